@@ -1,0 +1,128 @@
+# quorumq/core/effects.py: what the core asks its driver to do, and what the driver tells the core.
+#
+# There are four drivers (production's trio shell, the explorer, the event heap, the trio shell in
+# virtual time). All of them obey the same duties:
+#
+# 1. Effects of one step are carried out in order. `Persist` appends to the journal, in order.
+# 2. `Persist.then` is carried out only once everything appended up to and including it is durable.
+#    This is "persist before send", and there is no other way to say it: an answer that needs the disk
+#    is inside a Persist. One fsync may serve many Persists (group commit).
+# 3. A Persist with nothing in `then` needs no fsync of its own.
+# 4. `Send` to the node itself comes back as `Received`. A Send to a peer that cannot be reached may be
+#    dropped: the protocol repeats what matters.
+# 5. After a crash nothing of the old core object is used again. A new one is built from the journal.
+"""Events into the core, effects out of it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Union
+
+from quorumq.core.messages import ClientReply, ClientRequest, Envelope, PeerMessage
+from quorumq.core.records import JournalRecord
+from quorumq.core.types import Incarnation, NodeId
+
+# ----------------------------------------------------------------------------- effects
+
+
+class Send(NamedTuple):
+    """Send ``message`` to node ``to`` over our link to it."""
+
+    to: NodeId
+    message: PeerMessage
+
+
+class Reply(NamedTuple):
+    """Answer client request ``key``. If the write is never begun, the driver says so with `Unsent`."""
+
+    key: int
+    reply: ClientReply
+
+
+class Persist(NamedTuple):
+    """Append ``records`` to the journal; carry out ``then`` once they are durable."""
+
+    records: tuple[JournalRecord, ...]
+    then: tuple[Send | Reply | Done, ...] = ()
+
+
+class Done(NamedTuple):
+    """Inside `Persist.then` only: feed `Durable(token)` back to the core."""
+
+    token: int
+
+
+class SendStored(NamedTuple):
+    """Send stored batch number ``batch`` to ``to`` as a STORE of round 0 (anti-entropy); the driver reads it."""
+
+    to: NodeId
+    epoch: int
+    batch: int
+
+
+class Stop(NamedTuple):
+    """This node must not go on (it cannot vouch for itself, or was superseded): say why and exit."""
+
+    reason: str
+
+
+Effect = Union[Send, Reply, Persist, SendStored, Stop]
+
+# ------------------------------------------------------------------------------ events
+
+
+class Received(NamedTuple):
+    """A peer's message has come."""
+
+    envelope: Envelope
+
+
+class Request(NamedTuple):
+    """A client's request has come. ``key`` is unique within this start of the node; receipts are verified."""
+
+    key: int
+    request: ClientRequest
+
+
+class Unsent(NamedTuple):
+    """The reply to ``key`` was certainly never begun to be written: its holds may be given back (LEAVE)."""
+
+    key: int
+
+
+class Gone(NamedTuple):
+    """The client that asked ``key`` is gone; a parked FETCH is dropped."""
+
+    key: int
+
+
+class Durable(NamedTuple):
+    """What stood before `Done(token)` is durable."""
+
+    token: int
+
+
+class LinkUp(NamedTuple):
+    """Our link to ``peer`` is up and HELLO was accepted on both sides.
+
+    ``seen`` is what the peer had durably seen of us before this HELLO: the highest start count and the ids of
+    the directories that it knows under our node id.
+    """
+
+    peer: NodeId
+    incarnation: Incarnation
+    stamp: int
+    seen_n: int
+    seen_directories: tuple[int, ...]
+
+
+class LinkDown(NamedTuple):
+    """Our link to ``peer`` is gone; what was sent may or may not have come."""
+
+    peer: NodeId
+
+
+class CleanStop(NamedTuple):
+    """Finish: journal the holds with their remaining times. Nothing may be sent or answered afterwards."""
+
+
+Event = Union[Received, Request, Unsent, Gone, Durable, LinkUp, LinkDown, CleanStop]

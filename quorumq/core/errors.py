@@ -1,0 +1,183 @@
+"""Every exception quorumq raises on purpose, grouped by who should act.
+
+QuorumqError
+├── UsageError            the caller asked for something that can never work as asked
+│   ├── NotFound              no such topic, group, node or partition
+│   ├── TooLarge              over a limit; names the limit
+│   ├── BadReceipt            made up, altered, or from another cluster
+│   ├── Conflict              other bytes are stored under the same message id
+│   ├── OriginClosed          the producer session is closed; open another
+│   ├── StaleGeneration       the group was rewound since
+│   ├── AlreadyResolved       the message's record is higher than what was asked; carries it
+│   ├── Unauthorized          not allowed here
+│   └── ClusterMismatch       another cluster id, node list or hold_time_max
+├── HoldLost              the delivery is over: another one may have begun
+├── StorageFull           the disk is full: publishes refused, ACK and FETCH go on
+├── PeerError             bytes on a connection that are not the protocol; hang up, keep serving
+├── StorageError          the local disk failed or holds something unreadable; the node stops
+└── TooFewReplicas        trying again later, anywhere, makes sense
+    ├── NotStored             nothing was sent: a new attempt is a first attempt
+    └── OutcomeUnknown        it may have happened: retry the same batch or receipts anywhere
+
+``code`` is the name of an error on the wire, ``exit_code`` what the command line ends with.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class QuorumqError(Exception):
+    """The root of the tree above."""
+
+    code: ClassVar[str] = "error"
+    exit_code: ClassVar[int] = 1
+
+
+class UsageError(QuorumqError):
+    """The caller asked for something that can never work as asked."""
+
+    code = "usage"
+    exit_code = 64
+
+
+class NotFound(UsageError):
+    """No such topic, group, node or partition."""
+
+    code = "not-found"
+    exit_code = 66
+
+
+class TooLarge(UsageError):
+    """Over a limit. The text names the value and the limit."""
+
+    code = "too-large"
+
+
+class BadReceipt(UsageError):
+    """A receipt that this cluster did not give. Nothing was written."""
+
+    code = "bad-receipt"
+
+
+class Conflict(UsageError):
+    """Other bytes are stored under the same message id, or another topic under the same name."""
+
+    code = "conflict"
+
+
+class OriginClosed(UsageError):
+    """The producer session was closed; unconfirmed batches can no longer be stored under it."""
+
+    code = "origin-closed"
+
+
+class StaleGeneration(UsageError):
+    """The group was rewound since; what the receipt named is void."""
+
+    code = "stale-generation"
+
+
+class AlreadyResolved(UsageError):
+    """The message's record is higher than what was asked."""
+
+    code = "already-resolved"
+
+
+class Unauthorized(UsageError):
+    """Not allowed here."""
+
+    code = "unauthorized"
+    exit_code = 77
+
+
+class ClusterMismatch(UsageError):
+    """Another cluster id, node list or hold_time_max on the other side."""
+
+    code = "cluster-mismatch"
+    exit_code = 78
+
+
+class HoldLost(QuorumqError):
+    """The delivery is over: its hold ran out or was given back, and another may have begun."""
+
+    code = "hold-lost"
+    exit_code = 65
+
+
+class StorageFull(QuorumqError):
+    """The disk is full: publishes are refused, ACK and FETCH go on."""
+
+    code = "storage-full"
+    exit_code = 75
+
+
+class PeerError(QuorumqError):
+    """Bytes on a connection that are not the protocol. Hang up on it and keep serving the others."""
+
+    code = "peer"
+    exit_code = 76
+
+
+class StorageError(QuorumqError):
+    """The local disk failed, or holds something that cannot be read. The node stops."""
+
+    code = "storage"
+    exit_code = 74
+
+
+class TooFewReplicas(QuorumqError):
+    """Fewer replicas answered than the operation needs.
+
+    Args:
+        needed: how many answers the operation needs.
+        answered: how many came.
+        detail: what to do next, in words.
+    """
+
+    code = "too-few-replicas"
+    exit_code = 75
+
+    def __init__(self, detail: str = "", *, needed: int = 0, answered: int = 0) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.needed = needed
+        self.answered = answered
+
+    def __str__(self) -> str:
+        if not self.needed:
+            return self.detail
+        counts = f"needed {self.needed} replicas, {self.answered} answered"
+        return f"{counts}; {self.detail}" if self.detail else counts
+
+
+class NotStored(TooFewReplicas):
+    """Nothing was sent: it is safe to start over."""
+
+    code = "not-stored"
+
+
+class OutcomeUnknown(TooFewReplicas):
+    """It may have happened. Retry the same batch, or the same receipts, through any node."""
+
+    code = "outcome-unknown"
+
+
+def error_classes() -> dict[str, type[QuorumqError]]:
+    """Every error of the tree by its code on the wire."""
+    found: dict[str, type[QuorumqError]] = {}
+    todo: list[type[QuorumqError]] = [QuorumqError]
+    while todo:
+        cls = todo.pop()
+        assert cls.code not in found, f"two errors with the code {cls.code}"
+        found[cls.code] = cls
+        todo.extend(cls.__subclasses__())
+    return found
+
+
+def error_from(code: str, text: str, needed: int = 0, answered: int = 0) -> QuorumqError:
+    """The exception that a node's answer stands for; a code this side does not know is the root."""
+    cls = error_classes().get(code, QuorumqError)
+    if issubclass(cls, TooFewReplicas):
+        return cls(text, needed=needed, answered=answered)
+    return cls(text)

@@ -1,0 +1,63 @@
+"""Every limit of the protocol: named, with its unit, and how it relates to the others.
+
+docs/protocol.md, section 5, says why each has its value.
+"""
+
+from __future__ import annotations
+
+KIB = 1024
+MIB = 1024 * KIB
+
+FRAME_BYTES_MAX = 16 * MIB
+"""One frame on the wire, header and body together."""
+
+HEADER_BYTES_MAX = 4 * MIB
+"""The CBOR header of a frame."""
+
+MESSAGE_BYTES_MAX = 1 * MIB
+"""Key, headers and payload of one message, encoded."""
+
+BATCH_BYTES_MAX = 4 * MIB
+"""The body of one batch."""
+
+BATCH_MESSAGES_MAX = 65_536
+"""Messages in one batch."""
+
+FETCH_BYTES_MAX = 8 * MIB
+"""What one FETCH answers at most, whatever it asks for."""
+
+FETCH_MESSAGES_MAX = 65_536
+
+SPANS_PER_REQUEST_MAX = 10_000
+"""Spans, receipts or entries in one request."""
+
+INFLIGHT_REQUESTS_MAX = 256
+"""Requests of one client connection that a node works on at once; the next waits unread."""
+
+HOLD_TIME_MIN_S = 0.1
+HOLD_TIME_DEFAULT_S = 30.0
+HOLD_TIME_MAX_DEFAULT_S = 60.0
+MAX_DELIVERIES_DEFAULT = 5
+LONG_POLL_MAX_S = 20.0
+REQUEST_TIMEOUT_S = 5.0
+PARTITIONS_MAX = 1024
+NAME_BYTES_MAX = 200
+LETTER_TEXT_MAX = 8 * KIB
+"""Characters of a dead letter's message or stack; longer ones are cut in the middle."""
+
+CLOCK_RATE_MAX = 0.01
+"""How far a clock's rate may be from real time (promise G2)."""
+
+DEADLINE_SHARE = 0.98
+"""A coordinator's and a client's deadline, as a share of the hold time counted from before the send."""
+
+QUARANTINE_SHARE = 1.02
+"""How many times hold_time_max a replica waits after a start before it votes again."""
+
+# In real time, a coordinator whose clock is slow believes in its hold for share / (1 - rate); a replica whose
+# clock is fast keeps the grant for 1 / (1 + rate). The first must end before the second (promise G2), and
+# before the end of a quarantine that a fast clock cuts short.
+assert DEADLINE_SHARE / (1 - CLOCK_RATE_MAX) < 1 / (1 + CLOCK_RATE_MAX)
+assert DEADLINE_SHARE / (1 - CLOCK_RATE_MAX) < QUARANTINE_SHARE / (1 + CLOCK_RATE_MAX)
+assert MESSAGE_BYTES_MAX <= BATCH_BYTES_MAX < FETCH_BYTES_MAX < FRAME_BYTES_MAX
+assert HEADER_BYTES_MAX + FETCH_BYTES_MAX < FRAME_BYTES_MAX

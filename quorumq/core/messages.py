@@ -1,0 +1,660 @@
+# quorumq/core/messages.py: everything that nodes say to each other, and clients to nodes.
+#
+# Each message is a NamedTuple of plain values, nested NamedTuples and tuples of them; the wire
+# encodes it as [TYPE, *fields] (docs/wire-format.md), so a field may be appended with a default but
+# never moved or removed, and a TYPE is never used for anything else. A reader skips fields that it
+# does not know.
+#
+# Quorum requests carry a round number. A reply counts once per replica and only for its round, and
+# says which incarnations its sender knows, so that the coordinator can leave out a reply of an
+# incarnation that anyone in the round knows to be superseded (docs/protocol.md, section 3).
+"""The messages of the protocol, between nodes and between clients and nodes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Union
+
+from quorumq.core.types import (
+    Batch,
+    BatchHeader,
+    Group,
+    Incarnation,
+    Letter,
+    NodeId,
+    Origin,
+    Owner,
+    PartitionId,
+    Receipt,
+    Record,
+    Span,
+    Stamp,
+    Topic,
+)
+
+# ---------------------------------------------------------------------------------------------
+# Node to node: quorum requests and their replies
+# ---------------------------------------------------------------------------------------------
+
+
+class Store(NamedTuple):
+    """STORE: keep this batch on disk."""
+
+    round: int
+    epoch: int
+    batch: Batch
+
+
+class Stored(NamedTuple):
+    """STORED, or why not: ``refused`` is "" or an error code of core/errors.py."""
+
+    round: int
+    refused: str
+    detail: str
+    known: tuple[Incarnation, ...]  # of the replica set, in its order
+
+
+class Want(NamedTuple):
+    """Messages that a HOLD asks for, all at redrive number ``n``."""
+
+    span: Span
+    n: int
+
+
+class Freed(NamedTuple):
+    """Holds that an owner no longer has: what RELEASE and LEAVE carry."""
+
+    partition: PartitionId
+    group: str
+    owner: Owner
+    spans: tuple[Span, ...]
+
+
+class Hold(NamedTuple):
+    """HOLD: let ``ballot`` of the sender's incarnation have these messages for ``hold_time`` seconds.
+
+    ``freed`` repeats, in front of the HOLD, what earlier RELEASEs to this replica said and it has not
+    confirmed; ``known`` is what the sender knows of the replica set's incarnations.
+    """
+
+    round: int
+    partition: PartitionId
+    epoch: int
+    group: str
+    generation: int
+    ballot: Stamp
+    hold_time: float
+    wants: tuple[Want, ...]
+    freed: tuple[Freed, ...] = ()
+
+
+class Granted(NamedTuple):
+    """An OK. ``attempts`` have ended before; ``exhausted`` and ``expired`` are looked at after the win."""
+
+    span: Span
+    attempts: int
+    exhausted: bool
+    expired: bool
+
+
+class Resolved(NamedTuple):
+    """A TOMB: the replica's record is another than the HOLD's."""
+
+    span: Span
+    record: Record
+
+
+class NotDue(NamedTuple):
+    """NOT_DUE: the group's delay (n, ballot) has ``remaining`` seconds left."""
+
+    span: Span
+    n: int
+    ballot: Stamp
+    remaining: float
+
+
+class Refused(NamedTuple):
+    """A NOK. ``highest`` is the highest ballot granted (or the floor); ``remaining`` > 0 seconds if held."""
+
+    span: Span
+    highest: Stamp
+    remaining: float
+
+
+class HoldReply(NamedTuple):
+    """The votes on a HOLD. ``abstained`` (in quarantine, or not able to vouch) is a vote for nothing."""
+
+    round: int
+    abstained: bool
+    granted: tuple[Granted, ...]
+    resolved: tuple[Resolved, ...]
+    not_due: tuple[NotDue, ...]
+    refused: tuple[Refused, ...]
+    error: str  # "", "unknown-topic" or "wrong-epoch": nothing was looked at
+    known: tuple[Incarnation, ...]
+
+
+class Release(NamedTuple):
+    """RELEASE (a lost round) or LEAVE (certainly nobody works on it): remove where the owner matches exactly."""
+
+    freed: tuple[Freed, ...]
+
+
+class Released(NamedTuple):
+    """Confirms a RELEASE, so that it need not be repeated in front of the next HOLD."""
+
+    freed: tuple[Freed, ...]
+
+
+class Extend(NamedTuple):
+    """EXTEND: a new ``hold_time`` (seconds, from now) where exactly this owner holds now."""
+
+    round: int
+    partition: PartitionId
+    epoch: int
+    group: str
+    owner: Owner
+    spans: tuple[Span, ...]
+    hold_time: float
+
+
+class Extended(NamedTuple):
+    """The votes on an EXTEND; a span in neither list was not looked at (abstained)."""
+
+    round: int
+    granted: tuple[Span, ...]
+    refused: tuple[Span, ...]
+    error: str
+    known: tuple[Incarnation, ...]
+
+
+class Acked(NamedTuple):
+    """One entry of an ACK: messages, and the owner of the receipt that names them."""
+
+    span: Span
+    owner: Owner
+
+
+class Ack(NamedTuple):
+    """ACK: write ACKED for these messages of this group generation."""
+
+    round: int
+    partition: PartitionId
+    epoch: int
+    group: str
+    generation: int
+    entries: tuple[Acked, ...]
+
+
+class Tombed(NamedTuple):
+    """TOMBED: ACKED is durable here for every entry.
+
+    ``exclusive``: this replica is out of quarantine and the highest ballot it granted for the message,
+    or its floor, is not above the receipt's. ``higher``: it granted a higher one.
+    """
+
+    round: int
+    exclusive: tuple[Acked, ...]
+    higher: tuple[Acked, ...]
+    error: str  # "", "unknown-topic", "wrong-epoch" or "stale-generation"
+    known: tuple[Incarnation, ...]
+
+
+class Reject(NamedTuple):
+    """REJECT: where exactly ``owner`` holds, requeue after ``delay`` seconds, or write DEAD with ``letter``."""
+
+    round: int
+    partition: PartitionId
+    epoch: int
+    group: str
+    generation: int
+    n: int
+    owner: Owner
+    spans: tuple[Span, ...]
+    delay: float
+    letter: Letter | None
+
+
+class Rejected(NamedTuple):
+    """The votes on a REJECT, durable here; ``resolved`` says what stood instead."""
+
+    round: int
+    applied: tuple[Span, ...]
+    refused: tuple[Span, ...]
+    resolved: tuple[Resolved, ...]
+    error: str
+    known: tuple[Incarnation, ...]
+
+
+class Merge(NamedTuple):
+    """Merge these records (REDRIVE, read repair). Answered once durable."""
+
+    round: int
+    partition: PartitionId
+    epoch: int
+    group: str
+    entries: tuple[Resolved, ...]
+
+
+class Merged(NamedTuple):
+    """``exact``: our record is now what was asked. ``higher``: it is this one instead."""
+
+    round: int
+    exact: tuple[Span, ...]
+    higher: tuple[Resolved, ...]
+    error: str
+    known: tuple[Incarnation, ...]
+
+
+class PutTopic(NamedTuple):
+    """Merge a topic's register. Answered once durable."""
+
+    round: int
+    topic: Topic
+
+
+class PutGroup(NamedTuple):
+    """Merge a group's register. Answered once durable."""
+
+    round: int
+    group: Group
+
+
+class Put(NamedTuple):
+    """Answers PutTopic and PutGroup; ``topic`` is the merged register where it is higher than what was asked."""
+
+    round: int
+    refused: str
+    detail: str
+    topic: Topic | None
+    group: Group | None
+
+
+class PeekRequest(NamedTuple):
+    """PEEK one partition as this replica sees it; holds nothing."""
+
+    round: int
+    partition: PartitionId
+    group: str
+    which: str  # "ready" | "held" | "delayed" | "acked" | "dead" | "all"
+    cursor: tuple[int, int]  # (published_ms, batch order) to go on after; (0, 0) for the start
+    limit: int
+
+
+class Peeked(NamedTuple):
+    """What one replica shows of some messages."""
+
+    span: Span
+    state: str
+    record: Record
+    attempts: int
+    remaining: float  # seconds of hold or delay left; 0.0 otherwise
+    owner: Owner | None
+
+
+class PeekReply(NamedTuple):
+    """One page of PEEK; ``cursor`` is None at the end."""
+
+    round: int
+    items: tuple[Peeked, ...]
+    cursor: tuple[int, int] | None
+    error: str
+
+
+# ---------------------------------------------------------------------------------------------
+# Node to node: heartbeat and anti-entropy
+# ---------------------------------------------------------------------------------------------
+
+
+class Heartbeat(NamedTuple):
+    """Flows when nothing else does: for which groups the sender has a FETCH waiting now."""
+
+    waiting: tuple[tuple[PartitionId, str], ...]
+    quarantine_s: float = 0.0
+    disk_free: int = -1
+
+
+class Digest(NamedTuple):
+    """What the sender has of one origin: how many messages, and a digest of the spans."""
+
+    origin: Origin
+    messages: int
+    digest: int
+
+
+class GroupDigest(NamedTuple):
+    """What the sender has of one (group, origin): records, attempts and delays, digested."""
+
+    group: str
+    generation: int
+    origins: tuple[Digest, ...]
+
+
+class SyncOffer(NamedTuple):
+    """Anti-entropy, step 1: what the sender has of a partition, in digest."""
+
+    partition: PartitionId
+    epoch: int
+    origins: tuple[Digest, ...]
+    groups: tuple[GroupDigest, ...]
+
+
+class GroupState(NamedTuple):
+    """Anti-entropy: everything that differs of one group, to be merged."""
+
+    group: Group
+    records: tuple[Resolved, ...]
+    attempts: tuple[tuple[Span, int, int], ...]  # (span, n, count)
+    delays: tuple[NotDue, ...]
+
+
+class SyncState(NamedTuple):
+    """Anti-entropy, step 2: the sender's spans and records in full, for what differed.
+
+    With ``answer`` the receiver sends its own back. Records are merged before any batch is pulled.
+    """
+
+    partition: PartitionId
+    epoch: int
+    spans: tuple[Span, ...]  # present at the sender
+    origins: tuple[Origin, ...]  # for which `spans` is complete
+    groups: tuple[GroupState, ...]
+    answer: bool
+
+
+class SyncPull(NamedTuple):
+    """Anti-entropy, step 3: send the batches that hold these spans, as STOREs of round 0."""
+
+    partition: PartitionId
+    spans: tuple[Span, ...]
+
+
+class SyncTopics(NamedTuple):
+    """Anti-entropy of the registers: every topic and group the sender has, on connect and when asked."""
+
+    topics: tuple[Topic, ...]
+    groups: tuple[Group, ...]
+
+
+PeerMessage = Union[
+    Store, Stored, Hold, HoldReply, Release, Released, Extend, Extended, Ack, Tombed, Reject, Rejected,
+    Merge, Merged, PutTopic, PutGroup, Put, PeekRequest, PeekReply,
+    Heartbeat, SyncOffer, SyncState, SyncPull, SyncTopics,
+]  # fmt: skip
+
+
+class Envelope(NamedTuple):
+    """A peer message on its way: from which incarnation, to which, and the sender's clock (a stamp's time)."""
+
+    sender: NodeId
+    incarnation: Incarnation
+    to: NodeId
+    to_incarnation: Incarnation
+    stamp: int
+    message: PeerMessage
+
+
+# ---------------------------------------------------------------------------------------------
+# The first frame on every connection
+# ---------------------------------------------------------------------------------------------
+
+
+class Hello(NamedTuple):
+    """HELLO from a node or a client (``node`` is "" then, and so are incarnation and directory).
+
+    ``nodes`` is a digest of the configured node list; a client leaves ``cluster_id`` empty to take any.
+    ``versions`` are the lowest and highest protocol versions the sender speaks.
+    """
+
+    versions: tuple[int, int]
+    cluster_id: str
+    nodes: bytes
+    hold_time_max: float
+    node: NodeId
+    incarnation: Incarnation
+    directory: int
+    wall_ms: int
+    stamp: int
+    software: str = ""
+
+
+class Welcome(NamedTuple):
+    """HELLO accepted. ``seen_n`` and ``seen_directories``: what was durable here about the dialler before."""
+
+    version: int
+    cluster_id: str
+    node: NodeId
+    incarnation: Incarnation
+    directory: int
+    wall_ms: int
+    stamp: int
+    seen_n: int
+    seen_directories: tuple[int, ...]
+    software: str = ""
+
+
+# ---------------------------------------------------------------------------------------------
+# Client to node
+# ---------------------------------------------------------------------------------------------
+
+
+class OpenSession(NamedTuple):
+    """Ask for an origin to number messages under."""
+
+
+class SessionOpened(NamedTuple):
+    origin: Origin
+
+
+class CreateTopic(NamedTuple):
+    """Create a topic, or say that it is there. Another RF while the name is in use is a Conflict."""
+
+    name: str
+    rf: int = 3
+    partitions: int = 1
+    max_deliveries: int = 5
+    durability: str = "fsync"
+    implicit: bool = False  # a producer asks because it publishes: refused unless auto_create_topics is on
+
+
+class TopicCreated(NamedTuple):
+    topic: Topic
+
+
+class Metadata(NamedTuple):
+    """Ask for nodes, limits, and topics by name (none named: all)."""
+
+    topics: tuple[str, ...] = ()
+
+
+class NodeInfo(NamedTuple):
+    node: NodeId
+    address: str  # "host:port" for clients
+    up: bool
+
+
+class MetadataReply(NamedTuple):
+    cluster_id: str
+    node: NodeId
+    nodes: tuple[NodeInfo, ...]
+    topics: tuple[Topic, ...]
+    groups: tuple[Group, ...]
+    message_bytes_max: int
+    batch_bytes_max: int
+    hold_time_max: float
+
+
+class Publish(NamedTuple):
+    """PUBLISH a batch. Safe to repeat, through any node, at any later time (promise G6)."""
+
+    batch: Batch
+
+
+class Published(NamedTuple):
+    """OK: the batch is durable on a majority."""
+
+    replicas: int  # how many had said STORED when this was written
+
+
+class Fetch(NamedTuple):
+    """FETCH: hold and deliver the oldest available messages.
+
+    ``max_wait`` is how long the node may park the request (it parks no longer than hold_time / 10; the
+    client library repeats). ``sent_at`` is the client's own clock, echoed, from which it counts its
+    deadline. Partition indexes limit the FETCH to those; none means all.
+    """
+
+    topics: tuple[str, ...]
+    group: str
+    max_messages: int
+    max_bytes: int
+    min_messages: int
+    min_bytes: int
+    max_wait: float
+    hold_time: float
+    sent_at: float
+    consumer: str = ""
+    partitions: tuple[int, ...] = ()
+
+
+class Delivery(NamedTuple):
+    """One receipt's worth of messages: consecutive in the batch, won by one ballot, same attempt number."""
+
+    receipt: Receipt
+    attempt: int  # 1 for the first delivery
+    sealed: bytes = b""  # the receipt as bytes with its keyed digest; filled in by the node's shell
+
+
+class Slice(NamedTuple):
+    """A part of a stored batch: records [first, stop) of it, and the deliveries that cover them."""
+
+    topic: str
+    partition: PartitionId
+    batch: int  # the replica's number for the batch: the shell reads the bytes by it
+    first: int
+    stop: int
+    header: BatchHeader
+    deliveries: tuple[Delivery, ...]
+
+
+class Fetched(NamedTuple):
+    """The answer to a FETCH. Empty when nothing was available within the wait."""
+
+    sent_at: float
+    hold_time: float
+    slices: tuple[Slice, ...]
+
+
+class Named(NamedTuple):
+    """Part of a receipt: the messages of ``spans`` within it."""
+
+    receipt: Receipt
+    spans: tuple[Span, ...]
+
+
+class AckRequest(NamedTuple):
+    """ACK receipts of any mix; one verdict each."""
+
+    items: tuple[Named, ...]
+
+
+class Verdict(NamedTuple):
+    """``outcome``: "acked", "acked_after_expiry", "acked_unproven", "ok", or an error code.
+
+    One per span asked for, or per part of one where the parts fared differently.
+    """
+
+    item: int  # index into the request's items
+    span: Span
+    outcome: str
+    detail: str = ""
+
+
+class Verdicts(NamedTuple):
+    """The answer to ACK, REJECT, EXTEND and REDRIVE. ``sent_at`` echoes an EXTEND's."""
+
+    verdicts: tuple[Verdict, ...]
+    sent_at: float = 0.0
+
+
+class RejectRequest(NamedTuple):
+    """REJECT receipts: requeue after ``delay`` seconds, or dead-letter when ``letter`` is given."""
+
+    items: tuple[Named, ...]
+    delay: float = 0.0
+    letter: Letter | None = None
+
+
+class ExtendRequest(NamedTuple):
+    """EXTEND receipts by ``hold_time`` seconds from ``sent_at`` (the client's clock, echoed)."""
+
+    items: tuple[Named, ...]
+    hold_time: float
+    sent_at: float
+
+
+class LeaveRequest(NamedTuple):
+    """LEAVE: these messages were never handed to the application and now never will be. No answer waits."""
+
+    items: tuple[Named, ...]
+
+
+class Left(NamedTuple):
+    """The answer to LEAVE."""
+
+
+class RedriveRequest(NamedTuple):
+    """REDRIVE dead letters: each span as it was listed, with its generation and n."""
+
+    topic: str
+    partition: int
+    group: str
+    entries: tuple[Resolved, ...]  # the DEAD records as listed
+
+
+class PeekAsk(NamedTuple):
+    """PEEK a partition of a topic, as the answering replica sees it."""
+
+    topic: str
+    partition: int
+    group: str
+    which: str
+    cursor: tuple[int, int]
+    limit: int
+    bodies: bool = False
+
+
+class PeekPage(NamedTuple):
+    partition: PartitionId
+    items: tuple[Peeked, ...]
+    cursor: tuple[int, int] | None
+    slices: tuple[Slice, ...] = ()
+
+
+class StatusAsk(NamedTuple):
+    """What this node knows of itself and its peers."""
+
+
+class StatusReply(NamedTuple):
+    """A mapping of plain values, for people and scripts: see docs/operations.md."""
+
+    facts: dict[str, object]
+
+
+class Failed(NamedTuple):
+    """Any request may be answered with an error of core/errors.py instead."""
+
+    code: str
+    detail: str
+    needed: int = 0
+    answered: int = 0
+
+
+ClientRequest = Union[
+    Hello, OpenSession, CreateTopic, Metadata, Publish, Fetch, AckRequest, RejectRequest, ExtendRequest,
+    LeaveRequest, RedriveRequest, PeekAsk, StatusAsk,
+]  # fmt: skip
+
+ClientReply = Union[
+    Welcome, SessionOpened, TopicCreated, MetadataReply, Published, Fetched, Verdicts, Left, PeekPage, StatusReply,
+    Failed,
+]  # fmt: skip

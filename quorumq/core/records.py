@@ -1,0 +1,114 @@
+"""What the core writes into the journal, as values. docs/file-format.md says how they look on disk.
+
+A TYPE number is never used for anything else, fields are only appended. Replaying the records of a journal
+in order rebuilds the durable state; every one of them merges, so replaying one twice changes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Union
+
+from quorumq.core.messages import NotDue, Resolved
+from quorumq.core.types import Batch, Group, Incarnation, NodeId, Owner, PartitionId, Span, Topic
+
+
+class DirectoryMade(NamedTuple):
+    """The first record of a data directory: whose it is. ``directory`` is 64 random bits."""
+
+    node: NodeId
+    cluster_id: str
+    directory: int
+
+
+class Started(NamedTuple):
+    """A start of this node. Durable before the node first speaks."""
+
+    incarnation: Incarnation
+
+
+class Vouched(NamedTuple):
+    """Every other node said that it never saw this node id with another directory: the node is new."""
+
+
+class PeerSeen(NamedTuple):
+    """The highest incarnation seen of a peer, and its directory. Durable before its HELLO is answered."""
+
+    node: NodeId
+    incarnation: Incarnation
+    directory: int
+
+
+class Reserved(NamedTuple):
+    """Stamps up to this time may be used: the next start begins above it."""
+
+    time: int
+
+
+class TopicPut(NamedTuple):
+    """A topic's register as merged."""
+
+    topic: Topic
+
+
+class GroupPut(NamedTuple):
+    """A group's register as merged."""
+
+    group: Group
+
+
+class BatchStored(NamedTuple):
+    """A batch. ``number`` is this node's own, counted up; ``received_ms`` its time of day then."""
+
+    number: int
+    batch: Batch
+    received_ms: int
+
+
+class RecordsMerged(NamedTuple):
+    """Records (tombstones, redrives) of one group, as merged."""
+
+    partition: PartitionId
+    group: str
+    entries: tuple[Resolved, ...]
+
+
+class AttemptsCounted(NamedTuple):
+    """Attempt counts: (span, n, count). Written without waiting."""
+
+    partition: PartitionId
+    group: str
+    entries: tuple[tuple[Span, int, int], ...]
+
+
+class DelaysSet(NamedTuple):
+    """Delays of REJECT: ``remaining`` seconds, counted from ``at_ms``, this node's time of day."""
+
+    partition: PartitionId
+    group: str
+    at_ms: int
+    entries: tuple[NotDue, ...]
+
+
+class HeldAtStop(NamedTuple):
+    """One hold in CLEAN_STOP."""
+
+    partition: PartitionId
+    group: str
+    span: Span
+    owner: Owner
+    n: int
+    remaining: float  # seconds
+    ballot: tuple[int, str]  # the highest ballot granted (a Stamp)
+
+
+class CleanStopped(NamedTuple):
+    """The very last record of a clean stop; counts only there, and only for the incarnation it names."""
+
+    incarnation: Incarnation
+    holds: tuple[HeldAtStop, ...]
+
+
+JournalRecord = Union[
+    DirectoryMade, Started, Vouched, PeerSeen, Reserved, TopicPut, GroupPut, BatchStored, RecordsMerged,
+    AttemptsCounted, DelaysSet, CleanStopped,
+]  # fmt: skip

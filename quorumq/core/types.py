@@ -1,0 +1,266 @@
+# quorumq/core/types.py: the nouns of the protocol, as values.
+#
+# Everything here is an immutable value that compares, hashes and sorts, because the same values
+# go over the wire, into the journal, into the simulator's traces and into the explorer's state
+# keys. A NamedTuple gives all of that and encodes as a positional array. docs/protocol.md,
+# section 1 ("Words"), is the dictionary; the names here are its names.
+"""Identifiers and values that every other part of quorumq speaks in."""
+
+from __future__ import annotations
+
+import hashlib
+from enum import IntEnum
+from typing import NamedTuple
+
+NodeId = str
+"""The configured name of a node, 1 to 32 characters of ``a-z 0-9 -``."""
+
+
+class Incarnation(NamedTuple):
+    """One start of one node: ``n`` counts starts, ``nonce`` is 64 random bits minted at this start."""
+
+    n: int
+    nonce: int
+
+
+class Origin(NamedTuple):
+    """Who numbered a message: the ``k``-th producer session granted by one incarnation of a node."""
+
+    node: NodeId
+    n: int
+    nonce: int
+    k: int
+
+    def __str__(self) -> str:
+        return f"{self.node}.{self.n}.{self.nonce & 0xFFFF:04x}.{self.k}"
+
+
+class Span(NamedTuple):
+    """The messages ``origin[start, stop)`` of one partition. Never empty where it is stored or sent."""
+
+    origin: Origin
+    start: int
+    stop: int
+
+    @property
+    def size(self) -> int:
+        """How many messages the span names."""
+        return self.stop - self.start
+
+    def __str__(self) -> str:
+        return f"{self.origin}[{self.start},{self.stop})"
+
+
+class PartitionId(NamedTuple):
+    """One partition of one topic. ``topic`` is the 16-byte topic id, not the name."""
+
+    topic: bytes
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.topic.hex()[:8]}/{self.number}"
+
+
+class Stamp(NamedTuple):
+    """A hybrid logical clock value: 64 bits of time (milliseconds << 16 | counter), then the node id.
+
+    Stamps order ballots and settings. They are never compared with a time of day
+    (docs/protocol.md, "stamp, ballot").
+    """
+
+    time: int
+    node: NodeId
+
+    def __str__(self) -> str:
+        return f"{self.time}@{self.node}"
+
+
+STAMP_ZERO = Stamp(0, "")
+
+
+class Owner(NamedTuple):
+    """Whose a hold is: one delivery attempt (ballot) of one incarnation of one node."""
+
+    node: NodeId
+    incarnation: Incarnation
+    ballot: Stamp
+
+    def __str__(self) -> str:
+        return f"{self.node}.{self.incarnation.n}#{self.ballot.time}"
+
+
+class Kind(IntEnum):
+    """What a record says, in the order in which equal (generation, n) merge. ACKED beats all of them."""
+
+    OPEN = 0
+    SKIPPED = 1  # the group's backlog was purged
+    DEAD = 2  # a dead letter
+    PURGED = 3  # a dead letter that was purged, or acked in the dead-letter queue
+    ACKED = 4
+
+
+class Letter(NamedTuple):
+    """The history that a DEAD record carries. One letter may serve a whole span.
+
+    Times of day are in milliseconds since 1970; ``ballot`` is that of the hold under which it was written.
+    """
+
+    ballot: Stamp
+    reason: str  # "rejected" | "max-deliveries" | "expired"
+    error_class: str = ""
+    message: str = ""
+    stack: str = ""
+    fingerprint: str = ""
+    attempts: int = 0
+    published_ms: int = 0
+    first_delivered_ms: int = 0
+    last_delivered_ms: int = 0
+    died_ms: int = 0
+    consumer: str = ""
+    consumer_version: str = ""
+    host: str = ""
+    node: NodeId = ""
+    redrives: int = 0
+
+
+class Record(NamedTuple):
+    """The one value of (group, message): what became of the message for that group.
+
+    ``n`` counts redrives. An ACKED record always has ``n == 0``: nothing depends on the redrive that
+    was acked, and runs of ACKED messages then collapse into one span.
+    """
+
+    generation: int
+    n: int
+    kind: Kind
+    letter: Letter | None = None
+
+
+OPEN_ZERO = Record(0, 0, Kind.OPEN)
+
+
+def record_rank(record: Record) -> tuple[int, bool, int, int]:
+    """The order in which records merge (docs/protocol.md, "record, hold key"): larger wins."""
+    return (record.generation, record.kind == Kind.ACKED, record.n, int(record.kind))
+
+
+def merge_records(ours: Record, theirs: Record) -> Record:
+    """The larger of two records; of two equal DEADs the one with the lower ballot's history."""
+    mine, other = record_rank(ours), record_rank(theirs)
+    if mine != other:
+        return ours if mine > other else theirs
+    if ours.letter is not None and theirs.letter is not None:
+        return min(ours, theirs, key=lambda record: (record.letter.ballot, record.letter))  # type: ignore[union-attr]
+    return ours if ours.letter is not None else theirs
+
+
+class Receipt(NamedTuple):
+    """What a delivery gives the client, so that it can name the delivery later through any node."""
+
+    partition: PartitionId
+    group: str
+    generation: int
+    n: int
+    span: Span
+    owner: Owner
+
+
+class Topic(NamedTuple):
+    """One topic's register, spread to every node. Replica sets are chosen once, at creation."""
+
+    id: bytes
+    name: str
+    rf: int
+    epoch: int
+    replicas: tuple[tuple[NodeId, ...], ...]  # one tuple of nodes per partition
+    max_deliveries: int
+    durability: str  # "fsync" | "os"
+    stamp: Stamp  # of the settings (max_deliveries, durability): the last writer wins
+    deleted: bool = False
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions the topic has."""
+        return len(self.replicas)
+
+
+class Group(NamedTuple):
+    """One group's register: which generation is current, and from where it reads."""
+
+    topic: bytes
+    name: str
+    generation: int  # 0 for the first; a rewind names the next by its stamp
+    from_ms: int  # start predicate: batches published at or after this time of day; 0 = all
+
+
+class BatchHeader(NamedTuple):
+    """What a node needs to know of a batch; the bytes of the records are in the body.
+
+    ``offsets`` are the ends of the records in the body (the first begins at 0) and ``crcs`` their
+    CRC-32C, both packed as little-endian u32; sections share one numbering of the records in order.
+    """
+
+    partition: PartitionId
+    sections: tuple[Span, ...]
+    published_ms: int  # by the producer's clock
+    codec: int  # 0 = none
+    offsets: bytes
+    crcs: bytes
+    crc: int  # CRC-32C of the whole body
+
+    @property
+    def size(self) -> int:
+        """How many records the batch holds."""
+        return len(self.offsets) // 4
+
+    def end_of(self, index: int) -> int:
+        """Where record ``index`` ends in the body; 0 for index -1."""
+        if index < 0:
+            return 0
+        return int.from_bytes(self.offsets[4 * index : 4 * index + 4], "little")
+
+    def crc_of(self, index: int) -> int:
+        """The CRC-32C of record ``index``."""
+        return int.from_bytes(self.crcs[4 * index : 4 * index + 4], "little")
+
+    def key(self) -> str:
+        return f"{self.partition} {', '.join(map(str, self.sections))}"
+
+
+class Batch(NamedTuple):
+    """A batch as published, stored and sent: header and body bytes are encoded once, by the producer.
+
+    ``raw`` is the encoded header, kept so that nobody encodes it again.
+    """
+
+    header: BatchHeader
+    raw: bytes
+    body: bytes | memoryview
+
+
+class Now(NamedTuple):
+    """One reading of both clocks, taken once per event.
+
+    ``mono`` is in seconds and counts suspended time where the system has such a clock; every hold,
+    deadline and timeout uses it. ``wall_ms`` is the time of day in milliseconds: it serves order
+    (stamps), delays and histories, and decides nothing.
+    """
+
+    mono: float
+    wall_ms: int
+
+
+def topic_id(name: str, rf: int, times_deleted: int = 0) -> bytes:
+    """The 128-bit id of a topic, so that two creations at once make one topic."""
+    text = f"quorumq topic\0{name}\0{rf}\0{times_deleted}".encode()
+    return hashlib.blake2b(text, digest_size=16).digest()
+
+
+def rendezvous(nodes: tuple[NodeId, ...] | list[NodeId], *keys: object) -> list[NodeId]:
+    """``nodes`` ranked by highest random weight for ``keys``; the same everywhere, whatever their order."""
+
+    def weight(node: NodeId) -> bytes:
+        text = "\0".join([node, *(key.hex() if isinstance(key, bytes) else str(key) for key in keys)])
+        return hashlib.blake2b(text.encode(), digest_size=8).digest()
+
+    return sorted(nodes, key=weight, reverse=True)
