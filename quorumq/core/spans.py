@@ -1,1 +1,561 @@
-"""placeholder"""
+# quorumq/core/spans.py: what is known of which messages, kept per run and not per message.
+#
+# Why a file of its own: holds, tombstones, presence, attempts and delays are all maps from
+# (origin, seq) to a value, and nearly always one value covers a long run. Kept as runs, 10,000
+# messages cost what one message costs (docs/protocol.md, section 1, "message id, span"), and a
+# finished origin is a single interval.
+#
+# The promise: a SpanMap behaves like a dict from (origin, seq) to a value, and a SpanSet like a set
+# of (origin, seq). Whatever the order of operations, equal content has the same intervals, so
+# state() and digest() are canonical: the explorer recognises a state by the one, replicas compare
+# themselves by the other. An operation costs O(log n + k) for n intervals of its origin and k that
+# the span touches.
+#
+# How it is kept. A *run* is (start, stop, value); runs of one origin are disjoint, not empty, and
+# two that touch have different values. Up to SMALL_MAX of them (nearly every origin: 1 to 3) are a
+# plain tuple of runs: a bisection and one concatenation change it, and because a tuple cannot
+# change, a clone shares it for nothing. More than that are a SortedDict from start to run, which
+# one map may change in place while it is the only one that has it (`_owned`).
+#
+# Nothing here is safe for concurrent use; the core has one task. Listings across origins are in
+# sorted order of origin, never in order of arrival, or two runs of one seed would differ.
+"""Maps and sets of messages by span: `SpanMap`, `SpanSet`, and small functions on spans."""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Generic, Self, TypeVar
+
+from sortedcontainers import SortedDict
+
+from quorumq.core.types import Origin, Span
+
+V = TypeVar("V")
+
+Run = tuple[int, int, Any]
+"""(start, stop, value): every seq of ``start <= seq < stop`` has the value."""
+
+SMALL_MAX = 32
+"""Runs that an origin keeps in a tuple; with more it changes to a SortedDict."""
+
+SMALL_AGAIN = 8
+"""Runs at which a SortedDict changes back. Far below SMALL_MAX, so that nobody flips to and fro."""
+
+
+def intersect(a: Span, b: Span) -> Span | None:
+    """The messages that both spans name, or None if there are none (other origins never meet)."""
+    if a.origin != b.origin:
+        return None
+    start, stop = max(a.start, b.start), min(a.stop, b.stop)
+    return Span(a.origin, start, stop) if start < stop else None
+
+
+def merge_spans(spans: Iterable[Span]) -> tuple[Span, ...]:
+    """The same messages in as few spans as possible, sorted; empty spans are dropped."""
+    merged: list[Span] = []
+    for span in sorted(spans):
+        origin, start, stop = span
+        if start >= stop:
+            continue
+        if merged:
+            last = merged[-1]
+            if last.stop >= start and last.origin == origin:
+                if stop > last.stop:
+                    merged[-1] = Span(origin, last.start, stop)
+                continue
+        merged.append(span)
+    return tuple(merged)
+
+
+def subtract(span: Span, others: Iterable[Span]) -> list[Span]:
+    """What is left of ``span`` without ``others``, in order.
+
+    The others may overlap, come in any order, and belong to other origins (those take nothing away).
+    """
+    left: list[Span] = []
+    origin, start, stop = span
+    for other in merge_spans(other for other in others if other.origin == origin):
+        if other.stop <= start:
+            continue
+        if other.start >= stop:
+            break
+        if other.start > start:
+            left.append(Span(origin, start, other.start))
+        start = other.stop
+    if start < stop:
+        left.append(Span(origin, start, stop))
+    return left
+
+
+class _Runs:
+    """What a SpanMap and a SpanSet have in common: the storage, and every question without a value."""
+
+    __slots__ = ("_messages", "_owned", "_runs", "_spans")
+
+    def __init__(self) -> None:
+        # Per origin either a tuple of runs or a SortedDict start -> run; never an empty one. Any,
+        # because sortedcontainers has no types, and (start,) is compared with runs below.
+        self._runs: dict[Origin, Any] = {}
+        self._owned: set[Origin] = set()  # whose SortedDict is ours alone; only asked, never iterated
+        self._spans = 0
+        self._messages = 0
+
+    # -- storage: the two methods that know both representations ---------------------------------
+
+    def _overlap(self, origin: Origin, start: int, stop: int) -> Sequence[Run]:
+        """The runs that share a message with ``origin[start, stop)``, in order, not clipped."""
+        runs = self._runs.get(origin)
+        if runs is None or start >= stop:
+            return ()
+        if type(runs) is not tuple:
+            return _overlap_sorted(runs, start, stop)
+        if len(runs) == 1:
+            run = runs[0]
+            return runs if run[0] < stop and start < run[1] else ()
+        # (start + 1,) sorts before every run that begins there or later and after all others: the
+        # comparison ends at the first item, or at the length, and never reaches a value.
+        first = bisect_left(runs, (start + 1,))
+        if first and runs[first - 1][1] > start:
+            first -= 1
+        return runs[first : bisect_left(runs, (stop,), first)]
+
+    def _write(self, origin: Origin, start: int, stop: int, pieces: Sequence[Run]) -> None:
+        """Make ``origin[start, stop)`` hold exactly ``pieces`` (sorted, disjoint, within; may be mergeable).
+
+        Takes in the runs that touch the span on either side, so that equal neighbours merge. If
+        nothing changes, nothing is written and whatever is shared with a clone stays shared.
+        """
+        runs = self._runs.get(origin)
+        first = last = 0
+        old: Sequence[Run]
+        if runs is None:
+            old = ()
+        elif type(runs) is tuple:
+            first = bisect_left(runs, (start,))
+            if first and runs[first - 1][1] >= start:
+                first -= 1
+            last = bisect_left(runs, (stop + 1,), first)
+            old = runs[first:last]
+        else:
+            old = tuple(_overlap_sorted(runs, start - 1, stop + 1))
+
+        new: list[Run] = []
+        if old:
+            run = old[0]
+            if run[0] < start:
+                new.append(run if run[1] <= start else (run[0], start, run[2]))
+            run = old[-1]
+            if run[1] > stop:
+                pieces = [*pieces, run if run[0] >= stop else (stop, run[1], run[2])]
+        for piece in pieces:
+            if new:
+                before = new[-1]
+                if before[1] == piece[0] and (before[2] is piece[2] or before[2] == piece[2]):
+                    new[-1] = (before[0], piece[1], before[2])
+                    continue
+            new.append(piece)
+        now = tuple(new)
+        if now == old:
+            return
+
+        self._spans += len(now) - len(old)
+        for run in now:
+            self._messages += run[1] - run[0]
+        for run in old:
+            self._messages -= run[1] - run[0]
+
+        if runs is None or type(runs) is tuple:
+            if runs is not None and (first or last < len(runs)):
+                now = runs[:first] + now + runs[last:]
+            if not now:
+                del self._runs[origin]
+            elif len(now) <= SMALL_MAX:
+                self._runs[origin] = now
+            else:
+                self._runs[origin] = SortedDict([(run[0], run) for run in now])
+                self._owned.add(origin)
+            return
+        rest = len(runs) + len(now) - len(old)
+        if len(old) > rest:  # most of it goes: building what stays is cheaper than deleting key by key
+            keys = runs.keys()
+            first = runs.bisect_left(old[0][0])
+            kept = [*keys[:first], *keys[first + len(old) :]]
+            self._runs[origin] = runs = SortedDict([(key, runs[key]) for key in kept])
+            self._owned.add(origin)
+            old = ()
+        elif origin not in self._owned:
+            self._runs[origin] = runs = SortedDict(runs)
+            self._owned.add(origin)
+        starts = {run[0] for run in now}
+        for run in old:
+            if run[0] not in starts:
+                del runs[run[0]]
+        for run in now:
+            runs[run[0]] = run
+        if len(runs) <= SMALL_AGAIN:
+            self._owned.discard(origin)
+            if runs:
+                self._runs[origin] = tuple(runs.values())
+            else:
+                del self._runs[origin]
+
+    def _all(self, origin: Origin) -> tuple[Run, ...]:
+        """Every run of an origin, in order."""
+        runs = self._runs.get(origin, ())
+        return runs if type(runs) is tuple else tuple(runs.values())
+
+    # -- questions without a value ---------------------------------------------------------------
+
+    def origins(self) -> list[Origin]:
+        """Every origin of which something is covered, sorted."""
+        return sorted(self._runs)
+
+    def gaps(self, span: Span) -> list[Span]:
+        """The parts of ``span`` that are not covered, in order."""
+        origin, at, stop = span
+        found = self._overlap(origin, at, stop)
+        if not found:
+            return [span] if at < stop else []
+        gaps: list[Span] = []
+        for run in found:
+            if run[0] > at:
+                gaps.append(Span(origin, at, run[0]))
+            at = run[1]
+        if at < stop:
+            gaps.append(Span(origin, at, stop))
+        return gaps
+
+    def covers(self, span: Span) -> bool:
+        """Whether every message of ``span`` is covered. True of an empty span."""
+        origin, at, stop = span
+        for run in self._overlap(origin, at, stop):
+            if run[0] > at:
+                return False
+            at = run[1]
+        return at >= stop
+
+    def first_gap(self, origin: Origin) -> int:
+        """The smallest seq from 0 on that is not covered. O(runs before it)."""
+        runs = self._runs.get(origin)
+        if runs is None:
+            return 0
+        at = 0
+        for run in runs if type(runs) is tuple else runs.values():
+            if run[0] != at:
+                break
+            at = run[1]
+        return at
+
+    def messages_of(self, origin: Origin) -> int:
+        """How many messages of one origin are covered. O(runs of the origin)."""
+        return sum(run[1] - run[0] for run in self._all(origin))
+
+    @property
+    def spans(self) -> int:
+        """How many intervals there are, over all origins."""
+        return self._spans
+
+    @property
+    def messages(self) -> int:
+        """How many messages are covered, over all origins."""
+        return self._messages
+
+    def __bool__(self) -> bool:
+        return bool(self._runs)
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return self._messages == other._messages and self.state() == other.state()
+
+    __hash__ = None  # type: ignore[assignment]  # it changes; state() is what can be a key
+
+    def clear(self) -> None:
+        """Forget everything. Clones keep what they have."""
+        self._runs = {}
+        self._owned = set()
+        self._spans = self._messages = 0
+
+    def clone(self) -> Self:
+        """A copy that changes on its own from now on.
+
+        O(origins), and about a microsecond for one: runs are shared until either side changes that
+        origin, and only an origin with more than SMALL_MAX intervals is then copied, once per side.
+        """
+        twin = object.__new__(type(self))
+        twin._runs = self._runs.copy()
+        twin._owned = set()
+        twin._spans = self._spans
+        twin._messages = self._messages
+        if self._owned:
+            self._owned = set()
+        return twin
+
+    def state(self) -> tuple[Any, ...]:
+        """((origin, runs), …), sorted by origin: equal content gives equal tuples.
+
+        A run is (start, stop, value), in a SpanSet with the value True. Hashable if the values are.
+        """
+        runs = self._runs
+        if len(runs) == 1:
+            (origin,) = runs
+            return ((origin, self._all(origin)),)
+        return tuple([(origin, self._all(origin)) for origin in sorted(runs)])
+
+    def _digest(self, origin: Origin, encode: Callable[[Any], bytes] | None) -> int:
+        """See SpanMap.digest."""
+        # Runs whose values encode alike are taken together: what is digested is the mapping from
+        # message to encoding, so that replicas that differ in what is not encoded still agree.
+        parts: list[bytes] = []
+        start, at, code = 0, 0, b""
+        for run in self._all(origin):
+            theirs = b"" if encode is None else encode(run[2])
+            if run[0] == at and theirs == code and start < at:
+                at = run[1]
+                continue
+            if start < at:
+                parts.append(b"%d,%d,%d:%b" % (start, at, len(code), code))
+            start, at, code = run[0], run[1], theirs
+        if start == at:
+            return 0
+        parts.append(b"%d,%d,%d:%b" % (start, at, len(code), code))
+        # The origin is part of it: digests of several origins may be combined by xor, and two
+        # origins with the same spans must not cancel out.
+        head = "\0".join(map(str, origin)).encode() + b"\0\n"
+        return int.from_bytes(hashlib.blake2b(head + b"".join(parts), digest_size=8).digest(), "little")
+
+    def check(self) -> None:
+        """Assert what holds between any two operations. O(everything): for tests and the simulator."""
+        spans = messages = 0
+        for origin, runs in self._runs.items():
+            assert len(runs) > 0, f"{origin} is listed with nothing covered"
+            if type(runs) is tuple:
+                assert len(runs) <= SMALL_MAX
+                assert origin not in self._owned
+            else:
+                assert len(runs) > SMALL_AGAIN
+                assert all(start == run[0] for start, run in runs.items())
+            stop, value = -1, None
+            for run in self._all(origin):
+                assert 0 <= run[0] < run[1], f"{origin}: empty or negative run {run}"
+                assert stop <= run[0], f"{origin}: {run} overlaps, or is before, the one that ends at {stop}"
+                assert run[2] is not None, f"{origin}: None is no value, in {run}"
+                assert stop != run[0] or value != run[2], f"{origin}: {run} is not merged with its neighbour"
+                stop, value = run[1], run[2]
+                spans += 1
+                messages += run[1] - run[0]
+        assert self._spans == spans, f"counted {self._spans} spans, there are {spans}"
+        assert self._messages == messages, f"counted {self._messages} messages, there are {messages}"
+        assert self._owned <= self._runs.keys()
+
+
+class SpanMap(_Runs, Generic[V]):
+    """A map from (origin, seq) to a value, kept as runs of equal values.
+
+    Values are compared with ``==``, should not be changed once they are in, and are never None, which
+    means "nothing here". Spans with ``start == stop`` are empty: they change and find nothing.
+    """
+
+    __slots__ = ()
+
+    def get(self, origin: Origin, seq: int) -> V | None:
+        """The value of one message, or None."""
+        runs = self._runs.get(origin)
+        if runs is None:
+            return None
+        if type(runs) is tuple:
+            run = runs[bisect_left(runs, (seq + 1,)) - 1]
+            return run[2] if run[0] <= seq < run[1] else None
+        found = _overlap_sorted(runs, seq, seq + 1)
+        return found[0][2] if found else None
+
+    def items(self) -> list[tuple[Span, V]]:
+        """Everything, in order of (origin, start)."""
+        return [
+            (Span(origin, start, stop), value)
+            for origin in sorted(self._runs)
+            for start, stop, value in self._all(origin)
+        ]
+
+    def spans_of(self, origin: Origin) -> list[tuple[Span, V]]:
+        """Everything of one origin, in order."""
+        return [(Span(origin, start, stop), value) for start, stop, value in self._all(origin)]
+
+    def within(self, span: Span) -> list[tuple[Span, V]]:
+        """The covered parts of ``span`` with their values, clipped to it, in order."""
+        origin, start, stop = span
+        found = self._overlap(origin, start, stop)
+        if not found:
+            return []
+        if len(found) == 1:
+            run = found[0]
+            if run[0] <= start and run[1] >= stop:
+                return [(span, run[2])]
+        return [
+            (Span(origin, run[0] if run[0] > start else start, run[1] if run[1] < stop else stop), run[2])
+            for run in found
+        ]
+
+    def split(self, span: Span) -> list[tuple[Span, V | None]]:
+        """The whole of ``span``, in order, in parts of one value each; None stands for a gap."""
+        origin, at, stop = span
+        found = self._overlap(origin, at, stop)
+        if not found:
+            return [(span, None)] if at < stop else []
+        parts: list[tuple[Span, V | None]] = []
+        for start, end, value in found:
+            if start > at:
+                parts.append((Span(origin, at, start), None))
+                at = start
+            if end > stop:
+                end = stop
+            parts.append((Span(origin, at, end), value))
+            at = end
+        if at < stop:
+            parts.append((Span(origin, at, stop), None))
+        return parts
+
+    def set(self, span: Span, value: V) -> None:
+        """Give every message of ``span`` the value, whatever was there; equal neighbours merge.
+
+        Raises:
+            ValueError: the value is None, or the span begins below 0 or ends before it begins.
+                Nothing was changed.
+        """
+        origin, start, stop = span
+        if value is None:
+            raise ValueError(f"None is no value for {span}; remove the span instead")
+        if not 0 <= start < stop:
+            _refuse_unless_empty(span)
+            return
+        self._write(origin, start, stop, ((start, stop, value),))
+
+    def remove(self, span: Span) -> list[tuple[Span, V]]:
+        """Forget ``span``; returns what was there, clipped to it, in order."""
+        removed = self.within(span)
+        if removed:
+            self._write(span.origin, span.start, span.stop, ())
+        return removed
+
+    def update(self, span: Span, fn: Callable[[V | None], V | None]) -> None:
+        """Replace the value of each part of ``split(span)`` by ``fn(value)``; None removes the part.
+
+        ``fn`` sees None for a gap, must not touch this map, and is called before anything changes:
+        if it raises, nothing has happened.
+
+        Raises:
+            ValueError: the span begins below 0 or ends before it begins.
+        """
+        origin, start, stop = span
+        if not 0 <= start < stop:
+            _refuse_unless_empty(span)
+            return
+        pieces = []
+        for part, value in self.split(span):
+            result = fn(value)
+            if result is not None:
+                pieces.append((part.start, part.stop, result))
+        self._write(origin, start, stop, pieces)
+
+    def digest(self, origin: Origin, encode: Callable[[V], bytes] | None = None) -> int:
+        """64 bits that are equal where two replicas agree on an origin (docs/protocol.md, ANTI-ENTROPY).
+
+        A function of the origin and of what each of its messages maps to: ``encode(value)``, or with no
+        ``encode`` just whether it is covered (then it equals the digest of a SpanSet of the same
+        messages). 0 if nothing of the origin is covered.
+        """
+        return self._digest(origin, encode)
+
+    def __repr__(self) -> str:
+        return f"SpanMap({{{', '.join(f'{span}: {value!r}' for span, value in self.items())}}})"
+
+
+class SpanSet(_Runs):
+    """A set of (origin, seq), kept as intervals. Spans with ``start == stop`` change and find nothing."""
+
+    __slots__ = ()
+
+    @classmethod
+    def from_spans(cls, spans: Iterable[Span]) -> Self:
+        """The set of what the spans name; they may overlap and come in any order. ValueError as in `add`."""
+        made = cls()
+        for span in spans:
+            made.add(span)
+        return made
+
+    def contains(self, origin: Origin, seq: int) -> bool:
+        """Whether one message is in the set."""
+        return bool(self._overlap(origin, seq, seq + 1))
+
+    def items(self) -> list[Span]:
+        """Everything, in order of (origin, start)."""
+        return [Span(origin, run[0], run[1]) for origin in sorted(self._runs) for run in self._all(origin)]
+
+    def spans_of(self, origin: Origin) -> list[Span]:
+        """Everything of one origin, in order."""
+        return [Span(origin, run[0], run[1]) for run in self._all(origin)]
+
+    def within(self, span: Span) -> list[Span]:
+        """The parts of ``span`` that are in the set, in order."""
+        origin, start, stop = span
+        found = self._overlap(origin, start, stop)
+        if not found:
+            return []
+        if len(found) == 1:
+            run = found[0]
+            if run[0] <= start and run[1] >= stop:
+                return [span]
+        return [
+            Span(origin, run[0] if run[0] > start else start, run[1] if run[1] < stop else stop)
+            for run in found
+        ]
+
+    def add(self, span: Span) -> list[Span]:
+        """Put ``span`` into the set; returns the parts that were not in it before, in order.
+
+        Raises:
+            ValueError: the span begins below 0 or ends before it begins. Nothing was changed.
+        """
+        origin, start, stop = span
+        if not 0 <= start < stop:
+            _refuse_unless_empty(span)
+            return []
+        added = self.gaps(span)
+        if added:
+            self._write(origin, start, stop, ((start, stop, True),))
+        return added
+
+    def remove(self, span: Span) -> list[Span]:
+        """Take ``span`` out of the set; returns the parts that were in it, in order."""
+        removed = self.within(span)
+        if removed:
+            self._write(span.origin, span.start, span.stop, ())
+        return removed
+
+    def digest(self, origin: Origin) -> int:
+        """64 bits that are equal where two sets agree on an origin; 0 if nothing of it is in the set."""
+        return self._digest(origin, None)
+
+    def __repr__(self) -> str:
+        return f"SpanSet({{{', '.join(map(str, self.items()))}}})"
+
+
+def _overlap_sorted(runs: Any, start: int, stop: int) -> list[Run]:
+    """The runs of a SortedDict that share a message with ``[start, stop)``, in order, not clipped."""
+    found: list[Run] = []
+    before = runs.bisect_right(start)
+    if before:
+        run = runs.peekitem(before - 1)[1]
+        if run[1] > start:
+            found.append(run)
+    for key in runs.irange(start, stop, (False, False)):
+        found.append(runs[key])
+    return found
+
+
+def _refuse_unless_empty(span: Span) -> None:
+    """Raise ValueError for a span that cannot be stored, unless it is merely empty."""
+    if span.start < 0 or span.start > span.stop:
+        raise ValueError(f"{span} is not a span of messages: need 0 <= start <= stop")
