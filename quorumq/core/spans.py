@@ -26,7 +26,7 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from sortedcontainers import SortedDict
 
@@ -36,12 +36,6 @@ V = TypeVar("V")
 
 Run = tuple[int, int, Any]
 """(start, stop, value): every seq of ``start <= seq < stop`` has the value."""
-
-SMALL_MAX = 32
-"""Runs that an origin keeps in a tuple; with more it changes to a SortedDict."""
-
-SMALL_AGAIN = 8
-"""Runs at which a SortedDict changes back. Far below SMALL_MAX, so that nobody flips to and fro."""
 
 
 def intersect(a: Span, b: Span) -> Span | None:
@@ -93,6 +87,15 @@ class _Runs:
     """What a SpanMap and a SpanSet have in common: the storage, and every question without a value."""
 
     __slots__ = ("_messages", "_owned", "_runs", "_spans")
+
+    SMALL_MAX: ClassVar[int] = 512
+    """Runs that an origin keeps in a tuple; with more it changes to a SortedDict.
+
+    Measured: up to about 800 runs, copying the tuple is cheaper than a write to a SortedDict.
+    """
+
+    SMALL_AGAIN: ClassVar[int] = 128
+    """Runs at which a SortedDict changes back. Far below SMALL_MAX, so that nothing flips to and fro."""
 
     def __init__(self) -> None:
         # Per origin either a tuple of runs or a SortedDict start -> run; never an empty one. Any,
@@ -171,7 +174,7 @@ class _Runs:
                 now = runs[:first] + now + runs[last:]
             if not now:
                 del self._runs[origin]
-            elif len(now) <= SMALL_MAX:
+            elif len(now) <= self.SMALL_MAX:
                 self._runs[origin] = now
             else:
                 self._runs[origin] = SortedDict([(run[0], run) for run in now])
@@ -194,7 +197,7 @@ class _Runs:
                 del runs[run[0]]
         for run in now:
             runs[run[0]] = run
-        if len(runs) <= SMALL_AGAIN:
+        if len(runs) <= self.SMALL_AGAIN:
             self._owned.discard(origin)
             if runs:
                 self._runs[origin] = tuple(runs.values())
@@ -332,10 +335,10 @@ class _Runs:
         for origin, runs in self._runs.items():
             assert len(runs) > 0, f"{origin} is listed with nothing covered"
             if type(runs) is tuple:
-                assert len(runs) <= SMALL_MAX
+                assert len(runs) <= self.SMALL_MAX
                 assert origin not in self._owned
             else:
-                assert len(runs) > SMALL_AGAIN
+                assert len(runs) > self.SMALL_AGAIN
                 assert all(start == run[0] for start, run in runs.items())
             stop, value = -1, None
             for run in self._all(origin):
@@ -545,13 +548,16 @@ class SpanSet(_Runs):
 def _overlap_sorted(runs: Any, start: int, stop: int) -> list[Run]:
     """The runs of a SortedDict that share a message with ``[start, stop)``, in order, not clipped."""
     found: list[Run] = []
-    before = runs.bisect_right(start)
-    if before:
-        run = runs.peekitem(before - 1)[1]
+    # irange and not bisect and peekitem: positions need an index that many writes throw away.
+    for key in runs.irange(None, start, reverse=True):
+        run = runs[key]
         if run[1] > start:
             found.append(run)
-    for key in runs.irange(start, stop, (False, False)):
-        found.append(runs[key])
+            if run[1] >= stop:
+                return found
+        break
+    if stop - start > 1:
+        found.extend([runs[key] for key in runs.irange(start, stop, (False, False))])
     return found
 
 

@@ -1,0 +1,424 @@
+"""SpanMap and SpanSet against a dict and a set of single messages, which cannot get intervals wrong."""
+
+from __future__ import annotations
+
+import random
+from typing import ClassVar
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from quorumq.core.spans import SpanMap, SpanSet, intersect, merge_spans, subtract
+from quorumq.core.types import Origin, Span
+
+# In this order on purpose: it is not the sorted one, so a listing in order of arrival is seen.
+ORIGINS = [Origin("node-c", 1, 7, 0), Origin("node-a", 2, 9, 1), Origin("node-b", 1, 8, 0)]
+A, B, C = ORIGINS
+SEQ_MAX = 40
+
+origins = st.sampled_from(ORIGINS)
+values = st.sampled_from(["x", "y", "z"])
+seqs = st.integers(0, SEQ_MAX)
+
+
+@st.composite
+def spans(draw: st.DrawFn) -> Span:
+    start, stop = sorted((draw(seqs), draw(seqs)))  # may be empty: that is legal, and does nothing
+    return Span(draw(origins), start, stop)
+
+
+class TinyMap(SpanMap[str]):
+    """A SpanMap that is large at 4 runs, so that short programs cross both borders many times."""
+
+    SMALL_MAX: ClassVar[int] = 3
+    SMALL_AGAIN: ClassVar[int] = 1
+
+
+class TinySet(SpanSet):
+    SMALL_MAX: ClassVar[int] = 3
+    SMALL_AGAIN: ClassVar[int] = 1
+
+
+Model = dict[tuple[Origin, int], str]
+
+
+def members(span: Span) -> list[tuple[Origin, int]]:
+    return [(span.origin, seq) for seq in range(span.start, span.stop)]
+
+
+def flat(parts: list[tuple[Span, str]]) -> list[tuple[Origin, int, str]]:
+    return [(origin, seq, value) for span, value in parts for origin, seq in members(span)]
+
+
+def naive_split(model: Model, span: Span) -> list[tuple[Span, str | None]]:
+    """``span`` cut wherever the value changes, one message at a time."""
+    parts: list[tuple[Span, str | None]] = []
+    for origin, seq in members(span):
+        value = model.get((origin, seq))
+        if parts and parts[-1][1] == value:
+            parts[-1] = (Span(origin, parts[-1][0].start, seq + 1), value)
+        else:
+            parts.append((Span(origin, seq, seq + 1), value))
+    return parts
+
+
+def naive_items(model: Model) -> list[tuple[Span, str]]:
+    return [
+        (span, value)
+        for origin in sorted(ORIGINS)
+        for span, value in naive_split(model, Span(origin, 0, SEQ_MAX + 1))
+        if value is not None
+    ]
+
+
+def naive_gaps(model: Model, span: Span) -> list[Span]:
+    return [part for part, value in naive_split(dict.fromkeys(model, "in"), span) if value is None]
+
+
+class MapMachine(RuleBasedStateMachine):
+    """A SpanMap and its clones are dicts that know nothing of each other."""
+
+    make: type[SpanMap[str]] = SpanMap[str]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pairs: list[tuple[SpanMap[str], Model]] = [(type(self).make(), {})]
+
+    def pick(self, data: st.DataObject) -> tuple[SpanMap[str], Model]:
+        return self.pairs[data.draw(st.integers(0, len(self.pairs) - 1), label="clone")]
+
+    @rule(data=st.data(), span=spans(), value=values)
+    def set(self, data: st.DataObject, span: Span, value: str) -> None:
+        map_, model = self.pick(data)
+        map_.set(span, value)
+        model.update(dict.fromkeys(members(span), value))
+
+    @rule(data=st.data(), origin=origins, first=st.integers(0, 3), value=values)
+    def set_every_fourth(self, data: st.DataObject, origin: Origin, first: int, value: str) -> None:
+        map_, model = self.pick(data)
+        for seq in range(first, SEQ_MAX, 4):
+            map_.set(Span(origin, seq, seq + 1), value)
+            model[origin, seq] = value
+
+    @rule(data=st.data(), span=spans())
+    def remove(self, data: st.DataObject, span: Span) -> None:
+        map_, model = self.pick(data)
+        expected = [(part, value) for part, value in naive_split(model, span) if value is not None]
+        assert map_.remove(span) == expected
+        for at in members(span):
+            model.pop(at, None)
+
+    @rule(data=st.data(), span=spans(), table=st.fixed_dictionaries(
+        {value: st.none() | values for value in (None, "x", "y", "z")}
+    ))  # fmt: skip
+    def update(self, data: st.DataObject, span: Span, table: dict[str | None, str | None]) -> None:
+        map_, model = self.pick(data)
+        map_.update(span, lambda value: table[value])
+        for at in members(span):
+            result = table[model.pop(at, None)]
+            if result is not None:
+                model[at] = result
+
+    @rule(data=st.data(), span=spans())
+    def update_that_fails_changes_nothing(self, data: st.DataObject, span: Span) -> None:
+        map_, _ = self.pick(data)
+        before = map_.state()
+        calls = 0
+
+        def fail_late(_: str | None) -> str:
+            nonlocal calls
+            calls += 1
+            if calls == len(map_.split(span)):
+                raise KeyError("late")
+            return "new"
+
+        if span.size:
+            with pytest.raises(KeyError):
+                map_.update(span, fail_late)
+        assert map_.state() == before
+
+    @rule(data=st.data())
+    def clear(self, data: st.DataObject) -> None:
+        map_, model = self.pick(data)
+        map_.clear()
+        model.clear()
+
+    @precondition(lambda self: len(self.pairs) < 4)
+    @rule(data=st.data())
+    def clone(self, data: st.DataObject) -> None:
+        map_, model = self.pick(data)
+        self.pairs.append((map_.clone(), dict(model)))
+
+    @rule(data=st.data(), span=spans())
+    def ask(self, data: st.DataObject, span: Span) -> None:
+        map_, model = self.pick(data)
+        split = naive_split(model, span)
+        assert map_.split(span) == split
+        assert map_.within(span) == [(part, value) for part, value in split if value is not None]
+        assert map_.gaps(span) == naive_gaps(model, span)
+        assert map_.covers(span) == all(at in model for at in members(span))
+        for origin, seq in [(span.origin, span.start), (span.origin, span.stop)]:
+            assert map_.get(origin, seq) == model.get((origin, seq))
+
+    @invariant()
+    def is_the_model(self) -> None:
+        for map_, model in self.pairs:
+            map_.check()
+            items = naive_items(model)
+            assert map_.items() == items
+            assert map_.spans == len(items)
+            assert map_.messages == len(model)
+            assert bool(map_) == bool(model)
+            assert map_.origins() == sorted({origin for origin, _ in model})
+            for origin in ORIGINS:
+                assert map_.spans_of(origin) == [item for item in items if item[0].origin == origin]
+                assert map_.messages_of(origin) == sum(at[0] == origin for at in model)
+                gap = map_.first_gap(origin)
+                assert (origin, gap) not in model
+                assert all((origin, seq) in model for seq in range(gap))
+
+    @invariant()
+    def state_and_digest_know_only_the_content(self) -> None:
+        for map_, model in self.pairs:
+            # Built again a message at a time, backwards, and never large before the end.
+            again = type(self).make()
+            for (origin, seq), value in sorted(model.items(), reverse=True):
+                again.set(Span(origin, seq, seq + 1), value)
+            assert again.state() == map_.state()
+            assert hash(again.state()) == hash(map_.state())
+            assert again == map_
+            for origin in ORIGINS:
+                assert again.digest(origin) == map_.digest(origin)
+                assert again.digest(origin, str.encode) == map_.digest(origin, str.encode)
+
+
+class TinyMapMachine(MapMachine):
+    """The same with the storage of large maps."""
+
+    make = TinyMap
+
+
+class SetMachine(RuleBasedStateMachine):
+    """A SpanSet and its clones are sets that know nothing of each other."""
+
+    make: type[SpanSet] = SpanSet
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pairs: list[tuple[SpanSet, Model]] = [(type(self).make(), {})]
+
+    def pick(self, data: st.DataObject) -> tuple[SpanSet, Model]:
+        return self.pairs[data.draw(st.integers(0, len(self.pairs) - 1), label="clone")]
+
+    @rule(data=st.data(), span=spans())
+    def add(self, data: st.DataObject, span: Span) -> None:
+        set_, model = self.pick(data)
+        expected = naive_gaps(model, span)
+        assert set_.add(span) == expected
+        model.update(dict.fromkeys(members(span), "in"))
+
+    @rule(data=st.data(), span=spans())
+    def remove(self, data: st.DataObject, span: Span) -> None:
+        set_, model = self.pick(data)
+        expected = [part for part, value in naive_split(model, span) if value is not None]
+        assert set_.within(span) == expected
+        assert set_.remove(span) == expected
+        for at in members(span):
+            model.pop(at, None)
+
+    @precondition(lambda self: len(self.pairs) < 4)
+    @rule(data=st.data())
+    def clone(self, data: st.DataObject) -> None:
+        set_, model = self.pick(data)
+        self.pairs.append((set_.clone(), dict(model)))
+
+    @rule(data=st.data(), span=spans())
+    def ask(self, data: st.DataObject, span: Span) -> None:
+        set_, model = self.pick(data)
+        assert set_.gaps(span) == naive_gaps(model, span)
+        assert set_.covers(span) == all(at in model for at in members(span))
+        assert set_.contains(span.origin, span.start) == ((span.origin, span.start) in model)
+
+    @invariant()
+    def is_the_model(self) -> None:
+        for set_, model in self.pairs:
+            set_.check()
+            expected = [span for span, _ in naive_items(model)]
+            assert set_.items() == expected
+            assert set_.spans == len(expected)
+            assert set_.messages == len(model)
+            assert bool(set_) == bool(model)
+            assert set_.origins() == sorted({origin for origin, _ in model})
+            again = type(self).make.from_spans(reversed(expected))
+            assert again.state() == set_.state()
+            for origin in ORIGINS:
+                assert set_.spans_of(origin) == [span for span in expected if span.origin == origin]
+                assert set_.digest(origin) == again.digest(origin)
+                gap = set_.first_gap(origin)
+                assert (origin, gap) not in model
+                assert all((origin, seq) in model for seq in range(gap))
+
+
+class TinySetMachine(SetMachine):
+    make = TinySet
+
+
+for machine in (MapMachine, TinyMapMachine, SetMachine, TinySetMachine):
+    machine.TestCase.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+TestMap = MapMachine.TestCase
+TestTinyMap = TinyMapMachine.TestCase
+TestSet = SetMachine.TestCase
+TestTinySet = TinySetMachine.TestCase
+
+
+@pytest.mark.parametrize("make", [SpanMap[str], TinyMap])
+def test_fast_and_dumb_agree_over_a_long_run(make: type[SpanMap[str]]) -> None:
+    """Thousands of small writes to hundreds of runs, with a wide one now and then."""
+    rng = random.Random(20)
+    top = 3000
+    dumb: list[str | None] = [None] * top
+    fast = make()
+    clones: list[tuple[SpanMap[str], list[str | None]]] = []
+    most = 0
+    for step in range(6000):
+        start = rng.randrange(top)
+        width = rng.randrange(top) if step % 1500 == 1499 else rng.randrange(6)
+        span = Span(A, start, min(top, start + width))
+        value = rng.choice(["x", "y", "z", "", None])
+        if value is None:
+            fast.remove(span)
+        else:
+            fast.set(span, value)
+        dumb[span.start : span.stop] = [value] * span.size
+        most = max(most, fast.spans)
+        if step % 500 == 0:
+            fast.check()
+            clones.append((fast.clone(), list(dumb)))
+    assert most > SpanMap.SMALL_MAX  # or this test is not about large maps
+    for map_, expected in [*clones, (fast, dumb)]:
+        map_.check()
+        assert [map_.get(A, seq) for seq in range(top)] == expected
+
+
+def test_equal_neighbours_merge_on_both_sides_and_others_do_not() -> None:
+    map_: SpanMap[str] = SpanMap()
+    map_.set(Span(A, 0, 5), "x")
+    map_.set(Span(A, 10, 15), "x")
+    map_.set(Span(B, 5, 10), "x")  # another origin is no neighbour
+    map_.set(Span(A, 5, 10), "y")
+    assert [(span.start, value) for span, value in map_.spans_of(A)] == [(0, "x"), (5, "y"), (10, "x")]
+    map_.set(Span(A, 5, 10), "x")
+    assert map_.spans_of(A) == [(Span(A, 0, 15), "x")]
+    assert map_.items() == [(Span(B, 5, 10), "x"), (Span(A, 0, 15), "x")]
+
+
+def test_listings_are_sorted_by_origin_whatever_arrived_first() -> None:
+    set_ = SpanSet.from_spans([Span(C, 0, 1), Span(A, 5, 6), Span(B, 0, 1), Span(A, 0, 1)])
+    assert sorted(ORIGINS) != ORIGINS
+    assert set_.origins() == sorted(ORIGINS)
+    assert set_.items() == sorted(set_.items())
+    assert [origin for origin, _ in set_.state()] == sorted(ORIGINS)
+
+
+@pytest.mark.parametrize("make", [SpanMap[str], TinyMap])
+def test_a_write_that_changes_nothing_leaves_a_clone_shared(make: type[SpanMap[str]]) -> None:
+    """The explorer forks states by the million; most steps touch a few maps and leave the rest alone."""
+    map_ = make()
+    for seq in range(0, 40, 2):
+        map_.set(Span(A, seq, seq + 1), "x")
+    twin = map_.clone()
+    twin.set(Span(A, 4, 5), "x")
+    twin.remove(Span(A, 5, 6))
+    twin.update(Span(A, 0, 40), lambda value: value)
+    assert twin._runs[A] is map_._runs[A]
+    twin.set(Span(A, 4, 5), "y")
+    assert twin._runs[A] is not map_._runs[A]
+    assert (map_.get(A, 4), twin.get(A, 4)) == ("x", "y")
+
+
+def test_a_large_origin_is_copied_once_after_a_clone_and_then_changed_in_place() -> None:
+    map_ = TinyMap()
+    for seq in range(0, 40, 2):
+        map_.set(Span(A, seq, seq + 1), "x")
+    twin = map_.clone()
+    map_.set(Span(A, 0, 1), "y")
+    own = map_._runs[A]
+    assert own is not twin._runs[A]
+    map_.set(Span(A, 2, 3), "y")
+    assert map_._runs[A] is own
+    assert [value for _, value in twin.items()] == ["x"] * 20
+
+
+def test_what_cannot_be_stored_is_refused_and_named() -> None:
+    map_: SpanMap[str] = SpanMap()
+    with pytest.raises(ValueError, match="None is no value for node-c"):
+        map_.set(Span(A, 0, 1), None)  # type: ignore[arg-type]
+    for bad in (Span(A, -1, 4), Span(A, 5, 4), Span(A, -3, -3)):
+        with pytest.raises(ValueError, match="is not a span of messages"):
+            map_.set(bad, "x")
+        with pytest.raises(ValueError, match="is not a span of messages"):
+            map_.update(bad, lambda _: "x")
+        with pytest.raises(ValueError, match="is not a span of messages"):
+            SpanSet().add(bad)
+    assert not map_
+    map_.check()
+
+
+def test_digest_is_of_origin_and_encoded_content() -> None:
+    map_: SpanMap[str] = SpanMap()
+    map_.set(Span(A, 0, 5), "x")
+    map_.set(Span(A, 5, 9), "X")
+    set_ = SpanSet.from_spans([Span(A, 0, 9)])
+    assert map_.digest(A) == set_.digest(A), "without an encoding only the coverage counts"
+    assert map_.digest(A, lambda value: value.lower().encode()) != map_.digest(A, str.encode)
+    alike: SpanMap[str] = SpanMap()
+    alike.set(Span(A, 0, 9), "x")
+    assert map_.digest(A, lambda value: value.lower().encode()) == alike.digest(A, str.encode)
+    assert map_.digest(B) == 0
+    assert SpanSet.from_spans([Span(B, 0, 9)]).digest(B) != set_.digest(A), "they would cancel out by xor"
+    assert 0 < map_.digest(A) < 2**64
+
+
+def test_digest_keeps_its_value() -> None:
+    """Nodes of two versions compare digests: a change of the encoding is a change of the protocol.
+
+    The first is blake2b-64 of b"node-c\\0" b"1\\0" b"7\\0" b"0\\0\\n" b"0,9,0:" b"12,18446744073709551616,0:".
+    """
+    set_ = SpanSet.from_spans([Span(A, 0, 9), Span(A, 12, 2**64)])
+    assert set_.digest(A) == 15008144851410951129
+    map_: SpanMap[str] = SpanMap()
+    map_.set(Span(A, 0, 9), "x")
+    map_.set(Span(A, 9, 10), "y")
+    assert map_.digest(A, str.encode) == 11047478346265698896
+
+
+@given(st.lists(spans(), max_size=8), st.lists(spans(), max_size=8))
+def test_digests_differ_where_the_content_differs(ours: list[Span], theirs: list[Span]) -> None:
+    a, b = SpanSet.from_spans(ours), SpanSet.from_spans(theirs)
+    for origin in ORIGINS:
+        assert (a.digest(origin) == b.digest(origin)) == (a.spans_of(origin) == b.spans_of(origin))
+    assert (a == b) == (a.items() == b.items())
+
+
+@given(spans(), spans())
+@example(Span(A, 0, 5), Span(A, 5, 9))
+@example(Span(A, 0, 5), Span(B, 0, 5))
+def test_intersect(a: Span, b: Span) -> None:
+    both = intersect(a, b)
+    in_b = members(b)
+    assert (members(both) if both else []) == [at for at in members(a) if at in in_b]
+    assert both is None or both.size > 0
+
+
+@given(st.lists(spans(), max_size=10))
+def test_merge_spans(parts: list[Span]) -> None:
+    model: Model = {at: "in" for part in parts for at in members(part)}
+    assert list(merge_spans(parts)) == [span for span, _ in naive_items(model)]
+
+
+@given(spans(), st.lists(spans(), max_size=6))
+def test_subtract(span: Span, others: list[Span]) -> None:
+    model: Model = {at: "in" for other in others for at in members(other)}
+    assert subtract(span, others) == naive_gaps(model, span)
