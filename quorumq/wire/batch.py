@@ -1,0 +1,416 @@
+# quorumq/wire/batch.py: the batch, from the producer's records to the consumer's.
+#
+# A batch is encoded once, by the producer, and the same bytes are stored, replicated and delivered. Its
+# header is CBOR; its body is the records back to back, each an independent CBOR array. The header knows
+# where every record ends and its CRC-32C, so that any part of a batch is a slice of the body and can be
+# checked alone. Nodes look at headers only; all work per message is in `build_batch` and `records_of`, in
+# the client.
+#
+# Promise: `decode_header` lets nothing through that later code would have to doubt (sizes, order, overlap),
+# and `records_of` never returns a record whose bytes are not the published ones (docs/protocol.md, promise
+# G5).
+"""Encoding, checking and reading of batches."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple, Union
+
+import cbor2
+from crc32c import crc32c
+
+from quorumq.core.errors import PeerError, TooLarge
+from quorumq.core.limits import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, MESSAGE_BYTES_MAX, PARTITIONS_MAX
+from quorumq.core.types import Batch, BatchHeader, Origin, PartitionId, Span
+from quorumq.wire import cbor
+from quorumq.wire.cbor import BadValue, bad
+
+BATCH_VERSION: Final = 1
+TOPIC_ID_BYTES: Final = 16
+SECTIONS_MAX: Final = 1024
+"""Sections in one batch: a node joins at most that many producers' records into one."""
+HEADERS_MAX: Final = 256
+"""Headers of one message."""
+HEADER_NAME_BYTES_MAX: Final = 256
+NODE_BYTES_MAX: Final = 32
+
+HeaderValue = Union[bytes, str, int, float, bool, None]
+"""What a message header may be. Integers have at most 64 bits."""
+
+
+class Message(NamedTuple):
+    """The parts of one message: what the producer gives and the consumer gets, byte for byte."""
+
+    payload: bytes
+    key: bytes | None = None
+    headers: Mapping[str, HeaderValue] = {}  # never written to
+
+
+class Corrupt(PeerError):
+    """A batch's bytes are not those its producer wrote. Fetch again: another replica may have a good copy."""
+
+    code = "corrupt"
+
+
+# ------------------------------------------------------------------------------------ header
+
+
+def encode_header(header: BatchHeader) -> bytes:
+    """``header`` as docs/wire-format.md, "Batch", lays it out. The producer does this once per batch."""
+    out = [
+        cbor.array_head(9),
+        cbor.uint(BATCH_VERSION),
+        cbor.blob(header.partition.topic),
+        cbor.uint(header.partition.number),
+        encode_sections(header.sections),
+        cbor.uint(header.published_ms),
+        cbor.uint(header.codec),
+        cbor.blob(header.offsets),
+        cbor.blob(header.crcs),
+        cbor.uint(header.crc),
+    ]
+    return b"".join(out)
+
+
+def encode_sections(sections: Sequence[Span]) -> bytes:
+    """Sections as an array of [node, n, nonce, k, first, count]."""
+    out = [cbor.array_head(len(sections))]
+    for (node, n, nonce, k), start, stop in sections:
+        out += (b"\x86", cbor.text(node), cbor.uint(n), cbor.uint(nonce), cbor.uint(k))
+        out += (cbor.uint(start), cbor.uint(stop - start))
+    return b"".join(out)
+
+
+def _uint(where: str, value: object, below: int) -> int:
+    if type(value) is not int or not 0 <= value < below:
+        bad(where, value, f"must be an integer from 0 to {below - 1}")
+    return value
+
+
+def decode_sections(value: object, where: str = "batch.sections") -> tuple[Span, ...]:
+    """Sections out of decoded CBOR.
+
+    Raises:
+        BadValue: not an array of sections, too many, an empty one, or two that overlap.
+    """
+    if type(value) is not tuple or not 1 <= len(value) <= SECTIONS_MAX:
+        bad(where, value, f"must be an array of 1 to {SECTIONS_MAX} sections")
+    sections: list[Span] = []
+    for item in value:
+        if type(item) is not tuple or len(item) < 6:
+            bad(where, item, "a section is an array of node, n, nonce, k, first, count")
+        node, n, nonce, k, first, count = item[:6]
+        if type(node) is not str or not 1 <= len(node.encode("utf-8", "replace")) <= NODE_BYTES_MAX:
+            bad(f"{where}.node", node, f"must be text of 1 to {NODE_BYTES_MAX} bytes")
+        origin = Origin(
+            node,
+            _uint(f"{where}.n", n, 1 << 64),
+            _uint(f"{where}.nonce", nonce, 1 << 64),
+            _uint(f"{where}.k", k, 1 << 64),
+        )
+        first = _uint(f"{where}.first", first, (1 << 63) - BATCH_MESSAGES_MAX)
+        count = _uint(f"{where}.count", count, BATCH_MESSAGES_MAX + 1)
+        if count == 0:
+            bad(f"{where}.count", count, "a section holds at least one record")
+        sections.append(Span(origin, first, first + count))
+    if len(sections) > 1:
+        ordered = sorted(sections)
+        for one, next_one in itertools.pairwise(ordered):
+            if one.origin == next_one.origin and one.stop > next_one.start:
+                bad(where, f"{one} and {next_one}", "sections must not overlap")
+    return tuple(sections)
+
+
+def _u32s(data: bytes) -> tuple[int, ...]:
+    return struct.unpack(f"<{len(data) // 4}I", data)
+
+
+def _check_offsets(offsets: object, crcs: object, count: int, where: str) -> tuple[bytes, bytes]:
+    if type(offsets) is not bytes or len(offsets) != 4 * count:
+        bad(f"{where}.offsets", offsets, f"must be bytes, 4 for each of the {count} records in its sections")
+    if type(crcs) is not bytes or len(crcs) != 4 * count:
+        bad(f"{where}.crcs", crcs, f"must be bytes, 4 for each of the {count} records in its sections")
+    ends = _u32s(offsets)
+    if ends[-1] > BATCH_BYTES_MAX:
+        bad(f"{where}.offsets", ends[-1], f"the body of a batch has at most {BATCH_BYTES_MAX} bytes")
+    # Nodes do this for every batch: no Python per record as long as all is well.
+    sizes = (ends[0], *map(operator.sub, ends[1:], ends))
+    if min(sizes) <= 0:
+        bad(
+            f"{where}.offsets", min(sizes), "record ends must rise: no record is empty or before the last one"
+        )
+    if max(sizes) > MESSAGE_BYTES_MAX:
+        bad(f"{where}.offsets", max(sizes), f"a message has at most {MESSAGE_BYTES_MAX} bytes")
+    return offsets, crcs
+
+
+def decode_header(raw: bytes | memoryview) -> BatchHeader:
+    """The header that ``raw`` encodes, fully checked.
+
+    Unknown fields after the last are skipped, and stay in ``raw``.
+
+    Raises:
+        BadValue: anything off: not CBOR, another version, sections that overlap or do not add up to the
+            number of records, ends that do not rise, a size over its limit. The text names the field.
+    """
+    value = cbor.load(raw, "a batch header")
+    if type(value) is not tuple or len(value) < 9:
+        bad("batch", value, "must be an array of 9 fields")
+    version, topic, number, sections, published_ms, codec, offsets, crcs, crc = value[:9]
+    if version != BATCH_VERSION or type(version) is not int:
+        bad("batch.version", version, f"this side reads version {BATCH_VERSION}; upgrade it")
+    partition = PartitionId(topic, number)
+    check_partition(partition, "batch")
+    spans = decode_sections(sections)
+    if type(published_ms) is not int or not -(1 << 63) <= published_ms < 1 << 63:
+        bad("batch.published_ms", published_ms, "must be an integer of 64 bits")
+    if codec != 0 or type(codec) is not int:
+        bad("batch.codec", codec, "this side reads codec 0 (none); upgrade it")
+    count = sum(span.size for span in spans)
+    if count > BATCH_MESSAGES_MAX:
+        bad("batch.sections", count, f"a batch holds at most {BATCH_MESSAGES_MAX} records")
+    offsets, crcs = _check_offsets(offsets, crcs, count, "batch")
+    _uint("batch.crc", crc, 1 << 32)
+    return BatchHeader(partition, spans, published_ms, codec, offsets, crcs, crc)
+
+
+def part_header(
+    partition: PartitionId,
+    sections: object,
+    published_ms: object,
+    codec: object,
+    base: object,
+    offsets: object,
+    crcs: object,
+) -> BatchHeader:
+    """The header of a part of a batch, as a slice brings it, with record ends counted from the part's begin.
+
+    Args:
+        sections, published_ms, codec, offsets, crcs: as in a batch header, of the part's records only.
+        base: where in the batch's body the part begins.
+
+    Returns:
+        A header for `records_of`; its ``crc`` is 0, as no CRC covers exactly the part.
+
+    Raises:
+        BadValue: as `decode_header`.
+    """
+    spans = decode_sections(sections, "slice.sections")
+    if type(published_ms) is not int or not -(1 << 63) <= published_ms < 1 << 63:
+        bad("slice.published_ms", published_ms, "must be an integer of 64 bits")
+    if codec != 0 or type(codec) is not int:
+        bad("slice.codec", codec, "this side reads codec 0 (none); upgrade it")
+    start = _uint("slice.base", base, BATCH_BYTES_MAX)
+    count = sum(span.size for span in spans)
+    if count > BATCH_MESSAGES_MAX:
+        bad("slice.sections", count, f"a batch holds at most {BATCH_MESSAGES_MAX} records")
+    if start:
+        if type(offsets) is not bytes or len(offsets) != 4 * count:
+            bad("slice.offsets", offsets, f"must be bytes, 4 for each of the {count} records in its sections")
+        ends = _u32s(offsets)
+        if min(ends) <= start:
+            bad("slice.offsets", min(ends), f"must be above the slice's base {start}")
+        offsets = struct.pack(f"<{count}I", *[end - start for end in ends])
+    ends_checked, crcs_checked = _check_offsets(offsets, crcs, count, "slice")
+    return BatchHeader(partition, spans, published_ms, codec, ends_checked, crcs_checked, 0)
+
+
+def check_partition(partition: PartitionId, where: str) -> None:
+    """Raise `BadValue` unless the topic id has its 16 bytes and the partition number is in range."""
+    if type(partition.topic) is not bytes or len(partition.topic) != TOPIC_ID_BYTES:
+        bad(f"{where}.topic", partition.topic, f"a topic id has {TOPIC_ID_BYTES} bytes")
+    _uint(f"{where}.partition", partition.number, PARTITIONS_MAX)
+
+
+def body_size(header: BatchHeader) -> int:
+    """How many bytes the body of the batch has."""
+    return header.end_of(header.size - 1)
+
+
+def check_body(header: BatchHeader, body: bytes | memoryview) -> None:
+    """See that ``body`` is the one ``header`` was written for: its length and its CRC-32C.
+
+    Raises:
+        Corrupt: it is not. The bytes must not be stored or served.
+    """
+    size = body_size(header)
+    if len(body) != size:
+        raise Corrupt(f"batch {header.key()}: the body has {len(body)} bytes, its header says {size}")
+    crc = crc32c(body)
+    if crc != header.crc:
+        raise Corrupt(
+            f"batch {header.key()}: CRC-32C of the body is {crc:08x}, its header says {header.crc:08x}; "
+            "the bytes were damaged on the way or on disk"
+        )
+
+
+# ------------------------------------------------------------------------------------ records
+
+
+def encode_record(message: Message) -> bytes:
+    """One record: CBOR [key or null, headers, payload].
+
+    Raises:
+        TooLarge: over `MESSAGE_BYTES_MAX` encoded, or more headers than allowed.
+        TypeError: a part is not of its type; names it.
+    """
+    payload, key, headers = message
+    if not isinstance(payload, bytes | bytearray | memoryview):
+        raise TypeError(f"a payload is bytes, not {type(payload).__name__}: encode it first")
+    head = b"\x83\xf6" if key is None else b"\x83" + cbor.blob(key)
+    record = b"".join((head, _encode_headers(headers) if headers else b"\xa0", cbor.blob(payload)))
+    if len(record) > MESSAGE_BYTES_MAX:
+        raise TooLarge(f"a message of {len(record)} bytes encoded: at most {MESSAGE_BYTES_MAX} (1 MiB)")
+    return record
+
+
+def _encode_headers(headers: Mapping[str, HeaderValue]) -> bytes:
+    if len(headers) > HEADERS_MAX:
+        raise TooLarge(f"a message with {len(headers)} headers: at most {HEADERS_MAX}")
+    for name, value in headers.items():
+        fault = _header_fault(name, value)
+        if fault:
+            raise TypeError(fault)
+    return cbor2.dumps(dict(headers))
+
+
+def _header_fault(name: object, value: object) -> str:
+    """Why this is not a header of a message; "" if it is one."""
+    if type(name) is not str or not 1 <= len(name.encode("utf-8", "replace")) <= HEADER_NAME_BYTES_MAX:
+        return f"header name {cbor.shown(name)}: must be text of 1 to {HEADER_NAME_BYTES_MAX} bytes"
+    if value is not None and type(value) not in (bytes, str, int, float, bool):
+        return f"header {name!r} is {cbor.shown(value)}: must be bytes, text, a number, a boolean or null"
+    if type(value) is int and not -(1 << 63) <= value < 1 << 64:
+        return f"header {name!r} is {cbor.shown(value)}: integers have at most 64 bits"
+    return ""
+
+
+def build_batch(
+    partition: PartitionId,
+    origin: Origin,
+    first_seq: int,
+    published_ms: int,
+    messages: Sequence[Message],
+) -> Batch:
+    """Encode ``messages`` into one batch of one section; a retry sends the result again, unchanged.
+
+    Args:
+        partition: where it is published.
+        origin: the producer's session; numbers ``first_seq``, ``first_seq + 1`` … are used up by it.
+        first_seq: the number of the first message within (origin, partition).
+        published_ms: the producer's time of day, milliseconds since 1970.
+        messages: one or more.
+
+    Raises:
+        TooLarge: a message, their number or their sum is over its limit; nothing was used up.
+        TypeError: a part of a message is not of its type.
+    """
+    return pack_batch(
+        partition, origin, first_seq, published_ms, [encode_record(message) for message in messages]
+    )
+
+
+def pack_batch(
+    partition: PartitionId, origin: Origin, first_seq: int, published_ms: int, records: Sequence[bytes]
+) -> Batch:
+    """As `build_batch`, of records that `encode_record` made: a producer encodes early, to count bytes."""
+    count = len(records)
+    if not 1 <= count <= BATCH_MESSAGES_MAX:
+        raise TooLarge(f"a batch of {count} messages: 1 to {BATCH_MESSAGES_MAX}")
+    ends: list[int] = []
+    end = 0
+    for record in records:
+        end += len(record)
+        ends.append(end)
+    if end > BATCH_BYTES_MAX:
+        raise TooLarge(f"a batch of {end} bytes: at most {BATCH_BYTES_MAX}; send it as several")
+    body = b"".join(records)
+    header = BatchHeader(
+        partition=partition,
+        sections=(Span(origin, first_seq, first_seq + count),),
+        published_ms=published_ms,
+        codec=0,
+        offsets=struct.pack(f"<{count}I", *ends),
+        crcs=struct.pack(f"<{count}I", *map(crc32c, records)),
+        crc=crc32c(body),
+    )
+    return Batch(header, encode_header(header), body)
+
+
+def records_of(header: BatchHeader, first: int, stop: int, part: bytes | memoryview) -> list[Message]:
+    """Records [first, stop) of a batch, each checked against its CRC-32C.
+
+    Args:
+        header: the batch's (or, for a delivered slice, `WireSlice.header`, with ``first`` 0).
+        first, stop: indexes of records; ``part`` is the body from the end of record ``first - 1`` to the end
+            of record ``stop - 1``.
+
+    Raises:
+        Corrupt: a record's bytes are not the published ones. Names the message; nothing is returned.
+    """
+    ends = _u32s(header.offsets[4 * first : 4 * stop])
+    crcs = _u32s(header.crcs[4 * first : 4 * stop])
+    base = header.end_of(first - 1)
+    if not 0 <= first < stop <= header.size or len(part) != ends[-1] - base:
+        raise Corrupt(
+            f"batch {header.key()}: {len(part)} bytes for records {first} to {stop} of {header.size}, which "
+            "take another number of bytes"
+        )
+    messages: list[Message] = []
+    whole = part if isinstance(part, bytes) else bytes(part)
+    start = 0
+    for index, (end, crc) in enumerate(zip(ends, crcs, strict=True), first):
+        record = whole[start : end - base]
+        start = end - base
+        if crc32c(record) != crc:
+            raise Corrupt(
+                f"{name_of(header, index)}: CRC-32C of the record is {crc32c(record):08x}, the batch says "
+                f"{crc:08x}; the bytes were damaged on the way or on disk"
+            )
+        messages.append(_decode_record(record, header, index))
+    return messages
+
+
+def name_of(header: BatchHeader, index: int) -> str:
+    """The message that record ``index`` is, for people."""
+    for origin, start, stop in header.sections:
+        if index < stop - start:
+            return f"message {header.partition} {origin}[{start + index}]"
+        index -= stop - start
+    return f"record {index} past the end of {header.key()}"
+
+
+def _decode_record(record: bytes, header: BatchHeader, index: int) -> Message:
+    # The usual record, without key and headers, needs no general decoder: head, null, empty map, payload.
+    if record[:3] == b"\x83\xf6\xa0" and len(record) > 4:
+        kind = record[3]
+        if 0x40 <= kind < 0x58 and len(record) == 4 + kind - 0x40:
+            return Message(record[4:])
+        if kind == 0x58 and len(record) == 5 + record[4]:
+            return Message(record[5:])
+        if kind == 0x59 and len(record) == 6 + int.from_bytes(record[4:6], "big"):
+            return Message(record[6:])
+    try:
+        value = cbor.load(record, "a record")
+        if type(value) is not tuple or len(value) < 3:
+            bad("record", value, "must be an array of key, headers, payload")
+        key, headers, payload = value[:3]
+        if key is not None and type(key) is not bytes:
+            bad("record.key", key, "must be bytes or null")
+        if type(payload) is not bytes:
+            bad("record.payload", payload, "must be bytes")
+        if not hasattr(headers, "items") or len(headers) > HEADERS_MAX:
+            bad("record.headers", headers, f"must be a map of at most {HEADERS_MAX}")
+        for name, item in headers.items():
+            fault = _header_fault(name, item)
+            if fault:
+                raise BadValue(fault)
+    except BadValue as exc:
+        # The CRC was right: its producer wrote this. It is not damage, but nobody can read it either.
+        raise Corrupt(
+            f"{name_of(header, index)} was published with a record that cannot be read: {exc}"
+        ) from None
+    return Message(payload, key, dict(headers))

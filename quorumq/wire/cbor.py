@@ -1,0 +1,181 @@
+# quorumq/wire/cbor.py: the subset of CBOR (RFC 8949) that quorumq speaks, read strictly and written fast.
+#
+# Everything structured on the wire and in the journal is CBOR: integers of 64 bits, byte and text strings,
+# definite-length arrays, maps (only where docs/wire-format.md says so), booleans, null and 64-bit floats.
+# No tags, no indefinite lengths, no other simple values. Tags are refused because a decoder acts on them:
+# a few bytes can ask for a compiled regular expression or a decimal of two billion digits.
+#
+# Reading is cbor2's, with everything outside the subset switched off. Writing is done here: the shape of
+# every value is known from its type, so values.py only ever needs these few primitives, and that is several
+# times as fast as walking an object graph. The bytes are those that cbor2 writes (a test compares them):
+# shortest integer and length heads, floats always 64 bits.
+"""CBOR primitives: a strict reader and the writers of the atoms."""
+
+from __future__ import annotations
+
+import io
+import struct
+from typing import Any, Final, NoReturn
+
+import cbor2
+
+DEPTH_MAX: Final = 24
+"""Containers inside containers, in anything that is read. The deepest message needs half of that."""
+
+_SHOWN_MAX: Final = 60
+
+
+class BadValue(ValueError):
+    """Bytes or fields that are not what their type says. ``where`` names the type and field.
+
+    Raised by this package's generic machinery; frames and messages turn it into `PeerError`, the journal into
+    a damaged record. Never raised for a value that this package encoded.
+    """
+
+
+def shown(value: object) -> str:
+    """``value`` for an error text, cut to one short line. Large values are never formatted in full."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        head = bytes(value[:16]).hex()
+        return f"{len(value)} bytes {head}{'…' if len(value) > 16 else ''}"
+    if isinstance(value, str):
+        return repr(value[:_SHOWN_MAX]) + ("…" if len(value) > _SHOWN_MAX else "")
+    if isinstance(value, tuple | list | dict) or hasattr(value, "items"):
+        return f"{'a map' if hasattr(value, 'items') else 'an array'} of {len(value)}"  # type: ignore[arg-type]
+    if isinstance(value, int) and abs(value) >> 64:
+        return f"an integer of {value.bit_length()} bits"
+    text = repr(value)
+    return text if len(text) <= _SHOWN_MAX else text[:_SHOWN_MAX] + "…"
+
+
+def bad(where: str, value: object, rule: str) -> NoReturn:
+    """Raise `BadValue` naming the field, the value (cut) and the rule it broke."""
+    raise BadValue(f"{where} is {shown(value)}: {rule}")
+
+
+# ------------------------------------------------------------------------------------ reading
+
+
+def _no_tags(value: object, immutable: bool) -> NoReturn:
+    raise BadValue("a CBOR tag; there are none in quorumq's formats")
+
+
+# cbor2 acts by itself on the tags it knows; giving each a decoder of ours is how it is told not to.
+_TAGS: Final = dict.fromkeys(
+    [*range(64), 100, 101, 256, 257, 258, 259, 260, 261, 1004, 43000, 55799], _no_tags
+)
+
+
+def load(data: bytes | bytearray | memoryview, what: str = "CBOR") -> Any:
+    """The one CBOR value that ``data`` holds, arrays as tuples.
+
+    Args:
+        data: exactly one encoded value. Reading it allocates at most about 70 times its size, so callers
+            limit the size first.
+        what: what the bytes should have been, for the error.
+
+    Raises:
+        BadValue: not CBOR, outside the subset, nested deeper than `DEPTH_MAX`, or followed by more bytes.
+    """
+    source = io.BytesIO(data)
+    try:
+        value = cbor2.load(
+            source,
+            semantic_decoders=_TAGS,
+            tag_hook=_no_tags,
+            max_depth=DEPTH_MAX,
+            allow_indefinite=False,
+            allow_duplicate_keys=False,
+            immutable=True,
+        )
+    except (cbor2.CBORError, ValueError, TypeError, OverflowError, RecursionError) as exc:
+        # cbor2's own texts say what is wrong at the bottom of the chain.
+        cause: BaseException = exc
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        raise BadValue(f"{what} cannot be read ({shown(bytes(data[:16]))}): {str(cause)[:200]}") from None
+    if source.tell() != len(data):
+        raise BadValue(f"{what} ends after {source.tell()} of {len(data)} bytes")
+    return value
+
+
+# ------------------------------------------------------------------------------------ writing
+
+_U8: Final = tuple(bytes((n,)) if n < 24 else bytes((24, n)) for n in range(256))
+_U16 = struct.Struct(">BH").pack
+_U32 = struct.Struct(">BI").pack
+_U64 = struct.Struct(">BQ").pack
+_F64 = struct.Struct(">Bd").pack
+
+NULL: Final = b"\xf6"
+TRUE: Final = b"\xf5"
+FALSE: Final = b"\xf4"
+EMPTY_ARRAY: Final = b"\x80"
+
+
+def uint(n: int) -> bytes:
+    """An integer; the name is that of the usual case, negative ones are written too. At most 64 bits.
+
+    Raises:
+        BadValue: the integer does not fit.
+    """
+    if 0 <= n < 256:
+        return _U8[n]
+    if n < 0:
+        return _negative(n)
+    return _long_head(0, n)
+
+
+def _negative(n: int) -> bytes:
+    encoded = uint(-1 - n)
+    return bytes((encoded[0] | 0x20,)) + encoded[1:]
+
+
+def _long_head(major: int, n: int) -> bytes:
+    if n < 1 << 16:
+        return _U16(major | 25, n)
+    if n < 1 << 32:
+        return _U32(major | 26, n)
+    if n < 1 << 64:
+        return _U64(major | 27, n)
+    raise BadValue(f"{shown(n)}: integers have at most 64 bits")
+
+
+_TEXT: Final = tuple(bytes((0x60 | n,)) for n in range(24))
+_ARRAY: Final = tuple(bytes((0x80 | n,)) for n in range(24))
+
+
+def _head(major: int, n: int) -> bytes:
+    """The head of a string, array or map of ``n`` bytes or items."""
+    if n < 24:
+        return bytes((major | n,))
+    if n < 256:
+        return bytes((major | 24, n))
+    return _long_head(major, n)
+
+
+def text(s: str) -> bytes:
+    """A text string. A lone surrogate cannot be written: UnicodeEncodeError."""
+    encoded = s.encode()
+    n = len(encoded)
+    return (_TEXT[n] if n < 24 else _head(0x60, n)) + encoded
+
+
+def blob(b: bytes | memoryview) -> bytes:
+    """A byte string."""
+    return _head(0x40, len(b)) + b
+
+
+def array_head(n: int) -> bytes:
+    """The head of an array of ``n`` items, which follow."""
+    return _ARRAY[n] if n < 24 else _head(0x80, n)
+
+
+def boolean(v: bool) -> bytes:
+    """True or false."""
+    return TRUE if v else FALSE
+
+
+def real(x: float) -> bytes:
+    """A number as a 64-bit float, also where Python happens to hold an int."""
+    return _F64(0xFB, x)

@@ -1,0 +1,592 @@
+# quorumq/wire/values.py: any of the core's NamedTuples, to CBOR and back, by its type hints.
+#
+#   encode_value(value, lead=(), lift=None) -> bytes
+#       CBOR array [*lead, *fields]. `lead` are integers (a TYPE number, a request id …).
+#   decode_value(cls, data, body=None) -> cls
+#       `data` is the tuple that cbor.load gave, without the lead: `decode_value(cls, cbor.load(raw)[1:])`.
+#
+# Batches: a Batch encodes as ONE byte string, its encoded header (`Batch.raw`), and its body is *lifted*:
+# appended to `lift.bodies` (a `Lift()` that the caller gives), untouched, to be written behind the CBOR.
+# `decode_value` cuts bodies in the same order from `body` (a `Body`), checking length and CRC; with
+# `body=None` the Batch that comes back has `body == b""` (the journal's index wants the header alone;
+# `batch.body_size(header)` says how long it is).
+#
+#   lift = Lift()
+#   header = encode_value(record, lead=(TYPE,), lift=lift)     # journal: write header, then *lift.bodies
+#   kind, *fields = cbor.load(header); record = decode_value(CLASS_OF[kind], tuple(fields), Body(body))
+#
+# Rules, the same for wire and journal (docs/wire-format.md, "Values"): a field may be appended with a
+# default, so missing trailing fields take their default and unknown trailing fields are skipped, in nested
+# values too. Every field is checked for type and range. Anything off is `BadValue`, never another
+# exception.
+#
+# How: for each type two functions are written as source text and compiled, once, when the type is first
+# met. A HOLD goes through a few dozen of these checks, and a loop over a table of them costs three times as
+# much.
+"""Generic encoding of NamedTuples as positional CBOR arrays, with checks made from their type hints."""
+
+from __future__ import annotations
+
+import threading
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from enum import IntEnum
+from typing import Any, Final, NamedTuple, TypeVar
+
+import cbor2
+
+from quorumq.core import messages, records
+from quorumq.core.limits import LETTER_TEXT_MAX, NAME_BYTES_MAX, PARTITIONS_MAX, SPANS_PER_REQUEST_MAX
+from quorumq.core.types import Batch, BatchHeader, Origin, PartitionId, Receipt, Span
+from quorumq.wire import batch as batches
+from quorumq.wire import cbor
+from quorumq.wire.cbor import BadValue, bad
+
+T = TypeVar("T", bound=tuple[Any, ...])
+
+# ------------------------------------------------------------------------------------ limits
+
+NODE_CHARS_MAX: Final = batches.NODE_BYTES_MAX
+NAME_CHARS_MAX: Final = NAME_BYTES_MAX + len("!dead")
+"""Names of topics, groups and what is derived from them. In characters, which core/ counts in bytes."""
+TEXT_CHARS_MAX: Final = 2 * LETTER_TEXT_MAX
+ITEMS_MAX: Final = 1 << 17
+"""Items of a list in a reply or between nodes. One request's spans may come back in parts, so this is looser
+than `SPANS_PER_REQUEST_MAX`, which binds what clients ask."""
+RECORD_ITEMS_MAX: Final = 1 << 22
+"""Items of a list directly in a journal record: bounded by the record's size, checked before."""
+SEALED_BYTES_MAX: Final = 1024
+FACTS_DEPTH_MAX: Final = 12
+
+_NODE_FIELDS: Final = frozenset({"node", "sender", "to", "replicas"})
+_NAME_FIELDS: Final = frozenset({
+    "name", "group", "topic", "topics", "cluster_id", "which", "reason", "durability", "state", "outcome",
+    "code", "error", "refused", "consumer", "consumer_version", "host", "software", "fingerprint",
+    "error_class", "waiting",
+})  # fmt: skip
+_ASKED: Final = frozenset(
+    cls.__name__ for cls in typing.get_args(messages.ClientRequest)
+) | {"Named"}  # fmt: skip
+_RECORDS: Final = frozenset(cls.__name__ for cls in typing.get_args(records.JournalRecord))
+
+_LIST_LIMITS: Final[Mapping[tuple[str, str], int]] = {("Topic", "replicas"): PARTITIONS_MAX}
+_BYTES_EXACT: Final[Mapping[tuple[str, str], int]] = {
+    ("PartitionId", "topic"): batches.TOPIC_ID_BYTES,
+    ("Topic", "id"): batches.TOPIC_ID_BYTES,
+    ("Group", "topic"): batches.TOPIC_ID_BYTES,
+}
+_INT_RANGES: Final[Mapping[tuple[str, str], tuple[int, int]]] = {
+    ("Span", "start"): (0, 1 << 63),
+    ("Span", "stop"): (1, 1 << 63),
+    ("PartitionId", "number"): (0, PARTITIONS_MAX),
+    ("Heartbeat", "disk_free"): (-1, 1 << 63),
+}
+_CHECKS: Final[Mapping[str, tuple[str, str, str]]] = {
+    # type: (what must hold of its fields, each named v_…, the field to name, the rule in words)
+    "Span": ("v_start < v_stop", "stop", "a span is never empty: stop must be above start"),
+    "Hello": ("v_versions[0] <= v_versions[1]", "versions", "lowest and highest version, in that order"),
+}
+
+
+def _int_range(owner: str, field: str) -> tuple[int, int]:
+    found = _INT_RANGES.get((owner, field))
+    if found is not None:
+        return found
+    if field.endswith("_ms") or field == "cursor":
+        return -(1 << 63), 1 << 63  # times of day may lie before 1970 where a clock is wrong
+    return 0, 1 << 64
+
+
+def _chars_max(owner: str, field: str) -> int:
+    if field in _NODE_FIELDS:
+        return NODE_CHARS_MAX
+    return NAME_CHARS_MAX if field in _NAME_FIELDS else TEXT_CHARS_MAX
+
+
+def _items_max(owner: str, field: str) -> int:
+    found = _LIST_LIMITS.get((owner, field))
+    if found is not None:
+        return found
+    if owner in _RECORDS:
+        return RECORD_ITEMS_MAX
+    return SPANS_PER_REQUEST_MAX if owner in _ASKED else ITEMS_MAX
+
+
+# ------------------------------------------------------------------------------------ bodies
+
+
+class Lift:
+    """Collects the raw bodies that belong behind the CBOR, in order.
+
+    Args:
+        read: how to get the bytes of a `Slice`: the body of its batch from the end of record ``first - 1`` to
+            the end of record ``stop - 1``. Needed only to encode `Fetched` and `PeekPage`.
+    """
+
+    __slots__ = ("bodies", "read")
+
+    def __init__(self, read: Callable[[messages.Slice], bytes | memoryview] | None = None) -> None:
+        self.bodies: list[bytes | memoryview] = []
+        self.read = read
+
+
+class Body:
+    """The raw bytes behind the CBOR, cut off piece by piece in the order of the values that need them."""
+
+    __slots__ = ("at", "view")
+
+    def __init__(self, data: bytes | bytearray | memoryview) -> None:
+        self.view = memoryview(data)
+        self.at = 0
+
+    def take(self, size: int, what: str) -> memoryview:
+        """The next ``size`` bytes, as a view. `BadValue` if there are fewer."""
+        left = len(self.view) - self.at
+        if size > left:
+            raise BadValue(f"{what} has {size} bytes, of which the frame brings {left}")
+        self.at += size
+        return self.view[self.at - size : self.at]
+
+    def check_finished(self) -> None:
+        """`BadValue` if bytes are left that nothing asked for."""
+        if self.at != len(self.view):
+            raise BadValue(f"the body has {len(self.view)} bytes, of which the header explains {self.at}")
+
+
+# -------------------------------------------------------- values that are not their own fields on the wire
+
+
+class SealedNamed(NamedTuple):
+    """`Named` as a client sends it and as it travels: the receipt in its sealed bytes, not opened.
+
+    ``spans`` empty means all of the receipt.
+    """
+
+    sealed: bytes
+    spans: tuple[Span, ...] = ()
+
+
+class WireDelivery(NamedTuple):
+    """`Delivery` as a client gets it. ``receipt`` was read from ``sealed`` without the secret.
+
+    The fencing token is ``receipt.owner.ballot``.
+    """
+
+    sealed: bytes
+    attempt: int
+    receipt: Receipt
+
+
+class WireSlice(NamedTuple):
+    """`Slice` as a client gets it: some records of a stored batch and the deliveries that cover them.
+
+    ``header`` is cut to these records: its sections and ``offsets`` begin with the first of them, and its
+    ``crc`` is 0, as nothing but the records' own CRCs says anything about a part. ``body`` is a view of the
+    frame.
+    """
+
+    topic: str
+    header: BatchHeader
+    deliveries: tuple[WireDelivery, ...]
+    body: memoryview
+
+    def messages(self) -> list[batches.Message]:
+        """The messages in order, each checked against its CRC-32C; `Corrupt` if one is not as published."""
+        return batches.records_of(self.header, 0, self.header.size, self.body)
+
+
+def _encode_batch(value: Batch, lift: Lift | None) -> bytes:
+    if lift is None:
+        raise TypeError("a Batch is being encoded without a Lift to take its body")
+    lift.bodies.append(value.body)
+    return cbor.blob(value.raw)
+
+
+def _decode_batch(data: object, body: Body | None) -> Batch:
+    if type(data) is not bytes:
+        bad("batch", data, "must be the batch header's bytes")
+    header = batches.decode_header(data)
+    if body is None:
+        return Batch(header, data, b"")
+    part = body.take(batches.body_size(header), "the batch")
+    batches.check_body(header, part)
+    return Batch(header, data, part)
+
+
+def _encode_named(value: object, lift: Lift | None) -> bytes:
+    if not isinstance(value, SealedNamed):
+        raise TypeError("a receipt travels sealed: make SealedNamed items (see `sealed_items`)")
+    spans = b"".join([_encode_span(span, None) for span in value.spans])
+    return b"".join((b"\x82", cbor.blob(value.sealed), cbor.array_head(len(value.spans)), spans))
+
+
+def _decode_named(data: object, body: Body | None) -> SealedNamed:
+    if type(data) is not tuple or not data:
+        bad("named", data, "must be an array of the sealed receipt and spans")
+    sealed = _sealed(data[0])
+    spans = data[1] if len(data) > 1 else ()
+    if type(spans) is not tuple or len(spans) > SPANS_PER_REQUEST_MAX:
+        bad("named.spans", spans, f"must be an array of at most {SPANS_PER_REQUEST_MAX}")
+    return SealedNamed(sealed, tuple([_decode_span(span, None) for span in spans]))
+
+
+def _sealed(data: object) -> bytes:
+    if type(data) is not bytes or not 1 <= len(data) <= SEALED_BYTES_MAX:
+        bad("receipt", data, f"must be 1 to {SEALED_BYTES_MAX} bytes")
+    return data
+
+
+def cut_sections(sections: Sequence[Span], first: int, stop: int) -> tuple[Span, ...]:
+    """The sections of records [first, stop) alone."""
+    found: list[Span] = []
+    at = 0
+    for origin, start, end in sections:
+        low, high = max(first, at), min(stop, at + end - start)
+        if low < high:
+            found.append(Span(origin, start + low - at, start + high - at))
+        at += end - start
+    return tuple(found)
+
+
+def _encode_slice(value: messages.Slice, lift: Lift | None) -> bytes:
+    # Only what belongs to records [first, stop) is sent: a batch may hold thousands, a FETCH want one.
+    if lift is None or lift.read is None:
+        raise TypeError("a Slice is being encoded without a Lift that can read its bytes")
+    header, first, stop = value.header, value.first, value.stop
+    assert 0 <= first < stop <= header.size, (first, stop, header.size)
+    base = header.end_of(first - 1)
+    part = lift.read(value)
+    if len(part) != header.end_of(stop - 1) - base:
+        raise batches.Corrupt(
+            f"batch {header.key()}: read {len(part)} bytes for records {first} to {stop}, which take "
+            f"{header.end_of(stop - 1) - base}"
+        )
+    lift.bodies.append(part)
+    out = [
+        b"\x89",
+        cbor.text(value.topic),
+        _encode_partition(value.partition, None),
+        batches.encode_sections(cut_sections(header.sections, first, stop)),
+        cbor.uint(header.published_ms),
+        cbor.uint(header.codec),
+        cbor.uint(base),
+        cbor.blob(header.offsets[4 * first : 4 * stop]),
+        cbor.blob(header.crcs[4 * first : 4 * stop]),
+        cbor.array_head(len(value.deliveries)),
+    ]
+    for delivery in value.deliveries:
+        if not delivery.sealed:
+            raise TypeError("a Delivery is being encoded before its receipt was sealed")
+        out += (b"\x82", cbor.blob(delivery.sealed), cbor.uint(delivery.attempt))
+    return b"".join(out)
+
+
+def _decode_slice(data: object, body: Body | None) -> WireSlice:
+    if type(data) is not tuple or len(data) < 9:
+        bad("slice", data, "must be an array of 9 fields")
+    topic, partition_data, sections_data, published_ms, codec, base, offsets, crcs, deliveries_data = data[:9]
+    if type(topic) is not str or len(topic) > NAME_CHARS_MAX:
+        bad("slice.topic", topic, f"must be text of at most {NAME_CHARS_MAX} characters")
+    header = batches.part_header(
+        _decode_partition(partition_data, None), sections_data, published_ms, codec, base, offsets, crcs
+    )
+    if type(deliveries_data) is not tuple or len(deliveries_data) > header.size:
+        bad("slice.deliveries", deliveries_data, "must be an array, with at most one for each record")
+    deliveries: list[WireDelivery] = []
+    for item in deliveries_data:
+        if type(item) is not tuple or len(item) < 2:
+            bad("slice.deliveries", item, "a delivery is an array of receipt and attempt")
+        sealed, attempt = _sealed(item[0]), item[1]
+        if type(attempt) is not int or not 0 <= attempt < 1 << 63:
+            bad("slice.attempt", attempt, "must be an integer from 0")
+        deliveries.append(WireDelivery(sealed, attempt, read_sealed(sealed)))
+    part = memoryview(b"") if body is None else body.take(batches.body_size(header), "a slice")
+    return WireSlice(topic, header, tuple(deliveries), part)
+
+
+SEALED_HEAD_BYTES: Final = 18
+"""A sealed receipt begins with its format (1), its key number and a digest of 16 bytes (receipts.py)."""
+SEALED_FORMAT: Final = 1
+
+
+def read_sealed(sealed: bytes) -> Receipt:
+    """What a sealed receipt says, believed without the secret. `BadValue` if it says nothing."""
+    if len(sealed) <= SEALED_HEAD_BYTES or sealed[0] != SEALED_FORMAT:
+        bad(
+            "receipt",
+            sealed,
+            f"must begin with format {SEALED_FORMAT} and be longer than {SEALED_HEAD_BYTES} bytes",
+        )
+    return decode_value(Receipt, cbor.load(sealed[SEALED_HEAD_BYTES:], "a receipt"))
+
+
+_SPECIAL: Final[Mapping[type, tuple[Callable[..., bytes], Callable[..., Any]]]] = {
+    Batch: (_encode_batch, _decode_batch),
+    messages.Named: (_encode_named, _decode_named),
+    messages.Slice: (_encode_slice, _decode_slice),
+}
+
+# ------------------------------------------------------------------------------------ the writer of functions
+
+Encoder = Callable[[Any, "Lift | None"], bytes]
+Decoder = Callable[[Any, "Body | None"], Any]
+
+
+def _fit(where: str, data: object, size: int, defaults: tuple[object, ...]) -> tuple[object, ...]:
+    """``data`` cut or filled up with defaults to ``size`` fields."""
+    if type(data) is not tuple:
+        bad(where, data, f"must be an array of {size} fields")
+    missing = size - len(data)
+    if missing <= 0:
+        return data[:size]
+    if missing > len(defaults):
+        bad(where, data, f"must be an array of at least {size - len(defaults)} fields")
+    return data + defaults[len(defaults) - missing :]
+
+
+def _encode_map(value: Mapping[str, object], lift: Lift | None) -> bytes:
+    return cbor2.dumps(value)
+
+
+def _decode_map(where: str, value: object, depth: int = 0) -> Any:
+    """Plain CBOR data as dicts and lists, however it was nested; keys are text."""
+    if depth > FACTS_DEPTH_MAX:
+        bad(where, value, f"nested deeper than {FACTS_DEPTH_MAX}")
+    if value is None or type(value) in (bool, float, str, bytes):
+        return value
+    if type(value) is int and -(1 << 63) <= value < 1 << 64:
+        return value
+    if type(value) is tuple:
+        return [_decode_map(where, item, depth + 1) for item in value]
+    if hasattr(value, "items"):
+        plain = {}
+        for key, item in value.items():
+            if type(key) is not str:
+                bad(where, key, "keys are text")
+            plain[key] = _decode_map(where, item, depth + 1)
+        return plain
+    return bad(where, value, "must be plain data")
+
+
+def _check_map(where: str, value: object) -> Any:
+    if not hasattr(value, "items"):
+        bad(where, value, "must be a map")
+    return _decode_map(where, value)
+
+
+class _Maker:
+    """Writes the encoder and the decoder of each type, once. See "How" at the top of this file."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.encoders: dict[Any, Encoder] = {}
+        self.decoders: dict[Any, Decoder] = {}
+        self.scope: dict[str, Any] = {
+            "uint": cbor.uint, "text": cbor.text, "blob": cbor.blob, "array_head": cbor.array_head,
+            "boolean": cbor.boolean, "real": cbor.real, "bad": bad, "fit": _fit, "new": tuple.__new__,
+            "join": b"".join, "encode_map": _encode_map, "check_map": _check_map,
+        }  # fmt: skip
+
+    def of(self, cls: type) -> tuple[Encoder, Decoder]:
+        """Encoder and decoder of a NamedTuple class."""
+        with self.lock:
+            if cls not in self.encoders:
+                special = _SPECIAL.get(cls)
+                if special is not None:
+                    self.encoders[cls], self.decoders[cls] = special
+                else:
+                    self._make(cls)
+            return self.encoders[cls], self.decoders[cls]
+
+    def _name(self, function: object) -> str:
+        """A name in the scope of the generated functions for ``function``."""
+        name = f"f{len(self.scope)}"
+        self.scope[name] = function
+        return name
+
+    def _compile(self, name: str, lines: list[str], what: str) -> Any:
+        source = "\n".join(lines)
+        exec(compile(source, f"<quorumq {what}>", "exec"), self.scope)
+        return self.scope[name]
+
+    def _make(self, cls: type) -> None:
+        fields: tuple[str, ...] = cls._fields  # type: ignore[attr-defined]
+        hints = typing.get_type_hints(cls, vars(__import__(cls.__module__, fromlist=["_"])))
+        name = cls.__name__
+        assert len(fields) < 24, f"{name}: the head of its array would take two bytes"
+        defaults: dict[str, object] = cls._field_defaults  # type: ignore[attr-defined]
+        got = [f"v_{field}" for field in fields]
+        unpack = f"    {', '.join(got)}{',' if len(got) == 1 else ''} = x" if got else "    pass"
+
+        pieces = [
+            self._encoding(hints[field], var, name, field) for field, var in zip(fields, got, strict=True)
+        ]
+        head = bytes((0x80 | len(fields),))
+        lines = [f"def e_{name}(x, lift):", unpack, f"    return join(({', '.join([repr(head), *pieces])},))"]
+        self.encoders[cls] = self._compile(f"e_{name}", lines, f"encoder of {name}")
+
+        values = tuple(defaults[field] for field in fields if field in defaults)
+        lines = [f"def d_{name}(x, body):"]
+        fit = f"fit({name!r}, x, {len(fields)}, {self._name(values)})"
+        lines.append(f"    if type(x) is not tuple or len(x) != {len(fields)}: x = {fit}")
+        lines.append(unpack)
+        for field, var in zip(fields, got, strict=True):
+            lines += ["    " + line for line in self._decoding(hints[field], var, name, field)]
+        if name in _CHECKS:
+            test, field, rule = _CHECKS[name]
+            lines.append(f"    if not ({test}): bad({f'{name}.{field}'!r}, v_{field}, {rule!r})")
+        lines.append(f"    return new({self._name(cls)}, ({''.join(var + ', ' for var in got)}))")
+        self.decoders[cls] = self._compile(f"d_{name}", lines, f"decoder of {name}")
+
+    # Each of the next two turns one type hint into source for the variable `var`.
+
+    def _encoding(self, hint: Any, var: str, owner: str, field: str) -> str:
+        """An expression for the CBOR of ``var``."""
+        simple = {int: "uint", str: "text", bytes: "blob", float: "real", bool: "boolean"}.get(hint)
+        if simple:
+            return f"{simple}({var})"
+        origin, args = typing.get_origin(hint), typing.get_args(hint)
+        if origin in (typing.Union, types.UnionType):
+            (inner,) = [arg for arg in args if arg is not type(None)]
+            return f"({cbor.NULL!r} if {var} is None else {self._encoding(inner, var, owner, field)})"
+        if origin is tuple and args[-1] is Ellipsis:
+            inner = self._encoding(args[0], "i", owner, field)
+            items = f"array_head(len({var})) + join([{inner} for i in {var}])"
+            return f"({items} if {var} else {cbor.EMPTY_ARRAY!r})"
+        if origin is tuple:
+            parts = [self._encoding(arg, f"{var}[{index}]", owner, field) for index, arg in enumerate(args)]
+            return f"join(({cbor.array_head(len(args))!r}, {', '.join(parts)}))"
+        if origin is dict:
+            return f"encode_map({var}, lift)"
+        if isinstance(hint, type) and issubclass(hint, IntEnum):
+            return f"uint(int({var}))"
+        assert hasattr(hint, "_fields"), f"{owner}.{field}: no encoding for {hint}"
+        return f"{self._name(self.of(hint)[0])}({var}, lift)"
+
+    def _decoding(self, hint: Any, var: str, owner: str, field: str) -> list[str]:
+        """Statements that check ``var`` and turn it into its value."""
+        where = repr(f"{owner}.{field}")
+
+        def refuse(test: str, rule: str) -> list[str]:
+            return [f"if {test}: bad({where}, {var}, {rule!r})"]
+
+        if hint is int:
+            low, high = _int_range(owner, field)
+            rule = f"must be an integer from {low} to {high - 1}"
+            return refuse(f"type({var}) is not int or not {low} <= {var} < {high}", rule)
+        if hint is str:
+            chars = _chars_max(owner, field)
+            rule = f"must be text of at most {chars} characters"
+            return refuse(f"type({var}) is not str or len({var}) > {chars}", rule)
+        if hint is bytes:
+            size = _BYTES_EXACT.get((owner, field))
+            if size is not None:
+                return refuse(f"type({var}) is not bytes or len({var}) != {size}", f"must be {size} bytes")
+            rule = f"must be at most {SEALED_BYTES_MAX} bytes"
+            return refuse(f"type({var}) is not bytes or len({var}) > {SEALED_BYTES_MAX}", rule)
+        if hint is bool:
+            return refuse(f"{var} is not True and {var} is not False", "must be a boolean")
+        if hint is float:
+            # Integers are taken for times in seconds; infinity and NaN compare in ways that break arithmetic.
+            limit = 1e300
+            return [
+                f"if type({var}) is int and -{1 << 64} < {var} < {1 << 64}: {var} = float({var})",
+                *refuse(
+                    f"type({var}) is not float or not -{limit} < {var} < {limit}", "must be a finite number"
+                ),
+            ]
+        origin, args = typing.get_origin(hint), typing.get_args(hint)
+        if origin in (typing.Union, types.UnionType):
+            (inner,) = [arg for arg in args if arg is not type(None)]
+            return [f"if {var} is not None:", *("    " + s for s in self._decoding(inner, var, owner, field))]
+        if origin is tuple and args[-1] is Ellipsis:
+            limit = _items_max(owner, field)
+            lines = refuse(
+                f"type({var}) is not tuple or len({var}) > {limit}", f"must be an array of at most {limit}"
+            )
+            return [
+                *lines,
+                f"if {var}: {var} = tuple([{self._item(args[0], owner, field)}(i, body) for i in {var}])",
+            ]
+        if origin is tuple:
+            lines = refuse(
+                f"type({var}) is not tuple or len({var}) < {len(args)}", f"must be an array of {len(args)}"
+            )
+            parts = [
+                f"{self._item(arg, owner, field)}({var}[{index}], body)" for index, arg in enumerate(args)
+            ]
+            return [*lines, f"{var} = ({', '.join(parts)},)"]
+        if origin is dict:
+            return [f"{var} = check_map({where}, {var})"]
+        if isinstance(hint, type) and issubclass(hint, IntEnum):
+            members = self._name(dict(enumerate_members(hint)))
+            rule = f"must be one of {', '.join(f'{int(member)} {member.name}' for member in hint)}"
+            return [
+                *refuse(f"type({var}) is not int or {var} not in {members}", rule),
+                f"{var} = {members}[{var}]",
+            ]
+        assert hasattr(hint, "_fields"), f"{owner}.{field}: no decoding for {hint}"
+        return [f"{var} = {self._name(self.of(hint)[1])}({var}, body)"]
+
+    def _item(self, hint: Any, owner: str, field: str) -> str:
+        """The name of a function that decodes one item of a list."""
+        if hasattr(hint, "_fields"):
+            return self._name(self.of(hint)[1])
+        name = f"i{len(self.scope)}"
+        lines = [f"def {name}(x, body):"]
+        lines += ["    " + line for line in self._decoding(hint, "x", owner, field)]
+        lines.append("    return x")
+        return self._name(self._compile(name, lines, f"decoder of an item of {owner}.{field}"))
+
+
+def enumerate_members(cls: type[IntEnum]) -> list[tuple[int, IntEnum]]:
+    """The members of an enum by number."""
+    return [(int(member), member) for member in cls]
+
+
+_MAKER: Final = _Maker()
+_encode_span: Final = _MAKER.of(Span)[0]
+_decode_span: Final = _MAKER.of(Span)[1]
+_encode_partition: Final = _MAKER.of(PartitionId)[0]
+_decode_partition: Final = _MAKER.of(PartitionId)[1]
+_MAKER.of(Origin)
+
+
+def coders(cls: type) -> tuple[Encoder, Decoder]:
+    """The two functions of a NamedTuple class, as `encode_value` and `decode_value` use them."""
+    return _MAKER.of(cls)
+
+
+def encode_value(value: tuple[Any, ...], lead: Sequence[int] = (), lift: Lift | None = None) -> bytes:
+    """The CBOR array [*lead, *fields of value].
+
+    Args:
+        value: any NamedTuple of core/types.py, core/messages.py or core/records.py.
+        lead: integers in front of the fields.
+        lift: takes the bodies of batches; needed where the value has any (TypeError without).
+
+    Raises:
+        BadValue: an integer of more than 64 bits. Lengths and ranges are the reader's to check.
+    """
+    encoded = _MAKER.of(type(value))[0](value, lift)
+    if not lead:
+        return encoded
+    size = len(lead) + (encoded[0] & 0x1F)
+    return b"".join((cbor.array_head(size), *map(cbor.uint, lead), memoryview(encoded)[1:]))
+
+
+def decode_value(cls: type[T], data: object, body: Body | None = None) -> T:
+    """The ``cls`` that ``data``, a tuple out of `cbor.load`, holds field by field.
+
+    Args:
+        cls: the NamedTuple to make. `Named` comes back as `SealedNamed`, `Slice` as `WireSlice`.
+        data: the fields, without any lead.
+        body: where the bodies of batches and slices are; None leaves them empty.
+
+    Raises:
+        BadValue: a field has another type or is out of range; the text names it.
+        Corrupt: the body of a batch is not the one its header was written for.
+    """
+    value: T = _MAKER.of(cls)[1](data, body)
+    return value
