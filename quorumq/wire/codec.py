@@ -1,0 +1,188 @@
+# quorumq/wire/codec.py: the messages of core/messages.py as frames, and back.
+#
+# A frame's header is the CBOR array [TYPE, request, stamp, *fields]; values.py encodes the fields. The
+# table below gives each message its TYPE, for ever: a number is never reused, a field never moved or
+# removed, new fields are appended with a default. docs/wire-format.md is the same for readers in other
+# languages, and a test compares the two.
+#
+# Promise: whatever bytes are in a frame, `decode_message` returns a message whose every field has its type
+# and range, or raises PeerError.
+"""Messages to frames and back, version negotiation, and errors as messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple, Union, cast
+
+from quorumq.core import messages as m
+from quorumq.core.errors import ClusterMismatch, PeerError, QuorumqError, TooFewReplicas, error_from
+from quorumq.wire import cbor
+from quorumq.wire.cbor import BadValue, bad
+from quorumq.wire.frames import Frame, encode_frame
+from quorumq.wire.receipts import open_items
+from quorumq.wire.values import TEXT_CHARS_MAX, Body, Lift, SealedNamed, coders, encode_value
+
+VERSIONS: Final = (1, 1)
+"""The lowest and highest version of the protocol that this side speaks."""
+
+TYPES: Final[Mapping[int, type]] = {
+    # the first frames of a connection, and the answer to anything that failed
+    1: m.Hello, 2: m.Welcome, 3: m.Failed,
+    # node to node
+    10: m.Store, 11: m.Stored, 12: m.Hold, 13: m.HoldReply, 14: m.Release, 15: m.Released,
+    16: m.Extend, 17: m.Extended, 18: m.Ack, 19: m.Tombed, 20: m.Reject, 21: m.Rejected,
+    22: m.Merge, 23: m.Merged, 24: m.PutTopic, 25: m.PutGroup, 26: m.Put, 27: m.PeekRequest, 28: m.PeekReply,
+    29: m.Heartbeat, 30: m.SyncOffer, 31: m.SyncState, 32: m.SyncPull, 33: m.SyncTopics,
+    # client to node and back
+    64: m.OpenSession, 65: m.SessionOpened, 66: m.CreateTopic, 67: m.TopicCreated,
+    68: m.Metadata, 69: m.MetadataReply, 70: m.Publish, 71: m.Published, 72: m.Fetch, 73: m.Fetched,
+    74: m.AckRequest, 75: m.RejectRequest, 76: m.ExtendRequest, 77: m.LeaveRequest, 78: m.RedriveRequest,
+    79: m.Verdicts, 80: m.Left, 81: m.PeekAsk, 82: m.PeekPage, 83: m.StatusAsk, 84: m.StatusReply,
+}  # fmt: skip
+
+TYPE_OF: Final[Mapping[type, int]] = {cls: number for number, cls in TYPES.items()}
+
+Message = Union[m.PeerMessage, m.ClientRequest, m.ClientReply]
+
+_DECODERS: Final = {number: coders(cls)[1] for number, cls in TYPES.items()}
+_ITEMS: Final = (m.AckRequest, m.RejectRequest, m.ExtendRequest, m.LeaveRequest)
+
+
+class UnknownMessage(PeerError):
+    """A well-formed frame of a TYPE that this side does not know: the other side is newer.
+
+    The connection is sound. A node answers a request with `Failed` (code "unknown-message") and goes on; what
+    is not a request (``request`` 0) is skipped.
+    """
+
+    code = "unknown-message"
+
+    def __init__(self, text: str, *, type: int = -1, request: int = 0) -> None:
+        super().__init__(text)
+        self.type = type
+        self.request = request
+
+
+class Decoded(NamedTuple):
+    """One message as it came.
+
+    ``request`` is 0 between nodes (quorum requests carry rounds); from a client it is the client's number, which
+    the reply repeats. ``stamp`` is the sender's hybrid logical clock; 0 from a client, which has none.
+    """
+
+    message: Message
+    request: int
+    stamp: int
+
+
+def encode_message(
+    message: Message,
+    *,
+    request: int = 0,
+    stamp: int = 0,
+    read: Callable[[m.Slice], bytes | memoryview] | None = None,
+) -> list[bytes | memoryview]:
+    """``message`` as the pieces of one frame, for one join or sendmsg.
+
+    Args:
+        message: any message. Items of AckRequest and its like are `SealedNamed` (see `sealed_items`);
+            deliveries in `Fetched` are sealed (receipts.seal_fetched).
+        request: the client's number of the request, in the request and in its reply; 0 between nodes.
+        stamp: the sender's clock.
+        read: gives the body bytes of a `Slice`: of its batch, from the end of record ``first - 1`` to the end
+            of record ``stop - 1``. Needed for `Fetched` and `PeekPage` with slices. What it raises passes.
+
+    Raises:
+        TooLarge: the frame would be over a limit; nothing may be sent.
+        Corrupt: ``read`` gave another number of bytes than the slice has.
+    """
+    lift = Lift(read)
+    header = encode_value(message, (TYPE_OF[type(message)], request, stamp), lift)
+    return encode_frame(header, lift.bodies, type(message).__name__)
+
+
+def decode_message(frame: Frame) -> Decoded:
+    """The message in ``frame``.
+
+    `Fetched` and `PeekPage` come back with `WireSlice` items, whose bodies are views of the frame; AckRequest and
+    its like with `SealedNamed` items (`open_request` makes the core's of them); a `Batch` has had its body's
+    CRC checked.
+
+    Raises:
+        UnknownMessage: a TYPE of a newer version; the connection can go on.
+        PeerError: anything else that is off, by name; hang up.
+    """
+    name = "a frame header"
+    try:
+        data = cbor.load(frame.header, name)
+        if type(data) is not tuple or len(data) < 3:
+            bad("the frame header", data, "must be an array of TYPE, request, stamp and fields")
+        number, request, stamp = data[:3]
+        for field, value in (("TYPE", number), ("request", request), ("stamp", stamp)):
+            if type(value) is not int or not 0 <= value < 1 << 64:
+                bad(field, value, f"must be an integer from 0 to {(1 << 64) - 1}")
+        decode = _DECODERS.get(number)
+        if decode is None:
+            raise UnknownMessage(
+                f"a message of TYPE {number}, which version {VERSIONS[1]} of the protocol does not have",
+                type=number,
+                request=request,
+            )
+        name = TYPES[number].__name__
+        body = Body(frame.body)
+        message = decode(data[3:], body)
+        body.check_finished()
+    except BadValue as exc:
+        raise PeerError(f"{name}: {exc}") from None
+    return Decoded(message, request, stamp)
+
+
+def sealed_items(items: Iterable[SealedNamed]) -> tuple[m.Named, ...]:
+    """``items`` for the ``items`` field of AckRequest, RejectRequest, ExtendRequest or LeaveRequest.
+
+    The core's messages are typed for the node, which opens receipts; a client fills in the sealed ones.
+    """
+    return cast("tuple[m.Named, ...]", tuple(items))
+
+
+def open_request(message: Message, *, keys: Mapping[int, bytes]) -> Message:
+    """A client's request as the core wants it: receipts opened. Requests without receipts come back unchanged.
+
+    Raises:
+        BadReceipt: a receipt does not verify; answer with it. Nothing was done.
+    """
+    if not isinstance(message, _ITEMS):
+        return message
+    items = cast("Iterable[SealedNamed]", message.items)
+    return cast("Message", cast("Any", message)._replace(items=open_items(items, keys=keys)))
+
+
+def negotiate(ours: tuple[int, int], theirs: tuple[int, int]) -> int:
+    """The version that two sides speak: the highest that both do.
+
+    Args:
+        ours, theirs: lowest and highest version, as in HELLO.
+
+    Raises:
+        ClusterMismatch: there is none.
+    """
+    low, high = max(ours[0], theirs[0]), min(ours[1], theirs[1])
+    if low > high:
+        older, newer = ("this", "the other") if ours[1] < theirs[1] else ("the other", "this")
+        raise ClusterMismatch(
+            f"no common protocol version: this side speaks {ours[0]} to {ours[1]}, the other {theirs[0]} to "
+            f"{theirs[1]}; upgrade {older} side, or start with an older release on {newer} one"
+        )
+    return high
+
+
+def failed(error: QuorumqError) -> m.Failed:
+    """``error`` as the answer to a request."""
+    if isinstance(error, TooFewReplicas):
+        return m.Failed(error.code, error.detail[:TEXT_CHARS_MAX], error.needed, error.answered)
+    return m.Failed(error.code, str(error)[:TEXT_CHARS_MAX])
+
+
+def error_of(reply: m.Failed) -> QuorumqError:
+    """The exception that a node's `Failed` stands for; `failed` turned round."""
+    return error_from(reply.code, reply.detail, reply.needed, reply.answered)

@@ -1,0 +1,209 @@
+# quorumq/wire/frames.py: where one message ends and the next begins.
+#
+# A frame is a fixed prefix, a CBOR header and a raw body:
+#
+#     magic AB 51 51 01 | header length u32 | body length u32 | header | body        (big-endian)
+#
+# The body (records of batches) stays outside the CBOR, so that it is copied at most once on its way in and
+# not at all on its way out. TCP already checks frames against line noise; batch bodies carry CRCs of their
+# own.
+#
+# Promise: `FrameReader` never holds more than one frame and one chunk that was fed to it, both lengths are
+# checked against core/limits.py before anything is allocated for them, and the first byte that cannot be the
+# protocol's ends the connection with an error that says what was seen. Nothing here reads or writes a socket.
+"""Frames: bytes to (header, body) and back."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from quorumq.core.errors import PeerError, TooLarge
+from quorumq.core.limits import FRAME_BYTES_MAX, HEADER_BYTES_MAX
+
+MAGIC: Final = b"\xabQQ\x01"
+"""How every frame begins. Not ASCII, so that text protocols are told apart by one byte; then format 1."""
+
+PREFIX_BYTES: Final = 12
+_PREFIX: Final = struct.Struct(">4sII")
+
+HANDSHAKE_BYTES_MAX: Final = 64 * 1024
+"""What a listener lets the first frame of a connection have, header and body together: it is from a stranger."""
+
+assert PREFIX_BYTES + HANDSHAKE_BYTES_MAX < HEADER_BYTES_MAX < FRAME_BYTES_MAX
+
+
+class Frame(NamedTuple):
+    """One frame, not yet decoded. The views are read-only and stay valid as long as they are referenced."""
+
+    header: memoryview
+    body: memoryview
+
+
+def encode_frame(
+    header: bytes, bodies: Sequence[bytes | memoryview] = (), what: str = "a message"
+) -> list[bytes | memoryview]:
+    """The pieces of one frame, for one ``b"".join`` or ``sendmsg``. Bodies are not copied.
+
+    Args:
+        header: the encoded header.
+        bodies: what follows it, back to back.
+        what: what is being sent, for the error.
+
+    Raises:
+        TooLarge: over `HEADER_BYTES_MAX` or `FRAME_BYTES_MAX`; nothing may be sent.
+    """
+    body_bytes = sum(map(len, bodies))
+    if len(header) > HEADER_BYTES_MAX:
+        raise TooLarge(
+            f"{what} has a header of {len(header)} bytes: at most {HEADER_BYTES_MAX}; ask for less at once"
+        )
+    if PREFIX_BYTES + len(header) + body_bytes > FRAME_BYTES_MAX:
+        raise TooLarge(
+            f"{what} has {len(header)} + {body_bytes} bytes: a frame has at most {FRAME_BYTES_MAX}"
+        )
+    return [_PREFIX.pack(MAGIC, len(header), body_bytes) + header, *bodies]
+
+
+class FrameReader:
+    """Cuts a stream of bytes into frames.
+
+    Feed a chunk, then take frames until there are none::
+
+        reader.feed(chunk)
+        for frame in reader:
+            ...
+
+    A frame that lies within one chunk is not copied at all; one that spans chunks is copied once, into a buffer
+    of its exact size. A view of a frame keeps its chunk or buffer alive.
+
+    Args:
+        frame_bytes_max: the largest frame to take, prefix included. Raise it after HELLO by `open_up`.
+    """
+
+    def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
+        self.frame_bytes_max = min(frame_bytes_max, FRAME_BYTES_MAX)
+        self._chunk = memoryview(b"")
+        self._prefix = b""  # of the frame to come, while it is incomplete
+        self._lengths: tuple[int, int] | None = None  # of the frame in `_buffer`
+        self._buffer = bytearray()
+        self._filled = 0
+        self._broken: str | None = None
+
+    def open_up(self) -> None:
+        """Take frames of the full size from now on: the other side has shown who it is."""
+        self.frame_bytes_max = FRAME_BYTES_MAX
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes taken in that no frame has given out yet."""
+        return len(self._chunk) + len(self._prefix) + self._filled
+
+    def feed(self, data: bytes | bytearray | memoryview) -> None:
+        """Take in the next bytes of the stream. Take all frames out before feeding again.
+
+        ``data`` must not change afterwards: frames are views of it.
+
+        Raises:
+            RuntimeError: frames of the previous chunk have not been taken out.
+        """
+        if self._chunk:
+            raise RuntimeError("FrameReader.feed: take the frames of the previous chunk first (next_frame)")
+        self._chunk = memoryview(data).toreadonly()
+
+    def __iter__(self) -> Iterator[Frame]:
+        while (frame := self.next_frame()) is not None:
+            yield frame
+
+    def next_frame(self) -> Frame | None:
+        """The next frame, or None when more bytes are needed.
+
+        Raises:
+            PeerError: the bytes are not a frame, or one over a limit. The stream is of no use from then on: every
+                further call raises again. Hang up.
+        """
+        if self._broken is not None:
+            raise PeerError(self._broken)
+        if self._lengths is None:
+            if not self._take_prefix():
+                return None
+            assert self._lengths is not None
+            need = sum(self._lengths)
+            if len(self._chunk) >= need:
+                whole, self._chunk = self._chunk[:need], self._chunk[need:]
+                return self._cut(whole)
+            # Zeroed pages cost nothing until bytes come to fill them.
+            self._buffer = bytearray(need)
+            self._filled = 0
+        need = len(self._buffer)
+        part = self._chunk[: need - self._filled]
+        self._buffer[self._filled : self._filled + len(part)] = part
+        self._filled += len(part)
+        self._chunk = self._chunk[len(part) :]
+        if self._filled < need:
+            return None
+        whole = memoryview(self._buffer).toreadonly()
+        self._buffer = bytearray()
+        self._filled = 0
+        return self._cut(whole)
+
+    def close(self) -> None:
+        """The stream has ended.
+
+        Raises:
+            PeerError: in the middle of a frame.
+        """
+        if self._broken is None and self.pending_bytes + (self._lengths is not None):
+            wanted = f" of {sum(self._lengths)}" if self._lengths is not None else ""
+            self._break(f"the connection ended inside a frame, after {self.pending_bytes}{wanted} bytes")
+
+    def _cut(self, whole: memoryview) -> Frame:
+        assert self._lengths is not None
+        header_bytes, _ = self._lengths
+        self._lengths = None
+        return Frame(whole[:header_bytes], whole[header_bytes:])
+
+    def _take_prefix(self) -> bool:
+        """Complete the prefix and check it. False while bytes are missing."""
+        missing = PREFIX_BYTES - len(self._prefix)
+        self._prefix += bytes(self._chunk[:missing])
+        if not MAGIC.startswith(self._prefix[: len(MAGIC)]):
+            seen = (self._prefix + bytes(self._chunk[missing : missing + 16]))[:16]
+            self._break(f"the connection began a frame with {seen.hex()}, not {MAGIC.hex()}{_hint(seen)}")
+        self._chunk = self._chunk[missing:]
+        if len(self._prefix) < PREFIX_BYTES:
+            return False
+        _, header_bytes, body_bytes = _PREFIX.unpack(self._prefix)
+        if not 1 <= header_bytes <= HEADER_BYTES_MAX:
+            self._break(f"a frame header of {header_bytes} bytes: 1 to {HEADER_BYTES_MAX} are allowed")
+        if PREFIX_BYTES + header_bytes + body_bytes > self.frame_bytes_max:
+            first = "" if self.frame_bytes_max == FRAME_BYTES_MAX else " before HELLO was accepted"
+            self._break(
+                f"a frame of {header_bytes} + {body_bytes} bytes: at most {self.frame_bytes_max} are allowed{first}"
+            )
+        self._prefix = b""
+        self._lengths = header_bytes, body_bytes
+        return True
+
+    def _break(self, reason: str) -> None:
+        self._broken = reason
+        self._chunk = memoryview(b"")
+        self._buffer = bytearray()
+        raise PeerError(reason)
+
+
+_HTTP: Final = (b"GET ", b"POST", b"HEAD", b"PUT ", b"HTTP", b"OPTI", b"DELE", b"CONN", b"PRI ")
+
+
+def _hint(seen: bytes) -> str:
+    """What the bytes look like, and what to do about it."""
+    if seen.startswith(_HTTP):
+        return ": this looks like HTTP; the other side wants another port"
+    if seen[:2] == b"\x16\x03":
+        return ": this looks like TLS; quorumq's port speaks plain TCP, put TLS in front of it"
+    if seen[:3] == MAGIC[:3]:
+        return ": this is another format of quorumq's frames; upgrade the older side"
+    if seen[:4] == b"SSH-":
+        return ": this looks like SSH; the other side wants another port"
+    return ": this is not quorumq; check host and port"

@@ -1,0 +1,143 @@
+# quorumq/wire/receipts.py: receipts as bytes that only this cluster can have made.
+#
+# A delivery gives the client a receipt, and any node of the cluster takes it back: the receipt itself says
+# which hold it is of, so nodes need no table of receipts. What keeps a client from naming a hold that was
+# never its own is a keyed digest over the bytes (secret of the cluster; the key number is for rotating it
+# later).
+#
+#     format 01 | key number | digest, 16 bytes | CBOR of the Receipt
+#
+# Promise: `open_receipt` returns only what `seal` was given under one of its keys, and raises `BadReceipt`,
+# never anything else, for all other bytes. `read_receipt` believes the bytes: it is for clients, who have
+# no secret and whose mistake would be refused by the node.
+"""Sealing, opening and reading of receipts."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from quorumq.core.errors import BadReceipt
+from quorumq.core.messages import Fetched, Named
+from quorumq.core.types import Receipt, Span
+from quorumq.wire import cbor
+from quorumq.wire.cbor import BadValue
+from quorumq.wire.values import (
+    SEALED_BYTES_MAX,
+    SEALED_FORMAT,
+    SEALED_HEAD_BYTES,
+    SealedNamed,
+    encode_value,
+    read_sealed,
+)
+
+DIGEST_BYTES: Final = 16
+SECRET_BYTES_MIN: Final = 16
+SECRET_BYTES_MAX: Final = 64
+
+_PERSON: Final = b"quorumq receipt"
+
+assert SEALED_HEAD_BYTES == 2 + DIGEST_BYTES
+
+
+def _digest(secret: bytes, key: int, encoded: bytes) -> bytes:
+    if not SECRET_BYTES_MIN <= len(secret) <= SECRET_BYTES_MAX:
+        raise ValueError(
+            f"the cluster secret has {len(secret)} bytes: {SECRET_BYTES_MIN} to {SECRET_BYTES_MAX} are needed"
+        )
+    digest = hashlib.blake2b(
+        bytes((SEALED_FORMAT, key)), digest_size=DIGEST_BYTES, key=secret, person=_PERSON
+    )
+    digest.update(encoded)
+    return digest.digest()
+
+
+def seal(receipt: Receipt, *, secret: bytes, key: int = 0) -> bytes:
+    """``receipt`` as bytes for a client.
+
+    Args:
+        receipt: what was won; one receipt may cover a whole span of messages.
+        secret: the cluster's, 16 to 64 bytes.
+        key: the number of that secret, 0 to 255.
+    """
+    encoded = encode_value(receipt)
+    return b"".join((bytes((SEALED_FORMAT, key)), _digest(secret, key, encoded), encoded))
+
+
+def open_receipt(data: bytes, *, keys: Mapping[int, bytes]) -> Receipt:
+    """The receipt that ``data`` seals.
+
+    Args:
+        data: as a client sent it.
+        keys: secrets of this cluster by their key number.
+
+    Raises:
+        BadReceipt: not sealed by this cluster, or changed since. The text says which; nothing was written.
+    """
+    if not SEALED_HEAD_BYTES < len(data) <= SEALED_BYTES_MAX or data[0] != SEALED_FORMAT:
+        raise BadReceipt(f"not a receipt ({cbor.shown(data)}): send back the bytes of the delivery unchanged")
+    secret = keys.get(data[1])
+    if secret is None:
+        raise BadReceipt(f"the receipt is sealed with key number {data[1]}, which this cluster does not have")
+    encoded = data[SEALED_HEAD_BYTES:]
+    if not hmac.compare_digest(_digest(secret, data[1], encoded), data[2:SEALED_HEAD_BYTES]):
+        raise BadReceipt(
+            "the receipt does not verify: it was altered, or is from a cluster with another secret"
+        )
+    try:
+        return read_sealed(data)
+    except BadValue as exc:  # sealed by us, in a way that this version does not read
+        raise BadReceipt(f"the receipt was sealed by another version of quorumq: {exc}") from None
+
+
+def read_receipt(data: bytes) -> Receipt:
+    """What a sealed receipt says, unverified: for clients, which need span, group and fencing token.
+
+    Raises:
+        BadReceipt: the bytes say nothing.
+    """
+    try:
+        return read_sealed(data)
+    except BadValue as exc:
+        raise BadReceipt(str(exc)) from None
+
+
+def open_items(items: Iterable[SealedNamed], *, keys: Mapping[int, bytes]) -> tuple[Named, ...]:
+    """The node's view of what a client named: every receipt opened, every span within its receipt.
+
+    No spans means all of the receipt's.
+
+    Raises:
+        BadReceipt: a receipt does not verify, or a span is not within its receipt. Says which item; none counts.
+    """
+    opened: list[Named] = []
+    for index, item in enumerate(items):
+        try:
+            receipt = open_receipt(item.sealed, keys=keys)
+        except BadReceipt as exc:
+            raise BadReceipt(f"item {index}: {exc}") from None
+        for span in item.spans:
+            if not _within(span, receipt.span):
+                raise BadReceipt(
+                    f"item {index}: {span} is not within its receipt, which is for {receipt.span}"
+                )
+        opened.append(Named(receipt, item.spans or (receipt.span,)))
+    return tuple(opened)
+
+
+def _within(span: Span, whole: Span) -> bool:
+    return span.origin == whole.origin and whole.start <= span.start and span.stop <= whole.stop
+
+
+def seal_fetched(fetched: Fetched, *, secret: bytes, key: int = 0) -> Fetched:
+    """``fetched`` with every delivery's receipt sealed: what the node's shell does before it encodes the reply."""
+    slices = []
+    for part in fetched.slices:
+        deliveries = [
+            delivery._replace(sealed=seal(delivery.receipt, secret=secret, key=key))
+            for delivery in part.deliveries
+        ]
+        slices.append(part._replace(deliveries=tuple(deliveries)))
+    return fetched._replace(slices=tuple(slices))
