@@ -240,7 +240,7 @@ class RealDisk:
 
 
 def _make_directory(directory: Path) -> None:
-    """Create ``directory`` and what is missing above it, durably: a synced file in a lost directory is lost."""
+    """Create ``directory`` and what is missing above it, durably: files live as long as their directory."""
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
     for path in reversed(missing):
         path.mkdir(mode=0o700, exist_ok=True)

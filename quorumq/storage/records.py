@@ -1,0 +1,147 @@
+# quorumq/storage/records.py: what a journal's records are called on disk.
+#
+# Numbers below 16 belong to the journal itself (where a segment begins, where its snapshot ends, what it
+# holds), numbers from 16 on are the core's records (core/records.py). A number is never used for anything
+# else, and fields are only appended. docs/file-format.md lists them all; a test compares that list with this.
+"""Record types of the journal: their numbers, and records to header bytes and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+from quorumq.core import records as core
+from quorumq.core.records import BatchStored, JournalRecord
+from quorumq.core.types import NodeId
+from quorumq.storage.disk import Buffer
+from quorumq.wire import cbor
+from quorumq.wire.values import Lift, decode_value, encode_value
+
+
+class Earlier(NamedTuple):
+    """An older segment that still counts: its first ``bytes`` bytes, which hold ``batches`` batches.
+
+    What lies behind ``bytes`` was never reported durable, or was written again into a younger segment.
+    """
+
+    segment: int
+    bytes: int
+    batches: int
+
+
+class DamagedAt(NamedTuple):
+    """A batch record of an older segment whose body is known to be damaged: it is not served any more."""
+
+    segment: int
+    offset: int
+
+
+class SegmentStart(NamedTuple):
+    """The first record of a segment: whose it is, and which older segments still count, oldest first."""
+
+    version: int
+    node: NodeId
+    cluster_id: str
+    directory: int
+    segment: int
+    earlier: tuple[Earlier, ...]
+    damaged: tuple[DamagedAt, ...]
+
+
+class SnapshotEnd(NamedTuple):
+    """Closes the snapshot: so many records lie between the segment's start and this one."""
+
+    records: int
+
+
+class PartitionRange(NamedTuple):
+    """What a segment holds of one partition. Times by the producers' clocks, in milliseconds since 1970."""
+
+    topic: bytes
+    partition: int
+    batches: int
+    messages: int
+    body_bytes: int
+    first_published_ms: int
+    last_published_ms: int
+
+
+class SegmentFooter(NamedTuple):
+    """The last record of a segment that was rolled: what an offline reader would find in it."""
+
+    batches: int
+    body_bytes: int
+    partitions: tuple[PartitionRange, ...]
+
+
+class DurableMark(NamedTuple):
+    """Says nothing but its durable offset. Does not count as a record behind CLEAN_STOP."""
+
+
+Framing = SegmentStart | SnapshotEnd | SegmentFooter | DurableMark
+
+TYPE_OF: Final[dict[type, int]] = {
+    SegmentStart: 1,
+    SnapshotEnd: 2,
+    SegmentFooter: 3,
+    DurableMark: 4,
+    core.DirectoryMade: 16,
+    core.Started: 17,
+    core.Vouched: 18,
+    core.PeerSeen: 19,
+    core.Reserved: 20,
+    core.TopicPut: 21,
+    core.GroupPut: 22,
+    core.BatchStored: 23,
+    core.RecordsMerged: 24,
+    core.AttemptsCounted: 25,
+    core.DelaysSet: 26,
+    core.CleanStopped: 27,
+}
+
+CLASS_OF: Final[dict[int, type[Any]]] = {number: cls for cls, number in TYPE_OF.items()}
+BATCH_STORED: Final = TYPE_OF[BatchStored]
+SNAPSHOT_END: Final = TYPE_OF[SnapshotEnd]
+DURABLE_MARK: Final = TYPE_OF[DurableMark]
+
+assert len(CLASS_OF) == len(TYPE_OF), "two record types share a number"
+
+
+def encode_record(record: JournalRecord | Framing, durable: int) -> tuple[bytes, Buffer]:
+    """The header of a record, as [type, durable, *fields], and its body, which is not copied.
+
+    Args:
+        record: one of the classes above.
+        durable: the offset up to which the segment is known to be durable now.
+    """
+    lift = Lift()
+    header = encode_value(record, (TYPE_OF[type(record)], durable), lift)
+    return header, lift.bodies[0] if lift.bodies else b""
+
+
+def decode_record(fields: tuple[Any, ...]) -> JournalRecord | Framing:
+    """The record of a decoded header. A batch comes with an empty body: it stays in the segment.
+
+    Raises:
+        BadValue: a type that this version does not know, or fields that are not the type's.
+    """
+    cls = CLASS_OF.get(fields[0])
+    if cls is None:
+        raise cbor.BadValue(f"a record of type {fields[0]}, which this version of quorumq does not know")
+    record: JournalRecord | Framing = decode_value(cls, fields[2:])
+    return record
+
+
+def halves(record: JournalRecord) -> Iterator[JournalRecord]:
+    """The same record as two, for one that is too large to be written as one.
+
+    Only records that are lists of things to merge can be cut; `ValueError` for any other.
+    """
+    if not isinstance(record, core.RecordsMerged | core.AttemptsCounted | core.DelaysSet):
+        raise ValueError(f"a {type(record).__name__} is too large for the journal and cannot be cut in two")
+    entries: Any = record.entries
+    middle = len(entries) // 2
+    if not middle:
+        raise ValueError(f"one entry of a {type(record).__name__} is too large for the journal")
+    yield record._replace(entries=entries[:middle])
+    yield record._replace(entries=entries[middle:])

@@ -1,0 +1,136 @@
+"""Records and journals to write, and what a test may ask of them after a crash."""
+
+from __future__ import annotations
+
+from quorumq.core.messages import NotDue, Resolved
+from quorumq.core.records import (
+    AttemptsCounted,
+    BatchStored,
+    CleanStopped,
+    DelaysSet,
+    DirectoryMade,
+    GroupPut,
+    HeldAtStop,
+    JournalRecord,
+    PeerSeen,
+    RecordsMerged,
+    Reserved,
+    Started,
+    TopicPut,
+    Vouched,
+)
+from quorumq.core.types import (
+    Batch,
+    Group,
+    Incarnation,
+    Kind,
+    Letter,
+    Origin,
+    Owner,
+    PartitionId,
+    Record,
+    Span,
+    Stamp,
+    Topic,
+    topic_id,
+)
+from quorumq.storage.disk import Disk, MemoryDisk
+from quorumq.storage.store import Store
+from quorumq.wire.batch import Message, build_batch
+
+DIRECTORY = 0x0123_4567_89AB_CDEF
+TOPIC = topic_id("orders", 3)
+PARTITION = PartitionId(TOPIC, 0)
+ORIGIN = Origin("n1", 1, 0xABCD, 0)
+
+
+def batch(number: int, size: int = 40, partition: int = 0, published_ms: int = 0) -> BatchStored:
+    """A stored batch of one message that nobody takes for another one."""
+    payload = f"payload {number} ".encode() * (size // 10 + 1)
+    made = build_batch(
+        PartitionId(TOPIC, partition), ORIGIN, number, published_ms or 1_000 + number, [Message(payload[:size])]
+    )
+    return BatchStored(number, made, 2_000 + number)
+
+
+def tombstone(number: int, kind: Kind = Kind.ACKED, letter: Letter | None = None) -> RecordsMerged:
+    span = Span(ORIGIN, number, number + 1)
+    return RecordsMerged(PARTITION, "billing", (Resolved(span, Record(0, 0, kind, letter)),))
+
+
+def dead(number: int, message: str = "no such account") -> RecordsMerged:
+    letter = Letter(
+        Stamp(77 << 16, "n2"), "rejected", "ValueError", message, "stack", "f1", 5, 1, 2, 3, 4, "c", "1.0", "h", "n2"
+    )
+    return tombstone(number, Kind.DEAD, letter)
+
+
+def clean_stop() -> CleanStopped:
+    owner = Owner("n1", Incarnation(1, 99), Stamp(5 << 16, "n1"))
+    return CleanStopped(
+        Incarnation(1, 99), (HeldAtStop(PARTITION, "billing", Span(ORIGIN, 0, 3), owner, 0, 12.5, (5 << 16, "n1")),)
+    )
+
+
+def every_kind() -> list[JournalRecord]:
+    """One of each record that may stand in the middle of a journal."""
+    topic = Topic(TOPIC, "orders", 3, 1, (("n1", "n2", "n3"), ("n2", "n3", "n1")), 5, "fsync", Stamp(1, "n1"))
+    span = Span(ORIGIN, 0, 3)
+    return [
+        DirectoryMade("n1", "test", DIRECTORY),
+        Started(Incarnation(1, 99)),
+        Vouched(),
+        PeerSeen("n2", Incarnation(3, 7), 88),
+        Reserved(1 << 40),
+        TopicPut(topic),
+        GroupPut(Group(TOPIC, "billing", 0, 0)),
+        batch(0),
+        dead(0),
+        AttemptsCounted(PARTITION, "billing", ((span, 0, 2),)),
+        DelaysSet(PARTITION, "billing", 5, (NotDue(span, 0, Stamp(9, "n1"), 1.5),)),
+    ]
+
+
+def bare(record: JournalRecord) -> JournalRecord:
+    """A record as replay gives it: the body of a batch stays in the segment."""
+    if isinstance(record, BatchStored):
+        return record._replace(batch=Batch(record.batch.header, record.batch.raw, b""))
+    return record
+
+
+def open_store(disk: Disk, **options: int) -> Store:
+    return Store.open(disk, node="n1", cluster_id="test", new_directory_id=lambda: DIRECTORY, **options)
+
+
+def small_state(records: list[JournalRecord]) -> list[JournalRecord]:
+    """What a core that keeps every record would put into its snapshot."""
+    return [r for r in records if not isinstance(r, BatchStored | CleanStopped | DirectoryMade)]
+
+
+def start(disk: Disk, **options: int) -> tuple[Store, list[JournalRecord]]:
+    """Open, replay, roll, commit: a store that can be written, and what it replayed."""
+    store = open_store(disk, **options)
+    try:
+        replayed = list(store.replayed)
+        store.roll(small_state(replayed))
+        store.commit()
+    except BaseException:
+        store.abandon()
+        raise
+    store.check()
+    return store, replayed
+
+
+def bodies_are_right(store: Store, records: list[JournalRecord]) -> None:
+    """Every batch among ``records`` reads back as the batch of its number."""
+    for record in records:
+        if isinstance(record, BatchStored):
+            size = int.from_bytes(record.batch.header.offsets[-4:], "little")
+            found = bytes(store.read_slice(record.number))
+            assert len(found) == size
+            assert store.raw_header(record.number) == record.batch.raw
+            assert f"payload {record.number} ".encode() in found
+
+
+def newest(disk: MemoryDisk) -> str:
+    return [name for name in disk.list() if name.endswith(".journal")][-1]

@@ -1,0 +1,445 @@
+"""Append, commit, roll, replay: what a journal gives back, on a real directory and in memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from quorumq.core.errors import StorageError, StorageFull
+from quorumq.core.records import BatchStored, DirectoryMade, RecordsMerged, Reserved
+from quorumq.core.types import Span
+from quorumq.storage.disk import Disk, MemoryDisk, RealDisk
+from quorumq.storage.journal import DamagedBatch
+from quorumq.storage.store import Store
+from tests.storage.samples import (
+    DIRECTORY,
+    ORIGIN,
+    bare,
+    batch,
+    bodies_are_right,
+    clean_stop,
+    dead,
+    every_kind,
+    newest,
+    open_store,
+    small_state,
+    start,
+    tombstone,
+)
+
+MadeDirectory = DirectoryMade("n1", "test", DIRECTORY)
+
+
+@pytest.fixture(params=["real", "memory"])
+def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Disk:
+    return RealDisk(tmp_path / "data" / "n1") if request.param == "real" else MemoryDisk()
+
+
+def reopened(disk: Disk, **options: int) -> tuple[Store, list[object]]:
+    store, replayed = start(disk, **options)
+    return store, list(replayed)
+
+
+def test_a_new_directory_replays_whose_it_is_and_nothing_else(disk: Disk) -> None:
+    store, replayed = start(disk)
+    assert replayed == [MadeDirectory]
+    assert store.fresh
+    assert store.directory == DIRECTORY
+    store.close()
+
+
+def test_every_kind_of_record_comes_back_as_it_was_in_order(disk: Disk) -> None:
+    written = every_kind()
+    store, _ = start(disk)
+    assert store.append(written) > store.durable
+    store.commit()
+    store.append([clean_stop()])
+    store.close()
+    store, replayed = reopened(disk)
+    assert replayed == [bare(record) for record in [*written, clean_stop()]]
+    assert not store.fresh
+    bodies_are_right(store, replayed)
+    store.close()
+
+
+def test_what_was_replayed_once_is_replayed_again_from_the_snapshot(disk: Disk) -> None:
+    """Small state moves into each new snapshot; batches stay where they are and are found through the list."""
+    written = every_kind()
+    store, _ = start(disk)
+    store.append(written)
+    store.close()
+    for turn in range(4):
+        store, replayed = reopened(disk)
+        assert sorted(map(repr, replayed)) == sorted(repr(bare(record)) for record in written)
+        store.append([batch(turn + 1), Reserved(turn)])
+        written += [batch(turn + 1), Reserved(turn)]
+        bodies_are_right(store, replayed)
+        store.close()
+
+
+def test_clean_stop_counts_only_as_the_very_last_record(disk: Disk) -> None:
+    store, _ = start(disk)
+    store.append([clean_stop(), Reserved(1)])
+    store.close()
+    store, replayed = reopened(disk)
+    assert replayed == [MadeDirectory, Reserved(1)]
+    store.append([clean_stop()])
+    store.close()
+    store, replayed = reopened(disk)
+    assert replayed[-1] == clean_stop()
+    store.close()
+    store, replayed = reopened(disk)
+    assert clean_stop() not in replayed, "the start that saw it has used it up"
+    store.close()
+
+
+def test_rolling_keeps_batches_of_all_segments_and_the_footer_counts_them(disk: Disk) -> None:
+    store, _ = start(disk, segment_bytes=2_000)
+    numbers = 0
+    rolls = 0
+    for _ in range(60):
+        store.append([batch(numbers), tombstone(numbers)])
+        numbers += 1
+        if store.should_roll:
+            store.roll(lambda: [tombstone(n) for n in range(numbers)][-3:])
+            rolls += 1
+        store.commit()
+        store.check()
+    assert rolls >= 4
+    assert sum(store.live.values()) == numbers
+    store.close()
+    store, replayed = reopened(disk)
+    assert [r.number for r in replayed if isinstance(r, BatchStored)] == list(range(numbers))
+    assert sum(isinstance(r, RecordsMerged) for r in replayed) < numbers, "older small state is in no snapshot"
+    bodies_are_right(store, replayed)
+    assert len(store) == numbers
+    store.close()
+
+
+def test_appending_after_a_roll_before_its_commit_keeps_the_order(disk: Disk) -> None:
+    store, _ = start(disk)
+    store.append([batch(0)])
+    store.roll([Reserved(1)])
+    store.append([batch(1), Reserved(2)])
+    store.roll([Reserved(2)])
+    store.append([batch(2)])
+    store.commit()
+    bodies_are_right(store, [batch(0), batch(1), batch(2)])
+    store.close()
+    store, replayed = reopened(disk)
+    assert replayed == [MadeDirectory, Reserved(2), bare(batch(0)), bare(batch(1)), bare(batch(2))]
+    store.close()
+
+
+def test_a_batch_is_served_before_while_and_after_it_is_written(disk: Disk) -> None:
+    store, _ = start(disk)
+    record = batch(7, size=100)
+    body, raw = bytes(record.batch.body), record.batch.raw
+
+    def served() -> None:
+        assert bytes(store.read_slice(7)) == body
+        assert bytes(store.read_slice(7, 10, 20)) == body[10:20]
+        assert bytes(store.read_slice(7, 10, 20, check=False)) == body[10:20]
+        assert store.raw_header(7) == raw
+
+    store.append([record])
+    served()
+    commit = store.begin_commit()
+    served()
+    commit.run()
+    served()
+    store.finish(commit)
+    served()
+    with pytest.raises(KeyError, match="batch number 8"):
+        store.read_slice(8)
+    store.close()
+
+
+def test_a_commit_covers_what_was_appended_before_it_began(disk: Disk) -> None:
+    store, _ = start(disk)
+    first = store.append([Reserved(1)])
+    commit = store.begin_commit()
+    second = store.append([Reserved(2)])
+    commit.run()
+    assert first > store.durable, "not before finish: the loop has not heard of it"
+    assert store.finish(commit) == first == store.durable < second
+    assert store.needs_commit
+    store.commit()
+    assert store.durable == second
+    assert not store.needs_commit
+    store.close()
+
+
+def test_bodies_are_written_from_where_they_are() -> None:
+    """A 64 KiB batch is not copied on its way to the disk: the buffer that was appended is the one that is written."""
+    disk = MemoryDisk()
+    store, _ = start(disk)
+    record = batch(1, size=64 * 1024)
+    body = memoryview(bytes(record.batch.body))
+    seen: list[object] = []
+    append = disk.append
+    disk.append = lambda file, buffers: (seen.extend(buffers), append(file, buffers))[1]  # type: ignore[method-assign]
+    store.append([record._replace(batch=record.batch._replace(body=body))])
+    store.commit()
+    assert any(buffer is body for buffer in seen)
+
+
+def test_a_second_process_is_refused_by_pid(tmp_path: Path) -> None:
+    store, _ = start(RealDisk(tmp_path))
+    with pytest.raises(StorageError, match=f"in use by another quorumq process \\(pid {os.getpid()}\\)"):
+        open_store(RealDisk(tmp_path))
+    store.close()
+    start(RealDisk(tmp_path))[0].close()
+
+
+def test_a_directory_of_another_node_or_cluster_is_refused(disk: Disk) -> None:
+    start(disk)[0].close()
+    for node, cluster in (("n2", "test"), ("n1", "other")):
+        with pytest.raises(StorageError, match="is the data directory of node 'n1' of cluster 'test'"):
+            Store.open(disk, node=node, cluster_id=cluster)
+    start(disk)[0].close()
+
+
+def test_an_older_segment_that_is_gone_short_or_swapped_is_named(tmp_path: Path) -> None:
+    def fill(at: Path, directory: int) -> None:
+        for number in range(3):
+            store = Store.open(at, node="n1", cluster_id="test", new_directory_id=lambda: directory)
+            store.roll(small_state(list(store.replayed)))
+            store.append([batch(number)])
+            store.close()
+
+    fill(tmp_path / "a", 1)
+    fill(tmp_path / "b", 2)
+    older = "000000000002.journal"
+    path = tmp_path / "a" / older
+    good = path.read_bytes()
+    damages: list[tuple[Callable[[], object], str]] = [
+        (path.unlink, f"{older} is missing"),
+        (lambda: path.write_bytes(good[:200]), f"{older} is damaged at byte 200"),
+        (lambda: path.write_bytes((tmp_path / "b" / older).read_bytes()), "another data directory"),
+        (lambda: path.write_bytes((tmp_path / "a" / "000000000001.journal").read_bytes().ljust(999)), "renamed"),
+    ]
+    for damage, text in damages:
+        damage()
+        with pytest.raises(StorageError, match=text):
+            start(RealDisk(tmp_path / "a"))
+        path.write_bytes(good)
+    store, replayed = start(RealDisk(tmp_path / "a"))
+    assert [r.number for r in replayed if isinstance(r, BatchStored)] == [0, 1, 2]
+    store.close()
+
+
+def test_files_that_are_not_segments_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    start(RealDisk(tmp_path))[0].close()
+    start(RealDisk(tmp_path))[0].close()
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_an_unknown_record_or_version_asks_for_the_newer_program() -> None:
+    from quorumq.storage.segment import encode_frame, salt_of
+    from quorumq.wire import cbor
+
+    disk = MemoryDisk()
+    store, _ = start(disk)
+    store._journal._pending.append(
+        encode_frame(b"\x83" + cbor.uint(99) + cbor.uint(0) + cbor.uint(1), 0, 0, salt_of(DIRECTORY, 1))
+    )
+    store.commit()
+    store.abandon()
+    with pytest.raises(StorageError, match="type 99, which this version of quorumq does not know.*newer version"):
+        start(disk)
+
+
+def test_publishes_are_refused_while_acks_still_have_room() -> None:
+    disk = MemoryDisk(capacity=100_000)
+    store, _ = start(disk, reserve_bytes=50_000)
+    written = 0
+    with pytest.raises(StorageFull, match="kept for acks"):
+        for number in range(1_000):
+            store.check_space(10_000)
+            store.append([batch(number, size=10_000)])
+            written += 1
+    assert written == 4
+    store.append([tombstone(number) for number in range(100)])
+    store.commit()
+    store.close()
+
+
+def test_a_full_disk_does_not_start_a_roll() -> None:
+    disk = MemoryDisk(capacity=1 << 20)
+    store, _ = start(disk, segment_bytes=1_000)
+    store.append([batch(0, size=2_000)])
+    store.commit()
+    assert not store.should_roll, "less than a snapshot and a MiB is free"
+    disk.capacity = 1 << 22
+    assert store.should_roll
+
+
+def test_a_snapshot_record_over_the_limit_is_written_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    from quorumq.storage import journal, segment
+
+    monkeypatch.setattr(journal, "HEADER_BYTES_MAX", 400)
+    monkeypatch.setattr(segment, "HEADER_BYTES_MAX", 400)
+    entries = tuple(entry for n in range(50) for entry in tombstone(n).entries)
+    large = tombstone(0)._replace(entries=entries)
+    disk = MemoryDisk()
+    store = open_store(disk)
+    list(store.replayed)
+    store.roll([large])
+    store.commit()
+    with pytest.raises(StorageError, match="over the journal's limits"):
+        store.append([large])
+    store.close()
+    _, replayed = start(disk)
+    found = [entry for r in replayed if isinstance(r, RecordsMerged) for entry in r.entries]
+    assert tuple(found) == entries
+    assert len(replayed) > 2
+
+
+def test_dropping_segments_deletes_them_after_the_next_one_is_durable(disk: Disk) -> None:
+    store, _ = start(disk)
+    for number in range(4):
+        store.append([batch(2 * number), batch(2 * number + 1)])
+        store.roll([])
+    store.commit()
+    before = disk.list()
+    first, second, *_ = store.live
+    with pytest.raises(AssertionError, match="has 2 live batches"):
+        store.drop_segment(first)
+    for number in range(3):
+        store.drop_batch(number)
+    store.drop_segment(first)
+    assert store.live[second] == 1
+    assert disk.list() == before
+    store.roll([])
+    store.commit()
+    store.check()
+    assert f"{first:012d}.journal" not in disk.list()
+    store.close()
+    store, replayed = reopened(disk)
+    assert [r.number for r in replayed if isinstance(r, BatchStored)] == [2, 3, 4, 5, 6, 7]
+    store.close()
+
+
+def test_segments_without_batches_are_deleted_by_themselves(disk: Disk) -> None:
+    store, _ = start(disk)
+    for time in range(5):
+        store.append([Reserved(time)])
+        store.roll([Reserved(time)])
+        store.commit()
+    assert len(disk.list()) <= 2
+    store.close()
+    store, replayed = reopened(disk)
+    assert replayed == [MadeDirectory, Reserved(4)]
+    store.close()
+
+
+def test_a_failed_sync_poisons_the_journal_for_good() -> None:
+    """docs/protocol.md, G1: after a failed fsync nothing is reported durable, and no later sync is believed."""
+    for failing in ("write", "new segment", "directory"):
+        disk = MemoryDisk()
+        store, _ = start(disk)
+        store.append([batch(0)])
+        durable = store.commit()
+        store.append([batch(1)])
+        if failing != "write":
+            store.roll([])
+        if failing == "directory":
+            disk.on_operation = lambda operation, name, disk=disk: setattr(  # type: ignore[misc]
+                disk, "fail_syncs", int(operation == "sync_dir")
+            )
+        else:
+            disk.fail_syncs = 1
+        commit = store.begin_commit()
+        with pytest.raises(StorageError, match="the node must stop"):
+            commit.run()
+        disk.on_operation = None
+        calls: list[Callable[[], object]] = [
+            lambda store=store, commit=commit: store.finish(commit),  # type: ignore[misc]
+            lambda store=store: store.append([Reserved(1)]),  # type: ignore[misc]
+            store.commit,
+            store.begin_commit,
+            lambda store=store: store.roll([]),  # type: ignore[misc]
+            lambda store=store: store.read_slice(0),  # type: ignore[misc]
+        ]
+        for call in calls:
+            with pytest.raises(StorageError, match="the node must stop"):
+                call()
+        assert store.durable == durable
+        store.close()
+        _, replayed = start(disk.crash())
+        assert [r.number for r in replayed if isinstance(r, BatchStored)] == [0], failing
+
+
+def test_a_full_disk_while_writing_stops_the_node_and_says_so() -> None:
+    disk = MemoryDisk(capacity=5_000)
+    store, _ = start(disk)
+    store.append([batch(0, size=10_000)])
+    with pytest.raises(StorageError, match=r"No space left.*make room on the disk"):
+        store.commit()
+    disk = disk.crash(keep_bytes=1 << 20)
+    disk.capacity = 1 << 20
+    _, replayed = start(disk)
+    assert replayed == [MadeDirectory]
+
+
+def test_a_tail_that_only_the_page_cache_has_is_written_again() -> None:
+    """After a failed fsync the bytes read fine and are lost by the next power cut: the start must not build on them."""
+    disk = MemoryDisk()
+    store, _ = start(disk)
+    store.append([batch(0)])
+    disk.fail_syncs = 1
+    with pytest.raises(StorageError):
+        store.commit()
+    store.abandon()
+    store, replayed = start(disk)  # the process starts again, the machine did not stop: batch 0 is still readable
+    assert bare(batch(0)) in replayed
+    survivor = disk.crash()
+    store, replayed = start(survivor)
+    assert bare(batch(0)) in replayed, "it was reported to the core, so it has to survive from then on"
+    bodies_are_right(store, replayed)
+
+
+def test_damage_found_while_serving_is_an_error_for_that_batch_alone() -> None:
+    disk = MemoryDisk()
+    store, _ = start(disk)
+    store.append([batch(0), batch(1)])
+    store.commit()
+    name = newest(disk)
+    at = disk.read(name, 0, 1 << 20).index(b"payload 0")
+    disk.flip(name, at)
+    with pytest.raises(DamagedBatch, match=f"{name}.*fetch it from another replica") as caught:
+        store.read_slice(0, 20, 30)
+    assert caught.value.number == 0
+    bodies_are_right(store, [batch(1)])
+    store.close()
+    for _ in range(3):  # said again at every start, although older segments are not read in full
+        store, replayed = start(disk)
+        assert [r.number for r in replayed if isinstance(r, BatchStored)] == [1]
+        assert [item.record.number for item in store.damaged] == [0]
+        store.close()
+
+
+def test_the_index_takes_numbers_in_any_order() -> None:
+    disk = MemoryDisk()
+    store, _ = start(disk)
+    for number in (5, 3, 9, 1):
+        store.append([batch(number)])
+    with pytest.raises(AssertionError, match="batch number 3 is taken"):
+        store.append([batch(3)])
+    store.abandon()
+
+
+def test_dead_letters_of_a_span_keep_their_history() -> None:
+    disk = MemoryDisk()
+    store, _ = start(disk)
+    store.append([dead(3, "x" * 5_000)])
+    store.close()
+    _, replayed = start(disk)
+    (entry,) = replayed[-1].entries  # type: ignore[union-attr]
+    assert entry.span == Span(ORIGIN, 3, 4)
+    assert entry.record.letter.message == "x" * 5_000
