@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 from typing import ClassVar
 
@@ -314,6 +315,34 @@ def test_equal_neighbours_merge_on_both_sides_and_others_do_not() -> None:
     assert map_.items() == [(Span(B, 5, 10), "x"), (Span(A, 0, 15), "x")]
 
 
+def test_values_merge_by_equality_not_by_identity() -> None:
+    first, second = str(10**6), str(10**6)
+    assert first is not second
+    map_: SpanMap[str] = SpanMap()
+    map_.set(Span(A, 0, 5), first)
+    map_.set(Span(A, 5, 9), second)
+    assert map_.items() == [(Span(A, 0, 9), first)]
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize("left", [0, 1, 2])
+def test_a_large_origin_becomes_small_and_large_again(left: int, at_once: bool) -> None:
+    """Both ways down: one wide removal, and run by run; with a clone that must not notice."""
+    map_ = TinyMap()
+    singles = [Span(A, seq, seq + 1) for seq in range(0, 40, 2)]
+    for _ in range(2):
+        for span in singles:
+            map_.set(span, "x")
+            map_.check()
+        twin = map_.clone()
+        for span in [Span(A, 2 * left, 40)] if at_once else singles[left:]:
+            map_.remove(span)
+            map_.check()
+        assert map_.items() == [(span, "x") for span in singles[:left]]
+        assert twin.items() == [(span, "x") for span in singles]
+        twin.check()
+
+
 def test_listings_are_sorted_by_origin_whatever_arrived_first() -> None:
     set_ = SpanSet.from_spans([Span(C, 0, 1), Span(A, 5, 6), Span(B, 0, 1), Span(A, 0, 1)])
     assert sorted(ORIGINS) != ORIGINS
@@ -382,11 +411,10 @@ def test_digest_is_of_origin_and_encoded_content() -> None:
 
 
 def test_digest_keeps_its_value() -> None:
-    """Nodes of two versions compare digests: a change of the encoding is a change of the protocol.
-
-    The first is blake2b-64 of b"node-c\\0" b"1\\0" b"7\\0" b"0\\0\\n" b"0,9,0:" b"12,18446744073709551616,0:".
-    """
+    """Nodes of two versions compare digests: a change of the encoding is a change of the protocol."""
     set_ = SpanSet.from_spans([Span(A, 0, 9), Span(A, 12, 2**64)])
+    encoded = b"node-c\x001\x007\x000\x00\n" + b"0,9,0:" + b"12,18446744073709551616,0:"
+    assert set_.digest(A) == int.from_bytes(hashlib.blake2b(encoded, digest_size=8).digest(), "little")
     assert set_.digest(A) == 15008144851410951129
     map_: SpanMap[str] = SpanMap()
     map_.set(Span(A, 0, 9), "x")
