@@ -30,7 +30,7 @@ import contextlib
 import errno
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 from quorumq.core.errors import QuorumqError, StorageError
 from quorumq.core.limits import MIB
@@ -39,9 +39,10 @@ from quorumq.core.types import BatchHeader
 from quorumq.storage.disk import Buffer, Disk
 from quorumq.storage.records import (
     BATCH_STORED,
+    CLEAN_STOPPED,
     DURABLE_MARK,
+    FRAMING_MAX,
     SNAPSHOT_END,
-    TYPE_OF,
     DamagedAt,
     DurableMark,
     Earlier,
@@ -351,7 +352,8 @@ class Journal:
         scan = self._scan(name, self._disk.size(name), check_bodies=True)
         self._batches[number] = 0
 
-        offset, count, batches = 0, -1, []
+        offset, count = 0, -1
+        batches: list[Stored | Damaged] = []
         while True:
             found = (
                 scan.frame(offset, salt if offset else 0)
@@ -363,10 +365,11 @@ class Journal:
             offset, count = found.end, count + 1
             if found.type == SNAPSHOT_END:
                 break
-            if found.type == BATCH_STORED:
-                batches.append(self._batch(name, number, found))
-            elif found.type != TYPE_OF[SegmentStart]:
-                yield from self._small(name, found)
+            item = self._given(name, found, number)
+            if item is not None and item.position is not None:
+                batches.append(item)  # written again from an older segment's tail: after all older ones
+            elif item is not None:
+                yield item
         end = self._decode(name, found)
         if not isinstance(end, SnapshotEnd) or end.records != count - 1:
             raise self._damage(name, found.offset, f"the snapshot has {count - 1} records and says {end}")
@@ -412,8 +415,10 @@ class Journal:
             durable = max(durable, found.durable)
             undecided.append(found)
             while undecided and undecided[0].end <= durable:
-                yield from self._small(name, undecided.popleft(), number)
-            if found.type == TYPE_OF[CleanStopped]:
+                item = self._given(name, undecided.popleft(), number)
+                if item is not None:
+                    yield item
+            if found.type == CLEAN_STOPPED:
                 clean_stop = found
             elif found.type != DURABLE_MARK:
                 clean_stop = None
@@ -440,9 +445,9 @@ class Journal:
                 f"{name}: cut at byte {bad.offset} of {scan.size}, where the last write was torn: {bad.reason}"
             )
         for frame in undecided:
-            for item in self._small(name, frame, number):
-                if item.position is not None:
-                    assert isinstance(item, Stored)
+            item = self._given(name, frame, number)
+            if item is not None:
+                if isinstance(item, Stored) and item.position is not None:
                     self._carried.append(item)
                     self._batches[number] -= 1  # it will be counted where it is written again
                 yield item
@@ -454,16 +459,16 @@ class Journal:
             del self._batches[number]
             self._obsolete.append(name)
 
-    def _small(self, name: str, frame: Frame, number: int = 0) -> Iterator[Stored | Damaged]:
-        """What a frame gives to the core: nothing, for the journal's own records and for CLEAN_STOP."""
+    def _given(self, name: str, frame: Frame, number: int) -> Stored | Damaged | None:
+        """What a frame gives to the core: None for the journal's own records and for CLEAN_STOP."""
         if frame.type == BATCH_STORED:
-            yield self._batch(name, number, frame)
-        elif frame.type >= TYPE_OF[DirectoryMade] and frame.type != TYPE_OF[CleanStopped]:
-            record = self._record(name, frame)
-            if not isinstance(record, DirectoryMade):  # it was given first, from the segment's start
-                yield Stored(record, None)
-        elif frame.type != TYPE_OF[CleanStopped]:
-            self._decode(name, frame)
+            return self._batch(name, number, frame)
+        if frame.type == CLEAN_STOPPED:
+            return None
+        record = self._decode(name, frame)
+        if frame.type <= FRAMING_MAX or isinstance(record, DirectoryMade):
+            return None  # DirectoryMade was given first, from the segment's start
+        return Stored(cast(JournalRecord, record), None)
 
     def _batch(self, name: str, number: int, frame: Frame) -> Stored | Damaged:
         record = self._record(name, frame)

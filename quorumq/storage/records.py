@@ -15,7 +15,7 @@ from quorumq.core.records import BatchStored, JournalRecord
 from quorumq.core.types import NodeId
 from quorumq.storage.disk import Buffer
 from quorumq.wire import cbor
-from quorumq.wire.values import Lift, decode_value, encode_value
+from quorumq.wire.values import Lift, coders, encode_value
 
 
 class Earlier(NamedTuple):
@@ -100,9 +100,13 @@ TYPE_OF: Final[dict[type, int]] = {
 }
 
 CLASS_OF: Final[dict[int, type[Any]]] = {number: cls for cls, number in TYPE_OF.items()}
+_DECODERS: Final = {number: coders(cls)[1] for number, cls in CLASS_OF.items()}
 BATCH_STORED: Final = TYPE_OF[BatchStored]
 SNAPSHOT_END: Final = TYPE_OF[SnapshotEnd]
 DURABLE_MARK: Final = TYPE_OF[DurableMark]
+CLEAN_STOPPED: Final = TYPE_OF[core.CleanStopped]
+FRAMING_MAX: Final = 15
+"""Types up to this one are the journal's own and are not given to the core."""
 
 assert len(CLASS_OF) == len(TYPE_OF), "two record types share a number"
 
@@ -125,10 +129,10 @@ def decode_record(fields: tuple[Any, ...]) -> JournalRecord | Framing:
     Raises:
         BadValue: a type that this version does not know, or fields that are not the type's.
     """
-    cls = CLASS_OF.get(fields[0])
-    if cls is None:
+    decode = _DECODERS.get(fields[0])
+    if decode is None:
         raise cbor.BadValue(f"a record of type {fields[0]}, which this version of quorumq does not know")
-    record: JournalRecord | Framing = decode_value(cls, fields[2:])
+    record: JournalRecord | Framing = decode(fields[2:], None)
     return record
 
 

@@ -32,7 +32,10 @@ FORMAT_VERSION = 1
 
 MAGIC = b"qjR1"
 PREFIX = struct.Struct("<4sIIII")  # magic, header CRC, header length, body length, body CRC
+PREFIX_BYTES = PREFIX.size
 CRC_START = 8  # the header CRC covers the prefix from here on, then the header
+CRC = struct.Struct("<I")
+LENGTHS = struct.Struct("<III")
 SALT = struct.Struct("<QQ")  # directory id, segment number: in front of what the header CRC covers
 
 HEADER_BYTES_MAX = 16 * MIB
@@ -84,16 +87,12 @@ class Frame(NamedTuple):
     body_length: int
     body_crc: int
     body_ok: bool | None
+    end: int  # where the next record begins
 
     @property
     def body_offset(self) -> int:
         """Where the body begins in the file."""
-        return self.offset + PREFIX.size + self.header_length
-
-    @property
-    def end(self) -> int:
-        """Where the next record begins."""
-        return self.offset + PREFIX.size + self.header_length + self.body_length
+        return self.end - self.body_length
 
 
 class Bad(NamedTuple):
@@ -114,9 +113,8 @@ def encode_frame(header: bytes, body_length: int, body_crc: int, salt: int) -> b
             f"a record of {len(header)} header and {body_length} body bytes is over the journal's limits "
             f"({HEADER_BYTES_MAX} and {BATCH_BYTES_MAX}): write it as several"
         )
-    prefix = PREFIX.pack(MAGIC, 0, len(header), body_length, body_crc)
-    crc = crc32c(header, crc32c(prefix[CRC_START:], salt))
-    return PREFIX.pack(MAGIC, crc, len(header), body_length, body_crc) + header
+    covered = LENGTHS.pack(len(header), body_length, body_crc) + header
+    return MAGIC + CRC.pack(crc32c(covered, salt)) + covered
 
 
 def body_crc_of(body: Buffer) -> int:
@@ -152,24 +150,24 @@ class Scan:
     def frame(self, offset: int, salt: int) -> Frame | Bad:
         """The record at ``offset``, or why there is none. ``offset`` is below ``size``."""
         left = self.size - offset
-        if left < PREFIX.size:
-            return Bad(offset, f"only {left} bytes are left, a record has at least {PREFIX.size}")
-        prefix = self._bytes(offset, PREFIX.size)
-        if len(prefix) < PREFIX.size:
+        if left < PREFIX_BYTES:
+            return Bad(offset, f"only {left} bytes are left, a record has at least {PREFIX_BYTES}")
+        prefix = self._bytes(offset, PREFIX_BYTES)
+        if len(prefix) < PREFIX_BYTES:
             return Bad(offset, "the file ends inside a record")
         magic, header_crc, header_length, body_length, body_crc = PREFIX.unpack(prefix)
         if magic != MAGIC:
             return Bad(offset, f"no record begins here (found {prefix[:4]!r} instead of {MAGIC!r})")
         if header_length > HEADER_BYTES_MAX or body_length > BATCH_BYTES_MAX:
             return Bad(offset, f"lengths {header_length} and {body_length} are over the limits")
-        if PREFIX.size + header_length > left:
+        size = PREFIX_BYTES + header_length
+        if size > left:
             return Bad(offset, "the file ends inside the header of a record")
-        head = self._bytes(offset, PREFIX.size + header_length)
-        header = head[PREFIX.size :]
-        if crc32c(header, crc32c(head[CRC_START : PREFIX.size], salt)) != header_crc:
+        head = self._bytes(offset, size)
+        if crc32c(head[CRC_START:], salt) != header_crc:
             return Bad(offset, "the checksum of the record's header does not match")
         try:
-            fields = cbor.load(header, "the record's header")
+            fields = cbor.load(head[PREFIX_BYTES:], "the record's header")
         except cbor.BadValue as error:
             return Bad(offset, str(error))
         if (
@@ -179,13 +177,17 @@ class Scan:
             or type(fields[1]) is not int
         ):
             return Bad(offset, "the record's header does not begin with a type and a durable offset")
-        body_ok: bool | None = None
-        if PREFIX.size + header_length + body_length > left:
-            body_ok = False  # the header says which batch it was: whoever scans decides, torn or damaged
-        elif self._check_bodies or not body_length:
-            body = self._bytes(offset + PREFIX.size + header_length, body_length) if body_length else b""
-            body_ok = len(body) == body_length and crc32c(body) == body_crc
-        return Frame(offset, fields[0], fields[1], fields, header_length, body_length, body_crc, body_ok)
+        body_ok: bool | None = True
+        if body_length:
+            if size + body_length > left:
+                body_ok = False  # the header says which batch it was: whoever scans decides, torn or damaged
+            elif self._check_bodies:
+                body = self._bytes(offset + size, body_length)
+                body_ok = len(body) == body_length and crc32c(body) == body_crc
+            else:
+                body_ok = None
+        end = offset + size + body_length
+        return Frame(offset, fields[0], fields[1], fields, header_length, body_length, body_crc, body_ok, end)
 
     def frames(self, offset: int, salt: int) -> Iterator[Frame | Bad]:
         """Every record from ``offset`` on. A `Bad`, or a frame that reaches past ``size``, is the last."""

@@ -48,7 +48,11 @@ def batch(number: int, size: int = 40, partition: int = 0, published_ms: int = 0
     """A stored batch of one message that nobody takes for another one."""
     payload = f"payload {number} ".encode() * (size // 10 + 1)
     made = build_batch(
-        PartitionId(TOPIC, partition), ORIGIN, number, published_ms or 1_000 + number, [Message(payload[:size])]
+        PartitionId(TOPIC, partition),
+        ORIGIN,
+        number,
+        published_ms or 1_000 + number,
+        [Message(payload[:size])],
     )
     return BatchStored(number, made, 2_000 + number)
 
@@ -60,7 +64,21 @@ def tombstone(number: int, kind: Kind = Kind.ACKED, letter: Letter | None = None
 
 def dead(number: int, message: str = "no such account") -> RecordsMerged:
     letter = Letter(
-        Stamp(77 << 16, "n2"), "rejected", "ValueError", message, "stack", "f1", 5, 1, 2, 3, 4, "c", "1.0", "h", "n2"
+        Stamp(77 << 16, "n2"),
+        "rejected",
+        "ValueError",
+        message,
+        "stack",
+        "f1",
+        5,
+        1,
+        2,
+        3,
+        4,
+        "c",
+        "1.0",
+        "h",
+        "n2",
     )
     return tombstone(number, Kind.DEAD, letter)
 
@@ -68,7 +86,8 @@ def dead(number: int, message: str = "no such account") -> RecordsMerged:
 def clean_stop() -> CleanStopped:
     owner = Owner("n1", Incarnation(1, 99), Stamp(5 << 16, "n1"))
     return CleanStopped(
-        Incarnation(1, 99), (HeldAtStop(PARTITION, "billing", Span(ORIGIN, 0, 3), owner, 0, 12.5, (5 << 16, "n1")),)
+        Incarnation(1, 99),
+        (HeldAtStop(PARTITION, "billing", Span(ORIGIN, 0, 3), owner, 0, 12.5, (5 << 16, "n1")),),
     )
 
 

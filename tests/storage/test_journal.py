@@ -104,7 +104,7 @@ def test_rolling_keeps_batches_of_all_segments_and_the_footer_counts_them(disk: 
         store.append([batch(numbers), tombstone(numbers)])
         numbers += 1
         if store.should_roll:
-            store.roll(lambda: [tombstone(n) for n in range(numbers)][-3:])
+            store.roll([tombstone(n) for n in range(numbers)][-3:])
             rolls += 1
         store.commit()
         store.check()
@@ -113,7 +113,9 @@ def test_rolling_keeps_batches_of_all_segments_and_the_footer_counts_them(disk: 
     store.close()
     store, replayed = reopened(disk)
     assert [r.number for r in replayed if isinstance(r, BatchStored)] == list(range(numbers))
-    assert sum(isinstance(r, RecordsMerged) for r in replayed) < numbers, "older small state is in no snapshot"
+    assert sum(isinstance(r, RecordsMerged) for r in replayed) < numbers, (
+        "older small state is in no snapshot"
+    )
     bodies_are_right(store, replayed)
     assert len(store) == numbers
     store.close()
@@ -218,9 +220,12 @@ def test_an_older_segment_that_is_gone_short_or_swapped_is_named(tmp_path: Path)
     good = path.read_bytes()
     damages: list[tuple[Callable[[], object], str]] = [
         (path.unlink, f"{older} is missing"),
-        (lambda: path.write_bytes(good[:200]), f"{older} is damaged at byte 200"),
+        (lambda: path.write_bytes(good[:100]), f"{older} is damaged at byte 100"),
         (lambda: path.write_bytes((tmp_path / "b" / older).read_bytes()), "another data directory"),
-        (lambda: path.write_bytes((tmp_path / "a" / "000000000001.journal").read_bytes().ljust(999)), "renamed"),
+        (
+            lambda: path.write_bytes((tmp_path / "a" / "000000000001.journal").read_bytes().ljust(999)),
+            "renamed",
+        ),
     ]
     for damage, text in damages:
         damage()
@@ -250,20 +255,20 @@ def test_an_unknown_record_or_version_asks_for_the_newer_program() -> None:
     )
     store.commit()
     store.abandon()
-    with pytest.raises(StorageError, match="type 99, which this version of quorumq does not know.*newer version"):
+    with pytest.raises(
+        StorageError, match=r"type 99, which this version of quorumq does not know.*newer version"
+    ):
         start(disk)
 
 
 def test_publishes_are_refused_while_acks_still_have_room() -> None:
     disk = MemoryDisk(capacity=100_000)
     store, _ = start(disk, reserve_bytes=50_000)
-    written = 0
+    for number in range(4):
+        store.check_space(10_000)
+        store.append([batch(number, size=10_000)])
     with pytest.raises(StorageFull, match="kept for acks"):
-        for number in range(1_000):
-            store.check_space(10_000)
-            store.append([batch(number, size=10_000)])
-            written += 1
-    assert written == 4
+        store.check_space(10_000)
     store.append([tombstone(number) for number in range(100)])
     store.commit()
     store.close()
@@ -372,7 +377,9 @@ def test_a_failed_sync_poisons_the_journal_for_good() -> None:
         assert store.durable == durable
         store.close()
         _, replayed = start(disk.crash())
-        assert [r.number for r in replayed if isinstance(r, BatchStored)] == [0], failing
+        # The old segment is synced before a new one is begun, so batch 1 may be there; it was never reported.
+        expected = [0, 1] if failing == "directory" else [0]
+        assert [r.number for r in replayed if isinstance(r, BatchStored)] == expected, failing
 
 
 def test_a_full_disk_while_writing_stops_the_node_and_says_so() -> None:
@@ -396,7 +403,9 @@ def test_a_tail_that_only_the_page_cache_has_is_written_again() -> None:
     with pytest.raises(StorageError):
         store.commit()
     store.abandon()
-    store, replayed = start(disk)  # the process starts again, the machine did not stop: batch 0 is still readable
+    store, replayed = start(
+        disk
+    )  # the process starts again, the machine did not stop: batch 0 is still readable
     assert bare(batch(0)) in replayed
     survivor = disk.crash()
     store, replayed = start(survivor)

@@ -1,0 +1,354 @@
+"""Crashes at every byte and at every disk operation, flips of every byte: what is there afterwards.
+
+The oracle is one sentence: what comes back is some prefix of what was appended, not shorter than what was reported
+durable. Small state that a snapshot repeats counts once.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from quorumq.core.errors import StorageError
+from quorumq.core.records import BatchStored, CleanStopped, DirectoryMade, JournalRecord, Reserved
+from quorumq.storage.disk import MemoryDisk
+from quorumq.storage.records import BATCH_STORED
+from quorumq.storage.segment import Frame, Scan, salt_of, segment_number
+from quorumq.storage.store import Store
+from tests.storage.samples import DIRECTORY, bare, batch, bodies_are_right, clean_stop, newest, open_store
+from tests.storage.samples import start as start_store
+
+
+class PowerCut(Exception):
+    """Raised by a hook in the middle of a disk call."""
+
+
+class Writer:
+    """A node that appends batches and registers in turn and knows what it was told about them."""
+
+    def __init__(self, disk: MemoryDisk, appended: list[JournalRecord] | None = None, **options: int) -> None:
+        self.disk = disk
+        self.appended = appended if appended is not None else []  # since the directory was made
+        self.durable = len(self.appended)  # records of `appended` reported durable
+        self.options = options
+        self.store: Store | None = None
+        self.tickets: list[tuple[int, int]] = []
+
+    def open(self) -> None:
+        self.store = open_store(self.disk, **self.options)
+        replayed = list(self.store.replayed)
+        assert not self.store.damaged
+        self.appended = agree(replayed, self.appended, self.durable)
+        bodies_are_right(self.store, replayed)
+        self.store.roll(self.small())
+        self.tickets = [(self.store.append([]), len(self.appended))]
+        self.commit()
+
+    def small(self) -> list[JournalRecord]:
+        return [record for record in self.appended if not isinstance(record, BatchStored)]
+
+    def append(self, count: int, size: int = 30) -> None:
+        assert self.store is not None
+        for _ in range(count):
+            number = len(self.appended)
+            record: JournalRecord = batch(number, size) if number % 3 else Reserved(number)
+            self.appended.append(record)
+            self.tickets.append((self.store.append([record]), len(self.appended)))
+
+    def roll(self) -> None:
+        assert self.store is not None
+        self.store.roll(self.small())
+
+    def commit(self) -> None:
+        assert self.store is not None
+        durable = self.store.commit()
+        self.durable = max([self.durable, *(count for ticket, count in self.tickets if ticket <= durable)])
+        self.store.check()
+
+
+def agree(replayed: list[JournalRecord], appended: list[JournalRecord], durable: int) -> list[JournalRecord]:
+    """Check the oracle; returns the prefix that is there."""
+    assert isinstance(replayed[0], DirectoryMade)
+    batches = [record for record in replayed if isinstance(record, BatchStored)]
+    others = [record for record in replayed[1:] if not isinstance(record, BatchStored)]
+    count = len(batches) + len(others)
+    assert durable <= count <= len(appended), f"{durable} were durable, {count} of {len(appended)} are there"
+    prefix = appended[:count]
+    assert batches == [bare(record) for record in prefix if isinstance(record, BatchStored)]
+    assert others == [record for record in prefix if not isinstance(record, BatchStored)]
+    return list(prefix)
+
+
+def crashes(disk: MemoryDisk, seeds: int = 4) -> Iterator[Callable[[], MemoryDisk]]:
+    """Ways in which the machine may stop now; each leaves ``disk`` as it is."""
+    yield lambda: disk.clone().crash()
+    yield lambda: disk.clone().crash(keep_bytes=1 << 30, keep_names=1 << 30)
+    yield lambda: disk.clone().crash(keep_bytes=1 << 30)
+    yield lambda: disk.clone().crash(keep_bytes=0, keep_names=1 << 30)
+    for seed in range(seeds):
+        yield lambda seed=seed: disk.clone().crash(random.Random(seed))  # type: ignore[misc]
+
+
+def test_a_write_torn_at_every_byte_loses_only_what_was_not_durable() -> None:
+    disk = MemoryDisk()
+    writer = Writer(disk)
+    writer.open()
+    writer.append(4)
+    writer.commit()
+    writer.append(6)
+
+    def cut(operation: str, name: str) -> None:
+        if operation == "sync":
+            raise PowerCut
+
+    disk.on_operation = cut
+    with pytest.raises(PowerCut):
+        writer.commit()
+    disk.on_operation = None
+    unsynced = disk.unsynced_bytes(newest(disk))
+    assert unsynced > 300
+    found = set()
+    for keep in range(unsynced + 1):
+        again = Writer(disk.clone().crash(keep_bytes=keep), writer.appended, segment_bytes=500)
+        again.durable = writer.durable
+        again.open()
+        found.add(len(again.appended))
+        if keep % 16 == 0:  # what one start gave to the core is there after the next crash
+            again.append(2)
+            third = Writer(again.disk.crash(), again.appended)
+            third.durable = again.durable
+            third.open()
+    assert found == set(range(writer.durable, len(writer.appended) + 1)), "every prefix was seen"
+
+
+def scenario(disk: MemoryDisk) -> Iterator[Writer]:
+    """Three starts and some rolls; yields its writer whenever a new one takes over."""
+    first = Writer(disk)
+    yield first
+    first.open()
+    first.append(1)
+    first.commit()
+    assert first.store is not None
+    first.store.close()
+    writer = Writer(disk, first.appended)
+    yield writer
+    writer.open()
+    writer.append(4)
+    writer.commit()
+    writer.append(3)
+    writer.roll()
+    writer.append(3)
+    writer.roll()
+    writer.append(1)
+    writer.commit()
+    writer.append(2)
+    assert writer.store is not None
+    writer.store.close()
+    writer.durable = len(writer.appended)
+    second = Writer(disk, writer.appended)
+    yield second
+    second.open()
+    second.append(3)
+    second.commit()
+
+
+def operations_of(disk: MemoryDisk) -> int:
+    for _ in scenario(disk):
+        pass
+    return disk.operations
+
+
+def test_a_crash_before_every_disk_operation_of_start_commit_and_roll() -> None:
+    total = operations_of(MemoryDisk())
+    assert total > 25
+    kinds = set()
+    for stop in range(total):
+        disk = MemoryDisk()
+
+        def cut(operation: str, name: str, stop: int = stop, disk: MemoryDisk = disk) -> None:
+            if disk.operations == stop:
+                kinds.add(operation)
+                raise PowerCut
+
+        disk.on_operation = cut
+        writer = None
+        with pytest.raises(PowerCut):
+            for writer in scenario(disk):  # noqa: B007 - the last one is who the crash hits
+                pass
+        disk.on_operation = None
+        assert writer is not None
+        for crash in crashes(disk):
+            again = Writer(crash(), list(writer.appended))
+            again.durable = writer.durable
+            again.open()
+            again.append(2)
+            again.commit()
+            last = Writer(again.disk.crash(), again.appended)
+            last.durable = again.durable
+            last.open()
+    assert kinds == {"create", "append", "sync", "rename", "sync_dir", "delete"}
+
+
+def test_a_crash_loses_the_clean_stop_rather_than_believing_a_torn_one() -> None:
+    disk = MemoryDisk()
+    store, _ = start_store(disk)
+    store.append([batch(1)])
+    store.commit()
+    before = disk.size(newest(disk))
+    store.append([clean_stop()])
+    store.commit()
+    whole = disk.size(newest(disk))
+    store.abandon()
+    for length in range(before, whole + 1):
+        copy = disk.clone()
+        copy.truncate(newest(copy), length)
+        _, replayed = start_store(copy)
+        assert (clean_stop() in replayed) == (length == whole)
+    for junk in (b"\0", b"qjR1", bytes(100)):
+        copy = disk.clone()
+        copy._names[newest(copy)].data += junk
+        _, replayed = start_store(copy)
+        assert not any(isinstance(record, CleanStopped) for record in replayed), (
+            "something was written after it"
+        )
+
+
+# ------------------------------------------------------------------------------------ flips
+
+
+def frames_of(disk: MemoryDisk, name: str) -> list[Frame]:
+    number = segment_number(name)
+    assert number is not None
+    scan = Scan(lambda at, size: disk.read(name, at, size), disk.size(name), check_bodies=True)
+    frames, offset = [], 0
+    while offset < scan.size:
+        found = scan.frame(offset, salt_of(DIRECTORY, number) if offset else 0)
+        assert isinstance(found, Frame)
+        frames.append(found)
+        offset = found.end
+    return frames
+
+
+def flipped_journal() -> tuple[MemoryDisk, list[JournalRecord]]:
+    """A newest segment with some commits behind its snapshot, and an older one."""
+    disk = MemoryDisk()
+    writer = Writer(disk)
+    writer.open()
+    writer.append(4)
+    writer.commit()
+    writer.roll()
+    for _ in range(4):
+        writer.append(3)
+        writer.commit()
+    assert writer.store is not None
+    writer.store.abandon()
+    return disk, writer.appended
+
+
+def test_a_flip_of_any_byte_of_the_newest_segment_is_damage_a_damaged_batch_or_a_cut() -> None:
+    disk, appended = flipped_journal()
+    name = newest(disk)
+    frames = frames_of(disk, name)
+    everything = [r for r in open_and_replay(disk.clone())[0] if not isinstance(r, DirectoryMade)]
+    assert len(everything) == len(appended)
+    seen = {"damage": 0, "batch": 0, "cut": 0}
+    rng = random.Random(1)
+    for index, frame in enumerate(frames):
+        snapshot_end = next(f.end for f in frames if f.type == 2)
+        for offset in range(frame.offset, frame.end):
+            copy = disk.clone()
+            copy.flip(name, offset, rng.randrange(8))
+            witnessed = frame.offset < snapshot_end or any(
+                later.durable > frame.offset for later in frames[index + 1 :]
+            )
+            in_body = offset >= frame.body_offset
+            if witnessed and not in_body:
+                seen["damage"] += 1
+                with pytest.raises(
+                    StorageError, match=f"{name} is damaged at byte {frame.offset}: .*journal inspect"
+                ):
+                    start_store(copy)
+                continue
+            replayed, damaged = open_and_replay(copy)
+            if witnessed:
+                seen["batch"] += 1
+                assert frame.type == BATCH_STORED
+                assert damaged == [frame.fields[2]]
+                lost = [r for r in everything if isinstance(r, BatchStored) and r.number == damaged[0]]
+                assert replayed[1:] == [r for r in everything if r not in lost]
+            else:
+                seen["cut"] += 1
+                kept = sum(f.type >= 16 for f in frames[index:])
+                assert replayed[1:] == everything[: len(everything) - kept]
+                assert not damaged
+    assert min(seen.values()) > 20, seen
+
+
+def open_and_replay(disk: MemoryDisk) -> tuple[list[JournalRecord], list[int]]:
+    store, replayed = start_store(disk)
+    bodies_are_right(store, replayed)
+    damaged = [item.record.number for item in store.damaged]
+    for number in damaged:
+        assert number not in store
+    store.abandon()
+    return replayed, damaged
+
+
+def test_a_flip_in_an_older_segment_is_an_error_or_found_when_the_body_is_read() -> None:
+    disk, _ = flipped_journal()
+    older = disk.list()[0]
+    for frame in frames_of(disk, older):
+        for offset in range(frame.offset, frame.end):
+            copy = disk.clone()
+            copy.flip(older, offset, offset % 8)
+            if offset < frame.body_offset:
+                with pytest.raises(StorageError, match=f"{older} is damaged at byte {frame.offset}"):
+                    start_store(copy)
+            else:
+                store, replayed = start_store(copy)
+                with pytest.raises(Exception, match="is damaged: its checksum does not match"):
+                    bodies_are_right(store, replayed)
+
+
+def test_a_snapshot_that_cannot_be_read_is_not_taken_for_a_crash() -> None:
+    """Falling back to the segment before would bring back acked messages, so the node refuses to start."""
+    disk, _ = flipped_journal()
+    copy = disk.clone()
+    copy.truncate(newest(copy), frames_of(disk, newest(disk))[2].offset)
+    with pytest.raises(StorageError, match=r"in the snapshot: it ends here"):
+        start_store(copy)
+    copy = disk.clone()
+    copy.truncate(newest(copy), 0)
+    with pytest.raises(StorageError, match=r"damaged at byte 0: the file is empty"):
+        start_store(copy)
+
+
+def test_a_record_inside_a_message_or_of_another_segment_proves_nothing() -> None:
+    """A torn tail stays a torn tail even when a producer sent bytes that look like a record behind it."""
+    disk = MemoryDisk()
+    writer = Writer(disk)
+    writer.open()
+    writer.append(6)
+    writer.commit()
+    writer.append(3)
+    writer.commit()  # its records say that much was durable
+    assert writer.store is not None
+    writer.store.abandon()
+    whole = disk.read(newest(disk), 0, 1 << 20)
+    claims = [frame for frame in frames_of(disk, newest(disk)) if frame.durable][-1]
+    record = whole[claims.offset : claims.end]
+    twin = MemoryDisk()
+    store = Store.open(twin, node="n1", cluster_id="test", new_directory_id=lambda: DIRECTORY + 1)
+    list(store.replayed)
+    store.roll([])
+    store.commit()
+    store.abandon()
+    name = newest(twin)
+    twin._names[name].data += b"torn" + record
+    store = Store.open(twin, node="n1", cluster_id="test")
+    list(store.replayed)
+    assert len(store.notes) == 1
+    assert "cut at byte" in store.notes[0]
+    store.abandon()
