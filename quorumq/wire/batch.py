@@ -16,10 +16,9 @@ from __future__ import annotations
 import itertools
 import operator
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, Union
 
-import cbor2
 from crc32c import crc32c
 
 from quorumq.core.errors import PeerError, TooLarge
@@ -34,8 +33,8 @@ SECTIONS_MAX: Final = 1024
 """Sections in one batch: a node joins at most that many producers' records into one."""
 HEADERS_MAX: Final = 256
 """Headers of one message."""
-HEADER_NAME_BYTES_MAX: Final = 256
-NODE_BYTES_MAX: Final = 32
+HEADER_NAME_CHARS_MAX: Final = 256
+NODE_CHARS_MAX: Final = 32
 
 HeaderValue = Union[bytes, str, int, float, bool, None]
 """What a message header may be. Integers have at most 64 bits."""
@@ -103,8 +102,8 @@ def decode_sections(value: object, where: str = "batch.sections") -> tuple[Span,
         if type(item) is not tuple or len(item) < 6:
             bad(where, item, "a section is an array of node, n, nonce, k, first, count")
         node, n, nonce, k, first, count = item[:6]
-        if type(node) is not str or not 1 <= len(node.encode("utf-8", "replace")) <= NODE_BYTES_MAX:
-            bad(f"{where}.node", node, f"must be text of 1 to {NODE_BYTES_MAX} bytes")
+        if type(node) is not str or not 1 <= len(node) <= NODE_CHARS_MAX:
+            bad(f"{where}.node", node, f"must be text of 1 to {NODE_CHARS_MAX} characters")
         origin = Origin(
             node,
             _uint(f"{where}.n", n, 1 << 64),
@@ -270,18 +269,31 @@ def encode_record(message: Message) -> bytes:
 def _encode_headers(headers: Mapping[str, HeaderValue]) -> bytes:
     if len(headers) > HEADERS_MAX:
         raise TooLarge(f"a message with {len(headers)} headers: at most {HEADERS_MAX}")
+    out = [cbor.map_head(len(headers))]
     for name, value in headers.items():
         fault = _header_fault(name, value)
         if fault:
             raise TypeError(fault)
-    return cbor2.dumps(dict(headers))
+        out.append(cbor.text(name))
+        out.append(_HEADER_WRITERS[type(value)](value))
+    return b"".join(out)
+
+
+_HEADER_WRITERS: Final[Mapping[type, Callable[..., bytes]]] = {
+    bytes: cbor.blob,
+    str: cbor.text,
+    int: cbor.uint,
+    float: cbor.real,
+    bool: cbor.boolean,
+    type(None): lambda _: cbor.NULL,
+}
 
 
 def _header_fault(name: object, value: object) -> str:
     """Why this is not a header of a message; "" if it is one."""
-    if type(name) is not str or not 1 <= len(name.encode("utf-8", "replace")) <= HEADER_NAME_BYTES_MAX:
-        return f"header name {cbor.shown(name)}: must be text of 1 to {HEADER_NAME_BYTES_MAX} bytes"
-    if value is not None and type(value) not in (bytes, str, int, float, bool):
+    if type(name) is not str or not 1 <= len(name) <= HEADER_NAME_CHARS_MAX:
+        return f"header name {cbor.shown(name)}: must be text of 1 to {HEADER_NAME_CHARS_MAX} characters"
+    if type(value) not in _HEADER_WRITERS:
         return f"header {name!r} is {cbor.shown(value)}: must be bytes, text, a number, a boolean or null"
     if type(value) is int and not -(1 << 63) <= value < 1 << 64:
         return f"header {name!r} is {cbor.shown(value)}: integers have at most 64 bits"

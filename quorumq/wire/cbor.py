@@ -171,6 +171,11 @@ def array_head(n: int) -> bytes:
     return _ARRAY[n] if n < 24 else _head(0x80, n)
 
 
+def map_head(n: int) -> bytes:
+    """The head of a map of ``n`` pairs, which follow."""
+    return _head(0xA0, n)
+
+
 def boolean(v: bool) -> bytes:
     """True or false."""
     return TRUE if v else FALSE

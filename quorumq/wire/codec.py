@@ -114,7 +114,7 @@ def decode_message(frame: Frame) -> Decoded:
     """
     name = "a frame header"
     try:
-        data = cbor.load(frame.header, name)
+        data = cbor.load(frame.header)
         if type(data) is not tuple or len(data) < 3:
             bad("the frame header", data, "must be an array of TYPE, request, stamp and fields")
         number, request, stamp = data[:3]

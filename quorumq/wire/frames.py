@@ -189,7 +189,9 @@ class FrameReader:
     def _break(self, reason: str) -> None:
         self._broken = reason
         self._chunk = memoryview(b"")
+        self._prefix = b""
         self._buffer = bytearray()
+        self._filled = 0
         raise PeerError(reason)
 
 

@@ -47,7 +47,7 @@ T = TypeVar("T", bound=tuple[Any, ...])
 
 # ------------------------------------------------------------------------------------ limits
 
-NODE_CHARS_MAX: Final = batches.NODE_BYTES_MAX
+NODE_CHARS_MAX: Final = batches.NODE_CHARS_MAX
 NAME_CHARS_MAX: Final = NAME_BYTES_MAX + len("!dead")
 """Names of topics, groups and what is derived from them. In characters, which core/ counts in bytes."""
 TEXT_CHARS_MAX: Final = 2 * LETTER_TEXT_MAX

@@ -1,0 +1,234 @@
+"""Values of every message and record type, drawn by their type hints; and what a receiver must make of them."""
+
+from __future__ import annotations
+
+import functools
+import types
+import typing
+from enum import IntEnum
+from typing import Any
+
+from crc32c import crc32c
+from hypothesis import strategies as st
+
+from quorumq.core import messages, records
+from quorumq.core.types import (
+    Batch,
+    BatchHeader,
+    Incarnation,
+    Origin,
+    Owner,
+    PartitionId,
+    Receipt,
+    Span,
+    Stamp,
+)
+from quorumq.wire.batch import Message, build_batch, encode_header
+from quorumq.wire.receipts import seal
+from quorumq.wire.values import SealedNamed, WireDelivery, WireSlice
+
+SECRET = b"not a secret: 32 bytes for tests"
+PARTITION = PartitionId(b"topic-id-16bytes", 3)
+ORIGIN = Origin("node-a", 2, 0x1122334455667788, 9)
+
+MESSAGE_TYPES: list[type] = [
+    cls
+    for union in (messages.PeerMessage, messages.ClientRequest, messages.ClientReply)
+    for cls in typing.get_args(union)
+]
+RECORD_TYPES: list[type] = list(typing.get_args(records.JournalRecord))
+
+
+def _joined(one: Batch, two: Batch) -> Batch:
+    """A batch of two sections, as a node makes it of two small publishes."""
+    ends = [one.header.end_of(i) for i in range(one.header.size)]
+    ends += [ends[-1] + two.header.end_of(i) for i in range(two.header.size)]
+    body = bytes(one.body) + bytes(two.body)
+    header = BatchHeader(
+        one.header.partition,
+        one.header.sections + two.header.sections,
+        one.header.published_ms,
+        0,
+        b"".join(end.to_bytes(4, "little") for end in ends),
+        one.header.crcs + two.header.crcs,
+        crc32c(body),
+    )
+    return Batch(header, encode_header(header), body)
+
+
+_ONE = build_batch(PARTITION, ORIGIN, 0, 1_790_000_000_000, [Message(b"hello")])
+_FEW = build_batch(
+    PARTITION,
+    ORIGIN._replace(k=10),
+    2**40,
+    1_790_000_000_001,
+    [
+        Message(b"x" * n, b"key" if n % 2 else None, {"n": n, "odd": bool(n % 2)} if n % 3 else {})
+        for n in range(7)
+    ],
+)
+BATCHES: list[Batch] = [_ONE, _FEW, _joined(_FEW, _ONE)]
+
+
+def read_part(part: messages.Slice) -> bytes:
+    """The body bytes of a slice whose ``batch`` is an index into `BATCHES`."""
+    batch = BATCHES[part.batch]
+    return bytes(batch.body)[batch.header.end_of(part.first - 1) : batch.header.end_of(part.stop - 1)]
+
+
+node_ids = st.text("abcz019-", min_size=0, max_size=32)
+names = st.text(max_size=30)
+texts = st.text(max_size=60)
+u64 = st.integers(0, 2**64 - 1) | st.integers(0, 300)
+seqs = st.integers(0, 2**63 - 2) | st.integers(0, 300)
+finite = st.floats(allow_nan=False, allow_infinity=False, min_value=-1e299, max_value=1e299)
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63) | texts | finite,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=6,
+)
+incarnations = st.builds(Incarnation, u64, u64)
+origins = st.builds(Origin, node_ids, u64, u64, u64)
+spans = st.builds(
+    lambda origin, a, size: Span(origin, a, min(a + size, 2**63 - 1)), origins, seqs, st.integers(1, 2**32)
+)
+partitions = st.builds(PartitionId, st.binary(min_size=16, max_size=16), st.integers(0, 1023))
+receipts = st.builds(
+    Receipt,
+    partitions,
+    names,
+    u64,
+    u64,
+    spans,
+    st.builds(Owner, node_ids, incarnations, st.builds(Stamp, u64, node_ids)),
+)
+
+
+@st.composite
+def slices(draw: st.DrawFn) -> messages.Slice:
+    number = draw(st.integers(0, len(BATCHES) - 1))
+    header = BATCHES[number].header
+    first = draw(st.integers(0, header.size - 1))
+    stop = draw(st.integers(first + 1, header.size))
+    deliveries = [
+        messages.Delivery(receipt, draw(st.integers(1, 9)), seal(receipt, secret=SECRET))
+        for receipt in draw(st.lists(receipts, max_size=stop - first))
+    ]
+    return messages.Slice(draw(names), header.partition, number, first, stop, header, tuple(deliveries))
+
+
+@functools.cache
+def by_hint(hint: Any, owner: str, field: str) -> st.SearchStrategy[Any]:
+    """A strategy for one field."""
+    if hint is int:
+        if (owner, field) == ("PartitionId", "number"):
+            return st.integers(0, 1023)
+        return (
+            st.integers(-(2**63), 2**63 - 1)
+            if field.endswith("_ms")
+            else seqs
+            if field == "disk_free"
+            else u64
+        )
+    if hint is str:
+        return node_ids if field in ("node", "replicas") else names
+    if hint is bytes:
+        exact = (owner, field) in (("Topic", "id"), ("Group", "topic"), ("PartitionId", "topic"))
+        return st.binary(min_size=16 if exact else 0, max_size=16)
+    if hint is float:
+        return finite
+    if hint is bool:
+        return st.booleans()
+    if hint is Batch:
+        return st.sampled_from(BATCHES)
+    if hint is Span:
+        return spans
+    if hint is messages.Slice:
+        return slices()
+    if hint is messages.Named:
+        sealed = st.builds(lambda receipt: seal(receipt, secret=SECRET), receipts)
+        return st.builds(SealedNamed, sealed, st.lists(spans, max_size=3).map(tuple))
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return st.none() | by_hint(args[0], owner, field)
+    if origin is tuple and args[-1] is Ellipsis:
+        return st.lists(by_hint(args[0], owner, field), max_size=3).map(tuple)
+    if origin is tuple:
+        if field == "versions":
+            return st.tuples(u64, u64).map(lambda pair: tuple(sorted(pair)))
+        if field == "cursor":
+            return st.tuples(*[st.integers(-(2**63), 2**63 - 1)] * len(args))
+        return st.tuples(*[by_hint(arg, owner, field) for arg in args])
+    if origin is dict:
+        return st.dictionaries(texts, plain, max_size=3)
+    if isinstance(hint, type) and issubclass(hint, IntEnum):
+        return st.sampled_from(list(hint))
+    return of_type(hint)
+
+
+@functools.cache
+def of_type(cls: Any) -> st.SearchStrategy[Any]:
+    """A strategy for a NamedTuple class."""
+    hints = typing.get_type_hints(cls)
+    return st.builds(cls, *[by_hint(hints[field], cls.__name__, field) for field in cls._fields])
+
+
+def positional(value: Any, extra: tuple[Any, ...] = ()) -> Any:
+    """What docs/wire-format.md says is in the CBOR for ``value``, with ``extra`` fields appended everywhere.
+
+    Written down a second time, without type hints, so that the coder is compared with something else.
+    """
+    if isinstance(value, Batch):
+        return value.raw
+    if isinstance(value, messages.Slice):
+        cut = as_received(value)
+        base = value.header.end_of(value.first - 1)
+        sections = [
+            [*span.origin, span.start, span.stop - span.start, *extra] for span in cut.header.sections
+        ]
+        return [
+            value.topic,
+            positional(value.partition, extra),
+            sections,
+            cut.header.published_ms,
+            0,
+            base,
+            value.header.offsets[4 * value.first : 4 * value.stop],
+            cut.header.crcs,
+            [[delivery.sealed, delivery.attempt, *extra] for delivery in value.deliveries],
+            *extra,
+        ]
+    if isinstance(value, tuple):
+        items = [positional(item, extra) for item in value]
+        return [*items, *extra] if hasattr(value, "_fields") else items
+    return int(value) if isinstance(value, IntEnum) else value
+
+
+def as_received(value: Any) -> Any:
+    """What the receiver gets for ``value``: the same, but slices are cut out of their batches."""
+    if isinstance(value, messages.Slice):
+        ids = [(span.origin, seq) for span in value.header.sections for seq in range(span.start, span.stop)]
+        sections: list[Span] = []
+        for origin, seq in ids[value.first : value.stop]:
+            if sections and sections[-1].origin == origin and sections[-1].stop == seq:
+                sections[-1] = sections[-1]._replace(stop=seq + 1)
+            else:
+                sections.append(Span(origin, seq, seq + 1))
+        base = value.header.end_of(value.first - 1)
+        ends = [value.header.end_of(index) - base for index in range(value.first, value.stop)]
+        header = value.header._replace(
+            sections=tuple(sections),
+            offsets=b"".join(end.to_bytes(4, "little") for end in ends),
+            crcs=b"".join(
+                value.header.crc_of(i).to_bytes(4, "little") for i in range(value.first, value.stop)
+            ),
+            crc=0,
+        )
+        deliveries = tuple(WireDelivery(item.sealed, item.attempt, item.receipt) for item in value.deliveries)
+        return WireSlice(value.topic, header, deliveries, memoryview(read_part(value)))
+    if isinstance(value, Batch):
+        return value
+    if isinstance(value, tuple):
+        items = [as_received(item) for item in value]
+        return value._make(items) if hasattr(value, "_make") else tuple(items)
+    return value

@@ -1,0 +1,226 @@
+"""batch.py: batches are faithful, bounded and checked (docs/protocol.md, promise G5)."""
+
+from __future__ import annotations
+
+import struct
+
+import cbor2
+import crc32c
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quorumq.core.errors import TooLarge
+from quorumq.core.limits import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, MESSAGE_BYTES_MAX
+from quorumq.core.types import Batch, Span
+from quorumq.wire.batch import (
+    Corrupt,
+    Message,
+    body_size,
+    build_batch,
+    check_body,
+    decode_header,
+    encode_header,
+    encode_record,
+    name_of,
+    pack_batch,
+    part_header,
+    records_of,
+)
+from quorumq.wire.cbor import BadValue
+from tests.wire.strategies import BATCHES, ORIGIN, PARTITION
+
+header_values = (
+    st.binary(max_size=30) | st.text(max_size=30) | st.integers(-(2**63), 2**64 - 1) | st.booleans() | st.none()
+    | st.floats(allow_nan=False)
+)  # fmt: skip
+messages = st.builds(
+    Message,
+    st.binary(max_size=300) | st.integers(65_530, 65_540).map(lambda n: b"z" * n),
+    st.none() | st.binary(max_size=20),
+    st.dictionaries(st.text(min_size=1, max_size=20), header_values, max_size=4),
+)
+
+
+@given(st.lists(messages, min_size=1, max_size=6), st.integers(0, 2**62), st.data())
+def test_what_is_published_is_what_is_read(sent: list[Message], first_seq: int, data: st.DataObject) -> None:
+    batch = build_batch(PARTITION, ORIGIN, first_seq, 1_790_000_000_000, sent)
+    header = decode_header(batch.raw)
+    assert header == batch.header
+    assert header.sections == (Span(ORIGIN, first_seq, first_seq + len(sent)),)
+    check_body(header, batch.body)
+    assert records_of(header, 0, header.size, batch.body) == sent
+    first = data.draw(st.integers(0, len(sent) - 1))
+    stop = data.draw(st.integers(first + 1, len(sent)))
+    part = memoryview(batch.body)[header.end_of(first - 1) : header.end_of(stop - 1)]
+    assert records_of(header, first, stop, part) == sent[first:stop]
+
+
+@given(st.lists(messages, min_size=1, max_size=3))
+def test_records_are_plain_cbor(sent: list[Message]) -> None:
+    for message in sent:
+        expected = [message.key, dict(message.headers), message.payload]
+        assert encode_record(message) == cbor2.dumps(expected)
+
+
+def test_a_retry_has_the_same_bytes() -> None:
+    sent = [Message(b"a", b"k", {"x": 1}), Message(b"b")]
+    one = build_batch(PARTITION, ORIGIN, 5, 7, sent)
+    assert build_batch(PARTITION, ORIGIN, 5, 7, sent) == one
+    assert pack_batch(PARTITION, ORIGIN, 5, 7, [encode_record(message) for message in sent]) == one
+
+
+@given(st.data())
+def test_a_flipped_bit_is_found_and_named(data: st.DataObject) -> None:
+    batch = BATCHES[1]
+    at = data.draw(st.integers(0, len(batch.body) - 1))
+    damaged = bytearray(batch.body)
+    damaged[at] ^= 1 << data.draw(st.integers(0, 7))
+    with pytest.raises(Corrupt, match="CRC-32C of the body"):
+        check_body(batch.header, bytes(damaged))
+    index = next(index for index in range(batch.header.size) if batch.header.end_of(index) > at)
+    with pytest.raises(Corrupt, match=f"{2**40 + index}.*CRC-32C of the record"):
+        records_of(batch.header, 0, batch.header.size, bytes(damaged))
+
+
+def test_a_body_of_another_length_is_refused() -> None:
+    batch = BATCHES[1]
+    for body in (bytes(batch.body)[:-1], bytes(batch.body) + b"x", b""):
+        with pytest.raises(
+            Corrupt, match=f"the body has {len(body)} bytes, its header says {body_size(batch.header)}"
+        ):
+            check_body(batch.header, body)
+        with pytest.raises(Corrupt, match=f"{len(body)} bytes for records 0 to 7 of 7"):
+            records_of(batch.header, 0, 7, body)
+
+
+def test_a_message_is_named_by_its_section() -> None:
+    joined = BATCHES[2].header
+    assert name_of(joined, 6).endswith(f"{ORIGIN._replace(k=10)}[{2**40 + 6}]")
+    assert name_of(joined, 7).endswith(f"{ORIGIN}[0]")
+
+
+GOOD = [
+    1,
+    PARTITION.topic,
+    3,
+    [[*ORIGIN, 0, 2]],
+    5,
+    0,
+    struct.pack("<2I", 10, 30),
+    struct.pack("<2I", 1, 2),
+    3,
+]
+
+
+def test_the_header_is_the_documented_array() -> None:
+    header = decode_header(cbor2.dumps(GOOD))
+    assert encode_header(header) == cbor2.dumps(GOOD)
+    assert [header.end_of(index) for index in (-1, 0, 1)] == [0, 10, 30]
+    assert header.crc_of(1) == 2
+    newer = [*GOOD, "unknown", {"fields": 1}]
+    newer[3] = [[*ORIGIN, 0, 2, "more"]]
+    assert decode_header(cbor2.dumps(newer)) == header
+
+
+@pytest.mark.parametrize(
+    ("index", "value", "says"),
+    [
+        (0, 2, "version is 2: this side reads version 1; upgrade"),
+        (1, b"short", "topic is 5 bytes"),
+        (2, 1024, "partition is 1024"),
+        (2, -1, "partition is -1"),
+        (3, [], "sections is an array of 0"),
+        (3, [[*ORIGIN, 0, 1]], "offsets is 8 bytes"),
+        (3, [[*ORIGIN, 0, 0], [*ORIGIN, 5, 2]], "count is 0"),
+        (3, [[*ORIGIN, 0, 1], [*ORIGIN, 0, 1]], "must not overlap"),
+        (3, [[*ORIGIN, 7, 1], [*ORIGIN, 0, 8]], "must not overlap"),
+        (3, [[*ORIGIN, 2**63 - 1, 2]], "first is 9223372036854775807"),
+        (3, [[*ORIGIN, 0, 65_536], [*ORIGIN, 65_536, 1]], "at most 65536 records"),
+        (3, [["", *ORIGIN[1:], 0, 2]], "node is ''"),
+        (3, [[*ORIGIN, 0]], "a section is an array"),
+        (4, "now", "published_ms is 'now'"),
+        (5, 1, "codec is 1"),
+        (6, struct.pack("<2I", 30, 10), "ends must rise"),
+        (6, struct.pack("<2I", 0, 10), "ends must rise"),
+        (6, struct.pack("<2I", 10, 10), "ends must rise"),
+        (6, struct.pack("<2I", 10, 11 + MESSAGE_BYTES_MAX), "a message has at most"),
+        (6, struct.pack("<2I", 1, BATCH_BYTES_MAX + 1), "the body of a batch has at most"),
+        (6, b"", "offsets is 0 bytes"),
+        (7, b"1234567", "crcs is 7 bytes"),
+        (8, 2**32, "crc is 4294967296"),
+        (8, None, "crc is None"),
+    ],
+)
+def test_a_header_with_anything_off_is_refused_by_name(index: int, value: object, says: str) -> None:
+    with pytest.raises(BadValue, match=says):
+        decode_header(cbor2.dumps([*GOOD[:index], value, *GOOD[index + 1 :]]))
+    if index:
+        with pytest.raises(BadValue, match="must be an array of 9"):
+            decode_header(cbor2.dumps(GOOD[:index]))
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_a_header_or_a_bad_value(data: bytes) -> None:
+    with pytest.raises(BadValue):
+        decode_header(data)
+
+
+def test_a_part_counts_from_its_own_begin() -> None:
+    sections = ((*ORIGIN, 7, 2),)
+    part = part_header(PARTITION, sections, 5, 0, 10, struct.pack("<2I", 13, 30), bytes(8))
+    assert [part.end_of(index) for index in range(2)] == [3, 20]
+    with pytest.raises(BadValue, match="must be above the slice's base 10"):
+        part_header(PARTITION, sections, 5, 0, 10, struct.pack("<2I", 10, 30), bytes(8))
+    with pytest.raises(BadValue, match="must be above the slice's base 10"):
+        part_header(PARTITION, sections, 5, 0, 10, struct.pack("<2I", 13, 3), bytes(8))
+    with pytest.raises(BadValue, match="base is -1"):
+        part_header(PARTITION, sections, 5, 0, -1, struct.pack("<2I", 13, 30), bytes(8))
+
+
+@pytest.mark.parametrize(
+    "record",
+    [b"\xff", b"\x80", cbor2.dumps([1, {}, b""]), cbor2.dumps([None, [], b""]), cbor2.dumps([None, {}, "text"]),
+     cbor2.dumps([None, {"a": [1]}, b""]), cbor2.dumps([None, {1: 1}, b""]), b"\x83\xf6\xa0\x44abc"],
+)  # fmt: skip
+def test_a_record_that_its_producer_wrote_wrong_is_told_from_damage(record: bytes) -> None:
+    batch = pack_batch(PARTITION, ORIGIN, 0, 0, [record])
+    with pytest.raises(Corrupt, match="was published with a record that cannot be read"):
+        records_of(batch.header, 0, 1, batch.body)
+
+
+def test_limits_are_told_before_anything_is_used_up() -> None:
+    with pytest.raises(TooLarge, match="1 to 65536"):
+        pack_batch(PARTITION, ORIGIN, 0, 0, [])
+    with pytest.raises(TooLarge, match="1 to 65536"):
+        pack_batch(PARTITION, ORIGIN, 0, 0, [b"\x83\xf6\xa0\x40"] * (BATCH_MESSAGES_MAX + 1))
+    with pytest.raises(TooLarge, match="at most 1048576"):
+        encode_record(Message(bytes(MESSAGE_BYTES_MAX)))
+    assert len(encode_record(Message(bytes(MESSAGE_BYTES_MAX - 8)))) == MESSAGE_BYTES_MAX
+    with pytest.raises(TooLarge, match="send it as several"):
+        pack_batch(PARTITION, ORIGIN, 0, 0, [bytes(MESSAGE_BYTES_MAX)] * 5)
+    with pytest.raises(TooLarge, match="257 headers"):
+        encode_record(Message(b"", headers={str(n): n for n in range(257)}))
+
+
+@pytest.mark.parametrize(
+    ("message", "says"),
+    [
+        (Message("text"), "a payload is bytes, not str"),  # type: ignore[arg-type]
+        (Message(b"", headers={"": 1}), "header name ''"),
+        (Message(b"", headers={"a": [1]}), "header 'a' is an array of 1"),  # type: ignore[dict-item]
+        (Message(b"", headers={"a": 2**64}), "64 bits"),
+    ],
+)
+def test_parts_of_another_type_are_refused(message: Message, says: str) -> None:
+    with pytest.raises(TypeError, match=says):
+        encode_record(message)
+
+
+def test_the_crcs_are_crc32c() -> None:
+    batch = build_batch(PARTITION, ORIGIN, 0, 0, [Message(b"1"), Message(b"2")])
+    body = bytes(batch.body)
+    assert isinstance(batch, Batch)
+    assert batch.header.crc == crc32c.crc32c(body)
+    assert batch.header.crc_of(1) == crc32c.crc32c(body[batch.header.end_of(0) :])
+    assert crc32c.crc32c(b"123456789") == 0xE3069283  # the check value of CRC-32C (Castagnoli)
