@@ -7,7 +7,8 @@
 # 2. `Persist.then` is carried out only once everything appended up to and including it is durable.
 #    This is "persist before send", and there is no other way to say it: an answer that needs the disk
 #    is inside a Persist. One fsync may serve many Persists (group commit).
-# 3. A Persist with nothing in `then` needs no fsync of its own.
+# 3. A Persist with nothing in `then` needs no fsync of its own. One with no records waits for what stands
+#    before it; where all of that is durable already, `then` is carried out at once.
 # 4. `Send` to the node itself comes back as `Received`. A Send to a peer that cannot be reached may be
 #    dropped: the protocol repeats what matters.
 # 5. After a crash nothing of the old core object is used again. A new one is built from the journal.
@@ -115,14 +116,28 @@ class LinkUp(NamedTuple):
     seen_directories: tuple[int, ...]
 
 
+class HelloRefused(NamedTuple):
+    """``peer`` answered our HELLO with this error."""
+
+    peer: NodeId
+    code: str
+    detail: str
+
+
 class LinkDown(NamedTuple):
     """Our link to ``peer`` is gone; what was sent may or may not have come."""
 
     peer: NodeId
 
 
+class DiskFull(NamedTuple):
+    """The driver found that only the reserve of disk space is left (``full``), or that there is space again."""
+
+    full: bool
+
+
 class CleanStop(NamedTuple):
     """Finish: journal the holds with their remaining times. Nothing may be sent or answered afterwards."""
 
 
-Event = Union[Received, Request, Unsent, Gone, Durable, LinkUp, LinkDown, CleanStop]
+Event = Union[Received, Request, Unsent, Gone, Durable, LinkUp, HelloRefused, LinkDown, DiskFull, CleanStop]

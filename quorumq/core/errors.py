@@ -10,7 +10,8 @@ QuorumqError
 │   ├── StaleGeneration       the group was rewound since
 │   ├── AlreadyResolved       the message's record is higher than what was asked; carries it
 │   ├── Unauthorized          not allowed here
-│   └── ClusterMismatch       another cluster id, node list or hold_time_max
+│   ├── ClusterMismatch       another cluster id, node list or hold_time_max
+│   └── Superseded            a newer start of the same node is known, or its directory is not the one known
 ├── HoldLost              the delivery is over: another one may have begun
 ├── StorageFull           the disk is full: publishes refused, ACK and FETCH go on
 ├── PeerError             bytes on a connection that are not the protocol; hang up, keep serving
@@ -95,6 +96,13 @@ class ClusterMismatch(UsageError):
     """Another cluster id, node list or hold_time_max on the other side."""
 
     code = "cluster-mismatch"
+    exit_code = 78
+
+
+class Superseded(UsageError):
+    """This node id is known by a newer start, or by another data directory: it must not speak."""
+
+    code = "superseded"
     exit_code = 78
 
 

@@ -73,7 +73,8 @@ class Hold(NamedTuple):
     """HOLD: let ``ballot`` of the sender's incarnation have these messages for ``hold_time`` seconds.
 
     ``freed`` repeats, in front of the HOLD, what earlier RELEASEs to this replica said and it has not
-    confirmed; ``known`` is what the sender knows of the replica set's incarnations.
+    confirmed. ``parked`` says whether the sender has another FETCH parked for the group: a hint, as in a
+    Heartbeat.
     """
 
     round: int
@@ -85,6 +86,7 @@ class Hold(NamedTuple):
     hold_time: float
     wants: tuple[Want, ...]
     freed: tuple[Freed, ...] = ()
+    parked: bool = False
 
 
 class Granted(NamedTuple):
@@ -121,9 +123,14 @@ class Refused(NamedTuple):
 
 
 class HoldReply(NamedTuple):
-    """The votes on a HOLD. ``abstained`` (in quarantine, or not able to vouch) is a vote for nothing."""
+    """The votes on a HOLD. ``abstained`` (in quarantine, or not able to vouch) is a vote for nothing.
+
+    Partition and group come along so that a reply whose round is over still repairs.
+    """
 
     round: int
+    partition: PartitionId
+    group: str
     abstained: bool
     granted: tuple[Granted, ...]
     resolved: tuple[Resolved, ...]
@@ -260,7 +267,7 @@ class PutGroup(NamedTuple):
 
 
 class Put(NamedTuple):
-    """Answers PutTopic and PutGroup; ``topic`` is the merged register where it is higher than what was asked."""
+    """Answers PutTopic and PutGroup; the merged register comes along where it is higher than what was asked."""
 
     round: int
     refused: str
@@ -306,7 +313,7 @@ class PeekReply(NamedTuple):
 
 
 class Heartbeat(NamedTuple):
-    """Flows when nothing else does: for which groups the sender has a FETCH waiting now."""
+    """For which groups the sender has a FETCH parked now: all of them, so what is not named is not."""
 
     waiting: tuple[tuple[PartitionId, str], ...]
     quarantine_s: float = 0.0
@@ -348,17 +355,17 @@ class GroupState(NamedTuple):
 
 
 class SyncState(NamedTuple):
-    """Anti-entropy, step 2: the sender's spans and records in full, for what differed.
+    """Anti-entropy, step 2: the answer to an offer: the sender's spans and records for what differed.
 
-    With ``answer`` the receiver sends its own back. Records are merged before any batch is pulled.
+    Records are merged before any batch is pulled. A long answer comes in several of these. With ``rest`` it
+    ends the answer to a SyncPull: ``spans`` are those asked for and not sent yet.
     """
 
     partition: PartitionId
     epoch: int
     spans: tuple[Span, ...]  # present at the sender
-    origins: tuple[Origin, ...]  # for which `spans` is complete
     groups: tuple[GroupState, ...]
-    answer: bool
+    rest: bool = False
 
 
 class SyncPull(NamedTuple):
@@ -383,7 +390,7 @@ PeerMessage = Union[
 
 
 class Envelope(NamedTuple):
-    """A peer message on its way: from which incarnation, to which, and the sender's clock (a stamp's time)."""
+    """A peer message on its way: from and to which incarnation, and the sender's clock (a stamp's time)."""
 
     sender: NodeId
     incarnation: Incarnation
@@ -655,6 +662,6 @@ ClientRequest = Union[
 ]  # fmt: skip
 
 ClientReply = Union[
-    Welcome, SessionOpened, TopicCreated, MetadataReply, Published, Fetched, Verdicts, Left, PeekPage, StatusReply,
-    Failed,
+    Welcome, SessionOpened, TopicCreated, MetadataReply, Published, Fetched, Verdicts, Left, PeekPage,
+    StatusReply, Failed,
 ]  # fmt: skip

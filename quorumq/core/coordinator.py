@@ -1,0 +1,273 @@
+# quorumq/core/coordinator.py: what all coordinators share.
+#
+# A coordinator carries one client request through its quorum rounds and answers it once. Any node coordinates any
+# request. It lives in one node's memory: if the node dies, the request's outcome is unknown and the client retries.
+"""The base of all coordinators, and PUBLISH."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quorumq.core.effects import Effect, Reply, Send
+from quorumq.core.messages import (
+    ClientReply,
+    CreateTopic,
+    Failed,
+    PeekPage,
+    PeekReply,
+    PeekRequest,
+    PeerMessage,
+    Publish,
+    Published,
+    Put,
+    PutTopic,
+    Store,
+    Stored,
+    TopicCreated,
+)
+from quorumq.core.rounds import Round
+from quorumq.core.types import Incarnation, NodeId, Now, PartitionId, Topic, rendezvous
+
+if TYPE_CHECKING:
+    from quorumq.core.nodecore import NodeCore
+
+
+class Coordinator:
+    """One client request, seen from the node that took it.
+
+    Args:
+        key: the client request to answer; 0 when nobody waits.
+    """
+
+    __slots__ = ("done", "key", "requests", "rounds", "taught")
+
+    def __init__(self, key: int) -> None:
+        self.key = key
+        self.done = False
+        self.rounds: dict[int, Round] = {}
+        self.requests: dict[int, tuple[PartitionId, PeerMessage]] = {}
+        self.taught: dict[tuple[int, NodeId], None] = {}
+
+    def start(self, core: NodeCore, now: Now) -> list[Effect]:
+        """Begin; the effects to carry out."""
+        raise NotImplementedError
+
+    def on_reply(
+        self, core: NodeCore, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
+    ) -> list[Effect]:
+        """A reply to one of our rounds."""
+        raise NotImplementedError
+
+    def on_timeout(self, core: NodeCore, number: int, now: Now) -> list[Effect]:
+        """Round ``number`` has had its time."""
+        raise NotImplementedError
+
+    def on_gone(self, core: NodeCore, now: Now) -> list[Effect]:
+        """The client is gone. What was sent may still take effect."""
+        return []
+
+    def open_round(
+        self, core: NodeCore, members: tuple[NodeId, ...], now: Now, timeout: float | None = None
+    ) -> Round:
+        """A new round among ``members``, with a timer of ``timeout`` seconds (the request timeout if None)."""
+        core.round_count += 1
+        number = core.round_count
+        this = Round(number, members)
+        self.adopt(core, this, now, timeout)
+        return this
+
+    def adopt(self, core: NodeCore, this: Round, now: Now, timeout: float | None) -> None:
+        """Take ``this`` round as one of ours: replies to it and its timer come here."""
+        self.rounds[this.number] = this
+        core.rounds[this.number] = self
+        wait = core.config.request_timeout if timeout is None else timeout
+        core.state.at(now.mono + wait, "round", this.number)
+
+    def ask(self, this: Round, partition: PartitionId, message: PeerMessage) -> list[Effect]:
+        """Send ``message`` to all members of the round, and keep it in case one does not know the topic."""
+        self.requests[this.number] = (partition, message)
+        return [Send(member, message) for member in this.members]
+
+    def teach(self, core: NodeCore, number: int, sender: NodeId) -> list[Effect]:
+        """``sender`` does not know the topic: tell it, and ask again, once. Its answer has not counted."""
+        partition, message = self.requests[number]
+        topic = core.topics.get(partition.topic)
+        if topic is None or (number, sender) in self.taught:
+            return []
+        self.taught[(number, sender)] = None
+        return [Send(sender, PutTopic(0, topic)), Send(sender, message)]
+
+    def close_round(self, core: NodeCore, number: int) -> None:
+        """Replies to this round no longer matter."""
+        self.rounds.pop(number, None)
+        self.requests.pop(number, None)
+        core.rounds.pop(number, None)
+
+    def finish(self, core: NodeCore, reply: ClientReply | None) -> list[Effect]:
+        """Answer the client, once, and let go of every round."""
+        assert not self.done, "a request is answered once"
+        self.done = True
+        for number in list(self.rounds):
+            self.close_round(core, number)
+        core.requests.pop(self.key, None)
+        if self.key == 0 or reply is None:
+            return []
+        return [Reply(self.key, reply)]
+
+
+def too_few(code: str, detail: str, needed: int, answered: int) -> Failed:
+    """The answer when a majority was not to be had."""
+    return Failed(code, detail, needed, answered)
+
+
+class PublishCoordinator(Coordinator):
+    """PUBLISH: STORE to the replica set, OK at a majority of durable STORED (docs/protocol.md, PUBLISH).
+
+    Below a majority the outcome is unknown and nothing is aborted: anti-entropy finishes what reached fewer.
+    """
+
+    __slots__ = ("problems", "publish", "stored")
+
+    def __init__(self, key: int, publish: Publish) -> None:
+        super().__init__(key)
+        self.publish = publish
+        self.stored = 0  # bits of those that have it on disk
+        self.problems: dict[NodeId, tuple[str, str]] = {}
+
+    def start(self, core: NodeCore, now: Now) -> list[Effect]:
+        partition = self.publish.batch.header.partition
+        topic = core.topics.get(partition.topic)
+        if topic is None or partition.number >= topic.partitions:
+            return self.finish(core, Failed("not-found", f"no partition {partition} is known here"))
+        members = topic.replicas[partition.number]
+        this = self.open_round(core, members, now)
+        reachable = [member for member in members if member == core.state.me or member in core.state.links]
+        if len(reachable) < this.majority:
+            detail = f"nothing was sent: only {', '.join(reachable) or 'none'} of {', '.join(members)} can be reached"
+            return self.finish(core, too_few("not-stored", detail, this.majority, len(reachable)))
+        return self.ask(this, partition, Store(this.number, topic.epoch, self.publish.batch))
+
+    def on_reply(
+        self, core: NodeCore, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
+    ) -> list[Effect]:
+        assert isinstance(message, Stored)
+        this = self.rounds[message.round]
+        core.state.learn_vector(this.members, message.known)
+        if message.refused == "unknown-topic":
+            return self.teach(core, message.round, sender)
+        bit = this.hear(sender, incarnation)
+        if message.refused:
+            self.problems[sender] = (message.refused, message.detail)
+        else:
+            self.stored |= bit
+        return self._decide(core, this, timed_out=False)
+
+    def on_timeout(self, core: NodeCore, number: int, now: Now) -> list[Effect]:
+        return self._decide(core, self.rounds[number], timed_out=True)
+
+    def _decide(self, core: NodeCore, this: Round, *, timed_out: bool) -> list[Effect]:
+        stored = self.stored & this.valid(core.state)
+        if this.is_majority(stored):
+            return self.finish(core, Published(stored.bit_count()))
+        for code, detail in self.problems.values():
+            if code == "conflict":
+                return self.finish(core, Failed(code, detail))
+        if not timed_out and not this.everyone:
+            return []
+        codes = {code for code, _ in self.problems.values()}
+        if not self.stored and codes == {"storage-full"} and this.is_out_of_reach(this.valid(core.state)):
+            _, detail = next(iter(self.problems.values()))
+            return self.finish(core, Failed("storage-full", detail))
+        detail = "it may be stored: publish the same batch again, through any node"
+        if self.problems:
+            detail += "; " + "; ".join(
+                f"{node}: {text or code}" for node, (code, text) in self.problems.items()
+            )
+        return self.finish(core, too_few("outcome-unknown", detail, this.majority, stored.bit_count()))
+
+
+class CreateTopicCoordinator(Coordinator):
+    """Write a topic's register to a majority of the node list. Two creations at once are one topic."""
+
+    __slots__ = ("merged", "stored", "topic")
+
+    def __init__(self, key: int, topic: Topic) -> None:
+        super().__init__(key)
+        self.topic = topic
+        self.merged = topic
+        self.stored = 0
+
+    def start(self, core: NodeCore, now: Now) -> list[Effect]:
+        this = self.open_round(core, core.config.nodes, now)
+        return [Send(node, PutTopic(this.number, self.topic)) for node in core.config.nodes]
+
+    def on_reply(
+        self, core: NodeCore, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
+    ) -> list[Effect]:
+        assert isinstance(message, Put)
+        this = self.rounds[message.round]
+        if message.refused:
+            return self.finish(core, Failed(message.refused, message.detail))
+        self.stored |= this.hear(sender, incarnation)
+        if message.topic is not None:
+            self.merged = merge_topics(self.merged, message.topic)
+        if this.is_majority(self.stored & this.valid(core.state)):
+            return self.finish(core, TopicCreated(self.merged))
+        return []
+
+    def on_timeout(self, core: NodeCore, number: int, now: Now) -> list[Effect]:
+        this = self.rounds[number]
+        detail = f"topic {self.topic.name!r} may exist: create it again"
+        answered = (self.stored & this.valid(core.state)).bit_count()
+        return self.finish(core, too_few("outcome-unknown", detail, this.majority, answered))
+
+
+class PeekCoordinator(Coordinator):
+    """PEEK through a node that has no replica of the partition: ask one that does, and pass its page on."""
+
+    __slots__ = ("request",)
+
+    def __init__(self, key: int, request: PeekRequest) -> None:
+        super().__init__(key)
+        self.request = request
+
+    def start(self, core: NodeCore, now: Now) -> list[Effect]:
+        members = core.members_of(self.request.partition)
+        up = [member for member in members if member in core.state.links]
+        if not up:
+            detail = f"none of {', '.join(members)} can be reached from {core.state.me}: ask one of them"
+            return self.finish(core, too_few("not-stored", detail, 1, 0))
+        this = self.open_round(core, (up[0],), now)
+        return self.ask(this, self.request.partition, self.request._replace(round=this.number))
+
+    def on_reply(
+        self, core: NodeCore, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
+    ) -> list[Effect]:
+        assert isinstance(message, PeekReply)
+        if message.error == "unknown-topic":
+            return self.teach(core, message.round, sender)
+        return self.finish(core, PeekPage(self.request.partition, message.items, message.cursor))
+
+    def on_timeout(self, core: NodeCore, number: int, now: Now) -> list[Effect]:
+        node = self.rounds[number].members[0]
+        return self.finish(core, too_few("outcome-unknown", f"{node} did not answer: ask again", 1, 0))
+
+
+def merge_topics(ours: Topic, theirs: Topic) -> Topic:
+    """Merge two registers of one topic: partitions by maximum, deleted for good, settings by stamp."""
+    assert ours.id == theirs.id
+    newer = ours if ours.stamp >= theirs.stamp else theirs
+    longer = ours if ours.partitions >= theirs.partitions else theirs
+    return newer._replace(
+        replicas=longer.replicas, epoch=max(ours.epoch, theirs.epoch), deleted=ours.deleted or theirs.deleted
+    )
+
+
+def make_topic(request: CreateTopic, nodes: tuple[NodeId, ...], topic: Topic) -> Topic:
+    """``topic`` as the request wants it: settings and partitions beyond those that are there."""
+    replicas = list(topic.replicas)
+    for number in range(len(replicas), request.partitions):
+        replicas.append(tuple(rendezvous(nodes, topic.id, number)[: request.rf]))
+    return topic._replace(
+        replicas=tuple(replicas), max_deliveries=request.max_deliveries, durability=request.durability
+    )

@@ -1,0 +1,608 @@
+# quorumq/core/fetch.py: FETCH: win a majority hold on the oldest available messages, and deliver them.
+#
+# Why a file of its own: this is where a message is given to a consumer, so this is where exclusivity could be
+# broken from the coordinator's side. The clock of a hold starts before anything is sent; a message is won only with
+# our own vote; and hold, record and deadline are looked at again in the step that replies.
+#
+# A FETCH goes round: choose (core/replica.py), hold here, HOLD to the others, count, and then answer, try again after
+# a random pause, or park until something becomes available. What is lost is released everywhere, whatever the others
+# answered. Nothing in a reply that comes late is believed, except that a TOMB still repairs.
+"""The coordinator of FETCH (docs/protocol.md, FETCH), and the one that buries what ran out of deliveries."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from quorumq.core import limits
+from quorumq.core.coordinator import Coordinator, too_few
+from quorumq.core.effects import Effect, Send
+from quorumq.core.messages import (
+    ClientReply,
+    Delivery,
+    Fetch,
+    Fetched,
+    Freed,
+    Hold,
+    HoldReply,
+    PeerMessage,
+    Put,
+    PutGroup,
+    PutTopic,
+    Reject,
+    Rejected,
+    Slice,
+    Want,
+)
+from quorumq.core.rounds import Round, Votes, majority_of
+from quorumq.core.spans import SpanMap, SpanSet
+from quorumq.core.types import (
+    Group,
+    Incarnation,
+    Kind,
+    Letter,
+    NodeId,
+    Now,
+    Owner,
+    PartitionId,
+    Receipt,
+    Span,
+    Stamp,
+)
+
+if TYPE_CHECKING:
+    from quorumq.core.nodecore import NodeCore
+    from quorumq.core.replica import Replica
+
+ROUND_TIMEOUT_MIN_S = 0.05
+ROUND_TIMEOUT_MAX_S = 1.0
+BACKOFF_S = (0.002, 0.02)
+
+
+class Won(NamedTuple):
+    """Messages won in one round."""
+
+    partition: PartitionId
+    span: Span
+    n: int
+    generation: int
+    owner: Owner
+    attempt: int
+    expires: float  # the coordinator's deadline, monotonic seconds
+
+
+class HoldRound(Round):
+    """One HOLD round in one partition.
+
+    Args:
+        number: of the round.
+        members: the replica set.
+        partition: where.
+        owner: this attempt.
+        started: monotonic seconds, taken before anything was sent.
+        hold_time: seconds.
+    """
+
+    __slots__ = (
+        "attempts",
+        "exhausted",
+        "expires",
+        "generation",
+        "no",
+        "owner",
+        "partition",
+        "pending",
+        "redrives",
+        "yes",
+    )
+
+    def __init__(
+        self,
+        number: int,
+        members: tuple[NodeId, ...],
+        partition: PartitionId,
+        generation: int,
+        owner: Owner,
+        started: float,
+        hold_time: float,
+    ) -> None:
+        super().__init__(number, members)
+        self.partition = partition
+        self.generation = generation
+        self.owner = owner
+        self.expires = started + limits.DEADLINE_SHARE * hold_time
+        self.pending = SpanSet()  # neither won nor lost yet
+        self.redrives: SpanMap[int] = SpanMap()
+        self.yes = Votes()
+        self.no = Votes()
+        self.exhausted = Votes()
+        self.attempts: SpanMap[int] = SpanMap()  # the maximum over the replies
+
+
+class FetchCoordinator(Coordinator):
+    """One FETCH, from the client's request until it is answered.
+
+    Args:
+        key: the client's request.
+        request: its limits and times; ``hold_time`` is within the cluster's.
+        partitions: those that this node has a replica of, to be looked at in turn from ``first``.
+        first: which of them to begin with.
+        now: when it came.
+    """
+
+    __slots__ = (
+        "conflict",
+        "first",
+        "group_rounds",
+        "held_until",
+        "look_at",
+        "park_until",
+        "parked",
+        "parked_since",
+        "partitions",
+        "request",
+        "tried",
+        "unanswered",
+        "won",
+        "won_bytes",
+        "won_messages",
+    )
+
+    def __init__(
+        self, key: int, request: Fetch, partitions: tuple[PartitionId, ...], first: int, now: Now
+    ) -> None:
+        super().__init__(key)
+        self.request = request
+        self.partitions = partitions
+        self.first = first
+        self.park_until = now.mono + min(request.max_wait, request.hold_time / 10)
+        self.held_until = self.park_until  # when the oldest won hold has used 10 % of its time
+        self.look_at = 0.0  # not before then: a pause after a conflict
+        self.won: list[Won] = []
+        self.won_messages = 0
+        self.won_bytes = 0
+        self.conflict = False
+        self.parked = False
+        self.parked_since = float("inf")
+        self.unanswered = False  # a round ran out of time without a majority's answers
+        self.tried = False  # a FETCH that may not wait looks once all the same
+        self.group_rounds: dict[int, bytes] = {}  # round number -> topic id
+
+    # --------------------------------------------------------------- going round
+
+    def start(self, core: NodeCore, now: Now) -> list[Effect]:
+        core.state.at(self.park_until, "advance", self.key)
+        if not all(
+            (partition.topic, self.request.group) in core.settled_groups for partition in self.partitions
+        ):
+            return self._register(core, now)
+        return self.advance(core, now)
+
+    def advance(self, core: NodeCore, now: Now) -> list[Effect]:
+        """Go on: answer if there is enough or the time is over, else start rounds on what is available."""
+        effects: list[Effect] = []
+        while not self.done and not self.rounds:
+            if not core.state.may_vote(now):
+                return effects + self._refuse(core, now)
+            over = now.mono >= min(self.park_until, self.held_until)
+            if self._satisfied() or (over and self.tried):
+                return effects + self.answer(core, now)
+            if now.mono < self.look_at:
+                return effects
+            began = core.round_count
+            self.tried = True
+            effects += self._start_rounds(core, now)
+            if core.round_count == began and not over:
+                return effects
+        return effects
+
+    def _satisfied(self) -> bool:
+        request = self.request
+        enough = self.won_messages >= request.min_messages and self.won_bytes >= request.min_bytes
+        full = self.won_messages >= request.max_messages or self.won_bytes >= request.max_bytes
+        return self.won_messages > 0 and (enough or full)
+
+    def _start_rounds(self, core: NodeCore, now: Now) -> list[Effect]:
+        """Choose from each partition in turn until the limits are reached; hold there, and ask the others."""
+        effects: list[Effect] = []
+        began = core.round_count
+        messages = self.request.max_messages - self.won_messages
+        size = self.request.max_bytes - self.won_bytes
+        again: float | None = None
+        for offset in range(len(self.partitions)):
+            if messages <= 0 or size <= 0:
+                break
+            partition = self.partitions[(self.first + offset) % len(self.partitions)]
+            replica = core.replicas[partition]
+            view = replica.group(self.request.group)
+            wants, later = replica.choose(view, now, messages, size, self.parked_since)
+            if later is not None:
+                again = later if again is None else min(again, later)
+            if wants:
+                ballot = core.state.clock.fresh(now)
+                if ballot is None:  # a higher reserve must become durable first
+                    again = now.mono + BACKOFF_S[0]
+                    continue
+                messages -= sum(want.span.size for want in wants)
+                size -= sum(replica.bytes_of(want.span) for want in wants)
+                effects += self._hold(core, replica, wants, ballot, now)
+        if core.round_count == began:
+            if again is not None:
+                core.state.at(again, "advance", self.key)
+            effects += self._park(core, now)
+        return effects
+
+    def _park(self, core: NodeCore, now: Now) -> list[Effect]:
+        """Nothing to be had: wait here, and tell the peers if they do not know."""
+        if self.parked:
+            return []
+        self.parked = True
+        self.parked_since = min(self.parked_since, now.mono)
+        return core.park(self.partitions, self.request.group, now)
+
+    def _unpark(self, core: NodeCore) -> None:
+        if self.parked:
+            self.parked = False
+            core.unpark(self.partitions, self.request.group)
+
+    # ----------------------------------------------------------------- one round
+
+    def _hold(
+        self, core: NodeCore, replica: Replica, wants: list[Want], ballot: Stamp, now: Now
+    ) -> list[Effect]:
+        """Hold here for the full time, then ask the others. The round's clock starts here."""
+        hold_time = self.request.hold_time
+        self._unpark(core)
+        owner = Owner(core.state.me, core.state.incarnation, ballot)
+        view = replica.group(self.request.group)
+        core.round_count += 1
+        this = HoldRound(
+            core.round_count, replica.members, replica.partition, view.generation, owner, now.mono, hold_time
+        )
+        timeout = max(ROUND_TIMEOUT_MIN_S, min(ROUND_TIMEOUT_MAX_S, hold_time / 10))
+        self.adopt(core, this, now, timeout)
+        for span, n in wants:
+            this.pending.add(span)
+            this.redrives.set(span, n)
+        message = Hold(
+            this.number,
+            replica.partition,
+            replica.topic.epoch,
+            view.name,
+            view.generation,
+            ballot,
+            hold_time,
+            tuple(wants),
+            (),
+            core.parks(replica.partition, view.name),
+        )
+        reply, effects = replica.on_hold(core.state.me, core.state.incarnation, message, now)
+        granted = SpanSet.from_spans(item.span for item in reply.granted)
+        self._count(core, this, replica, core.state.me, core.state.incarnation, reply, now)
+        asked = tuple(Want(span, n) for want in granted.items() for span, n in this.redrives.within(want))
+        if asked and len(this.members) > 1:
+            message = message._replace(wants=asked)
+            self.requests[this.number] = (replica.partition, message)
+            for member in this.members:
+                if member in core.state.links:
+                    owed = core.state.releases_owed(member, now)
+                    effects.append(Send(member, message._replace(freed=owed)))
+                elif member != core.state.me:  # it is not asked, so it will not say yes
+                    this.no.add([want.span for want in asked], 1 << this.members.index(member))
+        effects += self._settle(core, this, replica, now, timed_out=False)
+        return effects
+
+    def on_reply(
+        self, core: NodeCore, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
+    ) -> list[Effect]:
+        if isinstance(message, Put):
+            return self._on_registered(core, sender, incarnation, message, now)
+        assert isinstance(message, HoldReply)
+        this = self.rounds[message.round]
+        assert isinstance(this, HoldRound)
+        core.state.learn_vector(this.members, message.known)
+        if message.error == "unknown-topic":
+            return self.teach(core, message.round, sender)
+        replica = core.replicas[this.partition]
+        effects = self._count(core, this, replica, sender, incarnation, message, now)
+        effects += self._settle(core, this, replica, now, timed_out=False)
+        return effects + self.advance(core, now)
+
+    def _count(
+        self,
+        core: NodeCore,
+        this: HoldRound,
+        replica: Replica,
+        sender: NodeId,
+        incarnation: Incarnation,
+        reply: HoldReply,
+        now: Now,
+    ) -> list[Effect]:
+        """Take a reply into the round: votes, and everything else that it teaches."""
+        effects: list[Effect] = []
+        bit = this.hear(sender, incarnation)
+        if bit:
+            for span, attempts, exhausted, _ in reply.granted:
+                this.yes.add((span,), bit)
+                this.attempts.update(span, lambda old, new=attempts: max(old or 0, new))  # type: ignore[misc]
+                if exhausted:
+                    this.exhausted.add((span,), bit)
+            if reply.abstained:
+                this.no.add(this.pending.items(), bit)
+            this.no.add([item.span for item in reply.resolved], bit)
+            this.no.add([item.span for item in reply.not_due], bit)
+            this.no.add([item.span for item in reply.refused], bit)
+        for span, highest, remaining in reply.refused:
+            core.state.clock.merge(highest.time)
+            self.conflict = True
+            if remaining > 0 and sender != core.state.me:
+                self._hint(replica, span, remaining, now)
+        if sender != core.state.me:
+            effects += replica.repair(self.request.group, reply.resolved, now)
+            effects += replica.adopt_delays(self.request.group, reply.not_due, now)
+        for item in reply.resolved:
+            this.no.add((item.span,), (1 << len(this.members)) - 1)  # a TOMB loses it, whoever else said OK
+        return effects
+
+    def _hint(self, replica: Replica, span: Span, remaining: float, now: Now) -> None:
+        """A hint is used in choosing only: it changes no vote and no hold."""
+        replica.hint(self.request.group, span, now.mono + remaining, now)
+
+    def _settle(
+        self, core: NodeCore, this: HoldRound, replica: Replica, now: Now, *, timed_out: bool
+    ) -> list[Effect]:
+        """Decide what is won and what is lost; close the round when nothing is pending."""
+        effects: list[Effect] = []
+        valid = this.valid(core.state)
+        mine = 1 << this.members.index(core.state.me)
+        lost: list[Span] = []
+        buried: list[tuple[Span, int]] = []
+        for span in this.pending.items():
+            for part, yes in this.yes.pieces(span):
+                for piece, no in this.no.pieces(part):
+                    for bit, dead in this.exhausted.pieces(piece):
+                        for atom, attempts in this.attempts.split(bit):
+                            if self.is_won(this, yes & valid & ~no, mine):
+                                if this.is_majority(dead & valid):
+                                    buried.append((atom, attempts or 0))
+                                else:
+                                    self._win(core, this, replica, atom, (attempts or 0) + 1)
+                            elif timed_out or this.is_out_of_reach(no) or not yes & mine:
+                                lost.append(atom)
+                            else:
+                                continue
+                            this.pending.remove(atom)
+        if timed_out and lost and not this.is_majority(valid):
+            self.unanswered = True
+        if lost:
+            effects += self._lose(core, this, replica, lost, now)
+        for span, attempts in buried:
+            burial = Burial(this, span, attempts, self.request)
+            effects += burial.start(core, now)
+        if not this.pending:
+            self.close_round(core, this.number)
+            if lost and self.conflict and not self.done:
+                self.conflict = False
+                self.look_at = now.mono + core.rng.uniform(*BACKOFF_S)
+                core.state.at(self.look_at, "advance", self.key)
+        return effects
+
+    def is_won(self, this: HoldRound, yes: int, mine: int) -> bool:
+        """A majority said OK, ours included."""
+        return this.is_majority(yes) and bool(yes & mine)
+
+    def _win(self, core: NodeCore, this: HoldRound, replica: Replica, span: Span, attempt: int) -> None:
+        for part, n in this.redrives.within(span):
+            self.won.append(Won(this.partition, part, n, this.generation, this.owner, attempt, this.expires))
+            self.won_messages += part.size
+            self.won_bytes += replica.bytes_of(part)
+        used = this.expires - limits.DEADLINE_SHARE * self.request.hold_time + self.request.hold_time / 10
+        if used < self.held_until:
+            self.held_until = used
+            core.state.at(used, "advance", self.key)
+
+    def _lose(
+        self, core: NodeCore, this: HoldRound, replica: Replica, spans: list[Span], now: Now
+    ) -> list[Effect]:
+        """Drop our hold, and RELEASE at all others whatever they answered."""
+        freed = Freed(this.partition, self.request.group, this.owner, tuple(spans))
+        return core.free(freed, now)
+
+    def on_timeout(self, core: NodeCore, number: int, now: Now) -> list[Effect]:
+        this = self.rounds[number]
+        if number in self.group_rounds:
+            return self._refuse_unregistered(core, this)
+        assert isinstance(this, HoldRound)
+        effects = self._settle(core, this, core.replicas[this.partition], now, timed_out=True)
+        return effects + self.advance(core, now)
+
+    # -------------------------------------------------------------------- answer
+
+    def answer(self, core: NodeCore, now: Now) -> list[Effect]:
+        """Reply with what is won and is still ours at this very moment."""
+        slices: list[Slice] = []
+        given: list[Freed] = []
+        for won in self.won:
+            replica = core.replicas[won.partition]
+            for span in self.still_ours(replica, won, now):
+                add_slices(slices, core, replica, won, self.request.group, span)
+                given.append(Freed(won.partition, self.request.group, won.owner, (span,)))
+        if not slices and self.unanswered:
+            detail = f"no majority of the replicas answered {core.state.me} in time: ask another node"
+            return self.finish(core, too_few("too-few-replicas", detail, 2, 1))
+        core.remember_given(self.key, given, max((won.expires for won in self.won), default=now.mono))
+        return self.finish(core, Fetched(self.request.sent_at, self.request.hold_time, tuple(slices)))
+
+    def still_ours(self, replica: Replica, won: Won, now: Now) -> list[Span]:
+        """Which parts may be delivered now: the deadline is ahead, the hold is this one, no tombstone has come."""
+        if now.mono >= won.expires:
+            return []
+        view = replica.group(self.request.group)
+        parts: list[Span] = []
+        for part, record in view.record_pieces(won.span):
+            if self.is_deliverable(won, record.kind, record.n):
+                for piece, held in view.holds.holds.within(part):
+                    if view.holds.is_owner(held, won.owner):
+                        parts.append(piece)
+        return parts
+
+    def is_deliverable(self, won: Won, kind: Kind, n: int) -> bool:
+        """Our own record still says that the message is open, at the redrive it was won at."""
+        return kind == Kind.OPEN and n == won.n
+
+    def finish(self, core: NodeCore, reply: ClientReply | None) -> list[Effect]:
+        self._unpark(core)
+        return super().finish(core, reply)
+
+    def on_gone(self, core: NodeCore, now: Now) -> list[Effect]:
+        """The client is gone and no reply was begun: give back what was won or asked for (LEAVE)."""
+        effects: list[Effect] = []
+        for won in self.won:
+            effects += core.free(Freed(won.partition, self.request.group, won.owner, (won.span,)), now)
+        for this in list(self.rounds.values()):
+            if isinstance(this, HoldRound):
+                spans = this.pending.items()
+                effects += core.free(Freed(this.partition, self.request.group, this.owner, tuple(spans)), now)
+        return effects + self.finish(core, None)
+
+    def _refuse(self, core: NodeCore, now: Now) -> list[Effect]:
+        """In quarantine, or unable to vouch: another node can serve this at once."""
+        if self.won:
+            return self.on_gone(core, now)
+        wait = core.state.quarantine_until - now.mono
+        detail = f"node {core.state.me} is in quarantine for {wait:.1f} s: ask another node"
+        return self.finish(core, too_few("too-few-replicas", detail, 1, 0))
+
+    # --------------------------------------------------------- the group's register
+
+    def _register(self, core: NodeCore, now: Now) -> list[Effect]:
+        """A group is read in a partition once a majority of its replica set has the group's register."""
+        effects: list[Effect] = []
+        name = self.request.group
+        for topic in dict.fromkeys(partition.topic for partition in self.partitions):
+            if (topic, name) in core.settled_groups:
+                continue
+            this = self.open_round(core, core.config.nodes, now)
+            self.group_rounds[this.number] = topic
+            group = core.groups.get((topic, name)) or Group(topic, name, 0, 0)
+            for node in core.config.nodes:
+                effects += [
+                    Send(node, PutTopic(0, core.topics[topic])),
+                    Send(node, PutGroup(this.number, group)),
+                ]
+        return effects
+
+    def _on_registered(
+        self, core: NodeCore, sender: NodeId, incarnation: Incarnation, message: Put, now: Now
+    ) -> list[Effect]:
+        this = self.rounds[message.round]
+        topic = self.group_rounds[message.round]
+        this.hear(sender, incarnation)
+        valid = this.valid(core.state)
+        heard = [node for node in this.members if valid & (1 << this.members.index(node))]
+        for partition in self.partitions:
+            members = core.members_of(partition) if partition.topic == topic else ()
+            if members and len([node for node in members if node in heard]) < majority_of(len(members)):
+                return []
+        core.settled_groups[(topic, self.request.group)] = None
+        self.close_round(core, message.round)
+        del self.group_rounds[message.round]
+        return self.advance(core, now)
+
+    def _refuse_unregistered(self, core: NodeCore, this: Round) -> list[Effect]:
+        needed = max(majority_of(len(core.members_of(partition))) for partition in self.partitions)
+        detail = (
+            f"group {self.request.group!r} could not be registered through {core.state.me}: ask another node"
+        )
+        return self.finish(core, too_few("too-few-replicas", detail, needed, len(this.heard)))
+
+
+def add_slices(
+    slices: list[Slice], core: NodeCore, replica: Replica, won: Won, group: str, span: Span
+) -> None:
+    """Append the deliveries of ``span``, going on with the last slice and receipt where they go on."""
+    topic = core.topics[won.partition.topic].name
+    for piece, slot in replica.index.within(span):
+        first, stop = piece.start + slot.shift, piece.stop + slot.shift
+        receipt = Receipt(won.partition, group, won.generation, won.n, piece, won.owner)
+        delivery = Delivery(receipt, won.attempt)
+        last = slices[-1] if slices else None
+        if last is None or (last.partition, last.batch, last.stop) != (won.partition, slot.number, first):
+            header = replica.batches[slot.number].header
+            slices.append(Slice(topic, won.partition, slot.number, first, stop, header, (delivery,)))
+            continue
+        before = last.deliveries[-1]
+        ours = before.receipt
+        if (
+            before.attempt == won.attempt
+            and ours.span.stop == piece.start
+            and (ours._replace(span=piece) == receipt)
+        ):
+            joined = Span(piece.origin, ours.span.start, piece.stop)
+            delivery = Delivery(receipt._replace(span=joined), won.attempt)
+            slices[-1] = last._replace(stop=stop, deliveries=(*last.deliveries[:-1], delivery))
+        else:
+            slices[-1] = last._replace(stop=stop, deliveries=(*last.deliveries, delivery))
+
+
+class Burial(Coordinator):
+    """What was won but has no deliveries left: REJECT it to the dead letters, as its owner. Nobody waits.
+
+    If no majority applies it, the hold runs out and the next coordinator that wins the message tries again.
+    """
+
+    __slots__ = ("attempts", "request", "span", "won")
+
+    def __init__(self, won: HoldRound, span: Span, attempts: int, request: Fetch) -> None:
+        super().__init__(0)
+        self.won = won
+        self.span = span
+        self.attempts = attempts
+        self.request = request
+
+    def start(self, core: NodeCore, now: Now) -> list[Effect]:
+        effects: list[Effect] = []
+        replica = core.replicas[self.won.partition]
+        for part, n in self.won.redrives.within(self.span):
+            for piece, slot in replica.index.within(part):
+                letter = Letter(
+                    ballot=self.won.owner.ballot,
+                    reason="max-deliveries",
+                    message=f"{self.attempts} deliveries ended without an ack",
+                    fingerprint="max-deliveries",
+                    attempts=self.attempts,
+                    published_ms=replica.batches[slot.number].header.published_ms,
+                    died_ms=now.wall_ms,
+                    node=core.state.me,
+                    redrives=n,
+                )
+                this = self.open_round(core, self.won.members, now)
+                message = Reject(
+                    this.number,
+                    self.won.partition,
+                    replica.topic.epoch,
+                    self.request.group,
+                    self.won.generation,
+                    n,
+                    self.won.owner,
+                    (piece,),
+                    0.0,
+                    letter,
+                )
+                effects += self.ask(this, self.won.partition, message)
+        return effects
+
+    def on_reply(
+        self, core: NodeCore, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
+    ) -> list[Effect]:
+        assert isinstance(message, Rejected)
+        if message.error == "unknown-topic":
+            return self.teach(core, message.round, sender)
+        this = self.rounds[message.round]
+        this.hear(sender, incarnation)
+        if this.everyone:
+            self.close_round(core, message.round)
+        return []
+
+    def on_timeout(self, core: NodeCore, number: int, now: Now) -> list[Effect]:
+        self.close_round(core, number)
+        return []

@@ -1,0 +1,1188 @@
+# quorumq/core/nodecore.py: one node's whole protocol, as one pure state machine.
+#
+# Four drivers run this same class: the trio shell on real sockets and disks, the event heap and the explorer of the
+# simulator, and the trio shell in virtual time. A driver gives it the records of the journal, then events with one
+# reading of the clocks each, and carries out the effects (core/effects.py lists the driver's duties). Everything that
+# the node has promised is in the journal; everything else may be lost at any moment.
+#
+# Here messages are routed to replicas and coordinators, timers run, links come and go. What a HOLD or an ACK means is
+# in core/replica.py and core/holds.py; how answers are counted, in core/rounds.py and the coordinators.
+"""The node core: events in, effects out."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import heapq
+import random
+from collections.abc import Iterable, Sequence
+
+from quorumq.core import limits
+from quorumq.core.clock import RESERVE_STEP, HybridClock
+from quorumq.core.coordinator import (
+    Coordinator,
+    CreateTopicCoordinator,
+    PeekCoordinator,
+    PublishCoordinator,
+    make_topic,
+    merge_topics,
+)
+from quorumq.core.effects import (
+    CleanStop,
+    DiskFull,
+    Done,
+    Durable,
+    Effect,
+    Event,
+    Gone,
+    HelloRefused,
+    LinkDown,
+    LinkUp,
+    Persist,
+    Received,
+    Reply,
+    Request,
+    Send,
+    SendStored,
+    Stop,
+    Unsent,
+)
+from quorumq.core.fetch import FetchCoordinator
+from quorumq.core.messages import (
+    Ack,
+    AckRequest,
+    CreateTopic,
+    Envelope,
+    Extend,
+    Extended,
+    ExtendRequest,
+    Failed,
+    Fetch,
+    Freed,
+    Heartbeat,
+    Hello,
+    Hold,
+    HoldReply,
+    LeaveRequest,
+    Left,
+    Merge,
+    Merged,
+    Metadata,
+    MetadataReply,
+    NodeInfo,
+    OpenSession,
+    PeekAsk,
+    PeekPage,
+    PeekReply,
+    PeekRequest,
+    PeerMessage,
+    Publish,
+    Put,
+    PutGroup,
+    PutTopic,
+    RedriveRequest,
+    Reject,
+    Rejected,
+    RejectRequest,
+    Release,
+    Released,
+    SessionOpened,
+    Slice,
+    StatusAsk,
+    StatusReply,
+    Store,
+    Stored,
+    SyncOffer,
+    SyncPull,
+    SyncState,
+    SyncTopics,
+    Tombed,
+    TopicCreated,
+    Welcome,
+)
+from quorumq.core.records import (
+    AttemptsCounted,
+    BatchStored,
+    CleanStopped,
+    DelaysSet,
+    DirectoryMade,
+    GroupPut,
+    JournalRecord,
+    PeerSeen,
+    RecordsMerged,
+    Reserved,
+    Started,
+    TopicPut,
+    Vouched,
+)
+from quorumq.core.replica import Replica
+from quorumq.core.settle import AckCoordinator, ExtendCoordinator, RedriveCoordinator, RejectCoordinator
+from quorumq.core.state import NodeConfig, NodeState
+from quorumq.core.types import (
+    STAMP_ZERO,
+    Group,
+    Incarnation,
+    NodeId,
+    Now,
+    Origin,
+    PartitionId,
+    Receipt,
+    Span,
+    Stamp,
+    Topic,
+    topic_id,
+)
+
+PROTOCOL_VERSIONS = (1, 1)
+SOFTWARE = "quorumq"
+
+TOKEN_STARTED = -1
+TOKEN_VOUCHED = -2
+TOKEN_RESERVE = -(1 << 62)
+"""Tokens from here up to 0 name a reserve: the token is TOKEN_RESERVE + the time reserved >> 16."""
+
+QUORUM_REQUESTS = (Store, Hold, Extend, Ack, Reject, Merge)
+QUORUM_REPLIES = (Stored, HoldReply, Extended, Tombed, Rejected, Merged, Put, PeekReply)
+
+
+class NodeCore:
+    """One start of one node.
+
+    Args:
+        config: what the node is told.
+        journal: the journal's records in order; a BatchStored may come without its body. A damaged batch is left out.
+        nonce: 64 random bits for this incarnation.
+        directory: 64 random bits for the data directory, used if the journal names none.
+        now: the clocks at this start.
+        rng: for pauses and jitter only.
+
+    Raises:
+        ValueError: the journal is another node's, or another cluster's.
+    """
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        journal: Iterable[JournalRecord],
+        *,
+        nonce: int,
+        directory: int,
+        now: Now,
+        rng: random.Random,
+    ) -> None:
+        self.config = config
+        self.rng = rng
+        self.topics: dict[bytes, Topic] = {}
+        self.names: dict[str, bytes] = {}
+        self.groups: dict[tuple[bytes, str], Group] = {}
+        self.settled_groups: dict[tuple[bytes, str], None] = {}
+        self.replicas: dict[PartitionId, Replica] = {}
+        self.requests: dict[int, Coordinator] = {}
+        self.rounds: dict[int, Coordinator] = {}
+        self.round_count = 0
+        self.sessions = 0
+        self.fetches = 0
+        self.batch_partitions: dict[int, PartitionId] = {}
+        self.given: dict[int, tuple[float, list[Freed]]] = {}
+        self.parked: dict[tuple[PartitionId, str], int] = {}
+        self.announced: dict[tuple[PartitionId, str], None] = {}  # parked FETCHes that the peers know of
+        self.peers: dict[NodeId, tuple[Incarnation, tuple[int, ...]]] = {}
+        self.heard_at: dict[NodeId, float] = {}
+        self.peer_facts: dict[NodeId, dict[str, object]] = {}
+        self.vouchers: dict[NodeId, None] = {}
+        self.counts: dict[str, int] = {}
+        self.stopped = False
+        self.started = False
+        self._load(journal, nonce, directory, now)
+
+    # ---------------------------------------------------------------- start
+
+    def _load(self, journal: Iterable[JournalRecord], nonce: int, directory: int, now: Now) -> None:
+        """Rebuild the durable state. Batches and per-partition records wait until their topic is known."""
+        n = 0
+        last = Incarnation(0, 0)
+        reserve = 0
+        vouched = False
+        new = True
+        stop: CleanStopped | None = None
+        partitioned: list[BatchStored | RecordsMerged | AttemptsCounted | DelaysSet] = []
+        for record in journal:
+            stop = None
+            if isinstance(record, DirectoryMade):
+                if (record.node, record.cluster_id) != (self.config.node, self.config.cluster_id):
+                    raise ValueError(
+                        f"the data directory belongs to node {record.node!r} of cluster {record.cluster_id!r}, "
+                        f"not to node {self.config.node!r} of cluster {self.config.cluster_id!r}"
+                    )
+                directory, new = record.directory, False
+            elif isinstance(record, Started):
+                n, last = max(n, record.incarnation.n), record.incarnation
+            elif isinstance(record, Vouched):
+                vouched = True
+            elif isinstance(record, PeerSeen):
+                _, known = self.peers.get(record.node, (last, ()))
+                directories = tuple(dict.fromkeys((*known, record.directory)))
+                self.peers[record.node] = (record.incarnation, directories)
+            elif isinstance(record, Reserved):
+                reserve = max(reserve, record.time)
+            elif isinstance(record, TopicPut):
+                self._take_topic(record.topic)
+            elif isinstance(record, GroupPut):
+                self._take_group(record.group)
+            elif isinstance(record, CleanStopped):
+                stop = record
+            else:
+                partitioned.append(record)
+        self.is_new = new
+        incarnation = Incarnation(n + 1, nonce)
+        clock = HybridClock(self.config.node, reserve, reserve)
+        clean = stop is not None and stop.incarnation == last
+        quarantine = limits.QUARANTINE_SHARE * self.config.hold_time_max
+        self.state = NodeState(
+            config=self.config,
+            incarnation=incarnation,
+            directory=directory,
+            clock=clock,
+            vouched=vouched,
+            quarantine_until=now.mono if clean or not vouched else now.mono + quarantine,
+        )
+        self.state.known[self.config.node] = incarnation
+        for node, (seen, _) in self.peers.items():
+            self.state.learn(node, seen)
+        self._make_replicas()
+        self._load_partitions(partitioned, now)
+        if clean and stop is not None:
+            for held in stop.holds:
+                replica = self.replicas.get(held.partition)
+                if replica is not None:
+                    replica.restore_hold(held, now)
+        for replica in self.replicas.values():
+            replica.refresh_all(now)
+
+    def _load_partitions(
+        self, records: list[BatchStored | RecordsMerged | AttemptsCounted | DelaysSet], now: Now
+    ) -> None:
+        for record in records:
+            if isinstance(record, BatchStored):
+                self.state.next_batch = max(self.state.next_batch, record.number + 1)
+                replica = self.replicas.get(record.batch.header.partition)
+                if replica is not None:
+                    replica.load_batch(record)
+            else:
+                replica = self.replicas.get(record.partition)
+                if replica is not None:
+                    replica.replay(record, now)
+
+    def start(self, now: Now) -> list[Effect]:
+        """The first effects. Until `Durable(TOKEN_STARTED)` is fed back, the node must not speak to anyone."""
+        reserve = max(self.state.clock.floor, now.wall_ms << 16) + RESERVE_STEP
+        self.state.clock.reserving = reserve
+        records: list[JournalRecord] = []
+        if self.is_new:
+            records.append(DirectoryMade(self.config.node, self.config.cluster_id, self.state.directory))
+        records += [Started(self.state.incarnation), Reserved(reserve)]
+        if len(self.config.nodes) == 1 and not self.state.vouched:
+            records.append(Vouched())
+        for peer in self.config.nodes:
+            if peer != self.config.node:
+                self.state.at(now.mono + self.rng.random() * self.config.sync_interval, "sync", peer)
+        self.state.at(now.mono + self.config.heartbeat, "heartbeat")
+        return [Persist(tuple(records), (Done(_reserve_token(reserve)), Done(TOKEN_STARTED)))]
+
+    # ----------------------------------------------------------------- step
+
+    def step(self, events: Sequence[Event], now: Now, rng: random.Random) -> list[Effect]:
+        """Take events in, in order, at one reading of the clocks; due timers run first.
+
+        Args:
+            events: what happened.
+            now: the clocks; ``mono`` never goes back.
+            rng: for pauses and jitter.
+
+        Returns:
+            the effects, to be carried out in order (core/effects.py).
+        """
+        self.rng = rng
+        effects: list[Effect] = []
+        if self.stopped:
+            return effects
+        self._absorb(self._run_timers(now), effects, now)
+        for event in events:
+            if self.stopped:
+                break
+            self._absorb(self._on_event(event, now), effects, now)
+        self._absorb(self._advance_stirred(now), effects, now)
+        reserve = None if self.stopped else self.state.clock.next_reserve(now)
+        if reserve is not None:
+            effects.append(Persist((Reserved(reserve),), (Done(_reserve_token(reserve)),)))
+        return effects
+
+    def next_deadline(self) -> float | None:
+        """When `step` should be called at the latest (monotonic seconds), events or not."""
+        return self.state.timers[0][0] if self.state.timers and not self.stopped else None
+
+    def _absorb(self, new: list[Effect], effects: list[Effect], now: Now) -> None:
+        """Append effects, feeding what is sent to ourselves back in at once, in order."""
+        queue = list(new)
+        at = 0
+        while at < len(queue):
+            effect = queue[at]
+            at += 1
+            if isinstance(effect, Send) and effect.to == self.config.node:
+                queue[at:at] = self._on_message(self.config.node, self.state.incarnation, effect.message, now)
+            else:
+                effects.append(effect)
+            if len(queue) > 4096:
+                queue, at = queue[at:], 0
+
+    def _advance_stirred(self, now: Now) -> list[Effect]:
+        """Let the parked FETCHes look at what became available, the longest waiting first."""
+        effects: list[Effect] = []
+        for _ in range(8):  # one FETCH may give back what another one waits for
+            if not self.state.stirred:
+                break
+            self.state.stirred = False
+            for coordinator in list(self.requests.values()):
+                if isinstance(coordinator, FetchCoordinator) and not coordinator.done:
+                    effects += coordinator.advance(self, now)
+        return effects
+
+    def _on_event(self, event: Event, now: Now) -> list[Effect]:
+        match event:
+            case Received(envelope):
+                return self._on_received(envelope, now)
+            case Request(key, request):
+                return self._on_request(key, request, now)
+            case Durable(token):
+                return self._on_durable(token, now)
+            case Unsent(key):
+                return self._on_unsent(key, now)
+            case Gone(key):
+                coordinator = self.requests.get(key)
+                return coordinator.on_gone(self, now) if coordinator is not None else []
+            case LinkUp():
+                return self._on_link_up(event, now)
+            case HelloRefused(peer, code, detail):
+                if code == "superseded":
+                    return self._stop(f"{peer} refuses this node: {detail}")
+                return []
+            case LinkDown(peer):
+                self.state.links.pop(peer, None)
+                return []
+            case DiskFull(full):
+                self.state.disk_full = full
+                return []
+            case CleanStop():
+                return self._on_clean_stop(now)
+
+    def _on_durable(self, token: int, now: Now) -> list[Effect]:
+        if token == TOKEN_STARTED:
+            self.started = True
+            if len(self.config.nodes) == 1:
+                self.state.vouched = True
+        elif token == TOKEN_VOUCHED:
+            self.state.vouched = True
+        elif token < 0:
+            self.state.clock.reserved((token - TOKEN_RESERVE) << 16)
+        else:
+            partition = self.batch_partitions.pop(token, None)
+            if partition is not None:
+                self.replicas[partition].on_durable(token, now)
+        return []
+
+    def _on_clean_stop(self, now: Now) -> list[Effect]:
+        """CLEAN_STOP: the last record. Nothing is sent or answered after it."""
+        self.stopped = True
+        if not self.state.vouched or self.state.in_quarantine(now):
+            return []  # what was granted before this start may be live and is not in our table
+        holds = [held for replica in self.replicas.values() for held in replica.holds_at_stop(now)]
+        return [Persist((CleanStopped(self.state.incarnation, tuple(holds)),))]
+
+    def _stop(self, reason: str) -> list[Effect]:
+        self.stopped = True
+        return [Stop(reason)]
+
+    # ---------------------------------------------------------------- links
+
+    def _on_link_up(self, event: LinkUp, now: Now) -> list[Effect]:
+        """HELLO was accepted: exchange registers, and offer what we have."""
+        if event.seen_n > self.state.incarnation.n:
+            return self._stop(
+                f"{event.peer} has seen start {event.seen_n} of node {self.config.node!r}, and this is start "
+                f"{self.state.incarnation.n}: the data directory is an old copy, and cannot vouch for what was "
+                "promised since. Bring back the newest directory of this node"
+            )
+        strangers = [found for found in event.seen_directories if found != self.state.directory]
+        if strangers:
+            return self._stop(
+                f"{event.peer} knows node {self.config.node!r} by another data directory "
+                f"({strangers[0]:016x}, this one is {self.state.directory:016x}): this one cannot vouch for what "
+                "was promised there. Bring back that directory"
+            )
+        self.state.links[event.peer] = event.incarnation
+        self.state.learn(event.peer, event.incarnation)
+        self.state.clock.merge(event.stamp)
+        self.heard_at[event.peer] = now.mono
+        effects = self._vouch(event.peer)
+        effects += self._send_registers(event.peer)
+        return effects + self._offer(event.peer)
+
+    def _vouch(self, peer: NodeId) -> list[Effect]:
+        """An empty directory is new once every other node has said that it knows no other under this id."""
+        if self.state.vouched:
+            return []
+        self.vouchers[peer] = None
+        if all(node in self.vouchers for node in self.config.nodes if node != self.config.node):
+            return [Persist((Vouched(),), (Done(TOKEN_VOUCHED),))]
+        return []
+
+    def _on_hello(self, key: int, hello: Hello, now: Now) -> list[Effect]:
+        """Answer HELLO; what we have seen of a node is durable before it is welcome."""
+        refusal = self._refuse_hello(hello, now)
+        if refusal is not None:
+            return [Reply(key, refusal)]
+        seen, directories = self.peers.get(hello.node, (Incarnation(0, 0), ()))
+        welcome = Welcome(
+            PROTOCOL_VERSIONS[1],
+            self.config.cluster_id,
+            self.config.node,
+            self.state.incarnation,
+            self.state.directory,
+            now.wall_ms,
+            self.state.clock.value,
+            seen.n,
+            directories,
+            SOFTWARE,
+        )
+        if not hello.node:
+            return [Reply(key, welcome)]
+        self.state.clock.merge(hello.stamp)
+        self.peer_facts.setdefault(hello.node, {})["clock_difference_s"] = (
+            hello.wall_ms - now.wall_ms
+        ) / 1000
+        if seen == hello.incarnation and hello.directory in directories:
+            return [Persist((), (Reply(key, welcome),))]
+        self.peers[hello.node] = (hello.incarnation, tuple(dict.fromkeys((*directories, hello.directory))))
+        self.state.learn(hello.node, hello.incarnation)
+        record = PeerSeen(hello.node, hello.incarnation, hello.directory)
+        return [Persist((record,), (Reply(key, welcome),))]
+
+    def _refuse_hello(self, hello: Hello, now: Now) -> Failed | None:
+        if hello.versions[0] > PROTOCOL_VERSIONS[1] or hello.versions[1] < PROTOCOL_VERSIONS[0]:
+            return Failed(
+                "cluster-mismatch",
+                f"protocol versions {hello.versions[0]} to {hello.versions[1]} are offered, node "
+                f"{self.config.node!r} speaks {PROTOCOL_VERSIONS[0]} to {PROTOCOL_VERSIONS[1]}: upgrade the older side",
+            )
+        if hello.cluster_id != self.config.cluster_id and (hello.node or hello.cluster_id):
+            return Failed(
+                "cluster-mismatch",
+                f"the cluster here is {self.config.cluster_id!r}, the caller's is {hello.cluster_id!r}: "
+                "check cluster_id in its configuration, or the address it was given",
+            )
+        if not hello.node:
+            return None
+        if hello.node not in self.config.nodes or hello.nodes != node_list_digest(self.config.nodes):
+            return Failed(
+                "cluster-mismatch",
+                f"node {hello.node!r} has another node list than node {self.config.node!r}, whose list is "
+                f"{', '.join(self.config.nodes)}: make `nodes` the same everywhere",
+            )
+        if hello.hold_time_max != self.config.hold_time_max:
+            return Failed(
+                "cluster-mismatch",
+                f"node {hello.node!r} has hold_time_max = {hello.hold_time_max} s, node {self.config.node!r} has "
+                f"{self.config.hold_time_max} s: make it the same everywhere",
+            )
+        if hello.node == self.config.node and hello.incarnation != self.state.incarnation:
+            return Failed(
+                "superseded", f"node id {hello.node!r} is this very node's: give each node its own id"
+            )
+        seen, _ = self.peers.get(hello.node, (Incarnation(0, 0), ()))
+        if hello.incarnation.n < seen.n or (hello.incarnation.n == seen.n and hello.incarnation != seen):
+            return Failed(
+                "superseded",
+                f"node {self.config.node!r} has seen start {seen.n} of node {hello.node!r}, and this is start "
+                f"{hello.incarnation.n}: the data directory is an old copy, or runs twice",
+            )
+        live = self.state.links.get(hello.node)
+        if (
+            live is not None
+            and live != hello.incarnation
+            and now.mono - self.heard_at.get(hello.node, -1e18) < 3.0
+        ):
+            return Failed(
+                "not-stored",
+                f"start {live.n} of node {hello.node!r} was heard from within the last 3 s: is it running twice? "
+                "If it was just restarted, this passes by itself",
+            )
+        return None
+
+    def _send_registers(self, peer: NodeId) -> list[Effect]:
+        topics = tuple(self.topics[found] for found in sorted(self.topics))
+        groups = tuple(self.groups[found] for found in sorted(self.groups))
+        return [Send(peer, SyncTopics(topics, groups))] if topics else []
+
+    def _offer(self, peer: NodeId) -> list[Effect]:
+        return [
+            Send(peer, replica.sync_offer()) for replica in self.replicas.values() if peer in replica.members
+        ]
+
+    def park(self, partitions: tuple[PartitionId, ...], group: str, now: Now) -> list[Effect]:
+        """A FETCH is parked: the peers, if they do not know it yet, leave to us what ranks first for us."""
+        fresh = False
+        for partition in partitions:
+            self.parked[(partition, group)] = self.parked.get((partition, group), 0) + 1
+            fresh = fresh or (partition, group) not in self.announced
+        return self._heartbeats(now) if fresh else []
+
+    def unpark(self, partitions: tuple[PartitionId, ...], group: str) -> None:
+        """A FETCH is parked no more. The peers hear it with our next HOLD or heartbeat."""
+        for partition in partitions:
+            self.parked[(partition, group)] -= 1
+            if not self.parked[(partition, group)]:
+                del self.parked[(partition, group)]
+
+    def parks(self, partition: PartitionId, group: str) -> bool:
+        """Whether a FETCH for the group is parked, as the HOLD that asks this will tell the peers."""
+        if (partition, group) in self.parked:
+            return True
+        self.announced.pop((partition, group), None)
+        return False
+
+    def _heartbeats(self, now: Now) -> list[Effect]:
+        self.announced = dict.fromkeys(self.parked)
+        quarantine = max(0.0, self.state.quarantine_until - now.mono)
+        beat = Heartbeat(tuple(self.parked)[: limits.SPANS_PER_REQUEST_MAX], quarantine)
+        return [Send(peer, beat) for peer in self.state.links]
+
+    def _on_heartbeat(self, sender: NodeId, message: Heartbeat, now: Now) -> None:
+        named = dict.fromkeys(message.waiting)
+        for key in [key for key in self.state.parked if key[2] == sender and key[:2] not in named]:
+            del self.state.parked[key]
+        for partition, group in named:
+            self.state.parked[(partition, group, sender)] = now.mono
+        self.peer_facts.setdefault(sender, {})["quarantine_s"] = message.quarantine_s
+
+    # --------------------------------------------------------------- timers
+
+    def _run_timers(self, now: Now) -> list[Effect]:
+        effects: list[Effect] = []
+        timers = self.state.timers
+        while timers and timers[0][0] <= now.mono:
+            _, _, what = heapq.heappop(timers)
+            effects += self._on_timer(what, now)
+        return effects
+
+    def _on_timer(self, what: tuple[object, ...], now: Now) -> list[Effect]:
+        match what:
+            case ("expire", PartitionId() as partition, str(name), Span() as span):
+                return self.replicas[partition].on_expire(name, span, now)
+            case ("refresh", PartitionId() as partition, str(name), Span() as span):
+                replica = self.replicas[partition]
+                replica.refresh(replica.group(name), span, now)
+            case ("round", int(number)):
+                coordinator = self.rounds.get(number)
+                return coordinator.on_timeout(self, number, now) if coordinator is not None else []
+            case ("advance", int(key)):
+                coordinator = self.requests.get(key)
+                if isinstance(coordinator, FetchCoordinator) and not coordinator.done:
+                    return coordinator.advance(self, now)
+            case ("forget", int(key)):
+                self.given.pop(key, None)
+            case ("heartbeat",):
+                self.state.at(now.mono + self.config.heartbeat, "heartbeat")
+                return self._heartbeats(now)
+            case ("sync", str(peer)):
+                pause = self.config.sync_interval * (0.5 + self.rng.random())
+                self.state.at(now.mono + pause, "sync", peer)
+                if peer in self.state.links and self.state.vouched:
+                    return self._send_registers(peer) + self._offer(peer)
+        return []
+
+    # ------------------------------------------------------- messages of peers
+
+    def accepts(self, envelope: Envelope) -> bool:
+        """Whether a peer's message may be looked at: meant for this start, and not from a superseded one."""
+        if envelope.to_incarnation != self.state.incarnation:
+            return False
+        return not self.state.superseded(envelope.sender, envelope.incarnation)
+
+    def _on_received(self, envelope: Envelope, now: Now) -> list[Effect]:
+        if not self.accepts(envelope):
+            return []
+        self.state.learn(envelope.sender, envelope.incarnation)
+        self.state.clock.merge(envelope.stamp)
+        self.heard_at[envelope.sender] = now.mono
+        return self._on_message(envelope.sender, envelope.incarnation, envelope.message, now)
+
+    def _on_message(
+        self, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
+    ) -> list[Effect]:
+        if isinstance(message, QUORUM_REPLIES):
+            return self._on_reply(sender, incarnation, message, now)
+        if isinstance(message, QUORUM_REQUESTS):
+            return self._on_quorum_request(sender, incarnation, message, now)
+        match message:
+            case Release(freed):
+                self._take_freed(freed, now)
+                return [Send(sender, Released(freed))]
+            case Released(freed):
+                self.state.release_confirmed(sender, freed)
+            case Heartbeat():
+                self._on_heartbeat(sender, message, now)
+            case PutTopic(number, topic) if self.state.vouched or not number:
+                return self._on_put_topic(sender, number, topic, now)
+            case PutGroup(number, group) if self.state.vouched or not number:
+                effects = self._merge_group(group)
+                reply = Put(number, "", "", None, self.groups[(group.topic, group.name)])
+                return [*effects, Persist((), (Send(sender, reply),))] if number else effects
+            case PeekRequest():
+                replica = self.replicas.get(message.partition)
+                if replica is None:
+                    reply_peek = PeekReply(message.round, (), None, "unknown-topic")
+                    return [Send(sender, reply_peek)]
+                return [Send(sender, replica.on_peek(message, now))]
+            case SyncTopics(topics, groups):
+                return self._on_sync_topics(topics, groups, now)
+            case SyncOffer():
+                replica = self.replicas.get(message.partition)
+                return replica.on_sync_offer(sender, message, now) if replica is not None else []
+            case SyncState():
+                replica = self.replicas.get(message.partition)
+                return replica.on_sync_state(sender, message, now) if replica is not None else []
+            case SyncPull():
+                replica = self.replicas.get(message.partition)
+                return replica.on_sync_pull(sender, message) if replica is not None else []
+        return []
+
+    def _take_freed(self, freed: tuple[Freed, ...], now: Now) -> None:
+        for item in freed:
+            replica = self.replicas.get(item.partition)
+            if replica is not None:
+                replica.on_release(item, now)
+
+    def _on_reply(
+        self,
+        sender: NodeId,
+        incarnation: Incarnation,
+        message: Stored | HoldReply | Extended | Tombed | Rejected | Merged | Put | PeekReply,
+        now: Now,
+    ) -> list[Effect]:
+        """A reply goes to its round; one whose round is over teaches what it can."""
+        coordinator = self.rounds.get(message.round)
+        if coordinator is not None:
+            return coordinator.on_reply(self, sender, incarnation, message, now)
+        if isinstance(message, HoldReply):
+            replica = self.replicas.get(message.partition)
+            if replica is not None and message.resolved:
+                return replica.repair(message.group, message.resolved, now)
+        return []
+
+    def _on_quorum_request(
+        self,
+        sender: NodeId,
+        incarnation: Incarnation,
+        message: Store | Hold | Extend | Ack | Reject | Merge,
+        now: Now,
+    ) -> list[Effect]:
+        partition = message.batch.header.partition if isinstance(message, Store) else message.partition
+        if not self.state.vouched:
+            return []  # what we answered would not count: this directory may not be all there ever was
+        if isinstance(message, Hold):
+            key = (partition, message.group, sender)
+            self.state.active[key] = now.mono
+            if message.parked:
+                self.state.parked[key] = now.mono
+            else:
+                self.state.parked.pop(key, None)
+            self._take_freed(message.freed, now)
+        replica = self.replicas.get(partition)
+        if replica is None:
+            return self._unknown(sender, message, partition)
+        match message:
+            case Store():
+                effects = replica.on_store(sender, message, now)
+                for effect in effects:
+                    if isinstance(effect, Persist):
+                        for record in effect.records:
+                            if isinstance(record, BatchStored):
+                                self.batch_partitions[record.number] = partition
+                return effects
+            case Hold():
+                reply, effects = replica.on_hold(sender, incarnation, message, now)
+                if message.freed:
+                    effects.append(Send(sender, Released(message.freed)))
+                return [*effects, Send(sender, reply)]
+            case Extend():
+                return [Send(sender, replica.on_extend(message, now))]
+            case Ack():
+                return replica.on_ack(sender, message, now)
+            case Reject():
+                return replica.on_reject(sender, message, now)
+            case Merge():
+                return replica.on_merge(sender, message, now)
+
+    def _unknown(
+        self, sender: NodeId, message: Store | Hold | Extend | Ack | Reject | Merge, partition: PartitionId
+    ) -> list[Effect]:
+        """We have no such replica: we have not heard of the topic, or are not in its replica set."""
+        topic = self.topics.get(partition.topic)
+        known = topic is not None and partition.number < topic.partitions
+        error = "wrong-epoch" if known else "unknown-topic"
+        number = message.round
+        match message:
+            case Store():
+                return [Send(sender, Stored(number, error, f"at {self.config.node}", ()))] if number else []
+            case Hold():
+                return [
+                    Send(sender, HoldReply(number, partition, message.group, True, (), (), (), (), error, ()))
+                ]
+            case Extend():
+                return [Send(sender, Extended(number, (), (), error, ()))]
+            case Ack():
+                return [Send(sender, Tombed(number, (), (), error, ()))]
+            case Reject():
+                return [Send(sender, Rejected(number, (), (), (), error, ()))]
+            case Merge():
+                return [Send(sender, Merged(number, (), (), error, ()))] if number else []
+
+    # ------------------------------------------------------------- registers
+
+    def _take_topic(self, topic: Topic) -> Topic | None:
+        """Merge a register; the merged one if it changed anything, else None."""
+        ours = self.topics.get(topic.id)
+        merged = merge_topics(ours, topic) if ours is not None else topic
+        if merged == ours:
+            return None
+        self.topics[topic.id] = merged
+        self.names[topic.name] = topic.id
+        return merged
+
+    def _take_group(self, group: Group) -> bool:
+        ours = self.groups.get((group.topic, group.name))
+        if ours is not None and ours.generation >= group.generation:
+            return False
+        self.groups[(group.topic, group.name)] = group
+        return True
+
+    def _make_replicas(self) -> None:
+        """A replica for each partition whose replica set names this node."""
+        for topic in self.topics.values():
+            for number, members in enumerate(topic.replicas):
+                partition = PartitionId(topic.id, number)
+                if self.config.node in members:
+                    replica = self.replicas.get(partition)
+                    if replica is None:
+                        self.replicas[partition] = Replica(self.state, topic, partition)
+                    else:
+                        replica.topic = topic
+
+    def _merge_topic(self, topic: Topic, now: Now) -> list[Effect]:
+        merged = self._take_topic(topic)
+        if merged is None:
+            return []
+        self.state.clock.merge(topic.stamp.time)
+        self._make_replicas()
+        return [Persist((TopicPut(merged),))]
+
+    def _merge_group(self, group: Group) -> list[Effect]:
+        if not self._take_group(group):
+            return []
+        return [Persist((GroupPut(self.groups[(group.topic, group.name)]),))]
+
+    def _on_put_topic(self, sender: NodeId, number: int, topic: Topic, now: Now) -> list[Effect]:
+        other = self.names.get(topic.name)
+        if other is not None and other != topic.id and not self.topics[other].deleted:
+            ours = self.topics[other]
+            detail = (
+                f"topic {topic.name!r} exists with rf = {ours.rf}, not {topic.rf}: use it as it is, "
+                "or choose another name"
+            )
+            return [Send(sender, Put(number, "conflict", detail, ours, None))] if number else []
+        effects = self._merge_topic(topic, now)
+        if not number:
+            return effects
+        merged = self.topics[topic.id]
+        reply = Put(number, "", "", merged if merged != topic else None, None)
+        return [*effects, Persist((), (Send(sender, reply),))]
+
+    def _on_sync_topics(self, topics: tuple[Topic, ...], groups: tuple[Group, ...], now: Now) -> list[Effect]:
+        effects: list[Effect] = []
+        for topic in topics:
+            effects += self._on_put_topic("", 0, topic, now)
+        for group in groups:
+            effects += self._merge_group(group)
+        return effects
+
+    def members_of(self, partition: PartitionId) -> tuple[NodeId, ...]:
+        """The replica set of a partition; empty if it is not known here."""
+        topic = self.topics.get(partition.topic)
+        if topic is None or partition.number >= topic.partitions:
+            return ()
+        return topic.replicas[partition.number]
+
+    # ------------------------------------------------------ requests of clients
+
+    def _on_request(self, key: int, request: object, now: Now) -> list[Effect]:
+        if isinstance(request, Hello):
+            return self._on_hello(key, request, now)
+        match request:
+            case Metadata(topics):
+                return self._on_metadata(key, topics)
+            case StatusAsk():
+                return [Reply(key, StatusReply(self.status(now)))]
+        if not self.state.vouched:
+            missing = [
+                node for node in self.config.nodes if node not in self.vouchers and node != self.config.node
+            ]
+            detail = (
+                f"node {self.config.node} is new and waits until every other node has said that it never saw it: "
+                f"still missing {', '.join(missing) or 'nothing but its own disk'}"
+            )
+            return [Reply(key, Failed("not-stored", detail, len(self.config.nodes), len(self.vouchers) + 1))]
+        match request:
+            case OpenSession():
+                self.sessions += 1
+                inc = self.state.incarnation
+                return [Reply(key, SessionOpened(Origin(self.config.node, inc.n, inc.nonce, self.sessions)))]
+            case CreateTopic():
+                return self._on_create_topic(key, request, now)
+            case Publish():
+                return self._coordinate(PublishCoordinator(key, request), now)
+            case Fetch():
+                return self._on_fetch(key, request, now)
+            case AckRequest():
+                return self._coordinate(AckCoordinator(key, request), now)
+            case RejectRequest():
+                return self._on_reject_request(key, request, now)
+            case ExtendRequest():
+                return self._on_extend_request(key, request, now)
+            case LeaveRequest(items):
+                effects: list[Effect] = []
+                for receipt, spans in items:
+                    effects += self.free(Freed(receipt.partition, receipt.group, receipt.owner, spans), now)
+                return [*effects, Reply(key, Left())]
+            case RedriveRequest():
+                return self._on_redrive(key, request, now)
+            case PeekAsk():
+                return self._on_peek_ask(key, request, now)
+        return [Reply(key, Failed("usage", f"{type(request).__name__} is not a request"))]
+
+    def _coordinate(self, coordinator: Coordinator, now: Now) -> list[Effect]:
+        self.requests[coordinator.key] = coordinator
+        return coordinator.start(self, now)
+
+    def _not_found(self, name: str) -> Failed:
+        """`not-found`, with the closest name there is."""
+        names = sorted(name for name, found in self.names.items() if not self.topics[found].deleted)
+        close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+        hint = (
+            f"did you mean {close[0]!r}?"
+            if close
+            else "publishing with auto_create_topics, or `create`, makes it"
+        )
+        return Failed("not-found", f"no topic {name!r} is known to node {self.config.node}: {hint}")
+
+    def topic_named(self, name: str) -> Topic | None:
+        """The topic of that name, if there is one that is not deleted."""
+        found = self.names.get(name)
+        if found is None or self.topics[found].deleted:
+            return None
+        return self.topics[found]
+
+    def _on_metadata(self, key: int, names: tuple[str, ...]) -> list[Effect]:
+        topics: list[Topic] = []
+        for name in names or sorted(self.names):
+            topic = self.topic_named(name)
+            if topic is None and names:
+                return [Reply(key, self._not_found(name))]
+            if topic is not None:
+                topics.append(topic)
+        ids = {topic.id: None for topic in topics}
+        groups = tuple(self.groups[found] for found in sorted(self.groups) if found[0] in ids)
+        addresses = dict(self.config.addresses)
+        nodes = tuple(
+            NodeInfo(node, addresses.get(node, ""), node == self.config.node or node in self.state.links)
+            for node in self.config.nodes
+        )
+        return [
+            Reply(
+                key,
+                MetadataReply(
+                    self.config.cluster_id,
+                    self.config.node,
+                    nodes,
+                    tuple(topics),
+                    groups,
+                    limits.MESSAGE_BYTES_MAX,
+                    limits.BATCH_BYTES_MAX,
+                    self.config.hold_time_max,
+                ),
+            )
+        ]
+
+    def _on_create_topic(self, key: int, request: CreateTopic, now: Now) -> list[Effect]:
+        problem = check_topic_request(request, self.config.nodes)
+        if problem:
+            return [Reply(key, Failed("usage", problem))]
+        known = self.topic_named(request.name)
+        if known is not None and request.implicit:
+            return [Reply(key, TopicCreated(known))]
+        if request.implicit and not self.config.auto_create_topics:
+            return [Reply(key, self._not_found(request.name))]
+        if known is not None and known.rf != request.rf:
+            detail = f"topic {request.name!r} exists with rf = {known.rf}, not {request.rf}"
+            return [Reply(key, Failed("conflict", detail))]
+        stamp = self.state.clock.fresh(now)
+        if stamp is None:
+            return [Reply(key, Failed("not-stored", "the clock's reserve is being written: try again"))]
+        if known is None:
+            # Two nodes that create the topic at once write the same register, but for the stamp of its settings.
+            known = Topic(
+                topic_id(request.name, request.rf), request.name, request.rf, 1, (), 0, "fsync", STAMP_ZERO
+            )
+        topic = make_topic(request, self.config.nodes, known)._replace(stamp=stamp)
+        return self._coordinate(CreateTopicCoordinator(key, topic), now)
+
+    def _on_fetch(self, key: int, request: Fetch, now: Now) -> list[Effect]:
+        problem = check_fetch(request, self.config.hold_time_max)
+        if problem:
+            return [Reply(key, Failed("usage", problem))]
+        partitions: list[PartitionId] = []
+        foreign: list[PartitionId] = []
+        for name in request.topics:
+            topic = self.topic_named(name)
+            if topic is None:
+                return [Reply(key, self._not_found(name))]
+            for number in request.partitions or range(topic.partitions):
+                if number >= topic.partitions:
+                    detail = f"topic {name!r} has {topic.partitions} partitions: there is no {number}"
+                    return [Reply(key, Failed("not-found", detail))]
+                partition = PartitionId(topic.id, number)
+                (partitions if partition in self.replicas else foreign).append(partition)
+        if not partitions:
+            nodes = ", ".join(self.members_of(foreign[0]))
+            detail = f"node {self.config.node} has no replica of {request.topics[0]!r}: ask {nodes}"
+            return [Reply(key, Failed("too-few-replicas", detail, 1, 0))]
+        self.fetches += 1
+        capped = request._replace(
+            max_messages=min(request.max_messages, limits.FETCH_MESSAGES_MAX),
+            max_bytes=min(request.max_bytes, limits.FETCH_BYTES_MAX),
+        )
+        first = self.fetches % len(partitions)
+        return self._coordinate(FetchCoordinator(key, capped, tuple(partitions), first, now), now)
+
+    def _on_reject_request(self, key: int, request: RejectRequest, now: Now) -> list[Effect]:
+        if request.delay < 0:
+            return [Reply(key, Failed("usage", f"delay is {request.delay} s: it cannot be negative"))]
+        if request.letter is not None:
+            letter = request.letter._replace(died_ms=now.wall_ms, node=self.config.node)
+            request = request._replace(letter=letter)
+        return self._coordinate(RejectCoordinator(key, request), now)
+
+    def _on_extend_request(self, key: int, request: ExtendRequest, now: Now) -> list[Effect]:
+        problem = check_hold_time(request.hold_time, self.config.hold_time_max)
+        if problem:
+            return [Reply(key, Failed("usage", problem))]
+        return self._coordinate(ExtendCoordinator(key, request), now)
+
+    def _on_redrive(self, key: int, request: RedriveRequest, now: Now) -> list[Effect]:
+        topic = self.topic_named(request.topic)
+        if topic is None:
+            return [Reply(key, self._not_found(request.topic))]
+        partition = PartitionId(topic.id, request.partition)
+        return self._coordinate(RedriveCoordinator(key, request, partition), now)
+
+    def _on_peek_ask(self, key: int, request: PeekAsk, now: Now) -> list[Effect]:
+        topic = self.topic_named(request.topic)
+        if topic is None:
+            return [Reply(key, self._not_found(request.topic))]
+        if request.partition >= topic.partitions:
+            detail = (
+                f"topic {request.topic!r} has {topic.partitions} partitions: there is no {request.partition}"
+            )
+            return [Reply(key, Failed("not-found", detail))]
+        partition = PartitionId(topic.id, request.partition)
+        peek = PeekRequest(0, partition, request.group, request.which, request.cursor, request.limit)
+        replica = self.replicas.get(partition)
+        if replica is None:
+            return self._coordinate(PeekCoordinator(key, peek), now)
+        page = replica.on_peek(peek, now)
+        slices: list[Slice] = []
+        if request.bodies:
+            room = limits.FETCH_BYTES_MAX
+            for item in page.items:
+                room -= replica.bytes_of(item.span)
+                if room < 0:
+                    break
+                for piece, slot in replica.index.within(item.span):
+                    header = replica.batches[slot.number].header
+                    first, stop = piece.start + slot.shift, piece.stop + slot.shift
+                    slices.append(Slice(topic.name, partition, slot.number, first, stop, header, ()))
+        return [Reply(key, PeekPage(partition, page.items, page.cursor, tuple(slices)))]
+
+    # ------------------------------------------------------- giving holds back
+
+    def free(self, freed: Freed, now: Now) -> list[Effect]:
+        """RELEASE or LEAVE: remove our hold, and tell all other replicas until they confirm."""
+        effects: list[Effect] = []
+        for member in self.members_of(freed.partition):
+            if member == self.config.node:
+                replica = self.replicas.get(freed.partition)
+                if replica is not None:
+                    replica.on_release(freed, now)
+            else:
+                self.state.owe_release(member, freed, now)
+                effects.append(Send(member, Release((freed,))))
+        return effects
+
+    def remember_given(self, key: int, given: list[Freed], until: float) -> None:
+        """What reply ``key`` delivers, in case its write is never begun."""
+        if given:
+            self.given[key] = (until, given)
+            self.state.at(until, "forget", key)
+
+    def _on_unsent(self, key: int, now: Now) -> list[Effect]:
+        """LEAVE: the reply was never begun, so certainly nobody works on what it delivered."""
+        _, given = self.given.pop(key, (0.0, []))
+        return [effect for freed in given for effect in self.free(freed, now)]
+
+    # -------------------------------------------------------- journal and facts
+
+    def snapshot(self, now: Now) -> list[JournalRecord]:
+        """Everything durable but the batches, for the head of a journal segment."""
+        records: list[JournalRecord] = [
+            DirectoryMade(self.config.node, self.config.cluster_id, self.state.directory),
+            Started(self.state.incarnation),
+            Reserved(self.state.clock.reserving),
+        ]
+        if self.state.vouched:
+            records.append(Vouched())
+        for node in sorted(self.peers):
+            incarnation, directories = self.peers[node]
+            records += [PeerSeen(node, incarnation, directory) for directory in directories]
+        records += [TopicPut(self.topics[found]) for found in sorted(self.topics)]
+        records += [GroupPut(self.groups[found]) for found in sorted(self.groups)]
+        for partition in sorted(self.replicas):
+            records += self.replicas[partition].snapshot(now)
+        return records
+
+    def status(self, now: Now) -> dict[str, object]:
+        """What `quorumq status` shows of this node; plain values only (docs/operations.md)."""
+        peers = {
+            node: {
+                "up": node in self.state.links,
+                "incarnation": self.state.known[node].n if node in self.state.known else 0,
+                "heard_s_ago": round(now.mono - self.heard_at[node], 3) if node in self.heard_at else None,
+                **self.peer_facts.get(node, {}),
+            }
+            for node in self.config.nodes
+            if node != self.config.node
+        }
+        partitions = [
+            {
+                "topic": replica.topic.name,
+                "partition": partition.number,
+                "replicas": list(replica.members),
+                "messages": replica.present.messages,
+                "missing": replica.known.messages - replica.present.messages,
+                "batches": len(replica.batches),
+                "groups": {
+                    view.name: {
+                        "available": view.available.messages,
+                        "held": view.holds.holds.messages,
+                        "tombstone_spans": view.records.spans,
+                        "resolved": view.records.messages,
+                        "dead": sum(
+                            span.size for span, record in view.records.items() if record.letter is not None
+                        ),
+                    }
+                    for view in replica.sorted_groups()
+                },
+            }
+            for partition, replica in sorted(self.replicas.items())
+        ]
+        return {
+            "node": self.config.node,
+            "cluster_id": self.config.cluster_id,
+            "incarnation": self.state.incarnation.n,
+            "vouched": self.state.vouched,
+            "quarantine_s": round(max(0.0, self.state.quarantine_until - now.mono), 3),
+            "hold_time_max": self.config.hold_time_max,
+            "disk_full": self.state.disk_full,
+            "requests": len(self.requests),
+            "peers": peers,
+            "partitions": partitions,
+        }
+
+    def check(self, now: Now) -> None:
+        """Assert every invariant that holds between any two steps."""
+        self.state.check()
+        for replica in self.replicas.values():
+            replica.check(now)
+        for number, coordinator in self.rounds.items():
+            assert number in coordinator.rounds, f"round {number} is not its coordinator's"
+        for key, coordinator in self.requests.items():
+            assert not coordinator.done, f"request {key} was answered and is kept"
+
+
+def _reserve_token(reserve: int) -> int:
+    return TOKEN_RESERVE + (reserve >> 16)
+
+
+def node_list_digest(nodes: tuple[NodeId, ...]) -> bytes:
+    """What HELLO carries of the node list: the same whatever the order in which it is written."""
+    return hashlib.blake2b("\0".join(sorted(nodes)).encode(), digest_size=16).digest()
+
+
+def check_hold_time(hold_time: float, most: float) -> str:
+    """Why a hold time cannot be granted, or ""."""
+    if not limits.HOLD_TIME_MIN_S <= hold_time <= most:
+        return (
+            f"hold_time is {hold_time} s: it must be from {limits.HOLD_TIME_MIN_S} s to this cluster's "
+            f"hold_time_max, {most} s"
+        )
+    return ""
+
+
+def check_fetch(request: Fetch, hold_time_max: float) -> str:
+    """What is wrong with a FETCH, or ""."""
+    problem = check_hold_time(request.hold_time, hold_time_max)
+    if problem:
+        return problem
+    if not request.topics:
+        return "no topic is named"
+    if not request.group or len(request.group.encode()) > limits.NAME_BYTES_MAX or "!" in request.group:
+        return f"group is {request.group[:50]!r}: it must have 1 to {limits.NAME_BYTES_MAX} bytes and no '!'"
+    if request.max_messages < 1 or request.max_bytes < 1:
+        return "max_messages and max_bytes must be at least 1"
+    if not 0 <= request.max_wait <= limits.LONG_POLL_MAX_S:
+        return f"max_wait is {request.max_wait} s: it must be from 0 to {limits.LONG_POLL_MAX_S} s"
+    return ""
+
+
+def check_topic_request(request: CreateTopic, nodes: tuple[NodeId, ...]) -> str:
+    """What is wrong with a topic's creation, or ""."""
+    name = request.name
+    allowed = all(letter.isascii() and (letter.isalnum() or letter in "._-") for letter in name)
+    if not name or not allowed or len(name) > limits.NAME_BYTES_MAX or name.endswith(".deadletters"):
+        return (
+            f"topic name is {name[:50]!r}: it must have 1 to {limits.NAME_BYTES_MAX} letters, digits, '.', '_' or "
+            "'-', and not end in '.deadletters'"
+        )
+    if request.rf % 2 == 0 or not 1 <= request.rf <= len(nodes):
+        return (
+            f"rf is {request.rf}: it must be odd (an even one tolerates no more failures than the odd one below it) "
+            f"and at most the number of nodes, {len(nodes)}"
+        )
+    if not 1 <= request.partitions <= limits.PARTITIONS_MAX:
+        return f"partitions is {request.partitions}: it must be from 1 to {limits.PARTITIONS_MAX}"
+    if request.max_deliveries < 1:
+        return f"max_deliveries is {request.max_deliveries}: it must be at least 1"
+    if request.durability not in ("fsync", "os"):
+        return f"durability is {request.durability!r}: it must be 'fsync' or 'os'"
+    return ""
+
+
+__all__ = ["NodeCore", "Receipt", "SendStored", "Stamp", "check_fetch", "node_list_digest"]

@@ -1,0 +1,950 @@
+# quorumq/core/replica.py: one partition on one node: what it answers to STORE, HOLD, RELEASE, EXTEND, ACK,
+# REJECT, MERGE, PEEK and anti-entropy.
+#
+# Methods are named after the steps of docs/protocol.md, section 3. Each takes one message and the time, changes
+# this replica, and returns effects; an answer that promises something durable is inside a Persist. Nothing here
+# knows of quorums: counting is the coordinators' work (core/rounds.py).
+#
+# Invariants are in `check`. The shortest way to see why a rule exists is to switch it off in the explorer
+# (docs/verification.md) and read the counterexample.
+"""A replica of one partition."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import NamedTuple
+
+from sortedcontainers import SortedList
+
+from quorumq.core import limits
+from quorumq.core.effects import Done, Effect, Persist, Send, SendStored
+from quorumq.core.group import Delay, GroupView
+from quorumq.core.holds import Held
+from quorumq.core.messages import (
+    Ack,
+    Acked,
+    Digest,
+    Extend,
+    Extended,
+    Freed,
+    Granted,
+    GroupDigest,
+    GroupState,
+    Hold,
+    HoldReply,
+    Merge,
+    Merged,
+    NotDue,
+    Peeked,
+    PeekReply,
+    PeekRequest,
+    Refused,
+    Reject,
+    Rejected,
+    Resolved,
+    Store,
+    Stored,
+    SyncOffer,
+    SyncPull,
+    SyncState,
+    Tombed,
+    Want,
+)
+from quorumq.core.records import (
+    AttemptsCounted,
+    BatchStored,
+    DelaysSet,
+    HeldAtStop,
+    JournalRecord,
+    RecordsMerged,
+)
+from quorumq.core.spans import SpanMap, SpanSet, merge_spans
+from quorumq.core.state import NodeState
+from quorumq.core.types import (
+    BatchHeader,
+    Group,
+    Incarnation,
+    Kind,
+    NodeId,
+    Now,
+    Origin,
+    Owner,
+    PartitionId,
+    Record,
+    Span,
+    Stamp,
+    Topic,
+)
+
+CHUNK = 64
+"""Messages that are ranked together to one coordinator, so that several can drain one large batch."""
+
+SCAN_MAX = 4096
+"""Batches that one choice looks at before it settles for what it has."""
+
+PULL_BATCHES_MAX = 64
+PULL_BYTES_MAX = 4 * limits.MIB
+
+MASK = (1 << 64) - 1
+
+
+class Slot(NamedTuple):
+    """Where a present message is: record ``seq + shift`` of stored batch ``number``."""
+
+    number: int
+    shift: int
+
+
+class Picked:
+    """What a choice has so far, and how much room is left in it."""
+
+    __slots__ = ("bytes_left", "messages_left", "wants")
+
+    def __init__(self, messages_max: int, bytes_max: int) -> None:
+        self.messages_left = messages_max
+        self.bytes_left = bytes_max
+        self.wants: list[Want] = []
+
+    @property
+    def full(self) -> bool:
+        """Whether there is no room left."""
+        return self.messages_left <= 0 or self.bytes_left <= 0
+
+    def append(self, want: Want) -> None:
+        """Append, joined to the last one where it goes on."""
+        if self.wants:
+            last = self.wants[-1]
+            if (last.n, last.span.origin, last.span.stop) == (want.n, want.span.origin, want.span.start):
+                self.wants[-1] = Want(Span(want.span.origin, last.span.start, want.span.stop), want.n)
+                return
+        self.wants.append(want)
+
+
+class StoredBatch:
+    """A batch that is on this replica's disk (or about to be)."""
+
+    __slots__ = ("durable", "header", "number", "salt")
+
+    def __init__(self, number: int, header: BatchHeader, durable: bool) -> None:
+        self.number = number
+        self.header = header
+        self.durable = durable
+        self.salt = salt_of(repr(header.sections[0].origin))
+
+    def key(self) -> tuple[int, int]:
+        """Oldest first, by publish time; best effort, as producers' clocks differ."""
+        return (self.header.published_ms, self.number)
+
+
+def salt_of(text: str) -> int:
+    """64 bits that depend on ``text`` alone (never on Python's hash seed)."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+def mix(value: int) -> int:
+    """Spread 64 bits (the finaliser of splitmix64): ranks must not follow patterns in the numbers."""
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & MASK
+    return value ^ (value >> 31)
+
+
+class Replica:
+    """One partition of one topic on this node.
+
+    Args:
+        node: the state that all replicas of the node share.
+        topic: the topic's register: replica set, epoch and settings come from it.
+        partition: which partition.
+    """
+
+    __slots__ = (
+        "absent_since",
+        "batches",
+        "groups",
+        "index",
+        "known",
+        "members",
+        "node",
+        "order",
+        "partition",
+        "present",
+        "pulling_until",
+        "salts",
+        "topic",
+    )
+
+    def __init__(self, node: NodeState, topic: Topic, partition: PartitionId) -> None:
+        self.node = node
+        self.topic = topic
+        self.partition = partition
+        self.members: tuple[NodeId, ...] = topic.replicas[partition.number]
+        self.salts = {member: salt_of(member) for member in self.members}
+        self.index: SpanMap[Slot] = SpanMap()
+        self.present = SpanSet()  # what the index covers, in runs
+        self.known = SpanSet()  # present here, or said by a peer to exist
+        self.absent_since: SpanMap[float] = SpanMap()
+        self.pulling_until = 0.0  # a pull is under way until then
+        self.batches: dict[int, StoredBatch] = {}
+        self.order: SortedList = SortedList()  # keys of the batches, oldest first
+        self.groups: dict[str, GroupView] = {}
+
+    # ------------------------------------------------------------------ helpers
+
+    def group(self, name: str) -> GroupView:
+        """The view of group ``name``; made when first named, from earliest.
+
+        What it then finds here has been available ever since, hence the time 0.
+        """
+        view = self.groups.get(name)
+        if view is None:
+            view = self.groups[name] = GroupView(name, self.node.clock.floor)
+            for span, _ in self.index.items():
+                self.refresh(view, span, Now(0.0, 0))
+        return view
+
+    def vector(self) -> tuple[Incarnation, ...]:
+        """What this node knows of the replica set's incarnations; goes with every reply."""
+        return self.node.vector(self.members)
+
+    def wrong_epoch(self, epoch: int) -> str:
+        """The error for a request that was made for another replica set, or ""."""
+        return "" if epoch == self.topic.epoch else "wrong-epoch"
+
+    # -------------------------------------------------------------------- STORE
+
+    def on_store(self, sender: NodeId, message: Store, now: Now) -> list[Effect]:
+        """STORE: keep what of the batch is not here yet. STORED, once durable, for anything that is.
+
+        A batch that is present already is answered behind whatever may not be durable yet, so a retry that
+        overtakes its own fsync is not promised early.
+        """
+        header = message.batch.header
+        error = self.wrong_epoch(message.epoch)
+        detail = f"the replica set of {self.partition} has epoch {self.topic.epoch}, not {message.epoch}"
+        new: list[tuple[Span, Slot]] = []
+        if not error:
+            detail = ""
+            at = 0
+            for section in header.sections:
+                shift = at - section.start
+                for part, slot in self.index.split(section):
+                    if slot is None:
+                        new.append((part, Slot(0, shift)))
+                    elif not self.same_records(header, shift, part, slot):
+                        error, detail = "conflict", f"other bytes are stored under {part}"
+                at += section.size
+        if not error and new and self.node.disk_full:
+            error, detail = "storage-full", f"node {self.node.me} has only its reserve of disk space left"
+        if error:
+            return [self._stored(sender, message, error, detail)] if message.round else []
+        if not new:
+            answer = self._stored(sender, message, "", "")
+            return [Persist((), (answer,))] if message.round else []
+        number = self.node.next_batch
+        self.node.next_batch += 1
+        batch = StoredBatch(number, header, durable=False)
+        self.batches[number] = batch
+        self.order.add(batch.key())
+        for part, slot in new:
+            self.index.set(part, Slot(number, slot.shift))
+            self.present.add(part)
+            self.known.add(part)
+            self.absent_since.remove(part)
+        record = BatchStored(number, message.batch, now.wall_ms)
+        then: tuple[Send | Done, ...] = (Done(number),)
+        if message.round:
+            then = (self._stored(sender, message, "", ""), Done(number))
+        return [Persist((record,), then)]
+
+    def _stored(self, sender: NodeId, message: Store, error: str, detail: str) -> Send:
+        return Send(sender, Stored(message.round, error, detail, self.vector()))
+
+    def same_records(self, header: BatchHeader, shift: int, part: Span, slot: Slot) -> bool:
+        """Whether the batch's records for ``part`` are the ones stored, by their CRCs."""
+        ours = self.batches[slot.number].header
+        theirs = header.crcs[4 * (part.start + shift) : 4 * (part.stop + shift)]
+        return ours.crcs[4 * (part.start + slot.shift) : 4 * (part.stop + slot.shift)] == theirs
+
+    def on_durable(self, number: int, now: Now) -> None:
+        """Batch ``number`` is on disk: its messages are available from now on."""
+        batch = self.batches[number]
+        batch.durable = True
+        for section in batch.header.sections:
+            for view in self.groups.values():
+                self.refresh(view, section, now)
+
+    def load_batch(self, record: BatchStored) -> None:
+        """Take a batch from the journal at start; `refresh_all` follows."""
+        header = record.batch.header
+        batch = StoredBatch(record.number, header, durable=True)
+        at = 0
+        for section in header.sections:
+            for part in self.index.gaps(section):
+                if record.number not in self.batches:
+                    self.batches[record.number] = batch
+                    self.order.add(batch.key())
+                self.index.set(part, Slot(record.number, at - section.start))
+                self.present.add(part)
+                self.known.add(part)
+            at += section.size
+
+    # ------------------------------------------------------------- availability
+
+    def refresh(self, view: GroupView, span: Span, now: Now) -> None:
+        """Work out again which of ``span`` is available to the group; called wherever that may have changed."""
+        for piece, slot in self.index.within(span):
+            batch = self.batches[slot.number]
+            if not batch.durable:
+                continue
+            before = sum(part.size for part in view.available.remove(piece))
+            after = 0
+            for part in view.free_parts(piece, now.mono):
+                view.available.add(part)
+                after += part.size
+            if after > before:
+                self.node.stirred = True
+            for time in view.wakeups(piece, now.mono):
+                self.node.at(time, "refresh", self.partition, view.name, piece)
+            key = batch.key()
+            if any(view.available.within(section) for section in batch.header.sections):
+                if key not in view.ready:
+                    view.ready[key] = now.mono
+            else:
+                view.ready.pop(key, None)
+
+    def refresh_all(self, now: Now) -> None:
+        """After the journal was read."""
+        for view in self.groups.values():
+            for span, _ in self.index.items():
+                self.refresh(view, span, now)
+
+    def choose(
+        self, view: GroupView, now: Now, messages_max: int, bytes_max: int, parked_since: float
+    ) -> tuple[list[Want], float | None]:
+        """FETCH, step 1: the oldest available messages within the limits, and when to look again.
+
+        With several coordinators fetching, what ranks first for this one comes first; the rest only where it
+        has been available for ``steal_after`` seconds, which is the time returned where it was passed over.
+        At least one message is chosen where one may be, however large.
+
+        Args:
+            view: the group.
+            now: the clocks.
+            messages_max: messages to choose at most.
+            bytes_max: their bytes at most, but for a first one that is larger.
+            parked_since: when the FETCH found nothing and was parked (monotonic); infinity if it has not been.
+        """
+        picked = Picked(messages_max, bytes_max)
+        look_again: float | None = None
+        parked, active = self.node.fetchers(self.partition, view.name, self.members, now)
+        mature = now.mono - self.node.config.steal_after
+        for mine in (True, False) if len(active) > 1 else (True,):
+            scanned = 0
+            for (_, number), since in view.ready.items():
+                scanned += 1
+                if picked.full or scanned > SCAN_MAX:
+                    break
+                fetchers = parked if since >= parked_since else active
+                if not mine and since > mature:
+                    again = since + self.node.config.steal_after
+                    look_again = again if look_again is None else min(look_again, again)
+                    continue
+                batch = self.batches[number]
+                for section in batch.header.sections:
+                    for span in view.available.within(section):
+                        parts = [span] if len(fetchers) == 1 else self._ranked(batch, span, fetchers, mine)
+                        if mine or len(fetchers) > 1:
+                            self._pick(view, batch, parts, picked)
+            if picked.wants:
+                break
+        return picked.wants, look_again
+
+    def _pick(self, view: GroupView, batch: StoredBatch, parts: list[Span], picked: Picked) -> None:
+        """Take as much of ``parts`` as the limits let in; only what is in this very batch."""
+        for part in parts:
+            for piece, slot in self.index.within(part):
+                if picked.full:
+                    return
+                if slot.number != batch.number:
+                    continue
+                cut, size = self._cut(batch, slot, piece, picked)
+                if cut is None:
+                    picked.bytes_left = 0
+                    return
+                picked.messages_left -= cut.size
+                picked.bytes_left -= size
+                for span, record in view.record_pieces(cut):
+                    picked.append(Want(span, record.n))
+
+    def _ranked(self, batch: StoredBatch, span: Span, fetchers: list[NodeId], mine: bool) -> list[Span]:
+        """The parts of ``span`` whose chunk ranks first for this node among ``fetchers`` (or does not)."""
+        parts: list[Span] = []
+        me = self.node.me
+        start = span.start
+        while start < span.stop:
+            chunk = start // CHUNK
+            stop = min(span.stop, (chunk + 1) * CHUNK)
+            key = batch.salt ^ (chunk * 0x9E3779B97F4A7C15 & MASK)
+            first = max(fetchers, key=lambda node: mix(self.salts[node] ^ key))
+            if (first == me) == mine:
+                if parts and parts[-1].stop == start:
+                    parts[-1] = Span(span.origin, parts[-1].start, stop)
+                else:
+                    parts.append(Span(span.origin, start, stop))
+            start = stop
+        return parts
+
+    def _cut(self, batch: StoredBatch, slot: Slot, span: Span, picked: Picked) -> tuple[Span | None, int]:
+        """The longest head of ``span`` within the limits, and its bytes; None where what is picked is enough."""
+        header = batch.header
+        first = span.start + slot.shift
+        begin = header.end_of(first - 1)
+        low, high = 0, min(span.size, picked.messages_left)
+        if header.end_of(first + high - 1) - begin <= picked.bytes_left:
+            low = high
+        while low < high:
+            middle = (low + high + 1) // 2
+            if header.end_of(first + middle - 1) - begin <= picked.bytes_left:
+                low = middle
+            else:
+                high = middle - 1
+        if low == 0:
+            if picked.wants:
+                return None, 0
+            low = 1
+        return Span(span.origin, span.start, span.start + low), header.end_of(first + low - 1) - begin
+
+    def bytes_of(self, span: Span) -> int:
+        """How many bytes the present messages of ``span`` have."""
+        total = 0
+        for piece, slot in self.index.within(span):
+            header = self.batches[slot.number].header
+            total += header.end_of(piece.stop + slot.shift - 1) - header.end_of(piece.start + slot.shift - 1)
+        return total
+
+    # --------------------------------------------------------------------- HOLD
+
+    def on_hold(
+        self, sender: NodeId, incarnation: Incarnation, message: Hold, now: Now
+    ) -> tuple[HoldReply, list[Effect]]:
+        """ON HOLD: vote on each message. The reply goes out at once: holds are in no journal."""
+        error = self.wrong_epoch(message.epoch)
+        if error or self.abstains(message.ballot, now):
+            return HoldReply(
+                message.round, self.partition, message.group, True, (), (), (), (), error, self.vector()
+            ), []
+        view = self.group(message.group)
+        effects: list[Effect] = []
+        owner = Owner(sender, incarnation, message.ballot)
+        granted: list[Granted] = []
+        resolved: list[Resolved] = []
+        not_due: list[NotDue] = []
+        refused: list[Refused] = []
+        for span, n in message.wants:
+            opened = Record(message.generation, n, Kind.OPEN)
+            before = len(granted)
+            for part, record, changed in view.merge(span, opened):
+                if changed:  # a redrive that we had not heard of
+                    effects.append(self._journal(view, [Resolved(part, record)]))
+                if record != opened:
+                    resolved.append(Resolved(part, record))
+                    continue
+                for piece, delay in view.not_due(part, n, now.mono):
+                    if delay is not None:
+                        not_due.append(NotDue(piece, delay.n, delay.ballot, delay.due - now.mono))
+                        continue
+                    yes, no = view.holds.vote(piece, n, owner, now.mono, message.hold_time)
+                    refused += no
+                    for held in yes:
+                        for counted, count in view.attempts_at(held, n):
+                            exhausted = count >= self.topic.max_deliveries
+                            granted.append(Granted(counted, count, exhausted, False))
+            if len(granted) > before:
+                self.node.at(now.mono + message.hold_time, "expire", self.partition, view.name, span)
+                self.refresh(view, span, now)
+        reply = HoldReply(
+            message.round,
+            self.partition,
+            message.group,
+            False,
+            tuple(granted),
+            tuple(resolved),
+            tuple(not_due),
+            tuple(refused),
+            "",
+            self.vector(),
+        )
+        return reply, effects
+
+    def abstains(self, ballot: Stamp, now: Now) -> bool:
+        """Whether this replica has no vote: in quarantine, unable to vouch, or asked for a ballot above its
+        durable reserve (after a crash it would not know that it had granted it)."""
+        return not self.node.may_vote(now) or not self.node.clock.merge(ballot.time)
+
+    def on_expire(self, name: str, span: Span, now: Now) -> list[Effect]:
+        """A hold's time may have run out: remove it, count the attempt, and make the message available."""
+        view = self.groups.get(name)
+        if view is None:
+            return []
+        counted: list[tuple[Span, int, int]] = []
+        for part, held in view.holds.expired(span, now.mono):
+            counted += view.count_attempt(part, held.n)
+            self.refresh(view, part, now)
+        for part, held in view.holds.holds.within(span):  # extended since the timer was set
+            self.node.at(held.deadline, "expire", self.partition, name, part)
+        if not counted:
+            return []
+        return [Persist((AttemptsCounted(self.partition, name, tuple(counted)),))]
+
+    # ---------------------------------------------------------- RELEASE, LEAVE
+
+    def on_release(self, freed: Freed, now: Now) -> None:
+        """RELEASE or LEAVE: remove holds where the owner matches exactly. Counts no attempt."""
+        view = self.groups.get(freed.group)
+        if view is None:
+            return
+        for span in freed.spans:
+            view.holds.release(span, freed.owner)
+            view.hints.remove(span)
+            self.refresh(view, span, now)
+
+    # ------------------------------------------------------------------- EXTEND
+
+    def on_extend(self, message: Extend, now: Now) -> Extended:
+        """EXTEND: only where exactly this owner holds now."""
+        error = self.wrong_epoch(message.epoch)
+        view = self.groups.get(message.group)
+        granted: list[Span] = []
+        refused: list[Span] = []
+        if error or not self.node.may_vote(now):
+            return Extended(message.round, (), (), error, self.vector())
+        for span in message.spans:
+            if view is None:
+                refused.append(span)
+                continue
+            yes, no = view.holds.extend(span, message.owner, now.mono + message.hold_time)
+            granted += yes
+            refused += no
+            if yes:
+                self.node.at(now.mono + message.hold_time, "expire", self.partition, view.name, span)
+                self.refresh(view, span, now)
+        return Extended(message.round, tuple(granted), tuple(refused), "", self.vector())
+
+    # ---------------------------------------------------------------------- ACK
+
+    def on_ack(self, sender: NodeId, message: Ack, now: Now) -> list[Effect]:
+        """ACK: ACKED, durable, for messages known or not; TOMBED says where this replica is exclusive."""
+        error = self.wrong_epoch(message.epoch)
+        view = self.group(message.group)
+        if not error and message.generation < view.generation:
+            error = "stale-generation"
+        if error:
+            return [Send(sender, Tombed(message.round, (), (), error, self.vector()))]
+        exclusive: list[Acked] = []
+        higher: list[Acked] = []
+        merged: list[Resolved] = []
+        for span, owner in message.entries:
+            yes, no = view.holds.exclusivity(span, owner)
+            if not self.node.in_quarantine(now):
+                exclusive += [Acked(part, owner) for part in yes]
+            higher += [Acked(part, owner) for part in no]
+            for part, record, changed in view.merge(span, Record(message.generation, 0, Kind.ACKED)):
+                if changed:
+                    merged.append(Resolved(part, record))
+            view.hints.remove(span)
+            self.refresh(view, span, now)
+        records = (self._record(view, merged),) if merged else ()
+        reply = Tombed(message.round, tuple(exclusive), tuple(higher), "", self.vector())
+        return [Persist(records, (Send(sender, reply),))]
+
+    # ------------------------------------------------------------------- REJECT
+
+    def on_reject(self, sender: NodeId, message: Reject, now: Now) -> list[Effect]:
+        """REJECT: a compare-and-set on the hold; requeue with a delay, or DEAD, in one step with the release."""
+        error = self.wrong_epoch(message.epoch)
+        view = self.group(message.group)
+        if not error and message.generation < view.generation:
+            error = "stale-generation"
+        if error:
+            return [Send(sender, Rejected(message.round, (), (), (), error, self.vector()))]
+        applied: list[Span] = []
+        refused: list[Span] = []
+        resolved: list[Resolved] = []
+        merged: list[Resolved] = []
+        delays: list[NotDue] = []
+        counted: list[tuple[Span, int, int]] = []
+        for span in message.spans:
+            for part, held in view.holds.holds.split(span):
+                if held is None or not view.holds.is_owner(held, message.owner):
+                    done, other = self._already_rejected(view, part, message)
+                    applied += done
+                    refused += other
+                    continue
+                view.holds.release(part, message.owner)
+                if message.letter is not None:
+                    dead = Record(message.generation, message.n, Kind.DEAD, message.letter)
+                    for piece, record, changed in view.merge(part, dead):
+                        if changed:
+                            merged.append(Resolved(piece, record))
+                        if record[:3] == dead[:3]:
+                            applied.append(piece)
+                        else:
+                            resolved.append(Resolved(piece, record))
+                else:
+                    delay = Delay(message.n, message.owner.ballot, now.mono + message.delay)
+                    for piece in view.merge_delay(part, delay):
+                        delays.append(NotDue(piece, delay.n, delay.ballot, message.delay))
+                    counted += view.count_attempt(part, message.n)
+                    applied.append(part)
+            view.hints.remove(span)
+            self.refresh(view, span, now)
+        records: list[JournalRecord] = []
+        if merged:
+            records.append(self._record(view, merged))
+        if delays:
+            records.append(DelaysSet(self.partition, view.name, now.wall_ms, tuple(delays)))
+        if counted:
+            records.append(AttemptsCounted(self.partition, view.name, tuple(counted)))
+        reply = Rejected(message.round, tuple(applied), tuple(refused), tuple(resolved), "", self.vector())
+        return [Persist(tuple(records), (Send(sender, reply),))]
+
+    def _already_rejected(
+        self, view: GroupView, span: Span, message: Reject
+    ) -> tuple[list[Span], list[Span]]:
+        """No such hold: a retry that finds its own ballot in the record counts as applied."""
+        ballot = message.owner.ballot
+        if message.letter is not None:
+            marks = [
+                (part, record.n == message.n and record.letter is not None and record.letter.ballot == ballot)
+                for part, record in view.record_pieces(span)
+            ]
+        else:
+            marks = [
+                (part, delay is not None and (delay.n, delay.ballot) == (message.n, ballot))
+                for part, delay in view.delays.split(span)
+            ]
+        return [part for part, ours in marks if ours], [part for part, ours in marks if not ours]
+
+    # ---------------------------------------------------- MERGE (REDRIVE, repair)
+
+    def on_merge(self, sender: NodeId, message: Merge, now: Now) -> list[Effect]:
+        """Merge records; say, once durable, where ours is now exactly what was asked and where it is higher."""
+        error = self.wrong_epoch(message.epoch)
+        if error:
+            return [Send(sender, Merged(message.round, (), (), error, self.vector()))]
+        view = self.group(message.group)
+        exact: list[Span] = []
+        higher: list[Resolved] = []
+        changes: list[Resolved] = []
+        for span, asked in message.entries:
+            for part, record, changed in view.merge(span, asked):
+                if changed:
+                    changes.append(Resolved(part, record))
+                if record[:3] == asked[:3]:
+                    exact.append(part)
+                else:
+                    higher.append(Resolved(part, record))
+            self.refresh(view, span, now)
+        reply = Merged(message.round, tuple(exact), tuple(higher), "", self.vector())
+        records = (self._record(view, changes),) if changes else ()
+        return [Persist(records, (Send(sender, reply),) if message.round else ())]
+
+    def repair(self, name: str, resolved: tuple[Resolved, ...], now: Now) -> list[Effect]:
+        """Read repair: merge records that a peer answered a HOLD with. Nobody waits for the disk."""
+        view = self.group(name)
+        changes: list[Resolved] = []
+        for span, record in resolved:
+            changes += [
+                Resolved(part, merged) for part, merged, changed in view.merge(span, record) if changed
+            ]
+            self.refresh(view, span, now)
+        return [self._journal(view, changes)] if changes else []
+
+    def adopt_delays(self, name: str, delays: tuple[NotDue, ...], now: Now) -> list[Effect]:
+        """NOT_DUE, adopted by the asker: the higher (n, ballot) wins, at equality ours stays."""
+        view = self.group(name)
+        taken: list[NotDue] = []
+        for span, n, ballot, remaining in delays:
+            for part in view.merge_delay(span, Delay(n, ballot, now.mono + remaining)):
+                taken.append(NotDue(part, n, ballot, remaining))
+            self.refresh(view, span, now)
+        if not taken:
+            return []
+        return [Persist((DelaysSet(self.partition, name, now.wall_ms, tuple(taken)),))]
+
+    def hint(self, name: str, span: Span, until: float, now: Now) -> None:
+        """A NOK said that another owner holds ``span``: leave it out of our choices until then."""
+        view = self.group(name)
+        view.hints.set(span, until)
+        self.refresh(view, span, now)
+
+    def _record(self, view: GroupView, entries: list[Resolved]) -> RecordsMerged:
+        return RecordsMerged(self.partition, view.name, tuple(entries))
+
+    def _journal(self, view: GroupView, entries: list[Resolved]) -> Persist:
+        return Persist((self._record(view, entries),))
+
+    # --------------------------------------------------------------------- PEEK
+
+    def on_peek(self, message: PeekRequest, now: Now) -> PeekReply:
+        """PEEK: a page of what this replica sees, oldest first, holding nothing and counting nothing."""
+        view = self.groups.get(message.group) or GroupView(message.group, self.node.clock.floor)
+        items: list[Peeked] = []
+        last = message.cursor
+        limit = min(message.limit, limits.SPANS_PER_REQUEST_MAX)
+        for key in self.order.irange(message.cursor, inclusive=(False, False)):
+            if len(items) >= limit:
+                return PeekReply(message.round, tuple(items), last, "")
+            for section in self.batches[key[1]].header.sections:
+                for part, slot in self.index.within(section):
+                    if slot.number == key[1]:
+                        items += [
+                            item
+                            for item in self._peek_span(view, part, now)
+                            if message.which in ("all", item.state)
+                        ]
+            last = key
+        return PeekReply(message.round, tuple(items), None, "")
+
+    def _peek_span(self, view: GroupView, span: Span, now: Now) -> list[Peeked]:
+        items: list[Peeked] = []
+        for part, record in view.record_pieces(span):
+            for piece, held in view.holds.holds.split(part):
+                for bit, delay in view.not_due(piece, record.n, now.mono):
+                    for atom, count in view.attempts_at(bit, record.n):
+                        state, remaining = record.kind.name.lower(), 0.0
+                        if record.kind == Kind.OPEN:
+                            state = "ready"
+                            if delay is not None:
+                                state, remaining = "delayed", delay.due - now.mono
+                            if held is not None and held.deadline > now.mono:
+                                state, remaining = "held", held.deadline - now.mono
+                        owner = held.owner if state == "held" and held is not None else None
+                        items.append(Peeked(atom, state, record, count, remaining, owner))
+        return items
+
+    # ------------------------------------------------------------- anti-entropy
+
+    def sync_offer(self) -> SyncOffer:
+        """Anti-entropy, step 1: what we have, in digest."""
+        present = self.present
+        origins = tuple(
+            Digest(origin, sum(span.size for span in present.spans_of(origin)), present.digest(origin))
+            for origin in present.origins()
+        )
+        groups = tuple(self._group_digest(view) for view in self.sorted_groups())
+        return SyncOffer(self.partition, self.topic.epoch, origins, groups)
+
+    def sorted_groups(self) -> list[GroupView]:
+        """The groups by name, so that two nodes list them alike."""
+        return [self.groups[name] for name in sorted(self.groups)]
+
+    def _group_digest(self, view: GroupView) -> GroupDigest:
+        origins = sorted({*view.records.origins(), *view.attempts.origins(), *view.delays.origins()})
+        return GroupDigest(
+            view.name, view.generation, tuple(self._view_digest(view, origin) for origin in origins)
+        )
+
+    def _view_digest(self, view: GroupView, origin: Origin) -> Digest:
+        records = view.records.digest(origin, encode_record)
+        attempts = view.attempts.digest(origin, lambda item: repr(tuple(item)).encode())
+        delays = view.delays.digest(origin, lambda item: repr((item.n, tuple(item.ballot))).encode())
+        messages = sum(span.size for span, _ in view.records.spans_of(origin))
+        return Digest(origin, messages, records ^ mix(attempts) ^ mix(mix(delays)))
+
+    def on_sync_offer(self, sender: NodeId, message: SyncOffer, now: Now) -> list[Effect]:
+        """Anti-entropy, step 2: send what we have of everything that differs from the offer."""
+        if self.wrong_epoch(message.epoch):
+            return []
+        ours = self.sync_offer()
+        theirs = {digest.origin: digest for digest in message.origins}
+        spans: list[Span] = []
+        for digest in ours.origins:
+            if theirs.get(digest.origin) != digest:
+                spans += self.present.spans_of(digest.origin)
+        offered = {group.group: group for group in message.groups}
+        states: list[GroupState] = []
+        for group in ours.groups:
+            other = offered.get(group.group)
+            heard = {digest.origin: digest for digest in other.origins} if other is not None else {}
+            differing = [digest.origin for digest in group.origins if heard.get(digest.origin) != digest]
+            if other is None or differing:
+                states += self._group_states(self.groups[group.group], differing, now)
+        messages: list[SyncState] = []
+        limit = limits.SPANS_PER_REQUEST_MAX // 2
+        for state in states:
+            messages.append(SyncState(self.partition, self.topic.epoch, (), (state,)))
+        for at in range(0, len(spans), limit):
+            messages.append(SyncState(self.partition, self.topic.epoch, tuple(spans[at : at + limit]), ()))
+        return [Send(sender, state) for state in messages]
+
+    def _group_states(self, view: GroupView, origins: list[Origin], now: Now) -> list[GroupState]:
+        """Everything of ``view`` for ``origins``, in pieces that fit a frame."""
+        records = [Resolved(*item) for origin in origins for item in view.records.spans_of(origin)]
+        attempts = [
+            (span, item.n, item.ended) for origin in origins for span, item in view.attempts.spans_of(origin)
+        ]
+        delays = [
+            delay
+            for origin in origins
+            for span, _ in view.delays.spans_of(origin)
+            for delay in view.delays_to_send(span, now.mono)
+        ]
+        register = Group(self.partition.topic, view.name, view.generation, view.from_ms)
+        limit = 256 if any(item.record.letter is not None for item in records) else 2048
+        pieces = max(1, *(-(-len(items) // limit) for items in (records, attempts, delays)))
+        return [
+            GroupState(
+                register,
+                tuple(records[at * limit : (at + 1) * limit]),
+                tuple(attempts[at * limit : (at + 1) * limit]),
+                tuple(delays[at * limit : (at + 1) * limit]),
+            )
+            for at in range(pieces)
+        ]
+
+    def on_sync_state(self, sender: NodeId, message: SyncState, now: Now) -> list[Effect]:
+        """Anti-entropy, step 3: merge the records, then pull what has been missing here for a while."""
+        if self.wrong_epoch(message.epoch):
+            return []
+        effects: list[Effect] = []
+        for state in message.groups:
+            effects += self._merge_group_state(state, now)
+        missing: list[Span] = []
+        for span in message.spans:
+            self.known.add(span)
+            for gap in self.index.gaps(span):
+                for part, since in self.absent_since.split(gap):
+                    if since is None:
+                        since = now.mono
+                        self.absent_since.set(part, since)
+                    if since + self.node.config.sync_grace <= now.mono:
+                        missing.append(part)
+        if message.rest or self.pulling_until <= now.mono:
+            self.pulling_until = now.mono + self.node.config.request_timeout if missing else 0.0
+            if missing:
+                few = tuple(missing[: limits.SPANS_PER_REQUEST_MAX])
+                effects.append(Send(sender, SyncPull(self.partition, few)))
+        return effects
+
+    def _merge_group_state(self, state: GroupState, now: Now) -> list[Effect]:
+        view = self.group(state.group.name)
+        effects = self.repair(view.name, state.records, now)
+        effects += self.adopt_delays(view.name, state.delays, now)
+        counted = [item for item in state.attempts if view.merge_attempts(*item)]
+        if counted:
+            effects.append(Persist((AttemptsCounted(self.partition, view.name, tuple(counted)),)))
+        return effects
+
+    def on_sync_pull(self, sender: NodeId, message: SyncPull) -> list[Effect]:
+        """A peer lacks these: send it the batches, as many as one go may have, and then which are left.
+
+        What is left starts the next pull, so a replica that was away for long catches up at full speed, and
+        only one pull of a partition is under way at a time.
+        """
+        effects: list[Effect] = []
+        numbers: dict[int, None] = {}
+        rest: list[Span] = []
+        size = 0
+        for span in message.spans:
+            for part, slot in self.index.within(span):
+                batch = self.batches[slot.number]
+                if slot.number in numbers or not batch.durable:
+                    continue
+                if len(numbers) >= PULL_BATCHES_MAX or (numbers and size >= PULL_BYTES_MAX):
+                    rest.append(part)
+                    continue
+                numbers[slot.number] = None
+                size += batch.header.end_of(batch.header.size - 1)
+                effects.append(SendStored(sender, self.topic.epoch, slot.number))
+        left = SyncState(self.partition, self.topic.epoch, merge_spans(rest), (), True)
+        return [*effects, Send(sender, left)]
+
+    # -------------------------------------------------------- journal and start
+
+    def snapshot(self, now: Now) -> list[JournalRecord]:
+        """The small state of every group, for the head of a journal segment. Holds are never in it."""
+        records: list[JournalRecord] = []
+        for view in self.sorted_groups():
+            for state in self._group_states(
+                view, sorted({*view.records.origins(), *view.attempts.origins(), *view.delays.origins()}), now
+            ):
+                if state.records:
+                    records.append(RecordsMerged(self.partition, view.name, state.records))
+                if state.attempts:
+                    records.append(AttemptsCounted(self.partition, view.name, state.attempts))
+                if state.delays:
+                    records.append(DelaysSet(self.partition, view.name, now.wall_ms, state.delays))
+        return records
+
+    def replay(self, record: RecordsMerged | AttemptsCounted | DelaysSet, now: Now) -> None:
+        """Merge a record of the journal at start."""
+        view = self.group(record.group)
+        if isinstance(record, RecordsMerged):
+            for span, value in record.entries:
+                view.merge(span, value)
+        elif isinstance(record, AttemptsCounted):
+            for span, n, count in record.entries:
+                view.merge_attempts(span, n, count)
+        else:
+            gone = (now.wall_ms - record.at_ms) / 1000
+            for span, n, ballot, remaining in record.entries:
+                left = min(remaining, max(0.0, remaining - gone))
+                view.merge_delay(span, Delay(n, ballot, now.mono + left))
+
+    def holds_at_stop(self, now: Now) -> list[HeldAtStop]:
+        """What CLEAN_STOP keeps: every hold with its remaining time and the highest ballot granted."""
+        kept: list[HeldAtStop] = []
+        for view in self.sorted_groups():
+            for span, held in view.holds.holds.items():
+                for part, ballot in view.holds.ballots.within(span):
+                    kept.append(
+                        HeldAtStop(
+                            self.partition,
+                            view.name,
+                            part,
+                            held.owner,
+                            held.n,
+                            max(0.0, held.deadline - now.mono),
+                            ballot,
+                        )
+                    )
+        return kept
+
+    def restore_hold(self, held: HeldAtStop, now: Now) -> None:
+        """Take back a hold of CLEAN_STOP: its remaining time starts again in full."""
+        view = self.group(held.group)
+        deadline = now.mono + held.remaining
+        view.holds.restore(held.span, Held(held.owner, deadline, held.n), Stamp(*held.ballot))
+        self.node.at(deadline, "expire", self.partition, view.name, held.span)
+
+    # ---------------------------------------------------------------- invariants
+
+    def check(self, now: Now) -> None:
+        """Assert what holds between any two events; `available` is compared with its definition."""
+        self.index.check()
+        self.present.check()
+        self.known.check()
+        assert merge_spans(span for span, _ in self.index.items()) == tuple(self.present.items())
+        for span, slot in self.index.items():
+            assert self.known.covers(span), f"{span} is present and not known"
+            assert slot.number in self.batches, f"{span} is in batch {slot.number}, which is not here"
+        for view in self.groups.values():
+            view.check()
+            for span, slot in self.index.items():
+                if not self.batches[slot.number].durable:
+                    continue
+                free = merge_spans(view.free_parts(span, now.mono))
+                have = tuple(view.available.within(span))
+                assert have == free, f"{view.name}: available is {have}, should be {free}"
+            for key in view.ready:
+                sections = self.batches[key[1]].header.sections
+                assert any(view.available.within(section) for section in sections), (
+                    f"{key} is ready and empty"
+                )
+
+
+def encode_record(record: Record) -> bytes:
+    """A record as bytes for a digest; of a letter only its ballot, which decides which of two stays."""
+    ballot = tuple(record.letter.ballot) if record.letter is not None else ()
+    return repr((record.generation, record.n, int(record.kind), ballot)).encode()

@@ -1,0 +1,90 @@
+# quorumq/core/rounds.py: counting answers.
+#
+# Every quorum request is one round. A reply counts once per replica, only for its round, and only while no newer
+# incarnation of its sender is known to anyone in the round: that start may have lost what it promised. Because such
+# news can come with a later reply, nothing is added up as replies come; each decision counts again, over the replies
+# that are valid at that moment (docs/protocol.md, section 3).
+"""Quorum rounds: which replies count, and votes by span."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from quorumq.core.spans import SpanMap
+from quorumq.core.state import NodeState
+from quorumq.core.types import Incarnation, NodeId, Span
+
+
+def majority_of(members: int) -> int:
+    """How many of ``members`` replicas make a majority."""
+    return members // 2 + 1
+
+
+class Round:
+    """One quorum round.
+
+    Args:
+        number: unique within this start of the coordinating node.
+        members: the replica set that votes.
+    """
+
+    __slots__ = ("heard", "majority", "members", "number")
+
+    def __init__(self, number: int, members: tuple[NodeId, ...]) -> None:
+        self.number = number
+        self.members = members
+        self.majority = majority_of(len(members))
+        self.heard: dict[NodeId, Incarnation] = {}
+
+    def hear(self, sender: NodeId, incarnation: Incarnation) -> int:
+        """The sender's bit if this reply is its first and it is a member; 0 if it does not count.
+
+        Whether the incarnation is superseded is asked when votes are counted, not here.
+        """
+        if sender not in self.members or sender in self.heard:
+            return 0
+        self.heard[sender] = incarnation
+        return 1 << self.members.index(sender)
+
+    def valid(self, state: NodeState) -> int:
+        """The bits of those whose replies count now."""
+        bits = 0
+        for sender, incarnation in self.heard.items():
+            if not self.is_superseded(state, sender, incarnation):
+                bits |= 1 << self.members.index(sender)
+        return bits
+
+    def is_superseded(self, state: NodeState, sender: NodeId, incarnation: Incarnation) -> bool:
+        """Whether a newer start of ``sender`` is known than the one that answered."""
+        return state.superseded(sender, incarnation)
+
+    @property
+    def everyone(self) -> bool:
+        """Whether all members have answered."""
+        return len(self.heard) == len(self.members)
+
+    def is_majority(self, bits: int) -> bool:
+        """Whether these bits are a majority of the members."""
+        return bits.bit_count() >= self.majority
+
+    def is_out_of_reach(self, against: int) -> bool:
+        """Whether no majority can come any more, with ``against`` not voting for it."""
+        return len(self.members) - against.bit_count() < self.majority
+
+
+class Votes:
+    """Bits by span: who said this of which messages."""
+
+    __slots__ = ("bits",)
+
+    def __init__(self) -> None:
+        self.bits: SpanMap[int] = SpanMap()
+
+    def add(self, spans: Iterable[Span], bit: int) -> None:
+        """``bit`` said it of ``spans``."""
+        for span in spans:
+            self.bits.update(span, lambda old: (old or 0) | bit)
+
+    def pieces(self, span: Span) -> list[tuple[Span, int]]:
+        """``span`` in pieces with the bits of each."""
+        return [(part, bits or 0) for part, bits in self.bits.split(span)]

@@ -1,0 +1,428 @@
+# quorumq/core/settle.py: ACK, REJECT, EXTEND and REDRIVE: rounds that say one thing of many messages.
+#
+# Each asks the replica set of each partition it touches, and answers with a verdict per span. What separates them
+# is what counts as yes. The one with an argument of its own is ACK: see `AckCoordinator`.
+"""Coordinators of the requests that settle deliveries."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quorumq.core.coordinator import Coordinator
+from quorumq.core.effects import Effect
+from quorumq.core.messages import (
+    Ack,
+    Acked,
+    AckRequest,
+    Extend,
+    Extended,
+    ExtendRequest,
+    Merge,
+    Merged,
+    Named,
+    PeerMessage,
+    RedriveRequest,
+    Reject,
+    Rejected,
+    RejectRequest,
+    Resolved,
+    Tombed,
+    Verdict,
+    Verdicts,
+)
+from quorumq.core.rounds import Round, Votes
+from quorumq.core.types import (
+    Incarnation,
+    Kind,
+    Letter,
+    NodeId,
+    Now,
+    Owner,
+    PartitionId,
+    Receipt,
+    Record,
+    Span,
+)
+
+if TYPE_CHECKING:
+    from quorumq.core.nodecore import NodeCore
+
+
+class Ballot:
+    """One round's votes: yes and no by span, and who answered at all."""
+
+    __slots__ = ("answered", "errors", "items", "no", "resolved", "round", "yes")
+
+    def __init__(self, this: Round, items: list[tuple[int, Span, Owner]]) -> None:
+        self.round = this
+        self.items = items  # (index of the request's item, span, owner)
+        self.yes: dict[Owner, Votes] = {}
+        self.no: dict[Owner, Votes] = {}
+        self.answered = 0  # bits of those that did what was asked, or looked at it
+        self.errors: dict[NodeId, str] = {}
+        self.resolved: list[Resolved] = []
+        for _, _, owner in items:
+            self.yes.setdefault(owner, Votes())
+            self.no.setdefault(owner, Votes())
+
+    def pieces(self, span: Span, owner: Owner) -> list[tuple[Span, int, int]]:
+        """``span`` in pieces with the bits of yes and of no."""
+        return [
+            (bit, yes, no)
+            for part, yes in self.yes[owner].pieces(span)
+            for bit, no in self.no[owner].pieces(part)
+        ]
+
+
+class SettleCoordinator(Coordinator):
+    """What ACK, REJECT, EXTEND and REDRIVE share: one ballot per round, verdicts once all are decided."""
+
+    __slots__ = ("ballots", "echo", "verdicts")
+
+    def __init__(self, key: int, echo: float = 0.0) -> None:
+        super().__init__(key)
+        self.ballots: dict[int, Ballot] = {}
+        self.verdicts: list[Verdict] = []
+        self.echo = echo
+
+    def put(
+        self,
+        core: NodeCore,
+        partition: PartitionId,
+        items: list[tuple[int, Span, Owner]],
+        now: Now,
+    ) -> Ballot | None:
+        """A ballot among the partition's replicas; None, with verdicts, where there is no such partition."""
+        members = core.members_of(partition)
+        if not members:
+            text = f"no partition {partition} is known here"
+            self.verdicts += [Verdict(item, span, "not-found", text) for item, span, _ in items]
+            return None
+        this = self.open_round(core, members, now)
+        ballot = self.ballots[this.number] = Ballot(this, items)
+        return ballot
+
+    def hear(
+        self,
+        core: NodeCore,
+        sender: NodeId,
+        incarnation: Incarnation,
+        reply: Tombed | Rejected | Extended | Merged,
+    ) -> tuple[Ballot, int]:
+        """Take note of who answered; its bit, or 0 if there is nothing in it to count."""
+        ballot = self.ballots[reply.round]
+        core.state.learn_vector(ballot.round.members, reply.known)
+        bit = ballot.round.hear(sender, incarnation)
+        if reply.error:
+            ballot.errors[sender] = reply.error
+            return ballot, 0
+        ballot.answered |= bit
+        return ballot, bit
+
+    def judge(self, ballot: Ballot, span: Span, yes: int, no: int, valid: int, *, last: bool) -> str | None:
+        """The outcome for a piece, or None while it is open; not None when ``last``."""
+        raise NotImplementedError
+
+    def detail(self, ballot: Ballot, outcome: str) -> str:
+        """What to say beside an outcome."""
+        if outcome == "outcome-unknown":
+            answered = ballot.answered.bit_count()
+            return f"needed {ballot.round.majority} replicas, {answered} answered: retry it, through any node"
+        return ""
+
+    def decide(self, core: NodeCore, number: int, *, last: bool) -> list[Effect]:
+        """Close the round if every piece has its outcome; answer when no round is left."""
+        ballot = self.ballots[number]
+        valid = ballot.round.valid(core.state)
+        last = last or ballot.round.everyone
+        found: list[Verdict] = []
+        for item, span, owner in ballot.items:
+            for part, yes, no in ballot.pieces(span, owner):
+                outcome = self.judge(ballot, part, yes & valid, no & valid, valid, last=last)
+                if outcome is None:
+                    return []
+                found.append(Verdict(item, part, outcome, self.detail(ballot, outcome)))
+        self.verdicts += found
+        del self.ballots[number]
+        self.close_round(core, number)
+        return self.answer(core)
+
+    def answer(self, core: NodeCore) -> list[Effect]:
+        """Answer if every round is decided."""
+        if self.ballots:
+            return []
+        return self.finish(core, Verdicts(join_verdicts(self.verdicts), self.echo))
+
+    def on_timeout(self, core: NodeCore, number: int, now: Now) -> list[Effect]:
+        return self.decide(core, number, last=True)
+
+    def unknown(self, ballot: Ballot) -> str:
+        """The outcome where no majority answered: an error that all who answered agree on, or unknown."""
+        errors = list(dict.fromkeys(ballot.errors.values()))
+        if len(errors) == 1 and ballot.round.is_out_of_reach(error_bits(ballot)):
+            return errors[0]
+        return "outcome-unknown"
+
+
+def error_bits(ballot: Ballot) -> int:
+    """The bits of those that answered with an error."""
+    bits = 0
+    for node in ballot.errors:
+        bits |= 1 << ballot.round.members.index(node)
+    return bits
+
+
+class AckCoordinator(SettleCoordinator):
+    """ACK: ACKED, durable on a majority; and the verdict (docs/protocol.md, ACK).
+
+    ``acked`` is said once a majority is *exclusive*: such a replica has granted no higher ballot and, its record
+    being ACKED, never will. Any delivery under a higher ballot would have needed a majority, which shares a replica
+    with this one. So at most one receipt of a message ever hears ``acked``.
+    """
+
+    __slots__ = ("request",)
+
+    def __init__(self, key: int, request: AckRequest) -> None:
+        super().__init__(key)
+        self.request = request
+
+    def start(self, core: NodeCore, now: Now) -> list[Effect]:
+        effects: list[Effect] = []
+        for (partition, group, generation), items in by_group(self.request.items).items():
+            ballot = self.put(core, partition, items, now)
+            if ballot is not None:
+                entries = tuple(Acked(span, owner) for _, span, owner in items)
+                epoch = core.topics[partition.topic].epoch
+                number = ballot.round.number
+                effects += self.ask(
+                    ballot.round, partition, Ack(number, partition, epoch, group, generation, entries)
+                )
+        return effects or self.answer(core)
+
+    def on_reply(
+        self, core: NodeCore, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
+    ) -> list[Effect]:
+        assert isinstance(message, Tombed)
+        if message.error == "unknown-topic":
+            return self.teach(core, message.round, sender)
+        ballot, bit = self.hear(core, sender, incarnation, message)
+        if bit:
+            for span, owner in message.exclusive:
+                if owner in ballot.yes:
+                    ballot.yes[owner].add((span,), bit)
+            for span, owner in message.higher:
+                if owner in ballot.no:
+                    ballot.no[owner].add((span,), bit)
+        return self.decide(core, message.round, last=False)
+
+    def judge(self, ballot: Ballot, span: Span, yes: int, no: int, valid: int, *, last: bool) -> str | None:
+        this = ballot.round
+        durable = ballot.answered & valid
+        if this.is_majority(durable):
+            if this.is_majority(yes):
+                return "acked"
+            if last or this.is_out_of_reach(durable & ~yes):
+                return "acked_after_expiry" if no else "acked_unproven"
+        return self.unknown(ballot) if last else None
+
+
+class RejectCoordinator(SettleCoordinator):
+    """REJECT: a majority applied it: ok. A majority refused: hold-lost. Else unknown; either may still spread."""
+
+    __slots__ = ("request",)
+
+    def __init__(self, key: int, request: RejectRequest) -> None:
+        super().__init__(key)
+        self.request = request
+
+    def start(self, core: NodeCore, now: Now) -> list[Effect]:
+        effects: list[Effect] = []
+        for receipt, items in by_owner(self.request.items).items():
+            ballot = self.put(core, receipt.partition, items, now)
+            if ballot is not None:
+                effects += self.ask(
+                    ballot.round,
+                    receipt.partition,
+                    Reject(
+                        ballot.round.number,
+                        receipt.partition,
+                        core.topics[receipt.partition.topic].epoch,
+                        receipt.group,
+                        receipt.generation,
+                        receipt.n,
+                        receipt.owner,
+                        tuple(span for _, span, _ in items),
+                        self.request.delay,
+                        self.letter(receipt),
+                    ),
+                )
+        return effects or self.answer(core)
+
+    def letter(self, receipt: Receipt) -> Letter | None:
+        """The dead letter to write, with the ballot of the hold that it is written under."""
+        letter = self.request.letter
+        if letter is None:
+            return None
+        return letter._replace(ballot=receipt.owner.ballot, redrives=receipt.n)
+
+    def on_reply(
+        self, core: NodeCore, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
+    ) -> list[Effect]:
+        assert isinstance(message, Rejected)
+        if message.error == "unknown-topic":
+            return self.teach(core, message.round, sender)
+        ballot, bit = self.hear(core, sender, incarnation, message)
+        if bit:
+            for owner in ballot.yes:  # one owner per ballot
+                ballot.yes[owner].add(message.applied, bit)
+                ballot.no[owner].add(message.refused, bit)
+            ballot.resolved += message.resolved
+        return self.decide(core, message.round, last=False)
+
+    def judge(self, ballot: Ballot, span: Span, yes: int, no: int, valid: int, *, last: bool) -> str | None:
+        this = ballot.round
+        if this.is_majority(yes):
+            return "ok"
+        if this.is_majority(no):
+            return "hold-lost"
+        if this.is_majority(ballot.answered & valid & ~yes & ~no):
+            return "already-resolved"
+        return self.unknown(ballot) if last else None
+
+
+class ExtendCoordinator(SettleCoordinator):
+    """EXTEND: granted at a majority: ok. Not granted: nothing changes, and nothing is released."""
+
+    __slots__ = ("request",)
+
+    def __init__(self, key: int, request: ExtendRequest) -> None:
+        super().__init__(key, request.sent_at)
+        self.request = request
+
+    def start(self, core: NodeCore, now: Now) -> list[Effect]:
+        effects: list[Effect] = []
+        for receipt, items in by_owner(self.request.items).items():
+            ballot = self.put(core, receipt.partition, items, now)
+            if ballot is not None:
+                message = Extend(
+                    ballot.round.number,
+                    receipt.partition,
+                    core.topics[receipt.partition.topic].epoch,
+                    receipt.group,
+                    receipt.owner,
+                    tuple(span for _, span, _ in items),
+                    self.request.hold_time,
+                )
+                effects += self.ask(ballot.round, receipt.partition, message)
+        return effects or self.answer(core)
+
+    def on_reply(
+        self, core: NodeCore, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
+    ) -> list[Effect]:
+        assert isinstance(message, Extended)
+        if message.error == "unknown-topic":
+            return self.teach(core, message.round, sender)
+        ballot, bit = self.hear(core, sender, incarnation, message)
+        if bit:
+            for owner in ballot.yes:
+                ballot.yes[owner].add(message.granted, bit)
+                ballot.no[owner].add(message.refused, bit)
+        return self.decide(core, message.round, last=False)
+
+    def judge(self, ballot: Ballot, span: Span, yes: int, no: int, valid: int, *, last: bool) -> str | None:
+        this = ballot.round
+        if this.is_majority(yes):
+            return "ok"
+        if this.is_out_of_reach(no):
+            return "hold-lost"
+        return self.unknown(ballot) if last else None
+
+
+NOBODY = Owner("", Incarnation(0, 0), (0, ""))  # type: ignore[arg-type]
+
+
+class RedriveCoordinator(SettleCoordinator):
+    """REDRIVE: OPEN at n + 1 for a dead letter at n. Done twice, it is done once."""
+
+    __slots__ = ("partition", "request")
+
+    def __init__(self, key: int, request: RedriveRequest, partition: PartitionId) -> None:
+        super().__init__(key)
+        self.request = request
+        self.partition = partition
+
+    def start(self, core: NodeCore, now: Now) -> list[Effect]:
+        entries: list[Resolved] = []
+        items: list[tuple[int, Span, Owner]] = []
+        for index, (span, record) in enumerate(self.request.entries):
+            if record.kind != Kind.DEAD:
+                text = f"{span} is {record.kind.name}, not a dead letter"
+                self.verdicts.append(Verdict(index, span, "usage", text))
+                continue
+            entries.append(Resolved(span, Record(record.generation, record.n + 1, Kind.OPEN)))
+            items.append((index, span, NOBODY))
+        ballot = self.put(core, self.partition, items, now) if items else None
+        if ballot is None:
+            return self.answer(core)
+        epoch = core.topics[self.partition.topic].epoch
+        merge = Merge(ballot.round.number, self.partition, epoch, self.request.group, tuple(entries))
+        return self.ask(ballot.round, self.partition, merge)
+
+    def on_reply(
+        self, core: NodeCore, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
+    ) -> list[Effect]:
+        assert isinstance(message, Merged)
+        if message.error == "unknown-topic":
+            return self.teach(core, message.round, sender)
+        ballot, bit = self.hear(core, sender, incarnation, message)
+        if bit:
+            ballot.yes[NOBODY].add(message.exact, bit)
+            ballot.no[NOBODY].add([item.span for item in message.higher], bit)
+            ballot.resolved += message.higher
+        return self.decide(core, message.round, last=False)
+
+    def judge(self, ballot: Ballot, span: Span, yes: int, no: int, valid: int, *, last: bool) -> str | None:
+        if ballot.round.is_majority(yes):
+            return "ok"
+        if ballot.round.is_out_of_reach(no):
+            return "already-resolved"
+        return self.unknown(ballot) if last else None
+
+    def detail(self, ballot: Ballot, outcome: str) -> str:
+        if outcome == "already-resolved" and ballot.resolved:
+            kinds = sorted({f"{item.record.kind.name} at n={item.record.n}" for item in ballot.resolved})
+            return f"its record is now {', '.join(kinds)}"
+        return super().detail(ballot, outcome)
+
+
+def by_group(items: tuple[Named, ...]) -> dict[tuple[PartitionId, str, int], list[tuple[int, Span, Owner]]]:
+    """The spans that a request names, by (partition, group, generation)."""
+    found: dict[tuple[PartitionId, str, int], list[tuple[int, Span, Owner]]] = {}
+    for index, (receipt, spans) in enumerate(items):
+        key = (receipt.partition, receipt.group, receipt.generation)
+        found.setdefault(key, []).extend((index, span, receipt.owner) for span in spans)
+    return found
+
+
+def by_owner(items: tuple[Named, ...]) -> dict[Receipt, list[tuple[int, Span, Owner]]]:
+    """The spans that a request names, by everything of the receipt but its span."""
+    found: dict[Receipt, list[tuple[int, Span, Owner]]] = {}
+    for index, (receipt, spans) in enumerate(items):
+        key = receipt._replace(span=Span(receipt.span.origin, 0, 0))
+        found.setdefault(key, []).extend((index, span, receipt.owner) for span in spans)
+    return found
+
+
+def join_verdicts(verdicts: list[Verdict]) -> tuple[Verdict, ...]:
+    """In the order asked for, neighbours with one outcome joined."""
+    joined: list[Verdict] = []
+    for verdict in sorted(verdicts, key=lambda verdict: (verdict.item, verdict.span)):
+        if joined:
+            last = joined[-1]
+            if (last.item, last.outcome, last.detail) == (verdict.item, verdict.outcome, verdict.detail) and (
+                last.span.origin == verdict.span.origin and last.span.stop == verdict.span.start
+            ):
+                joined[-1] = last._replace(span=Span(last.span.origin, last.span.start, verdict.span.stop))
+                continue
+        joined.append(verdict)
+    return tuple(joined)

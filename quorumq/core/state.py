@@ -1,0 +1,173 @@
+# quorumq/core/state.py: what one start of a node knows of itself and of its peers.
+#
+# Replicas and coordinators of one node share this object. It decides the two questions that every vote
+# depends on: may this node vote at all (quarantine, vouching), and is that reply from an incarnation that
+# somebody knows to be superseded.
+"""The state that all replicas and coordinators of one node share."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+
+from quorumq.core import limits
+from quorumq.core.clock import HybridClock
+from quorumq.core.messages import Freed
+from quorumq.core.types import Incarnation, NodeId, Now, PartitionId
+
+NEVER = Incarnation(0, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeConfig:
+    """What a node is told at its start; the same on all nodes but for ``node`` and the times marked so.
+
+    Args:
+        node: this node's id.
+        nodes: the ids of all nodes of the cluster, this one included.
+        cluster_id: the name the cluster was made with.
+        addresses: (node id, "host:port" for clients) pairs, for METADATA.
+        hold_time_max: the longest hold that may be granted, in seconds; the same everywhere.
+        request_timeout: how long a quorum round may take, in seconds (may differ).
+        auto_create_topics: whether a publish to an unknown topic creates it (may differ).
+        heartbeat: seconds between heartbeats (may differ).
+        sync_interval: mean seconds between offers of anti-entropy to one peer (may differ).
+        sync_grace: seconds for which a message must have been missing before it is pulled (may differ).
+        steal_after: seconds after which a message ranked to another coordinator is anyone's (may differ).
+    """
+
+    node: NodeId
+    nodes: tuple[NodeId, ...]
+    cluster_id: str = "cluster"
+    addresses: tuple[tuple[NodeId, str], ...] = ()
+    hold_time_max: float = limits.HOLD_TIME_MAX_DEFAULT_S
+    request_timeout: float = limits.REQUEST_TIMEOUT_S
+    auto_create_topics: bool = False
+    heartbeat: float = 0.5
+    sync_interval: float = 2.0
+    sync_grace: float = 2.0
+    steal_after: float = 0.05
+
+    def __post_init__(self) -> None:
+        if self.node not in self.nodes:
+            raise ValueError(f"node {self.node!r} is not in the node list {', '.join(self.nodes)}")
+        if self.hold_time_max < limits.HOLD_TIME_MIN_S:
+            raise ValueError(f"hold_time_max is {self.hold_time_max} s, below {limits.HOLD_TIME_MIN_S} s")
+
+
+@dataclass(slots=True)
+class NodeState:
+    """Identity, clock, incarnations, quarantine, timers and hints of one start of a node."""
+
+    config: NodeConfig
+    incarnation: Incarnation
+    directory: int
+    clock: HybridClock
+    vouched: bool
+    quarantine_until: float
+    known: dict[NodeId, Incarnation] = field(default_factory=dict)
+    links: dict[NodeId, Incarnation] = field(default_factory=dict)
+    parked: dict[tuple[PartitionId, str, NodeId], float] = field(default_factory=dict)
+    active: dict[tuple[PartitionId, str, NodeId], float] = field(default_factory=dict)
+    unconfirmed: dict[NodeId, dict[Freed, float]] = field(default_factory=dict)
+    timers: list[tuple[float, int, tuple[object, ...]]] = field(default_factory=list)
+    timer_count: int = 0
+    next_batch: int = 1
+    disk_full: bool = False
+    stirred: bool = False  # something became available since the parked FETCHes last looked
+
+    @property
+    def me(self) -> NodeId:
+        """This node's id."""
+        return self.config.node
+
+    # ------------------------------------------------------------------ voting
+
+    def may_vote(self, now: Now) -> bool:
+        """Whether this node may grant and coordinate holds: it can vouch, and no forgotten grant can live."""
+        return self.vouched and not self.in_quarantine(now)
+
+    def in_quarantine(self, now: Now) -> bool:
+        """Whether a hold granted before this start may still be live (docs/protocol.md, RECOVERY)."""
+        return now.mono < self.quarantine_until
+
+    # ------------------------------------------------------------ incarnations
+
+    def learn(self, node: NodeId, incarnation: Incarnation) -> None:
+        """Take note of an incarnation of ``node``; the highest start count stays."""
+        if incarnation.n > self.known.get(node, NEVER).n:
+            self.known[node] = incarnation
+
+    def superseded(self, node: NodeId, incarnation: Incarnation) -> bool:
+        """Whether a newer start of ``node`` is known than ``incarnation``."""
+        return incarnation.n < self.known.get(node, NEVER).n
+
+    def vector(self, nodes: tuple[NodeId, ...]) -> tuple[Incarnation, ...]:
+        """What we know of the incarnations of ``nodes``, in their order: sent with every reply."""
+        known = self.known
+        return tuple([known.get(node, NEVER) for node in nodes])
+
+    def learn_vector(self, nodes: tuple[NodeId, ...], known: tuple[Incarnation, ...]) -> None:
+        """Take note of a peer's vector. One of another length is from another epoch and says nothing."""
+        if len(nodes) == len(known):
+            for node, incarnation in zip(nodes, known, strict=True):
+                self.learn(node, incarnation)
+
+    # ------------------------------------------------------------------ timers
+
+    def at(self, time: float, *what: object) -> None:
+        """Have the node core act on ``what`` at ``time`` (monotonic seconds)."""
+        self.timer_count += 1
+        heapq.heappush(self.timers, (time, self.timer_count, what))
+
+    # ------------------------------------------------------- who else is fetching
+
+    def fetchers(
+        self, partition: PartitionId, group: str, members: tuple[NodeId, ...], now: Now
+    ) -> tuple[list[NodeId], list[NodeId]]:
+        """Among whom messages are ranked: (those with a FETCH parked now, those that fetched in the last 2 s).
+
+        This node is in both. What becomes available while a FETCH is parked here goes by the first, so that it
+        never waits for a coordinator that has nobody to give it to; a backlog goes by the second.
+        """
+        since = now.mono - 2.0
+        parked: list[NodeId] = []
+        active: list[NodeId] = []
+        for node in members:
+            key = (partition, group, node)
+            waits = node == self.config.node or self.parked.get(key, -1e18) >= since
+            if waits:
+                parked.append(node)
+            if waits or self.active.get(key, -1e18) >= since:
+                active.append(node)
+        return parked, active
+
+    # ---------------------------------------------------------------- releases
+
+    def owe_release(self, peer: NodeId, freed: Freed, now: Now) -> None:
+        """Remember to repeat ``freed`` in front of the next HOLD to ``peer``; bounded, as it is a courtesy."""
+        owed = self.unconfirmed.setdefault(peer, {})
+        if len(owed) < 1000:
+            owed[freed] = now.mono + self.config.hold_time_max
+
+    def releases_owed(self, peer: NodeId, now: Now, most: int = 50) -> tuple[Freed, ...]:
+        """Up to ``most`` RELEASEs that ``peer`` has not confirmed and whose holds may still live."""
+        owed = self.unconfirmed.get(peer)
+        if not owed:
+            return ()
+        for freed in [freed for freed, until in owed.items() if until <= now.mono]:
+            del owed[freed]
+        return tuple(list(owed)[:most])
+
+    def release_confirmed(self, peer: NodeId, freed: tuple[Freed, ...]) -> None:
+        """``peer`` has taken these RELEASEs in."""
+        owed = self.unconfirmed.get(peer)
+        if owed:
+            for item in freed:
+                owed.pop(item, None)
+
+    def check(self) -> None:
+        """Assert what holds between any two events."""
+        self.clock.check()
+        assert self.config.node in self.config.nodes
+        assert self.known.get(self.config.node, self.incarnation) == self.incarnation or not self.vouched

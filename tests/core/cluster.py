@@ -1,0 +1,194 @@
+"""A whole cluster of node cores in one process, with a perfect network: the smallest driver there is.
+
+Every message arrives, in order, as fast as it is sent; every Persist is durable at once; time moves only when a
+test moves it. Faults are the simulator's business; this is for reading what one exchange does.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable
+
+from quorumq.core.effects import (
+    CleanStop,
+    Done,
+    Durable,
+    Effect,
+    LinkDown,
+    LinkUp,
+    Persist,
+    Received,
+    Reply,
+    Request,
+    Send,
+    SendStored,
+    Stop,
+)
+from quorumq.core.messages import ClientReply, CreateTopic, Envelope, Hello, Store, Welcome
+from quorumq.core.nodecore import NodeCore, node_list_digest
+from quorumq.core.records import BatchStored, JournalRecord
+from quorumq.core.state import NodeConfig
+from quorumq.core.types import Batch, NodeId, Now, Origin, PartitionId, Topic
+from quorumq.wire.batch import Message, build_batch
+
+WALL_MS = 1_700_000_000_000
+
+
+class Cluster:
+    """``count`` nodes named a, b, c … that talk to each other; call methods, then read ``replies``."""
+
+    def __init__(self, count: int = 3, seed: int = 1, **settings: object) -> None:
+        self.rng = random.Random(seed)
+        self.time = 100.0
+        self.names = tuple("abcdefghi"[:count])
+        self.settings = {"hold_time_max": 60.0, "auto_create_topics": True, **settings}
+        self.journals: dict[NodeId, list[JournalRecord]] = {name: [] for name in self.names}
+        self.nodes: dict[NodeId, NodeCore] = {}
+        self.queue: deque[tuple[NodeId, object]] = deque()
+        self.replies: dict[int, ClientReply] = {}
+        self.keys = 0
+        self.stopped: dict[NodeId, str] = {}
+        self.drop: Callable[[NodeId, NodeId, object], bool] = lambda sender, to, message: False
+        for name in self.names:
+            self.start(name)
+
+    # ------------------------------------------------------------------ driving
+
+    @property
+    def now(self) -> Now:
+        return Now(self.time, WALL_MS + int(self.time * 1000))
+
+    def start(self, name: NodeId) -> None:
+        """Start (again) from the journal, and link to everyone who is up."""
+        config = NodeConfig(node=name, nodes=self.names, **self.settings)  # type: ignore[arg-type]
+        nonce, directory = self.rng.getrandbits(64), self.rng.getrandbits(64)
+        core = NodeCore(
+            config, list(self.journals[name]), nonce=nonce, directory=directory, now=self.now, rng=self.rng
+        )
+        self.nodes[name] = core
+        self.carry_out(name, core.start(self.now))
+        self.run()
+        for peer in self.names:
+            if peer != name and peer in self.nodes:
+                self.link(name, peer)
+                self.link(peer, name)
+        self.run()
+
+    def link(self, dialler: NodeId, acceptor: NodeId) -> None:
+        core = self.nodes[dialler]
+        hello = Hello(
+            (1, 1), core.config.cluster_id, node_list_digest(core.config.nodes), core.config.hold_time_max,
+            dialler, core.state.incarnation, core.state.directory, self.now.wall_ms, core.state.clock.value,
+        )  # fmt: skip
+        answer = self.ask(acceptor, hello)
+        assert isinstance(answer, Welcome), answer
+        up = LinkUp(acceptor, answer.incarnation, answer.stamp, answer.seen_n, answer.seen_directories)
+        self.queue.append((dialler, up))
+        self.run()
+
+    def kill(self, name: NodeId) -> None:
+        """kill -9: what is in memory is gone; what was persisted is there."""
+        del self.nodes[name]
+        self.queue = deque(item for item in self.queue if item[0] != name)
+        for peer in self.nodes:
+            self.queue.append((peer, LinkDown(name)))
+        self.run()
+
+    def stop(self, name: NodeId) -> None:
+        """A clean stop."""
+        self.feed(name, CleanStop())
+        self.kill(name)
+
+    def feed(self, name: NodeId, *events: object) -> None:
+        self.queue.extend((name, event) for event in events)
+        self.run()
+
+    def run(self) -> None:
+        """Deliver everything that is under way."""
+        steps = 0
+        while self.queue:
+            name, event = self.queue.popleft()
+            core = self.nodes.get(name)
+            if core is not None:
+                self.carry_out(name, core.step([event], self.now, self.rng))  # type: ignore[list-item]
+            steps += 1
+            assert steps < 100_000, "the cluster does not come to rest"
+        for core in self.nodes.values():
+            core.check(self.now)
+
+    def carry_out(self, name: NodeId, effects: list[Effect]) -> None:
+        core = self.nodes[name]
+        for effect in effects:
+            match effect:
+                case Send(to, message):
+                    self.send(name, to, message)
+                case Persist(records, then):
+                    self.journals[name] += records
+                    for item in then:
+                        if isinstance(item, Done):
+                            self.queue.append((name, Durable(item.token)))
+                        else:
+                            self.carry_out(name, [item])
+                case Reply(key, reply):
+                    assert key not in self.replies, f"request {key} was answered twice"
+                    self.replies[key] = reply
+                case SendStored(to, epoch, number):
+                    for record in self.journals[name]:
+                        if isinstance(record, BatchStored) and record.number == number:
+                            self.send(name, to, Store(0, epoch, record.batch))
+                case Stop(reason):
+                    self.stopped[name] = reason
+        core.check(self.now)
+
+    def send(self, sender: NodeId, to: NodeId, message: object) -> None:
+        core, peer = self.nodes[sender], self.nodes.get(to)
+        if peer is None or (sender != to and to not in core.state.links) or self.drop(sender, to, message):
+            return
+        envelope = Envelope(
+            sender,
+            core.state.incarnation,
+            to,
+            peer.state.incarnation,
+            core.state.clock.value,
+            message,  # type: ignore[arg-type]
+        )
+        self.queue.append((to, Received(envelope)))
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, waking every node at each of its deadlines."""
+        until = self.time + seconds
+        while True:
+            deadlines = [core.next_deadline() for core in self.nodes.values()]
+            first = min((deadline for deadline in deadlines if deadline is not None), default=until)
+            if first > until:
+                break
+            self.time = max(self.time, first)
+            for name, core in list(self.nodes.items()):
+                self.carry_out(name, core.step([], self.now, self.rng))
+            self.run()
+        self.time = until
+
+    # ----------------------------------------------------------------- requests
+
+    def submit(self, name: NodeId, request: object) -> int:
+        """Send a client's request; its key. The reply may come later."""
+        self.keys += 1
+        self.feed(name, Request(self.keys, request))  # type: ignore[arg-type]
+        return self.keys
+
+    def ask(self, name: NodeId, request: object) -> ClientReply:
+        """Send a client's request that is answered without time passing."""
+        key = self.submit(name, request)
+        assert key in self.replies, f"{request} was not answered"
+        return self.replies[key]
+
+    def topic(self, name: str = "jobs", rf: int = 3, partitions: int = 1, **more: object) -> Topic:
+        reply = self.ask(next(iter(self.nodes)), CreateTopic(name, rf, partitions, **more))  # type: ignore[arg-type]
+        return reply.topic  # type: ignore[union-attr]
+
+    def batch(
+        self, topic: Topic, origin: Origin, first: int, payloads: list[bytes], partition: int = 0
+    ) -> Batch:
+        records = [Message(payload) for payload in payloads]
+        return build_batch(PartitionId(topic.id, partition), origin, first, self.now.wall_ms, records)

@@ -1,0 +1,213 @@
+"""One message's life on a perfect network, step by step (docs/protocol.md, section 3)."""
+
+from __future__ import annotations
+
+from quorumq.core.messages import (
+    AckRequest,
+    ExtendRequest,
+    Failed,
+    Fetch,
+    Fetched,
+    Named,
+    OpenSession,
+    PeekAsk,
+    Publish,
+    Published,
+    RedriveRequest,
+    RejectRequest,
+    Resolved,
+    Verdicts,
+)
+from quorumq.core.types import Letter, Origin, Stamp, Topic
+from tests.core.cluster import Cluster
+
+
+def fetch(
+    group: str = "g", most: int = 100, hold_time: float = 10.0, wait: float = 0.0, least: int = 1
+) -> Fetch:
+    return Fetch(("jobs",), group, most, 1 << 20, least, 0, wait, hold_time, 0.0)
+
+
+def published(cluster: Cluster, count: int = 10, rf: int = 3) -> tuple[Topic, Origin]:
+    topic = cluster.topic(rf=rf)
+    origin = cluster.ask("a", OpenSession()).origin
+    batch = cluster.batch(topic, origin, 0, [b"%d" % i for i in range(count)])
+    reply = cluster.ask("a", Publish(batch))
+    assert isinstance(reply, Published), reply
+    return topic, origin
+
+
+def receipts(reply: object) -> tuple[Named, ...]:
+    assert isinstance(reply, Fetched), reply
+    return tuple(
+        Named(delivery.receipt, (delivery.receipt.span,))
+        for part in reply.slices
+        for delivery in part.deliveries
+    )
+
+
+def outcomes(reply: object) -> list[str]:
+    assert isinstance(reply, Verdicts), reply
+    return [verdict.outcome for verdict in reply.verdicts]
+
+
+def test_publish_fetch_ack_through_three_nodes() -> None:
+    cluster = Cluster()
+    _, origin = published(cluster)
+    got = receipts(cluster.ask("b", fetch()))
+    assert [item.receipt.span for item in got] == [(origin, 0, 10)]
+    assert outcomes(cluster.ask("c", AckRequest(got))) == ["acked"]
+    cluster.advance(30)
+    assert receipts(cluster.ask("a", fetch())) == ()
+    assert outcomes(cluster.ask("a", AckRequest(got))) == ["acked"]
+
+
+def test_a_held_message_is_delivered_again_after_its_hold_and_not_before() -> None:
+    cluster = Cluster()
+    published(cluster)
+    first = receipts(cluster.ask("b", fetch(hold_time=5.0)))
+    cluster.advance(4.9)
+    assert receipts(cluster.ask("a", fetch())) == ()
+    cluster.advance(0.2)
+    reply = cluster.ask("a", fetch())
+    again = receipts(reply)
+    assert reply.slices[0].deliveries[0].attempt == 2
+    assert again[0].receipt.owner.ballot > first[0].receipt.owner.ballot
+    assert outcomes(cluster.ask("c", AckRequest(first))) == ["acked_after_expiry"]
+    assert outcomes(cluster.ask("c", AckRequest(again))) == ["acked"]
+
+
+def test_a_parked_fetch_is_answered_by_the_publish_that_satisfies_it() -> None:
+    cluster = Cluster()
+    topic, origin = published(cluster, 1)
+    got = receipts(cluster.ask("a", fetch()))
+    cluster.ask("a", AckRequest(got))
+    key = cluster.submit("b", fetch(wait=1.0))
+    assert key not in cluster.replies
+    cluster.ask("c", Publish(cluster.batch(topic, origin, 1, [b"next"])))
+    assert len(receipts(cluster.replies[key])) == 1
+
+
+def test_a_parked_fetch_ends_empty_after_a_tenth_of_its_hold_time() -> None:
+    cluster = Cluster()
+    published(cluster, 1)
+    receipts(cluster.ask("a", fetch()))
+    key = cluster.submit("b", fetch(wait=20.0, hold_time=10.0))
+    cluster.advance(0.99)
+    assert key not in cluster.replies
+    cluster.advance(0.02)
+    assert receipts(cluster.replies[key]) == ()
+
+
+def test_reject_requeues_now_or_after_its_delay() -> None:
+    cluster = Cluster()
+    published(cluster, 1)
+    got = receipts(cluster.ask("a", fetch()))
+    assert outcomes(cluster.ask("b", RejectRequest(got, 0.0))) == ["ok"]
+    reply = cluster.ask("c", fetch())
+    assert reply.slices[0].deliveries[0].attempt == 2
+    assert outcomes(cluster.ask("b", RejectRequest(receipts(reply), 3.0))) == ["ok"]
+    assert receipts(cluster.ask("a", fetch())) == ()
+    cluster.advance(3.1)
+    again = receipts(cluster.ask("a", fetch()))
+    assert len(again) == 1
+    assert outcomes(cluster.ask("b", RejectRequest(got, 0.0))) == ["hold-lost"]
+
+
+def test_dead_letter_and_redrive() -> None:
+    cluster = Cluster()
+    published(cluster, 1)
+    got = receipts(cluster.ask("a", fetch()))
+    letter = Letter(Stamp(0, ""), "rejected", "ValueError", "no such thing")
+    assert outcomes(cluster.ask("b", RejectRequest(got, 0.0, letter))) == ["ok"]
+    assert receipts(cluster.ask("c", fetch())) == ()
+    page = cluster.ask("c", PeekAsk("jobs", 0, "g", "dead", (0, 0), 100))
+    assert [item.record.letter.error_class for item in page.items] == ["ValueError"]
+    entries = tuple(Resolved(item.span, item.record) for item in page.items)
+    for node in "aab":
+        assert outcomes(cluster.ask(node, RedriveRequest("jobs", 0, "g", entries))) == ["ok"]
+    again = receipts(cluster.ask("c", fetch()))
+    assert len(again) == 1
+    assert again[0].receipt.n == 1
+    assert outcomes(cluster.ask("c", AckRequest(again))) == ["acked"]
+    assert outcomes(cluster.ask("a", RedriveRequest("jobs", 0, "g", entries))) == ["already-resolved"]
+
+
+def test_the_delivery_limit_ends_in_a_dead_letter() -> None:
+    cluster = Cluster()
+    published(cluster, 1)
+    for _ in range(5):
+        assert len(receipts(cluster.ask("a", fetch(hold_time=1.0)))) == 1
+        cluster.advance(1.5)
+    assert receipts(cluster.ask("b", fetch())) == ()
+    page = cluster.ask("c", PeekAsk("jobs", 0, "g", "dead", (0, 0), 100))
+    assert [item.record.letter.reason for item in page.items] == ["max-deliveries"]
+
+
+def test_extend_keeps_a_hold_and_revives_none() -> None:
+    cluster = Cluster()
+    published(cluster, 1)
+    got = receipts(cluster.ask("a", fetch(hold_time=5.0)))
+    cluster.advance(4)
+    assert outcomes(cluster.ask("b", ExtendRequest(got, 5.0, 4.0))) == ["ok"]
+    cluster.advance(4)
+    assert receipts(cluster.ask("c", fetch())) == ()
+    cluster.advance(2)
+    assert outcomes(cluster.ask("b", ExtendRequest(got, 5.0, 4.0))) == ["hold-lost"]
+    assert len(receipts(cluster.ask("c", fetch()))) == 1
+
+
+def test_one_node_down_changes_nothing_and_it_catches_up() -> None:
+    cluster = Cluster(hold_time_max=10.0)
+    topic, origin = published(cluster, 10)
+    cluster.kill("b")
+    assert isinstance(cluster.ask("a", Publish(cluster.batch(topic, origin, 10, [b"x"] * 10))), Published)
+    got = receipts(cluster.ask("c", fetch(most=5)))
+    assert outcomes(cluster.ask("a", AckRequest(got))) == ["acked"]
+    cluster.start("b")
+    cluster.advance(8)
+    assert cluster.nodes["b"].replicas[next(iter(cluster.nodes["b"].replicas))].present.messages == 20
+    refused = cluster.ask("b", fetch())
+    assert isinstance(refused, Failed)
+    assert "quarantine" in refused.detail
+    cluster.advance(8)
+    assert sum(item.receipt.span.size for item in receipts(cluster.ask("b", fetch()))) == 15
+
+
+def test_a_clean_restart_keeps_its_holds_and_needs_no_quarantine() -> None:
+    cluster = Cluster(hold_time_max=10.0)
+    published(cluster, 2)
+    receipts(cluster.ask("b", fetch(most=1, hold_time=5.0)))
+    cluster.stop("b")
+    cluster.start("b")
+    assert len(receipts(cluster.ask("b", fetch()))) == 1
+    cluster.advance(5.1)
+    assert len(receipts(cluster.ask("b", fetch()))) == 1
+
+
+def test_all_nodes_killed_at_once_come_back_after_quarantine() -> None:
+    cluster = Cluster(hold_time_max=10.0)
+    published(cluster, 10)
+    got = receipts(cluster.ask("b", fetch(most=4)))
+    cluster.ask("a", AckRequest(got))
+    for name in "abc":
+        cluster.kill(name)
+    for name in "abc":
+        cluster.start(name)
+    cluster.advance(10.3)
+    assert sum(item.receipt.span.size for item in receipts(cluster.ask("c", fetch()))) == 6
+
+
+def test_rf_1() -> None:
+    cluster = Cluster()
+    topic, _ = published(cluster, 3, rf=1)
+    home = topic.replicas[0][0]
+    got = receipts(cluster.ask(home, fetch()))
+    assert outcomes(cluster.ask("b", AckRequest(got))) == ["acked"]
+
+
+def test_single_node() -> None:
+    cluster = Cluster(1)
+    published(cluster, 3, rf=1)
+    got = receipts(cluster.ask("a", fetch()))
+    assert outcomes(cluster.ask("a", AckRequest(got))) == ["acked"]
