@@ -62,8 +62,7 @@ FACTS_DEPTH_MAX: Final = 12
 _NODE_FIELDS: Final = frozenset({"node", "sender", "to", "replicas"})
 _NAME_FIELDS: Final = frozenset({
     "name", "group", "topic", "topics", "cluster_id", "which", "reason", "durability", "state", "outcome",
-    "code", "error", "refused", "consumer", "consumer_version", "host", "software", "fingerprint",
-    "error_class", "waiting",
+    "code", "error", "refused", "software", "waiting",
 })  # fmt: skip
 _ASKED: Final = frozenset(
     cls.__name__ for cls in typing.get_args(messages.ClientRequest)
