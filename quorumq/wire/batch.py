@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import operator
 import struct
 from collections.abc import Callable, Mapping, Sequence
@@ -297,6 +298,8 @@ def _header_fault(name: object, value: object) -> str:
         return f"header {name!r} is {cbor.shown(value)}: must be bytes, text, a number, a boolean or null"
     if type(value) is int and not -(1 << 63) <= value < 1 << 64:
         return f"header {name!r} is {cbor.shown(value)}: integers have at most 64 bits"
+    if type(value) is float and not math.isfinite(value):
+        return f"header {name!r} is {value}: numbers are finite"
     return ""
 
 

@@ -32,7 +32,7 @@ from tests.wire.strategies import BATCHES, ORIGIN, PARTITION
 
 header_values = (
     st.binary(max_size=30) | st.text(max_size=30) | st.integers(-(2**63), 2**64 - 1) | st.booleans() | st.none()
-    | st.floats(allow_nan=False)
+    | st.floats(allow_nan=False, allow_infinity=False)
 )  # fmt: skip
 messages = st.builds(
     Message,
@@ -210,6 +210,7 @@ def test_limits_are_told_before_anything_is_used_up() -> None:
         (Message(b"", headers={"": 1}), "header name ''"),
         (Message(b"", headers={"a": [1]}), "header 'a' is an array of 1"),  # type: ignore[dict-item]
         (Message(b"", headers={"a": 2**64}), "64 bits"),
+        (Message(b"", headers={"a": float("inf")}), "header 'a' is inf: numbers are finite"),
     ],
 )
 def test_parts_of_another_type_are_refused(message: Message, says: str) -> None:
