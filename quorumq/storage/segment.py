@@ -133,7 +133,7 @@ class Scan:
 
     def __init__(self, read: Callable[[int, int], bytes], size: int, *, check_bodies: bool) -> None:
         self.size = size
-        self._read = read
+        self.read = read
         self._check_bodies = check_bodies
         self._window = b""
         self._base = 0
@@ -143,7 +143,7 @@ class Scan:
         start = offset - self._base
         if start < 0 or start + length > len(self._window):
             window = WINDOW_BYTES if self._check_bodies else SKIP_WINDOW_BYTES
-            self._window = self._read(offset, min(max(window, length), self.size - offset))
+            self._window = self.read(offset, min(max(window, length), self.size - offset))
             self._base, start = offset, 0
         return self._window[start : start + length]
 
@@ -202,7 +202,7 @@ class Scan:
         """The first frame at ``offset`` or anywhere behind it that has a valid header and is accepted."""
         step = max(WINDOW_BYTES, len(MAGIC))
         while offset < self.size:
-            window = self._read(offset, min(step, self.size - offset))
+            window = self.read(offset, min(step, self.size - offset))
             hit = window.find(MAGIC)
             if hit < 0:
                 offset += max(1, len(window) - len(MAGIC) + 1)

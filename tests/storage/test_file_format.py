@@ -1,0 +1,265 @@
+"""docs/file-format.md is enough to read a journal: the reader below knows nothing but that page, struct and CBOR."""
+
+from __future__ import annotations
+
+import re
+import struct
+from pathlib import Path
+from typing import Any
+
+import cbor2
+import pytest
+
+from quorumq.core.records import BatchStored, RecordsMerged, Reserved
+from quorumq.core.types import Kind
+from quorumq.storage.disk import MemoryDisk, RealDisk
+from quorumq.storage.inspect import UNREADABLE, inspect_segment
+from quorumq.storage.records import TYPE_OF
+from quorumq.wire.batch import Message, build_batch
+from tests.storage.samples import (
+    ORIGIN,
+    PARTITION,
+    batch,
+    clean_stop,
+    dead,
+    newest,
+    open_store,
+    start,
+    tombstone,
+)
+
+DOC = Path(__file__).parents[2] / "docs" / "file-format.md"
+
+
+# ------------------------------------------------------------------ a reader written from the page alone
+
+
+def castagnoli(data: bytes) -> int:
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+class Reader:
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.batches: dict[int, tuple[list[Any], bytes]] = {}
+        self.records: dict[tuple[tuple[bytes, int], str, tuple[Any, ...], int], list[Any]] = {}
+        self.damaged: list[int] = []
+        name = max(path.name for path in directory.glob("*.journal"))
+        start = self.read(name, None, None)
+        for segment, length, _ in start[6]:
+            self.read(
+                f"{segment:012d}.journal", length, {offset for s, offset in start[8 - 1] if s == segment}
+            )
+
+    def header(self, data: bytes, at: int, salt: bytes) -> tuple[list[Any], int, int] | None:
+        """Header, where the body begins, where the record ends."""
+        if data[at : at + 4] != b"qjR1" or len(data) < at + 20:
+            return None
+        crc, head, body, _ = struct.unpack_from("<IIII", data, at + 4)
+        if head > 16 << 20 or body > 4 << 20 or castagnoli(salt + data[at + 8 : at + 20 + head]) != crc:
+            return None
+        return cbor2.loads(data[at + 20 : at + 20 + head]), at + 20 + head, at + 20 + head + body
+
+    def read(self, name: str, length: int | None, known_damaged: set[int] | None) -> list[Any]:
+        data = (self.directory / name).read_bytes()[:length]
+        found = self.header(data, 0, b"")
+        assert found is not None
+        start = found[0]
+        assert start[0] == 1
+        assert start[2] == 1
+        salt = struct.pack("<QQ", start[5], start[6])
+        at = found[2]
+        while at < len(data):
+            found = self.header(data, at, salt)
+            torn = found is None or found[2] > len(data)
+            if found is not None and not torn:
+                fields, body_at, end = found
+                good = castagnoli(data[body_at:end]) == struct.unpack_from("<I", data, at + 16)[0]
+                if not good:
+                    torn = length is None and not self.said_durable(data, at, salt)
+                if not torn:
+                    if not good or (known_damaged and at in known_damaged):
+                        self.damaged.append(fields[2])
+                    elif fields[0] == 23:
+                        self.batches[fields[2]] = (cbor2.loads(fields[3]), data[body_at:end])
+                    elif fields[0] == 24 and length is None:
+                        self.merge(fields)
+                    at = end
+                    continue
+            assert length is None, f"damage in {name} at {at}"
+            assert not self.said_durable(data, at, salt), f"damage in {name} at {at}"
+            break
+        return [None, *start[1:6], start[7], start[8]]
+
+    def said_durable(self, data: bytes, at: int, salt: bytes) -> bool:
+        hits = [hit.start() for hit in re.finditer(b"qjR1", data) if hit.start() > at]
+        return any(
+            found is not None and found[0][1] > at for hit in hits for found in [self.header(data, hit, salt)]
+        )
+
+    def merge(self, fields: list[Any]) -> None:
+        _, _, (topic, partition), group, entries = fields[:5]
+        for (origin, first, stop), record in entries:
+            for seq in range(first, stop):
+                key = ((topic, partition), group, tuple(origin), seq)
+                generation, n, kind = record[:3]
+                rank = (generation, kind == 4, n, kind)
+                old = self.records.get(key)
+                if old is None or rank > (old[0], old[2] == 4, old[1], old[2]):
+                    self.records[key] = record
+
+    def dead_letters(self) -> list[tuple[int, str, bytes]]:
+        """(seq, the letter's message, payload)"""
+        found = []
+        for key, record in self.records.items():
+            if record[2] == 2:
+                partition, _, origin, seq = key
+                found.append((seq, record[3][3], self.payload(partition, origin, seq)))
+        return sorted(found)
+
+    def payload(self, partition: tuple[bytes, int], origin: tuple[Any, ...], seq: int) -> bytes:
+        for header, body in self.batches.values():
+            index = 0
+            for *who, first, count in header[3]:
+                if (
+                    tuple(who) == origin
+                    and first <= seq < first + count
+                    and (header[1], header[2]) == partition
+                ):
+                    ends = (0, *struct.unpack(f"<{len(header[6]) // 4}I", header[6]))
+                    index += seq - first
+                    payload: bytes = cbor2.loads(body[ends[index] : ends[index + 1]])[2]
+                    return payload
+                index += count
+        raise LookupError(f"{origin} {seq}")
+
+
+# ------------------------------------------------------------------ tests
+
+
+def test_the_reader_from_the_page_finds_every_batch_and_dead_letter(tmp_path: Path) -> None:
+    store, _ = start(RealDisk(tmp_path))
+    state: list[Any] = []
+
+    def append(*records: Any) -> None:
+        store.append(records)
+        state.extend(record for record in records if isinstance(record, RecordsMerged))
+
+    many = build_batch(
+        PARTITION, ORIGIN, 100, 5, [Message(f"part {n}".encode(), headers={"n": n}) for n in range(5)]
+    )
+    append(batch(0), batch(1, partition=1), dead(0, "first"), dead(1, "acked later"), Reserved(5))
+    store.commit()
+    store.roll(list(state))
+    append(batch(2), batch(3), tombstone(1), dead(3, "third"))
+    store.commit()
+    store.roll(list(state))
+    append(BatchStored(4, many, 6), dead(102, "in the middle of a batch"))
+    store.commit()
+    append(tombstone(0, Kind.PURGED), clean_stop())
+    store.close()
+    with open(sorted(tmp_path.glob("*.journal"))[-1], "ab") as file:
+        file.write(b"qjR1 a torn tail")
+
+    reader = Reader(tmp_path)
+    assert sorted(reader.batches) == [0, 1, 2, 3, 4]
+    assert reader.batches[4][1] == many.body
+    assert reader.dead_letters() == [
+        (3, "third", bytes(cbor2.loads(bytes(batch(3).batch.body))[2])),
+        (102, "in the middle of a batch", b"part 2"),
+    ]
+    store, replayed = start(RealDisk(tmp_path))
+    assert [record.number for record in replayed if isinstance(record, BatchStored)] == [0, 1, 2, 3, 4]
+    store.close()
+
+
+def test_the_page_lists_every_record_type_with_its_fields() -> None:
+    rows = re.findall(r"^\| (\d+) \| ([A-Z]\w+) \|([^|]*)\|$", DOC.read_text(), re.MULTILINE)
+    listed = {
+        int(number): (name, [f.strip() for f in fields.split(",") if f.strip()])
+        for number, name, fields in rows
+    }
+    assert listed == {number: (cls.__name__, list(cls._fields)) for cls, number in TYPE_OF.items()}
+
+
+def example() -> bytes:
+    disk = MemoryDisk()
+    store = open_store(disk)
+    list(store.replayed)
+    store.roll([])
+    store.append([BatchStored(7, build_batch(PARTITION, ORIGIN, 0, 1000, [Message(b"hello")]), 1001)])
+    store.commit()
+    return disk.read(newest(disk), 0, 1 << 20)
+
+
+def dump(data: bytes) -> str:
+    lines = []
+    for at in range(0, len(data), 16):
+        row = data[at : at + 16]
+        text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
+        lines.append(f"{at:08x}  {row.hex(' '):<47}  {text}")
+    return "\n".join(lines)
+
+
+def test_the_dump_in_the_page_is_what_the_code_writes() -> None:
+    found = DOC.read_text().split("```")[-2].strip("\n")
+    assert found == dump(example())
+
+
+def test_inspect_shows_every_record_of_a_good_segment(tmp_path: Path) -> None:
+    store, _ = start(RealDisk(tmp_path))
+    store.append([batch(0), dead(0), clean_stop()])
+    store.close()
+    (path,) = tmp_path.glob("*.journal")
+    found = list(inspect_segment(path))
+    assert [item.type for item in found] == [
+        "SegmentStart", "SnapshotEnd", "BatchStored", "RecordsMerged", "CleanStopped", "DurableMark",
+    ]  # fmt: skip
+    assert not any(item.notes for item in found)
+    assert found[2].fields["number"] == 0
+    assert found[2].fields["messages"] == 1
+
+
+def test_inspect_says_where_and_what_is_damaged_for_a_flip_of_every_byte(tmp_path: Path) -> None:
+    store, _ = start(RealDisk(tmp_path))
+    store.append([batch(0), Reserved(1)])
+    store.commit()
+    store.append([batch(1), Reserved(2)])
+    store.close()
+    start(RealDisk(tmp_path))[0].close()  # a neighbour, which knows the directory's id
+    path = sorted(tmp_path.glob("*.journal"))[0]
+    data = path.read_bytes()
+    good = list(inspect_segment(path))
+    ends = [item.offset for item in good[1:]] + [len(data)]
+    for offset in range(len(data)):
+        changed = bytearray(data)
+        changed[offset] ^= 1 << (offset % 8)
+        path.write_bytes(changed)
+        found = list(inspect_segment(path))
+        hit = next(index for index, end in enumerate(ends) if offset < end)
+        assert [item.offset for item in found] == [item.offset for item in good]
+        for index, item in enumerate(found):
+            if index != hit:
+                assert item == good[index]
+        assert found[hit].notes
+        if found[hit].type == UNREADABLE:
+            assert found[hit].fields["bytes"] == ends[hit] - good[hit].offset
+            said = "damaged: " if hit < len(good) - 1 else "a torn tail"
+            assert said in found[hit].notes[-1]
+        else:
+            assert "the body is damaged (messages 0 of 1); damaged: the record at byte" in found[hit].notes[0]
+
+
+@pytest.mark.parametrize("cut", [0, 10, 60, 90])
+def test_inspect_of_a_short_file_ends_with_what_is_missing(tmp_path: Path, cut: int) -> None:
+    data = example()
+    path = tmp_path / "000000000001.journal"
+    path.write_bytes(data[:cut])
+    found = list(inspect_segment(path))
+    assert found[-1].type == UNREADABLE
+    assert sum(item.fields.get("bytes", 0) for item in found[-1:]) + found[-1].offset == cut
