@@ -15,6 +15,7 @@ from quorumq.core.effects import (
     Done,
     Durable,
     Effect,
+    HelloRefused,
     LinkDown,
     LinkUp,
     Persist,
@@ -25,7 +26,7 @@ from quorumq.core.effects import (
     SendStored,
     Stop,
 )
-from quorumq.core.messages import ClientReply, CreateTopic, Envelope, Hello, Store, Welcome
+from quorumq.core.messages import ClientReply, CreateTopic, Envelope, Failed, Hello, Store, Welcome
 from quorumq.core.nodecore import NodeCore, node_list_digest
 from quorumq.core.records import BatchStored, JournalRecord
 from quorumq.core.state import NodeConfig
@@ -82,6 +83,9 @@ class Cluster:
             dialler, core.state.incarnation, core.state.directory, self.now.wall_ms, core.state.clock.value,
         )  # fmt: skip
         answer = self.ask(acceptor, hello)
+        if isinstance(answer, Failed):
+            self.feed(dialler, HelloRefused(acceptor, answer.code, answer.detail))
+            return
         assert isinstance(answer, Welcome), answer
         up = LinkUp(acceptor, answer.incarnation, answer.stamp, answer.seen_n, answer.seen_directories)
         self.queue.append((dialler, up))

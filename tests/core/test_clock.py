@@ -1,0 +1,72 @@
+"""The hybrid clock never goes back, across restarts too (docs/protocol.md, "stamp, ballot")."""
+
+from __future__ import annotations
+
+import random
+
+from quorumq.core.clock import RESERVE_STEP, HybridClock
+from quorumq.core.types import Now
+
+YEAR_MS = 365 * 24 * 3600 * 1000
+
+
+def test_stamps_rise_and_stay_within_the_durable_reserve() -> None:
+    clock = HybridClock("a", 0, 0)
+    now = Now(1.0, 1000)
+    assert clock.fresh(now) is None, "nothing is reserved yet"
+    clock.reserving = clock.next_reserve(now) or 0
+    clock.reserved(clock.reserving)
+    stamps = [clock.fresh(now) for _ in range(100)]
+    assert stamps == sorted(stamps, key=lambda stamp: stamp.time)  # type: ignore[union-attr]
+    assert all(stamp is not None and stamp.time <= clock.reserve for stamp in stamps)
+    clock.check()
+
+
+def test_a_stamp_above_the_reserve_is_merged_only_once_a_higher_one_is_durable() -> None:
+    clock = HybridClock("a", 0, 5000)
+    ahead = YEAR_MS << 16
+    assert not clock.merge(ahead)
+    assert clock.value <= 5000
+    target = clock.next_reserve(Now(0.0, 0))
+    assert target is not None
+    assert target > ahead
+    clock.reserved(target)
+    stamp = clock.fresh(Now(0.0, 0))
+    assert stamp is not None
+    assert stamp.time > ahead, "a peer's clock a year ahead is counted on from"
+    clock.check()
+
+
+def test_a_reserve_is_asked_for_before_the_old_one_is_used_up_and_not_twice() -> None:
+    clock = HybridClock("a", 0, RESERVE_STEP)
+    assert clock.next_reserve(Now(0.0, 0)) is None
+    clock.merge(RESERVE_STEP // 2 + 1)
+    first = clock.next_reserve(Now(0.0, 0))
+    assert first is not None
+    assert clock.next_reserve(Now(0.0, 0)) is None, "one is under way"
+
+
+def test_restarts_never_go_back() -> None:
+    """Whatever was used, granted or lost unsynced: the next start's stamps are above all of it."""
+    rng = random.Random(7)
+    durable, highest, wall = 0, 0, 0
+    for _ in range(200):
+        clock = HybridClock("a", durable, durable)
+        clock.reserving = max(clock.reserving, durable, wall << 16) + RESERVE_STEP
+        clock.reserved(clock.reserving)
+        durable = clock.reserving
+        for _ in range(rng.randrange(50)):
+            wall += rng.randrange(0, 40_000)
+            if rng.random() < 0.3:
+                clock.merge(rng.randrange(0, (wall + 200_000) << 16))
+            stamp = clock.fresh(Now(0.0, wall))
+            if stamp is not None:
+                assert stamp.time > highest
+                highest = stamp.time
+            target = clock.next_reserve(Now(0.0, wall))
+            if target is not None and rng.random() < 0.7:  # else the crash comes first
+                clock.reserved(target)
+                durable = max(durable, target)
+            clock.check()
+        wall -= rng.randrange(0, 100_000)  # the time of day may be set back
+        wall = max(wall, 0)

@@ -1,0 +1,164 @@
+"""The hold table: one owner at a time, replaced by nobody (docs/protocol.md, ON HOLD and section 4)."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from quorumq.core.holds import HoldTable
+from quorumq.core.types import Incarnation, Origin, Owner, Span, Stamp
+
+ORIGIN = Origin("a", 1, 7, 1)
+FLOOR = 10
+
+
+def span(start: int = 0, stop: int = 10) -> Span:
+    return Span(ORIGIN, start, stop)
+
+
+def owner(time: int, node: str = "a", n: int = 1) -> Owner:
+    return Owner(node, Incarnation(n, 1), Stamp(time, node))
+
+
+def test_a_hold_excludes_every_other_owner_until_its_deadline() -> None:
+    table = HoldTable(FLOOR)
+    assert table.vote(span(), 0, owner(11), 0.0, 5.0) == ([span()], [])
+    granted, refused = table.vote(span(), 0, owner(99, "b"), 1.0, 5.0)
+    assert granted == []
+    assert [(item.span, item.remaining) for item in refused] == [(span(), 4.0)]
+    assert table.expired(span(), 4.9) == []
+    assert [part for part, _ in table.expired(span(), 5.0)] == [span()]
+    assert table.vote(span(), 0, owner(99, "b"), 5.0, 5.0)[0] == [span()]
+
+
+def test_the_same_attempt_is_granted_again_and_never_shortened() -> None:
+    table = HoldTable(FLOOR)
+    table.vote(span(), 0, owner(11), 0.0, 5.0)
+    assert table.vote(span(), 0, owner(11), 1.0, 1.0)[0] == [span()]
+    assert table.expired(span(), 4.9) == []
+
+
+def test_another_incarnation_or_ballot_of_the_same_node_is_another_owner() -> None:
+    table = HoldTable(FLOOR)
+    table.vote(span(), 0, owner(11), 0.0, 5.0)
+    assert table.vote(span(), 0, owner(12), 0.0, 5.0)[0] == []
+    assert table.vote(span(), 0, Owner("a", Incarnation(2, 1), Stamp(13, "a")), 0.0, 5.0)[0] == []
+
+
+def test_ballots_at_or_below_the_floor_or_the_highest_granted_are_refused() -> None:
+    table = HoldTable(FLOOR)
+    assert table.vote(span(), 0, owner(10), 0.0, 5.0)[1][0].highest == Stamp(FLOOR, "")
+    table.vote(span(0, 5), 0, owner(20), 0.0, 5.0)
+    table.release(span(), owner(20))
+    granted, refused = table.vote(span(), 0, owner(15, "b"), 0.0, 5.0)
+    assert granted == [span(5, 10)]
+    assert [(item.span, item.highest, item.remaining) for item in refused] == [
+        (span(0, 5), Stamp(20, "a"), 0.0)
+    ]
+
+
+def test_release_matches_the_owner_exactly() -> None:
+    table = HoldTable(FLOOR)
+    table.vote(span(), 0, owner(11), 0.0, 5.0)
+    assert table.release(span(), owner(12)) == []
+    assert table.release(span(), Owner("a", Incarnation(2, 1), Stamp(11, "a"))) == []
+    assert [part for part, _ in table.release(span(2, 4), owner(11))] == [span(2, 4)]
+    assert table.holds_exactly(span(0, 2), owner(11))
+    assert not table.holds_exactly(span(0, 3), owner(11))
+
+
+def test_extend_is_for_the_owner_that_holds_now() -> None:
+    table = HoldTable(FLOOR)
+    table.vote(span(0, 5), 0, owner(11), 0.0, 5.0)
+    assert table.extend(span(), owner(11), 9.0) == ([span(0, 5)], [span(5, 10)])
+    assert table.expired(span(), 5.0) == []
+    assert table.extend(span(0, 5), owner(12), 9.0) == ([], [span(0, 5)])
+    table.expired(span(), 9.0)
+    assert table.extend(span(0, 5), owner(11), 20.0) == ([], [span(0, 5)])
+
+
+def test_exclusivity_is_known_only_above_the_floor() -> None:
+    table = HoldTable(FLOOR)
+    table.vote(span(0, 5), 0, owner(20), 0.0, 5.0)
+    assert table.exclusivity(span(), owner(20)) == ([span(0, 5), span(5, 10)], [])
+    assert table.exclusivity(span(), owner(15)) == ([span(5, 10)], [span(0, 5)])
+    assert table.exclusivity(span(5, 10), owner(9)) == ([], [])
+
+
+SEQS = st.integers(0, 11)
+OWNERS = st.builds(owner, st.integers(8, 20), st.sampled_from(["a", "b"]), st.integers(1, 2))
+
+
+class HoldMachine(RuleBasedStateMachine):
+    """Against a dictionary from single messages to (owner, deadline): the same answers, always."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = HoldTable(FLOOR)
+        self.now = 0.0
+        self.held: dict[int, tuple[Owner, float]] = {}
+        self.highest: dict[int, Stamp] = {}
+
+    @rule(low=SEQS, size=st.integers(1, 6), who=OWNERS, time=st.floats(1, 5))
+    def hold(self, low: int, size: int, who: Owner, time: float) -> None:
+        self.expire()
+        granted, refused = self.table.vote(span(low, low + size), 0, who, self.now, time)
+        yes = {seq for part in granted for seq in range(part.start, part.stop)}
+        no = {seq for item in refused for seq in range(item.span.start, item.span.stop)}
+        assert yes | no == set(range(low, low + size))
+        assert not yes & no
+        for seq in range(low, low + size):
+            current = self.held.get(seq)
+            if current is not None:
+                expected = current[0] == who
+                if expected:
+                    self.held[seq] = (who, max(current[1], self.now + time))
+            else:
+                above = self.highest.get(seq)
+                expected = who.ballot.time > FLOOR if above is None else who.ballot > above
+                if expected:
+                    self.held[seq] = (who, self.now + time)
+                    self.highest[seq] = who.ballot
+            assert (seq in yes) == expected
+
+    @rule(low=SEQS, size=st.integers(1, 6), who=OWNERS)
+    def release(self, low: int, size: int, who: Owner) -> None:
+        self.table.release(span(low, low + size), who)
+        for seq in range(low, low + size):
+            if seq in self.held and self.held[seq][0] == who:
+                del self.held[seq]
+
+    @rule(low=SEQS, size=st.integers(1, 6), who=OWNERS, time=st.floats(1, 5))
+    def extend(self, low: int, size: int, who: Owner, time: float) -> None:
+        self.expire()
+        granted, _ = self.table.extend(span(low, low + size), who, self.now + time)
+        yes = {seq for part in granted for seq in range(part.start, part.stop)}
+        for seq in range(low, low + size):
+            ours = seq in self.held and self.held[seq][0] == who
+            assert (seq in yes) == ours
+            if ours:
+                self.held[seq] = (who, max(self.held[seq][1], self.now + time))
+
+    @rule(seconds=st.floats(0.1, 3))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+        self.expire()
+
+    def expire(self) -> None:
+        self.table.expired(span(0, 100), self.now)
+        self.held = {seq: item for seq, item in self.held.items() if item[1] > self.now}
+
+    @invariant()
+    def tables_agree(self) -> None:
+        self.table.check()
+        found = {
+            seq: (held.owner, held.deadline)
+            for part, held in self.table.holds.items()
+            for seq in range(part.start, part.stop)
+        }
+        assert found == self.held
+
+
+TestHoldMachine = HoldMachine.TestCase
+TestHoldMachine.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

@@ -1,0 +1,133 @@
+"""HELLO: who may speak, and what a node does that cannot vouch for itself (docs/protocol.md, RECOVERY)."""
+
+from __future__ import annotations
+
+import pytest
+
+from quorumq.core.effects import HelloRefused, LinkUp
+from quorumq.core.messages import Failed, Fetch, Hello, OpenSession, Welcome
+from quorumq.core.nodecore import NodeCore, node_list_digest
+from quorumq.core.records import PeerSeen, Vouched
+from quorumq.core.types import Incarnation
+from tests.core.cluster import Cluster
+
+
+def hello(cluster: Cluster, **changes: object) -> Hello:
+    base = Hello(
+        (1, 1),
+        "cluster",
+        node_list_digest(cluster.names),
+        60.0,
+        "b",
+        Incarnation(9, 9),
+        42,
+        cluster.now.wall_ms,
+        0,
+    )
+    return base._replace(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"cluster_id": "other"}, ["'cluster'", "'other'"]),
+        ({"nodes": node_list_digest(("a", "b"))}, ["node list", "a, b, c"]),
+        ({"node": "z"}, ["node list", "'z'"]),
+        ({"hold_time_max": 5.0}, ["hold_time_max", "5.0", "60.0"]),
+        ({"versions": (7, 9)}, ["7 to 9", "1 to 1"]),
+    ],
+)
+def test_another_cluster_is_refused_by_name(changes: dict[str, object], words: list[str]) -> None:
+    cluster = Cluster()
+    answer = cluster.ask("a", hello(cluster, **changes))
+    assert isinstance(answer, Failed)
+    assert answer.code == "cluster-mismatch"
+    assert all(word in answer.detail for word in words), answer.detail
+
+
+def test_a_client_may_leave_the_cluster_id_out_but_not_get_it_wrong() -> None:
+    cluster = Cluster()
+    client = hello(cluster, node="", cluster_id="", nodes=b"", hold_time_max=0.0)
+    assert isinstance(cluster.ask("a", client), Welcome)
+    assert isinstance(cluster.ask("a", client._replace(cluster_id="other")), Failed)
+
+
+def test_an_older_start_is_refused_as_superseded_and_stops() -> None:
+    cluster = Cluster()
+    answer = cluster.ask("a", hello(cluster, incarnation=Incarnation(0, 5)))
+    assert isinstance(answer, Failed)
+    assert answer.code == "superseded"
+    cluster.feed("b", HelloRefused("a", answer.code, answer.detail))
+    assert "old copy" in cluster.stopped["b"]
+
+
+def test_a_copy_of_the_directory_started_twice_is_refused() -> None:
+    cluster = Cluster()
+    live = cluster.nodes["b"].state
+    answer = cluster.ask(
+        "a", hello(cluster, incarnation=live.incarnation._replace(nonce=1), directory=live.directory)
+    )
+    assert isinstance(answer, Failed)
+    assert "runs twice" in answer.detail
+
+
+def test_a_newer_start_waits_while_the_older_one_is_heard_from() -> None:
+    cluster = Cluster()
+    state = cluster.nodes["b"].state
+    newer = hello(cluster, incarnation=Incarnation(2, 3), directory=state.directory)
+    answer = cluster.ask("a", newer)
+    assert isinstance(answer, Failed)
+    assert answer.code == "not-stored"
+    cluster.kill("b")
+    assert isinstance(cluster.ask("a", newer), Welcome)
+
+
+def test_what_was_seen_of_a_peer_is_durable_before_it_is_welcome() -> None:
+    cluster = Cluster()
+    cluster.kill("b")
+    cluster.ask("a", hello(cluster, incarnation=Incarnation(5, 3)))
+    assert PeerSeen("b", Incarnation(5, 3), 42) in cluster.journals["a"]
+
+
+def test_an_empty_directory_under_a_known_id_refuses_to_go_on() -> None:
+    cluster = Cluster()
+    cluster.kill("b")
+    cluster.journals["b"] = []
+    cluster.start("b")
+    assert "old copy" in cluster.stopped["b"] or "another data directory" in cluster.stopped["b"]
+
+
+def test_a_directory_behind_what_peers_have_seen_refuses_to_go_on() -> None:
+    cluster = Cluster()
+    backup = list(cluster.journals["b"])
+    for _ in range(2):
+        cluster.kill("b")
+        cluster.start("b")
+    cluster.kill("b")
+    cluster.journals["b"] = backup
+    core = NodeCore(
+        cluster.nodes["a"].config.__class__(node="b", nodes=cluster.names, hold_time_max=60.0),
+        backup, nonce=5, directory=6, now=cluster.now, rng=cluster.rng,
+    )  # fmt: skip
+    cluster.nodes["b"] = core
+    cluster.carry_out("b", core.start(cluster.now))
+    cluster.run()
+    cluster.feed("b", LinkUp("a", Incarnation(1, 1), 0, 3, (core.state.directory,)))
+    assert "start 3" in cluster.stopped["b"]
+
+
+def test_a_new_node_serves_only_once_everybody_said_it_is_new() -> None:
+    fresh = Cluster(0)
+    fresh.names = ("a", "b", "c")
+    fresh.settings["hold_time_max"] = 60.0
+    fresh.journals = {name: [] for name in fresh.names}
+    for name in "ab":
+        fresh.start(name)
+    for request in (OpenSession(), Fetch(("jobs",), "g", 1, 1, 1, 0, 0.0, 10.0, 0.0)):
+        answer = fresh.ask("a", request)
+        assert isinstance(answer, Failed)
+        assert "still missing c" in answer.detail
+    fresh.start("c")
+    assert Vouched() in fresh.journals["a"]
+    assert not isinstance(fresh.ask("a", OpenSession()), Failed)
+    assert fresh.nodes["a"].state.vouched

@@ -1,0 +1,46 @@
+"""Records merge by one order, whatever comes first (docs/protocol.md, "record, hold key")."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quorumq.core.types import Kind, Letter, Record, Stamp, merge_records, record_rank
+
+
+def record(generation: int, n: int, kind: Kind, ballot: int = 0) -> Record:
+    letter = Letter(Stamp(ballot, "a"), "rejected") if kind == Kind.DEAD else None
+    return Record(generation, 0 if kind == Kind.ACKED else n, kind, letter)
+
+
+RECORDS = st.builds(record, st.integers(0, 2), st.integers(0, 2), st.sampled_from(Kind), st.integers(0, 2))
+
+
+def test_the_order_is_the_documented_one() -> None:
+    rising = [
+        record(0, 0, Kind.OPEN),
+        record(0, 0, Kind.SKIPPED),
+        record(0, 0, Kind.DEAD),
+        record(0, 0, Kind.PURGED),
+        record(0, 1, Kind.OPEN),
+        record(0, 7, Kind.PURGED),
+        record(0, 0, Kind.ACKED),
+        record(1, 0, Kind.OPEN),
+    ]
+    for lower, higher in itertools.combinations(rising, 2):
+        assert merge_records(lower, higher) == merge_records(higher, lower) == higher
+
+
+@given(RECORDS, RECORDS, RECORDS)
+def test_merging_is_commutative_associative_and_idempotent(a: Record, b: Record, c: Record) -> None:
+    assert merge_records(a, a) == a
+    assert merge_records(a, b) == merge_records(b, a)
+    assert merge_records(a, merge_records(b, c)) == merge_records(merge_records(a, b), c)
+    assert record_rank(merge_records(a, b)) == max(record_rank(a), record_rank(b))
+
+
+def test_of_two_equal_deads_the_lower_ballots_history_stays() -> None:
+    first, second = record(0, 0, Kind.DEAD, 1), record(0, 0, Kind.DEAD, 2)
+    assert merge_records(second, first).letter == first.letter
