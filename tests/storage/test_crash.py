@@ -14,7 +14,7 @@ import pytest
 from quorumq.core.errors import StorageError
 from quorumq.core.records import BatchStored, CleanStopped, DirectoryMade, JournalRecord, Reserved
 from quorumq.storage.disk import MemoryDisk
-from quorumq.storage.records import BATCH_STORED
+from quorumq.storage.records import BATCH_STORED, TYPE_OF
 from quorumq.storage.segment import Frame, Scan, salt_of, segment_number
 from quorumq.storage.store import Store
 from tests.storage.samples import DIRECTORY, bare, batch, bodies_are_right, clean_stop, newest, open_store
@@ -318,6 +318,12 @@ def test_a_snapshot_that_cannot_be_read_is_not_taken_for_a_crash() -> None:
     copy = disk.clone()
     copy.truncate(newest(copy), frames_of(disk, newest(disk))[2].offset)
     with pytest.raises(StorageError, match=r"in the snapshot: it ends here"):
+        start_store(copy)
+    copy = disk.clone()
+    gone = frames_of(disk, newest(disk))[1]
+    assert gone.type == TYPE_OF[Reserved]
+    del copy._names[newest(copy)].data[gone.offset : gone.end]
+    with pytest.raises(StorageError, match=r"the snapshot has 1 records and says SnapshotEnd\(records=2\)"):
         start_store(copy)
     copy = disk.clone()
     copy.truncate(newest(copy), 0)

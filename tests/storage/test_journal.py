@@ -175,6 +175,40 @@ def test_a_commit_covers_what_was_appended_before_it_began(disk: Disk) -> None:
     store.close()
 
 
+def test_a_batch_that_waits_for_the_second_commit_is_served_after_the_first(disk: Disk) -> None:
+    store, _ = start(disk)
+    store.append([batch(0)])
+    commit = store.begin_commit()
+    store.append([batch(1)])
+    commit.run()
+    store.finish(commit)
+    bodies_are_right(store, [batch(0), batch(1)])
+    store.close()
+
+
+def test_a_commit_of_the_old_segment_says_nothing_about_the_new_one() -> None:
+    """A roll overtakes a commit in flight: the new segment's records must not claim the old one's offsets."""
+    disk = MemoryDisk()
+    store, _ = start(disk)
+    store.append([batch(0, size=10_000)])
+    commit = store.begin_commit()
+    store.roll([])
+    store.append([batch(1, size=100)])
+    commit.run()
+    store.finish(commit)
+    store.check()
+    store.append([batch(2)])
+    store.commit()
+    store.abandon()
+    name = newest(disk)
+    data = disk.read(name, 0, 1 << 20)
+    disk.flip(
+        name, data.index(b"payload 1")
+    )  # unsynced when batch 2 was written: a torn tail, as far as is known
+    _, replayed = start(disk)
+    assert [r.number for r in replayed if isinstance(r, BatchStored)] == [0]
+
+
 def test_bodies_are_written_from_where_they_are() -> None:
     """A 64 KiB batch is not copied on its way to the disk: the buffer that was appended is the one that is written."""
     disk = MemoryDisk()
@@ -407,6 +441,8 @@ def test_a_tail_that_only_the_page_cache_has_is_written_again() -> None:
         disk
     )  # the process starts again, the machine did not stop: batch 0 is still readable
     assert bare(batch(0)) in replayed
+    assert store.append([]) == store.durable
+    bodies_are_right(store, replayed)  # from the new segment: the old one held nothing else and is gone
     survivor = disk.crash()
     store, replayed = start(survivor)
     assert bare(batch(0)) in replayed, "it was reported to the core, so it has to survive from then on"
