@@ -1,0 +1,490 @@
+# quorumq/cli/local.py: a real cluster on this machine, for `quorumq dev`, the demo, the benchmarks and tests.
+#
+# Every node is a process of its own, `python -m quorumq.node --config node.toml`, on a loopback port, with a
+# directory, a configuration file and a log of its own. Nothing here knows how a node works inside: what this
+# does to nodes is what an operator or an accident can do, with signals.
+#
+# Promises: whatever was started here is stopped when the `with` block ends, by process id; a node that dies
+# while it is awaited is reported with the end of its log; a directory that was not asked for is removed. The
+# nodes are in sessions of their own, so a Ctrl-C at the terminal reaches only the program that holds the
+# cluster, which then stops them in order.
+"""LocalCluster: N node processes on loopback."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import trio
+
+from quorumq.cli.probe import Unreachable, status_of
+from quorumq.core.errors import QuorumqError, UsageError
+
+LOG_TAIL_LINES: Final = 20
+POLL_S: Final = 0.02
+START_TIMEOUT_S: Final = 20.0
+STOP_TIMEOUT_S: Final = 10.0
+PORTS: Final = (20_000, 32_000)
+"""Where free ports are looked for: below the range from which systems take ports for outgoing connections."""
+
+
+class NodeDied(QuorumqError):
+    """A node process ended while somebody waited for it. The text has the end of its log."""
+
+    code = "node-died"
+    exit_code = 70
+
+
+class NotReady(QuorumqError):
+    """The nodes run, and did not become ready in time. The text says what each of them lacks."""
+
+    code = "not-ready"
+    exit_code = 69
+
+
+class LocalCluster:
+    """N node processes on loopback ports. Use it as a context manager, with ``with`` or ``async with`` (trio).
+
+    ::
+
+        with LocalCluster(nodes=3) as cluster:
+            cluster.addresses          # ["127.0.0.1:…", …], n1 first
+            cluster.kill("n2")         # SIGKILL, as a crash
+            cluster.start("n2")        # from the same directory; waits until it answers
+
+    Methods are blocking; most take milliseconds. Those that wait for nodes have a twin ``…_async`` for trio, and
+    everything else may be called from trio as it is.
+
+    Args:
+        nodes: how many; they are called n1, n2, …
+        keep: a directory to work in and to leave behind, made if it is not there. If it holds a cluster of an
+            earlier run, that is continued: secret, cluster id and data are kept, ports are chosen anew. None
+            takes a temporary directory and removes it.
+        base_port: n1 listens there, n2 on the next, …; None takes free ones.
+        hold_time_max: seconds, the longest hold; also nearly the length of a quarantine after a crash.
+        auto_create_topics: whether a publish creates its topic.
+        history: whether each node writes a history of its protocol messages, `history_path(name)`.
+        settings: more lines for every node.toml, by name, for example ``{"sync_interval": 0.5}``.
+
+    Attributes:
+        nodes: the names of all nodes.
+        directory: where everything is.
+        addresses: "host:port" of every node, in the order of ``nodes``.
+    """
+
+    def __init__(
+        self,
+        nodes: int = 3,
+        *,
+        keep: str | os.PathLike[str] | None = None,
+        base_port: int | None = None,
+        hold_time_max: float = 5.0,
+        auto_create_topics: bool = True,
+        history: bool = False,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        if not 1 <= nodes <= 9:
+            raise UsageError(f"{nodes} nodes: a local cluster has 1 to 9")
+        self.nodes = tuple(f"n{index}" for index in range(1, nodes + 1))
+        self._temporary = keep is None
+        if keep is None:
+            self.directory = Path(tempfile.mkdtemp(prefix="quorumq-"))
+        else:
+            self.directory = Path(keep).resolve()
+            self.directory.mkdir(parents=True, exist_ok=True)
+        self._history = history
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._paused: dict[str, None] = {}
+        try:
+            ports = free_ports(nodes) if base_port is None else _given_ports(base_port, nodes)
+            self.addresses = [f"127.0.0.1:{port}" for port in ports]
+            shared: dict[str, Any] = {
+                "cluster_id": "local",
+                "secret": self._secret(),
+                "hold_time_max": float(hold_time_max),
+                "auto_create_topics": auto_create_topics,
+                **(settings or {}),
+            }
+            for name in self.nodes:
+                self._write_config(name, shared)
+        except BaseException:
+            self._remove()
+            raise
+
+    # ------------------------------------------------------------------------ where things are
+
+    def address(self, name: str) -> str:
+        """The host:port of one node."""
+        return self.addresses[self._index(name)]
+
+    def node_directory(self, name: str) -> Path:
+        """Everything of one node: node.toml, node.log, data/ and perhaps history.jsonl."""
+        self._index(name)
+        return self.directory / name
+
+    def config_path(self, name: str) -> Path:
+        """The node's configuration file."""
+        return self.node_directory(name) / "node.toml"
+
+    def data_path(self, name: str) -> Path:
+        """The node's data directory."""
+        return self.node_directory(name) / "data"
+
+    def log_path(self, name: str) -> Path:
+        """Where the node's standard output and error go. It grows over restarts."""
+        return self.node_directory(name) / "node.log"
+
+    def history_path(self, name: str) -> Path:
+        """Where the node writes its history, if ``history`` was asked for."""
+        return self.node_directory(name) / "history.jsonl"
+
+    def log_tail(self, name: str, lines: int = LOG_TAIL_LINES) -> str:
+        """The last lines of a node's log; "" if it has none."""
+        try:
+            with open(self.log_path(name), "rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - 400 * lines))
+                text = file.read().decode(errors="replace")
+        except FileNotFoundError:
+            return ""
+        return "\n".join(text.splitlines()[-lines:])
+
+    # ---------------------------------------------------------------------------- processes
+
+    def pid(self, name: str) -> int | None:
+        """The node's process id while it runs (paused counts as running), else None."""
+        process = self._processes.get(name)
+        return process.pid if process is not None and process.poll() is None else None
+
+    def running(self, name: str) -> bool:
+        """Whether the node's process is there, paused or not."""
+        return self.pid(name) is not None
+
+    def spawn(self, name: str) -> None:
+        """Start one node's process and do not wait for anything. A node that runs is left alone."""
+        if self.running(name):
+            return
+        with open(self.log_path(name), "ab") as log:
+            self._processes[name] = subprocess.Popen(
+                [sys.executable, "-m", "quorumq.node", "--config", str(self.config_path(name))],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=self.node_directory(name),
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                start_new_session=True,
+            )
+
+    def start(self, name: str, timeout: float = START_TIMEOUT_S) -> None:
+        """Start one node from what is in its directory, and wait until it answers.
+
+        It answers before its quarantine is over, and before its peers have found it: `wait_ready` waits for more.
+
+        Raises:
+            NodeDied: it ended instead.
+            NotReady: it does not answer within ``timeout`` seconds.
+        """
+        self.spawn(name)
+        self._wait([name], timeout, connected=False, quarantine=False)
+
+    def start_all(self, timeout: float = START_TIMEOUT_S) -> None:
+        """Start every node that does not run, and wait until all are ready (see `wait_ready`)."""
+        for name in self.nodes:
+            self.spawn(name)
+        self.wait_ready(timeout=timeout)
+
+    def kill(self, name: str) -> None:
+        """SIGKILL, as a crash: no last words, holds forgotten. Returns when the process is gone."""
+        self._signal(name, signal.SIGKILL)
+        self._processes[name].wait()
+        self._paused.pop(name, None)
+
+    def terminate(self, name: str, timeout: float = STOP_TIMEOUT_S) -> int:
+        """SIGTERM, and wait: a clean stop, so that the next start has no quarantine.
+
+        Returns:
+            The exit code of the process.
+
+        Raises:
+            NotReady: it did not end within ``timeout`` seconds; it was left running.
+        """
+        self.resume(name)
+        self._signal(name, signal.SIGTERM)
+        try:
+            return self._processes[name].wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise NotReady(
+                f"node {name} did not stop within {timeout:g} s of SIGTERM; the end of its log:\n{self.log_tail(name)}"
+            ) from None
+
+    def pause(self, name: str) -> None:
+        """SIGSTOP: the node stays connected and says nothing, as in a long garbage collection."""
+        self._signal(name, signal.SIGSTOP)
+        self._paused[name] = None
+
+    def resume(self, name: str) -> None:
+        """SIGCONT: the end of `pause`. A node that is not paused is left alone."""
+        if name in self._paused:
+            del self._paused[name]
+            self._signal(name, signal.SIGCONT)
+
+    def status(self, name: str, timeout: float = 2.0) -> dict[str, Any]:
+        """What the node says of itself (docs/operations.md).
+
+        Raises:
+            Unreachable: it does not answer within ``timeout`` seconds.
+        """
+        return status_of(self.address(name), timeout)
+
+    def wait_ready(
+        self,
+        names: Iterable[str] | None = None,
+        timeout: float = START_TIMEOUT_S,
+        *,
+        quarantine: bool = False,
+    ) -> None:
+        """Wait until nodes answer, can vouch for their directories, and see each other.
+
+        Args:
+            names: which; None for all that run and are not paused.
+            timeout: seconds.
+            quarantine: also wait until none of them is in quarantine any more.
+
+        Raises:
+            NodeDied: one of them ended meanwhile; with the end of its log.
+            NotReady: not in time; with what each lacks.
+        """
+        if names is None:
+            names = [name for name in self.nodes if name in self._processes and name not in self._paused]
+        self._wait(list(names), timeout, connected=True, quarantine=quarantine)
+
+    def stop(self) -> None:
+        """Stop everything that was started, cleanly where that works within seconds. Safe to repeat."""
+        for name in list(self._paused):
+            with contextlib.suppress(QuorumqError):
+                self.resume(name)
+        live = [process for process in self._processes.values() if process.poll() is None]
+        for process in live:
+            process.terminate()
+        end = time.monotonic() + STOP_TIMEOUT_S
+        try:
+            for process in live:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(max(0.0, end - time.monotonic()))
+        finally:
+            for process in live:
+                if process.poll() is None:
+                    process.kill()
+                    process.wait()
+
+    def close(self) -> None:
+        """`stop`, and remove the directory unless it was given. Safe to repeat."""
+        try:
+            self.stop()
+        finally:
+            self._remove()
+
+    def __enter__(self) -> LocalCluster:
+        try:
+            self.start_all()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    # ------------------------------------------------------------------------------- in trio
+
+    async def start_async(self, name: str, timeout: float = START_TIMEOUT_S) -> None:
+        """`start`, without blocking the loop."""
+        self.spawn(name)
+        await self._wait_async([name], timeout, connected=False, quarantine=False)
+
+    async def wait_ready_async(
+        self,
+        names: Iterable[str] | None = None,
+        timeout: float = START_TIMEOUT_S,
+        *,
+        quarantine: bool = False,
+    ) -> None:
+        """`wait_ready`, without blocking the loop."""
+        if names is None:
+            names = [name for name in self.nodes if name in self._processes and name not in self._paused]
+        await self._wait_async(list(names), timeout, connected=True, quarantine=quarantine)
+
+    async def terminate_async(self, name: str, timeout: float = STOP_TIMEOUT_S) -> int:
+        """`terminate`, without blocking the loop."""
+        return await trio.to_thread.run_sync(self.terminate, name, timeout)
+
+    async def __aenter__(self) -> LocalCluster:
+        try:
+            for name in self.nodes:
+                self.spawn(name)
+            await self.wait_ready_async()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(self.close)
+
+    # -------------------------------------------------------------------------------- inside
+
+    def _index(self, name: str) -> int:
+        if name not in self.nodes:
+            raise UsageError(f"there is no node {name!r} here: the nodes are {', '.join(self.nodes)}")
+        return self.nodes.index(name)
+
+    def _signal(self, name: str, number: signal.Signals) -> None:
+        self._index(name)
+        process = self._processes.get(name)
+        if process is None or process.poll() is not None:
+            raise UsageError(f"node {name} is not running: start it first")
+        process.send_signal(number)
+
+    def _secret(self) -> str:
+        """The cluster's secret: of the earlier run in this directory, or a new one."""
+        path = self.directory / "secret"
+        try:
+            return path.read_text().strip()
+        except FileNotFoundError:
+            secret = os.urandom(32).hex()
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with open(fd, "w") as file:
+                file.write(secret + "\n")
+            return secret
+
+    def _write_config(self, name: str, shared: Mapping[str, Any]) -> None:
+        directory = self.node_directory(name)
+        directory.mkdir(exist_ok=True)
+        values = {"node": name, "data": str(self.data_path(name)), "listen": self.address(name), **shared}
+        if self._history:
+            values["history"] = str(self.history_path(name))
+        lines = [f"{key} = {_toml(value)}" for key, value in values.items()]
+        lines += ["", "[nodes]"]
+        lines += [
+            f"{node} = {_toml(address)}" for node, address in zip(self.nodes, self.addresses, strict=True)
+        ]
+        path = self.config_path(name)
+        path.touch(mode=0o600)
+        path.write_text("\n".join(lines) + "\n")
+
+    def _remove(self) -> None:
+        if self._temporary:
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _check_alive(self, name: str) -> None:
+        process = self._processes.get(name)
+        if process is None:
+            raise UsageError(f"node {name} was never started: start it first")
+        code = process.poll()
+        if code is not None:
+            how = f"signal {-code}" if code < 0 else f"exit code {code}"
+            raise NodeDied(f"node {name} ended with {how}; the end of its log:\n{self.log_tail(name)}")
+
+    def _lacks(self, name: str, names: list[str], connected: bool, quarantine: bool) -> str:
+        """What one node lacks to be ready; "" if nothing."""
+        try:
+            facts = self.status(name, timeout=1.0)
+        except Unreachable:
+            return "does not answer"
+        if not connected:
+            return ""
+        if not facts.get("vouched", True):
+            return "waits for the other nodes to say that it is new"
+        peers = facts.get("peers", {})
+        unseen = [other for other in names if other != name and not peers.get(other, {}).get("up")]
+        if unseen:
+            return f"has no connection to {', '.join(unseen)}"
+        if quarantine and facts.get("quarantine_s", 0) > 0:
+            return f"is in quarantine for another {facts['quarantine_s']:.1f} s"
+        return ""
+
+    def _poll(self, names: list[str], connected: bool, quarantine: bool) -> dict[str, str]:
+        for name in names:
+            self._check_alive(name)
+        lacks = {name: self._lacks(name, names, connected, quarantine) for name in names}
+        return {name: what for name, what in lacks.items() if what}
+
+    def _wait(self, names: list[str], timeout: float, *, connected: bool, quarantine: bool) -> None:
+        end = time.monotonic() + timeout
+        while lacks := self._poll(names, connected, quarantine):
+            if time.monotonic() > end:
+                raise _not_ready(lacks, timeout)
+            time.sleep(POLL_S)
+
+    async def _wait_async(
+        self, names: list[str], timeout: float, *, connected: bool, quarantine: bool
+    ) -> None:
+        end = time.monotonic() + timeout
+        while lacks := await trio.to_thread.run_sync(self._poll, names, connected, quarantine):
+            if time.monotonic() > end:
+                raise _not_ready(lacks, timeout)
+            await trio.sleep(POLL_S)
+
+
+def _not_ready(lacks: Mapping[str, str], timeout: float) -> NotReady:
+    what = "; ".join(f"node {name} {lack}" for name, lack in lacks.items())
+    return NotReady(f"not ready after {timeout:g} s: {what}. Look at the nodes' logs, or allow more time")
+
+
+def _toml(value: object) -> str:
+    """One value as TOML. Strings here are paths, addresses and hex."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        return f'"{escaped}"'
+    raise UsageError(f"{value!r} cannot stand in a node.toml: give a number, a truth value or a string")
+
+
+def _bindable(port: int) -> bool:
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def _given_ports(base: int, count: int) -> list[int]:
+    if not 0 < base <= 65_536 - count:
+        raise UsageError(f"port {base}: give one from 1 to {65_536 - count}, so that {count} in a row exist")
+    ports = list(range(base, base + count))
+    taken = [port for port in ports if not _bindable(port)]
+    if taken:
+        raise UsageError(
+            f"port {', '.join(map(str, taken))} of {ports[0]} to {ports[-1]} is taken: stop what listens there, or "
+            "choose another --port"
+        )
+    return ports
+
+
+def free_ports(count: int) -> list[int]:
+    """``count`` loopback ports that nobody listens on now. Somebody else may take one the moment after."""
+    draw = random.SystemRandom()
+    found: dict[int, None] = {}
+    for _ in range(1000):
+        port = draw.randrange(*PORTS)
+        if _bindable(port):
+            found[port] = None
+        if len(found) == count:
+            return list(found)
+    raise UsageError(f"no {count} free ports from {PORTS[0]} to {PORTS[1]} on 127.0.0.1; give --port")

@@ -1,0 +1,101 @@
+# quorumq/cli/probe.py: one question to one node, over one short-lived connection.
+#
+# `quorumq status` and LocalCluster want to know how each node is, one by one, and "it does not answer" is
+# as good an answer as any. The client library does the opposite: it goes to another node when one does not
+# answer. So this speaks the wire itself, with a blocking socket and a deadline.
+"""Asking one node one thing."""
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import Any
+
+from quorumq.core.errors import PeerError, QuorumqError, UsageError
+from quorumq.core.messages import ClientRequest, Failed, Hello, StatusAsk, StatusReply, Welcome
+from quorumq.core.types import Incarnation
+from quorumq.wire.codec import VERSIONS, Message, decode_message, encode_message, error_of
+from quorumq.wire.frames import FrameReader
+
+
+class Unreachable(QuorumqError):
+    """Nobody answers at an address, or not in time."""
+
+    code = "unreachable"
+    exit_code = 69
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of ``host:port`` (``[::1]:7401`` for IPv6).
+
+    Raises:
+        UsageError: it is not of that form.
+    """
+    host, colon, port = address.rpartition(":")
+    host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise UsageError(f"{address!r} is not a node's address: give host:port, such as 127.0.0.1:7401")
+    return host, int(port)
+
+
+def ask(address: str, *requests: ClientRequest, timeout: float = 2.0) -> list[Message]:
+    """HELLO to one node, then each of ``requests`` in turn.
+
+    Args:
+        address: host:port.
+        requests: what to ask after HELLO; none asks only who is there.
+        timeout: seconds for everything together.
+
+    Returns:
+        The Welcome, then one reply for each request.
+
+    Raises:
+        Unreachable: nobody answered there, or not in time.
+        QuorumqError: the node refused (the error it named), or what answers there is not quorumq (PeerError).
+    """
+    end = time.monotonic() + timeout
+    place = split_address(address)
+    hello = Hello(VERSIONS, "", b"", 0.0, "", Incarnation(0, 0), 0, int(time.time() * 1000), 0, "quorumq cli")
+    try:
+        with socket.create_connection(place, timeout) as sock:
+            reader = FrameReader()
+            return [
+                _one(sock, reader, request, number, end)
+                for number, request in enumerate((hello, *requests), 1)
+            ]
+    except TimeoutError:
+        raise Unreachable(f"{address} did not answer within {timeout:g} s: is the node stopped?") from None
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise Unreachable(f"nobody answers at {address} ({reason}): is a node running there?") from None
+
+
+def _one(sock: socket.socket, reader: FrameReader, request: Any, number: int, end: float) -> Message:
+    sock.sendall(b"".join(encode_message(request, request=number)))
+    while True:
+        frame = reader.next_frame()
+        if frame is not None:
+            reply = decode_message(frame).message
+            if isinstance(reply, Failed):
+                raise error_of(reply)
+            return reply
+        left = end - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        sock.settimeout(left)
+        data = sock.recv(1 << 20)
+        if not data:
+            raise ConnectionResetError("it closed the connection")
+        reader.feed(data)
+
+
+def status_of(address: str, timeout: float = 2.0) -> dict[str, Any]:
+    """What the node at ``address`` says of itself (docs/operations.md), and ``wall_ms``, its time of day.
+
+    Raises:
+        Unreachable, PeerError: as `ask`.
+    """
+    welcome, reply = ask(address, StatusAsk(), timeout=timeout)
+    if not isinstance(welcome, Welcome) or not isinstance(reply, StatusReply):
+        raise PeerError(f"{address} answered with {type(reply).__name__}, not with its status")
+    return {**reply.facts, "address": address, "wall_ms": welcome.wall_ms, "software": welcome.software}
