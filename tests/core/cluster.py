@@ -77,6 +77,8 @@ class Cluster:
         self.run()
 
     def link(self, dialler: NodeId, acceptor: NodeId) -> None:
+        if dialler in self.stopped or acceptor in self.stopped:
+            return
         core = self.nodes[dialler]
         hello = Hello(
             (1, 1), core.config.cluster_id, node_list_digest(core.config.nodes), core.config.hold_time_max,
