@@ -1,0 +1,143 @@
+"""Imports point one way: core <- wire <- storage <- node; wire <- client; cli on top (docs/architecture.md)."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+OURS = {
+    "quorumq.core": {"quorumq.core"},
+    "quorumq.history": {"quorumq.core"},
+    "quorumq.wire": {"quorumq.core", "quorumq.wire"},
+    "quorumq.storage": {"quorumq.core", "quorumq.wire", "quorumq.storage"},
+    "quorumq.node": {"quorumq.core", "quorumq.wire", "quorumq.storage", "quorumq.history", "quorumq.node"},
+    "quorumq.client": {"quorumq.core", "quorumq.wire", "quorumq.history", "quorumq.client"},
+    "quorumq.cli": {"quorumq", "sim"},
+    "sim": {
+        "sim", "quorumq.core", "quorumq.wire", "quorumq.storage", "quorumq.history", "quorumq.node", "quorumq.client",
+    },
+}  # fmt: skip
+"""What each package may import of ours."""
+
+CORE_MAY_USE = {
+    "__future__", "abc", "bisect", "collections", "contextlib", "dataclasses", "difflib", "enum", "functools",
+    "hashlib", "heapq", "itertools", "operator", "random", "sortedcontainers", "typing",
+}  # fmt: skip
+"""Outside of itself the core imports only what neither reads a clock nor touches the world."""
+
+REMEDY = {
+    "time": "take `now` as an argument",
+    "random": "take `rng` as an argument",
+    "os": "return an effect, and let the node's shell do it",
+    "trio": "return an effect, and let the node's shell do it",
+    "uuid": "let the driver pass random bits in",
+    "cbor2": "leave bytes to quorumq/wire",
+}
+
+HEAVY = {"pyspark", "pyarrow", "pandas", "matplotlib"}
+
+
+def modules(package: str) -> Iterator[Path]:
+    path = ROOT.joinpath(*package.split("."))
+    yield from sorted(path.rglob("*.py")) if path.is_dir() else [path.with_suffix(".py")]
+
+
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: relative import; write the full name"
+            yield node.lineno, node.module or ""
+
+
+def is_within(name: str, packages: set[str]) -> bool:
+    return any(name == package or name.startswith(package + ".") for package in packages)
+
+
+@pytest.mark.parametrize("package", OURS)
+def test_imports_point_one_way(package: str) -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line} imports {name}: {package} may use {', '.join(sorted(OURS[package]))}"
+        for path in modules(package)
+        for line, name in imports(path)
+        if is_within(name, {"quorumq", "sim", "spark", "tests"}) and not is_within(name, OURS[package])
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_core_touches_nothing_outside() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line} imports {name}: {REMEDY.get(name.split('.')[0], 'the core is pure')}"
+        for path in modules("quorumq.core")
+        for line, name in imports(path)
+        if not name.startswith("quorumq.") and name.split(".")[0] not in CORE_MAY_USE
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_core_draws_no_randomness_of_its_own() -> None:
+    """`random` is imported for the type of `rng`; calling the module's functions would be hidden randomness."""
+    for path in modules("quorumq.core"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if (
+                isinstance(node, ast.Attribute)
+                and isinstance(node.value, ast.Name)
+                and node.value.id == "random"
+            ):
+                assert node.attr == "Random", f"{path.name}:{node.lineno} uses random.{node.attr}: take `rng`"
+
+
+def test_the_core_never_iterates_over_a_set() -> None:
+    """The order of a set is not the order of anything: one seed would give two traces."""
+    for path in modules("quorumq.core"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            loops = [node.iter] if isinstance(node, ast.For | ast.comprehension) else []
+            for loop in loops:
+                call = (
+                    isinstance(loop, ast.Call) and isinstance(loop.func, ast.Name) and loop.func.id == "set"
+                )
+                assert not call and not isinstance(loop, ast.Set | ast.SetComp), (
+                    f"{path.name}:{loop.lineno} iterates over a set: use dict.fromkeys or sorted"
+                )
+
+
+def test_the_shell_decides_nothing() -> None:
+    """node/ routes; quorums, holds and tombstones are decided in core/."""
+    words = (
+        "majority",
+        "is_superseded",
+        "HoldTable",
+        "merge_records",
+        "Kind.ACKED",
+        "Kind.DEAD",
+        "record_rank",
+    )
+    for path in modules("quorumq.node"):
+        tree = ast.parse(path.read_text())
+        names = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name)]
+        names += [node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+        found = [word for word in words if word.split(".")[-1] in names]
+        assert not found, f"{path.name} speaks of {', '.join(found)}: decide that in core/ and route it here"
+
+
+@pytest.mark.parametrize("package", [package for package in OURS if package != "sim"])
+def test_nothing_heavy_is_imported(package: str) -> None:
+    for path in modules(package):
+        for line, name in imports(path):
+            assert name.split(".")[0] not in HEAVY, f"{path.name}:{line} imports {name}, which is an extra"
+
+
+def test_nothing_imports_the_command_line() -> None:
+    for package in OURS:
+        if package == "quorumq.cli":
+            continue
+        for path in modules(package):
+            for line, name in imports(path):
+                assert not is_within(name, {"quorumq.cli"}), f"{path.name}:{line} imports {name}"
