@@ -297,7 +297,7 @@ def best_us(work: typing.Callable[[], object], number: int) -> float:
 
 
 def test_a_hold_is_coded_in_microseconds() -> None:
-    """Measured: 5 us to encode, 8 us to decode on an idle machine. The bound leaves room for slow ones."""
+    """Measured: 11 us to encode, 14 us to decode (cbor2.dumps alone: 21). The bound leaves room for slow machines."""
     wants = (m.Want(Span(ORIGIN, 0, 100), 0), m.Want(Span(ORIGIN, 200, 300), 0))
     hold = m.Hold(12, PARTITION, 0, "workers", 0, Stamp(1 << 58, "node-a"), 30.0, wants)
     data = b"".join(encode_message(hold, stamp=1 << 58))
