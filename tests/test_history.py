@@ -1,0 +1,220 @@
+"""The history: every kind survives writing and reading, the page and the code agree, and nonsense is named."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quorumq.core.types import Incarnation, Origin, Owner, Span, Stamp
+from quorumq.history import (
+    COMMON,
+    FIELDS,
+    KINDS,
+    HistoryError,
+    HistoryWriter,
+    check_row,
+    origin_text,
+    owner_text,
+    parse_origin,
+    parse_owner,
+    parse_spans,
+    read_history,
+    spans_value,
+    token_text,
+)
+
+PAGE = Path(__file__).parents[1] / "docs" / "history.md"
+ORIGIN = Origin("node-a", 3, (1 << 64) - 1, 7)
+OWNER = Owner("node-b", Incarnation(2, 255), Stamp(1 << 57, "node-b"))
+
+EXAMPLES: dict[str, object] = {
+    "text": "some text",
+    "texts": ["a", "b"],
+    "integer": 3,
+    "number": 1.5,
+    "flag": True,
+    "object": {"x": 1},
+    "spans": spans_value([Span(ORIGIN, 0, 10)]),
+    "owner": owner_text(OWNER),
+    "token": token_text(OWNER.ballot),
+    "who": "sim",
+    "links": [["a", "b"]],
+}
+WRONG: dict[str, object] = {
+    "text": 1,
+    "texts": [1],
+    "integer": True,
+    "number": "1",
+    "flag": 1,
+    "object": [],
+    "spans": [["a.1.ff.1", 5, 5]],
+    "owner": "nobody",
+    "token": "12@a",
+    "who": "c1",
+    "links": [["a"]],
+}
+
+
+def full_row(kind: str) -> dict[str, object]:
+    """A line of this kind with every field that it may have."""
+    spec = KINDS[kind]
+    writer = spec.writers[0]
+    row: dict[str, object] = {
+        "run": "r",
+        "who": writer if writer == "sim" else f"{writer}:x",
+        "at": 1.25,
+        "wall_ms": 1_700_000_000_000,
+        "within": 0.0,
+        "kind": kind,
+    }
+    for name in (*spec.required, *spec.optional):
+        row[name] = EXAMPLES[FIELDS[name].shape]
+    if spec.outcomes:
+        row["outcome"] = spec.outcomes[-1]
+    if kind == "settings":
+        row["history"] = 1
+    return row
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_every_kind_survives_writing_and_reading(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "h.jsonl"
+    row = full_row(kind)
+    with HistoryWriter(path, run="r", who=str(row["who"])) as writer:
+        fields = {name: value for name, value in row.items() if name not in ("run", "kind")}
+        writer.write(kind, **fields)
+    assert list(read_history([path]))[1] == row
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_every_field_of_every_kind_is_checked(kind: str) -> None:
+    row = full_row(kind)
+    assert check_row(row) == ""
+    for name in (*COMMON, *KINDS[kind].required):
+        assert f"'{name}' is missing" in check_row({key: row[key] for key in row if key != name})
+    for name in row:
+        if name not in ("run", "kind"):
+            shape = (COMMON.get(name) or FIELDS[name]).shape
+            assert name in check_row({**row, name: WRONG[shape]})
+
+
+def test_every_field_is_of_use() -> None:
+    used = {name for spec in KINDS.values() for name in (*spec.required, *spec.optional)}
+    assert used == set(FIELDS)
+    for spec in KINDS.values():
+        assert bool(spec.outcomes) <= ("outcome" in (*spec.required, *spec.optional))
+
+
+def table(heading: str) -> list[list[str]]:
+    part = PAGE.read_text().split(f"## {heading}\n")[1].split("\n## ")[0]
+    rows = [line for line in part.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows[2:]]
+
+
+def names(cell: str) -> tuple[str, ...]:
+    return tuple(re.findall(r"`([^`]+)`", cell))
+
+
+def test_the_page_lists_the_fields_and_kinds_of_the_code() -> None:
+    for heading, fields in (("Fields of every line", COMMON), ("Fields of some kinds", FIELDS)):
+        rows = [(cell[0].strip("`"), cell[1], cell[2]) for cell in table(heading)]
+        assert rows == [(name, field.shape, field.meaning) for name, field in fields.items()]
+    rows = [
+        (
+            cell[0].strip("`"),
+            tuple(cell[1].split(", ")),
+            names(cell[2]),
+            names(cell[3]),
+            names(cell[4]),
+            cell[5],
+        )
+        for cell in table("Kinds")
+    ]
+    assert rows == [(name, *spec) for name, spec in KINDS.items()]
+
+
+def test_the_example_on_the_page_is_a_history(tmp_path: Path) -> None:
+    path = tmp_path / "example.jsonl"
+    path.write_text(PAGE.read_text().split("```jsonl\n")[1].split("```")[0])
+    rows = list(read_history([path]))
+    assert [row["kind"] for row in rows] == ["settings", "publish", "publish", "deliver", "ack", "ack"]
+    for row in rows:
+        if "token" in row:
+            assert token_text(parse_owner(row["owner"]).ballot) == row["token"]
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("{", "not JSON"),
+        ("[]", "not a JSON object"),
+        ('{"run":"r"}', "field 'who' is missing"),
+        (json.dumps({**full_row("ack"), "kind": "akc"}), "kind is 'akc'"),
+        (json.dumps({**full_row("ack"), "outcome": "acked!"}), "acked_unproven"),
+        (json.dumps({**full_row("ack"), "who": "node:a"}), "only client do"),
+        (json.dumps({**full_row("crash"), "until": 1.0}), "has no field 'until'"),
+        (json.dumps({**full_row("settings"), "history": 9}), "version 9"),
+        (json.dumps(full_row("crash")).replace("1.25", "NaN"), "at is nan"),
+    ],
+)
+def test_a_bad_line_is_named_by_file_and_line(line: str, text: str, tmp_path: Path) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_text(json.dumps(full_row("stop")) + "\n" + line + "\n")
+    with pytest.raises(HistoryError, match=r"bad\.jsonl:2: ") as error:
+        list(read_history([path]))
+    assert text in str(error.value)
+
+
+def test_a_torn_last_line_is_left_out_and_cut_by_the_next_writer(tmp_path: Path) -> None:
+    path = tmp_path / "torn.jsonl"
+    with HistoryWriter(path, run="r", who="sim"):
+        pass
+    path.write_text(path.read_text() + '{"run":"r","wh')
+    assert len(list(read_history([path]))) == 1
+    with HistoryWriter(path, run="r", who="node:a") as writer:
+        writer.write("stop", incarnation=1)
+    assert [row["who"] for row in read_history([path])] == ["sim", "node:a", "node:a"]
+
+
+def test_a_writer_is_bounded(tmp_path: Path) -> None:
+    file = io.StringIO()
+    writer = HistoryWriter(file, run="r", who="node:a", buffer_bytes=1000, bytes_max=5000)
+    for n in range(1000):
+        writer.write("stop", incarnation=n)
+        assert writer._buffered < 1000
+    writer.close()
+    rows = [json.loads(line) for line in file.getvalue().splitlines()]
+    assert rows[-1]["kind"] == "truncated"
+    assert len(file.getvalue()) < 6000
+    assert writer.dropped == 1000 - (len(rows) - 2)
+
+
+def test_a_writer_refuses_what_is_not_in_the_schema() -> None:
+    writer = HistoryWriter(io.StringIO(), run="r", who="node:a")
+    with pytest.raises(HistoryError, match="'incarnation' is missing"):
+        writer.write("stop")
+
+
+numbers = st.integers(0, (1 << 64) - 1)
+nodes = st.from_regex(r"[a-z0-9-]{1,32}", fullmatch=True)
+
+
+@given(nodes, numbers, numbers, numbers, st.integers(0, 1 << 40))
+def test_values_come_back_from_their_text(node: str, n: int, nonce: int, time: int, start: int) -> None:
+    origin = Origin(node, n, nonce, start)
+    owner = Owner(node, Incarnation(n, nonce), Stamp(time, node))
+    assert parse_origin(origin_text(origin)) == origin
+    assert parse_owner(owner_text(owner)) == owner
+    assert parse_spans(spans_value([Span(origin, start, start + 1)])) == [Span(origin, start, start + 1)]
+
+
+@given(st.tuples(numbers, nodes), st.tuples(numbers, nodes))
+def test_tokens_sort_as_text_as_stamps_do(one: tuple[int, str], two: tuple[int, str]) -> None:
+    a, b = Stamp(*one), Stamp(*two)
+    assert (token_text(a) < token_text(b)) == (a < b)
