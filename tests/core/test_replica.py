@@ -1,0 +1,371 @@
+"""What one replica answers: STORE, choosing, PEEK, anti-entropy (docs/protocol.md, section 3)."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from quorumq.core.messages import (
+    AckRequest,
+    Failed,
+    Fetch,
+    Fetched,
+    OpenSession,
+    PeekAsk,
+    PeekPage,
+    Publish,
+    Published,
+    RejectRequest,
+    Release,
+    Store,
+)
+from quorumq.core.types import Letter, Origin, Span, Stamp, Topic
+from tests.core.cluster import Cluster
+from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
+
+
+def sizes(reply: object) -> int:
+    assert isinstance(reply, Fetched), reply
+    return sum(part.stop - part.first for part in reply.slices)
+
+
+def bodies(reply: Fetched) -> int:
+    return sum(
+        part.header.end_of(part.stop - 1) - part.header.end_of(part.first - 1) for part in reply.slices
+    )
+
+
+# ------------------------------------------------------------------------------- STORE
+
+
+def test_a_retry_through_any_node_makes_no_second_message() -> None:
+    cluster = Cluster()
+    topic = cluster.topic()
+    origin = cluster.ask("a", OpenSession()).origin
+    batch = cluster.batch(topic, origin, 0, [b"x"] * 10)
+    for node in "abcabc":
+        assert isinstance(cluster.ask(node, Publish(batch)), Published)
+    assert sizes(cluster.ask("b", fetch())) == 10
+    assert sizes(cluster.ask("c", fetch())) == 0
+
+
+def test_other_bytes_under_the_same_id_are_a_conflict_per_record() -> None:
+    cluster = Cluster()
+    topic = cluster.topic()
+    origin = cluster.ask("a", OpenSession()).origin
+    cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"%d" % i for i in range(10)])))
+    overlap = cluster.batch(topic, origin, 5, [b"%d" % i for i in range(5, 15)])
+    assert isinstance(cluster.ask("b", Publish(overlap)), Published), (
+        "the same records in another cut are the same"
+    )
+    other = cluster.batch(topic, origin, 14, [b"other", b"new"])
+    answer = cluster.ask("c", Publish(other))
+    assert isinstance(answer, Failed)
+    assert answer.code == "conflict"
+    assert sizes(cluster.ask("b", fetch())) == 15
+
+
+def test_below_a_majority_the_outcome_is_unknown_and_the_retry_completes_it() -> None:
+    cluster = Cluster(request_timeout=5.0)
+    topic = cluster.topic()
+    origin = cluster.ask("a", OpenSession()).origin
+    batch = cluster.batch(topic, origin, 0, [b"x"])
+    cluster.drop = lambda sender, to, message: isinstance(message, Store)
+    key = cluster.submit("a", Publish(batch))
+    cluster.advance(5.1)
+    answer = cluster.replies[key]
+    assert isinstance(answer, Failed)
+    assert (answer.code, answer.needed, answer.answered) == ("outcome-unknown", 2, 1), "our own disk has it"
+    cluster.drop = lambda sender, to, message: False
+    assert isinstance(cluster.ask("b", Publish(batch)), Published)
+
+
+def test_with_too_few_nodes_up_nothing_is_sent() -> None:
+    cluster = Cluster()
+    topic = cluster.topic()
+    origin = cluster.ask("a", OpenSession()).origin
+    cluster.kill("b")
+    cluster.kill("c")
+    answer = cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"x"])))
+    assert isinstance(answer, Failed)
+    assert (answer.code, answer.needed, answer.answered) == ("not-stored", 2, 1)
+
+
+def test_a_replica_that_missed_the_creation_is_told_and_asked_again() -> None:
+    cluster = Cluster()
+    cluster.kill("c")
+    topic = cluster.topic()
+    cluster.drop = lambda sender, to, message: type(message).__name__ == "SyncTopics"
+    cluster.start("c")
+    cluster.kill("b")
+    origin = cluster.ask("a", OpenSession()).origin
+    assert isinstance(cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"x"]))), Published)
+
+
+# ---------------------------------------------------------------------------- choosing
+
+
+@pytest.mark.parametrize("most", [1, 7, 64, 100, 1000])
+def test_a_fetch_is_cut_at_its_messages(most: int) -> None:
+    cluster = Cluster()
+    published(cluster, 300)
+    assert sizes(cluster.ask("b", fetch(most=most))) == min(300, most)
+
+
+def test_a_fetch_is_cut_at_its_bytes_but_gives_at_least_one() -> None:
+    cluster = Cluster()
+    topic = cluster.topic()
+    origin = cluster.ask("a", OpenSession()).origin
+    cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"y" * 5000] + [b"x" * 100] * 50)))
+    reply = cluster.ask("b", Fetch(("jobs",), "g", 100, 1000, 1, 0, 0.0, 10.0, 0.0))
+    assert sizes(reply) == 1
+    reply = cluster.ask("b", Fetch(("jobs",), "g", 100, 1000, 1, 0, 0.0, 10.0, 0.0))
+    assert 800 < bodies(reply) <= 1000
+
+
+def test_oldest_first_by_publish_time() -> None:
+    cluster = Cluster()
+    topic = cluster.topic()
+    origins = [cluster.ask("a", OpenSession()).origin for _ in range(3)]
+    for step, origin in enumerate(reversed(origins)):
+        cluster.advance(1)
+        cluster.ask("abc"[step], Publish(cluster.batch(topic, origin, 0, [b"x"])))
+    got = [receipts(cluster.ask("b", fetch(most=1)))[0].receipt.span.origin for _ in origins]
+    assert got == list(reversed(origins))
+
+
+def test_partitions_are_taken_in_turn() -> None:
+    cluster = Cluster()
+    topic = cluster.topic(partitions=4)
+    origin = cluster.ask("a", OpenSession()).origin
+    for number in range(4):
+        cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"x"] * 5, number)))
+    firsts = [cluster.ask("a", fetch(most=1)).slices[0].partition.number for _ in range(4)]
+    assert sorted(firsts) == [0, 1, 2, 3]
+    assert sizes(cluster.ask("b", fetch(most=100))) == 16
+
+
+def test_three_coordinators_share_a_backlog_without_conflicts() -> None:
+    cluster = Cluster(steal_after=1e6)
+    published(cluster, 64 * 60)
+    for node in "abc":  # everyone has fetched, so everyone is known to
+        cluster.ask(node, fetch(most=1))
+    chosen = {}
+    for node in "abc":
+        replica = next(iter(cluster.nodes[node].replicas.values()))
+        wants, _ = replica.choose(replica.group("g"), cluster.now, 10_000, 1 << 20, float("inf"))
+        chosen[node] = {seq for want in wants for seq in range(want.span.start, want.span.stop)}
+    assert not chosen["a"] & chosen["b"]
+    assert not chosen["b"] & chosen["c"]
+    assert not chosen["a"] & chosen["c"]
+    assert len(chosen["a"] | chosen["b"] | chosen["c"]) == 64 * 60 - 3
+    assert all(500 < len(part) < 2500 for part in chosen.values())
+
+
+def test_what_ranks_for_an_idle_coordinator_is_taken_after_a_while() -> None:
+    cluster = Cluster(steal_after=0.05)
+    published(cluster, 64 * 6)
+    for node in "bc":
+        cluster.ask(node, fetch(most=1))
+    total = 0
+    for _ in range(20):
+        key = cluster.submit("a", fetch(most=1000, wait=1.0))
+        cluster.advance(0.06)
+        if key in cluster.replies:
+            total += sizes(cluster.replies[key])
+        if total == 64 * 6 - 2:
+            break
+    assert total == 64 * 6 - 2
+
+
+def test_a_fetch_waits_for_its_minimum_and_then_gives_what_there_is() -> None:
+    cluster = Cluster()
+    topic, origin = published(cluster, 3)
+    key = cluster.submit("b", fetch(least=5, wait=1.0))
+    cluster.advance(0.5)
+    assert key not in cluster.replies
+    cluster.ask("c", Publish(cluster.batch(topic, origin, 3, [b"x"] * 2)))
+    assert sizes(cluster.replies[key]) == 5
+    cluster.ask("c", Publish(cluster.batch(topic, origin, 5, [b"x"] * 2)))
+    key = cluster.submit("b", fetch(least=5, wait=1.0))
+    cluster.advance(1.01)
+    assert sizes(cluster.replies[key]) == 2
+
+
+def test_unknown_names_and_bad_requests_are_answered_in_words() -> None:
+    cluster = Cluster()
+    published(cluster, 1)
+    for request, code, word in [
+        (Fetch(("jbos",), "g", 1, 1, 1, 0, 0.0, 10.0, 0.0), "not-found", "'jobs'"),
+        (Fetch(("jobs",), "g", 1, 1, 1, 0, 0.0, 61.0, 0.0), "usage", "60.0 s"),
+        (Fetch(("jobs",), "", 1, 1, 1, 0, 0.0, 10.0, 0.0), "usage", "group"),
+        (Fetch(("jobs",), "g", 0, 1, 1, 0, 0.0, 10.0, 0.0), "usage", "max_messages"),
+        (Fetch(("jobs",), "g", 1, 1, 1, 0, 99.0, 10.0, 0.0), "usage", "max_wait"),
+        (Fetch(("jobs",), "g", 1, 1, 1, 0, 0.0, 10.0, 0.0, "", (7,)), "not-found", "1 partitions"),
+        (PeekAsk("nope", 0, "g", "all", (0, 0), 1), "not-found", "nope"),
+    ]:
+        answer = cluster.ask("a", request)
+        assert isinstance(answer, Failed)
+        assert answer.code == code
+        assert word in answer.detail
+
+
+# ------------------------------------------------------------------- releases and LEAVE
+
+
+def test_an_unsent_reply_gives_its_messages_back_everywhere_and_counts_no_attempt() -> None:
+    cluster = Cluster()
+    published(cluster, 5)
+    key = cluster.submit("b", fetch())
+    assert sizes(cluster.replies[key]) == 5
+    from quorumq.core.effects import Unsent
+
+    cluster.feed("b", Unsent(key))
+    reply = cluster.ask("c", fetch())
+    assert sizes(reply) == 5
+    assert reply.slices[0].deliveries[0].attempt == 1
+
+
+def test_a_release_that_was_lost_is_repeated_in_front_of_the_next_hold() -> None:
+    cluster = Cluster()
+    topic, origin = published(cluster, 1)
+    from quorumq.core.effects import Unsent
+
+    cluster.drop = lambda sender, to, message: isinstance(message, Release)
+    key = cluster.submit("b", fetch())
+    cluster.feed("b", Unsent(key))
+    assert cluster.nodes["b"].state.unconfirmed["c"]
+    cluster.ask("a", Publish(cluster.batch(topic, origin, 1, [b"x"])))
+    assert sizes(cluster.ask("b", fetch(most=1))) == 1
+    assert not cluster.nodes["b"].state.unconfirmed["c"]
+
+
+# -------------------------------------------------------------------------------- PEEK
+
+
+def test_peek_shows_every_state_in_pages_and_holds_nothing() -> None:
+    cluster = Cluster()
+    topic: Topic
+    origin: Origin
+    topic, origin = published(cluster, 1)
+    for first in range(1, 6):
+        cluster.ask("a", Publish(cluster.batch(topic, origin, first, [b"x"])))
+    one = [receipts(cluster.ask("b", fetch(most=1))) for _ in range(4)]
+    cluster.ask("a", AckRequest(one[0]))
+    cluster.ask("a", RejectRequest(one[1], 30.0))
+    cluster.ask("a", RejectRequest(one[2], 0.0, Letter(Stamp(0, ""), "rejected", "E")))
+    states: list[str] = []
+    cursor: tuple[int, int] | None = (0, 0)
+    while cursor is not None:
+        page = cluster.ask("c", PeekAsk("jobs", 0, "g", "all", cursor, 2, True))
+        assert isinstance(page, PeekPage)
+        assert len(page.slices) == len(page.items)
+        states += [item.state for item in page.items]
+        cursor = page.cursor
+    assert states == ["acked", "delayed", "dead", "held", "ready", "ready"]
+    assert sizes(cluster.ask("c", fetch())) == 2
+
+
+# ------------------------------------------------------------------------ anti-entropy
+
+
+def test_a_message_on_one_replica_only_reaches_all_within_ten_seconds() -> None:
+    cluster = Cluster()
+    topic, origin = published(cluster, 1)
+    cluster.drop = lambda sender, to, message: sender != to and isinstance(message, Store)
+    cluster.submit("a", Publish(cluster.batch(topic, origin, 1, [b"x"] * 5)))
+    cluster.drop = lambda sender, to, message: False
+    cluster.advance(10)
+    for node in "abc":
+        replica = next(iter(cluster.nodes[node].replicas.values()))
+        assert replica.present.messages == 6, node
+    assert sizes(cluster.ask("c", fetch())) == 6
+
+
+def test_a_replica_that_was_away_for_long_catches_up_in_one_chain_of_pulls() -> None:
+    cluster = Cluster(hold_time_max=1.0)
+    topic, origin = published(cluster, 1)
+    cluster.kill("c")
+    for first in range(1, 501):
+        cluster.ask("a", Publish(cluster.batch(topic, origin, first, [b"x" * 20])))
+    cluster.start("c")
+    cluster.advance(10)
+    assert next(iter(cluster.nodes["c"].replicas.values())).present.messages == 501
+
+
+def test_records_attempts_and_delays_reach_all() -> None:
+    cluster = Cluster(hold_time_max=5.0)
+    published(cluster, 9)
+    cluster.kill("c")
+    got = [receipts(cluster.ask("a", fetch(most=3, hold_time=5.0))) for _ in range(3)]
+    assert outcomes(cluster.ask("a", AckRequest(got[0]))) == ["acked"]
+    cluster.ask("a", RejectRequest(got[1], 60.0))
+    cluster.ask("a", RejectRequest(got[2], 0.0, Letter(Stamp(0, ""), "rejected", "E")))
+    cluster.start("c")
+    cluster.advance(10)
+    views = [next(iter(cluster.nodes[node].replicas.values())).groups["g"] for node in "abc"]
+    assert views[2].records.state() == views[0].records.state()
+    assert views[2].attempts.state() == views[0].attempts.state()
+    assert [(span, item.n, item.ballot) for span, item in views[2].delays.items()] == [
+        (span, item.n, item.ballot) for span, item in views[0].delays.items()
+    ]
+
+
+# --------------------------------------------------------------------- against a model
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_long_random_life_loses_and_repeats_nothing(seed: int) -> None:
+    """Publishes, fetches, acks, rejects and passing time on three nodes, against plain sets."""
+    rng = random.Random(seed)
+    cluster = Cluster(seed=seed, hold_time_max=60.0)
+    topic = cluster.topic(partitions=2, max_deliveries=1000)
+    origin = cluster.ask("a", OpenSession()).origin
+    sent: set[tuple[int, int]] = set()
+    acked: set[tuple[int, int]] = set()
+    nexts = [0, 0]
+    held: list[tuple[float, object]] = []
+    for _ in range(300):
+        node = rng.choice("abc")
+        match rng.randrange(6):
+            case 0:
+                number, count = rng.randrange(2), rng.randrange(1, 40)
+                cluster.ask(
+                    node, Publish(cluster.batch(topic, origin, nexts[number], [b"x"] * count, number))
+                )
+                sent |= {(number, seq) for seq in range(nexts[number], nexts[number] + count)}
+                nexts[number] += count
+            case 1 | 2:
+                hold = rng.uniform(0.5, 5)
+                key = cluster.submit(node, fetch(most=rng.randrange(1, 50), hold_time=hold))
+                cluster.advance(0.06)
+                for item in receipts(cluster.replies[key]):
+                    span: Span = item.receipt.span
+                    ids = {(item.receipt.partition.number, seq) for seq in range(span.start, span.stop)}
+                    assert not ids & acked, "delivered after ack"
+                    assert ids <= sent, "out of thin air"
+                    held.append((cluster.time + hold, item))
+            case 3 | 4:
+                if held:
+                    until, item = held.pop(rng.randrange(len(held)))
+                    cut = item.receipt.span._replace(
+                        start=rng.randrange(item.receipt.span.start, item.receipt.span.stop)
+                    )
+                    for outcome in outcomes(cluster.ask(node, AckRequest((item._replace(spans=(cut,)),)))):
+                        assert outcome.startswith("acked")
+                        assert outcome == "acked" or cluster.time > until - 0.1 * 60
+                    acked |= {(item.receipt.partition.number, seq) for seq in range(cut.start, cut.stop)}
+            case 5:
+                cluster.advance(rng.uniform(0, 2))
+    cluster.advance(10)
+    left = set()
+    for _ in range(200):
+        key = cluster.submit(rng.choice("abc"), fetch(most=1000, hold_time=60.0))
+        cluster.advance(0.06)
+        for item in receipts(cluster.replies[key]):
+            span = item.receipt.span
+            left |= {(item.receipt.partition.number, seq) for seq in range(span.start, span.stop)}
+        if left | acked == sent:
+            break
+    assert left == sent - acked
