@@ -103,6 +103,12 @@ class LocalCluster:
         else:
             self.directory = Path(keep).resolve()
             self.directory.mkdir(parents=True, exist_ok=True)
+            found = sorted(path.parent.name for path in self.directory.glob("n[1-9]/node.toml"))
+            if found and found != sorted(self.nodes):
+                raise UsageError(
+                    f"{self.directory} has a cluster of the nodes {', '.join(found)}: ask for {len(found)} nodes, or "
+                    "give another directory (a cluster cannot change its size yet)"
+                )
         self._history = history
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._paused: dict[str, None] = {}
@@ -371,7 +377,7 @@ class LocalCluster:
     def _write_config(self, name: str, shared: Mapping[str, Any]) -> None:
         directory = self.node_directory(name)
         directory.mkdir(exist_ok=True)
-        values = {"node": name, "data": str(self.data_path(name)), "listen": self.address(name), **shared}
+        values = {"node": name, "data_dir": str(self.data_path(name)), "listen": self.address(name), **shared}
         if self._history:
             values["history"] = str(self.history_path(name))
         lines = [f"{key} = {_toml(value)}" for key, value in values.items()]

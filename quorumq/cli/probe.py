@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Sequence
 from typing import Any
 
-from quorumq.core.errors import PeerError, QuorumqError, UsageError
+from quorumq.core.errors import PeerError, QuorumqError, TooFewReplicas, UsageError
 from quorumq.core.messages import ClientRequest, Failed, Hello, StatusAsk, StatusReply, Welcome
 from quorumq.core.types import Incarnation
 from quorumq.wire.codec import VERSIONS, Message, decode_message, encode_message, error_of
@@ -99,3 +100,35 @@ def status_of(address: str, timeout: float = 2.0) -> dict[str, Any]:
     if not isinstance(welcome, Welcome) or not isinstance(reply, StatusReply):
         raise PeerError(f"{address} answered with {type(reply).__name__}, not with its status")
     return {**reply.facts, "address": address, "wall_ms": welcome.wall_ms, "software": welcome.software}
+
+
+def ask_any(addresses: Sequence[str], request: ClientRequest, timeout: float = 10.0) -> Message:
+    """Ask the first node that can answer. Only for requests that may be repeated through another node.
+
+    Args:
+        addresses: nodes, tried in order, twice.
+        request: what to ask.
+        timeout: seconds for each try.
+
+    Raises:
+        Unreachable: nobody answers anywhere.
+        QuorumqError: what a node answered; too few replicas only after every node was tried.
+    """
+    last: QuorumqError | None = None
+    for address in [*addresses, *addresses]:
+        try:
+            return ask(address, request, timeout=timeout)[1]
+        except (Unreachable, TooFewReplicas) as error:
+            if last is None or isinstance(error, TooFewReplicas):
+                last = error
+    if isinstance(last, TooFewReplicas):
+        raise last
+    raise nobody(addresses)
+
+
+def nobody(addresses: Sequence[str]) -> Unreachable:
+    """The error where no node of a cluster answers."""
+    return Unreachable(
+        f"no node answers at {', '.join(addresses)}: give the addresses with --node or QUORUMQ_NODES, or start a "
+        "cluster with `quorumq dev`"
+    )

@@ -1,0 +1,106 @@
+# quorumq/cli/common.py: what commands that talk to a cluster have in common: where it is, and how to print.
+"""Options and output shared by the commands."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import click
+
+from quorumq.core.errors import UsageError
+
+NODES_VARIABLE: Final = "QUORUMQ_NODES"
+NODES_DEFAULT: Final = ("127.0.0.1:7401", "127.0.0.1:7402", "127.0.0.1:7403")
+"""Where `quorumq dev` listens unless told otherwise."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class NodesOption(click.Option):
+    """``--node``, repeatable; QUORUMQ_NODES has several, with commas or spaces."""
+
+    def value_from_envvar(self, ctx: click.Context) -> Any:
+        text = self.resolve_envvar_value(ctx)
+        return None if text is None else tuple(text.replace(",", " ").split())
+
+    def process_value(self, ctx: click.Context, value: Any) -> tuple[str, ...]:
+        from quorumq.cli.probe import split_address
+
+        given = tuple(value or ()) or NODES_DEFAULT
+        for address in given:
+            try:
+                split_address(address)
+            except UsageError as error:
+                raise click.BadParameter(str(error), ctx=ctx, param=self) from None
+        return given
+
+
+def nodes_option(command: F) -> F:
+    """Adds ``--node``; the command gets ``nodes``, a tuple of addresses that is never empty."""
+    return click.option(
+        "--node",
+        "nodes",
+        cls=NodesOption,
+        multiple=True,
+        envvar=NODES_VARIABLE,
+        metavar="HOST:PORT",
+        help="A node to talk to; give several, so that one may be down. "
+        f"[env: {NODES_VARIABLE}; default: 127.0.0.1:7401 to 7403]",
+    )(command)
+
+
+def json_option(command: F) -> F:
+    """Adds ``--json``; the command gets ``as_json``."""
+    return click.option(
+        "--json", "as_json", is_flag=True, help="Print JSON for a script, one object a line."
+    )(command)
+
+
+def group_option(command: F) -> F:
+    """Adds ``--group``, required."""
+    return click.option(
+        "--group",
+        required=True,
+        metavar="NAME",
+        help="The group that reads: each group gets every message, its consumers share them.",
+    )(command)
+
+
+def print_json(value: Any) -> None:
+    """One JSON object on one line of standard output, at once."""
+    click.echo(json.dumps(value, ensure_ascii=False, separators=(", ", ": ")))
+
+
+def text_fields(name: str, data: bytes | None) -> dict[str, str | None]:
+    """``data`` for JSON: as text under ``name`` where it is UTF-8, else as base64 under ``name_base64``."""
+    if data is None:
+        return {name: None}
+    try:
+        return {name: bytes(data).decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(data).decode()}
+
+
+def shown(data: bytes, width: int = 60) -> str:
+    """``data`` on one line for a person: printable, cut at ``width`` characters."""
+    text = bytes(data[: 4 * width]).decode(errors="backslashreplace")
+    text = "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+    return text if len(text) <= width and len(data) <= 4 * width else text[: width - 1] + "…"
+
+
+def plural(count: int, noun: str) -> str:
+    """ "1 message", "2 messages"; ``noun`` takes an s."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def console(stderr: bool = False) -> Any:
+    """A rich console; plain text where the output is not a terminal."""
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    wide = None if stream.isatty() else 160
+    return Console(stderr=stderr, width=wide, highlight=False, soft_wrap=False)

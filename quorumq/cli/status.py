@@ -1,0 +1,276 @@
+# quorumq/cli/status.py: how a cluster is, asked of every node one by one.
+#
+# Each node tells what it knows itself; nothing here waits for a majority, because this is what one looks at
+# when there is none. Counts of a partition differ between its replicas for a moment all the time: messages,
+# dead letters and what is done are shown as the most that any replica has, what is ready or held as the middle
+# of what they say, which is what a majority would.
+"""`quorumq status`: nodes, topics, and what is wrong."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+import click
+
+from quorumq.cli.common import console, json_option, nodes_option, plural, print_json
+
+CLOCK_WARN_S: Final = 5.0
+"""Above this difference of the time of day, delays and retention are off by as much (docs/protocol.md, section 2)."""
+
+ASK_TIMEOUT_S: Final = 2.0
+
+
+@click.command()
+@nodes_option
+@click.option("--watch", is_flag=True, help="Show it again and again, until Ctrl-C.")
+@click.option(
+    "--every",
+    default=1.0,
+    show_default=True,
+    type=click.FloatRange(0.1, 3600),
+    help="Seconds between, with --watch.",
+)
+@json_option
+def status(nodes: tuple[str, ...], watch: bool, every: float, as_json: bool) -> None:
+    """Show every node of a cluster, its topics and groups, and what is wrong.
+
+    One address is enough: that node tells the others'. Nodes that do not answer are shown as down, and the rest
+    all the same. A node in quarantine after a crash stores and acks but does not deliver; the countdown says for
+    how long. The exit code is 69 if no node answers.
+    """
+    if not watch:
+        found = survey(nodes)
+        if as_json:
+            print_json(found)
+        else:
+            _print(found)
+        _check_any(found, nodes)
+        return
+    if as_json:
+        while True:
+            print_json(survey(nodes))
+            time.sleep(every)
+    from rich.live import Live
+
+    with Live(console=console(), auto_refresh=False) as live:
+        while True:
+            live.update(_tables(survey(nodes)), refresh=True)
+            time.sleep(every)
+
+
+def survey(addresses: Sequence[str], timeout: float = ASK_TIMEOUT_S) -> dict[str, Any]:
+    """Ask every node of the cluster, at once.
+
+    Args:
+        addresses: nodes to begin with; the ones they name are asked as well.
+        timeout: seconds for each node.
+
+    Returns:
+        ``nodes`` (one mapping each; ``up`` is False with ``error`` for one that does not answer), ``topics``
+        (with ``groups``), ``problems`` (sentences), ``cluster_id`` ("" if no node answers).
+    """
+    asked: dict[str, dict[str, Any]] = {}
+    names: dict[str, str] = {}
+    pending = list(dict.fromkeys(addresses))
+    with ThreadPoolExecutor(max_workers=16) as pool:
+        while pending:
+            for address, facts in zip(pending, pool.map(lambda a: _ask(a, timeout), pending), strict=True):
+                asked[address] = facts
+                names.update(facts.pop("others", {}))
+            pending = [address for address in names.values() if address and address not in asked]
+    by_address = {address: name for name, address in names.items()}
+    rows = []
+    for address, facts in asked.items():
+        # An address to begin with that nobody answers at and no node names is of no cluster that we know.
+        if facts["up"] or address in by_address or not names:
+            rows.append({"node": by_address.get(address, ""), "address": address, **facts})
+    seen: dict[str, dict[str, Any]] = {}
+    for row in sorted(rows, key=lambda row: (not row["up"], row["node"], row["address"])):
+        seen.setdefault(row["node"] or row["address"], row)  # one node may be reached by two addresses
+    found = sorted(seen.values(), key=lambda row: (row["node"], row["address"]))
+    up = [row for row in found if row["up"]]
+    topics = _topics(up)
+    return {
+        "cluster_id": up[0]["cluster_id"] if up else "",
+        "nodes": found,
+        "topics": topics,
+        "problems": _problems(found, topics),
+    }
+
+
+def _ask(address: str, timeout: float) -> dict[str, Any]:
+    from quorumq.cli.probe import ask
+    from quorumq.core.errors import QuorumqError
+    from quorumq.core.messages import Metadata, MetadataReply, StatusAsk, StatusReply, Welcome
+
+    before = time.time()
+    try:
+        welcome, reply, known = ask(address, StatusAsk(), Metadata(), timeout=timeout)
+    except QuorumqError as error:
+        return {"up": False, "error": str(error)}
+    middle = (before + time.time()) / 2
+    if not (
+        isinstance(welcome, Welcome) and isinstance(reply, StatusReply) and isinstance(known, MetadataReply)
+    ):
+        return {"up": False, "error": f"{address} does not answer as a node does: is it a newer version?"}
+    return {
+        "up": True,
+        **reply.facts,
+        "software": welcome.software,
+        "clock_difference_s": round(welcome.wall_ms / 1000 - middle, 3),
+        "others": {info.node: info.address for info in known.nodes},
+    }
+
+
+def _middle(values: Sequence[int]) -> int:
+    return sorted(values)[(len(values) - 1) // 2]
+
+
+def _topics(up: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Topics with their groups, merged over the replicas that answered."""
+    replicas: dict[str, dict[int, list[Mapping[str, Any]]]] = {}
+    for row in up:
+        for part in row.get("partitions", ()):
+            replicas.setdefault(part["topic"], {}).setdefault(part["partition"], []).append(part)
+    found = []
+    for topic in sorted(replicas):
+        groups: dict[str, dict[str, int]] = {}
+        messages = missing = 0
+        for views in replicas[topic].values():
+            messages += max(view["messages"] for view in views)
+            missing += max(view.get("missing", 0) for view in views)
+            for name in sorted({name for view in views for name in view["groups"]}):
+                of_group = [view["groups"][name] for view in views if name in view["groups"]]
+                total = groups.setdefault(name, {"ready": 0, "held": 0, "dead": 0, "done": 0})
+                dead = max(facts["dead"] for facts in of_group)
+                total["ready"] += _middle([facts["available"] for facts in of_group])
+                total["held"] += _middle([facts["held"] for facts in of_group])
+                total["dead"] += dead
+                total["done"] += max(max(facts["resolved"] for facts in of_group) - dead, 0)
+        found.append(
+            {
+                "topic": topic,
+                "partitions": len(replicas[topic]),
+                "messages": messages,
+                "missing": missing,
+                "groups": groups,
+            }
+        )
+    return found
+
+
+def _problems(found: Sequence[Mapping[str, Any]], topics: Sequence[Mapping[str, Any]]) -> list[str]:
+    problems = []
+    for row in found:
+        name = row["node"] or row["address"]
+        if not row["up"]:
+            problems.append(f"{name} does not answer: {row['error']}")
+            continue
+        if not row.get("vouched", True):
+            problems.append(f"{name} is new and waits until every other node has said that it never saw it")
+        if row.get("quarantine_s", 0) > 0:
+            problems.append(
+                f"{name} restarted without a clean stop: it delivers again in {row['quarantine_s']:.1f} s"
+            )
+        if row.get("disk_full"):
+            problems.append(
+                f"{name} has no disk space left: publishes are refused there, acks go on; make room"
+            )
+        if abs(row["clock_difference_s"]) > CLOCK_WARN_S:
+            problems.append(
+                f"{name}'s time of day differs by {row['clock_difference_s']:+.1f} s from this machine's: delays and "
+                "retention are off by as much; run a time service"
+            )
+        gone = [
+            other["node"]
+            for other in found
+            if other["up"]
+            and other["node"] != name
+            and not row.get("peers", {}).get(other["node"], {}).get("up")
+        ]
+        if gone:
+            problems.append(
+                f"{name} has no connection to {', '.join(gone)}, which answers here: check the network"
+            )
+    for topic in topics:
+        if topic["missing"]:
+            problems.append(
+                f"a replica of {topic['topic']!r} knows of {plural(topic['missing'], 'message')} that it does not have "
+                "yet; it asks the others for them"
+            )
+    return problems
+
+
+def _check_any(found: Mapping[str, Any], nodes: Sequence[str]) -> None:
+    if not any(row["up"] for row in found["nodes"]):
+        from quorumq.cli.probe import nobody
+
+        raise nobody(nodes)
+
+
+def _disk(row: Mapping[str, Any]) -> str:
+    if row.get("disk_full"):
+        return "full"
+    free = row.get("disk_free", row.get("disk_free_bytes"))
+    if not isinstance(free, int | float) or free < 0:
+        return "ok"
+    return f"{free / 1e9:.1f} GB free"
+
+
+def _node_state(row: Mapping[str, Any]) -> str:
+    if not row["up"]:
+        return "[red]down[/]"
+    if not row.get("vouched", True):
+        return "[yellow]new[/]"
+    if row.get("quarantine_s", 0) > 0:
+        return f"[yellow]quarantine {row['quarantine_s']:.1f} s[/]"
+    return "[green]up[/]"
+
+
+def _tables(found: Mapping[str, Any]) -> Any:
+    from rich.console import Group
+    from rich.markup import escape
+    from rich.table import Table
+    from rich.text import Text
+
+    nodes = Table(
+        title=f"cluster {escape(found['cluster_id'])}" if found["cluster_id"] else None, title_justify="left"
+    )
+    for name in ("node", "address", "state", "start", "sees", "clock", "disk", "requests"):
+        nodes.add_column(name, justify="right" if name in ("start", "clock", "requests") else "left")
+    for row in found["nodes"]:
+        if not row["up"]:
+            nodes.add_row(row["node"] or "?", row["address"], _node_state(row), *[""] * 5)
+            continue
+        sees = ", ".join(name for name, peer in row.get("peers", {}).items() if peer.get("up")) or "nobody"
+        nodes.add_row(
+            row["node"], row["address"], _node_state(row), str(row.get("incarnation", "")), sees,
+            f"{row['clock_difference_s']:+.3f} s", _disk(row), str(row.get("requests", "")),
+        )  # fmt: skip
+    parts: list[Any] = [nodes]
+    if found["topics"]:
+        topics = Table()
+        for name in ("topic", "partitions", "messages", "group", "ready", "held", "dead", "done"):
+            topics.add_column(name, justify="left" if name in ("topic", "group") else "right")
+        for topic in found["topics"]:
+            first = [escape(topic["topic"]), str(topic["partitions"]), f"{topic['messages']:,}"]
+            for name, counts in topic["groups"].items() or [("", {})]:
+                dead = counts.get("dead", 0)
+                topics.add_row(
+                    *first, escape(name),
+                    *(f"{counts[key]:,}" if counts else "" for key in ("ready", "held")),
+                    f"[red]{dead:,}[/]" if dead else ("0" if counts else ""),
+                    f"{counts['done']:,}" if counts else "",
+                )  # fmt: skip
+                first = ["", "", ""]
+        parts.append(topics)
+    parts += [Text(f"! {problem}") for problem in found["problems"]]
+    return Group(*parts)
+
+
+def _print(found: Mapping[str, Any]) -> None:
+    show: Callable[..., None] = console().print
+    show(_tables(found))
