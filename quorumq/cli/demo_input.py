@@ -1,0 +1,233 @@
+# quorumq/cli/demo_input.py: what the demo publishes.
+#
+# The input is real and on every machine: the Python source of the installation that runs the demo. A worker that
+# parses it does real work, most of it succeeds, and what fails fails for reasons of its own. A bare Debian Python
+# has 668 files and none that fail, so a few malformed ones come along; they are marked, and reported apart.
+#
+# Promises: the same installation gives the same messages in the same order; every message is below the limit of
+# the wire; nothing is imported or run, only read.
+"""Collecting the demo's messages."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import io
+import os
+import sys
+import sysconfig
+import tokenize
+import warnings
+from collections.abc import Iterable, Iterator
+from importlib import resources
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from quorumq.core.errors import UsageError
+from quorumq.core.limits import MESSAGE_BYTES_MAX
+from quorumq.wire.batch import Message
+
+CUT_BELOW_FILES: Final = 5_000
+"""With fewer files than this, they are cut into functions and classes."""
+
+MESSAGES_MAX: Final = 6_000
+BYTES_MAX: Final = 28 << 20
+"""Parsing it takes a core about ten seconds, beside three nodes that store it three times."""
+
+LARGE_FILE_BYTES: Final = 16 << 10
+"""Where files are plenty, larger ones only come when the smaller are used up."""
+
+PAYLOAD_BYTES_MAX: Final = MESSAGE_BYTES_MAX - (8 << 10)
+"""Leaves room for the headers of the message."""
+
+LINES_MIN: Final = 100
+"""Fewer lines of `--input` are over before anything can be done to the cluster while they are worked on."""
+
+PATH_CHARS_MAX: Final = 1_000
+
+MALFORMED: Final = "malformed"
+"""Header of the messages that are malformed on purpose; its value is true."""
+
+
+class Piece(NamedTuple):
+    """One message to be: source, and where it comes from.
+
+    ``encoding`` is "" where the worker finds it out as Python does (byte order mark, coding comment, UTF-8).
+    """
+
+    source: bytes
+    path: str
+    encoding: str = ""
+    malformed: bool = False
+
+    def message(self) -> Message:
+        """As it is published: the source is the payload, the rest goes into headers."""
+        headers: dict[str, str | bool] = {"path": self.path[-PATH_CHARS_MAX:]}
+        if self.encoding:
+            headers["encoding"] = self.encoding
+        if self.malformed:
+            headers[MALFORMED] = True
+        return Message(self.source, None, headers)
+
+
+def installation_files() -> list[Path]:
+    """Every ``.py`` file of the base interpreter's standard library and site-packages, each once, sorted."""
+    base = {"base": sys.base_prefix, "platbase": sys.base_exec_prefix}
+    base |= {f"installed_{name}": path for name, path in base.items()}
+    known = sysconfig.get_scheme_names()
+    roots = [
+        Path(sysconfig.get_path(name, scheme, base))
+        for scheme in ("posix_prefix", "posix_local", "deb_system")  # the latter two are Debian's
+        if scheme in known
+        for name in ("stdlib", "platstdlib", "purelib", "platlib")
+    ]
+    # os.walk, not rglob, for speed: some installations have tens of thousands of files. One root may be within
+    # another, so the paths are what is told apart.
+    found = {
+        os.path.join(folder, name): None
+        for root in dict.fromkeys(map(os.path.realpath, roots))
+        for folder, _, names in os.walk(root)
+        for name in names
+        if name.endswith(".py")
+    }
+    return [Path(path) for path in sorted(found)]
+
+
+def pieces_of_installation(
+    files: Iterable[Path],
+    *,
+    cut_below: int = CUT_BELOW_FILES,
+    messages_max: int = MESSAGES_MAX,
+    bytes_max: int = BYTES_MAX,
+) -> Iterator[Piece]:
+    """What is published of ``files``: whole files, or their functions and classes where files are few.
+
+    A cross-section rather than the beginning of the alphabet: files come in the order of a hash of their paths,
+    which is the same every time. Files that cannot be read, and empty ones, are left out.
+
+    Args:
+        files: paths of Python source.
+        cut_below: with fewer files than this, they are cut.
+        messages_max: how many pieces at most.
+        bytes_max: how many bytes of source at most.
+    """
+    ordered = sorted(files, key=lambda path: (_hash(path), path))
+    cut = len(ordered) < cut_below
+    if not cut:
+        large = {path: _size(path) > LARGE_FILE_BYTES for path in ordered}
+        ordered.sort(key=lambda path: large[path])  # stable: still by hash within each half
+    count = size = 0
+    for path in ordered:
+        for piece in _pieces_of(path, cut):
+            if count == messages_max or size + len(piece.source) > bytes_max:
+                return
+            count += 1
+            size += len(piece.source)
+            yield piece
+
+
+def malformed_pieces() -> list[Piece]:
+    """The malformed files that come with quorumq: each fails in a way of its own, on any Python."""
+    folder = resources.files("quorumq.cli") / "malformed"
+    return [
+        Piece(entry.read_bytes(), f"malformed/{entry.name}", malformed=True)
+        for entry in sorted(folder.iterdir(), key=lambda entry: entry.name)
+        if entry.name.endswith(".txt")
+    ]
+
+
+def pieces_of_lines(path: Path) -> list[Piece]:
+    """One piece for each line of a file that is not blank, without its line end.
+
+    Raises:
+        UsageError: it cannot be read, has fewer than `LINES_MIN` lines, or a line is too long for a message.
+    """
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}; name a file of lines") from error
+    pieces = [
+        Piece(line, f"{path.name}:{number}")
+        for number, line in enumerate(lines, 1)
+        if line and not line.isspace()
+    ]
+    if len(pieces) < LINES_MIN:
+        raise UsageError(
+            f"{path} has {len(pieces)} lines that are not blank: give at least {LINES_MIN}, so that there is time to "
+            "kill a node while they are worked on"
+        )
+    for piece in pieces:
+        if len(piece.source) > PAYLOAD_BYTES_MAX:
+            raise UsageError(
+                f"{piece.path} has {len(piece.source)} bytes: a line becomes a message, of at most "
+                f"{PAYLOAD_BYTES_MAX} bytes; shorten it"
+            )
+    return pieces
+
+
+def parse_source(source: bytes, encoding: str = "") -> None:
+    """Decode and parse ``source``: the work that the demo's workers do for each message.
+
+    Args:
+        source: Python source as it stood in the file.
+        encoding: its encoding; "" finds it out as Python does.
+
+    Raises:
+        SyntaxError, ValueError, UnicodeDecodeError, RecursionError, MemoryError: as Python gives them.
+    """
+    if not encoding:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
+    text = source.decode(encoding)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # old source is full of invalid escapes; they are not errors
+        ast.parse(text)
+
+
+def _pieces_of(path: Path, cut: bool) -> Iterator[Piece]:
+    try:
+        source = path.read_bytes()
+    except OSError:
+        return
+    if not source.strip():
+        return
+    if cut:
+        pieces = list(_definitions(source, path))
+        if pieces:
+            yield from pieces
+            return
+    if len(source) <= PAYLOAD_BYTES_MAX:
+        yield Piece(source, str(path))
+
+
+def _definitions(source: bytes, path: Path) -> Iterator[Piece]:
+    """The functions and classes at the top of a file; none if it does not parse, so that it is sent whole."""
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
+        text = source.decode(encoding)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return
+    # Not splitlines(): that also splits at form feeds, which Python's line numbers do not count.
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    for node in tree.body:
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            continue
+        first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+        piece = "\n".join(lines[first - 1 : node.end_lineno]) + "\n"
+        # Lone surrogates cannot come out of a decoder, so this cannot fail.
+        encoded = piece.encode("utf-8")
+        if len(encoded) <= PAYLOAD_BYTES_MAX:
+            yield Piece(encoded, f"{path}:{first}", "utf-8")
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _hash(path: Path) -> bytes:
+    return hashlib.blake2b(str(path).encode("utf-8", "surrogateescape"), digest_size=8).digest()

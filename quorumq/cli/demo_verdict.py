@@ -1,0 +1,338 @@
+# quorumq/cli/demo_verdict.py: what became of every message of a demo, and whether the demo may call itself passed.
+#
+# The judge trusts no counter and no process's memory: it reads the histories that publisher and workers wrote
+# (docs/history.md), line by line, and compares sets of message ids. All of them are of one machine, so their
+# monotonic clocks are one clock and their times can be compared.
+#
+# `lost` and `delivered_after_ack` are judged as follows. Published is what a publish was answered OK for. Of that,
+# what no ACK was answered for and the dead letters of the cluster do not list at the end is lost. A delivery came
+# after an ack when its FETCH was sent after the ACK's answer had arrived; or, where the answer was `acked`, when its
+# fencing token is above that of the delivery that was acked, whenever it came (docs/protocol.md, G3). The
+# remaining order, a delivery with a lower token that arrives late, is the client library's to drop.
+"""Accounting and verdict of `quorumq demo`."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from quorumq.core.types import Stamp
+from quorumq.history import Row, parse_owner
+
+MessageKey = tuple[str, int, str, int]
+"""A message id as histories name it: topic, partition, origin, seq."""
+
+ACKED_OUTCOMES: Final = ("acked", "acked_after_expiry", "acked_unproven")
+KILL_FROM: Final = 0.30
+KILL_TO: Final = 0.70
+
+
+class Delivered(NamedTuple):
+    """One delivery of one message. Times are seconds of the machine's monotonic clock."""
+
+    who: str
+    at: float
+    asked: float  # when its FETCH was sent
+    until: float  # the deadline of its hold
+    token: Stamp
+
+
+class Answered(NamedTuple):
+    """One successful ACK of one message: when its answer came, which, and the token of the delivery it names."""
+
+    at: float
+    outcome: str
+    token: Stamp
+
+
+@dataclass(slots=True)
+class Killed:
+    """What is known of the node that was killed."""
+
+    node: str
+    acked_share: float  # of what is published, when it was killed
+    holds: int  # live on it, by its own status, right before
+    started_again: bool = False
+    back: bool = False  # out of quarantine before the end
+
+
+@dataclass(slots=True)
+class Stopped:
+    """What is known of the worker that was stopped."""
+
+    worker: str
+    holds: int  # messages delivered to it and not settled, while it stood still
+    seconds: float = 0.0
+
+
+def keys_of(row: Row) -> Iterator[MessageKey]:
+    """The messages that a line of a history names."""
+    for origin, start, stop in row["spans"]:
+        for seq in range(start, stop):
+            yield row["topic"], row["partition"], origin, seq
+
+
+@dataclass(slots=True)
+class Account:
+    """Everything that histories and dead-letter listings say, by message.
+
+    Feed it lines in any order of files; lines of one file in their order.
+    """
+
+    published: dict[MessageKey, None] = field(default_factory=dict)
+    tried: dict[MessageKey, None] = field(default_factory=dict)
+    deliveries: dict[MessageKey, list[Delivered]] = field(default_factory=dict)
+    acks: dict[MessageKey, list[Answered]] = field(default_factory=dict)
+    rejected: dict[MessageKey, None] = field(default_factory=dict)
+    letters: dict[MessageKey, str] = field(default_factory=dict)
+    delivered: int = 0
+
+    def feed(self, row: Row) -> None:
+        """Take in one line; kinds that say nothing of messages are passed over."""
+        kind = row["kind"]
+        if kind == "publish":
+            self.tried.update(dict.fromkeys(keys_of(row)))
+            if row["outcome"] == "ok":
+                self.published.update(dict.fromkeys(keys_of(row)))
+        elif kind == "deliver":
+            entry = Delivered(
+                row["who"], row["at"], row["asked"], row["until"], parse_owner(row["owner"]).ballot
+            )
+            for key in keys_of(row):
+                self.delivered += 1
+                self.deliveries.setdefault(key, []).append(entry)
+        elif kind == "ack" and row["outcome"] in ACKED_OUTCOMES:
+            answer = Answered(row["at"], row["outcome"], parse_owner(row["owner"]).ballot)
+            for key in keys_of(row):
+                self.acks.setdefault(key, []).append(answer)
+        elif kind == "dead_letter" and row["outcome"] == "ok":
+            self.rejected.update(dict.fromkeys(keys_of(row)))
+
+    def list_letter(self, key: MessageKey, error_class: str) -> None:
+        """Take in one dead letter as the cluster lists it at the end.
+
+        Args:
+            key: the message.
+            error_class: the exception's name, or the reason where there was no exception.
+        """
+        self.letters[key] = error_class
+
+    def settled(self) -> int:
+        """How many published messages were acked or rejected so far, by what the workers wrote."""
+        return sum(key in self.acks or key in self.rejected for key in self.published)
+
+    def held_by(self, who: str, now: float) -> int:
+        """How many messages were delivered to ``who``, are inside their hold, and are not settled."""
+        return sum(
+            key not in self.acks
+            and key not in self.rejected
+            and any(entry.who == who and now < entry.until for entry in entries)
+            for key, entries in self.deliveries.items()
+        )
+
+    # ------------------------------------------------------------------------------ judging
+
+    def lost(self) -> list[MessageKey]:
+        """Published, and neither acked nor a dead letter."""
+        return [key for key in self.published if key not in self.acks and key not in self.letters]
+
+    def delivered_after_ack(self) -> list[MessageKey]:
+        """One entry for each delivery that should not have been (see the top of this file)."""
+        return [
+            key
+            for key, entries in self.deliveries.items()
+            for entry in entries
+            if any(
+                entry.asked > answer.at or (answer.outcome == "acked" and entry.token > answer.token)
+                for answer in self.acks.get(key, ())
+            )
+        ]
+
+    def overlapping(self) -> list[MessageKey]:
+        """One entry for each delivery that came while an earlier one was inside its hold and not settled."""
+        found: list[MessageKey] = []
+        for key, entries in self.deliveries.items():
+            ordered = sorted(entries, key=lambda entry: entry.token)
+            found += [key for before, after in itertools.pairwise(ordered) if after.at < before.until]
+        return found
+
+    def strangers(self) -> list[MessageKey]:
+        """Delivered, and nobody published it."""
+        return [key for key in self.deliveries if key not in self.tried]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The numbers of one run, and whether it passed.
+
+    ``missing`` says in sentences what did not happen that had to; ``passed`` is what the exit code follows.
+    """
+
+    published: int
+    delivered: int
+    acked: int
+    dead_lettered: int
+    errors: dict[str, int]
+    malformed_errors: dict[str, int]
+    redelivered: int
+    late_acks: int
+    lost: int
+    delivered_after_ack: int
+    overlapping: int
+    strangers: int
+    killed: Killed | None
+    stopped: Stopped | None
+    seconds: float
+    missing: tuple[str, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Nothing lost, nothing delivered that must not be, and the faults really happened."""
+        broken = self.lost or self.delivered_after_ack or self.overlapping or self.strangers
+        return not broken and not self.missing
+
+    def as_json(self) -> dict[str, Any]:
+        """One object of plain values: what `--json` prints."""
+        return {
+            "published": self.published,
+            "delivered": self.delivered,
+            "acked": self.acked,
+            "dead_lettered": self.dead_lettered,
+            "errors": self.errors,
+            "malformed_errors": self.malformed_errors,
+            "redelivered": self.redelivered,
+            "late_acks": self.late_acks,
+            "lost": self.lost,
+            "delivered_after_ack": self.delivered_after_ack,
+            "overlapping": self.overlapping,
+            "never_published": self.strangers,
+            "holds_on_killed_node": self.killed.holds if self.killed else 0,
+            "killed": None
+            if self.killed is None
+            else {
+                "node": self.killed.node,
+                "acked_share": round(self.killed.acked_share, 3),
+                "started_again": self.killed.started_again,
+                "out_of_quarantine": self.killed.back,
+            },
+            "stopped": None
+            if self.stopped is None
+            else {
+                "worker": self.stopped.worker,
+                "held": self.stopped.holds,
+                "seconds": round(self.stopped.seconds, 3),
+            },
+            "seconds": round(self.seconds, 3),
+            "missing": list(self.missing),
+            "passed": self.passed,
+        }
+
+
+def judge(
+    account: Account,
+    *,
+    malformed: Iterable[MessageKey],
+    killed: Killed | None,
+    stopped: Stopped | None,
+    hold_time: float,
+    expected: int,
+    seconds: float,
+) -> Verdict:
+    """The verdict on one run.
+
+    Args:
+        account: of all histories, read to their ends, and of the dead-letter listing.
+        malformed: the messages that were malformed on purpose.
+        killed, stopped: the faults as they happened; None where one did not.
+        hold_time: of the run, seconds: a worker must stand still for longer.
+        expected: how many messages the publisher set out to publish.
+        seconds: how long the run took.
+    """
+    ours = dict.fromkeys(malformed)
+    dead = {key: name for key, name in account.letters.items() if key not in account.acks}
+    late = sum(answer.outcome != "acked" for answers in account.acks.values() for answer in answers)
+    return Verdict(
+        published=len(account.published),
+        delivered=account.delivered,
+        acked=len(account.acks),
+        dead_lettered=len(dead),
+        errors=_by_class(name for key, name in dead.items() if key not in ours),
+        malformed_errors=_by_class(name for key, name in dead.items() if key in ours),
+        redelivered=account.delivered - len(account.deliveries),
+        late_acks=late,
+        lost=len(account.lost()),
+        delivered_after_ack=len(account.delivered_after_ack()),
+        overlapping=len(account.overlapping()),
+        strangers=len(account.strangers()),
+        killed=killed,
+        stopped=stopped,
+        seconds=seconds,
+        missing=tuple(_missing(account, killed, stopped, hold_time, expected, late)),
+    )
+
+
+def _missing(
+    account: Account,
+    killed: Killed | None,
+    stopped: Stopped | None,
+    hold_time: float,
+    expected: int,
+    late: int,
+) -> Iterator[str]:
+    if len(account.published) < expected:
+        yield f"{expected - len(account.published)} of {expected} messages were not published"
+    if killed is None:
+        yield "no node was killed"
+    else:
+        if not KILL_FROM <= killed.acked_share <= KILL_TO:
+            yield (
+                f"node {killed.node} was killed when {killed.acked_share:.0%} were acked, not between "
+                f"{KILL_FROM:.0%} and {KILL_TO:.0%}"
+            )
+        if killed.holds < 1:
+            yield f"node {killed.node} had no hold when it was killed"
+        if not killed.started_again:
+            yield f"node {killed.node} was not started again"
+    if stopped is None:
+        yield "no worker was stopped"
+    else:
+        if stopped.holds < 1:
+            yield f"{stopped.worker} held no message while it was stopped"
+        if stopped.seconds <= hold_time:
+            yield f"{stopped.worker} was stopped for {stopped.seconds:.1f} s, not past the hold of {hold_time:g} s"
+        if not late:
+            yield f"no ack came late, though {stopped.worker} was stopped past its hold"
+
+
+def _by_class(names: Iterable[str]) -> dict[str, int]:
+    counts = Counter(names)
+    return {name: counts[name] for name in sorted(counts, key=lambda name: (-counts[name], name))}
+
+
+class Tail:
+    """The lines of a file that another process still writes, as far as they are complete.
+
+    Args:
+        path: the file; it need not be there yet.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._offset = 0
+
+    def read(self) -> list[Mapping[str, Any]]:
+        """What was added since the last call. A line without its end waits for the next."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self._offset)
+                data = file.read()
+        except FileNotFoundError:
+            return []
+        complete = data[: data.rfind(b"\n") + 1]
+        self._offset += len(complete)
+        return [json.loads(line) for line in complete.splitlines()]
