@@ -13,9 +13,9 @@ from typing import NamedTuple
 from sortedcontainers import SortedDict
 
 from quorumq.core.holds import HoldTable
-from quorumq.core.messages import NotDue
+from quorumq.core.messages import Digest, NotDue
 from quorumq.core.spans import SpanMap, SpanSet
-from quorumq.core.types import Kind, Record, Span, Stamp, merge_records
+from quorumq.core.types import Kind, Origin, Record, Span, Stamp, merge_records
 
 
 class Attempts(NamedTuple):
@@ -45,6 +45,7 @@ class GroupView:
         "attempts",
         "available",
         "delays",
+        "digests",
         "from_ms",
         "generation",
         "hints",
@@ -64,6 +65,7 @@ class GroupView:
         self.delays: SpanMap[Delay] = SpanMap()
         self.hints: SpanMap[float] = SpanMap()  # held elsewhere until then, as a NOK said: for choosing only
         self.available = SpanSet()
+        self.digests: dict[Origin, Digest] = {}  # of records, attempts and delays; dropped where those change
         self.ready: SortedDict = SortedDict()  # (published_ms, batch number) -> available since (mono)
 
     # ------------------------------------------------------------------ records
@@ -89,6 +91,7 @@ class GroupView:
             changed = merged != ours
             if changed:
                 self.records.set(part, merged)
+                self.digests.pop(part.origin, None)
                 if merged.kind == Kind.ACKED:
                     self.holds.end(part)
                     self.attempts.remove(part)
@@ -114,6 +117,7 @@ class GroupView:
             else:
                 continue
             self.attempts.set(part, new)
+            self.digests.pop(part.origin, None)
             counted.append((part, new.n, new.ended))
         return counted
 
@@ -123,6 +127,7 @@ class GroupView:
         for part, old in self.attempts.split(span):
             if old is None or (old.n, old.ended) < (n, count):
                 self.attempts.set(part, Attempts(n, count))
+                self.digests.pop(part.origin, None)
                 changed = True
         return changed
 
@@ -139,6 +144,7 @@ class GroupView:
         for part, ours in self.delays.split(span):
             if ours is None or (ours.n, ours.ballot) < (delay.n, delay.ballot):
                 self.delays.set(part, delay)
+                self.digests.pop(part.origin, None)
                 taken.append(part)
         return taken
 

@@ -337,12 +337,18 @@ class GroupDigest(NamedTuple):
 
 
 class SyncOffer(NamedTuple):
-    """Anti-entropy, step 1: what the sender has of a partition, in digest."""
+    """Anti-entropy of a partition: what the sender has, in digest.
+
+    The first offer has one digest for each of a fixed number of buckets that origins fall into. Who differs answers
+    with full offers, which have a digest for each origin of the ``buckets`` that they speak of.
+    """
 
     partition: PartitionId
     epoch: int
-    origins: tuple[Digest, ...]
-    groups: tuple[GroupDigest, ...]
+    digests: tuple[int, ...]
+    buckets: tuple[int, ...] = ()
+    origins: tuple[Digest, ...] = ()
+    groups: tuple[GroupDigest, ...] = ()
 
 
 class GroupState(NamedTuple):
@@ -355,7 +361,7 @@ class GroupState(NamedTuple):
 
 
 class SyncState(NamedTuple):
-    """Anti-entropy, step 2: the answer to an offer: the sender's spans and records for what differed.
+    """Anti-entropy: the answer to a full offer: the sender's spans and records for what differed.
 
     Records are merged before any batch is pulled. A long answer comes in several of these. With ``rest`` it
     ends the answer to a SyncPull: ``spans`` are those asked for and not sent yet.
@@ -369,7 +375,7 @@ class SyncState(NamedTuple):
 
 
 class SyncPull(NamedTuple):
-    """Anti-entropy, step 3: send the batches that hold these spans, as STOREs of round 0."""
+    """Anti-entropy: send the batches that hold these spans, as STOREs of round 0."""
 
     partition: PartitionId
     spans: tuple[Span, ...]

@@ -519,9 +519,15 @@ class NodeCore:
         return None
 
     def _send_registers(self, peer: NodeId) -> list[Effect]:
-        topics = tuple(self.topics[found] for found in sorted(self.topics))
-        groups = tuple(self.groups[found] for found in sorted(self.groups))
-        return [Send(peer, SyncTopics(topics, groups))] if topics else []
+        """Every topic and group that we know of, in pieces that fit a frame."""
+        topics = [self.topics[found] for found in sorted(self.topics)]
+        groups = [self.groups[found] for found in sorted(self.groups)]
+        effects: list[Effect] = [
+            Send(peer, SyncTopics(tuple(topics[at : at + 50]), ())) for at in range(0, len(topics), 50)
+        ]
+        for at in range(0, len(groups), 2000):
+            effects.append(Send(peer, SyncTopics((), tuple(groups[at : at + 2000]))))
+        return effects
 
     def _offer(self, peer: NodeId) -> list[Effect]:
         return [

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from typing import NamedTuple
 
@@ -84,6 +85,10 @@ SCAN_MAX = 4096
 
 PULL_BATCHES_MAX = 64
 PULL_BYTES_MAX = 4 * limits.MIB
+
+SYNC_BUCKETS = 64
+SYNC_DIGESTS_MAX = 4000
+"""Digests in one piece of a full offer."""
 
 MASK = (1 << 64) - 1
 
@@ -160,6 +165,7 @@ class Replica:
     __slots__ = (
         "absent_since",
         "batches",
+        "digests",
         "groups",
         "index",
         "known",
@@ -181,6 +187,7 @@ class Replica:
         self.salts = {member: salt_of(member) for member in self.members}
         self.index: SpanMap[Slot] = SpanMap()
         self.present = SpanSet()  # what the index covers, in runs
+        self.digests: dict[Origin, Digest] = {}  # of `present`; dropped where it changes
         self.known = SpanSet()  # present here, or said by a peer to exist
         self.absent_since: SpanMap[float] = SpanMap()
         self.pulling_until = 0.0  # a pull is under way until then
@@ -248,6 +255,7 @@ class Replica:
         for part, slot in new:
             self.index.set(part, Slot(number, slot.shift))
             self.present.add(part)
+            self.digests.pop(part.origin, None)
             self.known.add(part)
             self.absent_since.remove(part)
         record = BatchStored(number, message.batch, now.wall_ms)
@@ -726,54 +734,108 @@ class Replica:
     # ------------------------------------------------------------- anti-entropy
 
     def sync_offer(self) -> SyncOffer:
-        """Anti-entropy, step 1: what we have, in digest."""
-        present = self.present
-        origins = tuple(
-            Digest(origin, sum(span.size for span in present.spans_of(origin)), present.digest(origin))
-            for origin in present.origins()
-        )
-        groups = tuple(self._group_digest(view) for view in self.sorted_groups())
-        return SyncOffer(self.partition, self.topic.epoch, origins, groups)
+        """Anti-entropy, step 1: a digest of all that we have, by bucket."""
+        buckets = [0] * SYNC_BUCKETS
+        for origin in self.present.origins():
+            buckets[bucket_of(origin)] ^= mix(self._digest(origin).digest)
+        for view in self.groups.values():
+            salt = salt_of(view.name)
+            for origin in view_origins(view):
+                buckets[bucket_of(origin)] ^= mix(self._view_digest(view, origin).digest ^ salt)
+        return SyncOffer(self.partition, self.topic.epoch, tuple(buckets))
 
     def sorted_groups(self) -> list[GroupView]:
         """The groups by name, so that two nodes list them alike."""
         return [self.groups[name] for name in sorted(self.groups)]
 
-    def _group_digest(self, view: GroupView) -> GroupDigest:
-        origins = sorted({*view.records.origins(), *view.attempts.origins(), *view.delays.origins()})
-        return GroupDigest(
-            view.name, view.generation, tuple(self._view_digest(view, origin) for origin in origins)
-        )
+    def _digest(self, origin: Origin) -> Digest:
+        known = self.digests.get(origin)
+        if known is None:
+            known = Digest(origin, self.present.messages_of(origin), self.present.digest(origin))
+            self.digests[origin] = known
+        return known
 
     def _view_digest(self, view: GroupView, origin: Origin) -> Digest:
-        records = view.records.digest(origin, encode_record)
-        attempts = view.attempts.digest(origin, lambda item: repr(tuple(item)).encode())
-        delays = view.delays.digest(origin, lambda item: repr((item.n, tuple(item.ballot))).encode())
-        messages = sum(span.size for span, _ in view.records.spans_of(origin))
-        return Digest(origin, messages, records ^ mix(attempts) ^ mix(mix(delays)))
+        known = view.digests.get(origin)
+        if known is None:
+            records = view.records.digest(origin, encode_record)
+            attempts = view.attempts.digest(origin, lambda item: repr(tuple(item)).encode())
+            delays = view.delays.digest(origin, lambda item: repr((item.n, tuple(item.ballot))).encode())
+            digest = records ^ mix(attempts) ^ mix(mix(delays))
+            known = Digest(origin, view.records.messages_of(origin), digest)
+            view.digests[origin] = known
+        return known
+
+    def _full_offers(self, buckets: list[int]) -> list[SyncOffer]:
+        """By origin, for these buckets, in pieces that fit a frame."""
+        present: dict[int, list[Digest]] = {bucket: [] for bucket in buckets}
+        for origin in self.present.origins():
+            if bucket_of(origin) in present:
+                present[bucket_of(origin)].append(self._digest(origin))
+        views: list[tuple[GroupView, dict[int, list[Digest]]]] = []
+        for view in self.sorted_groups():
+            found: dict[int, list[Digest]] = {bucket: [] for bucket in buckets}
+            for origin in view_origins(view):
+                if bucket_of(origin) in found:
+                    found[bucket_of(origin)].append(self._view_digest(view, origin))
+            views.append((view, found))
+        pieces: list[list[int]] = [[]]
+        size = 0
+        for bucket in buckets:
+            size += len(present[bucket]) + sum(len(found[bucket]) for _, found in views)
+            if size > SYNC_DIGESTS_MAX and pieces[-1]:
+                pieces.append([])
+                size = 0
+            pieces[-1].append(bucket)
+        return [
+            SyncOffer(
+                self.partition,
+                self.topic.epoch,
+                (),
+                tuple(some),
+                tuple(digest for bucket in some for digest in present[bucket]),
+                tuple(
+                    GroupDigest(
+                        view.name,
+                        view.generation,
+                        tuple(digest for bucket in some for digest in found[bucket]),
+                    )
+                    for view, found in views
+                ),
+            )
+            for some in pieces
+        ]
 
     def on_sync_offer(self, sender: NodeId, message: SyncOffer, now: Now) -> list[Effect]:
-        """Anti-entropy, step 2: send what we have of everything that differs from the offer."""
+        """Anti-entropy, step 2: where we differ, offer ours in full; to a full offer, send what differs of ours."""
         if self.wrong_epoch(message.epoch):
             return []
-        ours = self.sync_offer()
+        if not message.buckets:
+            ours = self.sync_offer().digests
+            if len(message.digests) != len(ours):
+                return []
+            differing = [at for at in range(SYNC_BUCKETS) if ours[at] != message.digests[at]]
+            return [Send(sender, offer) for offer in self._full_offers(differing)] if differing else []
+        covered = dict.fromkeys(message.buckets)
         theirs = {digest.origin: digest for digest in message.origins}
         spans: list[Span] = []
-        for digest in ours.origins:
-            if theirs.get(digest.origin) != digest:
-                spans += self.present.spans_of(digest.origin)
+        for origin in self.present.origins():
+            if bucket_of(origin) in covered and theirs.get(origin) != self._digest(origin):
+                spans += self.present.spans_of(origin)
         offered = {group.group: group for group in message.groups}
         states: list[GroupState] = []
-        for group in ours.groups:
-            other = offered.get(group.group)
+        for view in self.sorted_groups():
+            other = offered.get(view.name)
             heard = {digest.origin: digest for digest in other.origins} if other is not None else {}
-            differing = [digest.origin for digest in group.origins if heard.get(digest.origin) != digest]
-            if other is None or differing:
-                states += self._group_states(self.groups[group.group], differing, now)
-        messages: list[SyncState] = []
+            origins = [
+                origin
+                for origin in view_origins(view)
+                if bucket_of(origin) in covered and heard.get(origin) != self._view_digest(view, origin)
+            ]
+            if origins:
+                states += self._group_states(view, origins, now)
+        messages = [SyncState(self.partition, self.topic.epoch, (), (state,)) for state in states]
         limit = limits.SPANS_PER_REQUEST_MAX // 2
-        for state in states:
-            messages.append(SyncState(self.partition, self.topic.epoch, (), (state,)))
         for at in range(0, len(spans), limit):
             messages.append(SyncState(self.partition, self.topic.epoch, tuple(spans[at : at + limit]), ()))
         return [Send(sender, state) for state in messages]
@@ -791,7 +853,7 @@ class Replica:
             for delay in view.delays_to_send(span, now.mono)
         ]
         register = Group(self.partition.topic, view.name, view.generation, view.from_ms)
-        limit = 256 if any(item.record.letter is not None for item in records) else 2048
+        limit = 64 if any(item.record.letter is not None for item in records) else 2048
         pieces = max(1, *(-(-len(items) // limit) for items in (records, attempts, delays)))
         return [
             GroupState(
@@ -866,9 +928,7 @@ class Replica:
         """The small state of every group, for the head of a journal segment. Holds are never in it."""
         records: list[JournalRecord] = []
         for view in self.sorted_groups():
-            for state in self._group_states(
-                view, sorted({*view.records.origins(), *view.attempts.origins(), *view.delays.origins()}), now
-            ):
+            for state in self._group_states(view, view_origins(view), now):
                 if state.records:
                     records.append(RecordsMerged(self.partition, view.name, state.records))
                 if state.attempts:
@@ -942,6 +1002,17 @@ class Replica:
                 assert any(view.available.within(section) for section in sections), (
                     f"{key} is ready and empty"
                 )
+
+
+def view_origins(view: GroupView) -> list[Origin]:
+    """The origins of which the group has any state that outlives a restart."""
+    return sorted({*view.records.origins(), *view.attempts.origins(), *view.delays.origins()})
+
+
+@functools.lru_cache(maxsize=1 << 17)
+def bucket_of(origin: Origin) -> int:
+    """The bucket of anti-entropy that an origin falls into, the same on every node."""
+    return salt_of(repr(tuple(origin))) % SYNC_BUCKETS
 
 
 def encode_record(record: Record) -> bytes:
