@@ -1,0 +1,28 @@
+"""``python -m quorumq.node --config node.toml``: run one node."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from quorumq.node.config import ConfigError, load_config
+from quorumq.node.serve import run
+
+
+def main() -> int:
+    """Parse the command line, load the configuration, run."""
+    parser = argparse.ArgumentParser(prog="python -m quorumq.node", description="Run one quorumq node.")
+    parser.add_argument(
+        "--config", required=True, metavar="FILE", help="the node's TOML file (docs/operations.md)"
+    )
+    arguments = parser.parse_args()
+    try:
+        config = load_config(arguments.config)
+    except ConfigError as error:
+        print(f"quorumq: {error}", file=sys.stderr)
+        return error.exit_code
+    return run(config)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

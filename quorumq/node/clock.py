@@ -1,0 +1,16 @@
+# quorumq/node/clock.py: the two clocks of a machine, read once per event.
+"""Real clocks for the node core."""
+
+from __future__ import annotations
+
+import time
+
+from quorumq.core.types import Now
+
+_MONOTONIC = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""CLOCK_BOOTTIME goes on while the machine is suspended, as holds do (docs/protocol.md, G2)."""
+
+
+def real_now() -> Now:
+    """Both clocks now: monotonic seconds, suspended time included where the system counts it, and time of day."""
+    return Now(time.clock_gettime(_MONOTONIC), time.time_ns() // 1_000_000)

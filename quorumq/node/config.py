@@ -1,0 +1,243 @@
+# quorumq/node/config.py: what a node is told, from one TOML file.
+#
+# Why by hand around msgspec: an operator who made three mistakes should hear of three, each by the name of its key,
+# with the value and what to do, and a misspelt key should name the right one. A node with a doubtful
+# configuration does not start: guessing about quorums or directories is how data is lost.
+#
+# docs/operations.md lists every key; a test compares the two.
+"""The configuration of a node."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from quorumq.core import limits
+from quorumq.core.errors import UsageError
+from quorumq.core.limits import MIB
+from quorumq.core.state import NodeConfig
+from quorumq.storage.journal import SEGMENT_BYTES
+from quorumq.storage.store import RESERVE_BYTES
+from quorumq.wire.receipts import SECRET_BYTES_MAX, SECRET_BYTES_MIN
+
+NODE_ID: Final = re.compile(r"[a-z0-9-]{1,32}")
+ALIASES: Final = {"data": "data_dir"}
+HIDDEN: Final = ("secret",)
+"""Values that no error text and no log shows."""
+
+Seconds = Annotated[float, Meta(gt=0)]
+
+
+class ConfigError(UsageError):
+    """The configuration cannot be used. The text names every key that is wrong, and what to do about each."""
+
+    code = "config"
+    exit_code = 78
+
+
+class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What `serve.run` needs. Times in seconds, sizes in bytes; docs/operations.md explains each key."""
+
+    node: str
+    cluster_id: str
+    secret: str
+    data_dir: str
+    nodes: dict[str, str] = {}
+    listen: str = "127.0.0.1:7401"
+    advertise: str = ""
+    hold_time_max: Annotated[float, Meta(ge=limits.HOLD_TIME_MIN_S)] = limits.HOLD_TIME_MAX_DEFAULT_S
+    request_timeout: Seconds = limits.REQUEST_TIMEOUT_S
+    auto_create_topics: bool = False
+    heartbeat: Seconds = 0.5
+    sync_interval: Seconds = 2.0
+    sync_grace: Annotated[float, Meta(ge=0)] = 2.0
+    steal_after: Annotated[float, Meta(ge=0)] = 0.05
+    segment_bytes: Annotated[int, Meta(ge=MIB)] = SEGMENT_BYTES
+    disk_reserve_bytes: Annotated[int, Meta(ge=0)] = RESERVE_BYTES
+    connections_max: Annotated[int, Meta(ge=1, le=100_000)] = 2_000
+    inflight_bytes_max: Annotated[int, Meta(ge=16 * MIB)] = 256 * MIB
+    link_bytes_max: Annotated[int, Meta(ge=limits.FRAME_BYTES_MAX)] = 32 * MIB
+    hello_timeout: Seconds = 5.0
+    stall_timeout: Seconds = 30.0
+    stop_timeout: Annotated[float, Meta(ge=0)] = 1.0
+    log_format: Literal["console", "json"] = "console"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    history: str = ""
+
+    @property
+    def advertised(self) -> str:
+        """The address that clients are told for this node."""
+        return self.advertise or self.nodes.get(self.node, "") or self.listen
+
+    @property
+    def secret_bytes(self) -> bytes:
+        """The key that receipts are sealed with."""
+        return self.secret.encode()
+
+    def core(self) -> NodeConfig:
+        """The part that the node core decides by."""
+        names = tuple(self.nodes) or (self.node,)
+        addresses = {**self.nodes, self.node: self.advertised}
+        return NodeConfig(
+            node=self.node,
+            nodes=names,
+            cluster_id=self.cluster_id,
+            addresses=tuple((name, addresses[name]) for name in names),
+            hold_time_max=self.hold_time_max,
+            request_timeout=self.request_timeout,
+            auto_create_topics=self.auto_create_topics,
+            heartbeat=self.heartbeat,
+            sync_interval=self.sync_interval,
+            sync_grace=self.sync_grace,
+            steal_after=self.steal_after,
+        )
+
+
+def load_config(path: str | os.PathLike[str]) -> ServeConfig:
+    """Read and check a node's configuration file.
+
+    A relative ``data_dir`` or ``history`` counts from the directory that the file is in.
+
+    Args:
+        path: a TOML file.
+
+    Raises:
+        ConfigError: it cannot be read, is not TOML, or has keys or values that cannot be used: all of them.
+    """
+    try:
+        with open(path, "rb") as file:
+            values = tomllib.load(file)
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: cannot be read ({error.strerror}); give the path of a node's TOML file"
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: is not TOML: {error}") from None
+    base = Path(path).resolve().parent
+    for key in ("data_dir", "data", "history"):
+        if isinstance(values.get(key), str) and values[key]:
+            values[key] = str(base / values[key])
+    return make_config(values, str(path))
+
+
+def make_config(values: Mapping[str, Any], where: str = "configuration") -> ServeConfig:
+    """Check values as they come out of TOML.
+
+    Args:
+        values: by key.
+        where: what to call them in an error.
+
+    Raises:
+        ConfigError: with every key that is wrong.
+    """
+    problems: list[str] = []
+    found: dict[str, Any] = {}
+    fields = {field.name: field for field in msgspec.structs.fields(ServeConfig)}
+    for name, value in values.items():
+        key = ALIASES.get(name, name)
+        if key not in fields:
+            close = difflib.get_close_matches(name, fields, n=1, cutoff=0.5)
+            hint = f"did you mean {close[0]!r}?" if close else "docs/operations.md lists the keys; remove it"
+            problems.append(f"unknown key {name!r}: {hint}")
+        elif key in found:
+            problems.append(f"{name!r} and {key!r} are the same setting: keep one")
+        else:
+            try:
+                found[key] = msgspec.convert(value, fields[key].type)
+            except msgspec.ValidationError as error:
+                shown = "" if key in HIDDEN else f" = {_shown(value)}"
+                problems.append(f"{name}{shown}: {_plain(str(error))}")
+    for name, field in fields.items():
+        named = {ALIASES.get(key, key) for key in values}
+        if field.required and name not in named:
+            problems.append(f"{name} is missing: {_REQUIRED[name]}")
+    problems += _problems(found)
+    if problems:
+        raise ConfigError(f"{where}: " + "; ".join(problems))
+    return ServeConfig(**found)
+
+
+_REQUIRED: Final = {
+    "node": 'give this node its id, such as node = "a"',
+    "cluster_id": "give the cluster a name, the same on every node",
+    "secret": f"give the cluster a secret of {SECRET_BYTES_MIN} to {SECRET_BYTES_MAX} bytes, the same on every node "
+    "(`openssl rand -hex 32` makes one)",
+    "data_dir": "give this node a directory of its own, on a disk that honours fsync",
+}
+
+
+def _problems(found: Mapping[str, Any]) -> list[str]:
+    """What is wrong with values that have their types."""
+    problems: list[str] = []
+    node, nodes = found.get("node"), found.get("nodes", {})
+    for name in dict.fromkeys((*([node] if node is not None else []), *nodes)):
+        if not NODE_ID.fullmatch(name):
+            problems.append(f"node id {name!r}: must be 1 to 32 characters of a-z, 0-9 and '-'")
+    if nodes and node is not None and node not in nodes:
+        close = difflib.get_close_matches(node, nodes, n=1, cutoff=0.5)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        problems.append(
+            f"node = {node!r} is not in nodes ({', '.join(nodes)}): {hint}nodes lists all, this one too"
+        )
+    if "cluster_id" in found and not 1 <= len(found["cluster_id"].encode()) <= limits.NAME_BYTES_MAX:
+        problems.append(f"cluster_id = {found['cluster_id']!r}: must have 1 to {limits.NAME_BYTES_MAX} bytes")
+    if "secret" in found and not SECRET_BYTES_MIN <= len(found["secret"].encode()) <= SECRET_BYTES_MAX:
+        size = len(found["secret"].encode())
+        problems.append(f"secret has {size} bytes: it must have {SECRET_BYTES_MIN} to {SECRET_BYTES_MAX}")
+    if "data_dir" in found and not found["data_dir"]:
+        problems.append(f"data_dir is empty: {_REQUIRED['data_dir']}")
+    places = {"listen": found.get("listen"), "advertise": found.get("advertise") or None}
+    places |= {f"nodes.{name}": address for name, address in nodes.items()}
+    for key, address in places.items():
+        if address is not None:
+            try:
+                split_address(address)
+            except ValueError as error:
+                problems.append(f"{key} = {address!r}: {error}")
+    users: dict[str, str] = {}
+    for name, address in nodes.items():
+        other = users.setdefault(address, name)
+        if other != name:
+            problems.append(
+                f"nodes.{other} and nodes.{name} are both {address!r}: each node has its own address"
+            )
+    return problems
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of "host:port"; an IPv6 address stands in brackets.
+
+    Raises:
+        ValueError: it is something else; the text says what to write.
+    """
+    host, colon, port = address.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ValueError("an IPv6 address stands in brackets, such as '[::1]:7401'")
+    if not colon or not host:
+        raise ValueError("must be host:port, such as '127.0.0.1:7401'")
+    if not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65_535:
+        raise ValueError("the port must be a number from 1 to 65535")
+    return host, int(port)
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:79] + "…"
+
+
+def _plain(text: str) -> str:
+    """msgspec's sentence in the words of a TOML file."""
+    for old, new in (("`str`", "text"), ("`int`", "an integer"), ("`float`", "a number"), ("`bool`", "true or false"),
+                     ("`object`", "a table"), ("`array`", "an array"), ("`null`", "nothing")):  # fmt: skip
+        text = text.replace(old, new)
+    return text[:1].lower() + text[1:]

@@ -1,0 +1,482 @@
+# quorumq/node/connections.py: what dials in: clients and peers, on one port.
+#
+# The first frame is HELLO, from a stranger: small, and within a few seconds. From then on a connection is a
+# client's or a peer's. Whatever is not the protocol ends that connection, with one line in the log, and concerns no
+# other.
+#
+# Bounds, per client: so many requests under way, so many bytes of them; beyond either nothing more is read until
+# something is answered. A request counts until its reply is in the socket or in front of it, and replies wait as
+# values and are encoded, which is when bodies are read, only when everything before them has left. So a client that
+# asks and never reads costs its requests, one encoded reply, and what the kernel keeps.
+#
+# A FETCH's reply was checked against its deadline in the step that made it. Where it has to wait for the client to
+# read, it is not sent late: it is given back (`Unsent`), and the client is told to ask again.
+"""Accepted connections."""
+
+from __future__ import annotations
+
+import typing
+from collections import deque
+from typing import Any, Final
+
+import trio
+
+from quorumq.core.effects import Event, Gone, Received, Request, Unsent
+from quorumq.core.errors import BadReceipt, PeerError, QuorumqError, TooLarge
+from quorumq.core.limits import (
+    BATCH_BYTES_MAX,
+    INFLIGHT_REQUESTS_MAX,
+    KIB,
+    MESSAGE_BYTES_MAX,
+    MIB,
+    SPANS_PER_REQUEST_MAX,
+)
+from quorumq.core.messages import (
+    ClientReply,
+    ClientRequest,
+    Envelope,
+    Failed,
+    Fetch,
+    Fetched,
+    Hello,
+    Metadata,
+    PeekAsk,
+    PeekPage,
+    PeerMessage,
+    Publish,
+    StatusAsk,
+    Welcome,
+)
+from quorumq.core.types import NodeId
+from quorumq.node.node import Node
+from quorumq.node.transport import ConnectionLost, Outflow, Transport
+from quorumq.storage.journal import DamagedBatch
+from quorumq.wire import cbor
+from quorumq.wire.cbor import BadValue
+from quorumq.wire.codec import TYPE_OF, UnknownMessage, decode_message, encode_message, failed, open_request
+from quorumq.wire.frames import HANDSHAKE_BYTES_MAX, Frame, FrameReader
+from quorumq.wire.receipts import seal_fetched
+
+INFLIGHT_BYTES_MAX: Final = 8 * MIB
+"""Bytes of requests of one connection that are under way; one request is always let in."""
+
+FLUSH_BYTES: Final = 256 * KIB
+"""Encoded replies of one step are sent together up to this size."""
+
+LATE_S: Final = 0.1
+"""For so long, or a tenth of its hold time, a FETCH's reply may wait for the client to read."""
+
+CLIENT_REQUESTS: Final = frozenset(set(typing.get_args(ClientRequest)) - {Hello})
+PEER_MESSAGES: Final = frozenset(typing.get_args(PeerMessage))
+
+
+class Inbound:
+    """One accepted connection, from its first byte to its last.
+
+    Args:
+        node: what it talks to.
+        transport: connected.
+        address: of the other side, for the log.
+        nursery: for sending what the transport does not take at once.
+        peers: the inbound connection of each peer, so that a newer one replaces an older.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        transport: Transport,
+        address: str,
+        nursery: trio.Nursery,
+        peers: dict[NodeId, Inbound],
+    ) -> None:
+        self.node = node
+        self.transport = transport
+        self.address = address
+        self.name = address  # who it is, for the log
+        self.hello: Hello | None = None
+        self.is_client = False
+        self.closed = False
+        self._peers = peers
+        self._reader = FrameReader(HANDSHAKE_BYTES_MAX)
+        self._out = Outflow(
+            transport,
+            nursery,
+            node.config.stall_timeout,
+            lambda: node.silent,
+            self._on_lost,
+            self._on_drained,
+        )
+        self._open: dict[int, tuple[int, int, bool]] = {}  # key -> (client's number, weight, a FETCH)
+        self._weight = 0
+        self._queue: deque[tuple[int, ClientReply, float]] = deque()  # (key, reply, since when)
+        self._answering: dict[int, int] = {}  # key of an encoded FETCH reply -> where in the stream it begins
+        self._changed = trio.Event()
+
+    # -------------------------------------------------------------------------- life
+
+    async def run(self) -> None:
+        """Read until the other side is gone, breaks the protocol, or the node hangs up."""
+        config = self.node.config
+        try:
+            with trio.move_on_after(config.hello_timeout) as waiting:
+                welcome = await self._handshake()
+            if waiting.cancelled_caught:
+                raise PeerError(f"no HELLO within {config.hello_timeout:g} s")
+            if not welcome:
+                return
+            assert self.hello is not None
+            if self.is_client:
+                await self._serve_client()
+            else:
+                await self._serve_peer(self.hello)
+        except ConnectionLost as lost:
+            self.node.log.debug("connection_lost", client=self.name, reason=str(lost))
+        except PeerError as error:
+            self.node.health.count("connections_broken")
+            self.node.log.warning("connection_broken", client=self.name, reason=str(error))
+        except Exception:  # one connection's trouble stays its own
+            self.node.log.error("connection_bug", client=self.name, exc_info=True)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Hang up. Open requests are given up; replies that were never begun are given back."""
+        if self.closed:
+            return
+        self.closed = True
+        node = self.node
+        sent = self._out.sent
+        self._out.drop()
+        self.transport.close()
+        if self.hello is not None and self._peers.get(self.hello.node) is self:
+            del self._peers[self.hello.node]
+        if self.is_client:
+            node.health.clients -= 1
+        never_begun = [key for key, reply, _ in self._queue if isinstance(reply, Fetched)]
+        never_begun += [key for key, begins in self._answering.items() if begins >= sent]
+        queued = {key for key, _, _ in self._queue}
+        self._queue.clear()
+        events: list[Event] = [Unsent(key) for key in never_begun]
+        for key in self._open:
+            if node.askers.pop(key, None) is not None and key not in queued:
+                events.append(Gone(key))
+        self._open.clear()
+        node.take_weight(-self._weight)
+        self._weight = 0
+        self._changed.set()
+        if events:
+            node.feed(*events)
+
+    def _on_lost(self, reason: str) -> None:
+        if not self.closed:
+            self.node.log.debug("connection_lost", client=self.name, reason=reason)
+            self.close()
+
+    # --------------------------------------------------------------------- handshake
+
+    async def _handshake(self) -> bool:
+        """Take HELLO and answer it; whether it was accepted."""
+        frame = await self._next_frame()
+        decoded = decode_message(frame)
+        hello = decoded.message
+        if not isinstance(hello, Hello):
+            raise PeerError(f"the first message was {type(hello).__name__}, not Hello")
+        self.hello = hello
+        self.name = f"{hello.node or hello.software or 'client'} at {self.address}"
+        if not hello.node and self.node.health.clients >= self.node.config.connections_max:
+            most = self.node.config.connections_max
+            detail = f"node {self.node.config.node} has {most} clients, its connections_max: ask another node"
+            self._put(encode_message(Failed("not-stored", detail), request=decoded.request))
+            await self._finish_sending()
+            self.node.log.warning("connections_max", clients=most, client=self.name)
+            return False
+        key = self._admit(decoded.request, 0)
+        self.node.feed(Request(key, hello))
+        while key in self._open:
+            await self._wait_for_change()
+        if self.closed:
+            raise ConnectionLost("closed")
+        if not self._welcomed:
+            await self._finish_sending()
+            return False
+        self._reader.open_up()
+        if not hello.node:
+            self.is_client = True
+            self.node.health.clients += 1
+        return True
+
+    _welcomed = False
+
+    async def _finish_sending(self) -> None:
+        """Wait until a last reply has left, so that it is read before the connection ends."""
+        self._out.flush()
+        while self._out.waiting and not self.closed:
+            await self._wait_for_change()
+
+    async def _next_frame(self) -> Frame:
+        while True:
+            frame = self._reader.next_frame()
+            if frame is not None:
+                return frame
+            data = await self.transport.receive()
+            if not data:
+                self._reader.close()
+                raise ConnectionLost("the other side closed")
+            self._reader.feed(data)
+
+    async def _more(self) -> None:
+        """Feed the reader the next bytes. A frame that was begun has to come within the stall timeout."""
+        if not self._reader.pending_bytes:
+            data = await self.transport.receive()
+        else:
+            timeout = self.node.config.stall_timeout
+            with trio.move_on_after(timeout) as waiting:
+                data = await self.transport.receive()
+            if waiting.cancelled_caught:
+                raise PeerError(f"a frame was begun and did not come on for {timeout:g} s")
+        if not data:
+            self._reader.close()
+            raise ConnectionLost("the other side closed")
+        self._reader.feed(data)
+
+    # ------------------------------------------------------------------------- peers
+
+    async def _serve_peer(self, hello: Hello) -> None:
+        """A peer's messages, until it is gone. What we say to it goes over our own link."""
+        node = self.node
+        older = self._peers.get(hello.node)
+        self._peers[hello.node] = self
+        if older is not None:
+            older.close()
+        me = node.config.node
+        mine = node.core.state.incarnation
+        node.log.debug(
+            "peer_connected", peer=hello.node, incarnation=hello.incarnation.n, address=self.address
+        )
+        while not self.closed:
+            events: list[Event] = []
+            try:
+                for frame in self._reader:
+                    try:
+                        message, _, stamp = decode_message(frame)
+                    except UnknownMessage as error:
+                        node.log.warning("unknown_message", peer=hello.node, reason=str(error))
+                        continue
+                    if type(message) not in PEER_MESSAGES:
+                        raise PeerError(
+                            f"a node sent {type(message).__name__}, which nodes do not send each other"
+                        )
+                    envelope = Envelope(hello.node, hello.incarnation, me, mine, stamp, message)  # type: ignore[arg-type]
+                    events.append(Received(envelope))
+            finally:
+                if events:
+                    node.feed(*events)
+            if not self.closed:
+                await self._more()
+
+    # ----------------------------------------------------------------------- clients
+
+    async def _serve_client(self) -> None:
+        node = self.node
+        while not self.closed:
+            events: list[Event] = []
+            try:
+                while not self.closed and (frame := self._reader.next_frame()) is not None:
+                    event = self._take(frame)
+                    if event is not None:
+                        events.append(event)
+                    if self._full or node.pressed or node.paused:
+                        node.feed(*events)
+                        events = []
+                        while self._full and not self.closed:
+                            await self._wait_for_change()
+                        await node.room()
+            finally:
+                if events:
+                    node.feed(*events)
+            if not self.closed:
+                await self._more()
+
+    @property
+    def _full(self) -> bool:
+        return len(self._open) >= INFLIGHT_REQUESTS_MAX or self._weight >= INFLIGHT_BYTES_MAX
+
+    async def _wait_for_change(self) -> None:
+        self._changed = trio.Event()
+        await self._changed.wait()
+
+    def _take(self, frame: Frame) -> Event | None:
+        """One request: the event for the core, or None where it was answered here."""
+        number = 0
+        try:
+            message, number, _ = decode_message(frame)
+            if type(message) not in CLIENT_REQUESTS:
+                refusal = Failed("usage", f"{type(message).__name__} is not a request of clients")
+                self._answer(number, refusal)
+                return None
+            request = open_request(message, keys={0: self.node.config.secret_bytes})
+        except UnknownMessage as error:
+            if error.request:
+                self._answer(error.request, failed(error))
+            return None
+        except BadReceipt as error:
+            self._answer(number, failed(error))
+            return None
+        except PeerError:
+            too_large = oversize(frame)
+            if too_large is None:
+                raise
+            self._answer(*too_large)
+            return None
+        weight = weight_of(request, len(frame.header) + len(frame.body))
+        key = self._admit(number, weight, isinstance(request, Fetch))
+        return Request(key, request)  # type: ignore[arg-type]
+
+    def _admit(self, number: int, weight: int, patient: bool = False) -> int:
+        key = self.node.key()
+        self.node.askers[key] = self
+        self._open[key] = (number, weight, patient)
+        self._weight += weight
+        self.node.take_weight(weight)
+        return key
+
+    def _answer(self, number: int, refusal: Failed) -> None:
+        """Answer what never reached the core, in its turn."""
+        key = self._admit(number, KIB)
+        self.node.askers.pop(key).reply(key, refusal)
+
+    # ----------------------------------------------------------------------- replies
+
+    def reply(self, key: int, reply: ClientReply) -> None:
+        """Encode the reply now, or queue it where earlier ones wait for the client to read."""
+        if self._out.draining:
+            self._queue.append((key, reply, self.node.clock().mono))
+            return
+        self._encode(key, reply)
+        self.node.dirty(self)
+
+    def flush(self) -> None:
+        """Send what was encoded."""
+        self._out.flush()
+        if not self._out.waiting:
+            self._answering.clear()
+
+    def _encode(self, key: int, reply: ClientReply) -> None:
+        number, weight, _ = self._open.pop(key)
+        if isinstance(reply, Welcome):
+            self._welcomed = True
+        try:
+            if isinstance(reply, Fetched) and reply.slices:
+                pieces = self._encode_fetched(key, number, reply)
+            else:
+                pieces = encode_message(reply, request=number, read=self.node.read_slice)
+        except DamagedBatch as error:
+            pieces = self._cannot_read(key, number, reply, error)
+        except (TooLarge, BadValue) as error:
+            pieces = encode_message(
+                Failed("too-large", f"the answer cannot be sent: {error}"), request=number
+            )
+        self._put(pieces)
+        self._weight -= weight
+        self.node.take_weight(-weight)
+        self._changed.set()
+
+    def _encode_fetched(self, key: int, number: int, reply: Fetched) -> list[bytes | memoryview]:
+        sealed = seal_fetched(reply, secret=self.node.config.secret_bytes)
+        pieces = encode_message(sealed, request=number, read=self.node.read_slice)
+        self._answering[key] = self._out.sent + self._out.waiting
+        return pieces
+
+    def _cannot_read(
+        self, key: int, number: int, reply: ClientReply, error: DamagedBatch
+    ) -> list[bytes | memoryview]:
+        """A batch is damaged here: give back what was won, and say who can help."""
+        self.node.damaged(error.number, error)
+        if isinstance(reply, Fetched):
+            self.node.feed(Unsent(key))
+        code = "too-few-replicas" if isinstance(reply, Fetched | PeekPage) else "storage"
+        detail = f"node {self.node.config.node} has a damaged copy of a batch: ask another node"
+        return encode_message(Failed(code, detail, 1, 0), request=number)
+
+    def _put(self, pieces: list[bytes | memoryview]) -> None:
+        self._out.put(pieces)
+        if self._out.waiting >= FLUSH_BYTES:
+            self._out.flush()
+
+    def _on_drained(self) -> None:
+        """Everything encoded has left: go on with what waits."""
+        self._answering.clear()
+        now = self.node.clock().mono
+        while self._queue and not self._out.draining and not self.closed and not self.node.silent:
+            key, reply, since = self._queue.popleft()
+            if (
+                isinstance(reply, Fetched)
+                and reply.slices
+                and now - since > min(LATE_S, reply.hold_time / 10)
+            ):
+                self.node.health.count("replies_late")
+                self.node.feed(Unsent(key))
+                detail = (
+                    "the client did not read for too long; what was held for it was given back: fetch again"
+                )
+                reply = Failed("too-few-replicas", detail)
+            self._encode(key, reply)
+        if not self.node.silent:
+            self._out.flush()
+        self._changed.set()
+
+    # ------------------------------------------------------------------------- facts
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes encoded and not sent."""
+        return self._out.waiting
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request is under way, or bytes wait to be sent."""
+        return bool(self._open or self._queue or self._out.waiting)
+
+    def stop_waiting(self) -> None:
+        """The node stops: give up what the open FETCHes may have won, and tell the client to ask elsewhere."""
+        for key, (_, _, patient) in list(self._open.items()):
+            if patient and self.node.askers.pop(key, None) is not None:
+                self.node.feed(Gone(key))
+                detail = f"node {self.node.config.node} is stopping: ask another node"
+                self.reply(key, Failed("too-few-replicas", detail))
+
+
+def weight_of(request: Any, frame_bytes: int) -> int:
+    """How many bytes a request may cost while it is under way, its answer's values included."""
+    match request:
+        case Fetch():
+            return frame_bytes + KIB + 32 * min(max(0, request.max_messages), 1 << 16)
+        case PeekAsk():
+            return frame_bytes + KIB + 256 * min(max(0, request.limit), SPANS_PER_REQUEST_MAX)
+        case Metadata() | StatusAsk():
+            return frame_bytes + 256 * KIB
+    return 2 * frame_bytes + KIB
+
+
+def oversize(frame: Frame) -> tuple[int, Failed] | None:
+    """The request number and answer where a well-formed PUBLISH was refused only for its size."""
+    try:
+        data = cbor.load(frame.header)
+        if not isinstance(data, tuple) or len(data) < 4 or data[0] != TYPE_OF[Publish]:
+            return None
+        batch = cbor.load(data[3], "a batch header")
+        ends = memoryview(batch[6]).cast("B")
+        sizes = [int.from_bytes(ends[at : at + 4], "little") for at in range(0, len(ends) - len(ends) % 4, 4)]
+        largest = max((after - before for before, after in zip([0, *sizes], sizes, strict=False)), default=0)
+        number = int(data[1])
+    except (BadValue, QuorumqError, TypeError, IndexError, ValueError):
+        return None
+    if largest > MESSAGE_BYTES_MAX:
+        detail = (
+            f"a message of {largest} bytes: at most {MESSAGE_BYTES_MAX} (1 MiB), key and headers included"
+        )
+        return number, Failed("too-large", detail)
+    if sizes and sizes[-1] > BATCH_BYTES_MAX:
+        detail = f"a batch of {sizes[-1]} bytes: at most {BATCH_BYTES_MAX}; send it as several"
+        return number, Failed("too-large", detail)
+    return None

@@ -1,0 +1,99 @@
+# quorumq/node/health.py: what a node's shell knows of itself, for `quorumq status`.
+#
+# Counters and a minute of commit times, all bounded; nothing here is asked for but by a status request.
+"""Counters, commit latencies and the machine's numbers."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from quorumq.core.types import Now
+from quorumq.node.config import ServeConfig
+
+if TYPE_CHECKING:
+    from quorumq.node.node import Node
+
+WINDOW_S: Final = 60.0
+SAMPLES_MAX: Final = 20_000
+"""Commit times kept: more than 300 a second for a minute; at more, the window is shorter."""
+
+_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+
+
+class Health:
+    """Counters and recent commit times of one node.
+
+    Attributes:
+        clients: connections of clients.
+        connections: all accepted connections, peers and those without HELLO included.
+        outbox_bytes: asked for the bytes that wait to be sent.
+        damaged: numbers of batches that were found damaged.
+        counts: everything counted by name.
+    """
+
+    def __init__(self, config: ServeConfig, clock: Callable[[], Now]) -> None:
+        self.config = config
+        self.clients = 0
+        self.connections = 0
+        self.damaged: dict[int, None] = {}
+        self.counts: dict[str, int] = {"sends_dropped": 0, "replies_late": 0, "connections_broken": 0}
+        self.outbox_bytes: Callable[[], int] = lambda: 0
+        self._clock = clock
+        self._began = clock().mono
+        self._commits: deque[tuple[float, float]] = deque(maxlen=SAMPLES_MAX)
+
+    def count(self, what: str, by: int = 1) -> None:
+        """One more of ``what``."""
+        self.counts[what] = self.counts.get(what, 0) + by
+
+    def committed(self, seconds: float) -> None:
+        """A commit (write and fsync) took this long."""
+        self._commits.append((self._clock().mono, seconds))
+
+    def facts(self, node: Node) -> dict[str, object]:
+        """The shell's part of a status (docs/operations.md, "What status shows")."""
+        now = self._clock().mono
+        times = sorted(seconds for at, seconds in self._commits if at > now - WINDOW_S)
+        commits: dict[str, object] = {"count": len(times)}
+        for name, share in (("p50", 0.5), ("p99", 0.99), ("max", 1.0)):
+            commits[name] = (
+                round(1000 * times[min(len(times) - 1, int(share * len(times)))], 3) if times else None
+            )
+        return {
+            "uptime_s": round(now - self._began, 3),
+            "pid": os.getpid(),
+            "connections": self.connections,
+            "clients": self.clients,
+            "inflight_bytes": node.inflight_bytes,
+            "outbox_bytes": self.outbox_bytes(),
+            "fsync_ms": commits,
+            "disk_free": node.store.free_bytes,
+            "disk_reserve": self.config.disk_reserve_bytes,
+            "journal_bytes": journal_bytes(self.config.data_dir),
+            "journal_segments": len(node.store.live),
+            "batches": len(node.store),
+            "damaged_batches": len(self.damaged) + len(node.store.damaged),
+            "rss": rss(),
+            **self.counts,
+        }
+
+
+def rss() -> int:
+    """Resident bytes of this process; 0 where the system does not say."""
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * _PAGE
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def journal_bytes(directory: str) -> int:
+    """Bytes of all files in the data directory; 0 where there is none."""
+    try:
+        with os.scandir(directory) as entries:
+            return sum(entry.stat().st_size for entry in entries if entry.is_file())
+    except OSError:
+        return 0

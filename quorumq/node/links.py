@@ -1,0 +1,166 @@
+# quorumq/node/links.py: our own connection to each peer: dialled, greeted, kept, dialled again.
+#
+# Everything this node says to a peer goes over the connection that this node dialled, replies included; the peer's
+# words come on the one that it dialled. So a link is between two incarnations, and when it breaks nothing of it is
+# taken over: the protocol repeats what matters.
+#
+# A link's queue is bounded by bytes. Beyond the bound a message is dropped and counted, which the protocol takes as it
+# takes any lost message; blocking here would let one slow peer stop this node.
+"""Links to peers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import trio
+
+from quorumq.core.effects import HelloRefused, LinkDown, LinkUp
+from quorumq.core.errors import PeerError
+from quorumq.core.messages import Failed, Hello, Welcome
+from quorumq.core.nodecore import PROTOCOL_VERSIONS, SOFTWARE, node_list_digest
+from quorumq.core.types import NodeId
+from quorumq.node.node import Node
+from quorumq.node.transport import ConnectionLost, Outflow, Transport
+from quorumq.wire.codec import decode_message, encode_message
+from quorumq.wire.frames import HANDSHAKE_BYTES_MAX, FrameReader
+
+BACKOFF_MIN_S: Final = 0.05
+BACKOFF_MAX_S: Final = 1.0
+
+Dial = Callable[[NodeId], Awaitable[Transport]]
+
+
+class PeerLink:
+    """One connection that this node dialled to a peer, after HELLO.
+
+    Args:
+        node: ours.
+        peer: whose.
+        out: what sends.
+    """
+
+    def __init__(self, node: Node, peer: NodeId, out: Outflow) -> None:
+        self._node = node
+        self._most = node.config.link_bytes_max
+        self.peer = peer
+        self.out = out
+
+    @property
+    def waiting(self) -> int:
+        return self.out.waiting
+
+    def has_room(self) -> bool:
+        return self.out.waiting < self._most
+
+    def send(self, pieces: list[bytes | memoryview]) -> bool:
+        size = sum(map(len, pieces))
+        if self.out.waiting and self.out.waiting + size > self._most:
+            return False
+        self.out.put(pieces)
+        return True
+
+    def flush(self) -> None:
+        self.out.flush()
+
+
+async def keep_link(node: Node, peer: NodeId, dial: Dial, rng: random.Random, nursery: trio.Nursery) -> None:
+    """Keep a link to ``peer``: dial, greet, wait for it to break, dial again. Runs until cancelled.
+
+    Args:
+        node: ours; hears LinkUp, LinkDown and HelloRefused.
+        peer: whom to dial.
+        dial: connects; OSError where nobody is there.
+        rng: for the pauses.
+        nursery: for sending what the transport does not take at once.
+    """
+    pause = BACKOFF_MIN_S
+    problem = ""
+    while True:
+        try:
+            transport = await dial(peer)
+            try:
+                up = await _run_link(node, peer, transport, nursery)
+            finally:
+                transport.close()
+            if up:
+                pause = BACKOFF_MIN_S
+                problem = ""
+        except (OSError, ConnectionLost, PeerError) as error:
+            if str(error) != problem:  # once for each new reason, not once for each attempt
+                problem = str(error)
+                node.log.info("peer_unreachable", peer=peer, reason=problem or type(error).__name__)
+        await trio.sleep(pause * rng.uniform(0.5, 1.0))
+        pause = min(BACKOFF_MAX_S, 2 * pause)
+
+
+async def _run_link(node: Node, peer: NodeId, transport: Transport, nursery: trio.Nursery) -> bool:
+    """Greet and stay until the connection ends; whether the peer accepted our HELLO."""
+    reader = FrameReader(HANDSHAKE_BYTES_MAX)
+    out = Outflow(
+        transport, nursery, node.config.stall_timeout, lambda: node.silent, lambda reason: transport.close()
+    )
+    out.put(encode_message(_hello(node)))
+    out.flush()
+    with trio.move_on_after(node.config.hello_timeout) as waiting:
+        answer = await _answer(transport, reader)
+    if waiting.cancelled_caught:
+        raise PeerError(f"{peer} did not answer HELLO within {node.config.hello_timeout:g} s")
+    if isinstance(answer, Failed):
+        node.log.warning("peer_refuses", peer=peer, code=answer.code, detail=answer.detail)
+        node.feed(HelloRefused(peer, answer.code, answer.detail))
+        return False
+    if answer.node != peer:
+        raise PeerError(f"node {answer.node!r} answers at the address of {peer!r}: check `nodes`")
+    if node.failed is not None or node.silent:
+        return False
+    link = PeerLink(node, peer, out)
+    node.links[peer] = link
+    node.log.info("link_up", peer=peer, incarnation=answer.incarnation.n)
+    node.feed(LinkUp(peer, answer.incarnation, answer.stamp, answer.seen_n, answer.seen_directories))
+    reason = "the peer closed the connection"
+    try:
+        if await transport.receive():
+            reason = f"{peer} said something on a connection that only we speak on"
+    except ConnectionLost as lost:
+        reason = str(lost)
+    finally:
+        out.drop()
+        if node.links.get(peer) is link:
+            del node.links[peer]
+        if node.failed is None and not node.silent:
+            node.log.info("link_down", peer=peer, reason=reason)
+            node.feed(LinkDown(peer))
+    return True
+
+
+def _hello(node: Node) -> Hello:
+    core, now = node.core, node.clock()
+    return Hello(
+        PROTOCOL_VERSIONS,
+        core.config.cluster_id,
+        node_list_digest(core.config.nodes),
+        core.config.hold_time_max,
+        core.config.node,
+        core.state.incarnation,
+        core.state.directory,
+        now.wall_ms,
+        core.state.clock.value,
+        SOFTWARE,
+    )
+
+
+async def _answer(transport: Transport, reader: FrameReader) -> Welcome | Failed:
+    while True:
+        frame = reader.next_frame()
+        if frame is not None:
+            message = decode_message(frame).message
+            if isinstance(message, Welcome | Failed):
+                return message
+            raise PeerError(f"HELLO was answered with {type(message).__name__}")
+        data = await transport.receive()
+        if not data:
+            reader.close()
+            raise ConnectionLost("closed in answer to HELLO")
+        reader.feed(data)

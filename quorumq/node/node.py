@@ -1,0 +1,497 @@
+# quorumq/node/node.py: the node's core, carried out: effects in order, group commit, timers.
+#
+# Why there is no inbox: everything runs on one event loop, and `Node.feed` is synchronous. A connection that has read
+# a message feeds it, the core steps, its effects are carried out, and what there is to send is in the sockets when
+# `feed` returns. No task is woken in between, nothing queues up, and a connection reads no further before its
+# last message was dealt with. What an effect feeds back (a token, a message to ourselves) is taken in by the call
+# that is running already: the core is never entered twice.
+#
+# The rule that everything here obeys is in core/effects.py: `Persist.then` is carried out after the commit, and
+# there is one place that does it, `_committed`. After a failed commit `failed` is set first, and from then on
+# nothing is sent to anyone: not what waited for that commit, and not what was queued before it.
+#
+# Nothing here knows what a HOLD or a majority is.
+"""The effect runner of a node."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+import trio
+from crc32c import crc32c
+
+from quorumq.core.effects import (
+    DiskFull,
+    Done,
+    Durable,
+    Event,
+    Persist,
+    Received,
+    Reply,
+    Send,
+    SendStored,
+    Stop,
+    Unsent,
+)
+from quorumq.core.errors import QuorumqError, StorageError
+from quorumq.core.limits import MIB
+from quorumq.core.messages import ClientReply, Envelope, Fetched, PeerMessage, Slice, StatusReply, Store
+from quorumq.core.nodecore import NodeCore
+from quorumq.core.types import Batch, NodeId, Now
+from quorumq.node.commits import CommitRunner
+from quorumq.node.config import ServeConfig
+from quorumq.node.health import Health
+from quorumq.storage.journal import Commit, DamagedBatch
+from quorumq.storage.store import Store as Journal
+from quorumq.wire.batch import Corrupt, decode_header
+from quorumq.wire.cbor import BadValue
+from quorumq.wire.codec import encode_message
+
+LAZY_COMMIT_S: Final = 0.05
+"""How long records that nobody waits for may stay in memory."""
+
+PENDING_BYTES_MAX: Final = 64 * MIB
+"""What may wait for a commit; above it no connection is read."""
+
+CHECKED_WHOLE_BYTES: Final = 256 * 1024
+"""Batches up to this size are checked as a whole whenever a part of one is read."""
+
+SPACE_CHECK_S: Final = 0.25
+
+EXIT_OK: Final = 0
+EXIT_BUG: Final = 70
+EXIT_STORAGE: Final = 74
+EXIT_REFUSED: Final = 78
+
+
+class Asker(Protocol):
+    """Where the answer to a request goes."""
+
+    def reply(self, key: int, reply: ClientReply) -> None:
+        """Send ``reply``, or feed `Unsent` if that will certainly not happen."""
+
+
+class Flushing(Protocol):
+    """Something that has bytes to send at the end of a step."""
+
+    def flush(self) -> None:
+        """Send them."""
+
+
+class Link(Flushing, Protocol):
+    """Our connection to a peer."""
+
+    @property
+    def waiting(self) -> int:
+        """Bytes queued."""
+
+    def send(self, pieces: list[bytes | memoryview]) -> bool:
+        """Queue a frame; False where the queue is full and the frame was dropped."""
+
+    def has_room(self) -> bool:
+        """Whether anything can be queued now."""
+
+
+class Node:
+    """One running node.
+
+    Args:
+        core: built from ``store``'s records; not started yet.
+        store: replayed, not rolled yet.
+        config: for limits.
+        clock: reads both clocks.
+        rng: given to the core.
+        commits: runs commits.
+        log: structured logger.
+
+    Attributes:
+        links: our connections to peers, by node id.
+        askers: who waits for the reply to a key.
+        failed: exit code and reason once the node must stop; nothing is sent from then on.
+        ended: set with ``failed``.
+        silent: nothing may be sent or answered any more.
+        paused: no new requests of clients are taken.
+    """
+
+    def __init__(
+        self,
+        core: NodeCore,
+        store: Journal,
+        config: ServeConfig,
+        *,
+        clock: Callable[[], Now],
+        rng: random.Random,
+        commits: CommitRunner,
+        log: Any,
+    ) -> None:
+        self.core = core
+        self.store = store
+        self.config = config
+        self.clock = clock
+        self.log = log
+        self.health = Health(config, clock)
+        self.links: dict[NodeId, Link] = {}
+        self.askers: dict[int, Asker] = {}
+        self.failed: tuple[int, str] | None = None
+        self.ended = trio.Event()
+        self.silent = False
+        self.paused = False
+        self.inflight_bytes = 0
+        self._rng = rng
+        self._commits = commits
+        self._keys = 0
+        self._events: deque[Event] = deque()
+        self._stepping = False
+        self._waiting: deque[tuple[int, tuple[Send | Reply | Done, ...]]] = deque()  # (ticket, then)
+        self._committing = False
+        self._lazy_at = math.inf
+        self._dirty: dict[int, Flushing] = {}
+        self._last: tuple[PeerMessage | None, int, list[bytes | memoryview]] = (None, 0, [])
+        self._timer_scope: trio.CancelScope | None = None
+        self._room = trio.Event()
+        self._space_at = -math.inf
+        self._idle = trio.Event()
+
+    # ---------------------------------------------------------------- start and end
+
+    def start(self) -> None:
+        """Make this start durable. Blocks for the disk; the node may speak when this returned.
+
+        Raises:
+            StorageError: the disk refused.
+        """
+        now = self.clock()
+        self.store.roll(lambda: self.core.snapshot(now))
+        self._stepping = True
+        for effect in self.core.start(now):
+            assert isinstance(effect, Persist), "the first effects are durable before anything else"
+            self._persist(effect)
+        self._stepping = False
+        self.store.commit()
+        self._carry_out_waiting()
+        self.feed()
+
+    def fail(self, code: int, reason: str, **facts: object) -> None:
+        """Stop: say nothing more to anyone, and end with ``code``. The first reason counts."""
+        if self.failed is None:
+            self.failed = (code, reason)
+            self.silent = True
+            self.log.error("node_stops", reason=reason, exit_code=code, **facts)
+            self.ended.set()
+
+    async def settled(self) -> None:
+        """Wait until everything appended is durable, or the node has failed."""
+        while self.failed is None and (self._committing or self.store.needs_commit):
+            self._idle = trio.Event()
+            self._commit()
+            if self._committing:
+                await self._idle.wait()
+
+    # ----------------------------------------------------------------------- events
+
+    def key(self) -> int:
+        """A fresh key for a request."""
+        self._keys += 1
+        return self._keys
+
+    def feed(self, *events: Event) -> None:
+        """Take events in and carry out everything that follows from them. Never raises."""
+        self._events.extend(events)
+        if self._stepping or self.failed is not None:
+            return
+        self._stepping = True
+        now = self.clock()
+        try:
+            while True:
+                some = list(self._events)
+                self._events.clear()
+                for effect in self.core.step(some, now, self._rng):
+                    self._carry_out(effect)
+                if not self._events:
+                    self._end_of_step()
+                if not self._events or self.failed is not None:
+                    break
+                now = self.clock()
+        except StorageError as error:
+            self.fail(EXIT_STORAGE, str(error))
+        except Exception as error:
+            self.fail(EXIT_BUG, f"a bug in this node: {error!r}", exc_info=True)
+        finally:
+            self._stepping = False
+        self._arm(now)
+
+    def _end_of_step(self) -> None:
+        """Send first: a peer's fsync is further away than ours."""
+        if self.silent:
+            self._dirty.clear()
+            return
+        while self._dirty:
+            dirty, self._dirty = self._dirty, {}
+            for item in dirty.values():
+                item.flush()
+        if self._waiting:
+            self._commit()
+
+    def dirty(self, item: Flushing) -> None:
+        """Have ``item`` flushed at the end of this step."""
+        self._dirty[id(item)] = item
+        if not self._stepping:
+            self._dirty.pop(id(item)).flush()
+
+    # ---------------------------------------------------------------------- effects
+
+    def _carry_out(self, effect: Any) -> None:
+        if self.silent and not isinstance(effect, Persist):
+            return
+        match effect:
+            case Send(to, message):
+                self._send(to, message)
+            case Reply(key, reply):
+                self._reply(key, reply)
+            case Persist():
+                self._persist(effect)
+            case Done(token):
+                self._events.append(Durable(token))
+            case SendStored(to, epoch, number):
+                self._send_stored(to, epoch, number)
+            case Stop(reason):
+                self.fail(EXIT_REFUSED, reason)
+
+    def _send(self, to: NodeId, message: PeerMessage) -> None:
+        state = self.core.state
+        stamp = state.clock.value
+        if to == state.me:
+            envelope = Envelope(to, state.incarnation, to, state.incarnation, stamp, message)
+            self._events.append(Received(envelope))
+            return
+        link = self.links.get(to)
+        if link is None or not link.has_room():
+            self.health.count("sends_dropped")
+            return
+        last, at, pieces = self._last
+        if last is not message or at != stamp:  # one message to several peers is encoded once
+            pieces = encode_message(message, stamp=stamp)
+            self._last = (message, stamp, pieces)
+        if link.send(pieces):
+            self._dirty[id(link)] = link
+        else:
+            self.health.count("sends_dropped")
+
+    def _send_stored(self, to: NodeId, epoch: int, number: int) -> None:
+        link = self.links.get(to)
+        if link is None or not link.has_room():
+            self.health.count("sends_dropped")
+            return
+        try:
+            raw = self.store.raw_header(number)
+            body = self.store.read_slice(number)
+            batch = Batch(decode_header(raw), raw, body)
+        except (KeyError, DamagedBatch, BadValue) as error:
+            self.damaged(number, error)
+            return
+        if link.send(encode_message(Store(0, epoch, batch), stamp=self.core.state.clock.value)):
+            self._dirty[id(link)] = link
+
+    def _reply(self, key: int, reply: ClientReply) -> None:
+        asker = self.askers.pop(key, None)
+        if asker is None:
+            if isinstance(reply, Fetched):
+                self._events.append(Unsent(key))
+            return
+        if isinstance(reply, StatusReply):
+            reply = StatusReply({**reply.facts, **self.health.facts(self)})
+        asker.reply(key, reply)
+
+    # ----------------------------------------------------------------- group commit
+
+    def _persist(self, effect: Persist) -> None:
+        ticket = self.store.append(effect.records)
+        if effect.then:
+            if ticket <= self.store.durable and not self._waiting:
+                for item in effect.then:
+                    self._carry_out(item)
+            else:
+                self._waiting.append((ticket, effect.then))
+        elif self._lazy_at == math.inf:
+            self._lazy_at = self.clock().mono + LAZY_COMMIT_S
+
+    def _commit(self) -> None:
+        """Start a commit of everything appended, unless one is under way: then the next takes it."""
+        if self._committing or self.failed is not None:
+            return
+        if not self.store.needs_commit:
+            self._carry_out_waiting()
+            return
+        self._lazy_at = math.inf
+        self._committing = True
+        self._commits.start(self.store.begin_commit(), self._committed)
+
+    def _committed(self, commit: Commit, error: BaseException | None, seconds: float) -> None:
+        """On the loop: the disk has it, or has refused. What waited for it may be said now, or never."""
+        self._committing = False
+        self._idle.set()
+        if self.failed is not None:
+            with contextlib.suppress(StorageError):
+                self.store.finish(commit)
+            return
+        try:
+            if error is not None and not isinstance(error, QuorumqError):
+                self.fail(EXIT_BUG, f"a bug in this node: {error!r}")
+                return
+            self.store.finish(commit)
+        except StorageError as failure:
+            self.fail(EXIT_STORAGE, str(failure))
+            return
+        self.health.committed(seconds)
+        self._carry_out_waiting()
+        if not self.silent and self.store.should_roll:  # nothing may stand behind CLEAN_STOP
+            self._roll()
+        if not self.pressed:
+            self._room.set()
+        self._check_space()
+        self.feed()
+
+    def _carry_out_waiting(self) -> None:
+        stepping, self._stepping = self._stepping, True  # what follows is fed afterwards
+        try:
+            while self._waiting and self._waiting[0][0] <= self.store.durable:
+                for item in self._waiting.popleft()[1]:
+                    self._carry_out(item)
+        except StorageError as error:
+            self.fail(EXIT_STORAGE, str(error))
+        except Exception as error:
+            self.fail(EXIT_BUG, f"a bug in this node: {error!r}", exc_info=True)
+        finally:
+            self._stepping = stepping
+
+    def _roll(self) -> None:
+        """The segment is full: begin another with a snapshot of now. Between two steps, so it is whole."""
+        now = self.clock()
+        try:
+            self.store.roll(lambda: self.core.snapshot(now))
+        except StorageError as error:
+            self.fail(EXIT_STORAGE, str(error))
+            return
+        self.log.info("segment_begun", segments=len(self.store.live))
+        self._commit()
+
+    # ------------------------------------------------------------------------ timers
+
+    async def run_timers(self) -> None:
+        """Step the core when its next deadline comes. Runs until cancelled."""
+        while True:
+            with trio.CancelScope() as scope:
+                self._timer_scope = scope
+                self._arm(self.clock())
+                await trio.sleep_forever()
+            self._timer_scope = None
+            if self.clock().mono >= self._lazy_at:
+                self._lazy_at = math.inf
+                self._commit()
+            self.feed()
+
+    def _arm(self, now: Now) -> None:
+        """Have the timer task wake in time; sooner than needed does no harm."""
+        scope = self._timer_scope
+        if scope is None:
+            return
+        due = self.core.next_deadline()
+        at = self._lazy_at if due is None else min(due, self._lazy_at)
+        deadline = math.inf if at == math.inf else trio.current_time() + max(0.0, at - now.mono)
+        if deadline < scope.deadline:
+            scope.deadline = deadline
+
+    # ---------------------------------------------------------------- room and pressure
+
+    @property
+    def pressed(self) -> bool:
+        """Whether too much is under way to take in more requests."""
+        return (
+            self.inflight_bytes >= self.config.inflight_bytes_max
+            or self.store.pending_bytes >= PENDING_BYTES_MAX
+        )
+
+    def take_weight(self, weight: int) -> None:
+        """``weight`` bytes of requests are under way; negative when they are answered."""
+        self.inflight_bytes += weight
+        if weight < 0 and not self.pressed:
+            self._room.set()
+
+    async def room(self) -> None:
+        """Wait until requests may be taken in."""
+        while self.pressed or self.paused:
+            self._room = trio.Event()
+            await self._room.wait()
+
+    def _check_space(self) -> None:
+        now = self.clock().mono
+        if now < self._space_at or self.failed is not None:
+            return
+        self._space_at = now + SPACE_CHECK_S
+        try:
+            free = self.store.free_bytes
+        except StorageError as error:
+            self.fail(EXIT_STORAGE, str(error))
+            return
+        reserve = self.config.disk_reserve_bytes
+        full = self.core.state.disk_full
+        # Full until there is a tenth more than the reserve: at the edge it would flap with every commit.
+        if not full and free < reserve:
+            self.log.warning("disk_full", free=free, reserve=reserve, data_dir=self.config.data_dir)
+            self.feed(DiskFull(True))
+        elif full and free >= reserve + reserve // 10:
+            self.log.info("disk_has_room", free=free, reserve=reserve)
+            self.feed(DiskFull(False))
+
+    async def watch_space(self) -> None:
+        """Look at the free space when nothing is written, too. Runs until cancelled."""
+        while True:
+            self._check_space()
+            await trio.sleep(1.0)
+
+    # ----------------------------------------------------------------------- reading
+
+    def read_slice(self, part: Slice) -> bytes | memoryview:
+        """The bytes of a slice, checked against the CRCs of the batch or of its records.
+
+        Raises:
+            DamagedBatch: they are not what was published.
+            StorageError: the disk cannot be read.
+        """
+        header = part.header
+        start, stop = header.end_of(part.first - 1), header.end_of(part.stop - 1)
+        size = header.end_of(header.size - 1)
+        whole = size <= CHECKED_WHOLE_BYTES or 2 * (stop - start) >= size
+        data = self.store.read_slice(part.batch, start, stop, check=whole)
+        if not whole:
+            try:
+                check_records(part, data)
+            except Corrupt as error:
+                raise DamagedBatch(str(error), part.batch) from None
+        return data
+
+    def damaged(self, number: int, error: Exception) -> None:
+        """Note a batch that cannot be read here."""
+        self.health.damaged[number] = None
+        self.log.error("batch_damaged", batch=number, error=str(error))
+
+
+def check_records(part: Slice, data: bytes | memoryview) -> None:
+    """See that ``data`` is records [first, stop) of a batch as they were published.
+
+    Raises:
+        Corrupt: a record has another CRC-32C.
+    """
+    header = part.header
+    base = at = header.end_of(part.first - 1)
+    view = memoryview(data)
+    for index in range(part.first, part.stop):
+        end = header.end_of(index)
+        if crc32c(view[at - base : end - base]) != header.crc_of(index):
+            raise Corrupt(f"batch {header.key()}: record {index} is damaged on disk")
+        at = end

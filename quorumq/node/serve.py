@@ -1,0 +1,306 @@
+# quorumq/node/serve.py: one node process, from its configuration to its exit code.
+#
+# The order of a start is the protocol's: read the journal, make this start durable, and only then listen and dial.
+# The order of a stop too: take nothing new, finish what is nearly done, fall silent, journal the holds, sync, exit.
+# A failed fsync skips all of that: the node falls silent in the very step that hears of it.
+#
+# Exit codes: 0 stopped cleanly; 70 a bug; 74 the disk or the data directory; 78 the configuration, or another node
+# refuses this one.
+"""Running a node."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import random
+import resource
+import secrets
+import signal
+import socket
+from collections.abc import Callable
+from typing import Any, Final
+
+import trio
+
+from quorumq.core.effects import CleanStop
+from quorumq.core.errors import StorageError
+from quorumq.core.nodecore import NodeCore
+from quorumq.core.types import NodeId, Now
+from quorumq.node.clock import real_now
+from quorumq.node.commits import CommitRunner, CommitThread
+from quorumq.node.config import ServeConfig, split_address
+from quorumq.node.connections import Inbound
+from quorumq.node.links import Dial, keep_link
+from quorumq.node.logs import make_log
+from quorumq.node.node import EXIT_BUG, EXIT_OK, EXIT_REFUSED, EXIT_STORAGE, Node
+from quorumq.node.transport import SocketTransport, Transport, connect, listen
+from quorumq.storage.disk import Disk
+from quorumq.storage.store import Store
+
+BACKLOG: Final = 1024
+DIAL_TIMEOUT_S: Final = 2.0
+PEER_USER_TIMEOUT_S: Final = 10.0
+SPARE_CONNECTIONS: Final = 64
+"""Accepted beyond connections_max: peers, and those that have not said who they are."""
+
+POLL_S: Final = 0.005
+
+
+def run(config: ServeConfig) -> int:
+    """Run a node until SIGTERM or SIGINT, or until it must stop. Returns the exit code of the process."""
+    log = make_log(config.log_format, config.log_level, config.node)
+    if not __debug__:
+        log.error(
+            "start_refused", reason="python runs with -O, which leaves out the checks that stop a broken node"
+        )
+        return EXIT_REFUSED
+    try:
+        return trio.run(_run, config, log)
+    except BaseException:
+        log.error("node_stops", reason="a bug in this node", exit_code=EXIT_BUG, exc_info=True)
+        return EXIT_BUG
+
+
+async def _run(config: ServeConfig, log: Any) -> int:
+    _raise_file_limit(config, log)
+    place = split_address(config.listen)
+    try:
+        sockets = listen(*place)
+    except OSError as error:
+        what = (
+            "something else listens there"
+            if error.errno == errno.EADDRINUSE
+            else "give an address of this machine"
+        )
+        log.error("start_refused", reason=f"cannot listen on {config.listen}: {error.strerror}: {what}")
+        return EXIT_REFUSED
+    try:
+        node = open_node(config, config.data_dir, log=log, commits=CommitThread())
+    except StorageError as error:
+        log.error("start_refused", reason=str(error), data_dir=config.data_dir)
+        return EXIT_STORAGE
+    except ValueError as error:
+        log.error("start_refused", reason=str(error), data_dir=config.data_dir)
+        return EXIT_REFUSED
+    service = Service(node, dial_from(config))
+    gc.collect()
+    gc.freeze()  # what was replayed lives as long as the node: leave it out of every later collection
+    try:
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            async with trio.open_nursery() as nursery:
+
+                async def wait_for_signal() -> None:
+                    async for number in signals:
+                        log.info("stop_asked", signal=signal.Signals(number).name)
+                        service.stop()
+                        return
+
+                nursery.start_soon(wait_for_signal)
+                code = await service.run(sockets)
+                nursery.cancel_scope.cancel()
+    finally:
+        for sock in sockets:
+            sock.close()
+    return code
+
+
+def open_node(
+    config: ServeConfig,
+    disk: Disk | str,
+    *,
+    log: Any,
+    commits: CommitRunner,
+    clock: Callable[[], Now] = real_now,
+    rng: random.Random | None = None,
+) -> Node:
+    """Read the journal, build the core from it, and make this start durable. Blocks for the disk.
+
+    Args:
+        config: the node's.
+        disk: where its journal is.
+        log: structured logger.
+        commits: runs commits.
+        clock: both clocks.
+        rng: for pauses, jitter and ids; a fresh one if None.
+
+    Raises:
+        StorageError: the directory is in use, another node's, damaged, or the disk refused.
+        ValueError: the journal is another node's or cluster's.
+    """
+    rng = rng or random.Random(secrets.randbits(64))
+    store = Store.open(
+        disk,
+        node=config.node,
+        cluster_id=config.cluster_id,
+        new_directory_id=lambda: rng.getrandbits(64) or 1,
+        segment_bytes=config.segment_bytes,
+        reserve_bytes=config.disk_reserve_bytes,
+    )
+    try:
+        core = NodeCore(
+            config.core(),
+            store.replayed,
+            nonce=rng.getrandbits(64),
+            directory=store.directory,
+            now=clock(),
+            rng=rng,
+        )
+        for note in store.notes:
+            log.warning("journal_note", note=note)
+        for damage in store.damaged:
+            log.error("batch_damaged", batch=damage.record.number, segment=damage.position.segment)
+        node = Node(core, store, config, clock=clock, rng=rng, commits=commits, log=log)
+        node.start()
+    except BaseException:
+        store.abandon()
+        raise
+    return node
+
+
+class Service:
+    """A started node with its connections.
+
+    Args:
+        node: made by `open_node`.
+        dial: how to reach a peer.
+    """
+
+    def __init__(self, node: Node, dial: Dial) -> None:
+        self.node = node
+        self._dial = dial
+        self._inbound: dict[int, Inbound] = {}
+        self._peers: dict[NodeId, Inbound] = {}
+        self._stop = trio.Event()
+        self._nursery: trio.Nursery | None = None
+        node.health.outbox_bytes = lambda: sum(found.waiting_bytes for found in self._inbound.values())
+
+    def stop(self) -> None:
+        """Ask for a clean stop; `run` returns when it is done."""
+        self._stop.set()
+
+    async def run(self, sockets: list[socket.socket]) -> int:
+        """Serve until `stop` is called or the node fails. Returns the exit code.
+
+        Args:
+            sockets: bound, not listening yet; the caller closes them.
+        """
+        node = self.node
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            accepting = trio.CancelScope()
+            nursery.start_soon(node.run_timers)
+            nursery.start_soon(node.watch_space)
+            nursery.start_soon(self._set_when, node.ended)
+            for peer in node.core.config.nodes:
+                if peer != node.config.node:
+                    rng = random.Random(f"{node.core.state.incarnation.nonce} {peer}")
+                    nursery.start_soon(keep_link, node, peer, self._dial, rng, nursery)
+            for sock in sockets:
+                sock.listen(BACKLOG)
+                nursery.start_soon(self._accept, sock, accepting)
+            now = node.clock()
+            node.log.info(
+                "node_started",
+                listen=node.config.listen,
+                incarnation=node.core.state.incarnation.n,
+                quarantine_s=round(max(0.0, node.core.state.quarantine_until - now.mono), 3),
+                batches=len(node.store),
+                peers=[peer for peer in node.core.config.nodes if peer != node.config.node],
+            )
+            await self._stop.wait()
+            if node.failed is None:
+                accepting.cancel()
+                await self._finish()
+            nursery.cancel_scope.cancel()
+        return self._close()
+
+    async def _set_when(self, ended: trio.Event) -> None:
+        await ended.wait()
+        self._stop.set()
+
+    async def _finish(self) -> None:
+        """The clean part of a stop: answer what can be answered soon, then fall silent and journal the holds."""
+        node = self.node
+        node.paused = True
+        for inbound in list(self._inbound.values()):
+            inbound.stop_waiting()
+        with trio.move_on_after(node.config.stop_timeout):
+            while any(inbound.busy for inbound in self._inbound.values()) or any(
+                link.waiting for link in node.links.values()
+            ):
+                await trio.sleep(POLL_S)
+        node.silent = True
+        node.feed(CleanStop())
+        await node.settled()
+
+    def _close(self) -> int:
+        """Give the data directory back; the exit code."""
+        node = self.node
+        if node.failed is not None:
+            node.store.abandon()
+            return node.failed[0]
+        try:
+            node.store.close()
+        except StorageError as error:
+            node.fail(EXIT_STORAGE, str(error))
+            return EXIT_STORAGE
+        node.log.info("node_stopped", clean=True)
+        return EXIT_OK
+
+    # --------------------------------------------------------------------- accepting
+
+    async def _accept(self, listener: socket.socket, accepting: trio.CancelScope) -> None:
+        with accepting:
+            while True:
+                await trio.lowlevel.wait_readable(listener)
+                try:
+                    sock, address = listener.accept()
+                except (BlockingIOError, ConnectionAbortedError, InterruptedError):
+                    continue
+                except OSError as error:  # no file descriptors left, most likely: some will be closed soon
+                    self.node.log.error("accept_failed", reason=error.strerror)
+                    await trio.sleep(0.1)
+                    continue
+                text = f"{address[0]}:{address[1]}"
+                if len(self._inbound) >= self.node.config.connections_max + SPARE_CONNECTIONS:
+                    self.node.log.warning("connections_max", connections=len(self._inbound), client=text)
+                    sock.close()
+                    continue
+                self.serve(SocketTransport(sock), text)
+        listener.close()
+
+    def serve(self, transport: Transport, address: str) -> None:
+        """Serve an accepted connection until it ends."""
+        assert self._nursery is not None, "the service runs"
+        inbound = Inbound(self.node, transport, address, self._nursery, self._peers)
+        self._inbound[id(inbound)] = inbound
+        self.node.health.connections = len(self._inbound)
+        self._nursery.start_soon(self._run_inbound, inbound)
+
+    async def _run_inbound(self, inbound: Inbound) -> None:
+        try:
+            await inbound.run()
+        finally:
+            del self._inbound[id(inbound)]
+            self.node.health.connections = len(self._inbound)
+
+
+def dial_from(config: ServeConfig) -> Dial:
+    """How a node with this configuration reaches its peers."""
+
+    async def dial(peer: NodeId) -> Transport:
+        return await connect(*split_address(config.nodes[peer]), DIAL_TIMEOUT_S, PEER_USER_TIMEOUT_S)
+
+    return dial
+
+
+def _raise_file_limit(config: ServeConfig, log: Any) -> None:
+    """Take as many file descriptors as the system gives; say so where connections_max does not fit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = config.connections_max + SPARE_CONNECTIONS + 256
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    if wanted < config.connections_max + SPARE_CONNECTIONS + 256:
+        log.warning("file_limit", limit=hard, connections_max=config.connections_max)

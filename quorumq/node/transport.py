@@ -1,0 +1,282 @@
+# quorumq/node/transport.py: a connection as the node sees it: take bytes now, or say when there is room again.
+#
+# Why not trio's streams: a reply and the messages of a quorum round leave from inside one synchronous step of the
+# node, and most of the time the socket takes them at once. Handing each to a task that awaits `send_all` would
+# cost a task switch or two per message, which is a fifth of a round trip on one machine.
+#
+# A transport never holds bytes: `Outflow` does, counts them, and is where every bound on memory is kept.
+"""Transports, and the queue of bytes in front of one."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import Final, Protocol
+
+import trio
+
+RECEIVE_BYTES: Final = 64 * 1024
+"""Asked of a connection at once. Nothing is allocated while it is silent."""
+
+BUFFERS_PER_SEND: Final = 512
+"""Well below IOV_MAX."""
+
+
+class ConnectionLost(Exception):
+    """The other side is gone, or the connection was closed. Ordinary."""
+
+
+class Transport(Protocol):
+    """A connected stream of bytes. `ConnectionLost` may come from every method but `close`."""
+
+    def send_some(self, buffers: Sequence[memoryview]) -> int:
+        """Send a prefix of ``buffers`` without waiting; how many bytes it was, 0 when there is no room."""
+
+    async def wait_sendable(self) -> None:
+        """Return when `send_some` may have room."""
+
+    async def receive(self) -> bytes:
+        """The next bytes; b"" at the end of the stream."""
+
+    def close(self) -> None:
+        """Hang up. May be called twice; wakes whoever waits here with `ConnectionLost`."""
+
+
+class SocketTransport:
+    """A TCP socket.
+
+    Args:
+        sock: connected; it belongs to the transport from now on.
+        user_timeout: seconds after which unacknowledged bytes end the connection; None leaves it to the system.
+    """
+
+    def __init__(self, sock: socket.socket, user_timeout: float | None = None) -> None:
+        sock.setblocking(False)
+        if sock.family in (socket.AF_INET, socket.AF_INET6):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            if user_timeout is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(user_timeout * 1000))
+        self._sock = sock
+        self._closed = False
+
+    def send_some(self, buffers: Sequence[memoryview]) -> int:
+        if self._closed:
+            raise ConnectionLost("closed")
+        try:
+            return self._sock.send(buffers[0]) if len(buffers) == 1 else self._sock.sendmsg(buffers)
+        except (BlockingIOError, InterruptedError):
+            return 0
+        except OSError as error:
+            raise ConnectionLost(error.strerror or str(error)) from None
+
+    async def wait_sendable(self) -> None:
+        await self._wait(trio.lowlevel.wait_writable)
+
+    async def receive(self) -> bytes:
+        while True:
+            # Waiting first is what makes a connection with much to say take turns with the others.
+            await self._wait(trio.lowlevel.wait_readable)
+            try:
+                return self._sock.recv(RECEIVE_BYTES)
+            except (BlockingIOError, InterruptedError):
+                continue
+            except OSError as error:
+                raise ConnectionLost(error.strerror or str(error)) from None
+
+    async def _wait(self, wait: Callable[[socket.socket], object]) -> None:
+        if self._closed:
+            raise ConnectionLost("closed")
+        try:
+            await wait(self._sock)  # type: ignore[misc]
+        except (trio.ClosedResourceError, OSError):
+            raise ConnectionLost("closed") from None
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            trio.lowlevel.notify_closing(self._sock)
+            self._sock.close()
+
+
+class Outflow:
+    """The bytes that wait in front of a transport, in order.
+
+    `put` and then `flush`: what the transport does not take at once is sent by a task, started for that and gone
+    when it is done. A connection that takes nothing for ``stall_timeout`` seconds is ended.
+
+    Args:
+        transport: where they go.
+        nursery: for the task.
+        stall_timeout: seconds.
+        quiet: asked before every send; the connection is over once it says yes.
+        on_lost: called once, from `flush` or from the task, when the connection is lost.
+        on_drained: called by the task when nothing is left.
+
+    Attributes:
+        waiting: bytes put and not sent.
+        sent: bytes sent since the beginning.
+        draining: the task runs, so the transport had no room.
+    """
+
+    __slots__ = (
+        "_buffers", "_lost", "_nursery", "_on_drained", "_on_lost", "_quiet", "_stall_timeout", "draining", "sent",
+        "transport", "waiting",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        transport: Transport,
+        nursery: trio.Nursery,
+        stall_timeout: float,
+        quiet: Callable[[], bool],
+        on_lost: Callable[[str], None],
+        on_drained: Callable[[], None] | None = None,
+    ) -> None:
+        self.transport = transport
+        self._nursery = nursery
+        self._stall_timeout = stall_timeout
+        self._quiet = quiet
+        self._on_lost = on_lost
+        self._on_drained = on_drained
+        self._buffers: deque[memoryview] = deque()
+        self._lost = False
+        self.waiting = 0
+        self.sent = 0
+        self.draining = False
+
+    def put(self, pieces: Sequence[bytes | memoryview]) -> None:
+        """Append the pieces of one frame."""
+        for piece in pieces:
+            view = memoryview(piece)
+            if view.nbytes:
+                self._buffers.append(view)
+                self.waiting += view.nbytes
+
+    def flush(self) -> None:
+        """Send what the transport takes now; the rest follows by itself."""
+        if self.draining or self._lost or not self.waiting:
+            return
+        try:
+            self._send()
+        except ConnectionLost as lost:
+            self._lose(str(lost))
+            return
+        if self.waiting:
+            self.draining = True
+            self._nursery.start_soon(self._drain)
+
+    def _send(self) -> int:
+        """Send until the transport takes no more; how many bytes that were."""
+        if self._quiet():
+            raise ConnectionLost("the node has stopped")
+        total = 0
+        buffers = self._buffers
+        while buffers:
+            some = list(islice(buffers, BUFFERS_PER_SEND))
+            taken = self.transport.send_some(some)
+            total += taken
+            self.sent += taken
+            self.waiting -= taken
+            for view in some:
+                if taken < view.nbytes:
+                    break
+                taken -= view.nbytes
+                buffers.popleft()
+            else:
+                continue
+            if taken:
+                buffers[0] = buffers[0][taken:]
+            break
+        return total
+
+    async def _drain(self) -> None:
+        try:
+            while self.waiting and not self._lost:
+                with trio.move_on_after(self._stall_timeout) as stalled:
+                    await self.transport.wait_sendable()
+                if stalled.cancelled_caught:
+                    raise ConnectionLost(
+                        f"took no bytes for {self._stall_timeout:g} s, {self.waiting} are waiting"
+                    )
+                self._send()
+        except ConnectionLost as lost:
+            self._lose(str(lost))
+            return
+        finally:
+            self.draining = False
+        if self._on_drained is not None and not self._lost:
+            self._on_drained()
+
+    def _lose(self, reason: str) -> None:
+        if not self._lost:
+            self.drop()
+            self._on_lost(reason)
+
+    def drop(self) -> None:
+        """Forget what waits; nothing is sent from now on."""
+        self._lost = True
+        self._buffers.clear()
+        self.waiting = 0
+
+
+async def connect(host: str, port: int, timeout: float, user_timeout: float | None = None) -> SocketTransport:
+    """Dial a TCP address.
+
+    Args:
+        host: a name or an address.
+        port: the port.
+        timeout: seconds for everything.
+        user_timeout: see `SocketTransport`.
+
+    Raises:
+        OSError: nobody is there; TimeoutError where that took too long.
+    """
+    with trio.move_on_after(timeout):
+        found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        error: OSError = OSError(errno.EHOSTUNREACH, f"no address for {host}")
+        for family, kind, protocol, _, address in found:
+            sock = socket.socket(family, kind, protocol)
+            try:
+                sock.setblocking(False)
+                code = sock.connect_ex(address)
+                if code == errno.EINPROGRESS:
+                    await trio.lowlevel.wait_writable(sock)
+                    code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+                if not code:
+                    return SocketTransport(sock, user_timeout)
+                error = OSError(code, errno.errorcode.get(code, str(code)))
+                sock.close()
+            except BaseException:
+                sock.close()
+                raise
+        raise error
+    raise TimeoutError(errno.ETIMEDOUT, f"no answer within {timeout:g} s")
+
+
+def listen(host: str, port: int) -> list[socket.socket]:
+    """Bound sockets for every address of ``host``. `socket.listen` is still to be called on each.
+
+    Raises:
+        OSError: in use, or not an address of this machine.
+    """
+    bound: list[socket.socket] = []
+    try:
+        for family, kind, protocol, _, address in socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        ):
+            sock = socket.socket(family, kind, protocol)
+            bound.append(sock)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            sock.bind(address)
+            sock.setblocking(False)
+    except BaseException:
+        for sock in bound:
+            sock.close()
+        raise
+    return bound
