@@ -1,0 +1,137 @@
+"""A client without manners: the wire itself on a blocking socket, with none of the client library's checks."""
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import Any
+
+from quorumq.core import messages as m
+from quorumq.core.types import Incarnation, Origin, PartitionId, Topic
+from quorumq.wire.batch import Message, build_batch
+from quorumq.wire.codec import VERSIONS, decode_message, encode_message, sealed_items
+from quorumq.wire.frames import FrameReader
+from quorumq.wire.values import SealedNamed
+
+TIMEOUT_S = 10.0
+
+
+def client_hello(cluster_id: str = "") -> m.Hello:
+    return m.Hello(
+        VERSIONS, cluster_id, b"", 0.0, "", Incarnation(0, 0), 0, int(time.time() * 1000), 0, "raw"
+    )
+
+
+class Raw:
+    """One connection. ``hello`` False leaves HELLO to the test."""
+
+    def __init__(self, address: str, *, hello: bool = True, timeout: float = TIMEOUT_S) -> None:
+        host, _, port = address.rpartition(":")
+        self.sock = socket.create_connection((host, int(port)), timeout)
+        self.reader = FrameReader()
+        self.number = 0
+        self.replies: dict[int, Any] = {}
+        if hello:
+            reply = self.ask(client_hello())
+            assert isinstance(reply, m.Welcome), reply
+
+    def __enter__(self) -> Raw:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.sock.close()
+
+    def send(self, message: Any) -> int:
+        """Send one request; its number."""
+        self.number += 1
+        self.sock.sendall(b"".join(encode_message(message, request=self.number)))
+        return self.number
+
+    def receive(self, number: int) -> Any:
+        """The reply to request ``number``; replies to others are kept. ConnectionError where it was closed."""
+        while number not in self.replies:
+            frame = self.reader.next_frame()
+            if frame is None:
+                data = self.sock.recv(1 << 18)
+                if not data:
+                    raise ConnectionResetError("closed by the node")
+                self.reader.feed(data)
+                continue
+            decoded = decode_message(frame)
+            self.replies[decoded.request] = decoded.message
+        return self.replies.pop(number)
+
+    def ask(self, message: Any) -> Any:
+        return self.receive(self.send(message))
+
+    def is_closed(self, within: float = TIMEOUT_S) -> bool:
+        """Whether the node closes the connection within so many seconds; what it says before is thrown away."""
+        end = time.monotonic() + within
+        try:
+            while (left := end - time.monotonic()) > 0:
+                self.sock.settimeout(left)
+                if not self.sock.recv(1 << 16):
+                    return True
+        except TimeoutError:
+            return False
+        except OSError:
+            return True
+        return False
+
+    # ------------------------------------------------------------------------ conveniences
+
+    def topic(self, name: str, **settings: Any) -> Topic:
+        reply = self.ask(m.CreateTopic(name, **settings))
+        assert isinstance(reply, m.TopicCreated), reply
+        return reply.topic
+
+    def session(self) -> Origin:
+        reply = self.ask(m.OpenSession())
+        assert isinstance(reply, m.SessionOpened), reply
+        return reply.origin
+
+    def publish(
+        self, topic: Topic, origin: Origin, first: int, payloads: list[bytes], partition: int = 0
+    ) -> Any:
+        return self.ask(publish(topic, origin, first, payloads, partition))
+
+    def fetch(self, topic: str, group: str, most: int = 1000, hold_time: float = 2.0, **more: Any) -> Any:
+        settings: dict[str, Any] = {"max_bytes": 1 << 20, "max_wait": 0.0, **more}
+        return self.ask(
+            m.Fetch(
+                (topic,),
+                group,
+                most,
+                settings["max_bytes"],
+                1,
+                0,
+                settings["max_wait"],
+                hold_time,
+                time.monotonic(),
+            )
+        )
+
+    def ack(self, *items: SealedNamed) -> Any:
+        return self.ask(m.AckRequest(sealed_items(items)))
+
+
+def publish(topic: Topic, origin: Origin, first: int, payloads: list[bytes], partition: int = 0) -> m.Publish:
+    where = PartitionId(topic.id, partition)
+    messages = [Message(payload) for payload in payloads]
+    return m.Publish(build_batch(where, origin, first, int(time.time() * 1000), messages))
+
+
+def receipts(reply: Any) -> list[SealedNamed]:
+    assert isinstance(reply, m.Fetched), reply
+    return [SealedNamed(delivery.sealed) for part in reply.slices for delivery in part.deliveries]
+
+
+def size_of(reply: Any) -> int:
+    """How many messages a Fetched brings."""
+    assert isinstance(reply, m.Fetched), reply
+    return sum(part.header.size for part in reply.slices)
+
+
+def outcomes(reply: Any) -> list[str]:
+    assert isinstance(reply, m.Verdicts), reply
+    return [verdict.outcome for verdict in reply.verdicts]

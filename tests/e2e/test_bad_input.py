@@ -1,0 +1,262 @@
+"""What strangers send: each gets its answer or is hung up on, and nobody else notices."""
+
+from __future__ import annotations
+
+import os
+import random
+import struct
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from quorumq.cli.local import LocalCluster
+from quorumq.core import messages as m
+from quorumq.core.limits import FETCH_BYTES_MAX, MESSAGE_BYTES_MAX, MIB
+from quorumq.core.nodecore import node_list_digest
+from quorumq.core.types import Batch, BatchHeader, Incarnation, PartitionId, Span
+from quorumq.wire import cbor
+from quorumq.wire.batch import crc32c, encode_header
+from quorumq.wire.codec import VERSIONS, encode_message
+from quorumq.wire.frames import MAGIC
+from quorumq.wire.values import SealedNamed
+from tests.e2e.conftest import rss_of
+from tests.e2e.raw import Raw, client_hello, outcomes, receipts, size_of
+
+RSS_GROWTH_MAX_MIB = 64
+
+
+@pytest.fixture
+def bystander(shared: LocalCluster) -> Iterator[Raw]:
+    """Another client's connection, which must go on as if nothing had happened."""
+    with Raw(shared.addresses[0]) as other:
+        topic = other.topic("bystander")
+        origin = other.session()
+        yield other
+        assert isinstance(other.publish(topic, origin, 0, [b"still here"]), m.Published)
+        for name in shared.nodes:
+            assert shared.running(name)
+
+
+def prefix(header: int, body: int) -> bytes:
+    return MAGIC + struct.pack(">II", header, body)
+
+
+HELLO = b"".join(encode_message(client_hello(), request=1))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", id="http"),
+        pytest.param(random.Random(7).randbytes(4096), id="noise"),
+        pytest.param(prefix(0xFFFF_FFFF, 0), id="4 GiB header"),
+        pytest.param(prefix(10, 0xFFFF_FFFF), id="4 GiB body"),
+        pytest.param(prefix(4, 0) + b"\xff\xff\xff\xff", id="no cbor"),
+        pytest.param(HELLO + prefix(1, 0xFFFF_FFFF), id="4 GiB after hello"),
+        pytest.param(HELLO + prefix(3, 0) + b"\x83\x00\x00", id="short header after hello"),
+        pytest.param(b"".join(encode_message(m.StatusAsk(), request=1)), id="a request before hello"),
+    ],
+)
+def test_what_is_not_the_protocol_closes_its_own_connection(
+    shared: LocalCluster, bystander: Raw, data: bytes
+) -> None:
+    with Raw(shared.addresses[0], hello=False) as stranger:
+        stranger.sock.sendall(data)
+        assert stranger.is_closed(8.0)
+
+
+def test_half_a_frame_and_silence_is_closed_and_half_a_frame_and_goodbye_harms_nobody(
+    shared: LocalCluster, bystander: Raw
+) -> None:
+    """The first frame has five seconds (hello_timeout); a client that is known may be slow."""
+    with Raw(shared.addresses[0], hello=False) as slow, Raw(shared.addresses[0]) as known:
+        slow.sock.sendall(HELLO[: len(HELLO) // 2])
+        half = b"".join(encode_message(m.StatusAsk(), request=9))
+        known.sock.sendall(half[: len(half) // 2])
+        assert slow.is_closed(8.0)
+        known.sock.sendall(half[len(half) // 2 :])
+        assert isinstance(known.receive(9), m.StatusReply)
+        known.sock.sendall(half[: len(half) // 2])
+
+
+def test_a_node_or_client_of_another_cluster_is_refused_by_name(shared: LocalCluster, bystander: Raw) -> None:
+    def refusal(hello: m.Hello) -> m.Failed:
+        with Raw(shared.addresses[0], hello=False) as stranger:
+            reply = stranger.ask(hello)
+            assert isinstance(reply, m.Failed), reply
+            assert stranger.is_closed()
+            return reply
+
+    facts = shared.status("n1")
+    ours = m.Hello(
+        VERSIONS, facts["cluster_id"], node_list_digest(shared.nodes), facts["hold_time_max"], "n2",
+        Incarnation(99, 1), 1, int(time.time() * 1000), 0, "raw",
+    )  # fmt: skip
+    other_client = refusal(client_hello("another"))
+    assert (other_client.code, "'another'" in other_client.detail) == ("cluster-mismatch", True)
+    other_cluster = refusal(ours._replace(cluster_id="another"))
+    assert (other_cluster.code, "'another'" in other_cluster.detail) == ("cluster-mismatch", True)
+    other_list = refusal(ours._replace(nodes=node_list_digest(("n1", "n2"))))
+    assert (other_list.code, "node list" in other_list.detail) == ("cluster-mismatch", True)
+    other_hold = refusal(ours._replace(hold_time_max=60.0))
+    assert (other_hold.code, "hold_time_max" in other_hold.detail) == ("cluster-mismatch", True)
+    twice = refusal(ours)
+    assert (twice.code, "running twice" in twice.detail) == (
+        "not-stored",
+        True,
+    )  # it may be a restart: try again
+    itself = refusal(ours._replace(node="n1"))
+    assert (itself.code, "'n1'" in itself.detail) == ("superseded", True)
+    old = refusal(ours._replace(node="n3", incarnation=Incarnation(0, 1)))
+    assert (old.code, "'n3'" in old.detail) == ("superseded", True)
+    stranger = refusal(ours._replace(node="n7"))
+    assert (stranger.code, "'n7'" in stranger.detail) == ("cluster-mismatch", True)
+    newer = refusal(ours._replace(versions=(7, 9)))
+    assert newer.code == "cluster-mismatch"
+
+
+def test_receipts_old_made_up_and_altered(shared: LocalCluster, bystander: Raw) -> None:
+    with Raw(shared.addresses[1]) as raw, Raw(shared.addresses[2]) as elsewhere:
+        topic = raw.topic("receipts")
+        assert isinstance(raw.publish(topic, raw.session(), 0, [b"one", b"two", b"three"]), m.Published)
+        first = receipts(raw.fetch("receipts", "g", hold_time=0.3))
+        again: list[SealedNamed] = []
+        until = time.monotonic() + 10
+        while not again and time.monotonic() < until:
+            again = receipts(elsewhere.fetch("receipts", "g", hold_time=3.0, max_wait=0.3))
+        assert again, "what was not acked within its hold comes again"
+
+        good = again[0].sealed
+        flips = [good[:i] + bytes((good[i] ^ 1,)) + good[i + 1 :] for i in range(0, len(good), 5)]
+        for wrong in (b"receipt", os.urandom(len(good)), good[:-1], good + b"\0", *flips):
+            reply = raw.ack(SealedNamed(wrong))
+            refused = isinstance(reply, m.Failed) and reply.code == "bad-receipt"
+            assert refused or outcomes(reply) == ["bad-receipt"], (wrong, reply)
+        before = elsewhere.ask(m.PeekAsk("receipts", 0, "g", "acked", (0, 0), 100))
+        assert before.items == (), "a receipt that does not verify writes nothing"
+
+        late = outcomes(elsewhere.ack(*first))
+        assert set(late) == {"acked_after_expiry"}
+        assert set(outcomes(raw.ack(*again))) == {"acked"}
+        assert set(outcomes(elsewhere.ack(*first))) == {"acked_after_expiry"}, (
+            "an old receipt keeps its verdict"
+        )
+        assert set(outcomes(raw.ack(*again))) == {"acked"}
+
+
+def test_an_unknown_topic_is_named_with_the_closest_that_exists(shared: LocalCluster, bystander: Raw) -> None:
+    with Raw(shared.addresses[0]) as raw:
+        raw.topic("invoices")
+        reply = raw.fetch("invoises", "g")
+        assert isinstance(reply, m.Failed)
+        assert reply.code == "not-found"
+        assert "'invoises'" in reply.detail
+        assert "'invoices'" in reply.detail
+        missing = raw.ask(m.PeekAsk("invoises", 0, "g", "all", (0, 0), 10))
+        assert isinstance(missing, m.Failed)
+        assert missing.code == "not-found"
+
+
+def test_a_message_of_2_mib_is_refused_with_the_limit_though_no_client_checked_it(
+    shared: LocalCluster, bystander: Raw
+) -> None:
+    with Raw(shared.addresses[0]) as raw:
+        topic = raw.topic("large")
+        origin = raw.session()
+        record = b"\x83\xf6\xa0" + cbor.blob(bytes(2 * MIB))
+        header = BatchHeader(
+            PartitionId(topic.id, 0), (Span(origin, 0, 1),), int(time.time() * 1000), 0,
+            struct.pack("<I", len(record)), struct.pack("<I", crc32c(record)), crc32c(record),
+        )  # fmt: skip
+        reply = raw.ask(m.Publish(Batch(header, encode_header(header), record)))
+        assert isinstance(reply, m.Failed), reply
+        assert reply.code == "too-large", reply
+        assert str(MESSAGE_BYTES_MAX) in reply.detail, reply
+        assert size_of(raw.fetch("large", "g")) == 0
+        # The same session goes on: nothing was used up.
+        assert isinstance(raw.publish(topic, origin, 0, [b"small"]), m.Published)
+
+
+# ------------------------------------------------------------------------------- memory
+
+
+def grown(shared: LocalCluster, before: dict[str, int]) -> dict[str, float]:
+    return {name: (rss_of(shared.pid(name) or 0) - was) / MIB for name, was in before.items()}
+
+
+def sizes(shared: LocalCluster) -> dict[str, int]:
+    return {name: rss_of(shared.pid(name) or 0) for name in shared.nodes}
+
+
+def filled(raw: Raw, name: str, mib: int) -> None:
+    """A topic with so many MiB in messages of 256 KiB."""
+    topic = raw.topic(name)
+    origin = raw.session()
+    for first in range(0, 4 * mib, 8):
+        reply = raw.publish(topic, origin, first, [bytes(256 * 1024)] * 8)
+        assert isinstance(reply, m.Published), reply
+
+
+def test_a_fetch_for_10_gib_gets_one_frame_and_costs_little(shared: LocalCluster, bystander: Raw) -> None:
+    with Raw(shared.addresses[0]) as raw:
+        filled(raw, "plenty", 40)
+        before = sizes(shared)
+        for _ in range(4):
+            reply = raw.fetch("plenty", "g", most=1_000_000_000, max_bytes=10 << 30, hold_time=0.5)
+            if isinstance(reply, m.Failed):
+                assert reply.code in ("too-large", "usage"), reply
+                break
+            assert 0 < size_of(reply) * 256 * 1024 <= FETCH_BYTES_MAX
+        assert max(grown(shared, before).values()) < RSS_GROWTH_MAX_MIB
+
+
+def test_a_client_that_sends_and_never_reads_costs_little(shared: LocalCluster, bystander: Raw) -> None:
+    with Raw(shared.addresses[0]) as raw:
+        filled(raw, "unread", 24)
+    before = sizes(shared)
+    rude = [Raw(shared.addresses[0]) for _ in range(4)]
+    try:
+        # Each request asks for megabytes; nobody takes the answers, and requests go on until nothing is taken.
+        frame = b"".join(
+            encode_message(m.PeekAsk("unread", 0, "", "all", (0, 0), 1000, True), request=7)
+            + encode_message(
+                m.Fetch(("unread",), "g", 1000, 8 * MIB, 1, 0, 0.0, 0.2, time.monotonic()), request=8
+            )
+        )
+        end = time.monotonic() + 4
+        while time.monotonic() < end:
+            for raw in rude:
+                raw.sock.setblocking(False)
+                try:
+                    while raw.sock.send(frame * 50):
+                        pass
+                except OSError:  # full, or hung up on: either is an answer
+                    pass
+            now = grown(shared, before)
+            assert max(now.values()) < RSS_GROWTH_MAX_MIB, now
+            time.sleep(0.05)
+        with Raw(shared.addresses[0]) as polite:
+            began = time.monotonic()
+            assert isinstance(polite.ask(m.StatusAsk()), m.StatusReply)
+            assert time.monotonic() - began < 5, "the others are served meanwhile"
+    finally:
+        for raw in rude:
+            raw.sock.close()
+
+
+def test_a_thousand_idle_connections_cost_little(shared: LocalCluster, bystander: Raw) -> None:
+    before = sizes(shared)
+    idle: list[Raw] = []
+    try:
+        for _ in range(1000):
+            idle.append(Raw(shared.addresses[1]))
+        assert max(grown(shared, before).values()) < RSS_GROWTH_MAX_MIB
+        began = time.monotonic()
+        with Raw(shared.addresses[1]) as raw:
+            assert isinstance(raw.ask(m.Metadata()), m.MetadataReply)
+        assert time.monotonic() - began < 2
+        assert isinstance(idle[500].ask(m.Metadata()), m.MetadataReply)
+    finally:
+        for raw in idle:
+            raw.sock.close()
