@@ -20,23 +20,22 @@ NODES_DEFAULT: Final = ("127.0.0.1:7401", "127.0.0.1:7402", "127.0.0.1:7403")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class NodesOption(click.Option):
-    """``--node``, repeatable; QUORUMQ_NODES has several, with commas or spaces."""
+class Address(click.ParamType):
+    """host:port of a node; the environment variable has several, with commas or spaces."""
 
-    def value_from_envvar(self, ctx: click.Context) -> Any:
-        text = self.resolve_envvar_value(ctx)
-        return None if text is None else tuple(text.replace(",", " ").split())
+    name = "address"
 
-    def process_value(self, ctx: click.Context, value: Any) -> tuple[str, ...]:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         from quorumq.cli.probe import split_address
 
-        given = tuple(value or ()) or NODES_DEFAULT
-        for address in given:
-            try:
-                split_address(address)
-            except UsageError as error:
-                raise click.BadParameter(str(error), ctx=ctx, param=self) from None
-        return given
+        try:
+            split_address(value)
+        except UsageError as error:
+            self.fail(str(error), param, ctx)
+        return str(value)
+
+    def split_envvar_value(self, rv: str) -> list[str]:
+        return rv.replace(",", " ").split()
 
 
 def nodes_option(command: F) -> F:
@@ -44,10 +43,11 @@ def nodes_option(command: F) -> F:
     return click.option(
         "--node",
         "nodes",
-        cls=NodesOption,
+        type=Address(),
         multiple=True,
         envvar=NODES_VARIABLE,
         metavar="HOST:PORT",
+        callback=lambda ctx, param, value: tuple(value or ()) or NODES_DEFAULT,
         help="A node to talk to; give several, so that one may be down. "
         f"[env: {NODES_VARIABLE}; default: 127.0.0.1:7401 to 7403]",
     )(command)

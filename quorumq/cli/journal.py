@@ -56,7 +56,7 @@ def inspect(files: tuple[Path, ...], only_bad: bool, types: tuple[str, ...], as_
         for item in inspect_segment(path):
             counts[item.type] = counts.get(item.type, 0) + 1
             bad = bool(item.notes) or item.type == UNREADABLE
-            damaged += any("damaged" in note for note in item.notes)
+            damaged += any("damaged:" in note for note in item.notes)
             if (only_bad and not bad) or (types and item.type not in types):
                 continue
             if as_json:

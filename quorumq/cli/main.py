@@ -107,7 +107,11 @@ class Commands(click.Group):
             raise
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    "quorumq",
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(package_name="quorumq", message="quorumq %(version)s")
 def main() -> None:
     """A message queue without a leader: any majority of the nodes can publish, deliver and ack.

@@ -164,10 +164,15 @@ def _topics(up: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def _problems(found: Sequence[Mapping[str, Any]], topics: Sequence[Mapping[str, Any]]) -> list[str]:
     problems = []
+    up = sum(row["up"] for row in found)
+    if 0 < up <= len(found) // 2:
+        problems.append(
+            f"only {up} of {len(found)} nodes answer: what needs a majority, publish, delivery, ack, waits for others"
+        )
     for row in found:
         name = row["node"] or row["address"]
         if not row["up"]:
-            problems.append(f"{name} does not answer: {row['error']}")
+            problems.append(f"{row['node'] or 'a node'} is down: {row['error']}")
             continue
         if not row.get("vouched", True):
             problems.append(f"{name} is new and waits until every other node has said that it never saw it")
@@ -214,10 +219,12 @@ def _check_any(found: Mapping[str, Any], nodes: Sequence[str]) -> None:
 def _disk(row: Mapping[str, Any]) -> str:
     if row.get("disk_full"):
         return "full"
-    free = row.get("disk_free", row.get("disk_free_bytes"))
-    if not isinstance(free, int | float) or free < 0:
-        return "ok"
-    return f"{free / 1e9:.1f} GB free"
+    free = row.get("disk_free", -1)
+    fsync = row.get("fsync_ms", {}).get("p50")
+    parts = [f"{free / 1e9:.1f} GB free"] if free >= 0 else []
+    if fsync is not None:
+        parts.append(f"fsync {fsync:.1f} ms")
+    return ", ".join(parts) or "ok"
 
 
 def _node_state(row: Mapping[str, Any]) -> str:

@@ -1,0 +1,624 @@
+# quorumq/cli/bench.py: how fast is it here, and was every message really delivered?
+#
+# The nodes are processes of their own, and so is every producer and every consumer (bench_worker.py), so that
+# they share no interpreter lock with each other. This process only starts them, tells them what to do, and keeps
+# the ledger. All of them are on one machine with one monotonic clock, so times of different processes are compared.
+#
+# What makes the numbers honest: a warm-up of its own topic, through the same processes, that is not counted; the
+# disk's fsync measured first, in the nodes' directory, because it decides most of the rest; the machine's facts with
+# every result; and no result at all when the ledger does not add up.
+"""`quorumq bench`: rates and latencies, with every message verified."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import click
+
+from quorumq.cli.bench_ledger import PAYLOAD_BYTES_MIN, Ledger, Payloads, VerificationFailed, percentiles
+from quorumq.cli.common import Address, json_option, print_json
+from quorumq.core.errors import QuorumqError, UsageError
+
+WARM_UP: Final = 2_000
+FSYNCS: Final = 50
+SILENCE_MAX_S: Final = 60.0
+"""When nothing at all comes from any worker for so long, the run has failed."""
+
+F = Callable[..., Any]
+
+
+class WorkerFailed(QuorumqError):
+    """A producer or consumer process ended, or reported an error."""
+
+    code = "worker-failed"
+    exit_code = 70
+
+
+@click.group()
+def bench() -> None:
+    """Measure rates and latencies on this machine, with every message verified.
+
+    Without --node each run starts three nodes of its own on loopback and removes them afterwards. Producers and
+    consumers are processes of their own. Every payload carries a digest that is checked on delivery, and the
+    run counts only if each message was acked exactly once. A warm-up comes first and is not counted.
+
+    The numbers are of this machine, with everything on it sharing its cores and its disk: say which machine when
+    you quote them. They are printed along with it.
+    """
+
+
+def _options(messages: int) -> Callable[[F], F]:
+    """What all benchmarks take."""
+    options = [
+        click.option(
+            "--messages", default=messages, show_default=True, type=click.IntRange(1, 10_000_000),
+            help="How many messages.",
+        ),
+        click.option(
+            "--size",
+            default=1024,
+            show_default=True,
+            type=click.IntRange(PAYLOAD_BYTES_MIN, 1_000_000),
+            help="Bytes of each payload.",
+        ),
+        click.option(
+            "--partitions", default=1, show_default=True, type=click.IntRange(1, 64), help="Partitions of the topic."
+        ),
+        click.option(
+            "--warm-up", default=WARM_UP, show_default=True, type=click.IntRange(0, 1_000_000),
+            help="Messages sent before, and not counted.",
+        ),
+        click.option("--hold-time", default=5.0, show_default=True, type=click.FloatRange(0.5, 60), help="Seconds."),
+        click.option(
+            "--node", "nodes", type=Address(), multiple=True, metavar="HOST:PORT",
+            help="Measure this cluster instead of one made for it; may be repeated.",
+        ),
+        click.option(
+            "--keep", type=click.Path(file_okay=False, path_type=Path),
+            help="Make the cluster's directory here (another disk, say), and leave it behind.",
+        ),
+        json_option,
+    ]  # fmt: skip
+
+    def add(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
+def _workers_option(name: str, default: int) -> Callable[[F], F]:
+    return click.option(
+        f"--{name}",
+        default=default,
+        show_default=True,
+        type=click.IntRange(1, 64),
+        help=f"How many {name}, each a process.",
+    )
+
+
+@bench.command()
+@_options(50_000)
+@_workers_option("producers", 1)
+@_workers_option("consumers", 1)
+def drain(producers: int, consumers: int, **options: Any) -> None:
+    """Publish all messages first, then consume them all: the rate of each alone.
+
+    This is what catching up with a backlog looks like.
+    """
+    _run(_Drain, producers, consumers, options)
+
+
+@bench.command()
+@_options(50_000)
+@_workers_option("producers", 1)
+@_workers_option("consumers", 1)
+def stream(producers: int, consumers: int, **options: Any) -> None:
+    """Publish and consume at the same time: the rate from the first publish to the last ack.
+
+    Producers go as fast as publishes are confirmed. The latency from a publish to its delivery is that under
+    full load, which is mostly waiting in queues; `quorumq bench latency` shows it without.
+    """
+    _run(_Stream, producers, consumers, options)
+
+
+@bench.command()
+@_options(1_000)
+def latency(**options: Any) -> None:
+    """One message at a time, publish, deliver, ack: the latency of each leg.
+
+    One client publishes a message, a consumer that was already waiting gets it and acks it, and only then comes the
+    next one. So nothing is hidden by batches or by queues.
+    """
+    _run(_Latency, 0, 0, {**options, "warm_up": min(options["warm_up"], 200)})
+
+
+# ------------------------------------------------------------------------------------- workers
+
+
+class Told(NamedTuple):
+    """A line from a worker."""
+
+    worker: Worker
+    line: dict[str, Any]
+
+
+class Worker:
+    """One producer or consumer process: a line of JSON in tells it what to do, lines of JSON come out."""
+
+    def __init__(self, name: str, said: queue.Queue[Told]) -> None:
+        self.name = name
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "quorumq.cli.bench_worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self._said = said
+        threading.Thread(target=self._read, name=f"read {name}", daemon=True).start()
+
+    def tell(self, **command: Any) -> None:
+        """Send a command. What comes of it arrives in the queue."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(command) + "\n")
+            self._process.stdin.flush()
+        except OSError:
+            raise WorkerFailed(
+                f"the {self.name} process is gone (exit code {self._process.poll()})"
+            ) from None
+
+    def stop(self) -> None:
+        """End the process."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(5)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        try:
+            for line in self._process.stdout:
+                self._said.put(Told(self, json.loads(line)))
+        except ValueError:
+            pass  # closed by `stop`, or a line cut short by the end of the process: "gone" says it
+        self._said.put(Told(self, {"is": "gone"}))
+
+
+class _Bench:
+    """One benchmark on one cluster: `phase` is called for the warm-up and for the measured run.
+
+    Args:
+        addresses: of the nodes.
+        options: as given on the command line.
+        producers, consumers: how many processes of each.
+        progress: called with (what, done, total).
+    """
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        options: Mapping[str, Any],
+        producers: int,
+        consumers: int,
+        progress: Callable[[str, int, int], None],
+    ) -> None:
+        self.options = options
+        self.progress = progress
+        self.said: queue.Queue[Told] = queue.Queue()
+        self.workers: list[Worker] = []
+        self.producers: list[Worker] = []
+        self.consumers: list[Worker] = []
+        try:
+            for index in range(producers):
+                self.producers.append(self._worker(f"producer {index}", addresses))
+            for index in range(consumers):
+                self.consumers.append(self._worker(f"consumer {index}", addresses))
+            self._others(addresses)
+            self._collect(self.workers, "ready")
+        except BaseException:
+            self.stop()
+            raise
+
+    def _others(self, addresses: Sequence[str]) -> None:
+        """More workers, for benchmarks with another division of labour."""
+
+    def _worker(self, name: str, addresses: Sequence[str]) -> Worker:
+        worker = Worker(name, self.said)
+        self.workers.append(worker)
+        worker.tell(do="connect", nodes=list(addresses))
+        return worker
+
+    def stop(self) -> None:
+        """End all workers."""
+        for worker in self.workers:
+            worker.stop()
+
+    def phase(self, topic: str, messages: int) -> dict[str, Any]:
+        """Run once with so many messages on a topic of its own; what was measured."""
+        raise NotImplementedError
+
+    # -------------------------------------------------------------------- steps of a phase
+
+    def setting(self, topic: str) -> dict[str, Any]:
+        """What producers and consumers of one phase have to know."""
+        run = int.from_bytes(os.urandom(8), "big")
+        return {
+            "topic": topic,
+            "run": run,
+            "size": self.options["size"],
+            "hold_time": self.options["hold_time"],
+        }
+
+    def produce(self, setting: Mapping[str, Any], messages: int) -> None:
+        """Tell producers to begin."""
+        share, rest = divmod(messages, len(self.producers))
+        for index, worker in enumerate(self.producers):
+            worker.tell(do="produce", producer=index, count=share + (index < rest), **setting)
+
+    def consume(self, setting: Mapping[str, Any]) -> None:
+        """Tell consumers to begin; they go on until `finish`."""
+        for worker in self.consumers:
+            worker.tell(do="consume", **setting)
+
+    def finish(self) -> list[dict[str, Any]]:
+        """Have the consumers end; what each measured."""
+        for worker in self.consumers:
+            worker.tell(do="stop")
+        return self._collect(self.consumers, "consumed")
+
+    def next(self) -> Told:
+        """The next line from any worker.
+
+        Raises:
+            WorkerFailed: a worker is gone, or says that it failed, or all are silent for a minute.
+            VerificationFailed: a worker found a payload that is not what was published.
+        """
+        try:
+            told = self.said.get(timeout=SILENCE_MAX_S)
+        except queue.Empty:
+            raise WorkerFailed(
+                f"nothing came from any worker for {SILENCE_MAX_S:g} s: look at the nodes' logs"
+            ) from None
+        kind = told.line.get("is")
+        if kind == "gone":
+            raise WorkerFailed(f"the {told.worker.name} process ended: its last words are above")
+        if kind == "failed":
+            error = VerificationFailed if told.line["code"] == VerificationFailed.code else WorkerFailed
+            raise error(f"{told.worker.name}: {told.line['text']}")
+        return told
+
+    def _collect(self, workers: Sequence[Worker], kind: str) -> list[dict[str, Any]]:
+        found: dict[str, dict[str, Any]] = {}
+        while len(found) < len(workers):
+            told = self.next()
+            if told.line["is"] == kind:
+                found[told.worker.name] = told.line
+        return [found[worker.name] for worker in workers]
+
+    def follow(
+        self, what: str, ledger: Ledger, messages: int, *, published: bool, settled: bool
+    ) -> list[dict[str, Any]]:
+        """Take reports until all is published and/or settled; the producers' last lines."""
+        producers: list[dict[str, Any]] = []
+        seen = 0
+        while (published and len(producers) < len(self.producers)) or (settled and ledger.settled < messages):
+            told = self.next()
+            line = told.line
+            if line["is"] == "published":
+                producers.append(line)
+                ledger.add_published(line["producer"], line["count"])
+                seen += line["count"] if not settled else 0
+            elif line["is"] == "settled":
+                ledger.add_settled(line["runs"])
+                ledger.add_outcomes(line["outcomes"])
+            elif line["is"] == "publishing" and not settled:
+                self.progress(what, line["count"], messages)
+            self.progress(what, ledger.settled if settled else seen, messages)
+        return producers
+
+
+def _span_s(lines: Sequence[Mapping[str, Any]]) -> float:
+    """Seconds from the first start to the last end."""
+    return float(max(line["ended_ns"] for line in lines) - min(line["began_ns"] for line in lines)) / 1e9
+
+
+class _Drain(_Bench):
+    def phase(self, topic: str, messages: int) -> dict[str, Any]:
+        setting, ledger = self.setting(topic), Ledger()
+        self.produce(setting, messages)
+        produced = self.follow("publish", ledger, messages, published=True, settled=False)
+        self.consume(setting)
+        self.follow("consume", ledger, messages, published=False, settled=True)
+        consumed = self.finish()
+        ledger.check()
+        publish_s, consume_s = _span_s(produced), _span_s(consumed)
+        return {
+            "publish": {"seconds": round(publish_s, 3), "messages_per_s": round(messages / publish_s)},
+            "consume": {"seconds": round(consume_s, 3), "messages_per_s": round(messages / consume_s)},
+            "publish_ms": percentiles([value for line in produced for value in line["latencies"]]),
+            "ack_ms": percentiles([value for line in consumed for value in line["ack_latencies"]]),
+            "redelivered": sum(line["redelivered"] for line in consumed),
+            "outcomes": ledger.outcomes,
+        }
+
+
+class _Stream(_Bench):
+    def phase(self, topic: str, messages: int) -> dict[str, Any]:
+        setting, ledger = self.setting(topic), Ledger()
+        self.consume(setting)
+        self.produce(setting, messages)
+        produced = self.follow("stream", ledger, messages, published=True, settled=True)
+        consumed = self.finish()
+        ledger.check()
+        began = min(line["began_ns"] for line in produced)
+        seconds = (max(line["ended_ns"] for line in consumed) - began) / 1e9
+        publish_s = _span_s(produced)
+        return {
+            "stream": {"seconds": round(seconds, 3), "messages_per_s": round(messages / seconds)},
+            "publish": {"seconds": round(publish_s, 3), "messages_per_s": round(messages / publish_s)},
+            "publish_ms": percentiles([value for line in produced for value in line["latencies"]]),
+            "publish_to_delivery_ms": percentiles(
+                [value for line in consumed for value in line["latencies"]]
+            ),
+            "ack_ms": percentiles([value for line in consumed for value in line["ack_latencies"]]),
+            "redelivered": sum(line["redelivered"] for line in consumed),
+            "outcomes": ledger.outcomes,
+        }
+
+
+class _Latency(_Bench):
+    """One worker does everything: what is measured is one message alone, so nothing competes for its interpreter."""
+
+    def _others(self, addresses: Sequence[str]) -> None:
+        self.alone = self._worker("client", addresses)
+
+    def phase(self, topic: str, messages: int) -> dict[str, Any]:
+        setting, ledger = self.setting(topic), Ledger()
+        self.alone.tell(do="one-by-one", count=messages, **setting)
+        while True:
+            line = self.next().line
+            if line["is"] == "settled":
+                ledger.add_published(0, line["published"])
+                ledger.add_settled(line["runs"])
+                ledger.add_outcomes(line["outcomes"])
+                self.progress("one by one", ledger.settled, messages)
+            elif line["is"] == "done":
+                break
+        ledger.check()
+        return {
+            "publish_ms": percentiles(line["publish"]),
+            "publish_to_delivery_ms": percentiles(line["delivery"]),
+            "ack_ms": percentiles(line["ack"]),
+            "whole_ms": percentiles(line["whole"]),
+            "redelivered": line["redelivered"],
+            "outcomes": ledger.outcomes,
+        }
+
+
+# --------------------------------------------------------------------------------------- a run
+
+
+def _run(kind: type[_Bench], producers: int, consumers: int, options: dict[str, Any]) -> None:
+    from quorumq.cli.local import LocalCluster
+
+    Payloads(0, options["size"])  # a size that is too small is refused before anything is started
+    as_json = options["as_json"]
+    if options["nodes"]:
+        if options["keep"] is not None:
+            raise UsageError(
+                "--keep is for the cluster that a run makes for itself: leave it out with --node"
+            )
+        result = _measure(kind, list(options["nodes"]), producers, consumers, options, None)
+    else:
+        cluster = LocalCluster(
+            3,
+            keep=options["keep"],
+            hold_time_max=max(5.0, options["hold_time"]),
+            settings={"log_level": "warning"},
+        )
+        with cluster:
+            result = _measure(kind, cluster.addresses, producers, consumers, options, cluster)
+    if as_json:
+        print_json(result)
+    else:
+        _print(result)
+
+
+def _measure(
+    kind: type[_Bench],
+    addresses: list[str],
+    producers: int,
+    consumers: int,
+    options: dict[str, Any],
+    cluster: Any,
+) -> dict[str, Any]:
+    from quorumq.cli.probe import ask_any
+    from quorumq.core.messages import CreateTopic
+
+    machine = machine_facts()
+    if cluster is not None:
+        machine["fsync_ms"] = fsync_ms(cluster.directory)
+    name = f"bench-{os.urandom(4).hex()}"
+    for topic in (name, f"{name}-warm-up"):
+        ask_any(addresses, CreateTopic(topic, partitions=options["partitions"]))
+    with _Progress(enabled=sys.stderr.isatty() and not options["as_json"]) as progress:
+        runner = kind(addresses, options, producers, consumers, progress.show)
+        try:
+            if options["warm_up"]:
+                progress.prefix = "warm-up: "
+                runner.phase(f"{name}-warm-up", min(options["warm_up"], options["messages"]))
+                progress.prefix = ""
+            before = _cpu_s(cluster)
+            found = runner.phase(name, options["messages"])
+            after = _cpu_s(cluster)
+        finally:
+            runner.stop()
+    result = {
+        "bench": kind.__name__.removeprefix("_").lower(),
+        "messages": options["messages"],
+        "size": options["size"],
+        "partitions": options["partitions"],
+        "producers": producers or 1,
+        "consumers": consumers or 1,
+        "nodes": "own" if cluster is not None else addresses,
+        "machine": machine,
+        **found,
+        "verified": True,
+    }
+    if before is not None and after is not None:
+        result["nodes_cpu_s"] = round(after - before, 3)
+    return result
+
+
+class _Progress:
+    """A bar on standard error, or nothing."""
+
+    def __init__(self, *, enabled: bool) -> None:
+        self.prefix = ""
+        self._bar: Any = None
+        self._task: Any = None
+        if enabled:
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+            from quorumq.cli.common import console
+
+            self._bar = Progress(
+                TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+                console=console(stderr=True), transient=True,
+            )  # fmt: skip
+
+    def __enter__(self) -> _Progress:
+        if self._bar is not None:
+            self._bar.start()
+            self._task = self._bar.add_task("")
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def show(self, what: str, done: int, total: int) -> None:
+        if self._bar is not None:
+            self._bar.update(self._task, description=self.prefix + what, completed=done, total=total)
+
+
+# ------------------------------------------------------------------------------------ the machine
+
+
+def machine_facts() -> dict[str, Any]:
+    """What the numbers depend on: cores, processor, Python, system."""
+    model = platform.processor() or platform.machine()
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                model = line.partition(":")[2].strip()
+                break
+    except OSError:
+        pass
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return {
+        "cores": usable,
+        "cpu": model,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.release()}",
+        "load_before": round(os.getloadavg()[0], 2),
+    }
+
+
+def fsync_ms(directory: Path, count: int = FSYNCS) -> dict[str, Any]:
+    """How long it takes to append 4 KiB and have them on the disk of ``directory``, in milliseconds."""
+    path = directory / "fsync.probe"
+    taken = []
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        for _ in range(count):
+            os.write(fd, bytes(4096))
+            before = time.monotonic()
+            os.fsync(fd)
+            taken.append(time.monotonic() - before)
+    finally:
+        os.close(fd)
+        path.unlink()
+    return percentiles(taken)
+
+
+def _cpu_s(cluster: Any) -> float | None:
+    """Processor seconds that the nodes have used so far, where the system tells."""
+    if cluster is None:
+        return None
+    try:
+        ticks = 0
+        for name in cluster.nodes:
+            fields = Path(f"/proc/{cluster.pid(name)}/stat").read_text().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])
+        return ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+# --------------------------------------------------------------------------------------- output
+
+_LEGS: Final = {
+    "publish_ms": "publish → OK",
+    "publish_to_delivery_ms": "publish → delivered",
+    "ack_ms": "ack → verdict",
+    "whole_ms": "publish → acked",
+}
+
+
+def _print(result: Mapping[str, Any]) -> None:
+    from rich.table import Table
+
+    from quorumq.cli.common import console
+
+    out = console()
+    machine = result["machine"]
+    fsync = machine.get("fsync_ms")
+    out.print(
+        f"{machine['cores']} cores, {machine['cpu']}, Python {machine['python']}, {machine['system']}"
+        + (f", fsync p50 {fsync['p50']} ms, p99 {fsync['p99']} ms" if fsync else "")
+        + f", load {machine['load_before']} before"
+    )
+    out.print(
+        f"{result['bench']}: {result['messages']:,} messages of {result['size']:,} bytes, {result['partitions']} "
+        f"partition(s), {result['producers']} producer(s), {result['consumers']} consumer(s)"
+    )
+    for name in ("publish", "consume", "stream"):
+        if name in result:
+            rate = result[name]
+            out.print(f"  {name:<8} {rate['messages_per_s']:>9,} messages/s  ({rate['seconds']} s)")
+    table = Table(title="milliseconds", title_justify="left")
+    for column in ("", "p50", "p99", "p999", "max", "count"):
+        table.add_column(column, justify="right" if column else "left")
+    for key, name in _LEGS.items():
+        if result.get(key):
+            leg = result[key]
+            table.add_row(name, *(f"{leg[column]:,}" for column in ("p50", "p99", "p999", "max", "count")))
+    out.print(table)
+    if "nodes_cpu_s" in result:
+        out.print(f"the nodes used {result['nodes_cpu_s']} s of processor time")
+    if result["redelivered"]:
+        out.print(f"{result['redelivered']:,} messages were delivered again, because a hold had run out")
+    verdicts = ", ".join(f"{count:,} {name}" for name, count in sorted(result["outcomes"].items()))
+    out.print(f"verified: each message delivered unaltered and acked exactly once ({verdicts})")

@@ -1,0 +1,27 @@
+"""A count of what was done, on standard error, where that is a terminal and something else reads the output."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+
+
+@contextlib.contextmanager
+def counter(what: str) -> Iterator[Callable[[], None]]:
+    """Gives a function to call for each one done.
+
+    Nothing is shown where standard error is not a terminal, nor where standard output is one too: there, the
+    output itself is the progress.
+    """
+    if not sys.stderr.isatty() or sys.stdout.isatty():
+        yield lambda: None
+        return
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    from quorumq.cli.common import console
+
+    columns = (SpinnerColumn(), TextColumn("{task.description} {task.completed:,}"), TimeElapsedColumn())
+    with Progress(*columns, console=console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda: bar.advance(task)

@@ -1,0 +1,173 @@
+"""`quorumq publish`: messages from the command line, files or lines, into a topic."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from quorumq.cli.common import json_option, nodes_option, plural, print_json
+from quorumq.core.errors import TooLarge
+from quorumq.core.limits import MESSAGE_BYTES_MAX
+
+UNCONFIRMED_MAX: Final = 10_000
+"""Messages whose answer is still awaited, while more are read."""
+
+
+class HeaderType(click.ParamType):
+    """NAME=VALUE."""
+
+    name = "header"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str]:
+        if isinstance(value, tuple):
+            return value[0], value[1]
+        name, equals, text = str(value).partition("=")
+        if not equals or not name:
+            self.fail(f"{value!r} is not a header: write NAME=VALUE", param, ctx)
+        return name, text
+
+
+@click.command()
+@click.argument("topic")
+@click.argument("messages", nargs=-1, metavar="[MESSAGE]...")
+@click.option(
+    "--file",
+    "files",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=str),
+    help="Publish this file's bytes as one message; - is standard input; may be repeated.",
+)
+@click.option("--lines", is_flag=True, help="Publish each line of standard input as one message.")
+@click.option("--key", help="The messages' key: messages of one key go to one partition.")
+@click.option(
+    "--header",
+    "headers",
+    multiple=True,
+    type=HeaderType(),
+    metavar="NAME=VALUE",
+    help="A header; may be repeated.",
+)
+@click.option("--partition", type=click.IntRange(0), help="Publish to this partition, whatever the key.")
+@click.option(
+    "--timeout", default=10.0, show_default=True, type=click.FloatRange(0.1), help="Seconds to go on trying."
+)
+@nodes_option
+@json_option
+def publish(
+    topic: str,
+    messages: tuple[str, ...],
+    files: tuple[str, ...],
+    lines: bool,
+    key: str | None,
+    headers: tuple[tuple[str, str], ...],
+    partition: int | None,
+    timeout: float,
+    nodes: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Publish messages to TOPIC and print the id of each once it is durable on a majority.
+
+    Messages come from the arguments, from files, or one per line from standard input. The topic is created if it
+    does not exist and the cluster allows that.
+
+    Exit code 75 says that a majority could not be reached; the text says whether the message may be stored all
+    the same ("outcome unknown"). Every attempt within --timeout is one message, however often it was repeated on
+    the wire; running the command again publishes another one.
+    """
+    if not messages and not files and not lines:
+        raise click.UsageError("there is nothing to publish: give messages, --file or --lines")
+    if lines and "-" in files:
+        raise click.UsageError("--lines and --file - both read standard input: give one of them")
+    import trio
+
+    options: dict[str, Any] = {
+        "key": None if key is None else key.encode(),
+        "headers": dict(headers),
+        "partition": partition,
+    }
+    trio.run(_publish, nodes, topic, _payloads(messages, files, lines), options, timeout, as_json)
+
+
+async def _payloads(messages: tuple[str, ...], files: tuple[str, ...], lines: bool) -> AsyncIterator[bytes]:
+    for message in messages:
+        yield message.encode(errors="surrogateescape")
+    for file in files:
+        yield _read(file)
+    if lines:
+        async for line in _lines():
+            yield line
+
+
+async def _lines() -> AsyncIterator[bytes]:
+    """Lines of standard input, as they come: whoever types them slowly has each published at once."""
+    import trio
+
+    rest = b""
+    while data := await trio.to_thread.run_sync(sys.stdin.buffer.read1, 1 << 16, abandon_on_cancel=True):
+        *whole, rest = (rest + data).split(b"\n")
+        for line in whole:
+            yield line.removesuffix(b"\r")
+        if len(rest) > MESSAGE_BYTES_MAX:
+            raise TooLarge(
+                f"a line of standard input has more than {MESSAGE_BYTES_MAX} bytes, the most that a message can have"
+            )
+    if rest:
+        yield rest
+
+
+def _read(file: str) -> bytes:
+    if file == "-":
+        data = sys.stdin.buffer.read(MESSAGE_BYTES_MAX + 1)
+    else:
+        with Path(file).open("rb") as stream:
+            data = stream.read(MESSAGE_BYTES_MAX + 1)
+    if len(data) > MESSAGE_BYTES_MAX:
+        name = "standard input" if file == "-" else file
+        raise TooLarge(
+            f"{name} has more than {MESSAGE_BYTES_MAX} bytes, the most that a message can have: split it"
+        )
+    return data
+
+
+async def _publish(
+    nodes: tuple[str, ...],
+    topic: str,
+    payloads: AsyncIterator[bytes],
+    options: dict[str, Any],
+    timeout: float,
+    as_json: bool,
+) -> None:
+    from quorumq.cli.progress import counter
+    from quorumq.client import connect
+
+    count = 0
+    with counter(f"publishing to {topic}") as advance:
+        async with connect(nodes, timeout=timeout) as client, client.producer(topic) as producer:
+            pending: deque[Any] = deque()
+
+            async def confirm() -> None:
+                nonlocal count
+                found = await pending.popleft().wait()
+                count += 1
+                advance()
+                if as_json:
+                    print_json({"id": str(found), "topic": topic, "partition": found.partition.number})
+                else:
+                    click.echo(str(found))
+
+            async for payload in payloads:
+                pending.append(await producer.publish(payload, **options))
+                while pending and (pending[0].done or len(pending) >= UNCONFIRMED_MAX):
+                    await confirm()
+            await producer.flush()
+            while pending:
+                await confirm()
+    if count > 1 and not as_json:
+        click.echo(f"published {plural(count, 'message')} to {topic}", err=True)
