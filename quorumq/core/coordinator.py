@@ -83,10 +83,19 @@ class Coordinator:
         wait = core.config.request_timeout if timeout is None else timeout
         core.state.at(now.mono + wait, "round", this.number)
 
-    def ask(self, this: Round, partition: PartitionId, message: PeerMessage) -> list[Effect]:
-        """Send ``message`` to all members of the round, and keep it in case one does not know the topic."""
+    def ask(self, core: NodeCore, this: Round, partition: PartitionId, message: PeerMessage) -> list[Effect]:
+        """Send ``message`` to the members of the round; a copy is kept in case one does not know the topic.
+
+        A member without a link is not asked and not waited for.
+        """
         self.requests[this.number] = (partition, message)
-        return [Send(member, message) for member in this.members]
+        effects: list[Effect] = []
+        for at, member in enumerate(this.members):
+            if member == core.state.me or member in core.state.links:
+                effects.append(Send(member, message))
+            else:
+                this.unasked |= 1 << at
+        return effects
 
     def teach(self, core: NodeCore, number: int, sender: NodeId) -> list[Effect]:
         """``sender`` does not know the topic: tell it, and ask again, once. Its answer has not counted."""
@@ -145,7 +154,7 @@ class PublishCoordinator(Coordinator):
         if len(reachable) < this.majority:
             detail = f"nothing was sent: only {', '.join(reachable) or 'none'} of {', '.join(members)} can be reached"
             return self.finish(core, too_few("not-stored", detail, this.majority, len(reachable)))
-        return self.ask(this, partition, Store(this.number, topic.epoch, self.publish.batch))
+        return self.ask(core, this, partition, Store(this.number, topic.epoch, self.publish.batch))
 
     def on_reply(
         self, core: NodeCore, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
@@ -238,7 +247,7 @@ class PeekCoordinator(Coordinator):
             detail = f"none of {', '.join(members)} can be reached from {core.state.me}: ask one of them"
             return self.finish(core, too_few("not-stored", detail, 1, 0))
         this = self.open_round(core, (up[0],), now)
-        return self.ask(this, self.request.partition, self.request._replace(round=this.number))
+        return self.ask(core, this, self.request.partition, self.request._replace(round=this.number))
 
     def on_reply(
         self, core: NodeCore, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now

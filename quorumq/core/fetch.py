@@ -285,9 +285,9 @@ class FetchCoordinator(Coordinator):
             for member in this.members:
                 if member in core.state.links:
                     owed = core.state.releases_owed(member, now)
-                    effects.append(Send(member, message._replace(freed=owed)))
-                elif member != core.state.me:  # it is not asked, so it will not say yes
-                    this.no.add([want.span for want in asked], 1 << this.members.index(member))
+                    effects.append(Send(member, message._replace(freed=owed) if owed else message))
+                elif member != core.state.me:
+                    this.unasked |= 1 << this.members.index(member)
         effects += self._settle(core, this, replica, now, timed_out=False)
         return effects
 
@@ -588,7 +588,7 @@ class Burial(Coordinator):
                     0.0,
                     letter,
                 )
-                effects += self.ask(this, self.won.partition, message)
+                effects += self.ask(core, this, self.won.partition, message)
         return effects
 
     def on_reply(

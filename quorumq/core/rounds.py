@@ -28,13 +28,14 @@ class Round:
         members: the replica set that votes.
     """
 
-    __slots__ = ("heard", "majority", "members", "number")
+    __slots__ = ("heard", "majority", "members", "number", "unasked")
 
     def __init__(self, number: int, members: tuple[NodeId, ...]) -> None:
         self.number = number
         self.members = members
         self.majority = majority_of(len(members))
         self.heard: dict[NodeId, Incarnation] = {}
+        self.unasked = 0  # bits of those that there was no link to: they will not answer
 
     def hear(self, sender: NodeId, incarnation: Incarnation) -> int:
         """The sender's bit if this reply is its first and it is a member; 0 if it does not count.
@@ -44,7 +45,9 @@ class Round:
         if sender not in self.members or sender in self.heard:
             return 0
         self.heard[sender] = incarnation
-        return 1 << self.members.index(sender)
+        bit = 1 << self.members.index(sender)
+        self.unasked &= ~bit
+        return bit
 
     def valid(self, state: NodeState) -> int:
         """The bits of those whose replies count now."""
@@ -60,8 +63,8 @@ class Round:
 
     @property
     def everyone(self) -> bool:
-        """Whether all members have answered."""
-        return len(self.heard) == len(self.members)
+        """Whether all members have answered that were asked."""
+        return len(self.heard) + self.unasked.bit_count() >= len(self.members)
 
     def is_majority(self, bits: int) -> bool:
         """Whether these bits are a majority of the members."""
@@ -69,7 +72,7 @@ class Round:
 
     def is_out_of_reach(self, against: int) -> bool:
         """Whether no majority can come any more, with ``against`` not voting for it."""
-        return len(self.members) - against.bit_count() < self.majority
+        return len(self.members) - (against | self.unasked).bit_count() < self.majority
 
 
 class Votes:

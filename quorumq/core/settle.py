@@ -195,7 +195,7 @@ class AckCoordinator(SettleCoordinator):
                 epoch = core.topics[partition.topic].epoch
                 number = ballot.round.number
                 effects += self.ask(
-                    ballot.round, partition, Ack(number, partition, epoch, group, generation, entries)
+                    core, ballot.round, partition, Ack(number, partition, epoch, group, generation, entries)
                 )
         return effects or self.answer(core)
 
@@ -241,6 +241,7 @@ class RejectCoordinator(SettleCoordinator):
             ballot = self.put(core, receipt.partition, items, now)
             if ballot is not None:
                 effects += self.ask(
+                    core,
                     ballot.round,
                     receipt.partition,
                     Reject(
@@ -313,7 +314,7 @@ class ExtendCoordinator(SettleCoordinator):
                     tuple(span for _, span, _ in items),
                     self.request.hold_time,
                 )
-                effects += self.ask(ballot.round, receipt.partition, message)
+                effects += self.ask(core, ballot.round, receipt.partition, message)
         return effects or self.answer(core)
 
     def on_reply(
@@ -366,7 +367,7 @@ class RedriveCoordinator(SettleCoordinator):
             return self.answer(core)
         epoch = core.topics[self.partition.topic].epoch
         merge = Merge(ballot.round.number, self.partition, epoch, self.request.group, tuple(entries))
-        return self.ask(ballot.round, self.partition, merge)
+        return self.ask(core, ballot.round, self.partition, merge)
 
     def on_reply(
         self, core: NodeCore, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now

@@ -211,3 +211,13 @@ def test_single_node() -> None:
     published(cluster, 3, rf=1)
     got = receipts(cluster.ask("a", fetch()))
     assert outcomes(cluster.ask("a", AckRequest(got))) == ["acked"]
+
+
+def test_nobody_waits_for_a_replica_that_could_not_be_asked() -> None:
+    cluster = Cluster(hold_time_max=5.0)
+    published(cluster, 1)
+    got = receipts(cluster.ask("a", fetch(hold_time=5.0)))
+    cluster.kill("c")
+    cluster.kill("b")
+    cluster.start("b")
+    assert outcomes(cluster.ask("a", AckRequest(got))) == ["acked_unproven"]
