@@ -11,6 +11,7 @@ import importlib
 import click
 
 COMMANDS = {
+    "run": ("sim.run_command", "run", "Run whole clusters under random faults, thousands of seeds."),
     "explore": ("sim.explorer.cli", "explore", "Try every interleaving of a small cluster, within bounds."),
 }
 """Per subcommand: its module, the click command in it, and the line that `--help` shows."""

@@ -1,0 +1,155 @@
+# sim/campaign.py: many seeds, on several processes, added up.
+"""Run the schedules of a range of seeds and report on all of them."""
+
+from __future__ import annotations
+
+import multiprocessing
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from sim.runner import Outcome, quicken, run_schedule
+from sim.schedule import draw
+from sim.sometimes import ENOUGH_SEEDS, SOMETIMES
+
+FAILURES_KEPT = 100
+
+
+@dataclass(slots=True)
+class Report:
+    """A campaign, added up.
+
+    Attributes:
+        failures: (seed, violations) of up to `FAILURES_KEPT` seeds that failed, in order of the seeds.
+        failed: how many failed.
+        seen: in how many seeds each of sim/sometimes.py was seen.
+        traces: a seed's trace hash, of the first ten, so that two campaigns can be compared.
+    """
+
+    profile: str
+    seeds: int = 0
+    failed: int = 0
+    failures: list[tuple[int, list[str]]] = field(default_factory=list)
+    counts: dict[str, float] = field(default_factory=dict)
+    seen: dict[str, int] = field(default_factory=dict)
+    traces: dict[int, str] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    def add(self, outcome: Outcome) -> None:
+        """Add one run."""
+        self.seeds += 1
+        for name, count in outcome.counts.items():
+            self.counts[name] = self.counts.get(name, 0.0) + count
+        for name in outcome.seen:
+            self.seen[name] = self.seen.get(name, 0) + 1
+        if len(self.traces) < 10:
+            self.traces[outcome.seed] = outcome.trace
+        if outcome.violations:
+            self.failed += 1
+            if len(self.failures) < FAILURES_KEPT:
+                self.failures.append((outcome.seed, outcome.violations))
+
+    @property
+    def never_seen(self) -> list[str]:
+        """What a campaign of this size must have seen and has not."""
+        if self.seeds < ENOUGH_SEEDS or self.profile != "swarm":
+            return []
+        return [name for name in SOMETIMES if name not in self.seen]
+
+    @property
+    def ok(self) -> bool:
+        """Whether every seed passed and everything was seen."""
+        return not self.failed and not self.never_seen
+
+    def rates(self) -> dict[str, float]:
+        """Figures that people watch."""
+        counts = self.counts
+        cpu = counts.get("cpu", 0.0) or 1e-9
+        return {
+            "seconds": round(self.seconds, 2),
+            "cpu_seconds": round(cpu, 2),
+            "seeds_per_cpu_hour": round(3600 * self.seeds / cpu),
+            "messages_per_cpu_second": round(counts.get("messages", 0) / cpu),
+            "messages_per_seed": round(counts.get("messages", 0) / max(1, self.seeds), 1),
+            "messages_per_delivery": round(
+                counts.get("messages", 0) / max(1, counts.get("fetched_messages", 0)), 2
+            ),
+            "hold_rounds_per_delivered_batch": round(
+                counts.get("hold_rounds", 0) / max(1, counts.get("fetched_batches", 0)), 2
+            ),
+            "deliveries": counts.get("delivered", 0),
+            "redelivered_share": round(counts.get("redelivered", 0) / max(1, counts.get("delivered", 0)), 4),
+            "mean_drain_seconds": round(counts.get("drain_seconds", 0) / max(1, self.seeds), 3),
+        }
+
+    def to_json(self) -> dict[str, object]:
+        """Everything, as plain values."""
+        return {
+            "profile": self.profile,
+            "ok": self.ok,
+            "seeds": self.seeds,
+            "failed": self.failed,
+            "failures": [{"seed": seed, "violations": found} for seed, found in self.failures],
+            "never_seen": self.never_seen,
+            "seen_in_seeds": dict(sorted(self.seen.items())),
+            "rates": self.rates(),
+            "counts": {name: round(count, 3) for name, count in sorted(self.counts.items())},
+            "traces": {str(seed): trace for seed, trace in self.traces.items()},
+        }
+
+
+def run_seed(seed: int, profile: str) -> Outcome:
+    """One seed of a profile."""
+    return run_schedule(draw(seed, profile))
+
+
+def run_campaign(
+    profile: str,
+    first: int,
+    seeds: int,
+    jobs: int,
+    on_outcome: Callable[[Outcome, Report], bool] | None = None,
+) -> Report:
+    """Run seeds ``first`` up to ``first + seeds``; the report is the same for any number of jobs, but for the times.
+
+    Args:
+        profile: of sim/schedule.py.
+        first: the first seed.
+        seeds: how many.
+        jobs: processes to run them on.
+        on_outcome: called after each run, in order of the seeds; True ends the campaign.
+    """
+    report = Report(profile)
+    began = time.perf_counter()
+    for outcome in _outcomes(profile, range(first, first + seeds), jobs):
+        report.add(outcome)
+        report.seconds = time.perf_counter() - began
+        if on_outcome is not None and on_outcome(outcome, report):
+            break
+    return report
+
+
+def _outcomes(profile: str, seeds: range, jobs: int) -> Iterator[Outcome]:
+    one = partial(run_seed, profile=profile)
+    if jobs == 1:
+        quicken()
+        yield from map(one, seeds)
+        return
+    with multiprocessing.get_context("spawn").Pool(jobs, quicken) as pool:
+        yield from pool.imap(one, seeds, chunksize=8)
+
+
+def commit() -> str:
+    """The commit that is checked out beside this file, and whether anything differs from it; "unknown" without git."""
+    here = Path(__file__).parent
+    try:
+        found = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=12"],
+            cwd=here, capture_output=True, text=True, timeout=10, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return found.stdout.strip()

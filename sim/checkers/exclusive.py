@@ -1,0 +1,70 @@
+"""Exclusive holds (promise G2): no two deliveries of a message to a group are inside their holds at one moment.
+
+A delivery lasts from when the application gets it until its deadline by the client's clock, which an EXTEND
+that was granted moves, or until the client itself asks to REJECT it. An ACK ends nothing here: once it was
+sent, nobody else may get the message before the deadline, whatever came of it. Times are true times: the
+simulator writes ``until`` as the true moment at which the client's clock shows its deadline.
+
+In a history of real processes both clocks are the machines' own: ``within`` widens what is tolerated.
+"""
+
+from __future__ import annotations
+
+from quorumq.history import Row
+from sim.checkers.base import Checker, GroupKey, Violation, group_messages, name
+
+
+class Exclusive(Checker):
+    kinds = ("deliver", "extend", "reject", "dead_letter")
+    promise = "exclusive holds"
+
+    def __init__(self) -> None:
+        # message -> owner -> [from, until, token, sure to be over at]
+        self.held: dict[GroupKey, dict[str, list[float]]] = {}
+        self.tokens: dict[GroupKey, tuple[str, str]] = {}
+        self.found: list[Violation] = []
+
+    def see(self, row: Row) -> None:
+        kind, at = row["kind"], row["at"]
+        owner = row["owner"]
+        if kind == "deliver":
+            for key in group_messages(row):
+                holds = self.held.setdefault(key, {})
+                for other, (start, until) in holds.items():
+                    if other != owner and start <= at < until - row["within"]:
+                        self._found(
+                            at,
+                            f"{name(key)} was delivered as {owner} while {other}, delivered at {start:.4f} s, was "
+                            f"inside its hold until {until:.4f} s",
+                        )
+                holds.setdefault(owner, [at, row["until"]])
+        elif kind == "extend":
+            if row["outcome"] == "ok":
+                for key in group_messages(row):
+                    hold = self.held.get(key, {}).get(owner)
+                    if hold is None or row["until"] <= hold[1]:
+                        continue
+                    for other, (start, until) in self.held[key].items():
+                        if (
+                            other != owner
+                            and start < row["until"]
+                            and until > max(hold[1], hold[0])
+                            and start > hold[0]
+                        ):
+                            self._found(
+                                at,
+                                f"{name(key)}: {owner} was extended to {row['until']:.4f} s, and {other} was delivered "
+                                f"at {start:.4f} s",
+                            )
+                    hold[1] = row["until"]
+        elif row["outcome"] == "invoke" and row["who"].startswith("client:"):
+            for key in group_messages(row):
+                hold = self.held.get(key, {}).get(owner)
+                if hold is not None:
+                    hold[1] = min(hold[1], at)
+
+    def _found(self, at: float, text: str) -> None:
+        self.found.append(Violation(self.promise, at, text))
+
+    def verdict(self) -> list[Violation]:
+        return self.found

@@ -1,0 +1,334 @@
+# sim/cluster.py: a whole simulated cluster: machines, clients, faults, and the two phases of a run.
+#
+# First the faults of the schedule happen while everyone works. Then everything is healed: nodes are started
+# again, the network carries everything, clients behave. From then on the cluster must settle every message
+# within a bound (promise G4). What is then left is listed, and the checkers judge the whole history.
+"""A cluster under faults, then healed and drained."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quorumq.core.messages import Fetched, PeekRequest, Release
+from quorumq.core.types import Kind, NodeId, PartitionId, Record, Span
+from quorumq.history import VERSION, owner_text, spans_value
+from sim.host import Host
+from sim.schedule import Fault, Schedule
+from sim.workload import Consumer, Operator, Producer, Tally
+from sim.world import World
+
+TOPIC = "jobs"
+
+
+class Cluster:
+    """One run of one schedule.
+
+    Args:
+        schedule: what to run.
+        full: whether the history gets the nodes' lines too, which no checker needs.
+
+    Attributes:
+        eager: a mutant's switch: carry out `Persist.then` before the fsync.
+        late_clients: a mutant's switch: clients count their deadline from the reply's arrival.
+    """
+
+    def __init__(self, schedule: Schedule, *, full: bool = False) -> None:
+        self.schedule = schedule
+        self.options = schedule.options
+        self.full = full
+        self.eager = False
+        self.late_clients = False
+        self.world = World(schedule)
+        self.world.on_broken = self.on_broken
+        self.names: dict[bytes, str] = {}
+        self.hold_rounds: dict[tuple[NodeId, int, int], None] = {}
+        self.fetched_batches = 0
+        self.fetched_messages = 0
+        self.tally = Tally()
+        self.hosts = {name: Host(self, name) for name in self.options.node_names}
+        groups = [f"g{i}" for i in range(self.options.groups)]
+        self.groups = groups
+        self.producers = [Producer(self, f"p{i}") for i in range(self.options.producers)]
+        self.consumers = [
+            Consumer(self, f"c{i}", groups[i % len(groups)])
+            for i in range(max(self.options.consumers, len(groups)))
+        ]
+        self.operator = Operator(self, "op")
+        self.clients = {client.name: client for client in (*self.producers, *self.consumers, self.operator)}
+        self.healed_at = 0.0
+        self.drained = False
+
+    # ---------------------------------------------------------------- the run
+
+    def run(self) -> None:
+        """Faults, then healing, then draining; the history is complete afterwards."""
+        world, options = self.world, self.options
+        world.note(
+            "sim",
+            "settings",
+            history=VERSION,
+            clock="simulated",
+            settings={"schedule": self.schedule.to_json()},
+        )
+        world.note("sim", "phase", phase="faults", seconds=options.fault_time)
+        boot = world.stream("boot")
+        for host in self.hosts.values():
+            world.at(boot.random() * 0.05, host.boot, host.life)
+        for client in self.clients.values():
+            world.at(0.05 + boot.random() * 0.3, client.begin)
+        for fault in self.schedule.faults:
+            world.at(fault.at, self.inflict, fault)
+        world.run(options.fault_time)
+        self.heal()
+        self.drained = world.run(world.time + options.drain_bound, self.is_drained)
+        world.note("sim", "phase", phase="drained" if self.drained else "end")
+        self.list_dead()
+
+    def heal(self) -> None:
+        """No more faults: everyone is up, connected, fast and well behaved from here on."""
+        world = self.world
+        self.healed_at = world.time
+        world.heal_network()
+        for host in self.hosts.values():
+            host.frozen_until = min(host.frozen_until, world.time)
+            host.slow_until = 0.0
+            host.thaw(host.life)
+            host.set_disk_full(False, host.life)
+            host.boot(host.life)
+        for client in self.clients.values():
+            client.paused_until = min(client.paused_until, world.time)
+        world.note("sim", "phase", phase="healed", seconds=self.options.drain_bound)
+
+    def is_drained(self) -> bool:
+        """Whether every publish is confirmed, and every replica knows of every message that it is settled."""
+        if not all(producer.finished for producer in self.producers) or not self.operator.created:
+            return False
+        expected: dict[PartitionId, int] = {}
+        for producer in self.producers:
+            for partition, count in producer.published.items():
+                expected[partition] = expected.get(partition, 0) + count
+        for host in self.hosts.values():
+            core = host.core
+            if core is None or not host.started or not core.state.vouched:
+                return False
+            for partition, replica in core.replicas.items():
+                if replica.present.messages < expected.get(partition, 0):
+                    return False
+                if not expected.get(partition):
+                    continue
+                for group in self.groups:
+                    view = replica.groups.get(group)
+                    if view is None:
+                        return False
+                    settled = sum(
+                        span.size for span, record in view.records.items() if record.kind != Kind.OPEN
+                    )
+                    if settled < replica.present.messages:
+                        return False
+        for partition in expected:
+            views: dict[tuple[Any, ...], None] = {}
+            for host in self.hosts.values():
+                assert host.core is not None
+                replica = host.core.replicas.get(partition)
+                if replica is not None:
+                    views[tuple(digest_of(replica.groups[group]) for group in self.groups)] = None
+            if len(views) > 1:
+                return False
+        return True
+
+    def list_dead(self) -> None:
+        """Each replica's dead letters at the end, as PEEK shows them."""
+        for name, host in self.hosts.items():
+            if host.core is None:
+                continue
+            for partition, replica in host.core.replicas.items():
+                for group in self.groups:
+                    page = replica.on_peek(
+                        PeekRequest(0, partition, group, "dead", (0, 0), 10_000),
+                        host.clock.now(self.world.time),
+                    )
+                    for item in page.items:
+                        self.world.note(
+                            f"node:{name}",
+                            "list",
+                            topic=TOPIC,
+                            partition=partition.number,
+                            group=group,
+                            state="dead",
+                            spans=spans_value((item.span,)),
+                            n=item.record.n,
+                            generation=item.record.generation,
+                            complete=self.drained,
+                        )
+
+    # ----------------------------------------------------------------- faults
+
+    def inflict(self, fault: Fault, _: object = None) -> None:
+        """Carry out a fault, and plan its end."""
+        world = self.world
+        if world.healed:
+            return
+        note: dict[str, object] = {"fault": fault.kind, "seconds": fault.seconds}
+        if fault.nodes:
+            note["nodes"] = list(fault.nodes)
+        if fault.links:
+            note["links"] = [list(pair) for pair in fault.links]
+        world.note("sim", "fault", **note)
+        getattr(self, "do_" + fault.kind.replace("-", "_"))(fault)
+
+    def _down(self, fault: Fault) -> None:
+        for name in fault.nodes:
+            host = self.hosts[name]
+            if fault.kind == "stop":
+                host.stop()
+            else:
+                host.crash(power=fault.kind == "crash")
+            if host.core is None:
+                self.world.after(fault.seconds, host.boot, host.life)
+
+    do_crash = do_kill = do_stop = _down
+
+    def do_partition(self, fault: Fault) -> None:
+        """Block the pairs; some connections notice and break, some do not."""
+        world = self.world
+        world.block(fault.links)
+        rng = world.net_rng
+        for source, target in fault.links:
+            if source in self.hosts and target in self.hosts and rng.random() < 0.5:
+                self.hosts[source].lose_link(target, rng.uniform(0.2, 2.0))
+        world.after(fault.seconds, self.end_partition, fault)
+
+    def end_partition(self, fault: Fault, _: object = None) -> None:
+        """The partition is over, unless everything was healed already."""
+        self.world.unblock(fault.links)
+        self.world.note("sim", "fault", fault="partition-over", links=[list(pair) for pair in fault.links])
+
+    def do_freeze(self, fault: Fault) -> None:
+        """Processes do not run for a while."""
+        for name in fault.nodes:
+            self.hosts[name].freeze(fault.seconds)
+
+    def do_pause(self, fault: Fault) -> None:
+        """Clients do not run for a while."""
+        for name in fault.nodes:
+            if name in self.clients:
+                self.clients[name].paused_until = self.world.time + fault.seconds
+
+    def do_slow_disk(self, fault: Fault) -> None:
+        """Every fsync takes many times as long."""
+        for name in fault.nodes:
+            self.hosts[name].slow_until = self.world.time + fault.seconds
+            self.hosts[name].slow_factor = fault.amount
+
+    def do_full_disk(self, fault: Fault) -> None:
+        """Publishes are refused for a while."""
+        for name in fault.nodes:
+            host = self.hosts[name]
+            host.set_disk_full(True, host.life)
+            self.world.after(fault.seconds, host.set_disk_full, False, host.life)
+
+    def do_wall_jump(self, fault: Fault) -> None:
+        """The time of day jumps, forth or back."""
+        for name in fault.nodes:
+            self.hosts[name].clock.wall_offset_ms += int(fault.amount * 1000)
+
+    def do_cut(self, fault: Fault) -> None:
+        """Connections break and are made again."""
+        for source, target in fault.links:
+            self.hosts[source].lose_link(target, self.world.net_rng.random() * 0.05)
+
+    # -------------------------------------------------------------- what hosts say
+
+    def on_broken(self, source: str, target: str) -> None:
+        """A connection that keeps its order lost something, so it breaks."""
+        if source in self.hosts and target in self.hosts:
+            self.hosts[source].lose_link(target, self.world.net_rng.uniform(0.01, 0.5))
+
+    def on_death(self, name: NodeId, *, power: bool) -> None:
+        """A node is gone: the others notice, sooner where its machine still answers for it."""
+        rng = self.world.net_rng
+        for host in self.hosts.values():
+            if name in host.links:
+                host.lose_link(name, rng.uniform(0.3, 2.0) if power else rng.uniform(0.001, 0.05))
+
+    def on_hold_sent(self, name: NodeId, life: int, number: int) -> None:
+        """A HOLD round asks another replica."""
+        self.hold_rounds[(name, life, number)] = None
+
+    def on_fetched(self, name: NodeId, reply: Fetched) -> None:
+        """A node began to write a FETCH's answer."""
+        self.fetched_batches += len(reply.slices)
+        for part in reply.slices:
+            self.fetched_messages += part.stop - part.first
+            if self.full:
+                for delivery in part.deliveries:
+                    receipt = delivery.receipt
+                    self.world.note(
+                        f"node:{name}",
+                        "hold_won",
+                        topic=TOPIC,
+                        partition=receipt.partition.number,
+                        group=receipt.group,
+                        generation=receipt.generation,
+                        n=receipt.n,
+                        spans=spans_value((receipt.span,)),
+                        owner=owner_text(receipt.owner),
+                        attempt=delivery.attempt,
+                    )
+
+    def note_release(self, name: NodeId, message: Release) -> None:
+        """A node gave up a HOLD round, or what it won."""
+        for freed in message.freed:
+            if freed.owner.node == name:
+                self.world.note(
+                    f"node:{name}",
+                    "hold_lost",
+                    topic=TOPIC,
+                    partition=freed.partition.number,
+                    group=freed.group,
+                    spans=spans_value(freed.spans),
+                    owner=owner_text(freed.owner),
+                )
+
+    def note_letter(self, name: NodeId, record: Any, span: Span, value: Record) -> None:
+        """A node wrote a dead letter because a message ran out of deliveries."""
+        letter = value.letter
+        assert letter is not None
+        self.world.note(
+            f"node:{name}",
+            "dead_letter",
+            topic=TOPIC,
+            partition=record.partition.number,
+            group=record.group,
+            generation=value.generation,
+            n=value.n,
+            spans=spans_value((span,)),
+            owner=f"{letter.node}.0.0#{letter.ballot.time:x}@{letter.ballot.node}",
+            outcome="ok",
+            reason=letter.reason,
+        )
+
+    def topic_name(self, partition: PartitionId) -> str:
+        """The name of a partition's topic: there is one."""
+        return TOPIC
+
+    def tombstones(self, partition: PartitionId, group: str, span: Span) -> tuple[int, int]:
+        """How many replicas that are up have ACKED for the first message of ``span``, and how many there are."""
+        have, members = 0, 0
+        for host in self.hosts.values():
+            replica = host.core.replicas.get(partition) if host.core is not None else None
+            if replica is None:
+                continue
+            members = len(replica.members)
+            view = replica.groups.get(group)
+            record = view.records.get(span.origin, span.start) if view is not None else None
+            have += record is not None and record.kind == Kind.ACKED
+        return have, members
+
+
+def digest_of(view: Any) -> tuple[Any, ...]:
+    """What two replicas must agree on in the end: the records, letters by their ballot."""
+    return tuple(
+        (span, record[:3], record.letter.ballot if record.letter is not None else None)
+        for span, record in view.records.items()
+    )

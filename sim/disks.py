@@ -1,0 +1,199 @@
+# sim/disks.py: where a simulated node keeps its journal.
+#
+# Two of them, behind one interface. `MemoryJournal` keeps the records as they are and how many are durable;
+# it is what most seeds run on, because it is fast. `StoreJournal` runs quorumq's own store on a disk in
+# memory that loses and tears what was not synced, so that some seeds exercise the bytes as well. A power
+# failure leaves the durable part and any prefix of what was written after it.
+"""The journals of simulated nodes."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from quorumq.core.records import BatchStored, JournalRecord
+from quorumq.core.types import Batch
+from quorumq.storage.disk import MemoryDisk
+from quorumq.storage.journal import Commit
+from quorumq.storage.store import Store
+
+SEGMENT_BYTES = 16_384
+"""Small, so that runs of a few seconds begin new segments."""
+
+
+class PowerCut(Exception):
+    """Raised inside a commit to stop it at one of its disk operations."""
+
+
+class SimJournal(Protocol):
+    """What a host needs of a journal. Positions count up; what is at or below ``durable`` survives anything."""
+
+    position: int
+    durable: int
+
+    def open(self) -> list[JournalRecord]:
+        """The records found at a start."""
+
+    def ready(self, snapshot: Callable[[], Iterable[JournalRecord]]) -> None:
+        """The core is built; ``snapshot`` gives its small state."""
+
+    def append(self, records: tuple[JournalRecord, ...]) -> None:
+        """Put records behind the others; ``position`` is theirs."""
+
+    def begin(self) -> None:
+        """An fsync begins: it will cover everything appended so far."""
+
+    def finish(self) -> None:
+        """That fsync is over: ``durable`` is what it covered."""
+
+    def batch(self, number: int) -> Batch:
+        """A stored batch, header and body."""
+
+    def crash(self, rng: random.Random, *, power: bool) -> None:
+        """The node dies; with ``power``, what is not durable may be lost."""
+
+    def close(self) -> None:
+        """A clean stop: everything appended becomes durable."""
+
+
+class MemoryJournal:
+    """Records in a list, and how many of them are durable."""
+
+    def __init__(self) -> None:
+        self.records: list[JournalRecord] = []
+        self.batches: dict[int, Batch] = {}
+        self.position = 0
+        self.durable = 0
+        self.target = 0
+
+    def open(self) -> list[JournalRecord]:
+        self.durable = self.position = len(self.records)
+        self.batches = {
+            record.number: record.batch for record in self.records if isinstance(record, BatchStored)
+        }
+        return self.records[:]
+
+    def ready(self, snapshot: Callable[[], Iterable[JournalRecord]]) -> None:
+        pass
+
+    def append(self, records: tuple[JournalRecord, ...]) -> None:
+        for record in records:
+            if type(record) is BatchStored:
+                self.batches[record.number] = record.batch
+        self.records += records
+        self.position = len(self.records)
+
+    def begin(self) -> None:
+        self.target = self.position
+
+    def finish(self) -> None:
+        self.durable = self.target
+
+    def batch(self, number: int) -> Batch:
+        return self.batches[number]
+
+    def crash(self, rng: random.Random, *, power: bool) -> None:
+        del self.records[rng.randint(self.durable, self.position) :]  # a killed process loses its buffers too
+
+    def close(self) -> None:
+        self.durable = self.position
+
+
+class StoreJournal:
+    """quorumq's own store, on a disk in memory.
+
+    Args:
+        node: the node's id.
+        cluster_id: the cluster's.
+        rng: for the id of the data directory.
+    """
+
+    def __init__(self, node: str, cluster_id: str, rng: random.Random) -> None:
+        self.node = node
+        self.cluster_id = cluster_id
+        self.rng = rng
+        self.disk = MemoryDisk()
+        self.store: Store | None = None
+        self.commit: Commit | None = None
+        self.snapshot: Callable[[], Iterable[JournalRecord]] = tuple
+        self.headers: dict[int, Batch] = {}
+        self.position = 0
+        self.durable = 0
+
+    def open(self) -> list[JournalRecord]:
+        self.store = Store.open(
+            self.disk,
+            node=self.node,
+            cluster_id=self.cluster_id,
+            new_directory_id=lambda: self.rng.getrandbits(64) | 1,
+            segment_bytes=SEGMENT_BYTES,
+            reserve_bytes=0,
+        )
+        self.commit = None
+        records = list(self.store.replayed)
+        self.headers = {record.number: record.batch for record in records if isinstance(record, BatchStored)}
+        assert not self.store.damaged, f"bodies that no fault damaged are damaged: {self.store.damaged}"
+        return records
+
+    def ready(self, snapshot: Callable[[], Iterable[JournalRecord]]) -> None:
+        assert self.store is not None
+        self.snapshot = snapshot
+        self.store.roll(snapshot)
+        self.durable = self.position = self.store.commit()
+
+    def append(self, records: tuple[JournalRecord, ...]) -> None:
+        assert self.store is not None
+        for record in records:
+            if type(record) is BatchStored:
+                self.headers[record.number] = record.batch
+        self.position = self.store.append(records)
+
+    def begin(self) -> None:
+        assert self.store is not None
+        if self.store.should_roll:
+            self.position = self.store.roll(self.snapshot)
+        self.commit = self.store.begin_commit()
+
+    def finish(self) -> None:
+        assert self.store is not None
+        assert self.commit is not None
+        self.commit.run()
+        self.durable = self.store.finish(self.commit)
+        self.commit = None
+        self.store.check()
+
+    def batch(self, number: int) -> Batch:
+        assert self.store is not None
+        header, raw, _ = self.headers[number]
+        return Batch(header, raw, bytes(self.store.read_slice(number)))
+
+    def crash(self, rng: random.Random, *, power: bool) -> None:
+        assert self.store is not None
+        if self.commit is not None:
+            left = rng.randint(0, 6)
+
+            def cut(operation: str, name: str) -> None:
+                nonlocal left
+                left -= 1
+                if left < 0:
+                    raise PowerCut
+
+            self.disk.on_operation = cut
+            with contextlib.suppress(PowerCut):
+                self.commit.run()
+            self.disk.on_operation = None
+            self.commit = None
+        self.store = None
+        if power:
+            self.disk = self.disk.crash(rng)
+        else:
+            self.disk.unlock()
+
+    def close(self) -> None:
+        assert self.store is not None
+        if self.commit is not None:
+            self.finish()
+        self.store.close()
+        self.store = None

@@ -1,0 +1,539 @@
+# sim/host.py: one simulated machine: the real NodeCore, its journal, its clocks and its connections.
+#
+# The driver's duties are those of core/effects.py. What is added here is everything that goes wrong: fsyncs
+# take their time and serve many Persists, a crash loses what was not durable, the process freezes,
+# connections break, and peers notice late. A host has a `life` number per start: what was scheduled in an
+# earlier life does nothing.
+"""A node's driver inside the simulator."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from quorumq.core.effects import (
+    CleanStop,
+    DiskFull,
+    Done,
+    Durable,
+    Effect,
+    Event,
+    Gone,
+    HelloRefused,
+    LinkDown,
+    LinkUp,
+    Persist,
+    Received,
+    Reply,
+    Request,
+    Send,
+    SendStored,
+    Unsent,
+)
+from quorumq.core.messages import (
+    ClientReply,
+    ClientRequest,
+    Envelope,
+    Fetched,
+    Hello,
+    Hold,
+    HoldReply,
+    PeerMessage,
+    Release,
+    Store,
+    Welcome,
+)
+from quorumq.core.nodecore import TOKEN_STARTED, NodeCore, node_list_digest
+from quorumq.core.records import AttemptsCounted, BatchStored, RecordsMerged
+from quorumq.core.state import NodeConfig
+from quorumq.core.types import Batch, Incarnation, Kind, NodeId
+from quorumq.history import owner_text, spans_value
+from sim.disks import MemoryJournal, SimJournal, StoreJournal
+from sim.world import Clock, SimError, World
+
+if TYPE_CHECKING:
+    from sim.cluster import Cluster
+    from sim.workload import Client
+
+CLUSTER_ID = "sim"
+
+
+class Refusal:
+    """What a client gets from a machine where no node answers: nothing was taken in."""
+
+
+REFUSAL = Refusal()
+RESET = None
+"""What a client gets when its connection dies: the outcome is unknown."""
+
+
+class Host:
+    """One machine and the node that runs on it, if it does.
+
+    Args:
+        cluster: the machine's surroundings.
+        name: the node's id.
+
+    Attributes:
+        core: the node, or None while it is down.
+        started: whether the node may speak.
+        frozen_until: true time until which the process does not run.
+    """
+
+    def __init__(self, cluster: Cluster, name: NodeId) -> None:
+        self.cluster = cluster
+        self.world: World = cluster.world
+        self.name = name
+        self.rng = self.world.stream(f"node/{name}")
+        self.disk_rng = self.world.stream(f"disk/{name}")
+        options = self.world.options
+        self.clock = Clock(self.world.stream(f"clock/{name}"), options.clock_rate, options.wall_offset)
+        self.config = NodeConfig(
+            node=name,
+            nodes=options.node_names,
+            cluster_id=CLUSTER_ID,
+            hold_time_max=options.hold_time_max,
+            request_timeout=options.request_timeout,
+            heartbeat=options.heartbeat,
+            sync_interval=options.sync_interval,
+            sync_grace=options.sync_grace,
+        )
+        self.journal: SimJournal = (
+            StoreJournal(name, CLUSTER_ID, self.disk_rng) if options.disk == "store" else MemoryJournal()
+        )
+        self.core: NodeCore | None = None
+        self.started = False
+        self.life = 0
+        self.down_until = 0.0
+        self.frozen_until = 0.0
+        self.slow_until = 0.0
+        self.slow_factor = 1.0
+        self.backlog: deque[tuple[Any, Any, Any]] = deque()
+        self.wake_at: float | None = None
+        self.waiting: deque[tuple[int, tuple[Any, ...]]] = deque()
+        self.syncing = False
+        self.keys = 0
+        self.open: dict[int, tuple[Any, Any]] = {}
+        self.keys_of: dict[tuple[str, int], int] = {}
+        self.links: dict[NodeId, tuple[Incarnation, int]] = {}
+        self.dials: dict[NodeId, int] = {}
+        self.timed = False
+
+    # ------------------------------------------------------------ life and death
+
+    def boot(self, life: int, _: object = None) -> None:
+        """Start the node, unless something happened to it since this was planned."""
+        if life != self.life or self.core is not None:
+            return
+        now = self.clock.now(self.world.time)
+        records = self.journal.open()
+        nonce, directory = self.rng.getrandbits(64), self.rng.getrandbits(64) | 1
+        core = NodeCore(self.config, records, nonce=nonce, directory=directory, now=now, rng=self.rng)
+        self.core = core
+        self.journal.ready(lambda: core.snapshot(self.clock.now(self.world.time)))
+        held = any(view.holds.holds for replica in core.replicas.values() for view in replica.groups.values())
+        if held:
+            self.world.saw("a clean stop's holds were restored")
+        quiet = not core.state.in_quarantine(now)
+        self.world.note(
+            f"node:{self.name}",
+            "start",
+            incarnation=core.state.incarnation.n,
+            outcome="fresh" if not records else "restored" if quiet else "quarantine",
+        )
+        self.carry_out(core.start(now))
+        self.arm()
+
+    def leave_world(self, *, power: bool, clean: bool = False) -> None:
+        """The process is gone: with it everything but the journal."""
+        core = self.core
+        assert core is not None
+        for replica in core.replicas.values():
+            for view in replica.groups.values():
+                if any(held.owner.node == self.name for _, held in view.holds.holds.items()):
+                    self.world.saw("a node went down while it held")
+        self.core = None
+        self.started = False
+        self.life += 1
+        self.waiting.clear()
+        self.syncing = False
+        self.backlog.clear()
+        self.wake_at = None
+        self.frozen_until = 0.0
+        self.links.clear()
+        self.dials.clear()
+        if not clean:
+            self.journal.crash(self.disk_rng, power=power)
+        if power:
+            self.clock.reboot(self.disk_rng, self.world.time)
+        callers, self.open = self.open, {}
+        self.keys_of.clear()
+        for client, op in callers.values():
+            if op is not None and self.disk_rng.random() < (0.3 if power else 0.9):
+                self.world.transmit(self.name, client.name, client.on_reply, op, (RESET, None))
+        self.cluster.on_death(self.name, power=power)
+
+    def crash(self, *, power: bool) -> None:
+        """Stop without warning."""
+        if self.core is None:
+            return
+        self.world.note(
+            f"node:{self.name}",
+            "crash",
+            incarnation=self.core.state.incarnation.n,
+            detail="power" if power else "process",
+        )
+        self.leave_world(power=power)
+
+    def stop(self) -> None:
+        """A clean stop."""
+        if self.core is None or not self.started or self.frozen_until > self.world.time:
+            self.crash(power=False)
+            return
+        core = self.core
+        effects = core.step([CleanStop()], self.clock.now(self.world.time), self.rng)
+        for effect in effects:
+            if isinstance(effect, Persist):
+                self.journal.append(effect.records)
+        self.journal.close()
+        self.world.note(f"node:{self.name}", "stop", incarnation=core.state.incarnation.n, reason="asked to")
+        self.leave_world(power=False, clean=True)
+
+    # -------------------------------------------------------------------- steps
+
+    def feed(self, *events: Event) -> None:
+        """Let the core take events in, and carry out what it says."""
+        core = self.core
+        if core is None:
+            return
+        now = self.clock.now(self.world.time)
+        self.timed = not events
+        self.carry_out(core.step(events, now, self.rng))
+        if self.world.options.check and self.core is core:
+            core.check(self.clock.now(self.world.time))
+        self.arm()
+
+    def arm(self) -> None:
+        """See to it that the core is woken at its next deadline."""
+        if self.core is None:
+            return
+        deadline = self.core.next_deadline()
+        if deadline is None:
+            return
+        time = self.clock.true_time(deadline)
+        if time < self.world.time:
+            time = self.world.time
+        if self.wake_at is None or time < self.wake_at:
+            self.wake_at = time
+            self.world.at(time, self.wake, time, self.life)
+
+    def wake(self, time: float, life: int) -> None:
+        """A deadline has come."""
+        if life != self.life or self.core is None or self.wake_at != time:
+            return
+        if self.frozen_until > self.world.time:
+            self.wake_at = self.frozen_until
+            self.world.at(self.frozen_until, self.wake, self.frozen_until, life)
+            return
+        self.wake_at = None
+        deadline = self.core.next_deadline()
+        if deadline is not None:
+            now = self.clock.mono(self.world.time)
+            if now < deadline < now + 1e-6:
+                self.clock.last = deadline  # rounding must not make it wake a moment early, again and again
+            if now + 1e-6 <= deadline:
+                self.arm()
+                return
+        self.feed()
+
+    def carry_out(self, effects: list[Effect]) -> None:
+        """The driver's duties, 1 to 4 of core/effects.py."""
+        again: list[Event] = []
+        journal = self.journal
+        for effect in effects:
+            kind = type(effect)
+            if kind is Send:
+                self.send(effect.to, effect.message)  # type: ignore[union-attr]
+            elif kind is Persist:
+                records, then = effect  # type: ignore[misc]
+                if records:
+                    journal.append(records)
+                    self.observe(records)
+                if then:
+                    if journal.durable >= journal.position or self.cluster.eager:
+                        for item in then:
+                            self.carry_out_then(item, again)
+                    else:
+                        self.waiting.append((journal.position, then))
+                        self.sync()
+            elif kind is Reply:
+                self.reply(effect.key, effect.reply, again)  # type: ignore[union-attr]
+            elif kind is SendStored:
+                batch = journal.batch(effect.batch)  # type: ignore[union-attr]
+                self.send(effect.to, Store(0, effect.epoch, batch))  # type: ignore[union-attr]
+            else:
+                raise SimError(f"node {self.name} stopped itself: {effect.reason}")  # type: ignore[union-attr]
+        if again:
+            self.feed(*again)
+
+    def carry_out_then(self, item: Send | Reply | Done, again: list[Event]) -> None:
+        """Something that had to wait for the disk."""
+        core = self.core
+        assert core is not None
+        if isinstance(item, Done):
+            again.append(Durable(item.token))
+            if item.token == TOKEN_STARTED:
+                self.on_started()
+        elif isinstance(item, Reply):
+            self.reply(item.key, item.reply, again)
+        elif item.to == self.name:
+            inc = core.state.incarnation
+            again.append(
+                Received(Envelope(self.name, inc, self.name, inc, core.state.clock.value, item.message))
+            )
+        else:
+            self.send(item.to, item.message)
+
+    def sync(self) -> None:
+        """Begin an fsync, if none is under way; it serves everything appended so far."""
+        if self.syncing:
+            return
+        self.syncing = True
+        self.journal.begin()
+        seconds = self.world.options.fsync * (0.3 + self.disk_rng.expovariate(1.4))
+        if self.slow_until > self.world.time:
+            seconds = min(seconds * self.slow_factor, 5.0)
+        self.world.after(seconds, self.on_synced, self.life)
+
+    def on_synced(self, life: int, _: object) -> None:
+        """The fsync is over: what waited for it may happen."""
+        if life != self.life or self.core is None:
+            return
+        if self.frozen_until > self.world.time:
+            self.world.at(self.frozen_until, self.on_synced, life)
+            return
+        self.syncing = False
+        self.journal.finish()
+        again: list[Event] = []
+        while self.waiting and self.waiting[0][0] <= self.journal.durable:
+            _, then = self.waiting.popleft()
+            for item in then:
+                self.carry_out_then(item, again)
+        if self.waiting:
+            self.sync()
+        if again:
+            self.feed(*again)
+
+    def observe(self, records: tuple[Any, ...]) -> None:
+        """What a journal record says of the run."""
+        for record in records:
+            kind = type(record)
+            if kind is AttemptsCounted:
+                if self.timed:
+                    self.world.saw("a hold expired")
+            elif kind is RecordsMerged and self.cluster.full:
+                for span, value in record.entries:
+                    letter = value.letter
+                    if value.kind == Kind.DEAD and letter.node == self.name and letter.reason != "rejected":
+                        self.cluster.note_letter(self.name, record, span, value)
+            elif kind is BatchStored and self.cluster.full:
+                header = record.batch.header
+                self.world.note(
+                    f"node:{self.name}",
+                    "store",
+                    topic=self.cluster.topic_name(header.partition),
+                    partition=header.partition.number,
+                    spans=spans_value(header.sections),
+                    detail="appended",
+                )
+
+    # -------------------------------------------------------------- connections
+
+    def on_started(self) -> None:
+        """This start is durable: the node may speak."""
+        self.started = True
+        for peer in self.config.nodes:
+            if peer != self.name:
+                self.dial(peer, self.life)
+
+    def dial(self, peer: NodeId, life: int) -> None:
+        """Try to connect to ``peer``, now and again until it works."""
+        if life != self.life or self.core is None or peer in self.links:
+            return
+        self.world.after(0.1 + self.disk_rng.random() * 0.3, self.dial, peer, life)
+        if self.frozen_until > self.world.time:
+            return
+        state = self.core.state
+        hello = Hello(
+            (1, 1), CLUSTER_ID, node_list_digest(self.config.nodes), self.config.hold_time_max, self.name,
+            state.incarnation, state.directory, self.clock.now(self.world.time).wall_ms, state.clock.value,
+        )  # fmt: skip
+        self.dials[peer] = number = self.dials.get(peer, 0) + 1
+        target = self.cluster.hosts[peer]
+        self.world.transmit(self.name, peer, target.on_hello, (self, life, number), hello)
+
+    def on_hello(self, caller: tuple[Host, int, int], hello: Hello) -> None:
+        """A peer dials."""
+        if self.core is None or not self.started:
+            return
+        if self.frozen_until > self.world.time:
+            self.backlog.append((self.on_hello, caller, hello))
+            return
+        self.world.messages += 1
+        self.keys += 1
+        self.open[self.keys] = (caller, None)
+        self.feed(Request(self.keys, hello))
+
+    def on_welcome(self, answer: tuple[int, int, NodeId, int], reply: ClientReply) -> None:
+        """A peer answers our HELLO."""
+        life, number, peer, their_life = answer
+        if life != self.life or self.core is None or peer in self.links or self.dials.get(peer) != number:
+            return
+        if self.frozen_until > self.world.time:
+            self.backlog.append((self.on_welcome, answer, reply))
+            return
+        self.world.messages += 1
+        if not isinstance(reply, Welcome):
+            self.feed(HelloRefused(peer, reply.code, reply.detail))  # type: ignore[union-attr]
+            return
+        self.links[peer] = (reply.incarnation, their_life)
+        self.feed(LinkUp(peer, reply.incarnation, reply.stamp, reply.seen_n, reply.seen_directories))
+
+    def on_link_lost(self, peer: NodeId, lives: tuple[int, int]) -> None:
+        """Our connection to that life of ``peer`` is gone, as we notice now."""
+        life, their_life = lives
+        link = self.links.get(peer)
+        if life != self.life or self.core is None or link is None or link[1] != their_life:
+            return
+        if self.frozen_until > self.world.time:
+            self.backlog.append((self.on_link_lost, peer, lives))
+            return
+        del self.links[peer]
+        self.feed(LinkDown(peer))
+        self.dial(peer, self.life)
+
+    def lose_link(self, peer: NodeId, seconds: float) -> None:
+        """Our connection to ``peer`` breaks; we notice in ``seconds``."""
+        link = self.links.get(peer)
+        if link is not None:
+            self.world.after(seconds, self.on_link_lost, peer, (self.life, link[1]))
+
+    def send(self, to: NodeId, message: PeerMessage) -> None:
+        """Send over our connection; dropped where there is none."""
+        link = self.links.get(to)
+        world = self.world
+        if link is None:
+            return
+        core = self.core
+        assert core is not None
+        kind = type(message)
+        name = kind.__name__
+        world.sent[name] = world.sent.get(name, 0) + 1
+        if kind is HoldReply:
+            if message.abstained and not message.error:  # type: ignore[union-attr]
+                world.saw("a replica in quarantine abstained")
+            if message.resolved:  # type: ignore[union-attr]
+                world.saw("read repair fired")
+            for item in message.refused:  # type: ignore[union-attr]
+                if item.remaining > 0:
+                    world.saw("a HOLD met another's hold")
+                    break
+        elif kind is Hold:
+            self.cluster.on_hold_sent(self.name, self.life, message.round)  # type: ignore[union-attr]
+        elif kind is Release and self.cluster.full:
+            self.cluster.note_release(self.name, message)  # type: ignore[arg-type]
+        envelope = Envelope(self.name, core.state.incarnation, to, link[0], core.state.clock.value, message)
+        world.transmit(self.name, to, self.cluster.hosts[to].receive, envelope, link[1])
+
+    def receive(self, envelope: Envelope, life: int) -> None:
+        """Something comes in over a connection to our life number ``life``."""
+        core = self.core
+        if core is None or not self.started:
+            return
+        if self.frozen_until > self.world.time:
+            self.backlog.append((self.receive, envelope, life))
+            return
+        self.world.messages += 1
+        if life != self.life:  # the other side has not noticed yet that we were started again
+            sender = self.cluster.hosts[envelope.sender]
+            sender.lose_link(self.name, self.world.options.latency)
+        if core.state.superseded(envelope.sender, envelope.incarnation):
+            self.world.saw("a message of a superseded incarnation came")
+        self.feed(Received(envelope))
+
+    # ------------------------------------------------------------------- clients
+
+    def on_request(self, caller: tuple[Client, int], request: ClientRequest) -> None:
+        """A client asks."""
+        client, op = caller
+        if self.core is None or not self.started:
+            self.world.transmit(self.name, client.name, client.on_reply, op, (REFUSAL, None))
+            return
+        if self.frozen_until > self.world.time:
+            self.backlog.append((self.on_request, caller, request))
+            return
+        self.world.messages += 1
+        self.keys += 1
+        self.open[self.keys] = caller
+        self.keys_of[(client.name, op)] = self.keys
+        self.feed(Request(self.keys, request))
+
+    def on_gone(self, name: str, op: int) -> None:
+        """A client's connection is gone, with a request open on it."""
+        key = self.keys_of.pop((name, op), None)
+        if key is None or key not in self.open:
+            return
+        if self.frozen_until > self.world.time:
+            self.keys_of[(name, op)] = key
+            self.backlog.append((self.on_gone, name, op))
+            return
+        client, _ = self.open[key]
+        self.open[key] = (client, -1)
+        self.feed(Gone(key))
+
+    def reply(self, key: int, reply: ClientReply, again: list[Event]) -> None:
+        """Write an answer to whoever asked."""
+        client, op = self.open.pop(key)
+        if op is None:  # a peer's HELLO
+            caller, life, number = client
+            answer = (life, number, self.name, self.life)
+            self.world.transmit(self.name, caller.name, caller.on_welcome, answer, reply)
+            return
+        if op == -1:  # the connection is known to be gone: the write is never begun
+            if type(reply) is Fetched:
+                self.world.saw("a reply was never begun")
+                again.append(Unsent(key))
+            return
+        self.keys_of.pop((client.name, op), None)
+        batches: tuple[Batch, ...] | None = None
+        if type(reply) is Fetched:
+            batches = tuple([self.journal.batch(part.batch) for part in reply.slices])
+            if reply.slices:
+                self.cluster.on_fetched(self.name, reply)
+        self.world.transmit(self.name, client.name, client.on_reply, op, (reply, batches))
+
+    # --------------------------------------------------------------------- faults
+
+    def freeze(self, seconds: float) -> None:
+        """The process does not run for a while; what comes in waits."""
+        if self.core is not None:
+            self.frozen_until = max(self.frozen_until, self.world.time + seconds)
+            self.world.after(seconds, self.thaw, self.life)
+
+    def thaw(self, life: int, _: object = None) -> None:
+        """The process runs again and takes in what has come meanwhile."""
+        if life != self.life or self.frozen_until > self.world.time:
+            return
+        while self.backlog and self.life == life:
+            action, one, two = self.backlog.popleft()
+            action(one, two)
+
+    def set_disk_full(self, full: bool, life: int) -> None:
+        """Only the reserve of disk space is left, or there is space again."""
+        if life == self.life and self.core is not None:
+            self.feed(DiskFull(full))
+
+
+def owner_of(record: Any) -> str:
+    """The owner of a receipt, as the history writes it."""
+    return owner_text(record)

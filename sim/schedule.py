@@ -1,0 +1,364 @@
+# sim/schedule.py: everything that a simulated run depends on, as values.
+#
+# A run is a pure function of its schedule (and of the code). The schedule holds the seed, the options drawn
+# from it and the list of faults, written out in full: a fault can be removed, or an option changed, without
+# reshuffling the rest, because each concern (network, disks, faults, workload, nodes) has a random stream of
+# its own, named by the seed.
+#
+# Options are drawn per seed ("swarm"): a run with no loss at all but many crashes finds what a run with a
+# little of everything does not.
+"""Options, faults and schedules of the simulator."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+NODE_NAMES = tuple("abcdefghi")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What one run is like. Times are simulated seconds, shares are probabilities.
+
+    Args:
+        nodes: how many nodes.
+        rf: replicas of each partition.
+        partitions: of the topic.
+        groups: how many groups read the topic.
+        disk: ``memory`` keeps the journal's records and how many are durable; ``store`` runs quorumq's own store on
+            a disk in memory that tears writes.
+        fifo: whether a connection keeps its order, and breaks where it loses something, as TCP does.
+        loss: share of messages lost.
+        duplicate: share of messages that come twice, the second time up to ``late`` seconds later.
+        late: see there; also the longest of the delay spikes.
+        spikes: share of messages that are delayed by up to ``late``.
+        latency: mean one-way delay.
+        fsync: mean time of an fsync.
+        clock_rate: how far each clock's rate is from real time at most.
+        wall_offset: how far each node's time of day is from the truth at most, in seconds.
+        hold_time_max: of the cluster.
+        hold_times: shortest and longest hold asked for.
+        request_timeout: of the nodes' quorum rounds.
+        heartbeat: of the nodes.
+        sync_interval: of the nodes' anti-entropy.
+        sync_grace: of the nodes' anti-entropy.
+        max_deliveries: of the topic.
+        producers: how many.
+        batches: that each publishes.
+        batch_messages: in each at most.
+        retry_early: share of publishes that are sent to a second node at once.
+        consumers: how many, over all groups.
+        fetch_messages: that one FETCH asks for at most.
+        slow: share of deliveries that are worked on for longer than their hold.
+        reject: share of deliveries rejected with a delay of up to ``delay``.
+        delay: see there.
+        dead: share rejected to the dead letters.
+        extend: share extended before they are acked.
+        leave: share given back without being handed to the application.
+        vanish: share that is never settled.
+        partial: share of which a part is acked and the rest rejected.
+        replay: share of settlements after which an old receipt is tried again.
+        redrive: share of the dead letters listed that an operator redrives each time it looks.
+        fault_time: how long faults go on before everything is healed.
+        check: whether every step of every core is followed by its own `check`.
+    """
+
+    nodes: int = 3
+    rf: int = 3
+    partitions: int = 1
+    groups: int = 1
+    disk: str = "memory"
+    fifo: bool = False
+    loss: float = 0.0
+    duplicate: float = 0.0
+    late: float = 1.0
+    spikes: float = 0.0
+    latency: float = 0.002
+    fsync: float = 0.003
+    clock_rate: float = 0.01
+    wall_offset: float = 0.0
+    hold_time_max: float = 4.0
+    hold_times: tuple[float, float] = (0.5, 4.0)
+    request_timeout: float = 1.0
+    heartbeat: float = 0.5
+    sync_interval: float = 2.0
+    sync_grace: float = 0.5
+    max_deliveries: int = 5
+    producers: int = 2
+    batches: int = 5
+    batch_messages: int = 6
+    retry_early: float = 0.0
+    consumers: int = 3
+    fetch_messages: int = 8
+    slow: float = 0.0
+    reject: float = 0.0
+    delay: float = 1.0
+    dead: float = 0.0
+    extend: float = 0.0
+    leave: float = 0.0
+    vanish: float = 0.0
+    partial: float = 0.0
+    replay: float = 0.0
+    redrive: float = 0.0
+    fault_time: float = 6.0
+    check: bool = False
+
+    @property
+    def node_names(self) -> tuple[str, ...]:
+        """The ids of the nodes."""
+        return NODE_NAMES[: self.nodes]
+
+    @property
+    def client_names(self) -> tuple[str, ...]:
+        """The names of the clients: producers, consumers, the operator."""
+        producers = tuple(f"p{i}" for i in range(self.producers))
+        return (*producers, *(f"c{i}" for i in range(self.consumers)), "op")
+
+    @property
+    def drain_bound(self) -> float:
+        """How long a healed cluster may take to deliver and settle everything (promise G4).
+
+        A node that came back at the last moment waits out its quarantine; then a hold that was granted just before
+        runs out, or a delay ends; the rest is a few quorum rounds, and two rounds of anti-entropy.
+        """
+        return 2.2 * self.hold_time_max + self.delay + 4 * self.sync_interval + 3 * self.request_timeout + 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing done to the cluster, with everything that was drawn for it.
+
+    Args:
+        at: when.
+        kind: ``crash`` (power: what is not durable may be lost), ``kill`` (the process alone), ``stop`` (cleanly),
+            ``partition``, ``freeze`` (of nodes), ``pause`` (of clients), ``slow-disk``, ``full-disk``, ``wall-jump``
+            or ``cut`` (connections break).
+        nodes: whom it hits.
+        seconds: how long it lasts.
+        amount: a factor for ``slow-disk``, seconds for ``wall-jump``.
+        links: for ``partition`` and ``cut``: directed pairs that carry nothing.
+    """
+
+    at: float
+    kind: str
+    nodes: tuple[str, ...] = ()
+    seconds: float = 0.0
+    amount: float = 0.0
+    links: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """One run, in full: the same schedule and the same code give the same run."""
+
+    seed: int
+    profile: str
+    options: Options
+    faults: tuple[Fault, ...] = field(default_factory=tuple)
+
+    def to_json(self) -> str:
+        """The schedule as one line of JSON."""
+        return json.dumps(dataclasses.asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> Schedule:
+        """The inverse of `to_json`.
+
+        Raises:
+            ValueError: it is not JSON, or names an option that there is not.
+        """
+        data: dict[str, Any] = json.loads(text)
+        try:
+            options = Options(**{**data["options"], "hold_times": tuple(data["options"]["hold_times"])})
+            faults = tuple(
+                Fault(
+                    **{
+                        **fault,
+                        "nodes": tuple(fault["nodes"]),
+                        "links": tuple(tuple(pair) for pair in fault["links"]),
+                    }
+                )
+                for fault in data["faults"]
+            )
+            return cls(data["seed"], data["profile"], options, faults)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"not a schedule: {error}") from None
+
+
+def draw(seed: int, profile: str = "swarm") -> Schedule:
+    """The schedule of a seed.
+
+    Args:
+        seed: any integer.
+        profile: one of `PROFILES`.
+
+    Raises:
+        ValueError: there is no such profile.
+    """
+    if profile not in PROFILES:
+        raise ValueError(f"profile is {profile!r}: it must be one of {', '.join(PROFILES)}")
+    options = PROFILES[profile](random.Random(f"{seed}/options"))
+    return Schedule(seed, profile, options, draw_faults(random.Random(f"{seed}/faults"), options))
+
+
+def sometimes(rng: random.Random, share: float, low: float, high: float) -> float:
+    """0 mostly; in ``share`` of the seeds something between ``low`` and ``high``."""
+    value = rng.uniform(low, high)
+    return round(value, 4) if rng.random() < share else 0.0
+
+
+def draw_swarm(rng: random.Random) -> Options:
+    """The default: small clusters under everything, each seed with its own mix."""
+    shape = rng.random()
+    nodes, rf = (3, 3) if shape < 0.85 else (5, 3) if shape < 0.95 else (3, 1)
+    hold_time_max = rng.choice((2.0, 4.0, 4.0, 8.0))
+    shortest = rng.choice((0.3, 0.5, 1.0))
+    return Options(
+        nodes=nodes,
+        rf=rf,
+        partitions=1 if rng.random() < 0.8 else 2,
+        groups=1 if rng.random() < 0.8 else 2,
+        disk="store" if rng.random() < 0.03 else "memory",
+        fifo=rng.random() < 0.3,
+        loss=sometimes(rng, 0.5, 0.005, 0.15),
+        duplicate=sometimes(rng, 0.4, 0.01, 0.2),
+        late=round(rng.uniform(0.2, 4.0), 3),
+        spikes=sometimes(rng, 0.4, 0.01, 0.1),
+        latency=rng.choice((0.0005, 0.002, 0.002, 0.01, 0.03)),
+        fsync=rng.choice((0.0005, 0.003, 0.01, 0.05)),
+        wall_offset=rng.choice((0.0, 0.5, 5.0, 60.0, 3600.0, 31_536_000.0)),
+        hold_time_max=hold_time_max,
+        hold_times=(shortest, rng.choice((shortest, hold_time_max))),
+        request_timeout=rng.choice((0.5, 1.0, 2.0)),
+        heartbeat=rng.choice((0.5, 0.5, 1.0)),
+        sync_interval=rng.choice((1.0, 2.0, 4.0)),
+        sync_grace=rng.choice((0.2, 1.0)),
+        max_deliveries=rng.choice((1, 2, 3, 5, 50)),
+        producers=rng.randint(1, 3),
+        batches=rng.randint(1, 5),
+        batch_messages=rng.choice((1, 3, 8, 40)),
+        retry_early=sometimes(rng, 0.3, 0.1, 0.5),
+        consumers=rng.randint(1, 5),
+        fetch_messages=rng.choice((1, 4, 16, 64)),
+        slow=sometimes(rng, 0.5, 0.02, 0.4),
+        reject=sometimes(rng, 0.5, 0.02, 0.4),
+        delay=rng.choice((0.0, 0.5, 2.0)),
+        dead=sometimes(rng, 0.5, 0.02, 0.4),
+        extend=sometimes(rng, 0.5, 0.05, 0.5),
+        leave=sometimes(rng, 0.3, 0.02, 0.3),
+        vanish=sometimes(rng, 0.5, 0.02, 0.4),
+        partial=sometimes(rng, 0.4, 0.05, 0.4),
+        replay=sometimes(rng, 0.5, 0.05, 0.5),
+        redrive=sometimes(rng, 0.6, 0.2, 1.0),
+        fault_time=rng.choice((2.0, 4.0, 6.0)),
+        check=rng.random() < 0.02,
+    )
+
+
+def draw_store(rng: random.Random) -> Options:
+    """As the default, every node on quorumq's own store."""
+    return dataclasses.replace(draw_swarm(rng), disk="store")
+
+
+def draw_long(rng: random.Random) -> Options:
+    """Longer and with more of everything."""
+    options = draw_swarm(rng)
+    return dataclasses.replace(options, fault_time=40.0, batches=40, producers=4, consumers=6)
+
+
+def draw_checked(rng: random.Random) -> Options:
+    """As the default, with every core's own `check` after every step."""
+    return dataclasses.replace(draw_swarm(rng), check=True)
+
+
+def draw_quiet(rng: random.Random) -> Options:
+    """No fault at all: a perfect but not instantaneous world."""
+    options = draw_swarm(rng)
+    none = dict.fromkeys(("loss", "duplicate", "spikes", "slow", "vanish", "leave", "replay"), 0.0)
+    return dataclasses.replace(options, **none, fault_time=2.0, hold_times=(4.0, 4.0), hold_time_max=4.0)
+
+
+PROFILES = {
+    "swarm": draw_swarm,
+    "store": draw_store,
+    "long": draw_long,
+    "checked": draw_checked,
+    "quiet": draw_quiet,
+}
+
+WEIGHTS = {
+    "crash": 4,
+    "kill": 2,
+    "stop": 2,
+    "partition": 5,
+    "freeze": 2,
+    "pause": 2,
+    "slow-disk": 1,
+    "full-disk": 1,
+    "wall-jump": 1,
+    "cut": 1,
+}
+
+
+def draw_faults(rng: random.Random, options: Options) -> tuple[Fault, ...]:
+    """The faults of a run: of a few kinds that the seed chose, within the time for faults."""
+    if options.slow == options.vanish == options.loss == options.spikes == 0.0 and options.fault_time == 2.0:
+        return ()  # the quiet profile
+    kinds = [kind for kind in WEIGHTS if rng.random() < 0.6] or ["crash"]
+    count = rng.choice((0, 1, 2, 3, 4, 6, 9)) * max(1, round(options.fault_time / 8))
+    faults: list[Fault] = []
+    for _ in range(count):
+        at = round(rng.uniform(0.3, options.fault_time), 4)
+        seconds = round(rng.choice((0.05, 0.5, 1.0, 3.0)) * rng.uniform(0.5, 2.0), 4)
+        kind = rng.choices(kinds, [WEIGHTS[kind] for kind in kinds])[0]
+        faults.append(draw_fault(rng, options, at, kind, seconds))
+    return tuple(sorted(faults, key=lambda fault: fault.at))
+
+
+def draw_fault(rng: random.Random, options: Options, at: float, kind: str, seconds: float) -> Fault:
+    """One fault of a kind."""
+    names = options.node_names
+    some = tuple(sorted(rng.sample(names, rng.choice((1, 1, 1, 2, len(names))))))
+    if kind == "pause":
+        return Fault(at, kind, (rng.choice(options.client_names),), seconds * 2)
+    if kind == "slow-disk":
+        return Fault(at, kind, some, seconds, rng.choice((20.0, 200.0)))
+    if kind == "wall-jump":
+        return Fault(at, kind, some, 0.0, rng.choice((-3600.0, -1.0, 1.0, 120.0, 86_400.0)))
+    if kind == "cut":
+        return Fault(
+            at, kind, (), 0.0, 0.0, tuple((one, two) for one in names for two in names if one != two)
+        )
+    if kind == "partition":
+        return Fault(at, kind, (), seconds, 0.0, draw_links(rng, options))
+    if kind in ("freeze", "full-disk"):
+        return Fault(at, kind, (rng.choice(names),), seconds)
+    return Fault(at, kind, some, seconds)
+
+
+def draw_links(rng: random.Random, options: Options) -> tuple[tuple[str, str], ...]:
+    """The directed pairs that a partition cuts; clients are on one side or the other, or see both."""
+    names = list(options.node_names)
+    shape = rng.choice(("split", "isolate", "one-way", "bridge", "pair"))
+    rng.shuffle(names)
+    if shape == "pair":
+        return ((names[0], names[1]),)
+    if shape == "bridge" and len(names) > 2:
+        half = names[1:][: (len(names) - 1) // 2]
+        other = [name for name in names[1:] if name not in half]
+    else:
+        size = 1 if shape != "split" else max(1, len(names) // 2)
+        half, other = names[:size], names[size:]
+    if rng.random() < 0.5:
+        for client in options.client_names:
+            (half if rng.random() < 0.5 else other).append(client)
+    pairs = [(one, two) for one in half for two in other]
+    if shape != "one-way":
+        pairs += [(two, one) for one, two in pairs]
+    elif rng.random() < 0.5:
+        pairs = [(two, one) for one, two in pairs]
+    return tuple(pairs)

@@ -1,0 +1,27 @@
+"""What a campaign must have seen at least once: a fault that never happens proves nothing.
+
+Hosts and clients call `World.saw` with these names when one of them happens. A campaign of `ENOUGH_SEEDS` or
+more of the default profile in which one of them was never seen fails.
+"""
+
+from __future__ import annotations
+
+ENOUGH_SEEDS = 1000
+
+SOMETIMES: tuple[str, ...] = (
+    "a hold expired",
+    "a node went down while it held",
+    "a tombstone was on a minority",
+    "read repair fired",
+    "a HOLD met another's hold",
+    "a message of a superseded incarnation came",
+    "a replica in quarantine abstained",
+    "a clean stop's holds were restored",
+    "a delivery was left",
+    "a reply was never begun",
+    "an ACK heard acked",
+    "an ACK heard acked_after_expiry",
+    "an ACK heard acked_unproven",
+    "an ACK heard unknown",
+    "a redrive of a redrive",
+)

@@ -1,0 +1,627 @@
+# sim/workload.py: the clients of a simulated cluster: producers, consumers, an operator.
+#
+# They are what the client library will be at its best and its worst: they retry the same batch or receipts
+# through other nodes when an outcome is unknown, never hand over a message whose deadline has passed, and
+# also pause, overrun their holds, vanish, and try old receipts again. Every request and what came of it goes
+# into the history. Once the cluster is healed they all behave.
+"""Producers, consumers and the operator."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from crc32c import crc32c
+
+from quorumq.core.limits import DEADLINE_SHARE
+from quorumq.core.messages import (
+    AckRequest,
+    ClientReply,
+    ClientRequest,
+    CreateTopic,
+    ExtendRequest,
+    Failed,
+    Fetch,
+    Fetched,
+    LeaveRequest,
+    Named,
+    OpenSession,
+    PeekAsk,
+    PeekPage,
+    Publish,
+    Published,
+    RedriveRequest,
+    RejectRequest,
+    Resolved,
+    SessionOpened,
+    TopicCreated,
+    Verdicts,
+)
+from quorumq.core.types import Batch, Letter, Origin, PartitionId, Receipt, Span, Stamp, Topic
+from quorumq.history import owner_text, spans_value, token_text
+from quorumq.wire.batch import Message, build_batch
+from sim.host import REFUSAL, Refusal
+from sim.world import Clock
+
+if TYPE_CHECKING:
+    from sim.cluster import Cluster
+
+Answer = ClientReply | Refusal | None
+NOTHING_DONE = (
+    "not-stored",
+    "usage",
+    "not-found",
+    "conflict",
+    "storage-full",
+    "too-few-replicas",
+    "too-large",
+)
+"""Errors that say that nothing was done."""
+
+
+class Tally:
+    """Counts of a run that are reported, not judged."""
+
+    def __init__(self) -> None:
+        self.delivered = 0
+        self.redelivered = 0
+        self.published = 0
+        self.dead = 0
+        self.delivered_keys: dict[Any, None] = {}
+
+
+class Client:
+    """Something outside the cluster that asks nodes.
+
+    Args:
+        cluster: its surroundings.
+        name: its name.
+
+    Attributes:
+        paused_until: true time until which it does not run.
+    """
+
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        self.cluster = cluster
+        self.world = cluster.world
+        self.options = cluster.options
+        self.name = name
+        self.who = f"client:{name}"
+        self.rng: random.Random = self.world.stream(f"client/{name}")
+        self.clock = Clock(self.rng, self.options.clock_rate, 0.0)
+        self.paused_until = 0.0
+        self.ops = 0
+        self.pending: dict[int, tuple[Callable[[Answer, Any], None], str]] = {}
+        self.backlog: list[tuple[int, Any]] = []
+
+    def begin(self, _: object = None, __: object = None) -> None:
+        """The client starts."""
+        raise NotImplementedError
+
+    def node(self, not_this: str = "") -> str:
+        """A node to ask, another than ``not_this`` if there is one."""
+        names = [name for name in self.options.node_names if name != not_this]
+        return self.rng.choice(names or [not_this])
+
+    def ask(
+        self,
+        node: str,
+        request: ClientRequest,
+        timeout: float,
+        then: Callable[[Answer, Any], None],
+        op: int = 0,
+    ) -> int:
+        """Ask ``node``; ``then(answer, bodies)`` is called once: with None when the outcome is unknown."""
+        if not op:
+            self.ops += 1
+            op = self.ops
+        self.pending[op] = (then, node)
+        host = self.cluster.hosts[node]
+        self.world.transmit(self.name, node, host.on_request, (self, op), request)
+        self.world.after(timeout, self.on_timeout, op)
+        return op
+
+    def next_op(self) -> int:
+        """A number for a request, so that its history line can be written before it is sent."""
+        self.ops += 1
+        return self.ops
+
+    def on_timeout(self, op: int, _: object = None) -> None:
+        """No answer in time: the client hangs up, which the node may hear."""
+        if op not in self.pending:
+            return
+        if self.paused_until > self.world.time:
+            self.world.at(self.paused_until, self.on_timeout, op)
+            return
+        then, node = self.pending.pop(op)
+        self.world.transmit(self.name, node, self.cluster.hosts[node].on_gone, self.name, op)
+        then(None, None)
+
+    def on_reply(self, op: int, answer: tuple[Answer, Any]) -> None:
+        """An answer has come."""
+        if op not in self.pending:
+            return
+        if self.paused_until > self.world.time:
+            self.world.at(self.paused_until, self.on_reply, op, answer)
+            return
+        self.world.messages += 1
+        then, _ = self.pending.pop(op)
+        then(*answer)
+
+    def later(
+        self, seconds: float, action: Callable[[Any, Any], None], one: Any = None, two: Any = None
+    ) -> None:
+        """Do something in ``seconds``, or when the client runs again."""
+        self.world.after(seconds, self._later, action, (one, two))
+
+    def _later(self, action: Callable[[Any, Any], None], args: tuple[Any, Any]) -> None:
+        if self.paused_until > self.world.time:
+            self.world.at(self.paused_until, self._later, action, args)
+            return
+        action(*args)
+
+    @property
+    def timeout(self) -> float:
+        """How long to wait for a quorum round's answer."""
+        return self.options.request_timeout + 0.5
+
+
+# ------------------------------------------------------------------------- producers
+
+
+class Producer(Client):
+    """Publishes its batches, one after the other, each until it is confirmed."""
+
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        super().__init__(cluster, name)
+        self.origin: Origin | None = None
+        self.topic: Topic | None = None
+        self.left = self.options.batches
+        self.sequence: dict[int, int] = {}
+        self.published: dict[PartitionId, int] = {}
+        self.finished = False
+
+    def begin(self, _: object = None, __: object = None) -> None:
+        if self.cluster.operator.topic is None:
+            self.later(0.1, self.begin)
+            return
+        self.topic = self.cluster.operator.topic
+        self.ask(self.node(), OpenSession(), self.timeout, self.on_session)
+
+    def on_session(self, answer: Answer, _: Any) -> None:
+        if isinstance(answer, SessionOpened):
+            self.origin = answer.origin
+            self.publish_next()
+        else:
+            self.later(0.1, self.begin)
+
+    def publish_next(self, _: object = None, __: object = None) -> None:
+        """Make the next batch and publish it."""
+        if not self.left:
+            self.finished = True
+            return
+        self.left -= 1
+        assert self.origin is not None
+        assert self.topic is not None
+        rng = self.rng
+        number = rng.randrange(self.topic.partitions)
+        first = self.sequence.get(number, 0)
+        count = rng.randint(1, self.options.batch_messages)
+        self.sequence[number] = first + count
+        messages = [Message(b"%s/%d/%d" % (self.name.encode(), number, first + i)) for i in range(count)]
+        partition = PartitionId(self.topic.id, number)
+        wall = 1_700_000_000_000 + int(self.world.time * 1000)
+        batch = build_batch(partition, self.origin, first, wall, messages)
+        self.publish(batch, "")
+
+    def publish(self, batch: Batch, tried: Any) -> None:
+        """Send the batch to a node, another than the one just tried."""
+        node = self.node(tried)
+        early = not self.world.healed and self.rng.random() < self.options.retry_early
+        self.send(batch, node, main=True)
+        if early:
+            self.send(batch, self.node(node), main=False)
+
+    def send(self, batch: Batch, node: str, *, main: bool) -> None:
+        """One try."""
+        header = batch.header
+        op = self.next_op()
+        fields: dict[str, Any] = {
+            "topic": self.topic.name if self.topic is not None else "",
+            "partition": header.partition.number,
+            "spans": spans_value(header.sections),
+            "op": op,
+            "via": node,
+        }
+        crcs = "".join([f"{header.crc_of(i):08x}" for i in range(header.size)])
+        self.world.note(self.who, "publish", **fields, outcome="invoke", crcs=crcs)
+
+        def then(answer: Answer, _: Any) -> None:
+            if isinstance(answer, Published):
+                self.world.note(self.who, "publish", **fields, outcome="ok")
+            elif isinstance(answer, Refusal) or (isinstance(answer, Failed) and answer.code in NOTHING_DONE):
+                detail = answer.code if isinstance(answer, Failed) else "refused"
+                self.world.note(self.who, "publish", **fields, outcome="fail", detail=detail)
+            else:
+                self.world.note(self.who, "publish", **fields, outcome="unknown")
+            if not main:
+                return
+            if isinstance(answer, Published):
+                count = header.size
+                self.published[header.partition] = self.published.get(header.partition, 0) + count
+                self.cluster.tally.published += count
+                self.later(self.rng.expovariate(1 / self.gap), self.publish_next)
+            else:
+                self.later(0.02 + self.rng.random() * 0.1, self.publish, batch, node)
+
+        self.ask(node, Publish(batch), self.timeout, then, op)
+
+    @property
+    def gap(self) -> float:
+        """The mean pause between two batches: they are spread over the time for faults."""
+        return 0.001 if self.world.healed else 0.7 * self.options.fault_time / (self.options.batches + 1)
+
+
+# ------------------------------------------------------------------------- consumers
+
+
+class Taken(NamedTuple):
+    """A delivery that the application has."""
+
+    receipt: Receipt
+    until: float  # true time
+
+
+class Consumer(Client):
+    """Fetches, works, and settles what it got in every way there is."""
+
+    def __init__(self, cluster: Cluster, name: str, group: str) -> None:
+        super().__init__(cluster, name)
+        self.group = group
+        self.old: list[Receipt] = []
+
+    def begin(self, _: object = None, __: object = None) -> None:
+        self.fetch()
+
+    def fetch(self, _: object = None, __: object = None) -> None:
+        """One FETCH; the next follows when what it brought is dealt with."""
+        rng, options = self.rng, self.options
+        shortest, longest = options.hold_times
+        hold = shortest if rng.random() < 0.5 else rng.uniform(shortest, longest)
+        wait = rng.choice((0.0, 0.2, 1.0))
+        least = 1 if self.world.healed or rng.random() < 0.8 else rng.randint(1, options.fetch_messages)
+        most = options.fetch_messages if not self.world.healed else max(64, options.fetch_messages)
+        asked = self.world.time
+        sent_at = self.clock.mono(asked)
+        request = Fetch(("jobs",), self.group, most, 1 << 20, least, 0, wait, hold, sent_at, self.name)
+        node = self.node()
+
+        def then(answer: Answer, batches: Any) -> None:
+            if isinstance(answer, Fetched):
+                self.on_fetched(answer, batches, asked, node)
+            else:
+                self.later(0.03 + self.rng.random() * 0.15, self.fetch)
+
+        self.ask(node, request, min(wait, hold / 10) + 2.0, then)
+
+    def on_fetched(self, answer: Fetched, batches: tuple[Batch, ...], asked: float, node: str) -> None:
+        """Hand to the application what may still be handed over."""
+        rng, world, options = self.rng, self.world, self.options
+        if not answer.slices:
+            self.later(0.05 + rng.random() * 0.25, self.fetch)
+            return
+        sent_at = self.clock.mono(world.time) if self.cluster.late_clients else answer.sent_at
+        until = self.clock.true_time(sent_at + DEADLINE_SHARE * answer.hold_time)
+        taken: list[Taken] = []
+        left: list[Receipt] = []
+        for part, batch in zip(answer.slices, batches, strict=True):
+            at = part.first
+            for delivery in part.deliveries:
+                receipt = delivery.receipt
+                start, at = at, at + receipt.span.size
+                shirks = not world.healed and rng.random() < options.leave
+                if world.time >= until or shirks:
+                    left.append(receipt)
+                    continue
+                self.deliver(batch, start, at, receipt, delivery.attempt, until, asked, node)
+                taken.append(Taken(receipt, until))
+        if left and (world.healed or rng.random() < 0.8):
+            self.leave(left)
+        self.work(taken, answer.hold_time)
+
+    def deliver(
+        self,
+        batch: Batch,
+        start: int,
+        stop: int,
+        receipt: Receipt,
+        attempt: int,
+        until: float,
+        asked: float,
+        via: str,
+    ) -> None:
+        """Hand records [start, stop) of the batch to the application."""
+        header, body = batch.header, memoryview(batch.body)
+        crcs = "".join(
+            [f"{crc32c(body[header.end_of(i - 1) : header.end_of(i)]):08x}" for i in range(start, stop)]
+        )
+        self.world.note(
+            self.who,
+            "deliver",
+            **described(receipt),
+            token=token_text(receipt.owner.ballot),
+            attempt=attempt,
+            until=until,
+            asked=asked,
+            crcs=crcs,
+            via=via,
+        )
+        tally = self.cluster.tally
+        tally.delivered += receipt.span.size
+        if attempt > 1:
+            tally.redelivered += receipt.span.size
+        if len(self.old) < 200:
+            self.old.append(receipt)
+        else:
+            self.old[self.rng.randrange(200)] = receipt
+
+    def work(self, taken: list[Taken], hold: float) -> None:
+        """Take some time, then settle; sometimes fetch more meanwhile."""
+        rng, options = self.rng, self.options
+        if not taken:
+            self.later(0.01, self.fetch)
+            return
+        seconds = rng.expovariate(1 / 0.05)
+        if self.world.healed:
+            seconds = min(seconds, 0.02)
+        elif rng.random() < options.slow:
+            seconds = hold * rng.uniform(0.8, 3.0)
+        elif rng.random() < options.extend:
+            self.later(hold * rng.uniform(0.1, 0.9), self.extend, [item.receipt for item in taken], hold)
+            seconds = hold * rng.uniform(0.9, 2.0)
+        ahead = rng.random() < 0.3
+        self.later(seconds, self.settle, taken, not ahead)
+        if ahead:
+            self.later(0.001, self.fetch)
+
+    def settle(self, taken: list[Taken], then_fetch: bool) -> None:
+        """ACK, REJECT, dead-letter, or forget each of them."""
+        rng, options = self.rng, self.options
+        acks: list[Named] = []
+        rejects: list[Named] = []
+        deads: list[Named] = []
+        for receipt, _ in taken:
+            span = receipt.span
+            whole = Named(receipt, (span,))
+            if self.world.healed:
+                acks.append(whole)
+            elif rng.random() < options.vanish:
+                continue
+            elif rng.random() < options.reject:
+                rejects.append(whole)
+            elif rng.random() < options.dead:
+                deads.append(whole)
+            elif span.size > 1 and rng.random() < options.partial:
+                middle = rng.randrange(span.start + 1, span.stop)
+                acks.append(Named(receipt, (Span(span.origin, span.start, middle),)))
+                rejects.append(Named(receipt, (Span(span.origin, middle, span.stop),)))
+            else:
+                acks.append(whole)
+        if rejects:
+            self.call("reject", tuple(rejects), 3, delay=round(rng.random() * options.delay, 3))
+        if deads:
+            self.call("dead_letter", tuple(deads), 3)
+        if acks:
+            self.call("ack", tuple(acks), 6)
+        if not self.world.healed and self.old and rng.random() < options.replay:
+            self.later(rng.random() * 2.0, self.replay)
+        if then_fetch:
+            self.later(0.001, self.fetch)
+
+    def replay(self, _: object = None, __: object = None) -> None:
+        """Try an old receipt again."""
+        receipt = self.rng.choice(self.old)
+        items = (Named(receipt, (receipt.span,)),)
+        kind = self.rng.choice(("ack", "ack", "reject", "dead_letter", "extend"))
+        if kind == "extend":
+            self.extend([receipt], self.options.hold_times[0])
+        else:
+            self.call(kind, items, 1, delay=0.1)
+
+    def extend(self, receipts: list[Receipt], hold: float) -> None:
+        """Ask for more time."""
+        items = tuple(Named(receipt, (receipt.span,)) for receipt in receipts)
+        self.call("extend", items, 2, hold_time=hold)
+
+    def leave(self, receipts: list[Receipt]) -> None:
+        """Give back what the application never got."""
+        items = tuple(Named(receipt, (receipt.span,)) for receipt in receipts)
+        node = self.node()
+        op = self.next_op()
+        for receipt in receipts:
+            self.world.note(self.who, "leave", **described(receipt), op=op, via=node)
+        self.world.saw("a delivery was left")
+        self.ask(node, LeaveRequest(items), 1.0, lambda answer, _: None, op)
+
+    def call(
+        self,
+        kind: str,
+        items: tuple[Named, ...],
+        tries: int,
+        *,
+        delay: float = 0.0,
+        hold_time: float = 0.0,
+        tried: str = "",
+    ) -> None:
+        """One settling request, repeated through other nodes while its outcome is unknown."""
+        node = self.node(tried)
+        op = self.next_op()
+        world = self.world
+        sent_at = self.clock.mono(world.time)
+        request: ClientRequest
+        extra: dict[str, Any] = {}
+        if kind == "ack":
+            request = AckRequest(items)
+        elif kind == "reject":
+            request = RejectRequest(items, delay)
+            extra = {"delay": delay}
+        elif kind == "extend":
+            request = ExtendRequest(items, hold_time, sent_at)
+            extra = {"hold_time": hold_time}
+        else:
+            letter = Letter(Stamp(0, ""), "rejected", "Error", f"by {self.name}", consumer=self.name)
+            request = RejectRequest(items, 0.0, letter)
+        for receipt, spans in items:
+            fields = described(receipt, spans)
+            world.note(self.who, kind, **fields, op=op, outcome="invoke", via=node, **extra)
+
+        def then(answer: Answer, _: Any) -> None:
+            again = self.on_settled(kind, items, answer, op, sent_at + DEADLINE_SHARE * hold_time)
+            if again and (tries > 1 or (world.healed and kind == "ack")):
+                self.later(
+                    0.02 + self.rng.random() * 0.1,
+                    lambda _, __: self.call(
+                        kind, again, tries - 1, delay=delay, hold_time=hold_time, tried=node
+                    ),
+                )
+
+        self.ask(node, request, self.timeout, then, op)
+
+    def on_settled(
+        self, kind: str, items: tuple[Named, ...], answer: Answer, op: int, until: float
+    ) -> tuple[Named, ...]:
+        """Write down the verdicts; what is to be tried again."""
+        world = self.world
+        unknown: list[Named] = []
+        if not isinstance(answer, Verdicts):
+            nothing = isinstance(answer, Refusal) or (
+                isinstance(answer, Failed) and answer.code in NOTHING_DONE
+            )
+            for receipt, spans in items:
+                outcome = "fail" if nothing else "unknown"
+                world.note(self.who, kind, **described(receipt, spans), op=op, outcome=outcome)
+            return items
+        for verdict in answer.verdicts:
+            receipt = items[verdict.item].receipt
+            outcome = verdict.outcome
+            extra: dict[str, Any] = {}
+            if outcome == "outcome-unknown":
+                outcome = "unknown"
+                unknown.append(Named(receipt, (verdict.span,)))
+                if kind == "ack":
+                    have, members = self.cluster.tombstones(receipt.partition, receipt.group, verdict.span)
+                    if 0 < have <= members // 2:
+                        world.saw("a tombstone was on a minority")
+            elif outcome not in OUTCOMES:
+                outcome, extra = "fail", {"detail": outcome}
+            if outcome == "ok" and kind == "extend":
+                extra = {"until": self.clock.true_time(until)}
+            if kind == "ack":
+                world.saw(f"an ACK heard {outcome}")
+            world.note(self.who, kind, **described(receipt, (verdict.span,)), op=op, outcome=outcome, **extra)
+        return tuple(unknown)
+
+
+OUTCOMES = ("ok", "acked", "acked_after_expiry", "acked_unproven", "hold-lost", "already-resolved")
+
+
+def described(receipt: Receipt, spans: tuple[Span, ...] | None = None) -> dict[str, Any]:
+    """The fields of a history line that a receipt gives."""
+    return {
+        "topic": "jobs",
+        "partition": receipt.partition.number,
+        "group": receipt.group,
+        "generation": receipt.generation,
+        "n": receipt.n,
+        "spans": spans_value(spans if spans is not None else (receipt.span,)),
+        "owner": owner_text(receipt.owner),
+    }
+
+
+# -------------------------------------------------------------------------- operator
+
+
+class Operator(Client):
+    """Creates the topic, then looks through the dead letters and redrives some of them."""
+
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        super().__init__(cluster, name)
+        self.topic: Topic | None = None
+
+    @property
+    def created(self) -> bool:
+        """Whether the topic is there."""
+        return self.topic is not None
+
+    def begin(self, _: object = None, __: object = None) -> None:
+        options = self.options
+        request = CreateTopic("jobs", options.rf, options.partitions, options.max_deliveries)
+        self.ask(self.node(), request, self.timeout, self.on_created)
+
+    def on_created(self, answer: Answer, _: Any) -> None:
+        if isinstance(answer, TopicCreated):
+            self.topic = answer.topic
+            if self.options.redrive:
+                self.later(0.5, self.look)
+        else:
+            self.later(0.05 + self.rng.random() * 0.1, self.begin)
+
+    def look(self, _: object = None, __: object = None) -> None:
+        """List some dead letters."""
+        if self.world.healed:
+            return
+        number = self.rng.randrange(self.options.partitions)
+        group = self.rng.choice(self.cluster.groups)
+        node = self.node()
+
+        def then(answer: Answer, _: Any) -> None:
+            if isinstance(answer, PeekPage):
+                chosen = [item for item in answer.items if self.rng.random() < self.options.redrive]
+                for n in sorted({item.record.n for item in chosen}):
+                    entries = tuple(Resolved(x.span, x.record) for x in chosen if x.record.n == n)
+                    self.redrive(number, group, entries, node)
+                    if self.rng.random() < 0.3:  # done twice, it is done once
+                        self.later(
+                            self.rng.random(), lambda _, __, e=entries: self.redrive(number, group, e, node)
+                        )
+            self.later(0.3 + self.rng.random() * 0.7, self.look)
+
+        self.ask(node, PeekAsk("jobs", number, group, "dead", (0, 0), 50), self.timeout, then)
+
+    def redrive(self, number: int, group: str, entries: tuple[Resolved, ...], tried: str) -> None:
+        """Ask for another life for these dead letters, all at the same redrive number."""
+        node = self.node(tried)
+        op = self.next_op()
+        n, generation = entries[0].record.n, entries[0].record.generation
+        common: dict[str, Any] = {
+            "topic": "jobs", "partition": number, "group": group, "generation": generation, "n": n, "op": op,
+        }  # fmt: skip
+        spans = spans_value([item.span for item in entries])
+        self.world.note(self.who, "redrive", **common, spans=spans, outcome="invoke", via=node)
+
+        def then(answer: Answer, _: Any) -> None:
+            if not isinstance(answer, Verdicts):
+                self.world.note(self.who, "redrive", **common, spans=spans, outcome="unknown")
+                return
+            for verdict in answer.verdicts:
+                outcome, extra = verdict.outcome, {}
+                if outcome == "outcome-unknown":
+                    outcome = "unknown"
+                elif outcome not in OUTCOMES:
+                    outcome, extra = "fail", {"detail": outcome}
+                if outcome == "ok" and n >= 1:
+                    self.world.saw("a redrive of a redrive")
+                self.world.note(
+                    self.who,
+                    "redrive",
+                    **common,
+                    spans=spans_value((verdict.span,)),
+                    outcome=outcome,
+                    **extra,
+                )
+
+        self.ask(node, RedriveRequest("jobs", number, group, entries), self.timeout, then, op)
+
+
+__all__ = ["Client", "Consumer", "Operator", "Producer", "Tally", "REFUSAL"]

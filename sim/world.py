@@ -1,0 +1,220 @@
+# sim/world.py: time, the network and the history of one simulated run.
+#
+# An event heap: nothing happens but what stands in it, in order of time, ties in order of scheduling. There
+# is one true time; every node and client has clocks of its own that run at other rates. All randomness comes
+# from streams named after the seed and the concern. So one schedule gives one run, and `World.trace` is a
+# hash over all of it.
+#
+# The network carries Python values. Each message may be lost, doubled, delayed and overtaken by others; with
+# `fifo` a connection keeps its order, and breaks where it loses something. Blocked pairs carry nothing, in
+# that direction.
+"""The event heap, clocks and network of the simulator."""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import random
+import struct
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+from quorumq.core.types import Now
+from quorumq.history import Row
+from sim.schedule import Schedule
+
+EPOCH_MS = 1_700_000_000_000
+"""The true time of day when a run begins."""
+
+_STAMP = struct.Struct("<dI")
+
+Action = Callable[[Any, Any], None]
+
+
+class SimError(AssertionError):
+    """The run did something that no fault explains: an invariant, a node that stopped itself, an exception."""
+
+
+class Clock:
+    """The clocks of one machine: a monotonic one with a rate and an origin of its own, and a time of day.
+
+    Args:
+        rng: draws the rate and the origins.
+        rate_max: how far from 1 the rate may be.
+        wall_offset: how far the time of day may be off, in seconds.
+    """
+
+    __slots__ = ("last", "mono_at_zero", "rate", "wall_offset_ms")
+
+    def __init__(self, rng: random.Random, rate_max: float, wall_offset: float) -> None:
+        self.rate = 1.0 + rng.uniform(-rate_max, rate_max)
+        self.mono_at_zero = rng.uniform(100.0, 10_000.0)
+        self.wall_offset_ms = int(rng.uniform(-wall_offset, wall_offset) * 1000)
+        self.last = 0.0
+
+    def mono(self, time: float) -> float:
+        """The monotonic clock at true time ``time``; never goes back."""
+        value = self.mono_at_zero + time * self.rate
+        if value > self.last:
+            self.last = value
+        return self.last
+
+    def true_time(self, mono: float) -> float:
+        """When the monotonic clock shows ``mono``."""
+        return (mono - self.mono_at_zero) / self.rate
+
+    def now(self, time: float) -> Now:
+        """One reading of both clocks."""
+        return Now(self.mono(time), EPOCH_MS + int(time * 1000 * self.rate) + self.wall_offset_ms)
+
+    def reboot(self, rng: random.Random, time: float) -> None:
+        """The machine starts again: its monotonic clock begins elsewhere."""
+        self.mono_at_zero = rng.uniform(100.0, 10_000.0) - time * self.rate
+        self.last = 0.0
+
+
+class World:
+    """One run: the heap, the network, what was seen, and the history.
+
+    Args:
+        schedule: what to run.
+
+    Attributes:
+        time: true simulated seconds.
+        rows: the history (quorumq/history.py).
+        messages: network messages delivered, peers' and clients'.
+        seen: how often each of the things in sim/sometimes.py happened.
+    """
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+        self.options = schedule.options
+        self.time = 0.0
+        self.heap: list[tuple[float, int, Action, Any, Any]] = []
+        self.order = 0
+        self.events = 0
+        self.messages = 0
+        self.sent: dict[str, int] = {}
+        self.seen: dict[str, int] = {}
+        self.rows: list[Row] = []
+        self.run_name = f"sim-{schedule.profile}-{schedule.seed}"
+        self.net_rng = self.stream("net")
+        self.blocked: dict[tuple[str, str], int] = {}
+        self.healed = False
+        self.loss = self.options.loss
+        self.duplicate = self.options.duplicate
+        self.spikes = self.options.spikes
+        self.late = self.options.late
+        self.fifo = self.options.fifo
+        self.latency = self.options.latency
+        self.lines: dict[tuple[str, str], float] = {}  # fifo: when the last message of a pair arrives
+        self.on_broken: Callable[[str, str], None] = lambda source, target: None
+        self.crc = 0
+
+    def stream(self, name: str) -> random.Random:
+        """The random stream of one concern: the same whatever the others draw."""
+        return random.Random(f"{self.schedule.seed}/{name}")
+
+    # ------------------------------------------------------------------- time
+
+    def at(self, time: float, action: Action, one: Any = None, two: Any = None) -> None:
+        """Do ``action(one, two)`` at true time ``time``."""
+        self.order += 1
+        heapq.heappush(self.heap, (time, self.order, action, one, two))
+
+    def after(self, seconds: float, action: Action, one: Any = None, two: Any = None) -> None:
+        """Do ``action(one, two)`` in ``seconds``."""
+        self.order += 1
+        heapq.heappush(self.heap, (self.time + seconds, self.order, action, one, two))
+
+    def run(self, until: float, done: Callable[[], bool] | None = None) -> bool:
+        """Let events happen until true time ``until``, or until ``done``, which is asked every quarter second.
+
+        Returns:
+            Whether ``done`` said so.
+        """
+        heap = self.heap
+        pop = heapq.heappop
+        pack, crc32 = _STAMP.pack, zlib.crc32
+        ask_at = self.time
+        while heap and heap[0][0] <= until:
+            if done is not None and heap[0][0] >= ask_at:
+                self.time = max(self.time, min(ask_at, heap[0][0]))
+                if done():
+                    return True
+                ask_at = self.time + 0.25
+            self.time, order, action, one, two = pop(heap)
+            self.events += 1
+            self.crc = crc32(pack(self.time, order & 0xFFFFFFFF), self.crc)
+            action(one, two)
+        self.time = until
+        return done is not None and done()
+
+    # ----------------------------------------------------------------- network
+
+    def transmit(self, source: str, target: str, action: Action, one: Any, two: Any = None) -> None:
+        """Carry something from ``source`` to ``target``: ``action(one, two)`` happens there, never, or twice."""
+        if source != target and (source, target) in self.blocked:
+            return
+        rng = self.net_rng
+        if self.loss and rng.random() < self.loss:
+            if self.fifo:
+                self.on_broken(source, target)
+            return
+        delay = self.latency * (0.3 + rng.expovariate(1.4))
+        if self.spikes and rng.random() < self.spikes:
+            delay += rng.random() * self.late
+        time = self.time + delay
+        if self.fifo:
+            pair = (source, target)
+            time = self.lines[pair] = max(time, self.lines.get(pair, 0.0) + 1e-7)
+        elif self.duplicate and rng.random() < self.duplicate:
+            self.at(time + rng.random() ** 3 * self.late, action, one, two)
+        self.at(time, action, one, two)
+
+    def block(self, links: tuple[tuple[str, str], ...]) -> None:
+        """These directed pairs carry nothing until `unblock`; counted, as partitions may overlap."""
+        for pair in links:
+            self.blocked[pair] = self.blocked.get(pair, 0) + 1
+
+    def unblock(self, links: tuple[tuple[str, str], ...]) -> None:
+        """Undo one `block`."""
+        for pair in links:
+            if pair in self.blocked:
+                self.blocked[pair] -= 1
+                if not self.blocked[pair]:
+                    del self.blocked[pair]
+
+    def heal_network(self) -> None:
+        """Nothing is lost, doubled or held back any more; what is under way still comes."""
+        self.blocked.clear()
+        self.loss = self.duplicate = self.spikes = 0.0
+        self.healed = True
+
+    # ----------------------------------------------------------------- history
+
+    def note(self, who: str, kind: str, **fields: object) -> Row:
+        """Write a line of history at this time. ``wall_ms`` is the true time of day."""
+        row: Row = {
+            "run": self.run_name,
+            "who": who,
+            "at": self.time,
+            "wall_ms": EPOCH_MS + int(self.time * 1000),
+            "within": 0.0,
+            "kind": kind,
+            **fields,
+        }
+        self.rows.append(row)
+        return row
+
+    def saw(self, name: str) -> None:
+        """One of the things that a campaign must see happened."""
+        self.seen[name] = self.seen.get(name, 0) + 1
+
+    def trace(self) -> str:
+        """A hash over every event's time and order and every line of the history."""
+        digest = hashlib.blake2b(repr((self.crc, self.events, self.messages)).encode(), digest_size=16)
+        for row in self.rows:
+            digest.update(repr(row).encode())
+        return digest.hexdigest()
