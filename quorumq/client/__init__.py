@@ -1,0 +1,71 @@
+"""The client library, on trio: publish, consume, settle. See docs/client.md.
+
+async with connect(["127.0.0.1:7401", "127.0.0.1:7402"]) as client:
+    async with client.producer("jobs") as producer:
+        await producer.publish(b"payload")
+    async with client.consumer("jobs", group="workers") as consumer:
+        async for message in consumer:
+            await message.ack()
+"""
+
+from quorumq.client.client import Client, Peek, Redriven, connect
+from quorumq.client.consumer import Consumer
+from quorumq.client.message import Message, MessageId, Outcome, receipt_from_text, receipt_to_text
+from quorumq.client.partitioner import DefaultPartitioner, Partitioner, partition_of_key
+from quorumq.client.producer import Pending, Producer
+from quorumq.core.errors import (
+    AlreadyResolved,
+    BadReceipt,
+    ClusterMismatch,
+    Conflict,
+    HoldLost,
+    NotFound,
+    NotStored,
+    OriginClosed,
+    OutcomeUnknown,
+    QuorumqError,
+    StaleGeneration,
+    StorageFull,
+    TooFewReplicas,
+    TooLarge,
+    Unauthorized,
+    UsageError,
+)
+from quorumq.core.types import Letter, Stamp, Topic
+
+__all__ = [
+    "connect",
+    "Client",
+    "Producer",
+    "Pending",
+    "Consumer",
+    "Message",
+    "MessageId",
+    "Outcome",
+    "Peek",
+    "Redriven",
+    "receipt_from_text",
+    "receipt_to_text",
+    "DefaultPartitioner",
+    "Partitioner",
+    "partition_of_key",
+    "Letter",
+    "Stamp",
+    "Topic",
+    "AlreadyResolved",
+    "BadReceipt",
+    "ClusterMismatch",
+    "Conflict",
+    "HoldLost",
+    "NotFound",
+    "NotStored",
+    "OriginClosed",
+    "OutcomeUnknown",
+    "QuorumqError",
+    "StaleGeneration",
+    "StorageFull",
+    "TooFewReplicas",
+    "TooLarge",
+    "Unauthorized",
+    "UsageError",
+]

@@ -1,0 +1,868 @@
+# quorumq/client/client.py: the front door, on trio.
+#
+# A Client owns the connections and the background tasks; producers and consumers are made from it and end before
+# it. Every wait for a node has a timeout, and what is raised at its end says which addresses were tried and
+# what each answered. Background tasks never raise: whoever waits for their work hears of its failure.
+"""The client: topics, producers, consumers, settling, looking."""
+
+from __future__ import annotations
+
+import random
+import socket
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
+
+import trio
+
+from quorumq.client.connection import Dial, dial_tcp, split_address
+from quorumq.client.consumer import (
+    MAX_EXTEND_S,
+    PREFETCH,
+    PREFETCH_BYTES,
+    Consumer,
+    Stock,
+    default_name,
+    feeds_of,
+    give_back,
+    leave_items,
+    leave_orphan,
+    park_time,
+    unpack,
+)
+from quorumq.client.history import History
+from quorumq.client.letters import make_letter
+from quorumq.client.message import Lot, Message, MessageId, Named, Outcome, Ticket, deadline_of
+from quorumq.client.nodes import ATTEMPT_TIMEOUT_S, Nodes, Watch
+from quorumq.client.partitioner import Partitioner
+from quorumq.client.producer import BATCH_BYTES, BUFFER_BYTES, IN_FLIGHT, LINGER_S, Producer
+from quorumq.client.settle import AckQueue, count_of, raise_failure, settle
+from quorumq.core import messages as m
+from quorumq.core.errors import (
+    AlreadyResolved,
+    BadReceipt,
+    NotFound,
+    OutcomeUnknown,
+    QuorumqError,
+    TooFewReplicas,
+    UsageError,
+    error_from,
+)
+from quorumq.core.limits import (
+    FETCH_BYTES_MAX,
+    FETCH_MESSAGES_MAX,
+    HOLD_TIME_DEFAULT_S,
+    LONG_POLL_MAX_S,
+    MAX_DELIVERIES_DEFAULT,
+)
+from quorumq.core.types import Kind, Letter, Origin, PartitionId, Span, Topic
+from quorumq.wire.batch import Message as Parts
+from quorumq.wire.receipts import read_receipt
+from quorumq.wire.values import SealedNamed, WireSlice
+
+if TYPE_CHECKING:
+    from quorumq.history import HistoryWriter
+
+TIMEOUT_S: Final = 30.0
+CONNECT_TIMEOUT_S: Final = 3.0
+RF_DEFAULT: Final = 3
+PEEK_LIMIT: Final = 500
+REDRIVE_ENTRIES_MAX: Final = 1000
+PASS_WAIT_S: Final = 0.25
+"""How long one of several nodes may park a `Client.fetch` that has to go round them."""
+
+FETCH_AGE_SHARE: Final = 0.25
+"""`Client.fetch` stops gathering when its oldest message has used this share of its hold."""
+
+Which = Literal["ready", "held", "delayed", "acked", "dead", "all"]
+
+
+class Peek(NamedTuple):
+    """Some messages of one partition, as one replica sees them."""
+
+    topic: str
+    partition: int
+    peeked: m.Peeked
+    published_ms: int  # 0 where no bodies were asked for, or the node has none
+    bodies: dict[int, Parts]  # by number, where bodies were asked for
+
+    def ids(self, topic: bytes) -> list[MessageId]:
+        """The ids of the messages, given the topic's id."""
+        origin, start, stop = self.peeked.span
+        return [MessageId(PartitionId(topic, self.partition), origin, seq) for seq in range(start, stop)]
+
+
+class Redriven(NamedTuple):
+    """What became of a redrive."""
+
+    messages: int
+    refused: tuple[tuple[Span, QuorumqError], ...]  # already acked, purged or redriven since
+
+
+def suspending_clock() -> float:
+    """The system's monotonic clock that counts suspended time, where there is one; seconds."""
+    return _SUSPENDING()
+
+
+_BOOTTIME: Final = getattr(time, "CLOCK_BOOTTIME", None)
+
+
+def _boottime() -> float:
+    return time.clock_gettime(cast("int", _BOOTTIME))
+
+
+_SUSPENDING: Final[Callable[[], float]] = time.monotonic if _BOOTTIME is None else _boottime
+
+
+def default_clock() -> Callable[[], float]:
+    """The clock for deadlines: the system's, or trio's where that is a virtual one (tests, simulation)."""
+    virtual = type(trio.lowlevel.current_clock()).__name__ != "SystemClock"
+    return trio.current_time if virtual else suspending_clock
+
+
+class Client:
+    """A connection to a cluster. Made by `connect`.
+
+    Attributes:
+        timeout: seconds for an operation, all its attempts included, unless the call says otherwise.
+        clock: the clock of every deadline, in seconds (`Message.deadline`).
+        wall_ms: the time of day in milliseconds since 1970.
+        nodes: where the cluster can be reached.
+        history: where what happens is written down, or None.
+    """
+
+    def __init__(
+        self, nodes: Nodes, nursery: trio.Nursery, *, timeout: float, history: History | None
+    ) -> None:
+        self.nodes = nodes
+        self.timeout = timeout
+        self.clock = nodes.clock
+        self.wall_ms = nodes.wall_ms
+        self.rng = nodes.rng
+        self.history = history
+        self.host = socket.gethostname()
+        self._nursery = nursery
+        self.topic_names: dict[bytes, str] = {}
+        self._acks = AckQueue(nodes, lambda: self.watch("ack"))
+
+    @property
+    def acks(self) -> AckQueue:
+        """The queue that acks go through."""
+        return self._acks
+
+    async def start(self, task: Callable[..., Awaitable[None]]) -> None:
+        """Run a background task as long as the client lives; returns when it says it has started."""
+        await self._nursery.start(task)
+
+    def watch(self, kind: str, **fields: object) -> Watch | None:
+        """What is told of the attempts of a request with receipts, if a history is written."""
+        return None if self.history is None else self.history.settling(kind, self.topic_names, **fields)
+
+    def _time(self, timeout: float | None) -> float:
+        return self.timeout if timeout is None else timeout
+
+    async def _ask(self, request: m.ClientRequest, what: str, timeout: float | None, **more: Any) -> Any:
+        reply, _ = await self.nodes.ask(lambda: request, what=what, timeout=self._time(timeout), **more)
+        return reply
+
+    # -------------------------------------------------------------------- topics
+
+    async def create_topic(
+        self,
+        name: str,
+        *,
+        rf: int | None = None,
+        partitions: int = 1,
+        max_deliveries: int = MAX_DELIVERIES_DEFAULT,
+        durability: Literal["fsync", "os"] = "fsync",
+        timeout: float | None = None,
+    ) -> Topic:
+        """Create a topic, or change the settings of the one that is there. Done twice, it is done once.
+
+        Args:
+            name: letters, digits, '.', '_' and '-'.
+            rf: on how many nodes each message is kept: odd. 3 if None, or 1 where the cluster has fewer nodes.
+            partitions: how many; never fewer than there are.
+            max_deliveries: after so many a message becomes a dead letter.
+            durability: "fsync", or "os" to trust the page cache.
+            timeout: seconds; the client's if None.
+
+        Raises:
+            Conflict: the topic exists with another ``rf``.
+            UsageError: a value that cannot be; names it.
+            NotStored, OutcomeUnknown: too few nodes answered.
+        """
+        if rf is None:
+            rf = await self._default_rf(timeout)
+        request = m.CreateTopic(name, rf, partitions, max_deliveries, durability)
+        reply = await self._ask(request, f"create topic {name!r}", timeout, writes=True)
+        return self._known(cast("Topic", reply.topic))
+
+    async def _default_rf(self, timeout: float | None) -> int:
+        reply = await self._ask(m.Metadata(), "metadata", timeout, writes=False)
+        self.nodes.learn(reply)
+        count = min(RF_DEFAULT, len(reply.nodes))
+        return count if count % 2 else max(1, count - 1)
+
+    async def topic(self, name: str, *, create: bool = False, timeout: float | None = None) -> Topic:
+        """The topic of that name: its id, replicas and settings.
+
+        Args:
+            name: of the topic.
+            create: make it, where the cluster lets publishing do that (``auto_create_topics``).
+            timeout: seconds; the client's if None.
+
+        Raises:
+            NotFound: every node that could be reached says that there is none.
+        """
+        try:
+            reply = await self.metadata(name, timeout=timeout)
+            return self._known(reply.topics[0])
+        except NotFound:
+            if not create:
+                raise
+        # Only now that nobody knows it: a creation that overtakes the news of an earlier one would write
+        # the default settings over those that somebody chose.
+        rf = await self._default_rf(timeout)
+        made = await self._ask(
+            m.CreateTopic(name, rf, implicit=True), f"create topic {name!r}", timeout, writes=True
+        )
+        return self._known(cast("Topic", made.topic))
+
+    def _known(self, topic: Topic) -> Topic:
+        self.topic_names[topic.id] = topic.name
+        return topic
+
+    async def metadata(self, *topics: str, timeout: float | None = None) -> m.MetadataReply:
+        """Nodes, limits, and the named topics with their groups (all topics if none is named).
+
+        Raises:
+            NotFound: no such topic.
+            TooFewReplicas: no node answered.
+        """
+        reply = cast(
+            "m.MetadataReply", await self._ask(m.Metadata(topics), "metadata", timeout, writes=False)
+        )
+        self.nodes.learn(reply)
+        return reply
+
+    async def status(self, node: str | None = None, *, timeout: float | None = None) -> dict[str, object]:
+        """What a node knows of itself and its peers (docs/operations.md).
+
+        Args:
+            node: its id or address; whichever answers if None.
+            timeout: seconds; the client's if None.
+
+        Raises:
+            NotFound: no such node is known.
+            TooFewReplicas: it does not answer; says why.
+        """
+        only: tuple[str, ...] = ()
+        if node is not None:
+            if node not in self.nodes.ids and node not in self.nodes.addresses:
+                await self.metadata(timeout=timeout)
+            only = (self.nodes.address_of(node),)
+        reply = await self._ask(
+            m.StatusAsk(), f"status of {node or 'a node'}", timeout, writes=False, only=only
+        )
+        return cast("dict[str, object]", reply.facts)
+
+    async def open_session(self, *, timeout: float | None = None) -> Origin:
+        """An origin to number messages under; producers open their own."""
+        reply = await self._ask(m.OpenSession(), "open a session", timeout, writes=True)
+        return cast("Origin", reply.origin)
+
+    # --------------------------------------------------------- producing, consuming
+
+    def producer(
+        self,
+        topic: str,
+        *,
+        linger: float = LINGER_S,
+        batch_bytes: int = BATCH_BYTES,
+        in_flight: int = IN_FLIGHT,
+        buffer_bytes: int = BUFFER_BYTES,
+        partitioner: Partitioner | None = None,
+        timeout: float | None = None,
+        create: bool = True,
+    ) -> Producer:
+        """A producer to one topic, to be used by ``async with``.
+
+        Args:
+            topic: its name.
+            linger: seconds that a batch waits to be filled while another of its partition is under way.
+            batch_bytes: a batch closes when it has so many.
+            in_flight: batches sent and not answered, at most.
+            buffer_bytes: messages taken and not confirmed, in bytes, at most; `Producer.publish` waits above it.
+            partitioner: from key and number of partitions to a partition; by hash of the key, else round robin.
+            timeout: seconds for which a batch is retried before it is given up; the client's if None.
+            create: whether publishing to an unknown topic asks for it to be created.
+        """
+        return Producer(
+            self,
+            topic,
+            linger=linger,
+            batch_bytes=batch_bytes,
+            in_flight=in_flight,
+            buffer_bytes=buffer_bytes,
+            partitioner=partitioner,
+            timeout=timeout,
+            create=create,
+        )
+
+    def consumer(
+        self,
+        topic: str | Sequence[str],
+        group: str,
+        *,
+        hold_time: float = HOLD_TIME_DEFAULT_S,
+        prefetch: int = PREFETCH,
+        prefetch_bytes: int = PREFETCH_BYTES,
+        auto_extend: bool = True,
+        max_extend: float = MAX_EXTEND_S,
+        node: str | None = None,
+        name: str | None = None,
+        version: str = "",
+        timeout: float | None = None,
+    ) -> Consumer:
+        """A consumer of one group, to be used by ``async with``.
+
+        Args:
+            topic: one name or several.
+            group: reads on its own: each group gets every message.
+            hold_time: seconds for which a delivered message is this consumer's alone, until extended.
+            prefetch: messages fetched ahead, at most; fewer where the handler is slow.
+            prefetch_bytes: the same in bytes.
+            auto_extend: keep the holds of what the application works on.
+            max_extend: seconds after which a message that is not settled is no longer extended.
+            node: fetch only from this node (id or address); any of the partition's replicas if None.
+            name, version: of this consumer, for dead letters and status; the host's name if None.
+            timeout: seconds without any node before iterating raises; the client's if None. May be infinite.
+        """
+        return Consumer(
+            self,
+            (topic,) if isinstance(topic, str) else topic,
+            group,
+            hold_time=hold_time,
+            prefetch=prefetch,
+            prefetch_bytes=prefetch_bytes,
+            auto_extend=auto_extend,
+            max_extend=max_extend,
+            node=node,
+            name=name,
+            version=version,
+            timeout=timeout,
+        )
+
+    async def fetch(
+        self,
+        topic: str,
+        group: str,
+        *,
+        max_messages: int = 100,
+        min_messages: int = 1,
+        max_bytes: int = FETCH_BYTES_MAX,
+        max_wait: float = 0.0,
+        hold_time: float = HOLD_TIME_DEFAULT_S,
+        node: str | None = None,
+        timeout: float | None = None,
+    ) -> list[Message]:
+        """Fetch messages once. Their holds are not extended by themselves: see `extend`.
+
+        Args:
+            topic, group: whose.
+            max_messages, max_bytes: at most so much.
+            min_messages: wait for so many, as long as ``max_wait`` and a quarter of the hold time allow.
+            max_wait: seconds to wait for them; 0 takes what is there.
+            hold_time: seconds for which they are the caller's.
+            node: ask only this one (id or address).
+            timeout: seconds without an answer of any node, before it raises; the client's if None.
+
+        Returns:
+            0 to ``max_messages`` messages. Cancelled, what had been fetched is given back.
+
+        Raises:
+            NotFound: no such topic.
+            TooFewReplicas: no node could serve it; says what was tried.
+        """
+        began = self.clock()
+        register = await self.topic(topic, timeout=timeout)
+        only = () if node is None else (self.nodes.address_of(node),)
+        # The feeds only say which nodes serve which partitions: nothing runs.
+        feeds = feeds_of(Consumer(self, (topic,), group, hold_time=hold_time), register)
+        found: list[Message] = []
+        slices: list[WireSlice] = []
+        size = 0
+        oldest = float("inf")
+        at = self.rng.randrange(len(feeds))
+        quiet = 0  # feeds in a row that had nothing
+        try:
+            while True:
+                now = self.clock()
+                left = min(began + max_wait, oldest + FETCH_AGE_SHARE * hold_time) - now
+                patient = len(feeds) == 1 or quiet >= len(feeds)
+                wait = max(0.0, min(left, park_time(hold_time), LONG_POLL_MAX_S)) if patient else 0.0
+                if len(feeds) > 1:
+                    wait = min(wait, PASS_WAIT_S)
+                feed = feeds[at % len(feeds)]
+                at += 1
+
+                request = m.Fetch(
+                    topics=(topic,),
+                    group=group,
+                    max_messages=min(max_messages - len(found), FETCH_MESSAGES_MAX),
+                    max_bytes=min(max_bytes - size, FETCH_BYTES_MAX),
+                    min_messages=max(1, min(min_messages - len(found), FETCH_MESSAGES_MAX)),
+                    min_bytes=0,
+                    max_wait=wait,
+                    hold_time=hold_time,
+                    sent_at=0.0,
+                    consumer=default_name(),
+                    partitions=feed.partitions,
+                )
+                reply, connection = await self.nodes.ask(
+                    lambda request=request: request._replace(sent_at=self.clock()),  # type: ignore[misc]
+                    what=f"fetch from {topic!r} for group {group!r}",
+                    timeout=self._time(timeout),
+                    writes=False,
+                    only=only or self.nodes.addresses_of(feed.nodes),
+                    attempt_timeout=wait + self.nodes.attempt_timeout,
+                    orphan=leave_orphan,
+                )
+                fetched = cast("m.Fetched", reply)
+                quiet = 0 if fetched.slices else quiet + 1
+                for part in cast("tuple[WireSlice, ...]", fetched.slices):
+                    slices.append(part)
+                    stock = Stock(part, fetched.sent_at, fetched.hold_time, connection, None)
+                    found += unpack(self, stock, None)
+                    size += len(part.body)
+                    oldest = min(oldest, fetched.sent_at)
+                enough = len(found) >= min(min_messages, max_messages) or size >= max_bytes
+                over = self.clock() >= min(began + max_wait, oldest + FETCH_AGE_SHARE * hold_time)
+                if enough or (over and (quiet >= len(feeds) or found or len(feeds) == 1)):
+                    break
+        except BaseException:
+            if slices:
+                self.nodes.spawn(give_back, self, leave_items(slices))
+            raise
+        now = self.clock()
+        alive = [message for message in found if now < message.deadline]
+        if self.history is not None:
+            self.history.delivered(alive)
+        return alive
+
+    # ------------------------------------------------------------------ settling
+
+    def ticket(self, receipt: SealedNamed) -> Ticket:
+        """A receipt from elsewhere (`receipt_from_text`), to be given to `ack`, `reject`, `dead_letter`, `extend`.
+
+        Raises:
+            BadReceipt: it names no messages, or several spans.
+        """
+        found = read_receipt(receipt.sealed)
+        spans = receipt.spans or (found.span,)
+        if len(spans) != 1:
+            raise BadReceipt(f"the receipt names {len(spans)} spans: settle them one by one")
+        lot = Lot(
+            topic="",
+            sealed=receipt.sealed,
+            receipt=found,
+            attempt=0,
+            published_ms=0,
+            delivered_ms=0,
+            hold_time=HOLD_TIME_DEFAULT_S,
+            client=self,
+            consumer=None,
+        )
+        return Named(lot, spans[0])
+
+    async def ack(self, messages: Sequence[Ticket], *, timeout: float | None = None) -> list[Outcome]:
+        """They are processed: never deliver them to this group again.
+
+        Args:
+            messages: of any deliveries, topics and groups.
+            timeout: seconds to go on trying; the client's if None.
+
+        Returns:
+            the verdict on each, in order.
+
+        Raises:
+            OutcomeUnknown, NotStored: some were not confirmed: ack the same messages again. Each message's
+                ``outcome`` and ``failure`` say which.
+            StaleGeneration, BadReceipt: some were refused.
+        """
+        if not messages:
+            return []
+        try:
+            await self._acks.ack(messages, self._time(timeout))
+        finally:
+            self._note_settled(messages)
+        return [cast("Outcome", message.outcome) for message in messages]
+
+    async def reject(
+        self, messages: Sequence[Ticket], *, delay: float = 0.0, timeout: float | None = None
+    ) -> None:
+        """Not now: make them available again, at once or after ``delay`` seconds. Counts as an attempt.
+
+        Raises:
+            HoldLost: of some the hold is over; each message's ``failure`` says which.
+            OutcomeUnknown, NotStored: some were not confirmed.
+        """
+        if not 0.0 <= delay < float("inf"):
+            raise UsageError(f"delay is {delay} s: it must be 0 or more")
+        await self._reject(messages, delay, None, Outcome.REQUEUED, timeout)
+
+    async def dead_letter(
+        self,
+        messages: Sequence[Ticket],
+        *,
+        error: BaseException | None = None,
+        reason: str = "",
+        timeout: float | None = None,
+    ) -> None:
+        """Never again, for this group: keep them as dead letters.
+
+        Args:
+            messages: to be given up.
+            error: what their handler failed with.
+            reason: in words.
+            timeout: seconds to go on trying; the client's if None.
+
+        Raises:
+            as `reject` does.
+        """
+        # One request has one letter, and letters tell of their own delivery.
+        by_letter: dict[Letter, list[Ticket]] = {}
+        for message in messages:
+            by_letter.setdefault(self._letter(message, error, reason), []).append(message)
+        first: QuorumqError | None = None
+        for letter, some in by_letter.items():
+            try:
+                await self._reject(some, 0.0, letter, Outcome.DEAD_LETTERED, timeout)
+            except QuorumqError as exc:
+                first = first or exc
+        if first is not None:
+            raise first
+
+    def _letter(self, message: Ticket, error: BaseException | None, reason: str) -> Letter:
+        lot = message.lot
+        consumer = lot.consumer
+        return make_letter(
+            error,
+            reason=reason,
+            attempt=lot.attempt,
+            published_ms=lot.published_ms,
+            delivered_ms=lot.delivered_ms,
+            consumer=consumer.name if consumer is not None else default_name(),
+            consumer_version=consumer.version if consumer is not None else "",
+            host=self.host,
+        )
+
+    async def _reject(
+        self,
+        messages: Sequence[Ticket],
+        delay: float,
+        letter: Letter | None,
+        outcome: Outcome,
+        timeout: float | None,
+    ) -> None:
+        def on_final(ticket: Ticket, verdict: m.Verdict, reply: m.Verdicts) -> None:
+            if verdict.outcome == "ok":
+                ticket.outcome = outcome
+            else:
+                ticket.failure = self._refusal(ticket, verdict, "rejected")
+
+        for message in messages:
+            message.failure = None
+        what = f"{'dead-letter' if letter else 'reject'} of {count_of(messages)}"
+        if letter is not None:
+            watch = self.watch("dead_letter", reason=letter.reason)
+        else:
+            watch = self.watch("reject", delay=delay)
+        try:
+            await settle(
+                self.nodes,
+                messages,
+                lambda items: m.RejectRequest(items, delay, letter),
+                on_final,
+                what=what,
+                timeout=self._time(timeout),
+                watch=watch,
+            )
+        finally:
+            self._note_settled(messages)
+        raise_failure(messages)
+
+    async def extend(
+        self, messages: Sequence[Ticket], hold_time: float | None = None, *, timeout: float | None = None
+    ) -> None:
+        """Keep their holds for ``hold_time`` seconds from now (those of their FETCH if None).
+
+        Raises:
+            HoldLost: of some the hold is over, and nothing revives it; each message's ``failure`` says which.
+            OutcomeUnknown, NotStored: some were not confirmed: their old deadlines stand.
+        """
+
+        def on_final(ticket: Ticket, verdict: m.Verdict, reply: m.Verdicts) -> None:
+            if verdict.outcome != "ok":
+                ticket.failure = self._refusal(ticket, verdict, "extended")
+            elif isinstance(ticket, Message):
+                ticket.deadline = max(ticket.deadline, deadline_of(reply.sent_at, seconds))
+
+        by_time: dict[float, list[Ticket]] = {}
+        for message in messages:
+            message.failure = None
+            by_time.setdefault(message.lot.hold_time if hold_time is None else hold_time, []).append(message)
+        for seconds, some in by_time.items():
+            await settle(
+                self.nodes,
+                some,
+                lambda items, seconds=seconds: m.ExtendRequest(items, seconds, self.clock()),  # type: ignore[misc]
+                on_final,
+                what=f"extend of {count_of(some)}",
+                timeout=self._time(timeout),
+                watch=self.watch("extend", hold_time=seconds),
+            )
+        raise_failure(messages)
+
+    @staticmethod
+    def _refusal(ticket: Ticket, verdict: m.Verdict, done: str) -> QuorumqError:
+        detail = verdict.detail
+        if verdict.outcome == "hold-lost" and not detail:
+            detail = (
+                f"the hold on {ticket.lot.receipt.span.origin}[{ticket.seq}] of {ticket.lot.topic!r} is over: it "
+                f"was not {done}, and another delivery may have begun; stop working on it"
+            )
+        return error_from(verdict.outcome, detail or verdict.outcome)
+
+    @staticmethod
+    def _note_settled(messages: Sequence[Ticket]) -> None:
+        for message in messages:
+            if message.outcome is not None and message.lot.consumer is not None:
+                message.lot.consumer.settled(message)
+
+    # ------------------------------------------------------------------- looking
+
+    async def peek(
+        self,
+        topic: str,
+        group: str,
+        which: Which = "ready",
+        *,
+        partition: int | None = None,
+        bodies: bool = False,
+        limit: int | None = None,
+        node: str | None = None,
+        timeout: float | None = None,
+    ) -> AsyncIterator[Peek]:
+        """Look at messages without holding them: one replica's view, oldest first within each partition.
+
+        Args:
+            topic, group: whose.
+            which: what to show.
+            partition: only this one; all if None.
+            bodies: bring keys, headers and payloads along, where the answering node has them.
+            limit: messages in all, about; all of them if None.
+            node: ask only this one (id or address).
+            timeout: seconds for each page; the client's if None.
+
+        Raises:
+            NotFound: no such topic or partition.
+            TooFewReplicas: no node answered.
+        """
+        register = await self.topic(topic, timeout=timeout)
+        numbers = range(register.partitions) if partition is None else (partition,)
+        left = limit
+        for number in numbers:
+            members = register.replicas[number] if number < register.partitions else ()
+            only = (self.nodes.address_of(node),) if node is not None else self.nodes.addresses_of(members)
+            cursor: tuple[int, int] | None = (0, 0)
+            first = ""
+            while cursor is not None and (left is None or left > 0):
+                request = m.PeekAsk(
+                    topic, number, group, which, cursor, min(left or PEEK_LIMIT, PEEK_LIMIT), bodies
+                )
+                reply, connection = await self.nodes.ask(
+                    lambda request=request: request,  # type: ignore[misc]
+                    what=f"peek at {topic!r}/{number}",
+                    timeout=self._time(timeout),
+                    writes=False,
+                    only=only,
+                    first=first,
+                )
+                first = connection.address  # a cursor is the replica's own
+                page = cast("m.PeekPage", reply)
+                found = bodies_of(cast("tuple[WireSlice, ...]", page.slices))
+                if self.history is not None:
+                    self.history.listed(topic, number, group, page.items, connection.node)
+                for item in page.items:
+                    if left is not None:
+                        left -= item.span.size
+                    yield Peek(topic, number, item, *within(item.span, found))
+                cursor = page.cursor
+
+    async def redrive(
+        self, topic: str, group: str, items: Iterable[Peek], *, timeout: float | None = None
+    ) -> Redriven:
+        """Make dead letters available again, to that group only, with fresh attempts.
+
+        Args:
+            topic, group: whose.
+            items: as `peek` listed them (``which="dead"``). Done twice, it is done once.
+            timeout: seconds for each request; the client's if None.
+
+        Returns:
+            how many messages were redriven, and which were refused because they are no longer dead letters.
+
+        Raises:
+            OutcomeUnknown, NotStored: not confirmed; redrive the same items again.
+        """
+        by_partition: dict[int, list[m.Resolved]] = {}
+        for item in items:
+            if item.peeked.record.kind != Kind.DEAD:
+                raise UsageError(f"{item.peeked.span} is {item.peeked.record.kind.name}, not a dead letter")
+            entry = m.Resolved(item.peeked.span, item.peeked.record)
+            by_partition.setdefault(item.partition, []).append(entry)
+        count = 0
+        refused: list[tuple[Span, QuorumqError]] = []
+        for partition, entries in by_partition.items():
+            for at in range(0, len(entries), REDRIVE_ENTRIES_MAX):
+                some = tuple(entries[at : at + REDRIVE_ENTRIES_MAX])
+                request = m.RedriveRequest(topic, partition, group, some)
+                reply = await self._ask(
+                    request,
+                    f"redrive of {topic!r}/{partition}",
+                    timeout,
+                    writes=True,
+                    judge=judge_redrive,
+                    watch=None if self.history is None else self.history.redriving(topic),
+                )
+                for verdict in reply.verdicts:
+                    if verdict.outcome == "ok":
+                        count += verdict.span.size
+                    else:
+                        refused.append((verdict.span, error_from(verdict.outcome, verdict.detail)))
+        return Redriven(count, tuple(refused))
+
+
+def judge_redrive(reply: m.ClientReply) -> QuorumqError | None:
+    """Ask again as a whole while anything is unknown: what is done stays done."""
+    for verdict in cast("m.Verdicts", reply).verdicts:
+        if verdict.outcome not in ("ok", AlreadyResolved.code, "usage"):
+            error = error_from(verdict.outcome, verdict.detail)
+            return error if isinstance(error, TooFewReplicas) else OutcomeUnknown(str(error))
+    return None
+
+
+def bodies_of(slices: Iterable[WireSlice]) -> dict[tuple[Origin, int], tuple[int, Parts]]:
+    """Published time and parts of each message in slices."""
+    found: dict[tuple[Origin, int], tuple[int, Parts]] = {}
+    for part in slices:
+        parts = iter(part.messages())
+        for origin, start, stop in part.header.sections:
+            for seq in range(start, stop):
+                found[(origin, seq)] = (part.header.published_ms, next(parts))
+    return found
+
+
+def within(span: Span, found: dict[tuple[Origin, int], tuple[int, Parts]]) -> tuple[int, dict[int, Parts]]:
+    """The earliest published time and the parts, by number, of the messages in ``span``."""
+    mine = {
+        seq: found[(span.origin, seq)] for seq in range(span.start, span.stop) if (span.origin, seq) in found
+    }
+    published = min((time for time, _ in mine.values()), default=0)
+    return published, {seq: parts for seq, (_, parts) in mine.items()}
+
+
+@asynccontextmanager
+async def connect(
+    addresses: str | Sequence[str],
+    *,
+    cluster_id: str | None = None,
+    timeout: float = TIMEOUT_S,
+    connect_timeout: float = CONNECT_TIMEOUT_S,
+    attempt_timeout: float = ATTEMPT_TIMEOUT_S,
+    history: HistoryWriter | None = None,
+    dial: Dial | None = None,
+    clock: Callable[[], float] | None = None,
+    wall_ms: Callable[[], int] | None = None,
+    rng: random.Random | None = None,
+) -> AsyncIterator[Client]:
+    """Connect to a cluster, for the length of an ``async with``.
+
+    Args:
+        addresses: "host:port" of one or several nodes; the others are learned from them.
+        cluster_id: refuse nodes of any other cluster; None takes whichever answers first, and only that.
+        timeout: seconds for an operation, all its attempts included.
+        connect_timeout: seconds to reach one node.
+        attempt_timeout: seconds that one node may take to answer before the next is asked.
+        history: writes down what happens (docs/history.md); flushed and closed by who made it.
+        dial: opens a stream to an address; TCP if None.
+        clock: monotonic seconds, counting suspended time, for the deadlines of holds; the system's if None.
+        wall_ms: time of day in milliseconds since 1970; the system's if None.
+        rng: for jitter and choices; a fresh one if None.
+
+    Raises:
+        UsageError: an address is not one.
+        TooFewReplicas: no node could be reached within ``timeout``; says what was tried.
+        ClusterMismatch, Unauthorized: a node refused the connection.
+    """
+    names = [addresses] if isinstance(addresses, str) else list(addresses)
+    if dial is None:
+        for name in names:
+            split_address(name)
+    async with background() as nursery:
+        nodes = Nodes(
+            names,
+            cluster_id=cluster_id or "",
+            dial=dial or dial_tcp,
+            spawn=nursery.start_soon,
+            clock=clock or default_clock(),
+            wall_ms=wall_ms or _wall_ms,
+            rng=rng or random.Random(),
+            connect_timeout=connect_timeout,
+            attempt_timeout=attempt_timeout,
+        )
+        recorder = History(history, nodes.clock, nodes.wall_ms) if history is not None else None
+        client = Client(nodes, nursery, timeout=timeout, history=recorder)
+        try:
+            await nodes.reach(timeout)
+            yield client
+        finally:
+            nodes.close()
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@asynccontextmanager
+async def background() -> AsyncIterator[trio.Nursery]:
+    """A nursery for tasks that serve the body and end with it; what the body raises comes out as it is.
+
+    A plain nursery would wrap the body's exception in a group, and an ``except NotStored`` around
+    ``async with connect(...)`` would no longer match.
+    """
+    body: BaseException | None = None
+    try:
+        async with trio.open_nursery() as nursery:
+            try:
+                yield nursery
+            except BaseException as exc:
+                body = exc
+                raise
+            finally:
+                nursery.cancel_scope.cancel()
+    except BaseException as exc:
+        if body is None or not _is_only(exc, body):
+            raise
+    if body is not None:
+        raise body
+
+
+def _is_only(exc: BaseException, body: BaseException) -> bool:
+    """Whether ``exc`` is ``body``, or a group of nothing but it and cancellations."""
+    if isinstance(exc, BaseExceptionGroup) and exc is not body:
+        return all(_is_only(item, body) for item in exc.exceptions)
+    return exc is body or isinstance(exc, trio.Cancelled)

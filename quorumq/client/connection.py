@@ -1,0 +1,301 @@
+# quorumq/client/connection.py: one connection to one node, on trio.
+#
+# Two tasks per connection: one reads and hands each reply to who waits for it, one writes what has been queued,
+# as much as there is at once. Nobody else touches the stream, so a waiter that is cancelled never leaves half a
+# frame behind.
+#
+# What a waiter needs to know when its connection dies is whether its request may have reached the node: a frame
+# that the writer never began is *not sent*, which makes the difference between NotStored and OutcomeUnknown.
+"""A connection that many tasks share: pipelined requests, each waiting for its own reply."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import trio
+
+from quorumq.client.protocol import ClientProtocol
+from quorumq.core import messages as m
+from quorumq.core.errors import PeerError, QuorumqError, UsageError
+from quorumq.core.limits import INFLIGHT_REQUESTS_MAX
+
+RECEIVE_BYTES: Final = 256 * 1024
+WRITE_BYTES: Final = 1024 * 1024
+"""About what one write takes from the queue."""
+
+INFLIGHT_MAX: Final = INFLIGHT_REQUESTS_MAX - 56
+"""Requests of one connection that this side lets wait at once: below where the node stops reading, so that an
+EXTEND is never stuck behind them unread."""
+
+SILENT_TIMEOUTS_MAX: Final = 2
+"""After so many requests in a row without an answer in their time, the connection is given up."""
+
+Dial = Callable[[str], Awaitable[trio.abc.Stream]]
+Orphan = Callable[["Connection", m.ClientReply], None]
+
+
+class Lost(Exception):
+    """The connection is gone, or a request on it had no answer in time.
+
+    Args:
+        cause: what happened, for people.
+        sent: whether the request may have reached the node.
+    """
+
+    def __init__(self, cause: str, *, sent: bool) -> None:
+        super().__init__(cause)
+        self.cause = cause
+        self.sent = sent
+
+
+class Waiter:
+    """One request on its way."""
+
+    __slots__ = ("event", "number", "orphan", "pieces", "reply", "sent", "withdrawn")
+
+    def __init__(self, number: int, pieces: list[bytes | memoryview], orphan: Orphan | None) -> None:
+        self.number = number
+        self.pieces = pieces
+        self.orphan = orphan
+        self.event: trio.Event | None = trio.Event()
+        self.reply: m.ClientReply | None = None
+        self.sent = False
+        self.withdrawn = False
+
+
+async def dial_tcp(address: str) -> trio.abc.Stream:
+    """A TCP stream to "host:port" (IPv6 as "[::1]:port").
+
+    Raises:
+        UsageError: not an address.
+        OSError: nobody answers there.
+    """
+    host, port = split_address(address)
+    return await trio.open_tcp_stream(host, port)
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of "host:port"; UsageError with the value if it is not one."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise UsageError(f"address is {address!r}: write it as host:port, for example 127.0.0.1:7401")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+class Connection:
+    """A connection to one node, once HELLO was accepted. Made by `open_connection`.
+
+    Args:
+        address: where it was dialled, for messages to people.
+        stream: closed by `run` when it ends.
+        protocol: with its welcome.
+    """
+
+    def __init__(self, address: str, stream: trio.abc.Stream, protocol: ClientProtocol) -> None:
+        assert protocol.welcome is not None
+        self.address = address
+        self.welcome = protocol.welcome
+        self.lost: str = ""
+        """Why the connection is gone; "" while it is there."""
+        self.timeouts = 0  # requests without an answer in time, since the last answer
+        self._stream = stream
+        self._protocol = protocol
+        self._waiters: dict[int, Waiter] = {}
+        self._outbox: deque[Waiter] = deque()
+        self._wake = trio.Event()
+        self._slots = trio.Semaphore(INFLIGHT_MAX)
+        self._scope = trio.CancelScope()
+
+    @property
+    def node(self) -> str:
+        """The id of the node at the other end."""
+        return self.welcome.node
+
+    async def run(self) -> None:
+        """Read and write until the connection is lost or `close` is called. Raises nothing but Cancelled."""
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._guard, self._write)
+                    nursery.start_soon(self._guard, self._read)
+        finally:
+            self._fail(self.lost or "the connection was closed here")
+            with trio.CancelScope(shield=True):
+                # Forceful: what is still queued is of no use to anyone once nobody waits for its reply.
+                await trio.aclose_forcefully(self._stream)
+
+    def close(self) -> None:
+        """Hang up. Who waits hears `Lost`."""
+        self._fail("the connection was closed here")
+
+    async def ask(
+        self, request: m.ClientRequest, *, timeout: float, orphan: Orphan | None = None
+    ) -> m.ClientReply:
+        """Send a request and wait for its reply, which may be `Failed`.
+
+        Args:
+            request: to be sent.
+            timeout: seconds to wait for the reply.
+            orphan: called (in another task, and must not block) with a reply that comes after this wait was
+                cancelled or timed out.
+
+        Raises:
+            Lost: the connection went, or the time is over; ``sent`` says whether the node may have it.
+            TooLarge: the request is over a limit of the wire; nothing was sent.
+        """
+        if self.lost:
+            raise Lost(self.lost, sent=False)
+        waiter: Waiter | None = None
+        with trio.move_on_after(timeout):
+            async with self._slots:
+                waiter = self.post(request, orphan)
+                assert waiter.event is not None
+                try:
+                    await waiter.event.wait()
+                finally:
+                    waiter.event = None
+                    if waiter.reply is None and not self.lost:
+                        self._abandon(waiter)
+                if waiter.reply is None:
+                    raise Lost(self.lost, sent=waiter.sent)
+                return waiter.reply
+        sent = waiter is not None and waiter.sent
+        self.timeouts += sent
+        if self.timeouts >= SILENT_TIMEOUTS_MAX:
+            self._fail(f"no answer to {self.timeouts} requests in a row")
+        raise Lost(f"no answer within {timeout:.3g} s", sent=sent)
+
+    def post(self, request: m.ClientRequest, orphan: Orphan | None = None) -> Waiter:
+        """Queue a request without waiting; nothing happens if the connection is lost.
+
+        Raises:
+            TooLarge: the request is over a limit of the wire.
+            Lost: the connection is gone.
+        """
+        if self.lost:
+            raise Lost(self.lost, sent=False)
+        number, pieces = self._protocol.request(request)
+        waiter = Waiter(number, pieces, orphan)
+        self._waiters[number] = waiter
+        self._outbox.append(waiter)
+        self._wake.set()
+        return waiter
+
+    def _abandon(self, waiter: Waiter) -> None:
+        """Nobody waits any more: take the request back if it is still here."""
+        if not waiter.sent:
+            waiter.withdrawn = True
+            self._waiters.pop(waiter.number, None)
+            self._protocol.withdraw(waiter.number)
+
+    def _fail(self, cause: str) -> None:
+        if self.lost:
+            return
+        self.lost = cause
+        self._scope.cancel()
+        waiters, self._waiters = self._waiters, {}
+        self._outbox.clear()
+        for waiter in waiters.values():
+            if waiter.event is not None:
+                waiter.event.set()
+
+    async def _guard(self, task: Callable[[], Awaitable[None]]) -> None:
+        """Run one of the two tasks; whatever ends it ends the connection, with its reason."""
+        try:
+            await task()
+        except (trio.BrokenResourceError, trio.ClosedResourceError, OSError) as exc:
+            self._fail(f"the connection broke: {reason_of(exc)}")
+        except PeerError as exc:
+            self._fail(f"not the protocol: {exc}")
+        except QuorumqError as exc:
+            self._fail(str(exc))
+
+    async def _write(self) -> None:
+        while True:
+            self._wake = trio.Event()
+            while self._outbox:
+                pieces: list[bytes | memoryview] = []
+                size = 0
+                while self._outbox and size < WRITE_BYTES:
+                    waiter = self._outbox.popleft()
+                    if not waiter.withdrawn:
+                        waiter.sent = True
+                        pieces += waiter.pieces
+                        size += sum(map(len, waiter.pieces))
+                        waiter.pieces = []
+                if pieces:
+                    await self._stream.send_all(b"".join(pieces))
+            await self._wake.wait()
+
+    async def _read(self) -> None:
+        while True:
+            data = await self._stream.receive_some(RECEIVE_BYTES)
+            if not data:
+                self._protocol.close()
+                self._fail(f"node {self.node} closed the connection")
+                return
+            for number, reply in self._protocol.receive(data):
+                self.timeouts = 0
+                waiter = self._waiters.pop(number, None)
+                if waiter is None:
+                    continue
+                if waiter.event is not None:
+                    waiter.reply = reply
+                    waiter.event.set()
+                elif waiter.orphan is not None:
+                    waiter.orphan(self, reply)
+
+
+async def open_connection(
+    address: str, *, dial: Dial, cluster_id: str, wall_ms: int, timeout: float
+) -> Connection:
+    """Dial a node and say HELLO.
+
+    Args:
+        address: "host:port".
+        dial: opens a stream to an address.
+        cluster_id: must be the node's; "" takes any.
+        wall_ms: the client's time of day, in milliseconds since 1970.
+        timeout: seconds for all of it.
+
+    Raises:
+        Lost: nobody there, no answer in time, or not the protocol; ``sent`` is False.
+        UsageError: the node refused HELLO: another cluster, no common version, not allowed.
+    """
+    protocol = ClientProtocol(cluster_id)
+    stream: trio.abc.Stream | None = None
+    done = False
+    try:
+        with trio.move_on_after(timeout):
+            stream = await dial(address)
+            await stream.send_all(protocol.hello(wall_ms))
+            while protocol.welcome is None:
+                data = await stream.receive_some(RECEIVE_BYTES)
+                if not data:
+                    raise Lost("the connection was closed before HELLO was answered", sent=False)
+                protocol.receive(data)
+            done = True
+    except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as exc:
+        raise Lost(reason_of(exc), sent=False) from exc
+    except PeerError as exc:
+        raise Lost(f"not the protocol: {exc}", sent=False) from exc
+    finally:
+        if not done and stream is not None:
+            await trio.aclose_forcefully(stream)
+    if not done or stream is None:
+        raise Lost(f"no answer to HELLO within {timeout:.3g} s", sent=False)
+    return Connection(address, stream, protocol)
+
+
+def reason_of(exc: BaseException) -> str:
+    """What went wrong on a socket, in a few words: the system's text, without numbers of ours around it."""
+    found: BaseException = exc
+    while found.__cause__ is not None:
+        found = found.__cause__
+    if isinstance(found, BaseExceptionGroup):
+        return "; ".join(dict.fromkeys(reason_of(item) for item in found.exceptions))
+    if isinstance(found, OSError) and found.strerror:
+        return found.strerror.lower()
+    return str(found) or type(found).__name__

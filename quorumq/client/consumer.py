@@ -1,0 +1,629 @@
+# quorumq/client/consumer.py: a stream of messages, each handed over only while its hold is certain.
+#
+# A consumer keeps FETCHes going and a bounded stock of what they brought. Between the stock and the application
+# stands one question, asked at the moment of handing over: is the deadline ahead, by the clock that stamped the
+# FETCH, and is the connection still the one it came over? (docs/protocol.md, FETCH.) What is not handed over goes
+# back by LEAVE: at close, when its connection is lost, and when it has lain for half of its hold, so that a slow
+# handler neither keeps work from other consumers nor uses up deliveries of messages that nobody saw.
+#
+# Once handed over, a message is the application's: its hold is extended at half time until it is settled.
+"""The consumer: prefetch, hand-over, automatic extension, giving back."""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, cast
+
+import trio
+
+from quorumq.client.connection import Connection, Lost
+from quorumq.client.message import Lot, Message, Outcome, Ticket, again, deadline_of
+from quorumq.client.settle import chunks, items_of
+from quorumq.core import messages as m
+from quorumq.core.errors import HoldLost, PeerError, QuorumqError, TooFewReplicas, UsageError
+from quorumq.core.limits import (
+    FETCH_BYTES_MAX,
+    FETCH_MESSAGES_MAX,
+    HOLD_TIME_DEFAULT_S,
+    LONG_POLL_MAX_S,
+    MIB,
+    SPANS_PER_REQUEST_MAX,
+)
+from quorumq.core.types import Span, Topic
+from quorumq.wire.batch import Corrupt, records_of
+from quorumq.wire.batch import Message as Parts
+from quorumq.wire.codec import sealed_items
+from quorumq.wire.receipts import read_receipt
+from quorumq.wire.values import SealedNamed, WireSlice
+
+if TYPE_CHECKING:
+    from quorumq.client.client import Client
+
+PREFETCH: Final = 1000
+PREFETCH_BYTES: Final = 4 * MIB
+MAX_EXTEND_S: Final = 3600.0
+GIVE_BACK_SHARE: Final = 0.5
+"""After this share of its hold time, what was not handed over is given back."""
+
+EXTEND_SHARE: Final = 0.5
+"""After this share of its hold time, the hold of what was handed over is extended."""
+
+LEAVE_TIMEOUT_S: Final = 1.0
+YIELD_EVERY: Final = 64
+PARK_SHARE: Final = 0.1
+"""A node parks a FETCH for at most this share of its hold time (docs/protocol.md, FETCH)."""
+
+
+def default_name() -> str:
+    """What a consumer is called if nobody names it: the host."""
+    return socket.gethostname()[:100]
+
+
+def park_time(hold_time: float) -> float:
+    """For how long a node may be asked to park a FETCH."""
+    return min(LONG_POLL_MAX_S, hold_time * PARK_SHARE)
+
+
+class Stock:
+    """A slice of a FETCH's reply, not looked into yet."""
+
+    __slots__ = ("connection", "deadline", "feed", "give_back_at", "hold_time", "left", "part", "sent_at")
+
+    def __init__(
+        self, part: WireSlice, sent_at: float, hold_time: float, connection: Connection, feed: Feed | None
+    ) -> None:
+        self.part = part
+        self.connection = connection
+        self.feed = feed
+        self.hold_time = hold_time
+        self.sent_at = sent_at
+        self.deadline = deadline_of(sent_at, hold_time)
+        self.give_back_at = sent_at + GIVE_BACK_SHARE * hold_time
+        self.left = part.header.size  # messages not handed over
+
+
+def unpack(client: Client, stock: Stock, consumer: Consumer | None) -> list[Message]:
+    """The messages of a slice, decoded at once; those that are damaged are left out, and their holds run out.
+
+    (Not given back: what its producer wrote unreadably would come again for ever, where as it is it becomes a
+    dead letter after so many deliveries.)
+
+    Raises:
+        PeerError: the deliveries do not cover the records.
+    """
+    part = stock.part
+    parts: list[Parts | None] = []
+    try:
+        parts.extend(part.messages())
+    except Corrupt:
+        parts = salvage(part)
+    if sum(delivery.receipt.span.size for delivery in part.deliveries) != len(parts):
+        raise PeerError(f"a slice of {part.header.key()} has deliveries for another number of messages")
+    made: list[Message] = []
+    take = made.append
+    deadline = stock.deadline
+    at = 0
+    delivered_ms = client.wall_ms()
+    for delivery in part.deliveries:
+        lot = Lot(
+            topic=part.topic,
+            sealed=delivery.sealed,
+            receipt=delivery.receipt,
+            attempt=delivery.attempt,
+            published_ms=part.header.published_ms,
+            delivered_ms=delivered_ms,
+            hold_time=stock.hold_time,
+            client=client,
+            consumer=consumer,
+        )
+        if client.history is not None:
+            lot.via, lot.asked = stock.connection.node, stock.sent_at
+            size = delivery.receipt.span.size
+            lot.crcs = "".join(f"{part.header.crc_of(index):08x}" for index in range(at, at + size))
+        _, start, stop = delivery.receipt.span
+        for seq in range(start, stop):
+            found = parts[at]
+            at += 1
+            if found is not None:
+                payload, key, headers = found
+                take(Message(lot, seq, payload, key, headers, deadline))
+    return made
+
+
+def salvage(part: WireSlice) -> list[Parts | None]:
+    """The records of a slice one by one, None for each that is damaged or cannot be read."""
+    found: list[Parts | None] = []
+    header = part.header
+    for index in range(header.size):
+        record = part.body[header.end_of(index - 1) : header.end_of(index)]
+        try:
+            found += records_of(header, index, index + 1, record)
+        except Corrupt:
+            found.append(None)
+    return found
+
+
+def leave_items(parts: Iterable[WireSlice]) -> list[SealedNamed]:
+    """All receipts of slices that nobody has looked into."""
+    return [SealedNamed(delivery.sealed, ()) for part in parts for delivery in part.deliveries]
+
+
+def leave_orphan(connection: Connection, reply: m.ClientReply) -> None:
+    """The answer to a FETCH came when nobody waited for it any more: give it all back, without waiting."""
+    if isinstance(reply, m.Fetched) and reply.slices:
+        items = leave_items(cast("tuple[WireSlice, ...]", reply.slices))
+        try:
+            for at in range(0, len(items), SPANS_PER_REQUEST_MAX):
+                connection.post(m.LeaveRequest(sealed_items(items[at : at + SPANS_PER_REQUEST_MAX])))
+        except Lost:
+            pass  # the holds run out
+
+
+async def give_back(client: Client, items: Sequence[SealedNamed]) -> None:
+    """LEAVE, through any node; if nobody takes it, the holds run out."""
+    for at in range(0, len(items), SPANS_PER_REQUEST_MAX // 2):
+        some = items[at : at + SPANS_PER_REQUEST_MAX // 2]
+        if client.history is not None:
+            client.history.left(some, client.topic_names)
+        request = m.LeaveRequest(sealed_items(some))
+        try:
+            await client.nodes.ask(
+                lambda request=request: request,  # type: ignore[misc]
+                what="leave",
+                timeout=LEAVE_TIMEOUT_S,
+                writes=True,
+                attempt_timeout=LEAVE_TIMEOUT_S / 2,
+            )
+        except QuorumqError:
+            return
+
+
+class Feed:
+    """The FETCHes for the partitions that share one replica set: any node of it can serve them all."""
+
+    def __init__(self, consumer: Consumer, topic: str, partitions: tuple[int, ...], nodes: tuple[str, ...]):
+        self.consumer = consumer
+        self.topic = topic
+        self.partitions = partitions
+        self.nodes = nodes  # ids of the replica set
+        self.first = ""  # address of the node that answered last
+        self.stocked = 0  # messages in stock
+        self.stocked_bytes = 0
+        self.window = 1
+        self.wake = trio.Event()
+
+    def room(self) -> int:
+        """How many messages the next FETCH may bring; 0 while that is too few to be worth one."""
+        room = self.window - self.stocked
+        if self.consumer.waiting and self.stocked == 0:
+            room = max(room, 1)
+        return room if room * 4 >= self.window and room > 0 else 0
+
+    async def run(self) -> None:
+        """FETCH, for ever. Raises what can never work."""
+        consumer = self.consumer
+        nodes = consumer.client.nodes
+        while True:
+            self.wake = trio.Event()
+            room, room_bytes = self.room(), consumer.bytes_per_feed - self.stocked_bytes
+            if room <= 0 or room_bytes <= 0:
+                await self.wake.wait()
+                continue
+            wait = park_time(consumer.hold_time)
+
+            def make(room: int = room, size: int = room_bytes, wait: float = wait) -> m.ClientRequest:
+                return m.Fetch(
+                    topics=(self.topic,),
+                    group=consumer.group,
+                    max_messages=min(room, FETCH_MESSAGES_MAX),
+                    max_bytes=min(size, FETCH_BYTES_MAX),
+                    min_messages=1,
+                    min_bytes=0,
+                    max_wait=wait,
+                    hold_time=consumer.hold_time,
+                    sent_at=nodes.clock(),
+                    consumer=consumer.name,
+                    partitions=self.partitions,
+                )
+
+            try:
+                reply, connection = await nodes.ask(
+                    make,
+                    what=f"fetch from {self.topic!r} for group {consumer.group!r}",
+                    timeout=consumer.timeout,
+                    writes=False,
+                    only=consumer.only or nodes.addresses_of(self.nodes),
+                    first=self.first,
+                    attempt_timeout=wait + nodes.attempt_timeout,
+                    orphan=leave_orphan,
+                )
+            except TooFewReplicas as exc:
+                consumer.trouble(exc)  # the application hears of it; this goes on
+                continue
+            self.first = connection.address
+            consumer.arrived(self, cast("m.Fetched", reply), connection)
+
+
+class Consumer:
+    """A stream of messages of one group. Made by `Client.consumer`; several tasks may share one.
+
+    Use it as an async context manager, and iterate: ``async for message in consumer`` or, for speed,
+    ``async for messages in consumer.batches()``. Settle every message (`Message.ack`, `reject`, `dead_letter`): one
+    that is forgotten is kept from everyone until ``max_extend`` is over.
+
+    Leaving it gives back what was not handed over; what was handed over and not settled runs out.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        topics: Sequence[str],
+        group: str,
+        *,
+        hold_time: float = HOLD_TIME_DEFAULT_S,
+        prefetch: int = PREFETCH,
+        prefetch_bytes: int = PREFETCH_BYTES,
+        auto_extend: bool = True,
+        max_extend: float = MAX_EXTEND_S,
+        node: str | None = None,
+        name: str | None = None,
+        version: str = "",
+        timeout: float | None = None,
+    ) -> None:
+        if prefetch < 1 or prefetch_bytes < 1:
+            raise UsageError(
+                f"prefetch is {prefetch}, prefetch_bytes {prefetch_bytes}: both must be at least 1"
+            )
+        if not topics:
+            raise UsageError("no topic is named")
+        self.client = client
+        self.topics = tuple(topics)
+        self.group = group
+        self.hold_time = hold_time
+        self.name = name if name is not None else default_name()
+        self.version = version
+        self.timeout = client.timeout if timeout is None else timeout
+        self.prefetch = prefetch
+        self.bytes_per_feed = prefetch_bytes
+        self.auto_extend = auto_extend
+        self.max_extend = max_extend
+        self.only: tuple[str, ...] = ()
+        self.waiting = 0  # tasks that wait for a message
+        self.given_back = 0
+        """Messages given back without having been handed over, so far."""
+        self.expired = 0
+        """Messages not handed over because their deadline had passed or their connection was lost, so far."""
+        self._node = node
+        self._feeds: list[Feed] = []
+        self._stock: deque[Stock] = deque()
+        self._ready: list[Message] = []  # of `_current`, decoded
+        self._at = 0  # the next of `_ready`
+        self._current: Stock | None = None
+        self._working: dict[Message, float] = {}  # handed over and not settled -> when
+        self._arrival = trio.lowlevel.ParkingLot()
+        self._error: QuorumqError | None = None
+        self._fatal: QuorumqError | None = None
+        self._scope = trio.CancelScope()
+        self._ended: trio.Event | None = None
+        self._closed = False
+        self._turn = 0
+
+    # ---------------------------------------------------------------------- life
+
+    async def __aenter__(self) -> Consumer:
+        if self._node is not None:
+            if self._node not in self.client.nodes.ids:
+                await self.client.metadata(*self.topics, timeout=self.timeout)
+            self.only = (self.client.nodes.address_of(self._node),)
+        for name in self.topics:
+            topic = await self.client.topic(name, timeout=self.timeout)
+            self._feeds += feeds_of(self, topic)
+        for feed in self._feeds:
+            feed.window = max(1, self.prefetch // len(self._feeds))
+        self.window_max = self._feeds[0].window
+        self.bytes_per_feed = max(1, self.bytes_per_feed // len(self._feeds))
+        await self.client.start(self._run)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """End: nothing more is handed over, and what was not is given back. Takes at most a second."""
+        self._closed = True
+        self._scope.cancel()
+        self._arrival.unpark_all()
+        # Also when cancelled: else every message in stock waits for its hold to run out.
+        with trio.move_on_after(LEAVE_TIMEOUT_S) as scope:
+            scope.shield = True
+            if self._ended is not None:
+                await self._ended.wait()
+            await self._give_back(self._take_all())
+        self._working.clear()
+
+    async def _run(self, task_status: trio.TaskStatus[None]) -> None:
+        self._ended = trio.Event()
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    task_status.started()
+                    nursery.start_soon(self._tend_stock)
+                    if self.auto_extend:
+                        nursery.start_soon(self._tend_holds)
+                    for feed in self._feeds:
+                        nursery.start_soon(self._feed, feed)
+        finally:
+            self._ended.set()
+
+    async def _feed(self, feed: Feed) -> None:
+        try:
+            await feed.run()
+        except QuorumqError as exc:
+            self._fatal = exc
+            self._arrival.unpark_all()
+
+    # ------------------------------------------------------------------ arrivals
+
+    def arrived(self, feed: Feed, fetched: m.Fetched, connection: Connection) -> None:
+        """Take the answer to a FETCH into stock."""
+        self._error = None
+        if not fetched.slices:
+            return
+        for part in cast("tuple[WireSlice, ...]", fetched.slices):
+            stock = Stock(part, fetched.sent_at, fetched.hold_time, connection, feed)
+            self._stock.append(stock)
+            feed.stocked += stock.left
+            feed.stocked_bytes += len(part.body)
+        self._arrival.unpark_all()
+
+    def trouble(self, error: QuorumqError) -> None:
+        """No node has answered for the whole timeout: who waits hears of it."""
+        self._error = error
+        self._arrival.unpark_all()
+
+    # ----------------------------------------------------------------- hand-over
+
+    def __aiter__(self) -> Consumer:
+        return self
+
+    async def __anext__(self) -> Message:
+        """The next message, waiting for one if need be. Cancelled, it has handed over nothing.
+
+        Raises:
+            TooFewReplicas: no node has answered for the consumer's timeout; the text says what was tried. Iterate again
+                to go on.
+            UsageError: the FETCH can never work, for example with a hold_time above the cluster's.
+        """
+        await self._checkpoint()
+        while True:
+            message = self._next()
+            if message is not None:
+                return message
+            await self._wait()
+
+    async def batches(self, max_messages: int = 1000) -> AsyncIterator[list[Message]]:
+        """The messages in lists of 1 to ``max_messages``, as they are there: one wait and one ack for many.
+
+        Raises:
+            as iterating does.
+        """
+        while True:
+            await self._checkpoint()
+            found: list[Message] = []
+            while len(found) < max_messages:
+                more = self._next_many(max_messages - len(found))
+                if not more:
+                    break
+                found += more
+            if found:
+                yield found
+                continue
+            try:
+                await self._wait()
+            except StopAsyncIteration:
+                return
+
+    async def _checkpoint(self) -> None:
+        self._turn += 1
+        if self._turn >= YIELD_EVERY:
+            self._turn = 0
+            await trio.lowlevel.checkpoint()
+        else:
+            await trio.lowlevel.checkpoint_if_cancelled()
+
+    async def _wait(self) -> None:
+        """Wait until something came, or raise what is the matter."""
+        if self._fatal is not None:
+            raise again(self._fatal)
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise again(error)
+        if self._closed:
+            raise StopAsyncIteration
+        self.waiting += 1
+        try:
+            for feed in self._feeds:
+                if feed.room():
+                    feed.wake.set()
+            await self._arrival.park()
+        finally:
+            self.waiting -= 1
+
+    def _next(self) -> Message | None:
+        found = self._next_many(1)
+        return found[0] if found else None
+
+    def _next_many(self, most: int) -> list[Message]:
+        """Up to ``most`` messages of one slice, handed over now: each deadline is ahead, its connection is there."""
+        while True:
+            stock = self._current
+            if stock is None or self._at >= len(self._ready):
+                if stock is not None:  # what was damaged in it was not handed over, and is no longer here
+                    self._unstock(stock, stock.left)
+                    self._bytes_gone(stock)
+                    self._current = None
+                if self._closed or not self._stock:
+                    return []
+                self._open(self._stock.popleft())
+                continue
+            now = self.client.clock()
+            if stock.connection.lost or now >= stock.deadline:
+                self.expired += stock.left
+                self._leave_later(self._take_current(), lost=not stock.connection.lost)
+                continue
+            found = self._ready[self._at : self._at + most]
+            self._at += len(found)
+            self._unstock(stock, len(found))
+            if self.auto_extend:
+                for message in found:
+                    self._working[message] = now
+            history = self.client.history
+            if history is not None:
+                history.delivered(found)
+            return found
+
+    def _open(self, stock: Stock) -> None:
+        try:
+            self._ready = unpack(self.client, stock, self)
+        except PeerError as exc:
+            self._ready = []
+            self.trouble(exc)
+        self._at = 0
+        self._current = stock
+
+    def _unstock(self, stock: Stock, count: int) -> None:
+        stock.left -= count
+        feed = stock.feed
+        assert feed is not None
+        feed.stocked -= count
+        if feed.window < self.window_max:
+            feed.window = min(self.window_max, feed.window + count)
+        if feed.room():
+            feed.wake.set()
+
+    def _bytes_gone(self, stock: Stock) -> None:
+        feed = stock.feed
+        assert feed is not None
+        feed.stocked_bytes -= len(stock.part.body)
+        feed.wake.set()
+
+    # --------------------------------------------------------------- giving back
+
+    def _take_current(self) -> list[SealedNamed]:
+        """What is left of the slice that is being handed over, taken out."""
+        stock = self._current
+        if stock is None:
+            return []
+        rest = self._ready[self._at :]
+        self._ready = []
+        self._at = 0
+        self._current = None
+        self._unstock(stock, stock.left)
+        self._bytes_gone(stock)
+        return [SealedNamed(item.sealed, item.spans) for chunk in chunks(items_of(rest)) for item in chunk]
+
+    def _take_stock(self, stock: Stock) -> list[SealedNamed]:
+        self._unstock(stock, stock.left)
+        self._bytes_gone(stock)
+        return leave_items((stock.part,))
+
+    def _take_all(self) -> list[SealedNamed]:
+        """Everything that was not handed over, taken out."""
+        items = self._take_current()
+        while self._stock:
+            items += self._take_stock(self._stock.popleft())
+        return items
+
+    def _leave_later(self, items: list[SealedNamed], *, lost: bool = False) -> None:
+        if items and not lost:
+            self.client.nodes.spawn(self._give_back, items)
+
+    async def _give_back(self, items: list[SealedNamed]) -> None:
+        self.given_back += sum(span.size for item in items for span in spans_named(item))
+        await give_back(self.client, items)
+
+    async def _tend_stock(self) -> None:
+        """Give back what has lain for half of its hold, or whose connection is lost; then fetch less at once."""
+        while True:
+            await trio.sleep(min(1.0, max(0.01, self.hold_time / 20)))
+            now = self.client.clock()
+            items: list[SealedNamed] = []
+            slow: dict[Feed, None] = {}
+            if self._current is not None and self._is_stale(self._current, now):
+                self._note_slow(self._current, slow)
+                items += self._take_current()
+            for _ in range(len(self._stock)):
+                stock = self._stock.popleft()
+                if self._is_stale(stock, now):
+                    self._note_slow(stock, slow)
+                    items += self._take_stock(stock)
+                else:
+                    self._stock.append(stock)
+            for feed in slow:
+                feed.window //= 2
+            self._leave_later(items)
+
+    @staticmethod
+    def _is_stale(stock: Stock, now: float) -> bool:
+        return now >= stock.give_back_at or bool(stock.connection.lost)
+
+    @staticmethod
+    def _note_slow(stock: Stock, slow: dict[Feed, None]) -> None:
+        if stock.feed is not None and not stock.connection.lost:
+            slow[stock.feed] = None
+
+    # ----------------------------------------------------------------- extension
+
+    async def _tend_holds(self) -> None:
+        """EXTEND what the application works on, from half of the hold time on, until it is settled."""
+        while True:
+            await trio.sleep(min(1.0, max(0.01, self.hold_time / 20)))
+            now = self.client.clock()
+            left = deadline_of(0.0, self.hold_time) - EXTEND_SHARE * self.hold_time
+            due: list[Message] = []
+            for message, since in list(self._working.items()):
+                if message.outcome is not None or now >= message.deadline or now - since > self.max_extend:
+                    del self._working[message]
+                elif message.deadline - now <= left:
+                    due.append(message)
+            if due:
+                timeout = max(0.05, min(message.deadline for message in due) - now)
+                try:
+                    await self.client.extend(due, self.hold_time, timeout=timeout)
+                except QuorumqError:
+                    # Lost: nothing revives it. Anything else: tried again at the next turn, while there is time.
+                    for message in due:
+                        if isinstance(message.failure, HoldLost):
+                            self._working.pop(message, None)
+                        message.failure = None
+
+    # ------------------------------------------------------------------ settling
+
+    def settled(self, message: Ticket) -> None:
+        """The client says that a message of ours has its verdict."""
+        self._working.pop(message, None)  # type: ignore[call-overload]
+
+    async def ack(self, messages: Sequence[Message], *, timeout: float | None = None) -> list[Outcome]:
+        """Ack many at once: see `Client.ack`."""
+        return await self.client.ack(messages, timeout=timeout)
+
+
+def spans_named(item: SealedNamed) -> tuple[Span, ...]:
+    """The spans an item names; of a whole receipt, its own."""
+    return item.spans or (read_receipt(item.sealed).span,)
+
+
+def feeds_of(consumer: Consumer, topic: Topic) -> list[Feed]:
+    """One feed for each replica set that the topic's partitions have."""
+    sets: dict[tuple[str, ...], list[int]] = {}
+    for number, members in enumerate(topic.replicas):
+        sets.setdefault(tuple(sorted(members)), []).append(number)
+    if len(sets) == 1:
+        ((members, _),) = sets.items()
+        return [Feed(consumer, topic.name, (), members)]  # all, those to come included
+    return [Feed(consumer, topic.name, tuple(numbers), members) for members, numbers in sets.items()]

@@ -1,0 +1,282 @@
+# quorumq/client/history.py: what this client did, in the format of docs/history.md.
+#
+# A line is written where the fact is: `publish`, `ack` and their like around each attempt at one node, `deliver` when
+# messages are handed to the application. So checkers can hold what the application saw against what nodes say.
+# Times are the client's own clock, the one that stamps FETCH and EXTEND, as `until` and `asked` are on it.
+"""The client's side of the history of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+from typing import Any, Final, cast
+
+from quorumq.client.message import Lot, Message, deadline_of
+from quorumq.core import messages as m
+from quorumq.core.types import Receipt, Span
+from quorumq.history import HistoryWriter, owner_text, spans_value, token_text
+from quorumq.wire.receipts import read_receipt
+from quorumq.wire.values import SealedNamed
+
+UNKNOWN: Final = frozenset({"outcome-unknown", "too-few-replicas", "error"})
+
+
+class History:
+    """Writes a client's lines.
+
+    Args:
+        writer: of this client alone; flushed and closed by who made it.
+        clock: the client's monotonic clock, in seconds.
+        wall_ms: its time of day in milliseconds.
+    """
+
+    def __init__(self, writer: HistoryWriter, clock: Callable[[], float], wall_ms: Callable[[], int]) -> None:
+        self._writer = writer
+        self._clock = clock
+        self._wall_ms = wall_ms
+        self._ops = 0
+
+    def write(self, kind: str, **fields: object) -> None:
+        """One line, at this moment of the client's clocks."""
+        self._writer.write(kind, at=self._clock(), wall_ms=self._wall_ms(), **fields)
+
+    def op(self) -> int:
+        """The next number of a request."""
+        self._ops += 1
+        return self._ops
+
+    def publishing(self, topic: str) -> Publishing:
+        """To be told of the attempts to publish one batch."""
+        return Publishing(self, topic)
+
+    def settling(self, kind: str, topics: dict[bytes, str], **fields: object) -> Settled:
+        """To be told of the attempts of one request with receipts.
+
+        Args:
+            kind: "ack", "reject", "dead_letter" or "extend".
+            topics: names of the topics in it, by id; one that is not there is written as its id.
+            fields: for its ``invoke`` lines.
+        """
+        return Settled(self, kind, topics, fields)
+
+    def delivered(self, messages: Sequence[Message]) -> None:
+        """Messages are being handed to the application."""
+        for lot, found in groupby(messages, key=_lot):
+            for until, some in groupby(found, key=_deadline):
+                mine = list(some)
+                origin, first, _ = lot.receipt.span
+                crcs = "".join(lot.crcs[8 * (x.seq - first) : 8 * (x.seq - first) + 8] for x in mine)
+                spans: list[Span] = []
+                for message in mine:
+                    if spans and spans[-1].stop == message.seq:
+                        spans[-1] = Span(origin, spans[-1].start, message.seq + 1)
+                    else:
+                        spans.append(Span(origin, message.seq, message.seq + 1))
+                self.write(
+                    "deliver",
+                    **held(lot.receipt, lot.topic),
+                    spans=spans_value(spans),
+                    token=token_text(lot.receipt.owner.ballot),
+                    attempt=lot.attempt,
+                    until=until,
+                    asked=lot.asked,
+                    crcs=crcs,
+                    via=lot.via,
+                )
+
+    def left(self, items: Iterable[SealedNamed], topics: dict[bytes, str]) -> None:
+        """Messages that were never handed over are being given back."""
+        op = self.op()
+        for item in items:
+            receipt = read_receipt(item.sealed)
+            fields = held(receipt, topic_name(receipt, topics))
+            self.write("leave", **fields, spans=spans_value(item.spans or (receipt.span,)), op=op)
+
+    def listed(self, topic: str, partition: int, group: str, items: Iterable[m.Peeked], via: str) -> None:
+        """A listing showed these messages."""
+        for item in items:
+            self.write(
+                "list",
+                topic=topic,
+                partition=partition,
+                group=group,
+                state=item.state,
+                spans=spans_value([item.span]),
+                n=item.record.n,
+                generation=item.record.generation,
+                via=via,
+            )
+
+    def redriving(self, topic: str) -> Redriving:
+        """To be told of the attempts of one redrive."""
+        return Redriving(self, topic)
+
+
+def _lot(message: Message) -> Lot:
+    return message.lot
+
+
+def _deadline(message: Message) -> float:
+    return message.deadline
+
+
+def topic_name(receipt: Receipt, topics: dict[bytes, str]) -> str:
+    """The name of a receipt's topic, or its id where the name is not known."""
+    return topics.get(receipt.partition.topic) or receipt.partition.topic.hex()
+
+
+def held(receipt: Receipt, topic: str) -> dict[str, Any]:
+    """The fields that name a delivery."""
+    return {
+        "topic": topic,
+        "partition": receipt.partition.number,
+        "group": receipt.group,
+        "generation": receipt.generation,
+        "n": receipt.n,
+        "owner": owner_text(receipt.owner),
+    }
+
+
+def failure(code: str) -> str:
+    """The outcome that an error code is: whether it may have happened."""
+    return "unknown" if code in UNKNOWN else "fail"
+
+
+class Publishing:
+    """The attempts to publish one batch."""
+
+    def __init__(self, history: History, topic: str) -> None:
+        self._history = history
+        self._topic = topic
+        self._fields: dict[str, Any] = {}
+
+    def asked(self, via: str, request: m.ClientRequest) -> None:
+        """The batch is about to be sent."""
+        header = cast("m.Publish", request).batch.header
+        self._fields = {
+            "topic": self._topic,
+            "partition": header.partition.number,
+            "spans": spans_value(header.sections),
+            "op": self._history.op(),
+        }
+        crcs = "".join(f"{header.crc_of(index):08x}" for index in range(header.size))
+        self._history.write("publish", **self._fields, outcome="invoke", via=via, crcs=crcs)
+
+    def answered(self, reply: m.ClientReply | None, *, sent: bool) -> None:
+        """What came of it."""
+        if isinstance(reply, m.Published):
+            outcome, detail = "ok", ""
+        elif isinstance(reply, m.Failed):
+            outcome, detail = failure(reply.code), f"{reply.code}: {reply.detail}"
+        else:
+            outcome, detail = ("unknown", "no answer") if sent else ("fail", "not sent")
+        more = {"detail": detail} if detail else {}
+        self._history.write("publish", **self._fields, outcome=outcome, **more)
+
+
+class Settled:
+    """The attempts of one ACK, REJECT or EXTEND."""
+
+    def __init__(
+        self, history: History, kind: str, topics: dict[bytes, str], fields: dict[str, object]
+    ) -> None:
+        self._history = history
+        self._kind = kind
+        self._topics = topics
+        self._fields = fields
+        self._op = 0
+        self._items: list[tuple[Receipt, tuple[Span, ...]]] = []
+        self._hold_time = 0.0
+
+    def asked(self, via: str, request: m.ClientRequest) -> None:
+        """The request is about to be sent."""
+        self._op = self._history.op()
+        asked = cast("m.AckRequest | m.RejectRequest | m.ExtendRequest", request)
+        if isinstance(asked, m.ExtendRequest):
+            self._hold_time = asked.hold_time
+        self._items = []
+        for item in cast("tuple[SealedNamed, ...]", asked.items):
+            receipt = read_receipt(item.sealed)
+            self._items.append((receipt, item.spans or (receipt.span,)))
+        for receipt, spans in self._items:
+            self._write(receipt, spans, "invoke", via=via, **self._fields)
+
+    def answered(self, reply: m.ClientReply | None, *, sent: bool) -> None:
+        """What came of it, for each message."""
+        if not isinstance(reply, m.Verdicts):
+            outcome, detail = ("unknown", "no answer") if sent else ("fail", "not sent")
+            if isinstance(reply, m.Failed):
+                outcome, detail = failure(reply.code), f"{reply.code}: {reply.detail}"
+            for receipt, spans in self._items:
+                self._write(receipt, spans, outcome, detail=detail)
+            return
+        for (index, said), verdicts in groupby(
+            reply.verdicts, key=lambda verdict: (verdict.item, verdict.outcome)
+        ):
+            if index >= len(self._items):
+                continue
+            known = said in ("acked", "acked_after_expiry", "acked_unproven", "ok")
+            known = known or (self._kind != "ack" and said in ("hold-lost", "already-resolved"))
+            more: dict[str, Any] = {} if known else {"detail": said}
+            if self._kind == "extend" and said == "ok":
+                more["until"] = deadline_of(reply.sent_at, self._hold_time)
+            outcome = said if known else failure(said)
+            self._write(self._items[index][0], [verdict.span for verdict in verdicts], outcome, **more)
+
+    def _write(self, receipt: Receipt, spans: Iterable[Span], outcome: str, **more: object) -> None:
+        self._history.write(
+            self._kind,
+            **held(receipt, topic_name(receipt, self._topics)),
+            spans=spans_value(spans),
+            op=self._op,
+            outcome=outcome,
+            **more,
+        )
+
+
+class Redriving:
+    """The attempts of one REDRIVE."""
+
+    def __init__(self, history: History, topic: str) -> None:
+        self._history = history
+        self._topic = topic
+        self._request: m.RedriveRequest | None = None
+        self._op = 0
+
+    def asked(self, via: str, request: m.ClientRequest) -> None:
+        """The request is about to be sent."""
+        self._op = self._history.op()
+        self._request = cast("m.RedriveRequest", request)
+        for entry in self._request.entries:
+            self._write(entry, [entry.span], "invoke", via=via)
+
+    def answered(self, reply: m.ClientReply | None, *, sent: bool) -> None:
+        """What came of it, for each message."""
+        assert self._request is not None
+        if isinstance(reply, m.Verdicts):
+            for verdict in reply.verdicts:
+                if verdict.item < len(self._request.entries):
+                    known = verdict.outcome in ("ok", "already-resolved")
+                    outcome = verdict.outcome if known else failure(verdict.outcome)
+                    self._write(self._request.entries[verdict.item], [verdict.span], outcome)
+            return
+        outcome = "unknown" if sent else "fail"
+        if isinstance(reply, m.Failed):
+            outcome = failure(reply.code)
+        for entry in self._request.entries:
+            self._write(entry, [entry.span], outcome)
+
+    def _write(self, entry: m.Resolved, spans: Iterable[Span], outcome: str, **more: object) -> None:
+        assert self._request is not None
+        self._history.write(
+            "redrive",
+            topic=self._topic,
+            partition=self._request.partition,
+            group=self._request.group,
+            generation=entry.record.generation,
+            n=entry.record.n,
+            spans=spans_value(spans),
+            op=self._op,
+            outcome=outcome,
+            **more,
+        )

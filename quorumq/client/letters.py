@@ -1,0 +1,138 @@
+# quorumq/client/letters.py: from a handler's exception to a dead letter.
+#
+# The letter is written once, where the failure is known best, and stays with the message. The fingerprint is what
+# brings equal failures together later: class, message and innermost frame, without what differs from message to
+# message (ids, numbers, addresses). So it is computed here, once, and never again by those who read it.
+"""Dead letters: what is kept of a failure."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import traceback
+from typing import Final
+
+from quorumq.core.limits import LETTER_TEXT_MAX
+from quorumq.core.types import STAMP_ZERO, Letter
+
+REASON: Final = "rejected"
+"""What the letter says of why the message died: a consumer rejected it."""
+
+SHORT_CHARS_MAX: Final = 200
+
+_UUID: Final = re.compile(r"\b[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\b")
+_HEX: Final = re.compile(
+    r"\b(?:0x[0-9a-fA-F]+|(?=[0-9a-fA-F]*[0-9])(?=[0-9a-fA-F]*[a-fA-F])[0-9a-fA-F]{8,})\b"
+)
+_NUMBER: Final = re.compile(r"\d+(?:[.,]\d+)*")
+_SPACE: Final = re.compile(r"\s+")
+
+
+def make_letter(
+    error: BaseException | None,
+    *,
+    reason: str = "",
+    attempt: int = 0,
+    published_ms: int = 0,
+    delivered_ms: int = 0,
+    consumer: str = "",
+    consumer_version: str = "",
+    host: str = "",
+) -> Letter:
+    """The dead letter of a message that a consumer gives up.
+
+    Args:
+        error: what its handler failed with; None if nothing was raised.
+        reason: in words; stands in front of the error's text, or alone.
+        attempt: which delivery this was, 1 for the first.
+        published_ms: of the message.
+        delivered_ms: when this delivery came; milliseconds since 1970, as all times here.
+        consumer, consumer_version, host: who gives it up.
+
+    Returns:
+        a letter without ballot, node and time of death, which the node fills in. ``first_delivered_ms`` is 0 where
+        it is not known, as this is not the first delivery. Texts are cut in the middle to `LETTER_TEXT_MAX`.
+    """
+    error_class = class_name(error) if error is not None else ""
+    text = text_of(error) if error is not None else ""
+    message = ": ".join(part for part in (reason, text) if part)
+    return Letter(
+        ballot=STAMP_ZERO,
+        reason=REASON,
+        error_class=clean(error_class)[:SHORT_CHARS_MAX],
+        message=cut(clean(message)),
+        stack=cut(clean(stack_of(error))) if error is not None else "",
+        fingerprint=fingerprint(error_class, text or reason, top_frame(error)),
+        attempts=attempt,
+        published_ms=published_ms,
+        first_delivered_ms=delivered_ms if attempt == 1 else 0,
+        last_delivered_ms=delivered_ms,
+        consumer=clean(consumer)[:SHORT_CHARS_MAX],
+        consumer_version=clean(consumer_version)[:SHORT_CHARS_MAX],
+        host=clean(host)[:SHORT_CHARS_MAX],
+    )
+
+
+def class_name(error: BaseException) -> str:
+    """The full name of its class: "package.module.Class"; without "builtins."."""
+    cls = type(error)
+    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
+
+
+def text_of(error: BaseException) -> str:
+    """``str(error)``, or why there is none: an exception may fail to describe itself."""
+    try:
+        return str(error)
+    except Exception as exc:
+        return f"<{type(exc).__name__} in __str__>"
+
+
+def stack_of(error: BaseException) -> str:
+    """The traceback as Python prints it, causes included."""
+    try:
+        return "".join(traceback.format_exception(error))
+    except Exception as exc:
+        return f"<{type(exc).__name__} while formatting the traceback>"
+
+
+def top_frame(error: BaseException | None) -> str:
+    """Where it was raised: "module:function" of the innermost frame; "" if it was not raised.
+
+    Without the line, which moves with every edit above it.
+    """
+    found = ""
+    walk = error.__traceback__ if error is not None else None
+    while walk is not None:
+        code = walk.tb_frame.f_code
+        found = f"{walk.tb_frame.f_globals.get('__name__', '?')}:{code.co_qualname}"
+        walk = walk.tb_next
+    return found
+
+
+def normalised(message: str) -> str:
+    """``message`` without what differs between equal failures: uuids, hexadecimal and other numbers, spacing."""
+    text = _UUID.sub("<uuid>", message)
+    text = _HEX.sub("<hex>", text)
+    text = _NUMBER.sub("<n>", text)
+    return _SPACE.sub(" ", text).strip()
+
+
+def fingerprint(error_class: str, message: str, frame: str) -> str:
+    """16 hexadecimal digits, equal for equal failures: BLAKE2b over class, normalised message and frame."""
+    text = "\0".join((error_class, normalised(message[:LETTER_TEXT_MAX]), frame))
+    return hashlib.blake2b(text.encode("utf-8", "backslashreplace"), digest_size=8).hexdigest()
+
+
+def cut(text: str, most: int = LETTER_TEXT_MAX) -> str:
+    """``text`` within ``most`` characters: what is too much is taken out of the middle, and says so."""
+    if len(text) <= most:
+        return text
+    gap = f"\n… {len(text)} characters, cut here …\n"
+    room = max(most - len(gap), 0)
+    head = (room + 1) // 2
+    return (text[:head] + gap + text[len(text) - (room - head) :])[:most]
+
+
+def clean(text: str) -> str:
+    """``text`` that can be written as UTF-8: lone surrogates, as file names bring them, are written out."""
+    return text.encode("utf-8", "backslashreplace").decode()

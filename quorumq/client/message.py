@@ -1,0 +1,345 @@
+# quorumq/client/message.py: what a consumer holds in its hands.
+#
+# A message is delivered as one of a *delivery*: consecutive messages won by one ballot, under one receipt. What
+# they share is in one `Lot`, made once; a `Message` adds its own few fields. This is the only part of quorumq
+# that does work per message, so it is kept to slots and plain loops.
+"""Messages, their ids, receipts and outcomes."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Mapping
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from quorumq.core.errors import BadReceipt, QuorumqError, TooFewReplicas
+from quorumq.core.limits import DEADLINE_SHARE
+from quorumq.core.types import Origin, PartitionId, Receipt, Span, Stamp
+from quorumq.wire import cbor
+from quorumq.wire.batch import HeaderValue
+from quorumq.wire.cbor import BadValue
+from quorumq.wire.receipts import read_receipt
+from quorumq.wire.values import SealedNamed
+
+if TYPE_CHECKING:
+    from quorumq.client.client import Client
+    from quorumq.client.consumer import Consumer
+
+
+class Outcome(Enum):
+    """The verdict on an ack (docs/protocol.md, ACK), and what became of a reject."""
+
+    ACKED = "acked"
+    """Final, and this delivery was the only one that could have been inside its hold."""
+
+    ACKED_AFTER_EXPIRY = "acked_after_expiry"
+    """Final, but the hold had run out and the message was granted to another delivery: it may be processed twice."""
+
+    ACKED_UNPROVEN = "acked_unproven"
+    """Final, but too few replicas could tell whether this delivery was alone."""
+
+    REQUEUED = "requeued"
+    DEAD_LETTERED = "dead_lettered"
+
+
+class MessageId(NamedTuple):
+    """The name of a message, for ever: who numbered it, and as what."""
+
+    partition: PartitionId
+    origin: Origin
+    seq: int
+
+    def __str__(self) -> str:
+        topic, number = self.partition
+        node, n, nonce, k = self.origin
+        return f"{topic.hex()}/{number}/{node}.{n}.{nonce:016x}.{k}/{self.seq}"
+
+    @classmethod
+    def parse(cls, text: str) -> MessageId:
+        """The id that ``str`` gave; ValueError with the text if it is none."""
+        found = _ID.fullmatch(text)
+        if found is None:
+            raise ValueError(f"not a message id: {text!r}; it looks like TOPIC/PARTITION/NODE.N.NONCE.K/SEQ")
+        topic, number, node, n, nonce, k, seq = found.groups()
+        return cls(
+            PartitionId(bytes.fromhex(topic), int(number)),
+            Origin(node, int(n), int(nonce, 16), int(k)),
+            int(seq),
+        )
+
+
+_ID: Final = re.compile(r"([0-9a-f]{32})/(\d+)/([^./]+)\.(\d+)\.([0-9a-f]{16})\.(\d+)/(\d+)")
+
+
+class Lot:
+    """What the messages of one delivery share.
+
+    Args:
+        topic: its name.
+        sealed: the receipt, as the node gave it.
+        receipt: what it says.
+        attempt: 1 for the first delivery.
+        published_ms: of the batch, by the producer's time of day.
+        delivered_ms: the client's time of day when the delivery came.
+        hold_time: seconds.
+        client: to settle through.
+        consumer: who got it; None where `Client.fetch` did.
+        crcs: CRC-32C of each record in hex, 8 digits each, where a history is written; else "".
+        via: the node that it came from.
+        asked: when its FETCH was sent, by the client's clock.
+    """
+
+    __slots__ = (
+        "asked", "attempt", "client", "consumer", "crcs", "delivered_ms", "hold_time", "published_ms", "receipt",
+        "sealed", "topic", "via",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        *,
+        topic: str,
+        sealed: bytes,
+        receipt: Receipt,
+        attempt: int,
+        published_ms: int,
+        delivered_ms: int,
+        hold_time: float,
+        client: Client,
+        consumer: Consumer | None,
+        crcs: str = "",
+        via: str = "",
+        asked: float = 0.0,
+    ) -> None:
+        self.topic = topic
+        self.sealed = sealed
+        self.receipt = receipt
+        self.attempt = attempt
+        self.published_ms = published_ms
+        self.delivered_ms = delivered_ms
+        self.hold_time = hold_time
+        self.client = client
+        self.consumer = consumer
+        self.crcs = crcs
+        self.via = via
+        self.asked = asked
+
+
+class Ticket:
+    """Some messages of one delivery, to be settled: a `Message`, or what a receipt from elsewhere names.
+
+    Attributes:
+        outcome: what became of it, once settled.
+        failure: why the last attempt to settle it failed; None otherwise.
+    """
+
+    __slots__ = ("failure", "lot", "outcome", "seq")
+
+    lot: Lot
+    seq: int
+    outcome: Outcome | None
+    failure: QuorumqError | None
+
+    size = 1
+    """How many messages it is."""
+
+
+class Named(Ticket):
+    """A receipt that came from outside (`receipt_from_text`), with the messages of it that are meant."""
+
+    __slots__ = ("count",)
+
+    def __init__(self, lot: Lot, span: Span) -> None:
+        self.lot = lot
+        self.seq = span.start
+        self.count = span.size
+        self.outcome = None
+        self.failure = None
+
+    @property
+    def size(self) -> int:  # type: ignore[override]
+        """How many messages it is."""
+        return self.count
+
+
+class Message(Ticket):
+    """One delivered message.
+
+    Attributes:
+        payload: the bytes that were published.
+        key: the key it was published with, or None.
+        headers: its headers; do not change them.
+        deadline: until when its hold is certain, by the client's clock (`Client.clock`): beyond it another delivery
+            may have begun. Moves when the hold is extended.
+    """
+
+    __slots__ = ("deadline", "headers", "key", "payload")
+
+    def __init__(
+        self,
+        lot: Lot,
+        seq: int,
+        payload: bytes,
+        key: bytes | None,
+        headers: Mapping[str, HeaderValue],
+        deadline: float,
+    ) -> None:
+        self.lot = lot
+        self.seq = seq
+        self.payload = payload
+        self.key = key
+        self.headers = headers
+        self.deadline = deadline
+        self.outcome = None
+        self.failure = None
+
+    # ------------------------------------------------------------------- what it is
+
+    @property
+    def id(self) -> MessageId:
+        """Its name, the same in every delivery."""
+        receipt = self.lot.receipt
+        return MessageId(receipt.partition, receipt.span.origin, self.seq)
+
+    @property
+    def topic(self) -> str:
+        """The name of its topic."""
+        return self.lot.topic
+
+    @property
+    def group(self) -> str:
+        """The group that it was delivered to."""
+        return self.lot.receipt.group
+
+    @property
+    def partition(self) -> int:
+        """The number of its partition."""
+        return self.lot.receipt.partition.number
+
+    @property
+    def attempt(self) -> int:
+        """Which delivery this is, 1 for the first. An estimate: each crash may lose one (docs/protocol.md)."""
+        return self.lot.attempt
+
+    @property
+    def fencing_token(self) -> Stamp:
+        """Rises strictly with each delivery of this message to this group: compare as a pair, keep the highest."""
+        return self.lot.receipt.owner.ballot
+
+    @property
+    def published_ms(self) -> int:
+        """When it was published, by the producer's time of day, in milliseconds since 1970."""
+        return self.lot.published_ms
+
+    @property
+    def receipt(self) -> SealedNamed:
+        """The receipt, for settling it elsewhere: see `receipt_to_text`."""
+        return SealedNamed(self.lot.sealed, (Span(self.lot.receipt.span.origin, self.seq, self.seq + 1),))
+
+    @property
+    def is_live(self) -> bool:
+        """Whether its hold is certain at this moment."""
+        return self.lot.client.clock() < self.deadline
+
+    def __repr__(self) -> str:
+        shown = self.payload if len(self.payload) <= 32 else self.payload[:32] + b"..."
+        return f"<Message {self.topic}/{self.partition} {self.lot.receipt.span.origin}[{self.seq}] {shown!r}>"
+
+    # ----------------------------------------------------------------- settling it
+
+    async def ack(self, *, timeout: float | None = None) -> Outcome:
+        """It is processed: never deliver it to this group again.
+
+        Many acks at once go as one request. Cancelled while waiting, the ack may still happen.
+
+        Args:
+            timeout: seconds to go on trying; the client's if None.
+
+        Returns:
+            how certain it is that this delivery was alone: see `Outcome`.
+
+        Raises:
+            OutcomeUnknown, NotStored: not confirmed within ``timeout``; call it again, with the same message.
+            StaleGeneration: the group was rewound since: the message will come again.
+        """
+        await self.lot.client.ack((self,), timeout=timeout)
+        assert self.outcome is not None
+        return self.outcome
+
+    async def reject(self, delay: float = 0.0, *, timeout: float | None = None) -> None:
+        """Not now: make it available again, at once or after ``delay`` seconds. Counts as an attempt.
+
+        Raises:
+            HoldLost: the hold is over; another delivery may have begun. Nothing was done.
+            OutcomeUnknown, NotStored: not confirmed within ``timeout`` seconds.
+        """
+        await self.lot.client.reject((self,), delay=delay, timeout=timeout)
+
+    async def dead_letter(
+        self,
+        error: BaseException | None = None,
+        *,
+        reason: str = "",
+        timeout: float | None = None,
+    ) -> None:
+        """Never again, for this group: keep it as a dead letter, with the reason.
+
+        Args:
+            error: what the handler failed with; its class, text, stack and fingerprint are kept.
+            reason: in words, if there is more to say, or no error.
+            timeout: seconds to go on trying; the client's if None.
+
+        Raises:
+            HoldLost: the hold is over; another delivery may have begun. Nothing was done.
+            OutcomeUnknown, NotStored: not confirmed within ``timeout`` seconds.
+        """
+        await self.lot.client.dead_letter((self,), error=error, reason=reason, timeout=timeout)
+
+    async def extend(self, hold_time: float | None = None, *, timeout: float | None = None) -> None:
+        """Keep the hold for ``hold_time`` seconds from now (those of the FETCH if None).
+
+        Raises:
+            HoldLost: it is over; nothing revives it.
+        """
+        await self.lot.client.extend((self,), hold_time, timeout=timeout)
+
+
+def receipt_to_text(receipt: SealedNamed) -> str:
+    """A receipt as text without spaces, for another process to settle the message by."""
+    parts = [(span.start, span.stop) for span in receipt.spans]
+    encoded = b"".join((
+        b"\x82", cbor.blob(receipt.sealed), cbor.array_head(len(parts)),
+        *(b"\x82" + cbor.uint(start) + cbor.uint(stop) for start, stop in parts),
+    ))  # fmt: skip
+    return base64.urlsafe_b64encode(encoded).rstrip(b"=").decode()
+
+
+def receipt_from_text(text: str) -> SealedNamed:
+    """The receipt that `receipt_to_text` wrote.
+
+    Raises:
+        BadReceipt: it is not one, as far as can be seen without the cluster's secret.
+    """
+    try:
+        raw = base64.b64decode(text.strip() + "=" * (-len(text.strip()) % 4), altchars=b"-_", validate=True)
+        value: Any = cbor.load(raw, "a receipt")
+        sealed, parts = value
+        origin = read_receipt(sealed).span.origin
+        return SealedNamed(sealed, tuple(Span(origin, int(start), int(stop)) for start, stop in parts))
+    except (binascii.Error, BadValue, BadReceipt, TypeError, ValueError) as exc:
+        raise BadReceipt(
+            f"not a receipt: {text[:40]!r}; give back the text of the delivery unchanged"
+        ) from exc
+
+
+def deadline_of(sent_at: float, hold_time: float) -> float:
+    """Until when a hold is certain for the client (docs/protocol.md, FETCH and EXTEND)."""
+    return sent_at + DEADLINE_SHARE * hold_time
+
+
+def again(error: QuorumqError) -> QuorumqError:
+    """A new exception like ``error``, so that each who waits raises one of their own."""
+    if isinstance(error, TooFewReplicas):
+        return type(error)(error.detail, needed=error.needed, answered=error.answered)
+    return type(error)(*error.args)

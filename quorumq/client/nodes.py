@@ -1,0 +1,348 @@
+# quorumq/client/nodes.py: the nodes a client knows, and a request that goes on until one of them answers.
+#
+# Any node coordinates any request, so failing over is: ask the next one. What makes that safe is the protocol's
+# idempotence (docs/protocol.md, promise G6 and ACK): the same batch, the same receipts. What makes it bounded
+# is the deadline, which every request has; what makes it helpful is that the error at the end says where was
+# asked and what each answered.
+"""Connections to several nodes, failover with jittered backoff, and errors that say what was tried."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple, Protocol
+
+import trio
+
+from quorumq.client.connection import Connection, Dial, Lost, Orphan, open_connection
+from quorumq.core import messages as m
+from quorumq.core.errors import (
+    NotFound,
+    NotStored,
+    OutcomeUnknown,
+    QuorumqError,
+    StorageFull,
+    TooFewReplicas,
+    UsageError,
+)
+from quorumq.core.limits import REQUEST_TIMEOUT_S
+from quorumq.wire.codec import error_of
+
+ATTEMPT_TIMEOUT_S: Final = REQUEST_TIMEOUT_S + 0.5
+"""How long one node may take to answer a request that it does not park."""
+
+BACKOFF_MIN_S: Final = 0.02
+BACKOFF_MAX_S: Final = 1.0
+CAUSES_SHOWN: Final = 8
+
+Make = Callable[[], m.ClientRequest]
+Judge = Callable[[m.ClientReply], QuorumqError | None]
+
+
+class Watch(Protocol):
+    """Is told of each attempt of one request: for the history."""
+
+    def asked(self, via: str, request: m.ClientRequest) -> None:
+        """``request`` is about to be sent to node ``via``."""
+
+    def answered(self, reply: m.ClientReply | None, *, sent: bool) -> None:
+        """Its reply has come; None where none will, and ``sent`` says whether the node may have it."""
+
+
+class Answered(NamedTuple):
+    """A reply that is not `Failed`, and the connection that it came over."""
+
+    reply: m.ClientReply
+    connection: Connection
+
+
+class Attempts:
+    """What one request has tried: for the error at its end."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self.sent = False  # whether any node may have carried it out
+        self.needed = 0
+        self.answered = 0
+        self.causes: dict[tuple[str, str], int] = {}
+        self.refused: QuorumqError | None = None  # the last refusal that is the nodes' own, not the network's
+
+    def note(self, where: str, cause: str, *, sent: bool = False) -> None:
+        """``where`` did not do it, for this reason."""
+        self.sent = self.sent or sent
+        self.causes[(where, cause)] = self.causes.get((where, cause), 0) + 1
+
+    def refuse(self, where: str, error: QuorumqError) -> None:
+        """``where`` answered that it could not do it now."""
+        self.note(where, str(error), sent=isinstance(error, OutcomeUnknown))
+        if isinstance(error, TooFewReplicas):
+            self.needed, self.answered = error.needed or self.needed, error.answered
+        else:
+            self.refused = error
+
+    def error(self, seconds: float, *, writes: bool) -> QuorumqError:
+        """What to raise now that the time is over."""
+        causes = [
+            f"{where}: {cause}" + (f" ({count} times)" if count > 1 else "")
+            for (where, cause), count in self.causes.items()
+        ]
+        more = f"; and {len(causes) - CAUSES_SHOWN} more" if len(causes) > CAUSES_SHOWN else ""
+        tried = "; ".join(causes[-CAUSES_SHOWN:]) + more or "no node could be tried in that time"
+        text = f"{self.what} did not succeed within {seconds:.3g} s. Tried {tried}"
+        if self.refused is not None and not self.sent:
+            return type(self.refused)(text)
+        if not writes:
+            return TooFewReplicas(text, needed=self.needed, answered=self.answered)
+        if self.sent:
+            return OutcomeUnknown(
+                f"{text}. It may have happened: repeat it through any node",
+                needed=self.needed,
+                answered=self.answered,
+            )
+        return NotStored(f"{text}. Nothing was sent", needed=self.needed, answered=self.answered)
+
+
+class Nodes:
+    """Where the cluster can be reached.
+
+    Args:
+        addresses: "host:port" of some nodes; others are learned from METADATA.
+        cluster_id: must be the nodes'; "" takes any.
+        dial: opens a stream to an address.
+        spawn: runs an async function in the background, as long as the client lives.
+        clock: the client's monotonic clock, in seconds: stamps FETCH and EXTEND, and every deadline of a hold.
+        wall_ms: the time of day in milliseconds since 1970.
+        rng: for jitter, and for where to begin.
+        connect_timeout: seconds to dial a node and have HELLO answered.
+        attempt_timeout: seconds that one node may take to answer, before the next is asked.
+    """
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        *,
+        cluster_id: str,
+        dial: Dial,
+        spawn: Callable[..., None],
+        clock: Callable[[], float],
+        wall_ms: Callable[[], int],
+        rng: random.Random,
+        connect_timeout: float,
+        attempt_timeout: float = ATTEMPT_TIMEOUT_S,
+    ) -> None:
+        if not addresses:
+            raise UsageError("no address of a node is given: name at least one, as host:port")
+        self.addresses = list(dict.fromkeys(addresses))
+        self.cluster_id = cluster_id
+        self.clock = clock
+        self.wall_ms = wall_ms
+        self.rng = rng
+        self.spawn = spawn
+        self.connect_timeout = connect_timeout
+        self.attempt_timeout = attempt_timeout
+        self.ids: dict[str, str] = {}
+        """Address of each node id, as far as known."""
+        self._dial = dial
+        self._connections: dict[str, Connection] = {}
+        self._dialling: dict[str, trio.Lock] = {}
+        self._first = rng.choice(self.addresses)  # asked first, for as long as it answers
+        self._closed = False
+
+    # ------------------------------------------------------------------ who is there
+
+    def learn(self, reply: m.MetadataReply) -> None:
+        """Take note of the nodes in METADATA, for when those given cannot be reached."""
+        for info in reply.nodes:
+            if info.address and info.node not in self.ids:
+                self.ids[info.node] = info.address
+                if info.address not in self.addresses:
+                    self.addresses.append(info.address)
+
+    def address_of(self, node: str) -> str:
+        """The address of a node named by its id or its address.
+
+        Raises:
+            NotFound: no such node is known.
+        """
+        if node in self.ids:
+            return self.ids[node]
+        if node in self.addresses:
+            return node
+        raise NotFound(
+            f"no node {node!r} is known; known are {', '.join(sorted(self.ids)) or 'none yet'} at "
+            f"{', '.join(self.addresses)}"
+        )
+
+    def addresses_of(self, nodes: Iterable[str]) -> tuple[str, ...]:
+        """The known addresses of node ids; those unknown are left out."""
+        return tuple(self.ids[node] for node in nodes if node in self.ids)
+
+    async def connection(self, address: str, *, timeout: float) -> Connection:
+        """The connection to ``address``, dialled if there is none.
+
+        Raises:
+            Lost: it cannot be reached, or not within ``timeout`` seconds.
+            UsageError: it refused HELLO.
+        """
+        known = self._connections.get(address)
+        if known is not None and not known.lost:
+            return known
+        with trio.move_on_after(timeout):
+            return await self._connect(address)
+        raise Lost(f"no connection within {timeout:.3g} s", sent=False)
+
+    async def _connect(self, address: str) -> Connection:
+        async with self._dialling.setdefault(address, trio.Lock()):
+            known = self._connections.get(address)
+            if known is not None and not known.lost:
+                return known
+            if self._closed:
+                raise Lost("the client is closed", sent=False)
+            made = await open_connection(
+                address,
+                dial=self._dial,
+                cluster_id=self.cluster_id,
+                wall_ms=self.wall_ms(),
+                timeout=self.connect_timeout,
+            )
+            if not self.cluster_id:
+                self.cluster_id = (
+                    made.welcome.cluster_id
+                )  # the first one decides; no wandering between clusters
+            self.ids[made.node] = address
+            self._connections[address] = made
+            self.spawn(made.run)
+            return made
+
+    def close(self) -> None:
+        """Hang up everywhere. Who waits hears that the connection was closed."""
+        self._closed = True
+        for connection in self._connections.values():
+            connection.close()
+
+    async def reach(self, timeout: float) -> Connection:
+        """A connection to any node.
+
+        Raises:
+            TooFewReplicas: none could be reached within ``timeout`` seconds.
+            UsageError: one refused HELLO.
+        """
+        until = trio.current_time() + timeout
+        attempts = Attempts("connecting")
+        backoff = BACKOFF_MIN_S
+        while True:
+            for address in self._order((), ""):
+                left = until - trio.current_time()
+                if left <= 0:
+                    break
+                try:
+                    return await self.connection(address, timeout=left)
+                except Lost as exc:
+                    attempts.note(address, exc.cause)
+            left = until - trio.current_time()
+            if left <= 0:
+                raise attempts.error(timeout, writes=False)
+            await trio.sleep(min(left, self.rng.uniform(0.5, 1.0) * backoff))
+            backoff = min(BACKOFF_MAX_S, 2 * backoff)
+
+    # ------------------------------------------------------------------------ asking
+
+    async def ask(
+        self,
+        make: Make,
+        *,
+        what: str,
+        timeout: float,
+        writes: bool,
+        only: Sequence[str] = (),
+        first: str = "",
+        attempt_timeout: float | None = None,
+        judge: Judge | None = None,
+        orphan: Orphan | None = None,
+        watch: Watch | None = None,
+    ) -> Answered:
+        """Send a request to one node after the other until one does it.
+
+        Args:
+            make: gives the request, anew for each attempt.
+            what: it is, for the error: "publish of 3 messages to jobs/0".
+            timeout: seconds for all attempts together.
+            writes: whether it changes anything: decides between NotStored, OutcomeUnknown and TooFewReplicas.
+            only: addresses to ask; all known when empty.
+            first: the address to ask first.
+            attempt_timeout: seconds for one attempt.
+            judge: looks at a reply; an error that it returns has the next node asked.
+            orphan: see `Connection.ask`.
+            watch: told of each attempt.
+
+        Raises:
+            UsageError: a node refused it for good. `NotFound` only once every node that could be reached has said so:
+                a node that was away may not have heard of a new topic yet.
+            NotStored, OutcomeUnknown, TooFewReplicas, StorageFull: the time is over; the text says what was tried.
+        """
+        until = trio.current_time() + timeout
+        attempts = Attempts(what)
+        backoff = BACKOFF_MIN_S
+        while True:
+            missing: NotFound | None = None
+            refused = False
+            for address in self._order(only, first):
+                left = until - trio.current_time()
+                if left <= 0:
+                    break
+                where = address
+                asked = False
+                try:
+                    connection = await self.connection(address, timeout=left)
+                    where = f"{connection.node} ({address})"
+                    wait = min(
+                        attempt_timeout or self.attempt_timeout, max(until - trio.current_time(), 0.001)
+                    )
+                    request = make()
+                    if watch is not None:
+                        watch.asked(connection.node, request)
+                        asked = True
+                    reply = await connection.ask(request, timeout=wait, orphan=orphan)
+                except Lost as exc:
+                    if watch is not None and asked:
+                        watch.answered(None, sent=exc.sent)
+                    attempts.note(where, exc.cause, sent=exc.sent)
+                    continue
+                if watch is not None:
+                    watch.answered(reply, sent=True)
+                error = error_of(reply) if isinstance(reply, m.Failed) else judge and judge(reply)
+                if error is None:
+                    if not only:
+                        self._first = address
+                    return Answered(reply, connection)
+                if isinstance(error, NotFound):
+                    attempts.note(where, str(error))
+                    missing = error
+                    continue
+                refused = True
+                if not isinstance(error, TooFewReplicas | StorageFull):
+                    raise error
+                attempts.refuse(where, error)
+            if missing is not None and not refused and not attempts.sent:
+                raise missing
+            left = until - trio.current_time()
+            if left <= 0:
+                raise attempts.error(timeout, writes=writes)
+            await trio.sleep(min(left, self.rng.uniform(0.5, 1.0) * backoff))
+            backoff = min(BACKOFF_MAX_S, 2 * backoff)
+
+    def _order(self, only: Sequence[str], first: str) -> list[str]:
+        """Whom to ask in which order: the one that answered last, those connected, then the others."""
+        known = list(only or self.addresses)
+        head = first or self._first
+        start = known.index(head) if head in known else self.rng.randrange(len(known))
+        ring = known[start:] + known[:start]
+        if head in known:
+            ring.remove(head)
+        ring.sort(key=lambda address: not self.is_connected(address))  # stable: the ring's order within each
+        return [head, *ring] if head in known else ring
+
+    def is_connected(self, address: str) -> bool:
+        """Whether there is a connection to ``address`` now."""
+        found = self._connections.get(address)
+        return found is not None and not found.lost

@@ -1,0 +1,148 @@
+# quorumq/client/protocol.py: one connection's side of the protocol, without a socket.
+#
+# Every front of the client (trio today; asyncio and blocking later) needs the same four things: a HELLO that is
+# accepted before anything else, a number for each request, the reply that belongs to a number, and an end
+# when the other side does not speak the protocol. They are here once. Bytes come in by `receive`, bytes to be
+# sent come out of `hello` and `request`; nothing here waits, sends or looks at a clock.
+#
+# Promise: each request's number is given out once, and `receive` gives at most one reply for it, of the type
+# that answers such a request or `Failed`. Anything else is a PeerError, after which the connection is of no use.
+"""The client's protocol as a state machine: requests and replies to bytes and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from quorumq.core import messages as m
+from quorumq.core.errors import PeerError
+from quorumq.core.types import Incarnation
+from quorumq.wire.codec import (
+    VERSIONS,
+    UnknownMessage,
+    decode_message,
+    encode_message,
+    error_of,
+)
+from quorumq.wire.frames import FrameReader
+
+SOFTWARE: Final = "quorumq-client"
+
+ANSWERS: Final[Mapping[type, type]] = {
+    m.Hello: m.Welcome,
+    m.OpenSession: m.SessionOpened,
+    m.CreateTopic: m.TopicCreated,
+    m.Metadata: m.MetadataReply,
+    m.Publish: m.Published,
+    m.Fetch: m.Fetched,
+    m.AckRequest: m.Verdicts,
+    m.RejectRequest: m.Verdicts,
+    m.ExtendRequest: m.Verdicts,
+    m.LeaveRequest: m.Left,
+    m.RedriveRequest: m.Verdicts,
+    m.PeekAsk: m.PeekPage,
+    m.StatusAsk: m.StatusReply,
+}
+"""What answers each request, unless it is `Failed`."""
+
+
+class Answer(NamedTuple):
+    """A reply, and the number of the request that it answers."""
+
+    request: int
+    reply: m.ClientReply
+
+
+class ClientProtocol:
+    """The client's side of one connection.
+
+    Send what `hello` gives, then feed `receive` until `welcome` is there; from then on send what `request`
+    gives, in that order, and feed `receive`.
+
+    Args:
+        cluster_id: the cluster that must answer; "" takes any.
+    """
+
+    def __init__(self, cluster_id: str = "") -> None:
+        self.cluster_id = cluster_id
+        self.welcome: m.Welcome | None = None
+        """The node's answer to HELLO, once it has come."""
+        self._reader = FrameReader()
+        self._count = 0
+        self._awaited: dict[int, type] = {}  # request number -> type of its reply
+
+    @property
+    def awaited(self) -> int:
+        """How many requests have no reply yet."""
+        return len(self._awaited)
+
+    def hello(self, wall_ms: int) -> bytes:
+        """The first bytes of the connection.
+
+        Args:
+            wall_ms: the client's time of day, in milliseconds since 1970; a node warns when it is far off.
+        """
+        assert self._count == 0, "HELLO is the first frame of a connection"
+        hello = m.Hello(VERSIONS, self.cluster_id, b"", 0.0, "", Incarnation(0, 0), 0, wall_ms, 0, SOFTWARE)
+        return b"".join(self.request(hello)[1])
+
+    def request(self, message: m.ClientRequest) -> tuple[int, list[bytes | memoryview]]:
+        """Number a request.
+
+        Returns:
+            its number, and its frame in pieces, to be sent as they are.
+
+        Raises:
+            TooLarge: the frame would be over a limit. No number was used up.
+        """
+        number = self._count + 1
+        pieces = encode_message(message, request=number)
+        self._count = number
+        self._awaited[number] = ANSWERS[type(message)]
+        return number, pieces
+
+    def withdraw(self, number: int) -> None:
+        """Request ``number`` was certainly never sent: no reply will come."""
+        self._awaited.pop(number, None)
+
+    def receive(self, data: bytes | bytearray | memoryview) -> list[Answer]:
+        """Take in bytes from the node; the replies that are complete now, in the order in which they came.
+
+        The answer to HELLO is not among them: see `welcome`.
+
+        Raises:
+            PeerError: these bytes are not the protocol, or answer what was not asked. Hang up.
+            QuorumqError: the node refused HELLO; says why (`ClusterMismatch`, `Unauthorized`, …). Hang up.
+        """
+        self._reader.feed(data)
+        answers: list[Answer] = []
+        for frame in self._reader:
+            reply: object
+            try:
+                reply, number, _ = decode_message(frame)
+            except UnknownMessage as exc:
+                reply, number = m.Failed(exc.code, str(exc)), exc.request
+            if number == 0:
+                continue  # not an answer: a newer node says something that this client has no use for
+            wanted = self._awaited.pop(number, None)
+            if wanted is None:
+                raise PeerError(f"the node answered request {number}, which is not waiting for an answer")
+            if isinstance(reply, m.Failed) and wanted is m.Welcome:
+                raise error_of(reply)
+            if not isinstance(reply, wanted | m.Failed):
+                raise PeerError(
+                    f"the node answered request {number} with {type(reply).__name__}, not {wanted.__name__}"
+                )
+            if isinstance(reply, m.Welcome):
+                self.welcome = reply
+            else:
+                answers.append(Answer(number, reply))  # type: ignore[arg-type]
+        return answers
+
+    def close(self) -> None:
+        """The node has closed its side.
+
+        Raises:
+            PeerError: in the middle of a frame.
+        """
+        self._reader.close()

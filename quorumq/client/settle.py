@@ -1,0 +1,342 @@
+# quorumq/client/settle.py: ACK, REJECT and EXTEND of many messages, through any node, until each has its verdict.
+#
+# Receipts make this idempotent: the same receipts may be sent again, anywhere. A reply brings a verdict per span;
+# what is final is kept, and only what is unknown is asked again, at the next node. What a retry says of an ack is
+# the same as the first answer or weaker (docs/protocol.md, ACK), so the last word is the one to pass on.
+"""Settling deliveries, and the queue that makes one ACK request of many acks."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, cast
+
+import trio
+
+from quorumq.client.message import Outcome, Ticket, again
+from quorumq.client.nodes import Nodes, Watch
+from quorumq.core import messages as m
+from quorumq.core.errors import NotFound, OutcomeUnknown, QuorumqError, TooFewReplicas, UsageError, error_from
+from quorumq.core.types import Span
+from quorumq.wire.codec import sealed_items
+from quorumq.wire.values import SealedNamed
+
+SPANS_MAX: Final = 5_000
+"""Spans in one request: well below the wire's limits, header bytes included."""
+
+ACK_LINGER_S: Final = 0.005
+ACKS_IN_FLIGHT_MAX: Final = 8
+
+LATER: Final = frozenset({
+    "outcome-unknown", "too-few-replicas", "not-stored", "wrong-epoch", "unknown-topic", "not-found", "storage-full",
+})  # fmt: skip
+"""Outcomes after which another node, or the same one later, may do better."""
+
+Final_ = Callable[[Ticket, m.Verdict, m.Verdicts], None]
+
+
+class Item:
+    """One receipt of a request, with the tickets of it that are meant, by number."""
+
+    __slots__ = ("sealed", "spans", "tickets")
+
+    def __init__(self, sealed: bytes, tickets: list[Ticket]) -> None:
+        self.sealed = sealed
+        self.tickets = tickets
+        self.spans = spans_of(tickets)
+
+
+def items_of(tickets: Iterable[Ticket]) -> list[Item]:
+    """The tickets by receipt, in order."""
+    by_receipt: dict[bytes, list[Ticket]] = {}
+    for ticket in tickets:
+        by_receipt.setdefault(ticket.lot.sealed, []).append(ticket)
+    for found in by_receipt.values():
+        found.sort(key=_seq)
+    return [Item(sealed, found) for sealed, found in by_receipt.items()]
+
+
+def _seq(ticket: Ticket) -> int:
+    return ticket.seq
+
+
+def spans_of(tickets: Sequence[Ticket]) -> tuple[Span, ...]:
+    """The spans that sorted tickets of one receipt cover; a message named twice is named once."""
+    origin = tickets[0].lot.receipt.span.origin
+    spans: list[Span] = []
+    start = stop = tickets[0].seq
+    for ticket in tickets:
+        if ticket.seq > stop:
+            spans.append(Span(origin, start, stop))
+            start = ticket.seq
+        stop = max(stop, ticket.seq + ticket.size)
+    spans.append(Span(origin, start, stop))
+    return tuple(spans)
+
+
+def chunks(items: Iterable[Item]) -> list[list[Item]]:
+    """The items in requests of at most `SPANS_MAX` spans."""
+    found: list[list[Item]] = []
+    room = 0
+    for item in items:
+        parts = [item]
+        if len(item.spans) > SPANS_MAX:  # every span holds at least one ticket
+            step = SPANS_MAX
+            parts = [
+                Item(item.sealed, item.tickets[at : at + step]) for at in range(0, len(item.tickets), step)
+            ]
+        for part in parts:
+            if len(part.spans) > room:
+                found.append([])
+                room = SPANS_MAX
+            found[-1].append(part)
+            room -= len(part.spans)
+    return found
+
+
+def named(items: Iterable[Item]) -> tuple[m.Named, ...]:
+    """The items as a request has them."""
+    return sealed_items(SealedNamed(item.sealed, item.spans) for item in items)
+
+
+class Settling:
+    """One request's tickets on their way to a verdict each.
+
+    Args:
+        items: what to settle.
+        on_final: told each ticket's verdict once it is final, with the reply it came in.
+    """
+
+    __slots__ = ("items", "on_final")
+
+    def __init__(self, items: list[Item], on_final: Final_) -> None:
+        self.items = items
+        self.on_final = on_final
+
+    def take(self, reply: m.ClientReply) -> QuorumqError | None:
+        """Pass on what is final; what is left to ask again, as an error, or None."""
+        verdicts = cast("m.Verdicts", reply)
+        parts: dict[int, list[m.Verdict]] = {}
+        for verdict in verdicts.verdicts:
+            parts.setdefault(verdict.item, []).append(verdict)
+        left: list[Ticket] = []
+        error: QuorumqError | None = None
+        for index, item in enumerate(self.items):
+            found = sorted(parts.get(index, ()), key=lambda verdict: verdict.span.start)
+            starts = [verdict.span.start for verdict in found]
+            for ticket in item.tickets:
+                mine = found
+                if len(found) > 1:
+                    first = max(bisect_right(starts, ticket.seq) - 1, 0)
+                    mine = found[first : bisect_right(starts, ticket.seq + ticket.size - 1)]
+                judged = self._verdict(ticket, mine)
+                if judged is not None and judged.outcome not in LATER:
+                    self.on_final(ticket, judged, verdicts)
+                    continue
+                left.append(ticket)
+                error = later(judged, error)
+        self.items = items_of(left)
+        return error
+
+    @staticmethod
+    def _verdict(ticket: Ticket, parts: list[m.Verdict]) -> m.Verdict | None:
+        """The verdict on a ticket: of several parts, the one to ask again if any, else the weakest."""
+        at = ticket.seq
+        worst: m.Verdict | None = None
+        for verdict in parts:
+            if verdict.span.start > at or verdict.span.stop <= at:
+                return None
+            if worst is None or weakness(verdict.outcome) > weakness(worst.outcome):
+                worst = verdict
+            at = verdict.span.stop
+            if at >= ticket.seq + ticket.size:
+                return worst
+        return None
+
+    def fail(self, error: QuorumqError) -> None:
+        """The time is over, or it was refused for good: say so on every ticket that is left."""
+        for item in self.items:
+            for ticket in item.tickets:
+                ticket.failure = error
+
+
+def later(verdict: m.Verdict | None, before: QuorumqError | None) -> QuorumqError:
+    """The error that has the next node asked; what may have happened outweighs what is merely not known there."""
+    if verdict is None:
+        return before or OutcomeUnknown("the node gave no verdict on some of it")
+    if verdict.outcome == NotFound.code:
+        return before or NotFound(verdict.detail)
+    error = error_from(verdict.outcome, verdict.detail)
+    return error if isinstance(error, TooFewReplicas) else OutcomeUnknown(str(error))
+
+
+_WEAKNESS: Final = {"acked": 0, "ok": 0, "acked_unproven": 1, "acked_after_expiry": 2}
+
+
+def weakness(outcome: str) -> int:
+    """How little an outcome promises: a part of which nothing is known outweighs one that failed."""
+    return 4 if outcome in LATER else _WEAKNESS.get(outcome, 3)
+
+
+async def settle(
+    nodes: Nodes,
+    tickets: Iterable[Ticket],
+    make: Callable[[tuple[m.Named, ...]], m.ClientRequest],
+    on_final: Final_,
+    *,
+    what: str,
+    timeout: float,
+    watch: Watch | None = None,
+) -> None:
+    """Have each ticket settled, in as few requests as the limits allow.
+
+    Errors are not raised but left in ``Ticket.failure``: each who waits raises what is theirs.
+
+    Args:
+        nodes: to ask.
+        tickets: what to settle.
+        make: the request for some items; called anew for each attempt.
+        on_final: told the verdict on each ticket; sets ``outcome`` or ``failure``.
+        what: it is, for errors.
+        timeout: seconds for each request, all attempts included.
+        watch: told of each attempt.
+    """
+    for chunk in chunks(items_of(tickets)):
+        settling = Settling(chunk, on_final)
+
+        def request(this: Settling = settling) -> m.ClientRequest:
+            return make(named(this.items))
+
+        try:
+            await nodes.ask(
+                request, what=what, timeout=timeout, writes=True, judge=settling.take, watch=watch
+            )
+        except QuorumqError as exc:
+            settling.fail(exc)
+
+
+def raise_failure(tickets: Iterable[Ticket]) -> None:
+    """Raise the first failure among ``tickets``, if there is one."""
+    for ticket in tickets:
+        if ticket.failure is not None:
+            raise again(ticket.failure)
+
+
+class Call:
+    """One `ack` that waits."""
+
+    __slots__ = ("event", "tickets", "timeout")
+
+    def __init__(self, tickets: Sequence[Ticket], timeout: float) -> None:
+        self.tickets = tickets
+        self.timeout = timeout
+        self.event = trio.Event()
+
+
+class AckQueue:
+    """Makes one ACK request of many acks, without making the first one wait.
+
+    What comes while nothing is under way goes at once; what comes while a request is under way goes together when
+    that is answered, or after a few milliseconds.
+
+    Args:
+        nodes: to ask.
+        watch: makes one that is told of the attempts of one request, for the history.
+    """
+
+    def __init__(self, nodes: Nodes, watch: Callable[[], Watch | None] = lambda: None) -> None:
+        self._nodes = nodes
+        self._watch = watch
+        self._queue: deque[Call] = deque()
+        self._flying = 0
+        self._scheduled = False
+        self._lingering = False
+        self.requests = 0
+        """How many requests were made, for tests and statistics."""
+
+    async def ack(self, tickets: Sequence[Ticket], timeout: float) -> None:
+        """Ack ``tickets``; their ``outcome`` is set, or the first failure raised.
+
+        Cancelled while it waits, what was queued is still sent.
+        """
+        await trio.lowlevel.checkpoint_if_cancelled()
+        for ticket in tickets:
+            ticket.failure = None
+        call = Call(tickets, timeout)
+        self._queue.append(call)
+        self._kick()
+        await call.event.wait()
+        raise_failure(tickets)
+
+    def _kick(self) -> None:
+        if not self._queue or self._scheduled:
+            return
+        if self._flying == 0:
+            self._scheduled = True
+            self._nodes.spawn(self._send)
+        elif not self._lingering and self._flying < ACKS_IN_FLIGHT_MAX:
+            self._lingering = True
+            self._nodes.spawn(self._linger)
+
+    async def _linger(self) -> None:
+        await trio.sleep(ACK_LINGER_S)
+        self._lingering = False
+        if self._queue and not self._scheduled:
+            self._scheduled = True
+            await self._send()
+
+    async def _send(self) -> None:
+        """Everything that is queued, as one request (more only where the limits demand it)."""
+        self._scheduled = False
+        calls = list(self._queue)
+        self._queue.clear()
+        if not calls:
+            return
+        self._flying += 1
+        try:
+            await self._settle(calls)
+        finally:
+            self._flying -= 1
+            for call in calls:
+                call.event.set()
+            self._kick()
+
+    async def _settle(self, calls: list[Call]) -> None:
+        tickets = [ticket for call in calls for ticket in call.tickets]
+        await self._ask(tickets, max(call.timeout for call in calls))
+        # A receipt that is refused refuses the request: nobody's mistake may become another's.
+        if len(calls) > 1 and any(isinstance(ticket.failure, UsageError) for ticket in tickets):
+            for call in calls:
+                if any(isinstance(ticket.failure, UsageError) for ticket in call.tickets):
+                    for ticket in call.tickets:
+                        ticket.failure = None
+                    await self._ask(call.tickets, call.timeout)
+
+    async def _ask(self, tickets: Sequence[Ticket], timeout: float) -> None:
+        self.requests += 1
+        what = f"ack of {count_of(tickets)}"
+        await settle(
+            self._nodes, tickets, m.AckRequest, on_acked, what=what, timeout=timeout, watch=self._watch()
+        )
+
+
+_OUTCOMES: Final = {outcome.value: outcome for outcome in Outcome}
+
+
+def on_acked(ticket: Ticket, verdict: m.Verdict, reply: m.Verdicts) -> None:
+    """The verdict on an ack."""
+    outcome = _OUTCOMES.get(verdict.outcome)
+    if outcome is not None:
+        ticket.outcome = outcome
+    else:
+        ticket.failure = error_from(
+            verdict.outcome, verdict.detail or f"the ack was refused: {verdict.outcome}"
+        )
+
+
+def count_of(tickets: Sequence[Ticket]) -> str:
+    """ "3 messages of jobs", for errors."""
+    count = sum(ticket.size for ticket in tickets)
+    topics = ", ".join(dict.fromkeys(ticket.lot.topic for ticket in tickets if ticket.lot.topic))
+    return f"{count} message{'s' if count != 1 else ''}" + (f" of {topics}" if topics else "")
