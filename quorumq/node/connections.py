@@ -22,7 +22,7 @@ from typing import Any, Final
 import trio
 
 from quorumq.core.effects import Event, Gone, Received, Request, Unsent
-from quorumq.core.errors import BadReceipt, PeerError, QuorumqError, TooLarge
+from quorumq.core.errors import BadReceipt, PeerError, QuorumqError, StorageError, TooLarge
 from quorumq.core.limits import (
     BATCH_BYTES_MAX,
     INFLIGHT_REQUESTS_MAX,
@@ -41,14 +41,13 @@ from quorumq.core.messages import (
     Hello,
     Metadata,
     PeekAsk,
-    PeekPage,
     PeerMessage,
     Publish,
     StatusAsk,
     Welcome,
 )
 from quorumq.core.types import NodeId
-from quorumq.node.node import Node
+from quorumq.node.node import EXIT_STORAGE, Node
 from quorumq.node.transport import ConnectionLost, Outflow, Transport
 from quorumq.storage.journal import DamagedBatch
 from quorumq.wire import cbor
@@ -109,7 +108,8 @@ class Inbound:
         self._open: dict[int, tuple[int, int, bool]] = {}  # key -> (client's number, weight, a FETCH)
         self._weight = 0
         self._queue: deque[tuple[int, ClientReply, float]] = deque()  # (key, reply, since when)
-        self._answering: dict[int, int] = {}  # key of an encoded FETCH reply -> where in the stream it begins
+        # By key, FETCH replies that are encoded: where in the stream they begin.
+        self._answering: dict[int, tuple[int, Fetched]] = {}
         self._changed = trio.Event()
 
     # -------------------------------------------------------------------------- life
@@ -152,8 +152,10 @@ class Inbound:
             del self._peers[self.hello.node]
         if self.is_client:
             node.health.clients -= 1
-        never_begun = [key for key, reply, _ in self._queue if isinstance(reply, Fetched)]
-        never_begun += [key for key, begins in self._answering.items() if begins >= sent]
+        never_begun = {key: reply for key, reply, _ in self._queue if isinstance(reply, Fetched)}
+        never_begun |= {key: reply for key, (begins, reply) in self._answering.items() if begins >= sent}
+        for reply in never_begun.values():
+            node.trace.given_back(reply, "the client is gone")
         queued = {key for key, _, _ in self._queue}
         self._queue.clear()
         events: list[Event] = [Unsent(key) for key in never_begun]
@@ -371,11 +373,15 @@ class Inbound:
             else:
                 pieces = encode_message(reply, request=number, read=self.node.read_slice)
         except DamagedBatch as error:
-            pieces = self._cannot_read(key, number, reply, error)
+            self.node.damaged(error.number, error)
+            detail = f"node {self.node.config.node} has a damaged copy of a batch: ask another node"
+            pieces = self._refuse(key, number, reply, Failed("too-few-replicas", detail, 1, 0))
         except (TooLarge, BadValue) as error:
-            pieces = encode_message(
-                Failed("too-large", f"the answer cannot be sent: {error}"), request=number
-            )
+            refusal = Failed("too-large", f"the answer cannot be sent: {error}; ask for less at once")
+            pieces = self._refuse(key, number, reply, refusal)
+        except StorageError as error:
+            self.node.fail(EXIT_STORAGE, str(error))
+            return
         self._put(pieces)
         self._weight -= weight
         self.node.take_weight(-weight)
@@ -384,19 +390,16 @@ class Inbound:
     def _encode_fetched(self, key: int, number: int, reply: Fetched) -> list[bytes | memoryview]:
         sealed = seal_fetched(reply, secret=self.node.config.secret_bytes)
         pieces = encode_message(sealed, request=number, read=self.node.read_slice)
-        self._answering[key] = self._out.sent + self._out.waiting
+        self._answering[key] = (self._out.sent + self._out.waiting, reply)
+        self.node.trace.answered(reply)
         return pieces
 
-    def _cannot_read(
-        self, key: int, number: int, reply: ClientReply, error: DamagedBatch
-    ) -> list[bytes | memoryview]:
-        """A batch is damaged here: give back what was won, and say who can help."""
-        self.node.damaged(error.number, error)
+    def _refuse(self, key: int, number: int, reply: ClientReply, refusal: Failed) -> list[bytes | memoryview]:
+        """Send ``refusal`` instead of ``reply``, which could not be encoded; what it delivered is given back."""
         if isinstance(reply, Fetched):
+            self.node.trace.given_back(reply, refusal.detail)
             self.node.feed(Unsent(key))
-        code = "too-few-replicas" if isinstance(reply, Fetched | PeekPage) else "storage"
-        detail = f"node {self.node.config.node} has a damaged copy of a batch: ask another node"
-        return encode_message(Failed(code, detail, 1, 0), request=number)
+        return encode_message(refusal, request=number)
 
     def _put(self, pieces: list[bytes | memoryview]) -> None:
         self._out.put(pieces)
@@ -415,6 +418,7 @@ class Inbound:
                 and now - since > min(LATE_S, reply.hold_time / 10)
             ):
                 self.node.health.count("replies_late")
+                self.node.trace.given_back(reply, "the client did not read")
                 self.node.feed(Unsent(key))
                 detail = (
                     "the client did not read for too long; what was held for it was given back: fetch again"

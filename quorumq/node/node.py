@@ -20,7 +20,7 @@ import math
 import random
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import trio
 from crc32c import crc32c
@@ -42,10 +42,12 @@ from quorumq.core.errors import QuorumqError, StorageError
 from quorumq.core.limits import MIB
 from quorumq.core.messages import ClientReply, Envelope, Fetched, PeerMessage, Slice, StatusReply, Store
 from quorumq.core.nodecore import NodeCore
+from quorumq.core.records import BatchStored
 from quorumq.core.types import Batch, NodeId, Now
 from quorumq.node.commits import CommitRunner
 from quorumq.node.config import ServeConfig
 from quorumq.node.health import Health
+from quorumq.node.trace import Trace
 from quorumq.storage.journal import Commit, DamagedBatch
 from quorumq.storage.store import Store as Journal
 from quorumq.wire.batch import Corrupt, decode_header
@@ -97,6 +99,15 @@ class Link(Flushing, Protocol):
         """Whether anything can be queued now."""
 
 
+class Noted(NamedTuple):
+    """Behind a `Persist.then`: these batches are durable, for the history."""
+
+    records: tuple[BatchStored, ...]
+
+
+Then = Send | Reply | Done | Noted
+
+
 class Node:
     """One running node.
 
@@ -135,6 +146,7 @@ class Node:
         self.clock = clock
         self.log = log
         self.health = Health(config, clock)
+        self.trace = Trace(config, log)
         self.links: dict[NodeId, Link] = {}
         self.askers: dict[int, Asker] = {}
         self.failed: tuple[int, str] | None = None
@@ -147,7 +159,7 @@ class Node:
         self._keys = 0
         self._events: deque[Event] = deque()
         self._stepping = False
-        self._waiting: deque[tuple[int, tuple[Send | Reply | Done, ...]]] = deque()  # (ticket, then)
+        self._waiting: deque[tuple[int, tuple[Then, ...]]] = deque()  # (ticket, then)
         self._committing = False
         self._lazy_at = math.inf
         self._dirty: dict[int, Flushing] = {}
@@ -175,6 +187,7 @@ class Node:
         self.store.commit()
         self._carry_out_waiting()
         self.feed()
+        self.trace.started(self)
 
     def fail(self, code: int, reason: str, **facts: object) -> None:
         """Stop: say nothing more to anyone, and end with ``code``. The first reason counts."""
@@ -261,6 +274,8 @@ class Node:
                 self._send_stored(to, epoch, number)
             case Stop(reason):
                 self.fail(EXIT_REFUSED, reason)
+            case Noted(records):
+                self.trace.stored(self, records)
 
     def _send(self, to: NodeId, message: PeerMessage) -> None:
         state = self.core.state
@@ -302,6 +317,7 @@ class Node:
         if asker is None:
             if isinstance(reply, Fetched):
                 self._events.append(Unsent(key))
+                self.trace.given_back(reply, "the client is gone")
             return
         if isinstance(reply, StatusReply):
             reply = StatusReply({**reply.facts, **self.health.facts(self)})
@@ -311,12 +327,16 @@ class Node:
 
     def _persist(self, effect: Persist) -> None:
         ticket = self.store.append(effect.records)
-        if effect.then:
+        then: tuple[Then, ...] = effect.then
+        if self.trace.on and effect.records:
+            batches = tuple(record for record in effect.records if isinstance(record, BatchStored))
+            then = (Noted(batches), *then) if batches else then
+        if then:
             if ticket <= self.store.durable and not self._waiting:
-                for item in effect.then:
+                for item in then:
                     self._carry_out(item)
             else:
-                self._waiting.append((ticket, effect.then))
+                self._waiting.append((ticket, then))
         elif self._lazy_at == math.inf:
             self._lazy_at = self.clock().mono + LAZY_COMMIT_S
 
@@ -425,7 +445,8 @@ class Node:
     async def room(self) -> None:
         """Wait until requests may be taken in."""
         while self.pressed or self.paused:
-            self._room = trio.Event()
+            if self._room.is_set():  # never replace an event that others wait for
+                self._room = trio.Event()
             await self._room.wait()
 
     def _check_space(self) -> None:
@@ -448,10 +469,11 @@ class Node:
             self.log.info("disk_has_room", free=free, reserve=reserve)
             self.feed(DiskFull(False))
 
-    async def watch_space(self) -> None:
-        """Look at the free space when nothing is written, too. Runs until cancelled."""
+    async def watch(self) -> None:
+        """Look at the free space when nothing is written, too, and flush the history. Runs until cancelled."""
         while True:
             self._check_space()
+            self.trace.flush()
             await trio.sleep(1.0)
 
     # ----------------------------------------------------------------------- reading

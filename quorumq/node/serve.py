@@ -189,7 +189,7 @@ class Service:
             self._nursery = nursery
             accepting = trio.CancelScope()
             nursery.start_soon(node.run_timers)
-            nursery.start_soon(node.watch_space)
+            nursery.start_soon(node.watch)
             nursery.start_soon(self._set_when, node.ended)
             for peer in node.core.config.nodes:
                 if peer != node.config.node:
@@ -236,6 +236,7 @@ class Service:
     def _close(self) -> int:
         """Give the data directory back; the exit code."""
         node = self.node
+        node.trace.stopped(node, node.failed[1] if node.failed is not None else "asked to")
         if node.failed is not None:
             node.store.abandon()
             return node.failed[0]

@@ -1,0 +1,145 @@
+# quorumq/node/trace.py: the node's lines in the history of a run (docs/history.md), where one is configured.
+#
+# What a node can say of itself better than its clients can: that it started and how, that it stopped and why, which
+# messages it has durably, which deliveries it began to write, and which it gave back. A history that cannot be
+# written is given up with one line in the log: the node serves on.
+"""A node's history."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from quorumq.core.messages import Fetched
+from quorumq.core.records import BatchStored
+from quorumq.core.types import Owner, PartitionId, Span
+from quorumq.history import HistoryError, HistoryWriter, owner_text, spans_value, token_text
+from quorumq.node.config import ServeConfig
+
+if TYPE_CHECKING:
+    from quorumq.node.node import Node
+
+
+class Trace:
+    """Writes a node's history; every method is quiet when none is configured.
+
+    Args:
+        config: the node's; ``history`` is the path, or "".
+        log: for the one line that says it is given up.
+    """
+
+    def __init__(self, config: ServeConfig, log: Any) -> None:
+        self._log = log
+        self._writer: HistoryWriter | None = None
+        if config.history:
+            settings = {"hold_time_max": config.hold_time_max, "nodes": list(config.nodes or [config.node])}
+            try:
+                self._writer = HistoryWriter(
+                    config.history, run=config.cluster_id, who=f"node:{config.node}", settings=settings
+                )
+            except OSError as error:
+                self._give_up(error)
+
+    @property
+    def on(self) -> bool:
+        """Whether anything is written."""
+        return self._writer is not None
+
+    def _write(self, kind: str, **fields: object) -> None:
+        if self._writer is not None:
+            try:
+                self._writer.write(kind, **fields)
+            except (OSError, HistoryError) as error:
+                self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        self._writer = None
+        self._log.error("history_given_up", reason=str(error))
+
+    def started(self, node: Node) -> None:
+        """The start is durable."""
+        state = node.core.state
+        waits = state.quarantine_until > node.clock().mono
+        outcome = "quarantine" if waits else "restored" if state.incarnation.n > 1 else "fresh"
+        self._write("start", incarnation=state.incarnation.n, outcome=outcome)
+        self.flush()
+
+    def stopped(self, node: Node, reason: str) -> None:
+        """The node stops: the last line."""
+        self._write("stop", incarnation=node.core.state.incarnation.n, reason=reason)
+        self.close()
+
+    def stored(self, node: Node, records: tuple[BatchStored, ...]) -> None:
+        """These batches are durable here."""
+        for record in records:
+            header = record.batch.header
+            topic = node.core.topics.get(header.partition.topic)
+            if topic is not None:
+                self._write(
+                    "store",
+                    topic=topic.name,
+                    partition=header.partition.number,
+                    spans=spans_value(header.sections),
+                )
+
+    def answered(self, reply: Fetched) -> None:
+        """The reply of a FETCH begins to be written."""
+        for topic, where, group, generation, n, owner, attempt, spans in _deliveries(reply):
+            self._write(
+                "hold_won",
+                topic=topic,
+                partition=where.number,
+                group=group,
+                generation=generation,
+                n=n,
+                spans=spans_value(spans),
+                owner=owner_text(owner),
+                token=token_text(owner.ballot),
+                attempt=attempt,
+            )
+
+    def given_back(self, reply: Fetched, reason: str) -> None:
+        """The reply of a FETCH will certainly not be written."""
+        for topic, where, group, _, _, owner, _, spans in _deliveries(reply):
+            self._write(
+                "release",
+                topic=topic,
+                partition=where.number,
+                group=group,
+                spans=spans_value(spans),
+                owner=owner_text(owner),
+                reason=reason,
+            )
+
+    def flush(self) -> None:
+        """Hand everything so far to the system."""
+        if self._writer is not None:
+            try:
+                self._writer.flush()
+            except OSError as error:
+                self._give_up(error)
+
+    def close(self) -> None:
+        """Flush and close."""
+        if self._writer is not None:
+            try:
+                self._writer.close()
+            except OSError as error:
+                self._give_up(error)
+            self._writer = None
+
+
+Delivered = tuple[str, PartitionId, str, int, int, Owner, int, list[Span]]
+
+
+def _deliveries(reply: Fetched) -> list[Delivered]:
+    """What a reply delivers, one item for each attempt of each owner: a line costs what a span costs."""
+    found: dict[tuple[Any, ...], list[Span]] = {}
+    for part in reply.slices:
+        for delivery in part.deliveries:
+            receipt = delivery.receipt
+            key = (
+                part.topic, receipt.partition, receipt.group, receipt.generation, receipt.n, receipt.owner,
+                delivery.attempt,
+            )  # fmt: skip
+            found.setdefault(key, []).append(receipt.span)
+    return [(*key, spans) for key, spans in found.items()]
