@@ -6,16 +6,23 @@ from __future__ import annotations
 import base64
 import json
 import sys
-from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from quorumq.core.errors import UsageError
+from quorumq.core.errors import TooFewReplicas, UsageError
+
+if TYPE_CHECKING:
+    from quorumq.client import Client
 
 NODES_VARIABLE: Final = "QUORUMQ_NODES"
 NODES_DEFAULT: Final = ("127.0.0.1:7401", "127.0.0.1:7402", "127.0.0.1:7403")
 """Where `quorumq dev` listens unless told otherwise."""
+
+CONNECT_S: Final = 5.0
+"""How long to look for a node that answers, before saying that there is none."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -68,6 +75,29 @@ def group_option(command: F) -> F:
         metavar="NAME",
         help="The group that reads: each group gets every message, its consumers share them.",
     )(command)
+
+
+@asynccontextmanager
+async def cluster(nodes: Sequence[str], timeout: float = 30.0) -> AsyncIterator[Client]:
+    """The client library, connected.
+
+    Args:
+        nodes: addresses.
+        timeout: seconds for each operation.
+
+    Raises:
+        Unreachable: no node answers within a few seconds; says what to do.
+    """
+    from quorumq.cli.probe import nobody
+    from quorumq.client import connect
+
+    async with AsyncExitStack() as stack:
+        try:
+            client = await stack.enter_async_context(connect(nodes, timeout=CONNECT_S))
+        except TooFewReplicas:
+            raise nobody(nodes) from None
+        client.timeout = timeout
+        yield client
 
 
 def print_json(value: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import click
 
-from quorumq.cli.common import json_option, nodes_option, plural, print_json
+from quorumq.cli.common import cluster, json_option, nodes_option, plural, print_json
 from quorumq.core.errors import TooLarge
 from quorumq.core.limits import MESSAGE_BYTES_MAX
 
@@ -145,11 +145,10 @@ async def _publish(
     as_json: bool,
 ) -> None:
     from quorumq.cli.progress import counter
-    from quorumq.client import connect
 
     count = 0
     with counter(f"publishing to {topic}") as advance:
-        async with connect(nodes, timeout=timeout) as client, client.producer(topic) as producer:
+        async with cluster(nodes, timeout) as client, client.producer(topic) as producer:
             pending: deque[Any] = deque()
 
             async def confirm() -> None:

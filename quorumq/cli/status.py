@@ -140,16 +140,21 @@ def _topics(up: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         groups: dict[str, dict[str, int]] = {}
         messages = missing = 0
         for views in replicas[topic].values():
-            messages += max(view["messages"] for view in views)
+            here = max(view["messages"] for view in views)
+            messages += here
             missing += max(view.get("missing", 0) for view in views)
             for name in sorted({name for view in views for name in view["groups"]}):
                 of_group = [view["groups"][name] for view in views if name in view["groups"]]
                 total = groups.setdefault(name, {"ready": 0, "held": 0, "dead": 0, "done": 0})
                 dead = max(facts["dead"] for facts in of_group)
-                total["ready"] += _middle([facts["available"] for facts in of_group])
-                total["held"] += _middle([facts["held"] for facts in of_group])
+                ready = _middle([facts["available"] for facts in of_group])
+                held = _middle([facts["held"] for facts in of_group])
+                total["ready"] += ready
+                total["held"] += held
                 total["dead"] += dead
-                total["done"] += max(max(facts["resolved"] for facts in of_group) - dead, 0)
+                # A redriven message has a record too, and is not done.
+                resolved = max(facts["resolved"] for facts in of_group) - dead
+                total["done"] += max(min(resolved, here - ready - held - dead), 0)
         found.append(
             {
                 "topic": topic,

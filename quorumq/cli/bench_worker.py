@@ -1,0 +1,266 @@
+# quorumq/cli/bench_worker.py: one producer or consumer of a benchmark, in a process of its own.
+#
+# It is told what to do by lines of JSON on standard input and answers in lines of JSON on standard output
+# (bench.py). It uses the client library as any program would. Times are of the machine's monotonic clock, which all
+# processes share.
+"""``python -m quorumq.cli.bench_worker``: publishes, or consumes and verifies."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+import trio
+
+from quorumq.cli.bench_ledger import Payloads, VerificationFailed, runs_of
+from quorumq.client import Client, Message, Outcome, Pending, connect
+from quorumq.core.errors import QuorumqError
+
+GROUP: Final = "bench"
+REPORT_S: Final = 0.05
+"""How often a consumer reports what it settled."""
+
+SAMPLE: Final = 4
+"""Of the messages of a long run, every so many-th one's latency is kept."""
+
+SAMPLES_ALL: Final = 10_000
+"""Of shorter runs, every message's."""
+
+BATCH: Final = 500
+ACKS_IN_FLIGHT: Final = 4
+
+
+def say(**line: Any) -> None:
+    """One line to whoever started this."""
+    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()
+
+
+class Commands:
+    """Lines from standard input, as they come."""
+
+    def __init__(self) -> None:
+        self._send, self._receive = trio.open_memory_channel[dict[str, Any] | None](64)
+
+    async def read(self) -> None:
+        """Read until standard input is closed."""
+        while line := await trio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True):
+            await self._send.send(json.loads(line))
+        await self._send.send(None)
+
+    async def next(self) -> dict[str, Any] | None:
+        """The next command; None at the end."""
+        return await self._receive.receive()
+
+
+async def produce(client: Client, command: dict[str, Any]) -> None:
+    """Publish as fast as publishes are confirmed."""
+    payloads = Payloads(command["run"], command["size"])
+    producer_id, count = command["producer"], command["count"]
+    latencies: list[float] = []
+    sample = 1 if count <= SAMPLES_ALL else SAMPLE
+    confirmed = 0
+    began = time.monotonic_ns()
+    said = began
+    send, receive = trio.open_memory_channel[tuple[Pending, int, int]](100_000)
+
+    async def confirm() -> None:
+        nonlocal confirmed, said
+        async for pending, number, published_ns in receive:
+            await pending.wait()
+            confirmed = number + 1
+            now = time.monotonic_ns()
+            if number % sample == 0:
+                latencies.append((now - published_ns) / 1e9)
+            if now - said > REPORT_S * 1e9:
+                said = now
+                say(**{"is": "publishing", "producer": producer_id, "count": confirmed})
+
+    async with client.producer(command["topic"], create=False) as producer, trio.open_nursery() as nursery:
+        nursery.start_soon(confirm)
+        async with send:
+            for number in range(count):
+                now = time.monotonic_ns()
+                pending = await producer.publish(payloads.make(producer_id, number, now))
+                await send.send((pending, number, now))
+    ended = time.monotonic_ns()
+    assert confirmed == count
+    line = {"is": "published", "producer": producer_id, "count": count, "latencies": latencies}
+    say(**line, began_ns=began, ended_ns=ended)
+
+
+class Consuming:
+    """One consumer at work: what it found and settled, and its reports."""
+
+    def __init__(self, client: Client, command: dict[str, Any]) -> None:
+        self.client = client
+        self.command = command
+        self.payloads = Payloads(command["run"], command["size"])
+        self.latencies: list[float] = []
+        self.ack_latencies: list[float] = []
+        self.redelivered = 0
+        self.seen = 0
+        self.began = 0
+        self.ended = 0
+        self._settled: list[tuple[int, int]] = []
+        self._outcomes: dict[str, int] = {}
+
+    async def run(self, *, stop: trio.Event) -> None:
+        """Take, check and ack until told to stop."""
+        async with (
+            self.client.consumer(
+                self.command["topic"], GROUP, hold_time=self.command["hold_time"], prefetch=4 * BATCH
+            ) as consumer,
+            trio.open_nursery() as nursery,
+        ):
+            self.began = self.ended = time.monotonic_ns()
+            nursery.start_soon(self._report)
+            slots = trio.Semaphore(ACKS_IN_FLIGHT)
+            nursery.start_soon(self._take, consumer.batches(BATCH), slots, nursery)
+            await stop.wait()
+            nursery.cancel_scope.cancel()
+        self.report()
+
+    async def _take(self, batches: Any, slots: trio.Semaphore, nursery: trio.Nursery) -> None:
+        async for messages in batches:
+            now = time.monotonic_ns()
+            found = [self.payloads.check(message.payload) for message in messages]
+            for message, stamped in zip(messages, found, strict=True):
+                if stamped.number % SAMPLE == 0:
+                    self.latencies.append((now - stamped.published_ns) / 1e9)
+                self.redelivered += message.attempt > 1
+            self.seen += len(messages)
+            await slots.acquire()
+            nursery.start_soon(self._ack, messages, [(one.producer, one.number) for one in found], slots)
+
+    async def _ack(
+        self, messages: Sequence[Message], numbers: list[tuple[int, int]], slots: trio.Semaphore
+    ) -> None:
+        try:
+            before = time.monotonic_ns()
+            outcomes = await self.client.ack(messages)
+            self.ended = time.monotonic_ns()
+            self.ack_latencies.append((self.ended - before) / 1e9)
+            self.settled(numbers, outcomes)
+        finally:
+            slots.release()
+
+    def settled(self, numbers: list[tuple[int, int]], outcomes: Sequence[Outcome]) -> None:
+        """Acks were answered."""
+        self._settled += numbers
+        for outcome in outcomes:
+            self._outcomes[outcome.value] = self._outcomes.get(outcome.value, 0) + 1
+
+    def report(self, **more: Any) -> None:
+        """Say what was settled since the last report."""
+        if self._settled:
+            say(**{"is": "settled", "runs": runs_of(self._settled), "outcomes": self._outcomes, **more})
+            self._settled = []
+            self._outcomes = {}
+
+    async def _report(self) -> None:
+        while True:
+            await trio.sleep(REPORT_S)
+            self.report()
+
+    def finish(self) -> None:
+        """The last line of a run."""
+        line = {"is": "consumed", "seen": self.seen, "redelivered": self.redelivered}
+        latencies = {"latencies": self.latencies, "ack_latencies": self.ack_latencies}
+        say(**line, **latencies, began_ns=self.began, ended_ns=self.ended)
+
+
+async def consume(client: Client, command: dict[str, Any], commands: Commands) -> None:
+    """Consume until the next command, which is to stop."""
+    stop = trio.Event()
+    consuming = Consuming(client, command)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lambda: consuming.run(stop=stop))
+        await commands.next()
+        stop.set()
+    consuming.finish()
+
+
+async def one_by_one(client: Client, command: dict[str, Any]) -> None:
+    """Publish one, have it delivered, ack it; then the next."""
+    consuming = Consuming(client, command)
+    legs: dict[str, list[float]] = {"publish": [], "delivery": [], "ack": [], "whole": []}
+    topic, hold_time = command["topic"], command["hold_time"]
+    async with (
+        client.producer(topic, create=False) as producer,
+        client.consumer(topic, GROUP, hold_time=hold_time, prefetch=1) as consumer,
+    ):
+        said = 0.0
+        for number in range(command["count"]):
+            begin = time.monotonic_ns()
+            pending = await producer.publish(consuming.payloads.make(0, number, begin))
+            confirmed: list[int] = []
+
+            async def confirm(pending: Pending = pending, confirmed: list[int] = confirmed) -> None:
+                await pending.wait()
+                confirmed.append(time.monotonic_ns())
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(confirm)
+                message = await anext(consumer)
+                delivered = time.monotonic_ns()
+            stamped = consuming.payloads.check(message.payload)
+            consuming.redelivered += message.attempt > 1
+            before_ack = time.monotonic_ns()
+            outcome = await message.ack()
+            end = time.monotonic_ns()
+            for leg, ns in (
+                ("publish", confirmed[0] - begin),
+                ("delivery", delivered - begin),
+                ("ack", end - before_ack),
+                ("whole", end - begin),
+            ):
+                legs[leg].append(ns / 1e9)
+            consuming.settled([(stamped.producer, stamped.number)], [outcome])
+            if end / 1e9 - said > REPORT_S or number == command["count"] - 1:
+                said = end / 1e9
+                consuming.report(published=number + 1)
+    say(**{"is": "done", **legs, "redelivered": consuming.redelivered})
+
+
+async def work() -> None:
+    """Do what standard input says, until it is closed."""
+    commands = Commands()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(commands.read)
+        first = await commands.next()
+        if first is not None:
+            async with connect(first["nodes"]) as client:
+                say(**{"is": "ready"})
+                while (command := await commands.next()) is not None:
+                    if command["do"] == "produce":
+                        await produce(client, command)
+                    elif command["do"] == "consume":
+                        await consume(client, command, commands)
+                    elif command["do"] == "one-by-one":
+                        await one_by_one(client, command)
+        nursery.cancel_scope.cancel()
+
+
+def main() -> int:
+    """Run; an error that quorumq raises on purpose goes to whoever started this."""
+    from quorumq.cli.main import leaves
+
+    try:
+        trio.run(work)
+    except BaseException as error:
+        found = [leaf for leaf in leaves(error) if not isinstance(leaf, trio.Cancelled)]
+        if not all(isinstance(leaf, QuorumqError) for leaf in found):
+            raise
+        worst = next((leaf for leaf in found if isinstance(leaf, VerificationFailed)), found[0])
+        assert isinstance(worst, QuorumqError)
+        say(**{"is": "failed", "code": worst.code, "text": str(worst)})
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,301 @@
+# quorumq/cli/consume.py: a consumer for the command line.
+#
+# Without --exec, printing a message is the processing of it: it is acked once it is written out, so that a pipe
+# that breaks loses nothing. With --exec, a command is the handler, and its exit code is the verdict.
+"""`quorumq consume`: take messages, print them or run a command for each, ack or reject."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import click
+
+from quorumq.cli.common import (
+    cluster,
+    group_option,
+    json_option,
+    nodes_option,
+    plural,
+    print_json,
+    text_fields,
+)
+from quorumq.core import limits
+from quorumq.core.errors import HoldLost, QuorumqError
+
+if TYPE_CHECKING:
+    from quorumq.client import Client, Consumer, Message
+
+BATCH: Final = 500
+LAST_LOOK_S: Final = 5.0
+BACKOFF_MAX_S: Final = 60.0
+STDERR_CHARS: Final = 2_000
+"""Of what a failed command wrote to its standard error, the end of it, that a dead letter keeps."""
+
+
+class CommandFailed(Exception):
+    """What a dead letter of `--exec` names as its error."""
+
+
+class Plan(NamedTuple):
+    """What to do with each message."""
+
+    topics: tuple[str, ...]
+    group: str
+    most: int | None
+    wait: float | None
+    hold_time: float | None
+    ack: bool
+    reject: float | None
+    dead_letter: str | None
+    command: str | None
+    backoff: float
+    tries: int | None
+    as_json: bool
+
+
+@click.command()
+@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
+@group_option
+@click.option("--max", "most", type=click.IntRange(1), help="Stop after so many messages.")
+@click.option(
+    "--wait",
+    type=click.FloatRange(0),
+    help="Stop when nothing has come for so many seconds; 0 takes what is there.",
+)
+@click.option(
+    "--hold-time",
+    type=click.FloatRange(limits.HOLD_TIME_MIN_S),
+    help="Seconds for which a message is ours alone, extended while a command works on it. "
+    "[default: 30, or the most that the cluster allows]",
+)
+@click.option(
+    "--ack/--no-ack", default=True, show_default=True, help="Whether to ack each message once it is printed."
+)
+@click.option(
+    "--reject",
+    type=click.FloatRange(0),
+    metavar="DELAY",
+    help="Print, then make it available again after DELAY seconds.",
+)
+@click.option("--dead-letter", metavar="REASON", help="Print, then make each message a dead letter.")
+@click.option(
+    "--exec",
+    "command",
+    metavar="COMMAND",
+    help="Run COMMAND in a shell for each message, with the payload on its standard input. Exit code 0 acks.",
+)
+@click.option(
+    "--backoff",
+    default=1.0,
+    show_default=True,
+    type=click.FloatRange(0, BACKOFF_MAX_S),
+    help="With --exec: seconds until a message whose command failed comes again; doubled each time, up to 60.",
+)
+@click.option(
+    "--tries",
+    type=click.IntRange(1),
+    help="With --exec: after so many failures it is a dead letter. [default: the topic's max deliveries]",
+)
+@nodes_option
+@json_option
+def consume(
+    topics: tuple[str, ...],
+    group: str,
+    most: int | None,
+    wait: float | None,
+    hold_time: float | None,
+    ack: bool,
+    reject: float | None,
+    dead_letter: str | None,
+    command: str | None,
+    backoff: float,
+    tries: int | None,
+    nodes: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Take messages of TOPIC for a group: print them, or run a command for each.
+
+    Each message goes to one consumer of the group at a time and is acked once it was printed, or once the command
+    succeeded. A group that is new begins with the oldest message. Without --max and --wait it goes on until
+    Ctrl-C.
+
+    A command finds QUORUMQ_TOPIC, QUORUMQ_ID, QUORUMQ_ATTEMPT and QUORUMQ_KEY in its environment. When it fails, the
+    message comes again after a while, and at last becomes a dead letter that keeps the exit code and the end of
+    what the command wrote to standard error.
+
+    With --no-ack messages are only shown, but each counts as a delivery, and comes again when its hold has run
+    out. To look without taking, use `quorumq peek`.
+    """
+    verdicts = {"--no-ack": not ack, "--reject": reject is not None, "--dead-letter": dead_letter is not None}
+    chosen = [name for name, given in {**verdicts, "--exec": command is not None}.items() if given]
+    if len(chosen) > 1:
+        raise click.UsageError(f"{' and '.join(chosen)} exclude each other: give one of them")
+    import trio
+
+    plan = Plan(
+        topics, group, most, wait, hold_time, ack, reject, dead_letter, command, backoff, tries, as_json
+    )
+    trio.run(_consume, nodes, plan)
+
+
+async def _consume(nodes: tuple[str, ...], plan: Plan) -> None:
+    import trio
+
+    from quorumq.cli.progress import counter
+
+    count = 0
+    async with cluster(nodes) as client:
+        hold_time = plan.hold_time
+        if hold_time is None:
+            known = await client.metadata()
+            hold_time = min(limits.HOLD_TIME_DEFAULT_S, known.hold_time_max)
+        batch = 1 if plan.command else BATCH
+        consumer = client.consumer(
+            plan.topics,
+            plan.group,
+            hold_time=hold_time,
+            prefetch=min(batch, plan.most or batch),
+            auto_extend=plan.command is not None,
+        )
+        with counter("consuming") as advance:
+            async with consumer:
+                while plan.most is None or count < plan.most:
+                    stream = consumer.batches(batch if plan.most is None else min(batch, plan.most - count))
+                    found: list[Message] | None = None
+                    with trio.move_on_after(float("inf") if plan.wait is None else plan.wait):
+                        found = await anext(stream, None)
+                    await stream.aclose()  # type: ignore[attr-defined]
+                    if found is None:
+                        found = await _last_look(client, plan, hold_time)
+                    if not found:
+                        break
+                    await _handle(client, consumer, found, plan)
+                    count += len(found)
+                    for _ in found:
+                        advance()
+    if not count and not plan.as_json:
+        click.echo(f"nothing came from {', '.join(plan.topics)} for {plan.group}", err=True)
+
+
+async def _last_look(client: Client, plan: Plan, hold_time: float) -> list[Message]:
+    """Nothing came within --wait: believe it only of a node that can deliver, and take what it has after all.
+
+    Raises:
+        TooFewReplicas: nothing came because nothing can be delivered now.
+    """
+    for topic in plan.topics:
+        found = await client.fetch(
+            topic, plan.group, max_messages=1, hold_time=hold_time, timeout=LAST_LOOK_S
+        )
+        if found:
+            return found
+    return []
+
+
+async def _handle(client: Client, consumer: Consumer, messages: Sequence[Message], plan: Plan) -> None:
+    if plan.command is not None:
+        for message in messages:
+            await _run(client, message, plan)
+        return
+    for message in messages:
+        _show(message, plan.as_json)
+    sys.stdout.flush()
+    try:
+        if plan.reject is not None:
+            await client.reject(messages, delay=plan.reject)
+        elif plan.dead_letter is not None:
+            await client.dead_letter(messages, reason=plan.dead_letter)
+        elif plan.ack:
+            await client.ack(messages)
+            _doubts(messages)
+    except HoldLost as error:
+        lost = sum(message.failure is not None for message in messages)
+        click.echo(f"{plural(lost, 'message')}: {error}", err=True)
+
+
+def _doubts(messages: Sequence[Message]) -> None:
+    """Tell of acks after which it is not certain that we were alone."""
+    from quorumq.client import Outcome
+
+    doubtful = [message for message in messages if message.outcome is not Outcome.ACKED]
+    if doubtful:
+        names = ", ".join(
+            sorted({message.outcome.value for message in doubtful if message.outcome is not None})
+        )
+        click.echo(
+            f"{plural(len(doubtful), 'message')} may have been delivered to another consumer as well ({names}): "
+            "a longer --hold-time makes that rarer",
+            err=True,
+        )
+
+
+def _show(message: Message, as_json: bool) -> None:
+    if not as_json:
+        sys.stdout.buffer.write(message.payload + b"\n")
+        return
+    from quorumq.cli.peek import header_value
+
+    sys.stdout.flush()
+    line: dict[str, Any] = {
+        "id": str(message.id),
+        "topic": message.topic,
+        "partition": message.partition,
+        "group": message.group,
+        "attempt": message.attempt,
+        "published_ms": message.published_ms,
+        **text_fields("key", message.key),
+        "headers": {name: header_value(value) for name, value in message.headers.items()},
+        **text_fields("payload", message.payload),
+    }
+    print_json(line)
+
+
+async def _run(client: Client, message: Message, plan: Plan) -> None:
+    """Run the command for one message, and settle it by the exit code."""
+    import trio
+
+    assert plan.command is not None
+    environment = {
+        **os.environ,
+        "QUORUMQ_TOPIC": message.topic,
+        "QUORUMQ_ID": str(message.id),
+        "QUORUMQ_ATTEMPT": str(message.attempt),
+        "QUORUMQ_KEY": (message.key or b"").decode(errors="backslashreplace").replace("\0", ""),
+    }
+    done = await trio.run_process(
+        ["/bin/sh", "-c", plan.command],
+        stdin=message.payload,
+        capture_stderr=True,
+        check=False,
+        env=environment,
+    )
+    sys.stderr.buffer.write(done.stderr)
+    sys.stderr.flush()
+    code = done.returncode
+    outcome = "acked"
+    try:
+        if code == 0:
+            await message.ack()
+            _doubts([message])
+        else:
+            tries = plan.tries or (await client.topic(message.topic)).max_deliveries
+            how = f"signal {-code}" if code < 0 else f"exit code {code}"
+            if message.attempt >= tries:
+                said = done.stderr.decode(errors="backslashreplace").strip()[-STDERR_CHARS:]
+                await message.dead_letter(
+                    CommandFailed(said or f"nothing on standard error, {how}"), reason=how
+                )
+                outcome = "dead_lettered"
+            else:
+                await message.reject(min(BACKOFF_MAX_S, plan.backoff * 2 ** min(message.attempt - 1, 16)))
+                outcome = "requeued"
+    except QuorumqError as error:
+        if not isinstance(error, HoldLost):
+            raise
+        outcome = "hold_lost"
+        click.echo(f"{message.id}: {error}", err=True)
+    if plan.as_json:
+        print_json({"id": str(message.id), "attempt": message.attempt, "exit_code": code, "outcome": outcome})

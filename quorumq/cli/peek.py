@@ -1,0 +1,168 @@
+"""`quorumq peek`: look at messages without taking them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from quorumq.cli.common import (
+    cluster,
+    group_option,
+    json_option,
+    nodes_option,
+    plural,
+    print_json,
+    shown,
+    text_fields,
+)
+
+if TYPE_CHECKING:
+    from quorumq.client import Client
+
+STATES: Final = ("ready", "held", "delayed", "acked", "dead", "all")
+
+
+@click.command()
+@click.argument("topic")
+@group_option
+@click.option(
+    "--which",
+    default="ready",
+    show_default=True,
+    type=click.Choice(STATES),
+    help="ready to deliver, held by a consumer, delayed, acked, dead letters, or all.",
+)
+@click.option("--partition", type=click.IntRange(0), help="Only this partition.")
+@click.option(
+    "--limit", default=20, show_default=True, type=click.IntRange(1), help="Show at most so many messages."
+)
+@click.option("--bodies", is_flag=True, help="Show keys, headers and payloads as well.")
+@nodes_option
+@json_option
+def peek(
+    topic: str,
+    group: str,
+    which: str,
+    partition: int | None,
+    limit: int,
+    bodies: bool,
+    nodes: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Look at TOPIC as a group sees it, without taking anything.
+
+    Messages are listed oldest first, partition by partition, each with its state, the number of deliveries that
+    have ended without an ack, and the seconds that a hold or a delay still has to go. It is the view of one replica,
+    which may be a moment behind the others. Nothing is held or counted by looking.
+    """
+    import trio
+
+    trio.run(_peek, nodes, topic, group, which, partition, limit, bodies, as_json)
+
+
+async def _peek(
+    nodes: tuple[str, ...],
+    topic: str,
+    group: str,
+    which: str,
+    partition: int | None,
+    limit: int,
+    bodies: bool,
+    as_json: bool,
+) -> None:
+    async with cluster(nodes) as client:
+        known = await client.metadata(topic)
+        groups = [found.name for found in known.groups]
+        if group not in groups and not as_json:
+            click.echo(
+                f"there is no group {group!r} of {topic!r} yet: to a new one, everything is ready", err=True
+            )
+        count = 0
+        async for line in _lines(
+            client, known.topics[0].id, topic, group, which, partition, limit + 1, bodies
+        ):
+            if count == limit:
+                if not as_json:
+                    click.echo(f"there are more; --limit {2 * limit} shows more of them", err=True)
+                break
+            count += 1
+            if as_json:
+                print_json(line)
+            else:
+                _print(line)
+    if not count and not as_json:
+        what = {"all": "messages", "dead": "dead letters"}.get(which, f"{which} messages")
+        click.echo(f"no {what} in {topic}", err=True)
+
+
+async def _lines(
+    client: Client,
+    topic_id: bytes,
+    topic: str,
+    group: str,
+    which: Any,
+    partition: int | None,
+    limit: int,
+    bodies: bool,
+) -> AsyncIterator[dict[str, Any]]:
+    async for found in client.peek(topic, group, which, partition=partition, limit=limit, bodies=bodies):
+        item = found.peeked
+        for name in found.ids(topic_id):
+            line: dict[str, Any] = {
+                "id": str(name),
+                "partition": found.partition,
+                "state": item.state,
+                "attempts": item.attempts,
+                "redrives": item.record.n,
+                "remaining_s": round(item.remaining, 3),
+                "owner": str(item.owner) if item.owner is not None else None,
+            }
+            if item.record.letter is not None:
+                line["letter"] = letter_fields(item.record.letter)
+            message = found.bodies.get(name.seq)
+            if message is not None:
+                line["published_ms"] = found.published_ms
+                line.update(text_fields("key", message.key))
+                line["headers"] = {key: header_value(value) for key, value in message.headers.items()}
+                line.update(text_fields("payload", message.payload))
+            yield line
+
+
+def letter_fields(letter: Any) -> dict[str, Any]:
+    """A dead letter's history for JSON."""
+    fields: dict[str, Any] = letter._asdict()
+    fields["ballot"] = str(letter.ballot)
+    return fields
+
+
+def header_value(value: Any) -> Any:
+    """A header's value for JSON: bytes as text where they are."""
+    return bytes(value).decode(errors="backslashreplace") if isinstance(value, bytes | memoryview) else value
+
+
+def _print(line: dict[str, Any]) -> None:
+    parts = [line["id"], line["state"]]
+    if line["attempts"]:
+        parts.append(plural(line["attempts"], "failed attempt"))
+    if line["remaining_s"]:
+        parts.append(f"for another {line['remaining_s']:.1f} s")
+    if line["owner"]:
+        parts.append(f"by {line['owner']}")
+    letter = line.get("letter")
+    if letter:
+        cause = (
+            " ".join(part for part in (letter["error_class"], letter["message"]) if part) or letter["reason"]
+        )
+        parts.append(shown(cause.encode()))
+    click.echo("  ".join(parts))
+    if "payload" in line or "payload_base64" in line:
+        if line.get("key") is not None:
+            click.echo(f"    key {line['key']}")
+        for name, value in line["headers"].items():
+            click.echo(f"    {name} = {value}")
+        text = line["payload"].encode() if "payload" in line else None
+        click.echo(
+            f"    {shown(text, 120)}" if text is not None else f"    base64 {line['payload_base64'][:110]}"
+        )

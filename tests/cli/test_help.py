@@ -1,0 +1,168 @@
+"""Every command explains itself, is found without being imported, and fails in words."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from quorumq.cli.main import COMMANDS, INTERRUPTED, main
+from quorumq.core.errors import HoldLost, NotFound, OutcomeUnknown, QuorumqError, error_classes
+
+OURS = [name for name in COMMANDS if name != "demo"]  # the demo's own tests look at its help
+
+
+def commands(
+    command: click.Command, path: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    yield path, command
+    if isinstance(command, click.Group):
+        ctx = click.Context(command)
+        for name in command.list_commands(ctx):
+            inner = command.get_command(ctx, name)
+            assert inner is not None
+            yield from commands(inner, (*path, name))
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_every_command_explains_itself(name: str) -> None:
+    found = main.get_command(click.Context(main), name)
+    assert found is not None
+    for path, command in commands(found, (name,)):
+        explains_itself(path, command)
+
+
+def explains_itself(path: tuple[str, ...], command: click.Command) -> None:
+    text = (command.help or "").strip()
+    first, _, rest = text.partition("\n\n")
+    assert first.endswith("."), f"{' '.join(path)}: the help begins with a sentence"
+    assert len(rest.split()) >= 8 or isinstance(command, click.Group), (
+        f"{' '.join(path)}: the help says only {text!r}"
+    )
+    for option in command.params:
+        if isinstance(option, click.Option):
+            said = (option.help or "").strip()
+            assert said.endswith((".", "]")), f"{' '.join(path)} {option.opts[0]}: help is {said!r}"
+    result = CliRunner().invoke(main, [*path, "--help"])
+    assert result.exit_code == 0, result.output
+    assert result.output.startswith(f"Usage: quorumq {' '.join(path)}")
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_the_summary_that_stands_in_for_a_command_is_there(name: str) -> None:
+    result = CliRunner().invoke(main, ["--help"])
+    assert result.exit_code == 0
+    assert COMMANDS[name][1] in " ".join(result.output.split())
+
+
+def test_help_imports_no_command_and_nothing_heavy() -> None:
+    """The time that `quorumq --help` takes is the time of its imports."""
+    code = (
+        "import sys\n"
+        "from click.testing import CliRunner\n"
+        "from quorumq.cli.main import main\n"
+        "assert CliRunner().invoke(main, ['--help']).exit_code == 0\n"
+        "heavy = {'trio', 'rich', 'cbor2', 'msgspec', 'structlog', 'sortedcontainers', 'subprocess'}\n"
+        "ours = [name for name in sys.modules if name.startswith('quorumq')]\n"
+        "print(*sorted(heavy & set(sys.modules)), *sorted(ours))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [
+        "quorumq",
+        "quorumq.cli",
+        "quorumq.cli.main",
+        "quorumq.core",
+        "quorumq.core.errors",
+    ]
+
+
+def test_a_misspelt_command_is_answered_with_those_there_are() -> None:
+    result = CliRunner().invoke(main, ["publsh"])
+    assert result.exit_code == 2
+    assert "'publsh'" in result.output
+    assert "publish" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["publish", "jobs"], "--lines"),
+        (["publish", "jobs", "--lines", "--file", "-"], "standard input"),
+        (["publish", "jobs", "x", "--header", "novalue"], "NAME=VALUE"),
+        (["publish", "jobs", "x", "--partition", "-1"], "--partition"),
+        (["publish", "jobs", "x", "--node", "localhost"], "host:port"),
+        (["publish", "jobs", "--file", "/nonexistent"], "/nonexistent"),
+        (["status", "--node", "127.0.0.1:70000"], "host:port"),
+        (["topics", "create"], "NAME"),
+        (["topics", "create", "x", "--partitions", "0"], "--partitions"),
+        (["dev", "--nodes", "10"], "--nodes"),
+        (["serve"], "--config"),
+        (["journal", "inspect"], "FILE"),
+        (["bench", "drain", "--size", "3"], "--size"),
+    ],
+)
+def test_a_wrong_flag_ends_with_2_and_names_what_was_wrong(arguments: list[str], said: str) -> None:
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 2, result.output
+    assert said in result.output
+
+
+def raising(error: BaseException) -> click.Command:
+    @click.command("fails")
+    def fails() -> None:
+        raise error
+
+    return fails
+
+
+def fail_with(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> tuple[int, str]:
+    monkeypatch.setattr(type(main), "get_command", lambda self, ctx, name: raising(error))
+    result = CliRunner().invoke(main, ["fails"])
+    return result.exit_code, result.output
+
+
+@pytest.mark.parametrize("cls", list(error_classes().values()), ids=lambda cls: cls.__name__)
+def test_every_error_is_one_line_and_its_own_exit_code(
+    cls: type[QuorumqError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, output = fail_with(cls("the cause; the remedy"), monkeypatch)
+    assert code == cls.exit_code
+    assert output == "quorumq: the cause; the remedy\n"
+
+
+def test_an_error_without_text_still_says_something(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, output = fail_with(HoldLost(), monkeypatch)
+    assert "hold-lost" in output
+
+
+def test_errors_out_of_a_nursery_are_told_as_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = ExceptionGroup(
+        "nursery", [ExceptionGroup("inner", [OutcomeUnknown("ask again", needed=2, answered=1)])]
+    )
+    assert fail_with(group, monkeypatch) == (75, "quorumq: needed 2 replicas, 1 answered; ask again\n")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [KeyboardInterrupt(), BaseExceptionGroup("nursery", [NotFound("x"), KeyboardInterrupt()])],
+    ids=["alone", "in a group"],
+)
+def test_interrupted_ends_with_130(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert fail_with(error, monkeypatch)[0] == INTERRUPTED
+
+
+def test_a_bug_is_not_dressed_up_as_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(main), "get_command", lambda self, ctx, name: raising(ZeroDivisionError()))
+    result = CliRunner().invoke(main, ["fails"])
+    assert isinstance(result.exception, ZeroDivisionError)
+
+
+def test_nobody_there_says_where_it_was_tried_and_what_to_do() -> None:
+    result = CliRunner().invoke(main, ["topics", "list", "--node", "127.0.0.1:1"])
+    assert result.exit_code == 69
+    assert "127.0.0.1:1" in result.output
+    assert "quorumq dev" in result.output
