@@ -1,0 +1,533 @@
+# quorumq/cli/demo.py: a cluster loses a node and a worker in the middle of real work, and no message.
+#
+# Everything is real: three node processes on loopback, three worker processes that parse Python source, SIGKILL for
+# a node that holds messages, SIGSTOP for a worker that works on some. The result is judged from what the processes
+# wrote down (demo_verdict.py), and a demo in which the faults did not happen fails as one that lost a message does.
+#
+# Promises: it needs nothing but quorumq and works from any directory without a network; whatever it started is
+# stopped when it ends, by Ctrl-C too; without --keep nothing is left behind.
+"""`quorumq demo`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+import click
+import trio
+
+from quorumq.cli.common import console, json_option, print_json
+from quorumq.cli.demo_input import (
+    Piece,
+    installation_files,
+    malformed_pieces,
+    pieces_of_installation,
+    pieces_of_lines,
+)
+from quorumq.cli.demo_verdict import (
+    Account,
+    Killed,
+    MessageKey,
+    Stopped,
+    Tail,
+    Verdict,
+    judge,
+)
+from quorumq.cli.demo_view import NodeScene, Scene, View, WorkerScene, verdict_table
+from quorumq.cli.local import LocalCluster, NodeDied
+from quorumq.cli.probe import Unreachable, ask
+from quorumq.client import Client, MessageId, connect
+from quorumq.client.client import suspending_clock
+from quorumq.core.errors import QuorumqError, UsageError
+from quorumq.core.messages import PeekAsk, PeekPage
+from quorumq.core.types import Span
+from quorumq.history import HistoryWriter, origin_text, read_history, spans_value
+from quorumq.storage.segment import NAME_SUFFIX
+
+TOPIC: Final = "demo"
+GROUP: Final = "parsers"
+PARTITIONS: Final = 3
+HOLD_S: Final = 5.0
+"""Hold time and hold_time_max: short, so that a hold can run out and a quarantine end while one watches."""
+
+WORK_S: Final = 18.0
+"""How long the work is made to last at least: long enough for a hold to run out and a quarantine to end."""
+
+PACE_MAX_S: Final = 0.25
+BATCH_S: Final = 0.5
+"""How much work a worker takes at once: well below a hold."""
+
+BATCH_MAX: Final = 64
+STOP_AT: Final = 0.31
+KILL_AT: Final = 0.36
+KILL_UNTIL: Final = 0.69
+"""Shares of the messages acked. The worker is stopped first: its stop lasts longer than the rest."""
+
+STOPPED_FOR_S: Final = HOLD_S + 1.5
+DOWN_FOR_S: Final = 2.0
+POLL_S: Final = 0.1
+STATUS_EVERY_S: Final = 0.4
+PATIENCE_S: Final = 150.0
+"""After this the demo gives up and says what is missing."""
+
+QUARANTINE_PATIENCE_S: Final = HOLD_S * 1.02 + 5.0
+WORKER_STOP_S: Final = 8.0
+STOPPED_WORKER: Final = "w3"
+KILLED_NODE: Final = "n2"
+
+
+@click.command()
+@click.option(
+    "--input",
+    "lines",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Publish the lines of FILE, each to be parsed as Python source, instead of the source of the Python "
+    "installation. Blank lines are left out; at least 100 must remain.",
+)
+@click.option(
+    "--keep",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Leave data directories, logs and histories in DIR, a new or empty directory.",
+)
+@json_option
+def demo(lines: Path | None, keep: Path | None, as_json: bool) -> None:
+    """Watch a cluster lose a node and no message. Takes about half a minute.
+
+    Three nodes store the Python source of this installation; three worker processes parse it and reject what does
+    not parse to the dead letters. In the middle of it a worker is stopped (SIGSTOP) for longer than its holds, and a
+    node that holds messages is killed (SIGKILL) and started again. Then every message is accounted for.
+
+    With --json the last line of the output is one object with the numbers. The exit code is 0 only if nothing was
+    lost, nothing was delivered after its ack, and the node and the worker really held messages at that moment.
+    """
+    if keep is not None and keep.exists() and any(keep.iterdir()):
+        raise UsageError(
+            f"{keep} is not empty: give --keep a new directory, so that one demo's messages are in it"
+        )
+    pieces = pieces_of_lines(lines) if lines is not None else None
+    out = console(stderr=as_json)
+    previous = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        with _directory(keep) as directory:
+            verdict = trio.run(Run(directory, pieces, out).main)
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+    out.print()
+    out.print(verdict_table(verdict))
+    out.print()
+    _say_more(out, verdict, keep)
+    if as_json:
+        print_json(verdict.as_json())
+    if not verdict.passed:
+        raise click.exceptions.Exit(1)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def _directory(keep: Path | None) -> Iterator[Path]:
+    if keep is not None:
+        keep.mkdir(parents=True, exist_ok=True)
+        yield keep.resolve()
+    else:
+        with tempfile.TemporaryDirectory(prefix="quorumq-demo-", ignore_cleanup_errors=True) as folder:
+            yield Path(folder)
+
+
+def _say_more(out: Any, verdict: Verdict, keep: Path | None) -> None:
+    for sentence in verdict.missing:
+        out.print(f"Not shown: {sentence}.", markup=False)
+    if verdict.passed:
+        out.print(f"Every message is acked or a dead letter, after {verdict.seconds:.0f} s.", markup=False)
+    if keep is None:
+        out.print("To look further, run it with --keep DIR.", markup=False)
+        return
+    segments = sorted((keep / "n1" / "data").glob(f"*{NAME_SUFFIX}"))
+    out.print(
+        f"Everything is in {keep}: nodes in n1 to n3, histories in histories. To look further:\n",
+        markup=False,
+    )
+    out.print(
+        f"  quorumq dev --dir {keep}     # starts these nodes again; then, in another terminal:", markup=False
+    )
+    out.print(f"  quorumq deadletters list {TOPIC} --group {GROUP}", markup=False)
+    out.print(f"  quorumq peek {TOPIC} --group {GROUP}", markup=False)
+    out.print("  quorumq status", markup=False)
+    out.print(f"  quorumq journal inspect {segments[-1]}     # with the nodes stopped or not\n", markup=False)
+
+
+@dataclass(slots=True)
+class Worker:
+    """One worker process: what it is called, which node it asks first, and where it writes."""
+
+    name: str
+    node: str
+    tail: Tail
+    process: subprocess.Popen[bytes]
+    paused: bool = False
+    account: Account = field(default_factory=Account)
+
+    @property
+    def who(self) -> str:
+        """As its lines of the history are signed."""
+        return f"client:{self.name}"
+
+
+class Run:
+    """One demo.
+
+    Args:
+        directory: for everything; exists and is empty.
+        pieces: what is published; None for the source of the installation and the malformed files.
+        out: the console to draw on.
+    """
+
+    def __init__(self, directory: Path, pieces: list[Piece] | None, out: Any) -> None:
+        self.directory = directory
+        self.histories = directory / "histories"
+        self.run_name = f"demo-{time.time_ns() // 1_000_000}"
+        self.pieces = pieces
+        self.scene = Scene()
+        self.view = View(self.scene, out)
+        self.account = Account()  # as far as the histories go now
+        self.workers: dict[str, Worker] = {}
+        self.malformed: dict[MessageKey, None] = {}
+        self.killed: Killed | None = None
+        self.stopped: Stopped | None = None
+        self.cluster: LocalCluster
+
+    async def main(self) -> Verdict:
+        """Run it all.
+
+        Returns:
+            the verdict; the cluster is stopped by then.
+
+        Raises:
+            NodeDied, QuorumqError: something that is no part of the demo went wrong.
+        """
+        self.histories.mkdir()
+        with self.view:
+            self.cluster = LocalCluster(3, keep=self.directory, hold_time_max=HOLD_S)
+            self.scene.nodes = {name: NodeScene() for name in self.cluster.nodes}
+            self.view.event("starting three nodes, and collecting source to parse")
+            async with self.cluster:
+                try:
+                    pieces = await self._collect()
+                    self.scene.expected = len(pieces)
+                    await self._work(pieces)
+                    await trio.to_thread.run_sync(self._stop_workers)
+                    letters = await trio.to_thread.run_sync(self._list_letters)
+                finally:
+                    self._stop_workers(patience=0.0)  # where they still run, it failed or was interrupted
+            return self._judge(letters, len(pieces))
+
+    # ------------------------------------------------------------------------- the work
+
+    async def _collect(self) -> list[Piece]:
+        if self.pieces is not None:
+            return self.pieces
+        found = await trio.to_thread.run_sync(
+            lambda: [*malformed_pieces(), *pieces_of_installation(installation_files())],
+            abandon_on_cancel=True,
+        )
+        # The malformed ones come at regular distances, so that they meet every part of the run.
+        ours = [piece for piece in found if piece.malformed]
+        rest = [piece for piece in found if not piece.malformed]
+        step = max(1, len(rest) // (len(ours) + 1))
+        for index, piece in enumerate(ours, 1):
+            rest.insert(index * (step + 1) - 1, piece)
+        return rest
+
+    async def _work(self, pieces: list[Piece]) -> None:
+        size = sum(len(piece.source) for piece in pieces)
+        self.view.event(f"{len(pieces):,} messages to publish, {size / 1e6:.1f} MB")
+        async with connect(self.cluster.addresses) as client:
+            await client.create_topic(TOPIC, rf=3, partitions=PARTITIONS)
+            for index, node in enumerate(self.cluster.nodes, 1):
+                self._start_worker(f"w{index}", node, len(pieces))
+            with trio.move_on_after(PATIENCE_S) as patience:
+                async with trio.open_nursery() as background:
+                    background.start_soon(self._watch_histories)
+                    background.start_soon(self._watch_nodes)
+                    async with trio.open_nursery() as parts:
+                        parts.start_soon(self._publish, client, pieces)
+                        parts.start_soon(self._stop_a_worker)
+                        parts.start_soon(self._kill_a_node)
+                        parts.start_soon(self._until_settled)
+                    background.cancel_scope.cancel()
+            if patience.cancelled_caught:
+                self.view.event(f"not finished after {PATIENCE_S:g} s: giving up")
+
+    async def _publish(self, client: Client, pieces: list[Piece]) -> None:
+        path = self.histories / "publisher.jsonl"
+        with HistoryWriter(path, run=self.run_name, who="client:publisher") as history:
+
+            async def confirm(piece: Piece, pending: Any) -> None:
+                message_id = await pending.wait()
+                key = key_of(message_id)
+                if piece.malformed:
+                    self.malformed[key] = None
+                fields = {"topic": TOPIC, "partition": key[1], "op": self.scene.published}
+                span = Span(message_id.origin, message_id.seq, message_id.seq + 1)
+                now = {"at": suspending_clock(), "wall_ms": time.time_ns() // 1_000_000}
+                history.write("publish", **fields, **now, spans=spans_value([span]), outcome="ok")
+                self.account.published[key] = None
+                self.scene.published += 1
+
+            async with client.producer(TOPIC) as producer, trio.open_nursery() as nursery:
+                for piece in pieces:
+                    message = piece.message()
+                    pending = await producer.publish(message.payload, headers=message.headers)
+                    nursery.start_soon(confirm, piece, pending)
+        self.view.event(
+            f"all {self.scene.published:,} messages are published: on the disks of two nodes or three"
+        )
+
+    def _start_worker(self, name: str, node: str, messages: int) -> None:
+        pace = min(PACE_MAX_S, 3 * WORK_S / messages)
+        batch = max(1, min(BATCH_MAX, round(BATCH_S / pace)))
+        path = self.histories / f"{name}.jsonl"
+        addresses = [self.cluster.address(node)]
+        addresses += [self.cluster.address(other) for other in self.cluster.nodes if other != node]
+        arguments = {
+            "name": name, "run": self.run_name, "nodes": ",".join(addresses), "topic": TOPIC, "group": GROUP,
+            "history": path, "hold-time": HOLD_S, "batch": batch, "pace": pace,
+        }  # fmt: skip
+        command = [f"--{key}={value}" for key, value in arguments.items()]
+        with open(self.histories / f"{name}.log", "ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "quorumq.cli.demo_worker", *command],
+                stdin=subprocess.PIPE,  # closed when we are gone, however that happens: the worker ends then
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )
+        self.workers[name] = Worker(name, node, Tail(path), process)
+        self.scene.workers[name] = WorkerScene(node=node)
+
+    def _read_histories(self) -> None:
+        for worker in self.workers.values():
+            scene = self.scene.workers[worker.name]
+            for row in worker.tail.read():
+                self.account.feed(dict(row))
+                worker.account.feed(dict(row))
+                if scene.state == "starting":
+                    scene.state = "works"
+            scene.delivered = worker.account.delivered
+            scene.settled = len(worker.account.acks) + len(worker.account.rejected)
+        self.scene.acked = len(self.account.acks)
+        self.scene.rejected = len(self.account.rejected)
+        self.scene.redelivered = self.account.delivered - len(self.account.deliveries)
+
+    async def _watch_histories(self) -> None:
+        while True:
+            self._read_histories()
+            for worker in self.workers.values():
+                if worker.process.poll() is not None:
+                    log = (self.histories / f"{worker.name}.log").read_text(errors="replace")[-2000:]
+                    raise NodeDied(
+                        f"worker {worker.name} ended with exit code {worker.process.returncode}; the end of its "
+                        f"log:\n{log}"
+                    )
+            self.view.tick()
+            await trio.sleep(POLL_S)
+
+    async def _watch_nodes(self) -> None:
+        while True:
+            for name in self.cluster.nodes:
+                facts = await self._status(name)
+                if facts is not None:
+                    scene = self.scene.nodes[name]
+                    scene.held = held_in(facts)
+                    scene.messages = sum(part["messages"] for part in facts["partitions"])
+                    left = facts["quarantine_s"]
+                    scene.state = f"quarantine {left:.1f} s" if left > 0 else "up"
+            await trio.sleep(STATUS_EVERY_S)
+
+    async def _status(self, name: str) -> dict[str, Any] | None:
+        if not self.cluster.running(name):
+            if self.killed is None or self.killed.node != name or self.killed.started_again:
+                raise NodeDied(
+                    f"node {name} ended by itself; the end of its log:\n{self.cluster.log_tail(name)}"
+                )
+            return None
+        try:
+            return await trio.to_thread.run_sync(
+                lambda: self.cluster.status(name, timeout=1.0), abandon_on_cancel=True
+            )
+        except (Unreachable, QuorumqError):
+            return None
+
+    async def _until_settled(self) -> None:
+        while self.scene.published < self.scene.expected or self.account.settled() < self.scene.expected:
+            await trio.sleep(POLL_S)
+        self.view.event("every message is acked or rejected")
+
+    # ----------------------------------------------------------------------- the faults
+
+    @property
+    def acked_share(self) -> float:
+        """Of what is to be published, how much is acked."""
+        return len(self.account.acks) / max(1, self.scene.expected)
+
+    async def _acked(self, share: float) -> None:
+        while self.acked_share < share:
+            await trio.sleep(POLL_S / 4)
+
+    async def _stop_a_worker(self) -> None:
+        """SIGSTOP a worker in the middle of its work for longer than its holds last, and let it go on."""
+        worker = self.workers[STOPPED_WORKER]
+        await self._acked(STOP_AT)
+        while self.acked_share < KILL_UNTIL:
+            worker.process.send_signal(signal.SIGSTOP)
+            worker.paused = True
+            began = time.monotonic()
+            self._read_histories()  # it stands still: what it wrote until now is all there is
+            held = worker.account.held_by(worker.who, suspending_clock())
+            if held:
+                break
+            worker.process.send_signal(signal.SIGCONT)
+            worker.paused = False
+            await trio.sleep(POLL_S / 2)
+        else:
+            return
+        self.scene.workers[worker.name].state = "stopped"
+        self.stopped = Stopped(worker.who, held)
+        self.view.event(f"SIGSTOP to {worker.name}, which works on {held} messages: their holds will run out")
+        await trio.sleep_until(trio.current_time() + STOPPED_FOR_S)
+        worker.process.send_signal(signal.SIGCONT)
+        worker.paused = False
+        self.stopped.seconds = time.monotonic() - began
+        self.scene.workers[worker.name].state = "works"
+        self.view.event(
+            f"SIGCONT to {worker.name} after {self.stopped.seconds:.1f} s: now it acks what others got meanwhile"
+        )
+
+    async def _kill_a_node(self) -> None:
+        """SIGKILL a node that has live holds, start it again, and wait for the end of its quarantine."""
+        name = KILLED_NODE
+        await self._acked(KILL_AT)
+        held = 0
+        while self.acked_share < KILL_UNTIL:
+            facts = await self._status(name)
+            held = held_in(facts) if facts is not None else 0
+            if held:
+                break
+            await trio.sleep(POLL_S / 4)
+        else:
+            return
+        self.killed = Killed(name, self.acked_share, held)
+        self.cluster.kill(name)
+        self._read_histories()
+        self.killed.acked_share = self.acked_share
+        self.scene.nodes[name] = NodeScene("killed")
+        self.view.event(
+            f"SIGKILL to {name}, with {held} holds live on it and {self.acked_share:.0%} of the messages acked"
+        )
+        await trio.sleep(DOWN_FOR_S)
+        await self.cluster.start_async(name)
+        self.killed.started_again = True
+        self.view.event(
+            f"{name} is started again; it votes for no hold until every hold it may have granted is over"
+        )
+        with trio.move_on_after(QUARANTINE_PATIENCE_S):
+            while True:
+                facts = await self._status(name)
+                if facts is not None and facts["quarantine_s"] == 0:
+                    self.killed.back = True
+                    self.view.event(f"{name} is out of quarantine")
+                    return
+                await trio.sleep(POLL_S)
+
+    # -------------------------------------------------------------------------- the end
+
+    def _stop_workers(self, patience: float = WORKER_STOP_S) -> None:
+        """SIGTERM lets a worker finish what it holds; after ``patience`` seconds it is killed. Safe to repeat."""
+        running = [worker for worker in self.workers.values() if worker.process.poll() is None]
+        for worker in running:
+            worker.process.terminate()
+            if worker.paused:
+                worker.process.send_signal(signal.SIGCONT)
+                worker.paused = False
+        end = time.monotonic() + patience
+        for worker in running:
+            try:
+                worker.process.wait(max(0.0, end - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                worker.process.kill()
+                worker.process.wait()
+        for worker in self.workers.values():
+            if worker.process.stdin is not None:
+                worker.process.stdin.close()
+
+    def _list_letters(self) -> dict[MessageKey, str]:
+        """The dead letters, as any node that answers lists them: one replica may not have heard of all yet."""
+        found: dict[MessageKey, str] = {}
+        for name in self.cluster.nodes:
+            with contextlib.suppress(Unreachable):
+                for partition in range(PARTITIONS):
+                    found.update(letters_at(self.cluster.address(name), partition))
+        return found
+
+    def _judge(self, letters: dict[MessageKey, str], expected: int) -> Verdict:
+        account = Account()
+        for row in read_history(sorted(self.histories.glob("*.jsonl"))):
+            account.feed(row)
+        for key, error_class in letters.items():
+            account.list_letter(key, error_class)
+        return judge(
+            account,
+            malformed=self.malformed,
+            killed=self.killed,
+            stopped=self.stopped,
+            hold_time=HOLD_S,
+            expected=expected,
+            seconds=self.scene.seconds,
+        )
+
+
+def key_of(message_id: MessageId) -> MessageKey:
+    """A message of the demo as the judge knows it."""
+    return TOPIC, message_id.partition.number, origin_text(message_id.origin), message_id.seq
+
+
+def held_in(facts: dict[str, Any]) -> int:
+    """How many messages are held for the workers' group at a node, by its status."""
+    return sum(
+        part["groups"].get(GROUP, {}).get("held", 0) for part in facts["partitions"] if part["topic"] == TOPIC
+    )
+
+
+def letters_at(address: str, partition: int) -> dict[MessageKey, str]:
+    """The dead letters of the workers' group in one partition, as one node lists them, with their error classes.
+
+    Raises:
+        Unreachable: it does not answer.
+    """
+    found: dict[MessageKey, str] = {}
+    cursor: tuple[int, int] | None = (0, 0)
+    while cursor is not None:
+        _, page = ask(address, PeekAsk(TOPIC, partition, GROUP, "dead", cursor, 1000), timeout=5.0)
+        assert isinstance(page, PeekPage)
+        for item in page.items:
+            letter = item.record.letter
+            name = "" if letter is None else letter.error_class or letter.reason
+            for seq in range(item.span.start, item.span.stop):
+                found[TOPIC, partition, origin_text(item.span.origin), seq] = name
+        cursor = page.cursor
+    return found

@@ -1,0 +1,214 @@
+# quorumq/cli/demo_worker.py: one of the demo's workers: takes source, parses it, acks it or gives it up.
+#
+# A process of its own, started by demo.py, because the demo stops it with SIGSTOP. It works like any consumer
+# that fetches by hand: take a batch, do the work, ack what succeeded, dead-letter what failed. It does not extend its
+# holds and does not look at its deadlines, so that the demo shows what happens to one that overruns them: its acks
+# come late and say so.
+#
+# Everything it hears is written to its history at once (docs/history.md): a line is in the file before the next
+# request is sent. It ends at SIGTERM, after its batch, and when its standard input is closed, which is how it
+# notices that the demo is gone.
+"""A worker of `quorumq demo`: ``python -m quorumq.cli.demo_worker``."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import trio
+
+from quorumq.cli.demo_input import parse_source
+from quorumq.client import Client, HoldLost, Message, Outcome, StaleGeneration, TooFewReplicas, connect
+from quorumq.core.limits import DEADLINE_SHARE
+from quorumq.core.types import Span
+from quorumq.history import HistoryWriter, Row, owner_text, spans_value, token_text
+
+WAIT_S: Final = 0.4
+"""How long one FETCH waits for messages."""
+
+FETCH_TIMEOUT_S: Final = 1.0
+"""How long the worker's own node may fail to answer before another is asked."""
+
+AWAY_S: Final = 1.5
+"""For how long it asks the others then."""
+
+SETTLE_TIMEOUT_S: Final = 10.0
+
+
+def arguments() -> argparse.Namespace:
+    """What demo.py gives on the command line."""
+    parser = argparse.ArgumentParser(prog="python -m quorumq.cli.demo_worker", description=__doc__)
+    parser.add_argument("--name", required=True, help="of this worker")
+    parser.add_argument("--run", required=True, help="name of the run, for the history")
+    parser.add_argument("--nodes", required=True, help="host:port, with commas; the first is asked first")
+    parser.add_argument("--topic", required=True)
+    parser.add_argument("--group", required=True)
+    parser.add_argument("--history", required=True, help="file to append to")
+    parser.add_argument("--hold-time", required=True, type=float, help="seconds")
+    parser.add_argument("--batch", required=True, type=int, help="messages in one FETCH at most")
+    parser.add_argument("--pace", required=True, type=float, help="seconds that one message takes at least")
+    return parser.parse_args()
+
+
+class Work:
+    """The worker's loop.
+
+    Args:
+        options: see `arguments`.
+        client: connected.
+        history: where everything is written.
+    """
+
+    def __init__(self, options: argparse.Namespace, client: Client, history: HistoryWriter) -> None:
+        self.options = options
+        self.client = client
+        self.history = history
+        self.stopping = False
+        self._own_node = options.nodes.split(",")[0]
+        self._away_until = 0.0
+        self._op = 0
+
+    async def run(self) -> None:
+        """Until `stopping`."""
+        while not self.stopping:
+            try:
+                messages = await self._fetch()
+            except TooFewReplicas:
+                continue  # no node can serve it now; it has waited for its timeout
+            if messages:
+                await self._work_on(messages)
+
+    async def _fetch(self) -> list[Message]:
+        node = self._own_node if trio.current_time() >= self._away_until else None
+        try:
+            messages = await self.client.fetch(
+                self.options.topic,
+                self.options.group,
+                max_messages=self.options.batch,
+                max_wait=WAIT_S,
+                hold_time=self.options.hold_time,
+                node=node,
+                timeout=FETCH_TIMEOUT_S,
+            )
+        except TooFewReplicas:
+            if node is None:
+                raise
+            self._away_until = trio.current_time() + AWAY_S
+            return []
+        for lot in by_delivery(messages):
+            deadline = lot[0].deadline
+            self._write(
+                "deliver", lot, token=token_text(lot[0].fencing_token), attempt=lot[0].attempt, until=deadline,
+                asked=deadline - DEADLINE_SHARE * self.options.hold_time,
+            )  # fmt: skip
+        self.history.flush()
+        return messages
+
+    async def _work_on(self, messages: Sequence[Message]) -> None:
+        good: list[Message] = []
+        begin = trio.current_time()
+        for index, message in enumerate(messages, 1):
+            try:
+                parse_source(message.payload, str(message.headers.get("encoding", "")))
+            except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+                await self._give_up(message, error)
+            else:
+                good.append(message)
+            await trio.sleep_until(begin + index * self.options.pace)
+        await self._ack(good)
+
+    async def _ack(self, messages: Sequence[Message]) -> None:
+        """Until each has its answer: an ack may be repeated, anywhere, and says the same or less."""
+        left = list(messages)
+        while left:
+            with contextlib.suppress(TooFewReplicas, StaleGeneration):
+                await self.client.ack(left, timeout=SETTLE_TIMEOUT_S)
+            done = [message for message in left if message.outcome is not None]
+            self._op += 1
+            for outcome in Outcome:
+                for lot in by_delivery(message for message in done if message.outcome is outcome):
+                    self._write("ack", lot, op=self._op, outcome=outcome.value)
+            self.history.flush()
+            left = [
+                message
+                for message in left
+                if message.outcome is None and not isinstance(message.failure, StaleGeneration)
+            ]
+
+    async def _give_up(self, message: Message, error: Exception) -> None:
+        while True:
+            outcome = "ok"
+            try:
+                await message.dead_letter(error, timeout=SETTLE_TIMEOUT_S)
+            except HoldLost:
+                outcome = "hold-lost"  # it will come again, here or elsewhere
+            except TooFewReplicas:
+                outcome = "unknown"
+            self._op += 1
+            self._write("dead_letter", [message], op=self._op, outcome=outcome, reason=type(error).__name__)
+            self.history.flush()
+            if outcome != "unknown":
+                return
+
+    def _write(self, kind: str, lot: Sequence[Message], **fields: object) -> None:
+        receipt = lot[0].lot.receipt
+        row: Row = {
+            "topic": lot[0].topic, "partition": lot[0].partition, "group": receipt.group,
+            "generation": receipt.generation, "n": receipt.n, "owner": owner_text(receipt.owner),
+            "spans": spans_value(spans_of(lot)),
+        }  # fmt: skip
+        # By the client's clock, as deadlines are: it is the same for every process of one machine.
+        self.history.write(kind, **row, **fields, at=self.client.clock(), wall_ms=self.client.wall_ms())
+
+
+def by_delivery(messages: Iterable[Message]) -> list[list[Message]]:
+    """Messages that share a receipt, together, each list in the order of their numbers."""
+    found: dict[bytes, list[Message]] = {}
+    for message in messages:
+        found.setdefault(message.lot.sealed, []).append(message)
+    return [sorted(lot, key=lambda message: message.seq) for lot in found.values()]
+
+
+def spans_of(lot: Sequence[Message]) -> list[Span]:
+    """What messages of one delivery, in order, name."""
+    spans: list[Span] = []
+    for message in lot:
+        origin, seq = message.lot.receipt.span.origin, message.seq
+        if spans and spans[-1].stop == seq:
+            spans[-1] = spans[-1]._replace(stop=seq + 1)
+        else:
+            spans.append(Span(origin, seq, seq + 1))
+    return spans
+
+
+async def main(options: argparse.Namespace) -> None:
+    """Work until told to stop."""
+    who = f"client:{options.name}"
+    settings = {"hold_time": options.hold_time, "batch": options.batch, "pace": options.pace}
+    with HistoryWriter(options.history, run=options.run, who=who, settings=settings) as history:
+        history.flush()
+        async with connect(options.nodes.split(",")) as client, trio.open_nursery() as nursery:
+            work = Work(options, client, history)
+
+            async def listen() -> None:
+                with trio.open_signal_receiver(signal.SIGTERM) as signals:
+                    async for _ in signals:
+                        work.stopping = True
+
+            async def watch_parent() -> None:
+                while await trio.to_thread.run_sync(os.read, 0, 1, abandon_on_cancel=True):
+                    pass
+                work.stopping = True
+
+            nursery.start_soon(listen)
+            nursery.start_soon(watch_parent)
+            await work.run()
+            nursery.cancel_scope.cancel()
+
+
+if __name__ == "__main__":
+    trio.run(main, arguments())

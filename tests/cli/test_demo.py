@@ -1,0 +1,113 @@
+"""`quorumq demo` as a command: one short run on real processes, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from quorumq.cli.demo_verdict import ACKED_OUTCOMES
+from quorumq.cli.main import main
+from quorumq.history import read_history
+
+LINES = (
+    [f"value_{i} = {i}" for i in range(290)]
+    + ["def f(:", "  x = 1", "'\\ud800' if", "x ="]
+    + ["y = (1,)"] * 6
+)
+
+
+def command(*arguments: str, **settings: object) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-c", "from quorumq.cli.main import main; main()", *arguments],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, **settings,
+    )  # type: ignore[call-overload,no-any-return]  # fmt: skip
+
+
+def children_of(pid: int) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(fields[1]) == pid:
+                found.append(int(entry.name))
+    return found
+
+
+def alive(pid: int) -> bool:
+    try:
+        return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.e2e
+def test_a_short_demo_passes_and_its_numbers_are_those_of_its_histories(tmp_path: Path) -> None:
+    """With --input and --keep, from another directory; about half a minute."""
+    lines, keep = tmp_path / "lines.txt", tmp_path / "kept"
+    lines.write_text("\n".join(LINES) + "\n")
+    began = time.monotonic()
+    with command("demo", "--json", "--input", str(lines), "--keep", str(keep), cwd=tmp_path) as process:
+        out, err = process.communicate(timeout=90)
+    assert process.returncode == 0, err.decode()
+    assert time.monotonic() - began < 60, "about 27 s where nothing else runs"
+    told = json.loads(out.decode().splitlines()[-1])
+    assert (told["published"], told["acked"], told["dead_lettered"]) == (300, 296, 4)
+    assert (told["lost"], told["delivered_after_ack"], told["passed"]) == (0, 0, True)
+    assert sum(told["errors"].values()) == 4
+    assert {"SyntaxError", "IndentationError"} <= set(told["errors"])
+    assert told["malformed_errors"] == {}
+    assert told["late_acks"] >= 1
+    assert told["redelivered"] >= 1
+    assert told["holds_on_killed_node"] >= 1
+    assert 0.3 <= told["killed"]["acked_share"] <= 0.7
+    assert told["stopped"]["seconds"] > 5
+    rows = list(read_history(sorted((keep / "histories").glob("*.jsonl"))))
+    settled = {
+        (row["partition"], origin, seq)
+        for row in rows
+        if row["kind"] in ("ack", "dead_letter") and row["outcome"] in ("ok", *ACKED_OUTCOMES)
+        for origin, start, stop in row["spans"]
+        for seq in range(start, stop)
+    }  # fmt: skip
+    assert len(settled) == 300
+    assert {row["who"] for row in rows} == {"client:publisher", "client:w1", "client:w2", "client:w3"}
+    assert b"quorumq dev --dir" in err
+
+
+@pytest.mark.e2e
+def test_ctrl_c_stops_everything_that_was_started(tmp_path: Path) -> None:
+    with command("demo", cwd=tmp_path, env={**os.environ, "TMPDIR": str(tmp_path)}) as process:
+        end = time.monotonic() + 30
+        while len(started := children_of(process.pid)) < 6:
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < end, f"three nodes and three workers, not {len(started)} processes"
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=40)
+    assert process.returncode == 130, err.decode()
+    assert b"Traceback" not in err, err.decode()
+    assert not [pid for pid in started if alive(pid)]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_in_use_and_an_unusable_input_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "something").touch()
+    result = CliRunner().invoke(main, ["demo", "--keep", str(tmp_path)])
+    assert result.exit_code == 64
+    assert "is not empty" in result.output
+    short = tmp_path / "short.txt"
+    short.write_text("x = 1\n" * 5)
+    result = CliRunner().invoke(main, ["demo", "--input", str(short)])
+    assert result.exit_code == 64
+    assert "has 5 lines" in result.output
