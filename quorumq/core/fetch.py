@@ -214,7 +214,8 @@ class FetchCoordinator(Coordinator):
             partition = self.partitions[(self.first + offset) % len(self.partitions)]
             replica = core.replicas[partition]
             view = replica.group(self.request.group)
-            wants, later = replica.choose(view, now, messages, size, self.parked_since)
+            patient = self.request.max_wait >= core.config.steal_after
+            wants, later = replica.choose(view, now, messages, size, self.parked_since, patient)
             if later is not None:
                 again = later if again is None else min(again, later)
             if wants:

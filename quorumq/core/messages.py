@@ -388,24 +388,6 @@ class SyncTopics(NamedTuple):
     groups: tuple[Group, ...]
 
 
-PeerMessage = Union[
-    Store, Stored, Hold, HoldReply, Release, Released, Extend, Extended, Ack, Tombed, Reject, Rejected,
-    Merge, Merged, PutTopic, PutGroup, Put, PeekRequest, PeekReply,
-    Heartbeat, SyncOffer, SyncState, SyncPull, SyncTopics,
-]  # fmt: skip
-
-
-class Envelope(NamedTuple):
-    """A peer message on its way: from and to which incarnation, and the sender's clock (a stamp's time)."""
-
-    sender: NodeId
-    incarnation: Incarnation
-    to: NodeId
-    to_incarnation: Incarnation
-    stamp: int
-    message: PeerMessage
-
-
 # ---------------------------------------------------------------------------------------------
 # The first frame on every connection
 # ---------------------------------------------------------------------------------------------
@@ -557,6 +539,29 @@ class Fetched(NamedTuple):
     slices: tuple[Slice, ...]
 
 
+class RemoteFetch(NamedTuple):
+    """A node that is no replica of ``partitions`` asks one that is to serve this FETCH there (node to node)."""
+
+    round: int
+    partitions: tuple[PartitionId, ...]
+    request: Fetch
+
+
+class RemoteFetched(NamedTuple):
+    """The answer to a RemoteFetch: what was won, or an error code. Sent like a reply to a client, with bodies."""
+
+    round: int
+    code: str
+    detail: str
+    slices: tuple[Slice, ...]
+
+
+class RemoteGone(NamedTuple):
+    """The RemoteFetch of this round is not wanted any more: give back what it won."""
+
+    round: int
+
+
 class Named(NamedTuple):
     """Part of a receipt: the messages of ``spans`` within it."""
 
@@ -660,6 +665,26 @@ class Failed(NamedTuple):
     detail: str
     needed: int = 0
     answered: int = 0
+
+
+# ---------------------------------------------------------------------------------------------
+
+PeerMessage = Union[
+    Store, Stored, Hold, HoldReply, Release, Released, Extend, Extended, Ack, Tombed, Reject, Rejected,
+    Merge, Merged, PutTopic, PutGroup, Put, PeekRequest, PeekReply,
+    Heartbeat, SyncOffer, SyncState, SyncPull, SyncTopics, RemoteFetch, RemoteFetched, RemoteGone,
+]  # fmt: skip
+
+
+class Envelope(NamedTuple):
+    """A peer message on its way: from and to which incarnation, and the sender's clock (a stamp's time)."""
+
+    sender: NodeId
+    incarnation: Incarnation
+    to: NodeId
+    to_incarnation: Incarnation
+    stamp: int
+    message: PeerMessage
 
 
 ClientRequest = Union[

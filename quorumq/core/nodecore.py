@@ -86,6 +86,9 @@ from quorumq.core.messages import (
     RejectRequest,
     Release,
     Released,
+    RemoteFetch,
+    RemoteFetched,
+    RemoteGone,
     SessionOpened,
     Slice,
     StatusAsk,
@@ -115,6 +118,7 @@ from quorumq.core.records import (
     TopicPut,
     Vouched,
 )
+from quorumq.core.remote import LegCoordinator, SplitCoordinator, free_slice
 from quorumq.core.replica import Replica
 from quorumq.core.settle import AckCoordinator, ExtendCoordinator, RedriveCoordinator, RejectCoordinator
 from quorumq.core.state import NodeConfig, NodeState
@@ -142,7 +146,7 @@ TOKEN_RESERVE = -(1 << 62)
 """Tokens from here up to 0 name a reserve: the token is TOKEN_RESERVE + the time reserved >> 16."""
 
 QUORUM_REQUESTS = (Store, Hold, Extend, Ack, Reject, Merge)
-QUORUM_REPLIES = (Stored, HoldReply, Extended, Tombed, Rejected, Merged, Put, PeekReply)
+QUORUM_REPLIES = (Stored, HoldReply, Extended, Tombed, Rejected, Merged, Put, PeekReply, RemoteFetched)
 
 
 class NodeCore:
@@ -182,6 +186,8 @@ class NodeCore:
         self.round_count = 0
         self.sessions = 0
         self.fetches = 0
+        self.remote_keys = 0
+        self.legs: dict[tuple[NodeId, int], int] = {}  # a FETCH that another node asked for -> our key
         self.batch_partitions: dict[int, PartitionId] = {}
         self.given: dict[int, tuple[float, list[Freed]]] = {}
         self.parked: dict[tuple[PartitionId, str], int] = {}
@@ -594,6 +600,10 @@ class NodeCore:
                 coordinator = self.requests.get(key)
                 if isinstance(coordinator, FetchCoordinator) and not coordinator.done:
                     return coordinator.advance(self, now)
+            case ("gathered", int(key)):
+                coordinator = self.requests.get(key)
+                if isinstance(coordinator, SplitCoordinator) and not coordinator.done:
+                    return coordinator.on_gathered(self, now)
             case ("forget", int(key)):
                 self.given.pop(key, None)
             case ("heartbeat",):
@@ -660,6 +670,11 @@ class NodeCore:
             case SyncPull():
                 replica = self.replicas.get(message.partition)
                 return replica.on_sync_pull(sender, message) if replica is not None else []
+            case RemoteFetch():
+                return self._on_remote_fetch(sender, message, now)
+            case RemoteGone(number):
+                coordinator = self.requests.get(self.legs.pop((sender, number), 0))
+                return coordinator.on_gone(self, now) if coordinator is not None else []
         return []
 
     def _take_freed(self, freed: tuple[Freed, ...], now: Now) -> None:
@@ -672,7 +687,7 @@ class NodeCore:
         self,
         sender: NodeId,
         incarnation: Incarnation,
-        message: Stored | HoldReply | Extended | Tombed | Rejected | Merged | Put | PeekReply,
+        message: Stored | HoldReply | Extended | Tombed | Rejected | Merged | Put | PeekReply | RemoteFetched,
         now: Now,
     ) -> list[Effect]:
         """A reply goes to its round; one whose round is over teaches what it can."""
@@ -683,7 +698,22 @@ class NodeCore:
             replica = self.replicas.get(message.partition)
             if replica is not None and message.resolved:
                 return replica.repair(message.group, message.resolved, now)
+        if isinstance(message, RemoteFetched):  # called off, but it came all the same
+            return [effect for part in message.slices for effect in free_slice(self, part, now)]
         return []
+
+    def _on_remote_fetch(self, sender: NodeId, message: RemoteFetch, now: Now) -> list[Effect]:
+        """Serve a FETCH for a node that has no replica of these partitions."""
+        here = tuple(partition for partition in message.partitions if partition in self.replicas)
+        problem = check_fetch(message.request, self.config.hold_time_max)
+        if not self.state.vouched or not here:
+            problem = problem or f"node {self.config.node} has no replica of what it was asked for"
+        if problem:
+            return [Send(sender, RemoteFetched(message.round, "too-few-replicas", problem, ()))]
+        self.remote_keys -= 1
+        leg = LegCoordinator(self.remote_keys, message.request, here, now, sender, message.round)
+        self.legs[(sender, message.round)] = leg.key
+        return self._coordinate(leg, now)
 
     def _on_quorum_request(
         self,
@@ -967,15 +997,17 @@ class NodeCore:
                     return [Reply(key, Failed("not-found", detail))]
                 partition = PartitionId(topic.id, number)
                 (partitions if partition in self.replicas else foreign).append(partition)
-        if not partitions:
-            nodes = ", ".join(self.members_of(foreign[0]))
-            detail = f"node {self.config.node} has no replica of {request.topics[0]!r}: ask {nodes}"
-            return [Reply(key, Failed("too-few-replicas", detail, 1, 0))]
         self.fetches += 1
         capped = request._replace(
             max_messages=min(request.max_messages, limits.FETCH_MESSAGES_MAX),
             max_bytes=min(request.max_bytes, limits.FETCH_BYTES_MAX),
         )
+        able = self.state.may_vote(now)
+        if foreign or not able:
+            unfit = () if able else (self.config.node,)
+            return self._coordinate(
+                SplitCoordinator(key, capped, tuple(partitions + foreign), now, unfit), now
+            )
         first = self.fetches % len(partitions)
         return self._coordinate(FetchCoordinator(key, capped, tuple(partitions), first, now), now)
 

@@ -327,7 +327,13 @@ class Replica:
                 self.refresh(view, span, now)
 
     def choose(
-        self, view: GroupView, now: Now, messages_max: int, bytes_max: int, parked_since: float
+        self,
+        view: GroupView,
+        now: Now,
+        messages_max: int,
+        bytes_max: int,
+        parked_since: float,
+        patient: bool = True,
     ) -> tuple[list[Want], float | None]:
         """FETCH, step 1: the oldest available messages within the limits, and when to look again.
 
@@ -341,11 +347,12 @@ class Replica:
             messages_max: messages to choose at most.
             bytes_max: their bytes at most, but for a first one that is larger.
             parked_since: when the FETCH found nothing and was parked (monotonic); infinity if it has not been.
+            patient: whether the FETCH can wait for ``steal_after``; else what ranks for others is taken at once.
         """
         picked = Picked(messages_max, bytes_max)
         look_again: float | None = None
         parked, active = self.node.fetchers(self.partition, view.name, self.members, now)
-        mature = now.mono - self.node.config.steal_after
+        mature = now.mono - self.node.config.steal_after if patient else float("inf")
         for mine in (True, False) if len(active) > 1 else (True,):
             scanned = 0
             for (_, number), since in view.ready.items():

@@ -38,9 +38,18 @@ from quorumq.core.effects import (
     Stop,
     Unsent,
 )
-from quorumq.core.errors import QuorumqError, StorageError
+from quorumq.core.errors import QuorumqError, StorageError, TooLarge
 from quorumq.core.limits import MIB
-from quorumq.core.messages import ClientReply, Envelope, Fetched, PeerMessage, Slice, StatusReply, Store
+from quorumq.core.messages import (
+    ClientReply,
+    Envelope,
+    Fetched,
+    PeerMessage,
+    RemoteFetched,
+    Slice,
+    StatusReply,
+    Store,
+)
 from quorumq.core.nodecore import NodeCore
 from quorumq.core.records import BatchStored
 from quorumq.core.types import Batch, NodeId, Now
@@ -53,6 +62,7 @@ from quorumq.storage.store import Store as Journal
 from quorumq.wire.batch import Corrupt, decode_header
 from quorumq.wire.cbor import BadValue
 from quorumq.wire.codec import encode_message
+from quorumq.wire.receipts import seal_slices
 
 LAZY_COMMIT_S: Final = 0.05
 """How long records that nobody waits for may stay in memory."""
@@ -289,13 +299,35 @@ class Node:
             self.health.count("sends_dropped")
             return
         last, at, pieces = self._last
-        if last is not message or at != stamp:  # one message to several peers is encoded once
-            pieces = encode_message(message, stamp=stamp)
+        if isinstance(message, RemoteFetched):
+            try:
+                sealed = seal_slices(message.slices, secret=self.config.secret_bytes)
+                message = message._replace(slices=sealed)
+                pieces = encode_message(message, stamp=stamp, read=self.read_slice)
+            except DamagedBatch as error:  # what was held for it runs out
+                self.damaged(error.number, error)
+                return
+        elif last is not message or at != stamp:  # one message to several peers is encoded once
+            pieces = self._encode(message, stamp)
             self._last = (message, stamp, pieces)
         if link.send(pieces):
             self._dirty[id(link)] = link
         else:
             self.health.count("sends_dropped")
+
+    def _encode(self, message: PeerMessage, stamp: int) -> list[bytes | memoryview]:
+        """A message for a peer. What was won on behalf of its client goes sealed and with its bytes."""
+        if not isinstance(message, RemoteFetched) or not message.slices:
+            return encode_message(message, stamp=stamp)
+        try:
+            sealed = seal_slices(message.slices, secret=self.config.secret_bytes)
+            return encode_message(message._replace(slices=sealed), stamp=stamp, read=self.read_slice)
+        except DamagedBatch as error:
+            self.damaged(error.number, error)
+            detail = f"node {self.config.node} has a damaged copy of a batch: ask another node"
+        except TooLarge as error:
+            detail = f"{error}: ask for less at once"
+        return encode_message(RemoteFetched(message.round, "too-few-replicas", detail, ()), stamp=stamp)
 
     def _send_stored(self, to: NodeId, epoch: int, number: int) -> None:
         link = self.links.get(to)

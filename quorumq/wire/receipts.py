@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from quorumq.core.errors import BadReceipt
-from quorumq.core.messages import Fetched, Named
+from quorumq.core.messages import Fetched, Named, Slice
 from quorumq.core.types import Receipt, Span
 from quorumq.wire import cbor
 from quorumq.wire.cbor import BadValue
@@ -29,6 +29,7 @@ from quorumq.wire.values import (
     SEALED_FORMAT,
     SEALED_HEAD_BYTES,
     SealedNamed,
+    WireSlice,
     encode_value,
     read_sealed,
 )
@@ -131,13 +132,24 @@ def _within(span: Span, whole: Span) -> bool:
     return span.origin == whole.origin and whole.start <= span.start and span.stop <= whole.stop
 
 
+def seal_slices(slices: tuple[Slice, ...], *, secret: bytes, key: int = 0) -> tuple[Slice, ...]:
+    """``slices`` with every delivery's receipt sealed: what the node's shell does before it encodes them.
+
+    A slice that came from another node is sealed already.
+    """
+    return tuple(
+        part
+        if isinstance(part, WireSlice)
+        else part._replace(
+            deliveries=tuple(
+                delivery._replace(sealed=seal(delivery.receipt, secret=secret, key=key))
+                for delivery in part.deliveries
+            )
+        )
+        for part in slices
+    )
+
+
 def seal_fetched(fetched: Fetched, *, secret: bytes, key: int = 0) -> Fetched:
-    """``fetched`` with every delivery's receipt sealed: what the node's shell does before it encodes the reply."""
-    slices = []
-    for part in fetched.slices:
-        deliveries = [
-            delivery._replace(sealed=seal(delivery.receipt, secret=secret, key=key))
-            for delivery in part.deliveries
-        ]
-        slices.append(part._replace(deliveries=tuple(deliveries)))
-    return fetched._replace(slices=tuple(slices))
+    """``fetched`` with every delivery's receipt sealed."""
+    return fetched._replace(slices=seal_slices(fetched.slices, secret=secret, key=key))

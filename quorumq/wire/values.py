@@ -248,14 +248,20 @@ def cut_sections(sections: Sequence[Span], first: int, stop: int) -> tuple[Span,
     return tuple(found)
 
 
-def _encode_slice(value: messages.Slice, lift: Lift | None) -> bytes:
+def _encode_slice(value: messages.Slice | WireSlice, lift: Lift | None) -> bytes:
     # Only what belongs to records [first, stop) is sent: a batch may hold thousands, a FETCH want one.
-    if lift is None or lift.read is None:
+    if lift is None:
+        raise TypeError("a Slice is being encoded without a Lift to take its bytes")
+    header = value.header
+    part: bytes | memoryview
+    if isinstance(value, WireSlice):  # from another node, on its way to the client that asked us
+        first, stop, part = 0, header.size, value.body
+    elif lift.read is None:
         raise TypeError("a Slice is being encoded without a Lift that can read its bytes")
-    header, first, stop = value.header, value.first, value.stop
+    else:
+        first, stop, part = value.first, value.stop, lift.read(value)
     assert 0 <= first < stop <= header.size, (first, stop, header.size)
     base = header.end_of(first - 1)
-    part = lift.read(value)
     if len(part) != header.end_of(stop - 1) - base:
         raise batches.Corrupt(
             f"batch {header.key()}: read {len(part)} bytes for records {first} to {stop}, which take "
@@ -265,7 +271,7 @@ def _encode_slice(value: messages.Slice, lift: Lift | None) -> bytes:
     out = [
         b"\x89",
         cbor.text(value.topic),
-        _encode_partition(value.partition, None),
+        _encode_partition(header.partition, None),
         batches.encode_sections(cut_sections(header.sections, first, stop)),
         cbor.uint(header.published_ms),
         cbor.uint(header.codec),

@@ -1,0 +1,258 @@
+# quorumq/core/remote.py: FETCH through a node that is not a replica of everything it is asked for.
+#
+# Any node serves any client. A HOLD is coordinated by a replica, because its own vote and its own record are part of
+# winning; so a node that has no replica of a partition, or is in quarantine, asks one that can, and passes on what that
+# one won. The deliveries are the other node's: its incarnation owns the holds, and it looked at record, hold and
+# deadline in the step that answered. Here nothing is decided about holds; only legs are opened, limits divided, and
+# what cannot be used is given back.
+"""Splitting a FETCH over the nodes that can serve it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quorumq.core.coordinator import Coordinator
+from quorumq.core.effects import Effect, Send
+from quorumq.core.fetch import FetchCoordinator
+from quorumq.core.messages import (
+    ClientReply,
+    Failed,
+    Fetch,
+    Fetched,
+    Freed,
+    PeerMessage,
+    RemoteFetch,
+    RemoteFetched,
+    RemoteGone,
+    Slice,
+)
+from quorumq.core.types import Incarnation, NodeId, Now, PartitionId
+
+if TYPE_CHECKING:
+    from quorumq.core.nodecore import NodeCore
+
+GATHER_S = 0.003
+"""How long an answer that is enough waits for the other legs: what they have won already comes along."""
+
+LEG_MARGIN_S = 1.0
+"""How much longer than its park a leg may take before its node counts as gone."""
+
+
+class LegCoordinator(FetchCoordinator):
+    """A FETCH on behalf of another node: as any other, but the answer goes to that node.
+
+    Args:
+        key: a negative number, so that it is no client's.
+        peer: who asked.
+        number: its round.
+    """
+
+    __slots__ = ("number", "peer")
+
+    def __init__(
+        self,
+        key: int,
+        request: Fetch,
+        partitions: tuple[PartitionId, ...],
+        now: Now,
+        peer: NodeId,
+        number: int,
+    ) -> None:
+        super().__init__(key, request, partitions, 0, now)
+        self.peer = peer
+        self.number = number
+
+    def finish(self, core: NodeCore, reply: ClientReply | None) -> list[Effect]:
+        super().finish(core, None)
+        core.legs.pop((self.peer, self.number), None)
+        if isinstance(reply, Fetched):
+            return [Send(self.peer, RemoteFetched(self.number, "", "", reply.slices))]
+        if isinstance(reply, Failed):
+            return [Send(self.peer, RemoteFetched(self.number, reply.code, reply.detail, ()))]
+        return []
+
+
+class SplitCoordinator(Coordinator):
+    """One client's FETCH, split into legs: one for each node that serves some of its partitions.
+
+    Args:
+        key: the client's request.
+        request: as the client sent it.
+        partitions: all that it names.
+        now: when it came.
+        unfit: nodes not to ask: this one, where it is in quarantine.
+    """
+
+    __slots__ = (
+        "asked",
+        "legs",
+        "over",
+        "park_until",
+        "partitions",
+        "problem",
+        "request",
+        "slices",
+        "started",
+        "won_bytes",
+        "won_messages",
+    )
+
+    def __init__(
+        self,
+        key: int,
+        request: Fetch,
+        partitions: tuple[PartitionId, ...],
+        now: Now,
+        unfit: tuple[NodeId, ...] = (),
+    ) -> None:
+        super().__init__(key)
+        self.request = request
+        self.partitions = partitions
+        self.started = now.mono
+        self.park_until = now.mono + min(request.max_wait, request.hold_time / 10)
+        self.slices: list[Slice] = []
+        self.won_messages = 0
+        self.won_bytes = 0
+        self.legs: dict[int, NodeId] = {}  # round -> who serves it
+        self.asked: dict[NodeId, None] = dict.fromkeys(unfit)  # nodes that refused or did not answer
+        self.problem: Failed | None = None
+        self.over = False
+
+    def start(self, core: NodeCore, now: Now) -> list[Effect]:
+        return self._open_legs(core, self.partitions, now)
+
+    def _open_legs(self, core: NodeCore, partitions: tuple[PartitionId, ...], now: Now) -> list[Effect]:
+        """Ask one node for each partition, dividing what is still wanted."""
+        shares: dict[NodeId, list[PartitionId]] = {}
+        for at, partition in enumerate(partitions):
+            target = self._target(core, partition, at)
+            if target is not None:
+                shares.setdefault(target, []).append(partition)
+        if not shares and not self.legs:
+            if self.problem is None:
+                topic = self.request.topics[0]
+                detail = f"no replica of {topic!r} can be reached from node {core.state.me}: ask another node"
+                self.problem = Failed("too-few-replicas", detail, 1, 0)
+            return self._answer(core, now)
+        messages = max(0, self.request.max_messages - self.won_messages)
+        size = max(0, self.request.max_bytes - self.won_bytes)
+        effects: list[Effect] = []
+        left = len(shares)
+        for target, some in shares.items():
+            share = -(-messages // left)
+            room = -(-size // left)
+            messages, size, left = messages - share, size - room, left - 1
+            if share <= 0 or room <= 0:
+                continue
+            wait = max(0.0, self.park_until - now.mono)
+            leg = self.request._replace(
+                max_messages=share,
+                max_bytes=room,
+                min_messages=max(1, min(share, self.request.min_messages - self.won_messages)),
+                min_bytes=0,
+                max_wait=wait,
+            )
+            this = self.open_round(core, (target,), now, wait + LEG_MARGIN_S)
+            self.legs[this.number] = target
+            effects.append(Send(target, RemoteFetch(this.number, tuple(some), leg)))
+        return effects
+
+    def _target(self, core: NodeCore, partition: PartitionId, at: int) -> NodeId | None:
+        """Who is asked: ourselves if we can, else the replicas in turn, leaving out those that failed us."""
+        members = core.members_of(partition)
+        if partition in core.replicas and core.state.me not in self.asked:
+            return core.state.me
+        turn = (core.fetches + at) % max(1, len(members))
+        for member in members[turn:] + members[:turn]:
+            if member in core.state.links and member not in self.asked:
+                return member
+        return None
+
+    def on_reply(
+        self, core: NodeCore, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
+    ) -> list[Effect]:
+        assert isinstance(message, RemoteFetched)
+        self.legs.pop(message.round)
+        self.close_round(core, message.round)
+        for part in message.slices:
+            self.slices.append(part)
+            self.won_messages += sum(delivery.receipt.span.size for delivery in part.deliveries)
+            self.won_bytes += bytes_of(part)
+        if message.code:
+            self.problem = Failed(message.code, message.detail, 1, 0)
+            self.asked[sender] = None
+            lost = tuple(found for found in self.partitions if sender in core.members_of(found))
+            if now.mono < self.park_until and lost:
+                return self._open_legs(core, lost, now)
+        return self._go_on(core, now)
+
+    def _go_on(self, core: NodeCore, now: Now) -> list[Effect]:
+        enough = self.won_messages >= self.request.min_messages and self.won_bytes >= self.request.min_bytes
+        full = self.won_messages >= self.request.max_messages or self.won_bytes >= self.request.max_bytes
+        if not self.legs:
+            if enough or full or now.mono >= self.park_until:
+                return self._answer(core, now)
+            return self._open_legs(core, self.partitions, now)
+        if full:
+            return self._answer(core, now)
+        if enough and not self.over:
+            self.over = True
+            core.state.at(now.mono + GATHER_S, "gathered", self.key)
+        return []
+
+    def on_gathered(self, core: NodeCore, now: Now) -> list[Effect]:
+        """There is enough, and the other legs have had their chance."""
+        return self._answer(core, now)
+
+    def on_timeout(self, core: NodeCore, number: int, now: Now) -> list[Effect]:
+        target = self.legs.pop(number)
+        self.close_round(core, number)
+        self.asked[target] = None
+        self.problem = Failed("too-few-replicas", f"node {target} did not answer: ask another node", 1, 0)
+        effects: list[Effect] = [Send(target, RemoteGone(number))]
+        return effects + self._go_on(core, now)
+
+    def _answer(self, core: NodeCore, now: Now) -> list[Effect]:
+        effects = self._cancel()
+        given = [
+            Freed(
+                delivery.receipt.partition,
+                delivery.receipt.group,
+                delivery.receipt.owner,
+                (delivery.receipt.span,),
+            )
+            for part in self.slices
+            for delivery in part.deliveries
+        ]
+        core.remember_given(self.key, given, self.started + self.request.hold_time)
+        if not self.slices and self.problem is not None:
+            return effects + self.finish(core, self.problem)
+        reply = Fetched(self.request.sent_at, self.request.hold_time, tuple(self.slices))
+        return effects + self.finish(core, reply)
+
+    def _cancel(self) -> list[Effect]:
+        return [Send(target, RemoteGone(number)) for number, target in self.legs.items()]
+
+    def on_gone(self, core: NodeCore, now: Now) -> list[Effect]:
+        """The client is gone and no reply was begun: give back what has come, and call the legs off (LEAVE)."""
+        effects = self._cancel()
+        for part in self.slices:
+            effects += free_slice(core, part, now)
+        return effects + self.finish(core, None)
+
+
+def bytes_of(part: Slice) -> int:
+    """How many bytes of records a slice has. One that came over the wire has a header cut to its records."""
+    header = part.header
+    if isinstance(part, Slice):
+        return header.end_of(part.stop - 1) - header.end_of(part.first - 1)
+    return header.end_of(header.size - 1)
+
+
+def free_slice(core: NodeCore, part: Slice, now: Now) -> list[Effect]:
+    """Give back deliveries of another node that certainly nobody will work on."""
+    effects: list[Effect] = []
+    for delivery in part.deliveries:
+        receipt = delivery.receipt
+        effects += core.free(Freed(receipt.partition, receipt.group, receipt.owner, (receipt.span,)), now)
+    return effects

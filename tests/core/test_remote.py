@@ -1,0 +1,120 @@
+"""Any node serves any client: FETCH through a node that has no replica (docs/protocol.md, FETCH)."""
+
+from __future__ import annotations
+
+import pytest
+
+from quorumq.core.effects import Gone, Unsent
+from quorumq.core.messages import AckRequest, Failed, OpenSession, PeekAsk, PeekPage, Publish, RemoteFetched
+from quorumq.core.types import Origin, Topic
+from tests.core.cluster import Cluster
+from tests.core.test_cluster_smoke import fetch, outcomes, receipts
+
+
+def filled(cluster: Cluster, rf: int, partitions: int, each: int) -> tuple[Topic, Origin]:
+    topic = cluster.topic(rf=rf, partitions=partitions)
+    origin = cluster.ask("a", OpenSession()).origin
+    for number in range(partitions):
+        cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"x"] * each, number)))
+    return topic, origin
+
+
+def asked(cluster: Cluster, node: str, request: object, seconds: float = 0.1) -> object:
+    key = cluster.submit(node, request)
+    cluster.advance(seconds)
+    return cluster.replies[key]
+
+
+@pytest.mark.parametrize("node", ["a", "b", "c", "d", "e"])
+def test_every_node_gives_everything(node: str) -> None:
+    cluster = Cluster(5)
+    filled(cluster, 3, 6, 10)
+    got = 0
+    for _ in range(8):
+        reply = asked(cluster, node, fetch(most=20), 0.1)
+        assert sizes_of(reply) <= 20
+        for item in receipts(reply):
+            assert outcomes(cluster.ask("abcde"[got % 5], AckRequest((item,)))) == ["acked"]
+            got += item.receipt.span.size
+    assert got == 60
+
+
+def sizes_of(reply: object) -> int:
+    return sum(item.receipt.span.size for item in receipts(reply))
+
+
+def test_a_parked_fetch_elsewhere_is_answered_by_the_publish() -> None:
+    cluster = Cluster(5)
+    topic, origin = filled(cluster, 1, 5, 1)
+    asked(cluster, "b", fetch(most=100))
+    key = cluster.submit("b", fetch(wait=1.0))
+    cluster.advance(0.2)
+    assert key not in cluster.replies
+    cluster.ask("d", Publish(cluster.batch(topic, origin, 1, [b"next"], 3)))
+    cluster.advance(0.01)
+    assert sizes_of(cluster.replies[key]) == 1
+
+
+def test_a_leg_whose_node_is_gone_is_served_by_another_replica() -> None:
+    cluster = Cluster(5)
+    topic, _ = filled(cluster, 3, 1, 10)
+    stranger = next(name for name in cluster.names if name not in topic.replicas[0])
+    for victim in topic.replicas[0][:1]:
+        cluster.kill(victim)
+    assert sizes_of(asked(cluster, stranger, fetch())) == 10
+
+
+def test_a_silent_leg_is_given_up_and_the_next_node_asked() -> None:
+    cluster = Cluster(5)
+    topic, _ = filled(cluster, 3, 1, 10)
+    stranger = next(name for name in cluster.names if name not in topic.replicas[0])
+    silent: list[str] = []
+
+    def drop(sender: str, to: str, message: object) -> bool:
+        if isinstance(message, RemoteFetched) and not silent:
+            silent.append(sender)
+        return isinstance(message, RemoteFetched) and sender in silent
+
+    cluster.drop = drop
+    key = cluster.submit(stranger, fetch(wait=1.0, hold_time=20.0))
+    cluster.advance(2.5)
+    reply = cluster.replies[key]
+    assert isinstance(reply, Failed)
+    assert silent[0] in reply.detail
+    cluster.advance(20)
+    assert sizes_of(asked(cluster, stranger, fetch())) == 10
+
+
+def test_what_comes_too_late_or_is_not_sent_is_given_back_everywhere() -> None:
+    cluster = Cluster(5)
+    topic, origin = filled(cluster, 3, 2, 10)
+    stranger = next(name for name in cluster.names if name not in topic.replicas[0])
+    key = cluster.submit(stranger, fetch(most=100))
+    cluster.advance(0.1)
+    assert sizes_of(cluster.replies[key]) == 20
+    cluster.feed(stranger, Unsent(key))
+    assert sizes_of(asked(cluster, "a", fetch(most=100))) == 20
+    held = cluster.submit(stranger, fetch(most=100, wait=1.0))
+    cluster.feed(stranger, Gone(held))
+    cluster.ask("a", Publish(cluster.batch(topic, origin, 10, [b"x"], 0)))
+    assert sizes_of(asked(cluster, "a", fetch(most=100))) == 1
+
+
+def test_peek_through_a_node_that_has_no_replica() -> None:
+    cluster = Cluster(5)
+    topic, _ = filled(cluster, 1, 1, 4)
+    stranger = next(name for name in cluster.names if name not in topic.replicas[0])
+    page = cluster.ask(stranger, PeekAsk("jobs", 0, "g", "all", (0, 0), 10))
+    assert isinstance(page, PeekPage)
+    assert sum(item.span.size for item in page.items) == 4
+
+
+def test_all_replicas_down_is_said_at_once() -> None:
+    cluster = Cluster(5)
+    topic, _ = filled(cluster, 1, 1, 4)
+    home = topic.replicas[0][0]
+    cluster.kill(home)
+    stranger = next(name for name in cluster.names if name != home)
+    reply = cluster.ask(stranger, fetch(wait=1.0))
+    assert isinstance(reply, Failed)
+    assert "no replica of 'jobs' can be reached" in reply.detail
