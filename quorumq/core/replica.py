@@ -518,9 +518,11 @@ class Replica:
         view = self.groups.get(freed.group)
         if view is None:
             return
+        theirs = freed.owner.node != self.node.me  # our own, of a lost round, says nothing of who has it
         for span in freed.spans:
             view.holds.release(span, freed.owner)
-            view.hints.remove(span)
+            if theirs:
+                view.hints.remove(span)
             self.refresh(view, span, now)
 
     # ------------------------------------------------------------------- EXTEND
