@@ -55,6 +55,7 @@ from quorumq.wire.cbor import BadValue
 from quorumq.wire.codec import TYPE_OF, UnknownMessage, decode_message, encode_message, failed, open_request
 from quorumq.wire.frames import HANDSHAKE_BYTES_MAX, Frame, FrameReader
 from quorumq.wire.receipts import seal_fetched
+from quorumq.wire.values import WireSlice
 
 INFLIGHT_BYTES_MAX: Final = 8 * MIB
 """Bytes of requests of one connection that are under way; one request is always let in."""
@@ -110,6 +111,7 @@ class Inbound:
         self._queue: deque[tuple[int, ClientReply, float]] = deque()  # (key, reply, since when)
         # By key, FETCH replies that are encoded: where in the stream they begin.
         self._answering: dict[int, tuple[int, Fetched]] = {}
+        self._queued_bytes = 0
         self._changed = trio.Event()
 
     # -------------------------------------------------------------------------- life
@@ -352,6 +354,10 @@ class Inbound:
     def reply(self, key: int, reply: ClientReply) -> None:
         """Encode the reply now, or queue it where earlier ones wait for the client to read."""
         if self._out.draining:
+            size = foreign_bytes(reply)
+            if isinstance(reply, Fetched) and self._queued_bytes + size > INFLIGHT_BYTES_MAX:
+                reply, size = self._too_late(key, reply), 0
+            self._queued_bytes += size
             self._queue.append((key, reply, self.node.clock().mono))
             return
         self._encode(key, reply)
@@ -412,22 +418,21 @@ class Inbound:
         now = self.node.clock().mono
         while self._queue and not self._out.draining and not self.closed and not self.node.silent:
             key, reply, since = self._queue.popleft()
-            if (
-                isinstance(reply, Fetched)
-                and reply.slices
-                and now - since > min(LATE_S, reply.hold_time / 10)
-            ):
-                self.node.health.count("replies_late")
-                self.node.trace.given_back(reply, "the client did not read")
-                self.node.feed(Unsent(key))
-                detail = (
-                    "the client did not read for too long; what was held for it was given back: fetch again"
-                )
-                reply = Failed("too-few-replicas", detail)
+            self._queued_bytes -= foreign_bytes(reply)
+            if isinstance(reply, Fetched) and reply.slices and now - since > late_after(reply):
+                reply = self._too_late(key, reply)
             self._encode(key, reply)
         if not self.node.silent:
             self._out.flush()
         self._changed.set()
+
+    def _too_late(self, key: int, reply: Fetched) -> Failed:
+        """Give back what a FETCH won, as its client does not read; what to answer instead."""
+        self.node.health.count("replies_late")
+        self.node.trace.given_back(reply, "the client did not read")
+        self.node.feed(Unsent(key))
+        detail = "the client did not read for too long; what was held for it was given back: fetch again"
+        return Failed("too-few-replicas", detail)
 
     # ------------------------------------------------------------------------- facts
 
@@ -448,6 +453,19 @@ class Inbound:
                 self.node.feed(Gone(key))
                 detail = f"node {self.node.config.node} is stopping: ask another node"
                 self.reply(key, Failed("too-few-replicas", detail))
+
+
+def late_after(reply: Fetched) -> float:
+    """For how many seconds a FETCH's reply may wait for the client to read."""
+    return min(LATE_S, reply.hold_time / 10)
+
+
+def foreign_bytes(reply: ClientReply) -> int:
+    """How many bytes of records a reply keeps in memory: those that came from another node. Ours are read later."""
+    if not isinstance(reply, Fetched):
+        return 0
+    parts: tuple[object, ...] = reply.slices
+    return sum(len(part.body) for part in parts if isinstance(part, WireSlice))
 
 
 def weight_of(request: Any, frame_bytes: int) -> int:

@@ -1,0 +1,130 @@
+"""The configuration: what is wrong is said by name, all of it; what is documented is what there is."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from quorumq.node.config import ALIASES, ConfigError, ServeConfig, load_config, make_config, split_address
+
+GOOD: dict[str, Any] = {"node": "a", "cluster_id": "c", "secret": "s" * 32, "data_dir": "/data"}
+PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
+
+
+def problem(**values: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        make_config({key: value for key, value in {**GOOD, **values}.items() if value is not None})
+    assert caught.value.exit_code == 78
+    return str(caught.value)
+
+
+def test_four_keys_are_enough() -> None:
+    config = make_config(GOOD)
+    assert (config.listen, config.hold_time_max) == ("127.0.0.1:7401", 60.0)
+    core = config.core()
+    assert (core.nodes, core.addresses) == (("a",), (("a", "127.0.0.1:7401"),))
+
+
+def test_advertise_listen_and_nodes_say_which_address_clients_are_told() -> None:
+    nodes = {"a": "10.0.0.1:1", "b": "10.0.0.2:1"}
+    assert make_config({**GOOD, "nodes": nodes}).advertised == "10.0.0.1:1"
+    assert make_config({**GOOD, "nodes": nodes, "advertise": "q.example:9"}).advertised == "q.example:9"
+    assert dict(make_config({**GOOD, "nodes": nodes, "advertise": "q.example:9"}).core().addresses) == {
+        "a": "q.example:9",
+        "b": "10.0.0.2:1",
+    }
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"hold_time_mx": 5}, ["'hold_time_mx'", "did you mean 'hold_time_max'?"]),
+        ({"zzz": 5}, ["'zzz'", "docs/operations.md"]),
+        ({"node": None}, ["node is missing"]),
+        ({"secret": None}, ["secret is missing", "openssl rand -hex 32"]),
+        ({"hold_time_max": "long"}, ["hold_time_max = 'long'", "number"]),
+        ({"hold_time_max": 0.01}, ["hold_time_max = 0.01", ">= 0.1"]),
+        ({"request_timeout": 0}, ["request_timeout = 0", "> 0"]),
+        ({"auto_create_topics": "yes"}, ["auto_create_topics = 'yes'", "true or false"]),
+        ({"log_format": "xml"}, ["log_format = 'xml'"]),
+        ({"connections_max": 0}, ["connections_max = 0"]),
+        ({"connections_max": 1.5}, ["connections_max = 1.5", "an integer"]),
+        ({"node": "A"}, ["'A'", "a-z"]),
+        ({"node": "aa", "nodes": {"a": "h:1"}}, ["'aa' is not in nodes (a)", "did you mean 'a'?"]),
+        ({"nodes": {"a": "h:1", "b b": "h:2"}}, ["'b b'"]),
+        ({"nodes": {"a": "h:1", "b": "h:1"}}, ["nodes.a and nodes.b are both 'h:1'"]),
+        ({"nodes": {"a": "h"}}, ["nodes.a = 'h'", "host:port"]),
+        ({"nodes": ["a"]}, ["nodes = ['a']", "table"]),
+        ({"listen": "7401"}, ["listen = '7401'", "host:port"]),
+        ({"listen": "h:0"}, ["listen = 'h:0'", "1 to 65535"]),
+        ({"listen": "::1:7401"}, ["brackets"]),
+        ({"cluster_id": ""}, ["cluster_id = ''"]),
+        ({"data_dir": ""}, ["data_dir is empty"]),
+        ({"data": "/elsewhere"}, ["the same setting"]),
+    ],
+)
+def test_each_mistake_is_named_with_its_value_and_what_to_do(
+    values: dict[str, Any], words: list[str]
+) -> None:
+    text = problem(**values)
+    for word in words:
+        assert word in text
+
+
+def test_every_mistake_is_named_at_once() -> None:
+    text = problem(node=None, hold_time_max="x", listn="h:1", listen="nowhere")
+    for word in ("node is missing", "hold_time_max", "'listn'", "listen = 'nowhere'"):
+        assert word in text
+
+
+def test_no_error_shows_the_secret() -> None:
+    for secret in ("short one", "x" * 65, 123456789):
+        text = problem(secret=secret)
+        assert "secret" in text
+        assert str(secret) not in text
+
+
+def test_a_file_is_read_and_its_paths_count_from_its_directory(tmp_path: Path) -> None:
+    path = tmp_path / "node.toml"
+    path.write_text(
+        'node = "a"\ncluster_id = "c"\nsecret = "0123456789abcdef"\ndata = "here"\nhistory = "h.jsonl"\n'
+    )
+    config = load_config(path)
+    assert (config.data_dir, config.history) == (str(tmp_path / "here"), str(tmp_path / "h.jsonl"))
+    path.write_text("node = a")
+    with pytest.raises(ConfigError, match=r"node\.toml: is not TOML.*line 1"):
+        load_config(path)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_config(tmp_path / "missing.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [("h:1", ("h", 1)), ("[::1]:7401", ("::1", 7401)), ("127.0.0.1:65535", ("127.0.0.1", 65535))],
+)
+def test_addresses(text: str, place: tuple[str, int]) -> None:
+    assert split_address(text) == place
+
+
+def test_the_page_lists_every_key_with_its_default() -> None:
+    rows = re.findall(
+        r"^\| `(\w+)` \| (.+?) \|", PAGE.read_text().split("### Keys")[1].split("\n## ")[0], re.M
+    )
+    assert [name for name, _ in rows] == [field.name for field in msgspec.structs.fields(ServeConfig)]
+    defaults = dict(rows)
+    for field in msgspec.structs.fields(ServeConfig):
+        shown = defaults[field.name]
+        if field.required:
+            assert shown == "required"
+        elif isinstance(field.default, bool):
+            assert shown == str(field.default).lower()
+        elif isinstance(field.default, int | float):
+            assert float(shown) == field.default, field.name
+        elif isinstance(field.default, str) and field.default:
+            assert shown == f'`"{field.default}"`', field.name
+    for alias, name in ALIASES.items():
+        assert f"`{alias}` is the same key" in PAGE.read_text(), name

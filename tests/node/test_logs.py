@@ -1,0 +1,38 @@
+"""The log: machine-readable, and no kind of line can drown the others."""
+
+from __future__ import annotations
+
+import io
+import json
+
+from quorumq.node.logs import LINES_PER_KIND, PERIOD_S, RateLimit, make_log
+
+
+def test_one_kind_is_limited_the_others_are_not_and_what_was_left_out_is_counted() -> None:
+    time = 0.0
+    file = io.StringIO()
+    limit = RateLimit(lambda: time)
+    log = make_log("json", "info", "a", file, limit)
+    for index in range(LINES_PER_KIND + 30):
+        log.warning("connection_broken", index=index)
+        log.error("node_stops", index=index)
+        log.debug("not_at_this_level")
+    log.info("link_up", peer="b")
+    lines = [json.loads(line) for line in file.getvalue().splitlines()]
+    kinds = [line["event"] for line in lines]
+    assert kinds.count("connection_broken") == LINES_PER_KIND
+    assert kinds.count("node_stops") == LINES_PER_KIND + 30, "errors are never left out"
+    assert (kinds.count("link_up"), kinds.count("not_at_this_level")) == (1, 0)
+    assert limit.suppressed == 30
+    time = PERIOD_S
+    log.warning("connection_broken")
+    last = json.loads(file.getvalue().splitlines()[-1])
+    assert (last["suppressed_before"], last["node"], last["level"]) == (30, "a", "warning")
+    assert last["timestamp"].endswith("Z")
+
+
+def test_the_console_form_is_one_line_per_event() -> None:
+    file = io.StringIO()
+    make_log("console", "info", "a", file).info("link_up", peer="b")
+    assert file.getvalue().count("\n") == 1
+    assert "link_up" in file.getvalue()

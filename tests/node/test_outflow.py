@@ -1,0 +1,159 @@
+"""Outflow: every byte once, in order, however little the connection takes at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quorumq.node.transport import ConnectionLost, Outflow, SocketTransport, connect, listen
+from tests.node.memory import MemoryTransport, pair, run
+
+
+class Meagre(MemoryTransport):
+    """Takes as many bytes at a time as the test says, and then none until it is waited for."""
+
+    def __init__(self, takes: list[int]) -> None:
+        super().__init__()
+        self.takes = takes
+        self.got = bytearray()
+
+    def send_some(self, buffers: Sequence[memoryview]) -> int:
+        most = self.takes.pop() if self.takes else 1 << 30
+        data = b"".join(buffers)[:most]
+        self.got += data
+        return len(data)
+
+    async def wait_sendable(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+
+@given(
+    st.lists(st.lists(st.binary(max_size=20), max_size=6), max_size=10),
+    st.lists(st.integers(0, 30), max_size=20),
+    st.lists(st.booleans(), min_size=10, max_size=10),
+)
+def test_every_byte_once_and_in_order(
+    frames: list[list[bytes]], takes: list[int], pauses: list[bool]
+) -> None:
+    async def test() -> None:
+        transport = Meagre(takes)
+        drained: list[int] = []
+        async with trio.open_nursery() as nursery:
+            out = Outflow(
+                transport,
+                nursery,
+                1.0,
+                lambda: False,
+                pytest.fail,
+                lambda: drained.append(len(transport.got)),
+            )
+            for pieces, pause in zip(frames, pauses, strict=False):
+                before = out.waiting
+                out.put(pieces)
+                assert out.waiting == before + sum(map(len, pieces))
+                out.flush()
+                if pause:
+                    await trio.sleep(0)
+            while out.draining:
+                await trio.sleep(0)
+            everything = b"".join(piece for pieces in frames for piece in pieces)
+            assert bytes(transport.got) == everything
+            assert (out.waiting, out.sent) == (0, len(everything))
+            for at in drained:
+                assert at <= len(everything)
+
+    trio.run(test)
+
+
+def test_a_connection_that_takes_nothing_is_given_up_after_its_time() -> None:
+    async def test() -> None:
+        lost: list[tuple[float, str]] = []
+        ours, _ = pair(capacity=10)
+        async with trio.open_nursery() as nursery:
+            out = Outflow(
+                ours, nursery, 3.0, lambda: False, lambda reason: lost.append((trio.current_time(), reason))
+            )
+            out.put([b"x" * 100])
+            out.flush()
+            assert out.draining
+        ((at, reason),) = lost
+        assert at == 3.0
+        assert "90" in reason
+        assert out.waiting == 0
+
+    run(test)
+
+
+def test_nothing_leaves_once_the_node_is_quiet() -> None:
+    async def test() -> None:
+        quiet = False
+        lost: list[str] = []
+        ours, theirs = pair(capacity=10)
+        async with trio.open_nursery() as nursery:
+            out = Outflow(ours, nursery, 3.0, lambda: quiet, lost.append)
+            out.put([b"x" * 30])
+            out.flush()
+            quiet = True
+            await theirs.receive()  # makes room
+        assert not theirs.received
+        assert len(lost) == 1
+
+    run(test)
+
+
+def test_real_sockets_carry_bytes_both_ways_and_end() -> None:
+    async def test() -> None:
+        (listener,) = listen("127.0.0.1", 0)
+        with listener:
+            listener.listen(1)
+            ours = await connect("127.0.0.1", listener.getsockname()[1], 1.0, 5.0)
+            await trio.lowlevel.wait_readable(listener)
+            theirs = SocketTransport(listener.accept()[0])
+            data = bytes(range(256)) * 40_000
+            got = bytearray()
+
+            async def read() -> None:
+                while piece := await theirs.receive():
+                    got.extend(piece)
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(read)
+                async with trio.open_nursery() as senders:
+                    out = Outflow(ours, senders, 5.0, lambda: False, pytest.fail)
+                    out.put([data[:7], memoryview(data)[7:]])
+                    out.flush()
+                    assert out.draining, "more than a socket takes at once"
+                ours.close()
+            assert bytes(got) == data
+            theirs.close()
+            with pytest.raises(ConnectionLost):
+                theirs.send_some([memoryview(b"x")])
+            with pytest.raises(ConnectionLost):
+                await theirs.receive()
+        with pytest.raises(OSError, match="ECONNREFUSED"):
+            await connect("127.0.0.1", 1, 1.0)
+
+    trio.run(test)
+
+
+def test_closing_wakes_the_reader() -> None:
+    async def test() -> None:
+        (listener,) = listen("127.0.0.1", 0)
+        with listener:
+            listener.listen(1)
+            ours = await connect("127.0.0.1", listener.getsockname()[1], 1.0)
+            async with trio.open_nursery() as nursery:
+
+                async def read() -> None:
+                    with pytest.raises(ConnectionLost):
+                        await ours.receive()
+
+                nursery.start_soon(read)
+                await trio.testing.wait_all_tasks_blocked()
+                ours.close()
+
+    trio.run(test)

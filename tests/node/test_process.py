@@ -1,0 +1,117 @@
+"""The process itself: refusals and exit codes."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from quorumq.cli.local import LocalCluster, free_ports
+
+pytestmark = pytest.mark.e2e
+
+
+def write_config(directory: Path, **values: object) -> Path:
+    settings = {
+        "node": "a",
+        "cluster_id": "c",
+        "secret": "0123456789abcdef",
+        "data_dir": "data",
+        "listen": f"127.0.0.1:{free_ports(1)[0]}",
+        "log_format": "json",
+        **values,
+    }
+    path = directory / "node.toml"
+    lines = [f"{key} = {value if isinstance(value, int) else repr(value)}" for key, value in settings.items()]
+    path.write_text("\n".join(lines).replace("'", '"') + "\n")
+    return path
+
+
+def start(path: Path, *options: str) -> subprocess.Popen[str]:
+    command = [sys.executable, *options, "-m", "quorumq.node", "--config", str(path)]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+
+def ends(path: Path, *options: str) -> tuple[int, str]:
+    process = start(path, *options)
+    _, text = process.communicate(timeout=20)
+    return process.returncode, text
+
+
+def until(process: subprocess.Popen[str], word: str) -> str:
+    assert process.stderr is not None
+    for line in process.stderr:
+        if word in line:
+            return line
+    raise AssertionError(f"the log ended without {word}")
+
+
+def test_a_bad_configuration_is_refused_with_all_its_mistakes(tmp_path: Path) -> None:
+    code, text = ends(write_config(tmp_path, hold_time_mx=5, connections_max=0))
+    assert code == 78
+    assert "did you mean 'hold_time_max'?" in text
+    assert "connections_max = 0" in text
+    assert "Traceback" not in text
+
+
+def test_python_without_assertions_is_refused(tmp_path: Path) -> None:
+    code, text = ends(write_config(tmp_path), "-O")
+    assert code == 78
+    assert "-O" in text
+
+
+def test_a_port_in_use_and_an_address_of_another_machine_are_refused(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        code, text = ends(write_config(tmp_path, listen=f"127.0.0.1:{taken.getsockname()[1]}"))
+        assert (code, "something else listens there" in text) == (78, True)
+    code, text = ends(write_config(tmp_path, listen="192.0.2.1:7401"))
+    assert (code, "192.0.2.1:7401" in text) == (78, True)
+
+
+def test_one_process_per_directory_and_one_node_and_both_signals_stop_it_cleanly(tmp_path: Path) -> None:
+    first = start(write_config(tmp_path))
+    try:
+        until(first, "node_started")
+        code, text = ends(write_config(tmp_path))
+        assert (code, f"pid {first.pid}" in text) == (74, True)
+    finally:
+        first.send_signal(signal.SIGTERM)
+    assert first.wait(10) == 0
+    code, text = ends(write_config(tmp_path, node="b"))
+    assert (code, "'a'" in text and "'b'" in text) == (74, True), text
+    again = start(write_config(tmp_path))
+    assert '"quarantine_s": 0.0' in until(again, "node_started")
+    again.send_signal(signal.SIGINT)
+    assert again.wait(10) == 0
+    killed = start(write_config(tmp_path))
+    until(killed, "node_started")
+    killed.kill()
+    killed.wait(10)
+    last = start(write_config(tmp_path))
+    assert '"quarantine_s": 61.' in until(last, "node_started")
+    last.terminate()
+    assert last.wait(10) == 0
+    for process in (first, again, killed, last):
+        assert process.stderr is not None
+        process.stderr.close()
+
+
+def test_a_thousand_idle_connections_cost_less_than_64_mib() -> None:
+    with LocalCluster(1) as cluster:
+        cluster.start_all()
+        before = cluster.status("n1")["rss"]
+        host, _, port = cluster.address("n1").rpartition(":")
+        from tests.e2e.raw import Raw
+
+        idle = [Raw(f"{host}:{port}") for _ in range(1000)]
+        facts = cluster.status("n1")
+        assert facts["clients"] == 1001
+        assert facts["rss"] - before < 64 << 20
+        for one in idle:
+            one.sock.close()
