@@ -1,0 +1,233 @@
+"""Producers and consumers under which a cluster is hurt, and an account of what they saw.
+
+Everything goes through the client library, whose histories (docs/history.md) are read back and judged by sets of
+message ids, as the demo's are.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import TypeVar
+
+import trio
+
+from quorumq.cli.demo_verdict import ACKED_OUTCOMES, Account, MessageKey
+from quorumq.cli.local import LocalCluster
+from quorumq.client import Client, HoldLost, Message, TooFewReplicas, connect
+from quorumq.client.client import suspending_clock
+from quorumq.core.messages import PeekAsk, PeekPage
+from quorumq.history import HistoryWriter, Row, origin_text, read_history
+from tests.e2e.raw import Raw
+
+PARTITIONS = 3
+GROUP = "workers"
+T = TypeVar("T")
+DEAD_EVERY = 40
+"""Every fortieth message is given up."""
+
+
+@dataclass
+class Load:
+    """See the module.
+
+    Args:
+        cluster: running.
+        folder: for histories; one load each.
+        rate: messages a second, of each producer.
+        hold_time: of the consumers, seconds.
+    """
+
+    cluster: LocalCluster
+    folder: Path
+    topic: str
+    producers: int = 2
+    consumers: int = 3
+    rate: float = 150.0
+    hold_time: float = 3.0
+    published: int = 0
+    acked: list[float] = field(default_factory=list)
+    """When each message was acked, for waiting; the judgement is from the histories."""
+    dead: int = 0
+    publish_seconds: list[float] = field(default_factory=list)
+    """How long each publish waited until it was confirmed."""
+    _producing: bool = True
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Load]:
+        """Publish and consume during the body; afterwards publish no more, and go on until all is settled."""
+        async with AsyncExitStack() as stack:
+            clients = [
+                await stack.enter_async_context(self._client(name))
+                for name in (
+                    *(f"p{number}" for number in range(self.producers)),
+                    *(f"c{number}" for number in range(self.consumers)),
+                )
+            ]
+            await clients[0].create_topic(self.topic, partitions=PARTITIONS)
+            async with trio.open_nursery() as consuming:
+                async with trio.open_nursery() as producing:
+                    for client in clients[: self.producers]:
+                        producing.start_soon(self._produce, client)
+                    for client in clients[self.producers :]:
+                        consuming.start_soon(self._consume, client)
+                    yield self
+                    self._producing = False
+                with trio.move_on_after(40):
+                    while len(self.acked) + self.dead < self.published:
+                        await trio.sleep(0.05)
+                consuming.cancel_scope.cancel()
+
+    @asynccontextmanager
+    async def _client(self, name: str) -> AsyncIterator[Client]:
+        with HistoryWriter(self.folder / f"{name}.jsonl", run=self.topic, who=f"client:{name}") as writer:
+            async with connect(self.cluster.addresses, history=writer) as client:
+                yield client
+
+    async def _produce(self, client: Client) -> None:
+        async def confirm(pending: object) -> None:
+            began = trio.current_time()
+            await pending.wait()  # type: ignore[attr-defined]
+            self.publish_seconds.append(trio.current_time() - began)
+            self.published += 1
+
+        async with client.producer(self.topic) as producer, trio.open_nursery() as nursery:
+            number = 0
+            while self._producing:
+                number += 1
+                pending = await producer.publish(b"%d" % number)
+                nursery.start_soon(confirm, pending)
+                await trio.sleep(1 / self.rate)
+
+    async def _consume(self, client: Client) -> None:
+        while True:
+            try:
+                async with client.consumer(
+                    self.topic, GROUP, hold_time=self.hold_time, prefetch=60, auto_extend=False
+                ) as consumer:
+                    async for messages in consumer.batches(20):
+                        await trio.sleep(0.01)  # work, so that something is held whenever a node is killed
+                        await self._settle(client, messages)
+            except TooFewReplicas:
+                continue  # nobody could serve it for half a minute
+
+    async def _settle(self, client: Client, messages: list[Message]) -> None:
+        good = [message for message in messages if int(message.payload) % DEAD_EVERY]
+        left = good
+        while left:
+            with suppress(TooFewReplicas):
+                await client.ack(left)
+            left = [message for message in left if message.outcome is None]
+        now = suspending_clock()
+        self.acked += [now] * len(good)
+        for message in messages:
+            if int(message.payload) % DEAD_EVERY == 0:
+                await self._give_up(message)
+
+    async def _give_up(self, message: Message) -> None:
+        while message.outcome is None:
+            try:
+                await message.dead_letter(ValueError("every fortieth"))
+                self.dead += 1
+            except HoldLost:
+                return  # it comes again
+            except TooFewReplicas:
+                continue
+
+    # ---------------------------------------------------------------------------- judging
+
+    def rows(self) -> list[Row]:
+        """Every line of every client."""
+        return list(read_history(sorted(self.folder.glob("*.jsonl"))))
+
+    def account(self) -> Account:
+        """Of the histories, and of the dead letters as all nodes list them."""
+        account = Account()
+        for row in self.rows():
+            account.feed(row)
+        for name in self.cluster.nodes:
+            for key in letters(self.cluster.address(name), self.topic):
+                account.list_letter(key, "ValueError")
+        return account
+
+    def check(self) -> Account:
+        """Assert what must hold whatever was done to the cluster, once everything is settled."""
+        account = self.account()
+        assert account.published, "nothing was published"
+        assert not account.lost(), (
+            f"{len(account.lost())} of {len(account.published)} lost: {account.lost()[:5]}"
+        )
+        assert not account.delivered_after_ack(), account.delivered_after_ack()[:5]
+        assert not account.overlapping(), account.overlapping()[:5]
+        assert not account.strangers(), account.strangers()[:5]
+        # Each dead letter once at every node, and the same at all, as soon as they have told each other.
+        expected = sorted(key for key in account.letters if key not in account.acks)
+        gone = [key for key in account.rejected if key not in account.letters and key not in account.acks]
+        assert not gone, f"rejected with OK, and neither a dead letter nor acked: {gone[:5]}"
+        for name in self.cluster.nodes:
+            listed = eventually(lambda name=name: letters(self.cluster.address(name), self.topic), expected)
+            assert listed == expected, f"{name} lists {len(listed)} dead letters, {len(expected)} exist"
+        return account
+
+    def longest(self, kind: str) -> float:
+        """The longest that one node took to answer, or to be given up, in requests of a kind."""
+        began: dict[tuple[str, int], float] = {}
+        longest = 0.0
+        for row in self.rows():
+            if row["kind"] == kind:
+                key = (row["who"], row["op"])
+                if row["outcome"] == "invoke":
+                    began.setdefault(key, row["at"])
+                elif key in began:
+                    longest = max(longest, row["at"] - began[key])
+        return longest
+
+    def pause(self, start: float, stop: float) -> float:
+        """The longest time between two acks in a stretch of time, its ends included."""
+        times = [start, *sorted(at for at in self.acked if start <= at <= stop), stop]
+        return max(after - before for before, after in pairwise(times))
+
+    def acked_between(self, start: float, stop: float) -> int:
+        """How many messages' acks were answered in a stretch of time, by the histories."""
+        return sum(
+            end - begin
+            for row in self.rows()
+            if row["kind"] == "ack" and row["outcome"] in ACKED_OUTCOMES and start <= row["at"] <= stop
+            for _, begin, end in row["spans"]
+        )
+
+
+def letters(address: str, topic: str) -> list[MessageKey]:
+    """The dead letters that one node lists, sorted; one that is listed twice is in it twice."""
+    found: list[MessageKey] = []
+    with Raw(address) as raw:
+        for partition in range(PARTITIONS):
+            cursor: tuple[int, int] | None = (0, 0)
+            while cursor is not None:
+                page = raw.ask(PeekAsk(topic, partition, GROUP, "dead", cursor, 1000))
+                assert isinstance(page, PeekPage), page
+                for item in page.items:
+                    assert item.record.letter is not None
+                    assert item.record.letter.error_class == "ValueError"
+                    origin, start, stop = item.span
+                    found += [(topic, partition, origin_text(origin), seq) for seq in range(start, stop)]
+                cursor = page.cursor
+    return sorted(found)
+
+
+def eventually(look: Callable[[], T], expected: T, within: float = 10.0) -> T:
+    """What ``look`` gives, as soon as it is what is expected, or after so many seconds."""
+    end = time.monotonic() + within
+    while (found := look()) != expected and time.monotonic() < end:
+        time.sleep(0.1)
+    return found
+
+
+async def until_voting(cluster: LocalCluster, name: str) -> None:
+    """Wait until a node that was started again is out of quarantine and connected."""
+    await cluster.wait_ready_async(quarantine=True)
+    assert cluster.running(name)

@@ -1,0 +1,64 @@
+"""Nodes are killed and started again, over and over, while messages flow (docs/protocol.md, section 2)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from quorumq.cli.local import LocalCluster
+from quorumq.client.client import suspending_clock
+from tests.e2e.load import Load, until_voting
+
+DOWN_S = 0.7
+
+
+async def kill_one_after_the_other(load: Load, seconds: float) -> tuple[float, float, int]:
+    """SIGKILL each node in turn, as soon as the one before votes again; when the first and last, and how many."""
+    cluster = load.cluster
+    first = suspending_clock()
+    last = first
+    kills = 0
+    while suspending_clock() < first + seconds:
+        name = cluster.nodes[kills % len(cluster.nodes)]
+        cluster.kill(name)
+        last = suspending_clock()
+        kills += 1
+        await trio.sleep(DOWN_S)
+        await cluster.start_async(name)
+        await until_voting(cluster, name)
+    return first, last, kills
+
+
+def run(cluster: LocalCluster, folder: Path, seconds: float, acked_min: int, kills_min: int) -> None:
+    load = Load(cluster, folder, "kills")
+
+    async def main() -> tuple[float, float, int]:
+        async with load.running():
+            with trio.fail_after(15):
+                while len(load.acked) < 100:
+                    await trio.sleep(0.05)
+            return await kill_one_after_the_other(load, seconds)
+
+    first, last, kills = trio.run(main)
+    account = load.check()
+    assert kills >= kills_min
+    assert load.acked_between(first, last) >= acked_min
+    assert account.letters, "some were given up"
+    assert load.pause(first, last) < 3.0 + 2.0, (
+        "a consumer waits for one hold at most, and a while to be served"
+    )
+
+
+def test_nothing_is_lost_or_comes_back_while_nodes_are_killed_for_20_seconds(
+    own: LocalCluster, tmp_path: Path
+) -> None:
+    run(own, tmp_path, 18.0, 1000, 3)
+
+
+@pytest.mark.soak
+def test_nothing_is_lost_or_comes_back_while_nodes_are_killed_for_60_seconds(
+    own: LocalCluster, tmp_path: Path
+) -> None:
+    run(own, tmp_path, 60.0, 5000, 9)
