@@ -1,0 +1,145 @@
+# sim/explorer/cli.py: `python -m sim explore`.
+"""The command line of the explorer."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+
+import click
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from sim.explorer.rules import RULES, Rule, rule_named
+from sim.explorer.scenario import Scenario
+from sim.explorer.scenarios import SCENARIOS
+from sim.explorer.search import Result
+from sim.explorer.table import explore as run
+from sim.explorer.table import table
+
+CONSOLE = Console(stderr=True)
+
+
+def all_scenarios() -> dict[str, Scenario]:
+    """Every scenario by name: the general ones, and those of the rules."""
+    found = {scenario.name: scenario for scenario in SCENARIOS}
+    found.update({rule.scenario.name: rule.scenario for rule in RULES})
+    return found
+
+
+def row(result: Result) -> str:
+    """One exploration in a line."""
+    left_out = f" without {result.without}" if result.without else ""
+    return (
+        f"{result.scenario}{left_out}: {result.verdict}; {result.states:,} states, {result.transitions:,} transitions, "
+        f"depth {result.depth}, {result.seconds:.1f} s, {result.states_per_s:,.0f} states/s"
+    )
+
+
+@click.command()
+@click.option("--scenario", "name", help="Explore this one scenario (see --list).")
+@click.option(
+    "--without", "rule_name", help="Leave this rule out; its own scenario, unless --scenario names another."
+)
+@click.option(
+    "--states-max", default=100_000, show_default=True, help="States to find at most, per exploration."
+)
+@click.option("--seconds", default=600.0, show_default=True, help="Processor time at most, per exploration.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per exploration, on standard output.")
+@click.option("--list", "list_all", is_flag=True, help="List the scenarios and the rules.")
+def explore(
+    name: str | None, rule_name: str | None, states_max: int, seconds: float, as_json: bool, list_all: bool
+) -> None:
+    """Try every interleaving of a small cluster, within bounds.
+
+    The nodes are the real core of quorumq; only the network, the disks, the clocks and the clients around it are
+    made up. Messages may be lost, doubled, delayed and reordered, nodes may crash and restart, holds may run out at
+    any point. Every promise that one message can show to be broken is checked at every step.
+
+    Without options this makes the table of the rules: each rule's scenario is explored with all rules, where nothing
+    may be found, and without that rule, where a promise must break; the shortest trace that breaks it is printed.
+    It takes about a minute. With --scenario or --without, one exploration.
+
+    Exit status: 0 if the outcome is the expected one; 1 if a promise breaks with all rules, which is a bug in the
+    core, or if none breaks without a rule that this is expected of.
+    """
+    if list_all:
+        list_everything()
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=CONSOLE, transient=True, disable=as_json) as progress:
+        task = progress.add_task("exploring")
+
+        def tell(result: Result) -> None:
+            what = f"{result.scenario}: {result.states:,} states, depth {result.depth}"
+            progress.update(task, description=f"{what}, {result.states_per_s:,.0f} states/s")
+
+        if name is None and rule_name is None:
+            rows = table(RULES, states_max, seconds, None, tell)
+            good = all(not kept.violation and bool(broken.violation) for _, kept, broken in rows)
+            progress.stop()
+            for rule, kept, broken in rows:
+                show(rule, kept, broken, as_json)
+            if not as_json:
+                summary(rows)
+            sys.exit(0 if good else 1)
+        try:
+            rule = rule_named(rule_name) if rule_name is not None else None
+        except KeyError as error:
+            raise click.UsageError(str(error.args[0])) from None
+        known = all_scenarios()
+        if name is not None and name not in known:
+            raise click.UsageError(f"no scenario is called {name!r}; there are: {', '.join(known)}")
+        scenario = known[name] if name is not None else rule.scenario  # type: ignore[union-attr]
+        result = run(scenario, rule, states_max, seconds, tell)
+    if as_json:
+        click.echo(json.dumps({**asdict(result), "states_per_s": round(result.states_per_s)}))
+    else:
+        click.echo(row(result))
+        for line in result.trace:
+            click.echo(f"  {line}")
+    sys.exit(0 if bool(result.violation) == (rule is not None) else 1)
+
+
+def show(rule: Rule, kept: Result, broken: Result, as_json: bool) -> None:
+    """One rule: both explorations, and the trace."""
+    if as_json:
+        for result in (kept, broken):
+            click.echo(
+                json.dumps({**asdict(result), "rule": rule.name, "states_per_s": round(result.states_per_s)})
+            )
+        return
+    click.echo(f"\n{rule.name}: {rule.says}")
+    click.echo(f"  with all rules   {row(kept)}")
+    click.echo(f"  left out         {rule.off}")
+    click.echo(f"                   {row(broken)}")
+    for line in [*kept.trace, *broken.trace]:
+        click.echo(f"    {line}")
+
+
+def summary(rows: list[tuple[Rule, Result, Result]]) -> None:
+    """The table at the end."""
+    made = Table("rule", "with all rules", "without it", "found after", title="Rules, each left out once")
+    for rule, kept, broken in rows:
+        promise = broken.violation.split(":")[0] or "nothing found"
+        made.add_row(
+            rule.name,
+            f"{'exhausted' if kept.exhausted else 'bounded'}, {kept.states:,} states"
+            if not kept.violation
+            else "BROKEN",
+            promise,
+            f"{broken.steps} steps, {broken.states:,} states",
+        )
+    Console().print(made)
+
+
+def list_everything() -> None:
+    """Scenarios and rules, one a line."""
+    click.echo("Scenarios (--scenario):")
+    for scenario in all_scenarios().values():
+        click.echo(f"  {scenario.name:24} {scenario.about}")
+    click.echo("\nRules (--without):")
+    for rule in RULES:
+        click.echo(f"  {rule.name:32} {rule.says}")

@@ -1,0 +1,549 @@
+# sim/explorer/rules.py: each rule of the protocol, and how to leave it out.
+#
+# The core has no switches: it always keeps every rule. Here a rule is taken out of it for the length of one
+# exploration, by putting another method in place of the one that keeps it, or by letting the explorer's driver do
+# what the rule forbids. docs/protocol.md, section 4, lists the rules; `RULES` is that table, made to run.
+"""The rules of docs/protocol.md, section 4, each switchable off for one exploration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from quorumq.core import fetch, types
+from quorumq.core.effects import Effect
+from quorumq.core.fetch import FetchCoordinator, HoldRound, Won
+from quorumq.core.group import GroupView
+from quorumq.core.holds import Held, HoldTable
+from quorumq.core.messages import Extended, Freed, HoldReply, Verdicts
+from quorumq.core.nodecore import NodeCore
+from quorumq.core.replica import Replica
+from quorumq.core.rounds import Round
+from quorumq.core.settle import ExtendCoordinator
+from quorumq.core.state import NodeState
+from quorumq.core.types import Incarnation, NodeId, Now, Owner, Record, Span, Stamp
+from sim.explorer.scenario import Scenario
+from sim.explorer.search import Script
+from sim.explorer.world import NEVER, Switches
+
+Patch = tuple[Any, str, Callable[..., Any]]
+"""A class or module, the name in it, and what to put there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """One rule.
+
+    Args:
+        name: for the command line.
+        says: the rule, in one sentence.
+        off: what is done instead when it is left out.
+        scenario: small bounds in which leaving it out is fatal.
+        patches: what is put in place of the core's methods.
+        switch: sets the driver's part.
+        promise: whether a broken promise is expected without it; False where only tidiness is lost.
+    """
+
+    name: str
+    says: str
+    off: str
+    scenario: Scenario
+    patches: tuple[Patch, ...] = ()
+    switch: Callable[[Switches], None] | None = None
+    promise: bool = True
+
+    def switches(self) -> Switches:
+        """The driver's switches with this rule left out."""
+        found = Switches()
+        found.asserts = False
+        if self.switch is not None:
+            self.switch(found)
+        return found
+
+
+@contextmanager
+def left_out(rule: Rule | None) -> Iterator[Switches]:
+    """Leave ``rule`` out while the context lasts; None keeps all. Yields the driver's switches.
+
+    Rounds of FETCH time out when the explorer says so, like all others, whatever the hold time.
+    """
+    patches: list[Patch] = [(fetch, "ROUND_TIMEOUT_MIN_S", NEVER), (fetch, "ROUND_TIMEOUT_MAX_S", NEVER)]  # type: ignore[list-item]
+    patches += rule.patches if rule is not None else ()
+    before = [(place, name, getattr(place, name)) for place, name, _ in patches]
+    try:
+        for place, name, instead in patches:
+            setattr(place, name, instead)
+        yield rule.switches() if rule is not None else Switches()
+    finally:
+        for place, name, old in reversed(before):
+            setattr(place, name, old)
+
+
+# ------------------------------------------------------------- what stands in for the rules
+
+
+def vote_without_quarantine(self: Replica, ballot: Stamp, now: Now) -> bool:
+    """A replica that votes for others from its start on; as a coordinator it still waits."""
+    if ballot.node == self.node.me:
+        return not self.node.may_vote(now) or not self.node.clock.merge(ballot.time)
+    return not self.node.vouched or not self.node.clock.merge(ballot.time)
+
+
+def vote_for_itself_in_quarantine(self: Replica, ballot: Stamp, now: Now) -> bool:
+    """A replica that votes for its own node from its start on; for others it still waits."""
+    quarantined = self.node.in_quarantine(now) and ballot.node != self.node.me
+    return not self.node.vouched or quarantined or not self.node.clock.merge(ballot.time)
+
+
+def coordinate_in_quarantine(self: NodeState, now: Now) -> bool:
+    """A node that coordinates FETCHes from its start on."""
+    return self.vouched
+
+
+_vote = HoldTable.vote
+_is_owner = HoldTable.is_owner
+_release = HoldTable.release
+
+
+def same_node(self: HoldTable, held: Held, owner: Owner) -> bool:
+    """Whose a hold is, by node alone: the rule of the design that quorumq started from."""
+    return held.owner.node == owner.node
+
+
+def vote_by_node(
+    self: HoldTable, span: Span, n: int, owner: Owner, now: float, hold_time: float
+) -> tuple[list[Span], list[Any]]:
+    """A HOLD of the node that holds the message already is granted again."""
+    granted: list[Span] = []
+    refused: list[Any] = []
+    for part, held in self.holds.split(span):
+        if held is not None and held.owner.node == owner.node:
+            self.holds.set(part, Held(owner, max(held.deadline, now + hold_time), n))
+            self.ballots.set(part, max(owner.ballot, held.owner.ballot))
+            granted.append(part)
+        else:
+            yes, no = _vote(self, part, n, owner, now, hold_time)
+            granted += yes
+            refused += no
+    return granted, refused
+
+
+def release_by_node(self: HoldTable, span: Span, owner: Owner) -> list[tuple[Span, Held]]:
+    """A RELEASE that names no ballot removes whatever hold its node has."""
+    gone = [(part, held) for part, held in self.holds.within(span) if held.owner.node == owner.node]
+    for part, _ in gone:
+        self.holds.remove(part)
+    return gone
+
+
+def deliver_what_was_won(self: FetchCoordinator, replica: Replica, won: Won, now: Now) -> list[Span]:
+    """A coordinator that does not look at its own record again before it delivers."""
+    return [] if now.mono >= won.expires else [won.span]
+
+
+_extend_answer = ExtendCoordinator.answer
+
+
+def release_on_failed_extend(self: ExtendCoordinator, core: NodeCore) -> list[Effect]:
+    """An EXTEND that fails releases the hold that it wanted to extend."""
+    effects: list[Effect] = []
+    if not self.ballots:
+        now = Now(core.state.timers[0][0] if core.state.timers else 0.0, 0)
+        for verdict in self.verdicts:
+            if verdict.outcome != "ok":
+                receipt = self.request.items[verdict.item].receipt
+                freed = Freed(receipt.partition, receipt.group, receipt.owner, (verdict.span,))
+                effects += core.free(freed, now)
+    return effects + _extend_answer(self, core)
+
+
+_on_reply = NodeCore._on_reply
+
+
+def count_for_any_round(
+    self: NodeCore, sender: NodeId, incarnation: Incarnation, message: Any, now: Now
+) -> list[Effect]:
+    """A reply whose round is over counts for another one that asked the same kind of thing."""
+    if message.round not in self.rounds and isinstance(message, HoldReply | Extended):
+        for number, coordinator in self.rounds.items():
+            this = coordinator.rounds[number]
+            fits = isinstance(this, HoldRound) == isinstance(message, HoldReply) and (
+                isinstance(message, HoldReply) or isinstance(coordinator, ExtendCoordinator)
+            )
+            if fits:
+                return _on_reply(self, sender, incarnation, message._replace(round=number), now)
+    return _on_reply(self, sender, incarnation, message, now)
+
+
+def replace_lower(self: HoldTable, held: Held, owner: Owner) -> bool:
+    """A higher ballot takes a hold over."""
+    return owner.ballot > held.owner.ballot
+
+
+def revive(self: HoldTable, held: Held | None, owner: Owner) -> bool:
+    """EXTEND is granted wherever nobody else holds the message now."""
+    return held is None or self.is_owner(held, owner)
+
+
+def count_every_incarnation(self: Round, state: NodeState, sender: NodeId, incarnation: Incarnation) -> bool:
+    """A reply counts whatever became of the start that gave it."""
+    return False
+
+
+def drop_hold_of_the_dead(self: GroupView, span: Span) -> None:
+    """A DEAD learned from a peer ends the hold on the message."""
+    self.holds.end(span)
+
+
+def vote_by_n(
+    self: HoldTable, span: Span, n: int, owner: Owner, now: float, hold_time: float
+) -> tuple[list[Span], list[Any]]:
+    """Holds are kept by redrive number: one under another n does not stand in the way."""
+    for part, held in self.holds.within(span):
+        if held.n != n:
+            self.holds.remove(part)
+    return _vote(self, span, n, owner, now, hold_time)
+
+
+def rank_by_n(record: Record) -> tuple[int, int, int]:
+    """Records merge by n before anything else, so a redrive overtakes an ACK."""
+    return (record.generation, record.n, int(record.kind))
+
+
+def believe_hint(self: FetchCoordinator, replica: Replica, span: Span, remaining: float, now: Now) -> None:
+    """What a NOK says of another's hold is written into the hold table here."""
+    raise AssertionError("replaced together with `_on_reply`")
+
+
+def hints_vote(
+    self: NodeCore, sender: NodeId, incarnation: Incarnation, message: Any, now: Now
+) -> list[Effect]:
+    """A NOK that names another owner overwrites the hold here with that owner's, whenever it comes."""
+    if isinstance(message, HoldReply) and sender != self.state.me:
+        replica = self.replicas[message.partition]
+        view = replica.group(message.group)
+        for span, highest, remaining in message.refused:
+            if remaining > 0:
+                held = Held(
+                    Owner(highest.node, self.state.known[highest.node], highest), now.mono + remaining, 0
+                )
+                view.holds.holds.set(span, held)
+                view.holds.ballots.set(span, highest)
+                replica.refresh(view, span, now)
+    return _on_reply(self, sender, incarnation, message, now)
+
+
+def any_ballot(self: HoldTable, ballot: Stamp, highest: Stamp | None) -> bool:
+    """A HOLD is granted whatever was granted before."""
+    return True
+
+
+def no_hint(self: FetchCoordinator, replica: Replica, span: Span, remaining: float, now: Now) -> None:
+    """Hints are elsewhere (see `hints_vote`)."""
+
+
+# ------------------------------------------------------------------------ scripts
+
+
+def delivered_and_expired(script: Script) -> None:
+    """a0 is delivered through node a to all replicas, and its hold runs out."""
+    script.do("fetch", "a")
+    script.settle()
+    script.do("tick")
+    script.do("tick")
+
+
+def expired_while_fourth_links(script: Script) -> None:
+    """As above, in a cluster with a node that has no replica."""
+    delivered_and_expired(script)
+
+
+def dead_at_one(script: Script) -> None:
+    """a0 is delivered through a and dead-lettered at b only; its hold runs out; a1 is delivered through a and c."""
+    script.do("fetch", "a")
+    script.settle()
+    script.do("ask", "b", "dead", 0)
+    script.do("tick")
+    script.do("tick")
+    script.do("fetch", "a")
+    script.deliver("Hold", "a", "c")
+    script.deliver("HoldReply", "c", "a")
+
+
+# -------------------------------------------------------------------------- the table
+
+A, B, C = "a", "b", "c"
+
+
+def _leave(switches: Switches) -> None:
+    switches.leave_delivered = True
+
+
+def _late(switches: Switches) -> None:
+    switches.late_replies = True
+
+
+def _reorder(switches: Switches) -> None:
+    switches.reorder_journal = True
+
+
+def _speak(switches: Switches) -> None:
+    switches.speak_before_sync = True
+
+
+def scenario(name: str, about: str, **bounds: Any) -> Scenario:
+    return Scenario(name=name, about=about, **bounds)
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        name="quarantine",
+        says="after a restart a replica abstains until no hold that it forgot can live",
+        off="the replica votes at once",
+        patches=((Replica, "abstains", vote_without_quarantine),),
+        scenario=scenario(
+            "restart",
+            "2 attempts, 1 crash",
+            attempts=2,
+            restarts=1,
+            ticks=1,
+            coordinators=(A, C),
+            restart_nodes=(B,),
+        ),
+    ),
+    Rule(
+        name="quarantine-coordinator",
+        says="a restarted node coordinates no FETCH until then either",
+        off="it coordinates, with its own vote, at once",
+        patches=(
+            (Replica, "abstains", vote_for_itself_in_quarantine),
+            (NodeState, "may_vote", coordinate_in_quarantine),
+        ),
+        scenario=scenario(
+            "restart-coordinator",
+            "2 attempts through the node that crashes",
+            attempts=2,
+            restarts=1,
+            ticks=1,
+            coordinators=(A,),
+            restart_nodes=(A,),
+        ),
+    ),
+    Rule(
+        name="owner-is-an-attempt",
+        says="a hold belongs to one ballot of one incarnation; the same node asking again gets nothing",
+        off="a HOLD from the node that holds is granted",
+        patches=((HoldTable, "vote", vote_by_node),),
+        scenario=scenario(
+            "same-node",
+            "2 attempts through one node, 1 EXTEND",
+            attempts=2,
+            extends=1,
+            ticks=3,
+            coordinators=(A,),
+            via=(B,),
+        ),
+    ),
+    Rule(
+        name="release-carries-ballot",
+        says="RELEASE removes the hold of exactly the ballot that it names",
+        off="it removes whatever its node holds",
+        patches=((HoldTable, "release", release_by_node),),
+        scenario=scenario("release", "3 attempts through 2 nodes", attempts=3, coordinators=(A, C)),
+    ),
+    Rule(
+        name="own-tombstone",
+        says="before it delivers, a coordinator looks at its own record and hold once more",
+        off="it delivers whatever won",
+        patches=((FetchCoordinator, "still_ours", deliver_what_was_won),),
+        scenario=scenario(
+            "late-ack",
+            "an expired delivery is acked while the next is under way",
+            attempts=2,
+            acks=1,
+            ticks=2,
+            coordinators=(A, C),
+            via=(A,),
+            script=delivered_and_expired,
+        ),
+    ),
+    Rule(
+        name="failed-extend-releases-nothing",
+        says="an EXTEND that misses the majority changes nothing",
+        off="it releases the hold",
+        patches=((ExtendCoordinator, "answer", release_on_failed_extend),),
+        scenario=scenario(
+            "failed-extend",
+            "2 attempts, 1 EXTEND",
+            attempts=2,
+            extends=1,
+            ticks=1,
+            coordinators=(A, C),
+            via=(C,),
+        ),
+    ),
+    Rule(
+        name="replies-for-their-round",
+        says="a reply counts for the round that asked, and no other",
+        off="a late reply counts for the next round of its kind",
+        patches=((NodeCore, "_on_reply", count_for_any_round),),
+        switch=_late,
+        scenario=scenario("late-reply", "3 attempts through 2 nodes", attempts=3, coordinators=(A, C)),
+    ),
+    Rule(
+        name="no-replacing",
+        says="no hold is replaced, whatever the ballot",
+        off="a higher ballot replaces",
+        patches=((HoldTable, "may_replace", replace_lower),),
+        scenario=scenario("two", "2 attempts through 2 nodes", attempts=2, ticks=2, coordinators=(A, C)),
+    ),
+    Rule(
+        name="extend-never-revives",
+        says="EXTEND is granted only where exactly this owner still holds",
+        off="it is granted where nobody holds",
+        patches=((HoldTable, "may_extend", revive),),
+        scenario=scenario(
+            "revive", "2 attempts, 1 EXTEND", attempts=2, extends=1, ticks=4, coordinators=(A, C), via=(A,)
+        ),
+    ),
+    Rule(
+        name="superseded-do-not-count",
+        says="a reply from a start that anyone in the round knows to be superseded does not count",
+        off="it counts",
+        patches=((Round, "is_superseded", count_every_incarnation),),
+        scenario=scenario(
+            "wipe",
+            "an ACK through a node without a replica, and a disk lost meanwhile",
+            nodes=(A, B, C, "d"),
+            attempts=2,
+            acks=1,
+            wipes=1,
+            ticks=6,
+            give_up=False,
+            script=expired_while_fourth_links,
+        ),
+    ),
+    Rule(
+        name="clean-stop-once",
+        says="the hold table of a clean stop is used once",
+        off="it is found again at every start",
+        switch=_reorder,
+        scenario=scenario(
+            "clean-stop",
+            "2 attempts, 1 clean stop, 1 crash",
+            attempts=2,
+            clean_stops=1,
+            restarts=1,
+            ticks=1,
+            coordinators=(A, C),
+            restart_nodes=(B,),
+            give_up=False,
+        ),
+    ),
+    Rule(
+        name="leave-only-undelivered",
+        says="LEAVE gives back only what certainly nobody works on",
+        off="a connection that dies leaves what was delivered over it",
+        switch=_leave,
+        scenario=scenario("leave", "2 attempts, 1 LEAVE", attempts=2, leaves=1, coordinators=(A, C)),
+    ),
+    Rule(
+        name="learned-dead-drops-no-hold",
+        says="DEAD is written under a hold, and one that is learned ends no other hold",
+        off="a learned DEAD ends the hold there",
+        patches=((GroupView, "on_learned_dead", drop_hold_of_the_dead),),
+        scenario=scenario(
+            "dead-spreads",
+            "a minority's DEAD spreads beside a live delivery, and is redriven",
+            attempts=3,
+            rejects=1,
+            redrives=1,
+            offers=2,
+            ticks=3,
+            coordinators=(A, C),
+            via=(B,),
+            script=dead_at_one,
+        ),
+    ),
+    Rule(
+        name="holds-by-message",
+        says="holds belong to the message, whatever its redrive number",
+        off="a HOLD at another n does not see them",
+        patches=((HoldTable, "vote", vote_by_n),),
+        scenario=scenario(
+            "redrive-beside",
+            "a minority's DEAD is redriven beside a live delivery",
+            attempts=3,
+            rejects=1,
+            redrives=1,
+            offers=1,
+            ticks=3,
+            coordinators=(A, C),
+            via=(B,),
+            script=dead_at_one,
+        ),
+    ),
+    Rule(
+        name="nothing-overtakes-acked",
+        says="ACKED is above every other record, whatever its n",
+        off="a redrive at n + 1 is above it",
+        patches=((types, "record_rank", rank_by_n),),
+        scenario=scenario(
+            "overtake",
+            "a minority's DEAD is redriven after another delivery was acked",
+            attempts=3,
+            rejects=1,
+            redrives=1,
+            acks=1,
+            ticks=3,
+            coordinators=(A, C),
+            via=(B, C),
+            script=dead_at_one,
+        ),
+    ),
+    Rule(
+        name="hints-never-vote",
+        says="what a NOK says of another's hold is used in choosing, and changes no hold",
+        off="it overwrites the hold here, whenever it comes",
+        patches=((NodeCore, "_on_reply", hints_vote), (FetchCoordinator, "_hint", no_hint)),
+        switch=_late,
+        scenario=scenario("hints", "3 attempts through 2 nodes", attempts=3, coordinators=(A, C)),
+    ),
+    Rule(
+        name="ballots-only-rise",
+        says="a HOLD is granted only above the highest ballot ever granted for the message",
+        off="any ballot is granted",
+        patches=((HoldTable, "is_above", any_ballot),),
+        scenario=scenario("late-hold", "2 attempts, holds run out", attempts=2, ticks=2, coordinators=(A, C)),
+    ),
+    Rule(
+        name="sync-before-answering",
+        says="an answer that promises something durable waits for its fsync",
+        off="it is sent before the fsync, which a crash may prevent",
+        switch=_speak,
+        scenario=scenario(
+            "unsynced",
+            "RF 1, 1 ACK, 1 crash before or after the fsync",
+            nodes=(A,),
+            rf=1,
+            attempts=2,
+            acks=1,
+            restarts=1,
+            ticks=5,
+            unsynced=True,
+        ),
+    ),
+)
+
+
+def rule_named(name: str) -> Rule:
+    """The rule of that name. KeyError, with the names there are, if there is none."""
+    for rule in RULES:
+        if rule.name == name:
+            return rule
+    raise KeyError(f"no rule is called {name!r}; there are: {', '.join(rule.name for rule in RULES)}")
+
+
+__all__ = ["RULES", "Rule", "Verdicts", "left_out", "rule_named"]

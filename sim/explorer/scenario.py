@@ -1,0 +1,98 @@
+# sim/explorer/scenario.py: what may happen in one exploration, and how often.
+#
+# A scenario is a budget: so many FETCHes through these nodes, so many restarts, so many ticks of the clock. Within it
+# the explorer tries everything. A few scenarios begin with a script, a chosen run of ordinary steps that brings the
+# cluster to where a rule matters; everything after it is again every interleaving.
+"""Scenarios: the bounds of an exploration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from quorumq.core.types import NodeId
+
+if TYPE_CHECKING:
+    from sim.explorer.search import Script
+
+TICK_S = 1.0
+"""One tick of the clock, in seconds."""
+
+HOLD_TICKS = 2
+HOLD_S = HOLD_TICKS * TICK_S
+"""The hold time of every FETCH and EXTEND, and the cluster's hold_time_max: a quarantine ends in the third tick."""
+
+BUDGETS = (
+    "ticks",
+    "attempts",
+    "restarts",
+    "clean_stops",
+    "wipes",
+    "acks",
+    "rejects",
+    "extends",
+    "leaves",
+    "redrives",
+    "offers",
+)
+"""The countable things, in the order in which a state keeps what is left of them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """The bounds of one exploration. One message, published before it begins.
+
+    Args:
+        name: for the command line.
+        about: one line for people.
+        nodes: the cluster.
+        rf: the topic's replication factor.
+        stored_on: which nodes have the message at the start (it is durable there); empty: every replica.
+        coordinators: through which nodes FETCHes come; empty: every replica.
+        via: through which nodes the client settles (ACK, REJECT, EXTEND, LEAVE, REDRIVE); empty: every node.
+        restart_nodes: which nodes may crash; empty: every node.
+        ticks: ticks of the clock.
+        attempts: FETCHes of one message each.
+        restarts: crashes; a crashed node comes back from its journal at once and links up later, peer by peer.
+        clean_stops: clean stops, each followed by a start.
+        wipes: disks lost, each followed by a resync from all other replicas in one step.
+        acks, rejects, extends, leaves, redrives: requests of the client.
+        offers: rounds of anti-entropy between two nodes.
+        reject_as: what a REJECT may ask for: "now", "delay" (one tick) or "dead".
+        give_up: whether a round may time out at any moment (else: never).
+        low_clocks: whether a FETCH may also take its ballot from a clock that lags behind all others.
+        unsynced: whether an fsync is a step of its own, and a crash loses what came after the last one.
+        max_deliveries: of the topic.
+        script: brings the cluster to where the exploration begins.
+    """
+
+    name: str
+    about: str
+    nodes: tuple[NodeId, ...] = ("a", "b", "c")
+    rf: int = 3
+    stored_on: tuple[NodeId, ...] = ()
+    coordinators: tuple[NodeId, ...] = ()
+    via: tuple[NodeId, ...] = ()
+    restart_nodes: tuple[NodeId, ...] = ()
+    ticks: int = 0
+    attempts: int = 2
+    restarts: int = 0
+    clean_stops: int = 0
+    wipes: int = 0
+    acks: int = 0
+    rejects: int = 0
+    extends: int = 0
+    leaves: int = 0
+    redrives: int = 0
+    offers: int = 0
+    reject_as: tuple[str, ...] = ("dead",)
+    give_up: bool = True
+    low_clocks: bool = False
+    unsynced: bool = False
+    max_deliveries: int = 5
+    script: Callable[[Script], None] | None = None
+
+    def budget(self) -> tuple[int, ...]:
+        """How often each countable thing may happen, in the order of `BUDGETS`."""
+        return tuple(getattr(self, name) for name in BUDGETS)

@@ -1,0 +1,513 @@
+# sim/explorer/search.py: every state that can be reached, breadth first.
+#
+# A state is a flat tuple of numbers: one per node, then the messages that were ever sent and could still matter, then
+# what is left of the budget, then the facts. A message stays deliverable until it cannot matter any more, so a lost
+# one is one that is never delivered, a doubled one is delivered twice, and any order is tried. Breadth first, so the
+# first violation found is a shortest one.
+"""Breadth-first search over a small cluster, and the path to what it finds."""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from quorumq.core.messages import Fetched
+from quorumq.core.types import Kind, NodeId
+from sim.explorer import facts as outside
+from sim.explorer.facts import ACKING, LIVE, OVER, REJECTED, Facts
+from sim.explorer.scenario import BUDGETS, Scenario
+from sim.explorer.world import GROUP, WALL_MS, ExplorerError, Outcome, Switches, World
+
+State = tuple[int, ...]
+Action = tuple[Any, ...]
+Step = tuple[Action, State, str]
+"""What was done, the state it led to, and the promise it broke or ""."""
+
+SLOT = {name: at for at, name in enumerate(BUDGETS)}
+
+
+class Explorer:
+    """All steps of one scenario.
+
+    Args:
+        scenario: the bounds.
+        switches: the driver's part of the rules; all on if None.
+    """
+
+    def __init__(self, scenario: Scenario, switches: Switches | None = None) -> None:
+        self.scenario = scenario
+        self.world = World(scenario, switches or Switches())
+        self.count = len(scenario.nodes)
+        self._nets: list[tuple[int, ...]] = []
+        self._net_ids: dict[tuple[int, ...], int] = {}
+        self._after_net: dict[tuple[int, tuple[int, ...], int, int], int] = {}
+        self._budgets: list[tuple[int, ...]] = []
+        self._budget_ids: dict[tuple[int, ...], int] = {}
+        self._facts: list[Facts] = []
+        self._fact_ids: dict[Facts, int] = {}
+        self._heard: dict[tuple[int, int, int, int], tuple[int, str]] = {}
+        self._spent: dict[tuple[int, int], int] = {}
+        self._ticked: dict[tuple[int, int], int] = {}
+        self.first = self._begin()
+
+    # ------------------------------------------------------------------ keeping once
+
+    def net_id(self, messages: tuple[int, ...]) -> int:
+        found = self._net_ids.get(messages)
+        if found is None:
+            found = self._net_ids[messages] = len(self._nets)
+            self._nets.append(messages)
+        return found
+
+    def budget_id(self, budget: tuple[int, ...]) -> int:
+        found = self._budget_ids.get(budget)
+        if found is None:
+            found = self._budget_ids[budget] = len(self._budgets)
+            self._budgets.append(budget)
+        return found
+
+    def fact_id(self, facts: Facts) -> int:
+        found = self._fact_ids.get(facts)
+        if found is None:
+            found = self._fact_ids[facts] = len(self._facts)
+            self._facts.append(facts)
+        return found
+
+    def facts(self, state: State) -> Facts:
+        """What clients know in ``state``."""
+        return self._facts[state[-1]]
+
+    def messages(self, state: State) -> tuple[int, ...]:
+        """The messages that may be delivered in ``state``."""
+        return self._nets[state[-3]]
+
+    def tick(self, state: State) -> int:
+        """How many ticks have passed."""
+        return self.scenario.ticks - self._budgets[state[-2]][0]
+
+    def spend(self, budget: int, slot: int) -> int:
+        found = self._spent.get((budget, slot))
+        if found is None:
+            left = list(self._budgets[budget])
+            left[slot] -= 1
+            found = self._spent[(budget, slot)] = self.budget_id(tuple(left))
+        return found
+
+    def _begin(self) -> State:
+        locals_ = self.world.first_locals()
+        return (*locals_, self.net_id(()), self.budget_id(self.scenario.budget()), self.fact_id(Facts()))
+
+    # ------------------------------------------------------------------------ steps
+
+    def after(self, state: State, at: int, outcome: Outcome, tick: int) -> tuple[State, str]:
+        """``state`` once node ``at`` has done what ``outcome`` says, and the promise that it broke."""
+        world = self.world
+        net, budget, fact = state[-3:]
+        locals_ = (*state[:at], outcome.local, *state[at + 1 : -3])
+        sent = outcome.sent
+        if sent:
+            sent = tuple([m for m in sent if not world.is_dead(m, locals_[world.to[m]], tick)])
+        key = (net, sent, at, outcome.local)
+        found = self._after_net.get(key)
+        if found is None:
+            to = world.to
+            kept = [m for m in self._nets[net] if to[m] != at or not world.is_dead(m, outcome.local, tick)]
+            found = self._after_net[key] = self.net_id(tuple(sorted({*kept, *sent})))
+        problem = outcome.problem
+        for request, reply in outcome.replies:
+            fact, broken = self.hear(fact, request, reply, tick)
+            problem = problem or broken or self.handed_out(outcome.local, reply)
+        state = (*locals_, found, budget, fact)
+        return state, problem or self.conserved(state)
+
+    def hear(self, fact: int, request: int, reply: int, tick: int) -> tuple[int, str]:
+        """The facts once a client has heard a reply."""
+        key = (fact, request, reply, tick)
+        found = self._heard.get(key)
+        if found is None:
+            now = self.world.now(tick).mono
+            after, problem = outside.heard(self._facts[fact], request, self.world.replies[reply], now)
+            found = self._heard[key] = (self.fact_id(after), problem)
+        return found
+
+    def handed_out(self, local: int, reply: int) -> str:
+        """G3, seen from the node: it delivers nothing that its own record says is settled."""
+        answer = self.world.replies[reply]
+        if isinstance(answer, Fetched) and answer.slices:
+            this = self.world.locals[local]
+            (delivery,) = answer.slices[0].deliveries
+            acked, n, kind = this.rank
+            if (acked, n, kind) != (False, delivery.receipt.n, Kind.OPEN):
+                return (
+                    f"G3 final: node {self.scenario.nodes[this.index]} delivers at n={delivery.receipt.n} "
+                    f"what its own record calls {Kind(kind).name} at n={n}"
+                )
+        return ""
+
+    def conserved(self, state: State) -> str:
+        """G7: what said OK as a dead letter is one at a majority, until something is done about it."""
+        dead = self._facts[state[-1]].dead
+        if dead < 0:
+            return ""
+        world = self.world
+        members = [local for local in state[:-3] if world.names[world.locals[local].index] in world.members]
+        having = [local for local in members if world.locals[local].rank >= (False, dead, int(Kind.DEAD))]
+        if len(having) < len(members) // 2 + 1:
+            return f"G7 dead letters: only {len(having)} of {len(members)} replicas have the dead letter at n={dead}"
+        return ""
+
+    def steps(self, state: State) -> Iterator[Step]:
+        """Everything that may happen next, in a fixed order."""
+        world, scenario = self.world, self.scenario
+        net, budget, fact = state[-3:]
+        left = self._budgets[budget]
+        tick = scenario.ticks - left[0]
+        to, deliver = world.to, world.deliver
+        for message in self._nets[net]:
+            at = to[message]
+            outcome = deliver(state[at], message, tick)
+            if (
+                outcome.local == state[at]
+                and not outcome.sent
+                and not outcome.replies
+                and not outcome.problem
+            ):
+                continue
+            after, problem = self.after(state, at, outcome, tick)
+            if after != state or problem:
+                yield ("deliver", message), after, problem
+        if scenario.give_up:
+            for at in range(self.count):
+                for number in world.locals[state[at]].core.rounds:
+                    yield self._one(state, at, ("give up", number), tick)
+        if scenario.unsynced:
+            for at in range(self.count):
+                if world.locals[state[at]].pending:
+                    yield self._one(state, at, ("fsync",), tick)
+        if left[SLOT["attempts"]]:
+            yield from self._fetches(state, tick)
+        if fact or len(self._facts) > 1:
+            yield from self._settlings(state, left, tick)
+        yield from self._links(state, tick)
+        if left[SLOT["restarts"]]:
+            for at in self._indexes(scenario.restart_nodes):
+                yield self._restart(state, at, tick, "restarts")
+        if left[SLOT["clean_stops"]]:
+            for at in self._indexes(scenario.restart_nodes):
+                yield self._restart(state, at, tick, "clean_stops")
+        if left[SLOT["wipes"]]:
+            for at in self._indexes(scenario.restart_nodes):
+                yield self._wipe(state, at, tick)
+        if left[SLOT["offers"]]:
+            paid = (*state[:-2], self.spend(budget, SLOT["offers"]), fact)
+            for at in range(self.count):
+                for peer in sorted(world.locals[state[at]].links):
+                    yield self._one(paid, at, ("offer", peer), tick)
+        if left[0]:
+            yield self._tick(state, tick)
+
+    def _indexes(self, names: tuple[NodeId, ...]) -> list[int]:
+        return [self.world.index[name] for name in names or self.scenario.nodes]
+
+    def _one(self, state: State, at: int, what: Action, tick: int) -> Step:
+        after, problem = self.after(state, at, self.world.do(state[at], what, tick), tick)
+        return (what[0], self.scenario.nodes[at], *what[1:]), after, problem
+
+    def _fetches(self, state: State, tick: int) -> Iterator[Step]:
+        """A FETCH goes out and arrives: one that is under way longer only has its deadline earlier."""
+        world = self.world
+        net, budget, fact = state[-3:]
+        for name in self.scenario.coordinators or world.members:
+            at = world.index[name]
+            after, key = outside.started(self._facts[fact], name, world.now(tick).mono)
+            begun = (*state[:-3], net, self.spend(budget, SLOT["attempts"]), self.fact_id(after))
+            ahead = (max(world.locals[local].core.state.clock.value for local in state[:-3]) >> 16) + 1
+            for wall_ms in (ahead, WALL_MS) if self.scenario.low_clocks else (ahead,):
+                _, done, problem = self._one(begun, at, ("fetch", key, wall_ms), tick)
+                yield ("fetch", name, key - 1, wall_ms == ahead), done, problem
+
+    def _settlings(self, state: State, left: tuple[int, ...], tick: int) -> Iterator[Step]:
+        """The client settles a delivery through any node, in time or late; or somebody redrives."""
+        world, scenario = self.world, self.scenario
+        facts = self._facts[state[-1]]
+        via = scenario.via or scenario.nodes
+        for index, attempt in enumerate(facts.attempts):
+            if attempt.receipt is None:
+                continue
+            mine = attempt.phase in (LIVE, OVER)
+            wanted: list[tuple[str, str, str]] = []
+            if left[SLOT["acks"]] and (mine or attempt.phase == ACKING):
+                wanted.append(("acks", "ack", "ack"))
+            if left[SLOT["rejects"]] and (mine or attempt.phase == REJECTED):
+                wanted += [
+                    ("rejects", "dead" if how == "dead" else "reject", how) for how in scenario.reject_as
+                ]
+            if left[SLOT["extends"]] and mine:
+                wanted.append(("extends", "extend", "extend"))
+            if left[SLOT["leaves"]] and mine:
+                if world.switches.leave_delivered:
+                    at = world.index[attempt.node]
+                    if index + 1 in world.locals[state[at]].core.given:
+                        paid = (*state[:-2], self.spend(state[-2], SLOT["leaves"]), state[-1])
+                        _, after, problem = self._one(paid, at, ("unsent", index + 1), tick)
+                        yield ("connection dies", attempt.node, index), after, problem
+                else:
+                    wanted.append(("leaves", "leave", "leave"))
+            for slot, kind, how in wanted:
+                for name in via:
+                    yield self._ask(state, name, slot, kind, how, index, attempt.receipt.n, tick)
+        if left[SLOT["redrives"]]:
+            listed = {
+                world.locals[local].rank[1]
+                for local in state[:-3]
+                if world.locals[local].rank[2] == Kind.DEAD
+            }
+            for n in sorted(listed):
+                for name in via:
+                    yield self._ask(state, name, "redrives", "redrive", "redrive", -1, n, tick)
+
+    def _ask(
+        self, state: State, name: NodeId, slot: str, kind: str, how: str, index: int, n: int, tick: int
+    ) -> Step:
+        world = self.world
+        now = world.now(tick)
+        facts = self._facts[state[-1]]
+        receipt = facts.attempts[index].receipt if index >= 0 else None
+        after, key = outside.asked(facts, kind, index, name, n, now.mono)
+        begun = (*state[:-2], self.spend(state[-2], SLOT[slot]), self.fact_id(after))
+        request = world.request(how, receipt, n, now)
+        _, done, problem = self._one(begun, world.index[name], ("ask", key, request), tick)
+        return ("ask", name, how, index, n), done, problem
+
+    def _links(self, state: State, tick: int) -> Iterator[Step]:
+        """Two nodes that a start has parted find each other again."""
+        world = self.world
+        for a in range(self.count):
+            for b in range(a + 1, self.count):
+                if not world.are_linked(state[a], state[b]):
+                    one, other = world.link(state[a], state[b], tick)
+                    after, problem = self.after(state, a, one, tick)
+                    after, worse = self.after(after, b, other, tick)
+                    yield ("link", self.scenario.nodes[a], self.scenario.nodes[b]), after, problem or worse
+
+    def _restart(self, state: State, at: int, tick: int, slot: str) -> Step:
+        world = self.world
+        name = self.scenario.nodes[at]
+        local = state[at]
+        if slot == "clean_stops":
+            local = world.do(local, ("clean stop",), tick).local
+        outcome = world.restart(local, tick)
+        fact = self.fact_id(outside.lost(self._facts[state[-1]], name))
+        budget = self.spend(state[-2], SLOT[slot])
+        after, problem = self.after((*state[:-2], budget, fact), at, outcome, tick)
+        return ("crash" if slot == "restarts" else "clean stop", name), self._strip(after), problem
+
+    def _strip(self, state: State) -> State:
+        """Once nothing can crash any more, journals do not matter."""
+        left = self._budgets[state[-2]]
+        if left[SLOT["restarts"]] or left[SLOT["clean_stops"]] or left[SLOT["wipes"]]:
+            return state
+        return (*[self.world.forget_journal(local) for local in state[:-3]], *state[-3:])
+
+    def _wipe(self, state: State, at: int, tick: int) -> Step:
+        name = self.scenario.nodes[at]
+        fact = self.fact_id(outside.lost(self._facts[state[-1]], name))
+        after = (*state[:-2], self.spend(state[-2], SLOT["wipes"]), fact)
+        problem = ""
+        for index, outcome in enumerate(self.world.wipe(state[:-3], at, tick)):
+            after, worse = self.after(after, index, outcome, tick)
+            problem = problem or worse
+        return ("wipe", name), self._strip(after), problem
+
+    def _tick(self, state: State, tick: int) -> Step:
+        """All clocks advance by one tick, and what was due happens."""
+        world = self.world
+        tick += 1
+        now = world.now(tick).mono
+        key = (state[-1], tick)
+        fact = self._ticked.get(key)
+        if fact is None:
+            fact = self._ticked[key] = self.fact_id(outside.ticked(self._facts[state[-1]], now))
+        after: State = (*state[:-2], self.spend(state[-2], 0), fact)
+        problem = ""
+        for at in range(self.count):
+            if world.locals[after[at]].due <= now:
+                after, worse = self.after(after, at, world.do(after[at], ("wake",), tick), tick)
+                problem = problem or worse
+        return ("tick",), after, problem
+
+
+class Script:
+    """Walks a chosen path through the steps of a scenario, to where its exploration begins."""
+
+    def __init__(self, explorer: Explorer) -> None:
+        self.explorer = explorer
+        self.state = explorer.first
+        self.path: list[Step] = []
+
+    def take(self, wanted: Callable[[Action], bool], what: str) -> None:
+        """Take the first step that is ``wanted``."""
+        for step in self.explorer.steps(self.state):
+            if wanted(step[0]):
+                if step[2]:
+                    raise ExplorerError(f"the script's step {what} breaks a promise: {step[2]}")
+                self.path.append(step)
+                self.state = step[1]
+                return
+        raise ExplorerError(f"the script's step {what} is not possible")
+
+    def do(self, *action: object) -> None:
+        """An action, by its first words: ``do("fetch", "a")``, ``do("ask", "b", "dead", 0)``, ``do("tick")``."""
+        self.take(lambda found: found[: len(action)] == action, " ".join(map(str, action)))
+
+    def deliver(self, kind: str, sender: NodeId, to: NodeId) -> None:
+        """The newest message of that kind between those two."""
+        world = self.explorer.world
+        fitting = [
+            message
+            for message in self.explorer.messages(self.state)
+            if (type(world.messages[message].message).__name__, world.messages[message].sender)
+            == (kind, sender)
+            and world.messages[message].to == to
+        ]
+        self.take(
+            lambda found: bool(fitting) and found == ("deliver", fitting[-1]), f"{kind} {sender} -> {to}"
+        )
+
+    def settle(self) -> None:
+        """Deliver everything, in order, until nothing new comes of it."""
+        for _ in range(200):
+            before = self.state
+            for step in self.explorer.steps(self.state):
+                if step[0][0] == "deliver" and step[1] != self.state:
+                    self.path.append(step)
+                    self.state = step[1]
+                    break
+            if self.state == before:
+                return
+        raise ExplorerError("the script's messages do not come to rest")
+
+
+@dataclass
+class Result:
+    """What an exploration found."""
+
+    scenario: str
+    without: str | None
+    states: int = 0
+    transitions: int = 0
+    depth: int = 0
+    seconds: float = 0.0
+    exhausted: bool = False
+    violation: str = ""
+    steps: int = 0  # to the violation, the script's included
+    trace: list[str] = field(default_factory=list)
+    node_states: int = 0
+    core_steps: int = 0
+
+    @property
+    def states_per_s(self) -> float:
+        """How many states were looked at in a second."""
+        return self.states / self.seconds if self.seconds else 0.0
+
+    @property
+    def verdict(self) -> str:
+        """In a few words."""
+        if self.violation:
+            return f"violated in {self.steps} steps"
+        return "exhausted, nothing found" if self.exhausted else "bounded, nothing found"
+
+
+def search(
+    explorer: Explorer,
+    states_max: int = 1_000_000,
+    seconds: float = 3600.0,
+    on_progress: Callable[[Result], None] | None = None,
+) -> tuple[Result, list[Step]]:
+    """Explore breadth first, until everything was seen, a promise is broken, or a bound is reached.
+
+    Args:
+        explorer: the scenario's steps.
+        states_max: states to find at most.
+        seconds: processor time to take at most. A search that this ends is not reproducible in its count.
+        on_progress: called every few thousand states.
+
+    Returns:
+        the result, and the steps to the violation (with the scenario's script before them), if there is one.
+    """
+    script = Script(explorer)
+    if explorer.scenario.script is not None:
+        explorer.scenario.script(script)
+    first = script.state
+    result = Result(explorer.scenario.name, None)
+    began = time.process_time()
+    seen: dict[State, int] = {first: 0}
+    parents = array("q", [-1])
+    frontier: list[State] = [first]
+    broken: tuple[State, Step] | None = None
+    looked = 0
+    full = False
+    while frontier and broken is None and not full:
+        following: list[State] = []
+        for state in frontier:
+            looked += 1
+            mine = seen[state]
+            for step in explorer.steps(state):
+                result.transitions += 1
+                after = step[1]
+                if step[2]:
+                    broken = (state, step)
+                    break
+                if after not in seen:
+                    seen[after] = len(parents)
+                    parents.append(mine)
+                    following.append(after)
+            if broken is not None:
+                break
+            if not looked % 2048:
+                result.states, result.seconds = len(seen), time.process_time() - began
+                if on_progress is not None:
+                    on_progress(result)
+                if result.seconds > seconds:
+                    full = True
+                    break
+            if len(seen) >= states_max:
+                full = True
+                break
+        if following:
+            result.depth += 1
+        frontier = following
+    result.states = len(seen)
+    result.seconds = time.process_time() - began
+    result.exhausted = broken is None and not full
+    result.node_states = len(explorer.world.locals)
+    result.core_steps = explorer.world.core_steps
+    if broken is None:
+        return result, []
+    result.violation = broken[1][2]
+    result.depth += 1
+    return result, [*script.path, *path_to(explorer, seen, parents, broken[0]), broken[1]]
+
+
+def path_to(explorer: Explorer, seen: dict[State, int], parents: array[int], state: State) -> list[Step]:
+    """The steps from the beginning of the search to ``state``."""
+    numbers = [seen[state]]
+    while parents[numbers[-1]] >= 0:
+        numbers.append(parents[numbers[-1]])
+    wanted = set(numbers)
+    states = {number: found for found, number in seen.items() if number in wanted}
+    numbers.reverse()
+    path: list[Step] = []
+    for before, after in pairwise(numbers):
+        for step in explorer.steps(states[before]):
+            if step[1] == states[after]:
+                path.append(step)
+                break
+    return path
+
+
+__all__ = ["GROUP", "Explorer", "Result", "Script", "search"]

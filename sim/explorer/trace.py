@@ -1,0 +1,212 @@
+# sim/explorer/trace.py: a path through the states, as a person can read it.
+#
+# One numbered line per step: who did what, and after an arrow what came of it. Attempts are a0, a1 … in the order in
+# which their FETCHes went out; a hold is named by the attempt that it belongs to, so `HOLD a1` is a HOLD with the
+# ballot of attempt 1.
+"""Readable traces."""
+
+from __future__ import annotations
+
+from quorumq.core.fetch import HoldRound
+from quorumq.core.messages import (
+    Ack,
+    Extend,
+    Extended,
+    Freed,
+    Hold,
+    HoldReply,
+    Merge,
+    Merged,
+    Reject,
+    Rejected,
+    Release,
+    Store,
+    SyncOffer,
+    SyncPull,
+    SyncState,
+    Tombed,
+)
+from quorumq.core.types import Kind, Record, Stamp
+from sim.explorer.search import Action, Explorer, State, Step
+
+
+def explain(explorer: Explorer, path: list[Step]) -> list[str]:
+    """``path``, from the scenario's first state, one line per step, and the broken promise at the end."""
+    teller = Teller(explorer)
+    lines: list[str] = []
+    state = explorer.first
+    for number, (action, after, problem) in enumerate(path, 1):
+        what, outcome = teller.tell(state, action, after)
+        line = f"{number:2}. {what}"
+        if outcome:
+            line += f"  ->  {'; '.join(outcome)}"
+        lines.append(line)
+        if problem:
+            lines.append(f"    !! {problem}")
+        state = after
+    return lines
+
+
+class Teller:
+    """Names ballots by attempt, and describes steps and messages."""
+
+    def __init__(self, explorer: Explorer) -> None:
+        self.explorer = explorer
+        self.world = explorer.world
+        self.names: dict[Stamp, str] = {}
+
+    def tell(self, before: State, action: Action, after: State) -> tuple[str, list[str]]:
+        """What was done, and what came of it."""
+        what, outcome = self._tell(before, action, after)
+        known = set(self.explorer.messages(before))
+        new = [message for message in self.explorer.messages(after) if message not in known]
+        outcome = [*outcome, *[self.message(message) for message in new]]
+        return what, outcome + self.heard(before, after)
+
+    def _tell(self, before: State, action: Action, after: State) -> tuple[str, list[str]]:
+        match action:
+            case ("deliver", int(message)):
+                return f"{self.message(message)} arrives", []
+            case ("fetch", str(name), int(index), bool(ahead)):
+                self._learn_ballot(after, name, index)
+                clock = "" if ahead else ", by a clock that lags"
+                return f"FETCH a{index} through {name}{clock}", []
+            case ("give up", str(name), int(number)):
+                return f"{name} gives its round {number} up", []
+            case ("fsync", str(name)):
+                return f"{name} syncs its oldest unsynced record", []
+            case ("ask", str(name), str(how), int(index), int(n)):
+                said = {"dead": "REJECT to dead letters", "now": "REJECT", "delay": "REJECT with delay"}.get(
+                    how, how.upper()
+                )
+                of = f"of a{index}" if index >= 0 else f"of the dead letter at n={n}"
+                return f"client: {said} {of} through {name}", []
+            case ("connection dies", str(name), int(index)):
+                return f"{name}: the connection of a{index} dies, LEAVE", []
+            case ("link", str(one), str(other)):
+                return f"{one} and {other} link up", []
+            case ("crash", str(name)):
+                return f"{name} crashes and starts again", []
+            case ("clean stop", str(name)):
+                return f"{name} stops cleanly and starts again", []
+            case ("wipe", str(name)):
+                return f"{name} loses its disk and resyncs from all others", []
+            case ("offer", str(name), str(peer)):
+                return f"{name} offers anti-entropy to {peer}", []
+            case ("tick",):
+                return f"a tick: it is {self.explorer.tick(after)}", []
+        return str(action), []
+
+    def _learn_ballot(self, after: State, name: str, index: int) -> None:
+        core = self.world.locals[after[self.world.index[name]]].core
+        coordinator = core.requests.get(index + 1)
+        if coordinator is not None:
+            for this in coordinator.rounds.values():
+                if isinstance(this, HoldRound):
+                    self.names.setdefault(this.owner.ballot, f"a{index}")
+        attempt = self.explorer.facts(after).attempts[index]
+        if attempt.receipt is not None:
+            self.names.setdefault(attempt.receipt.owner.ballot, f"a{index}")
+
+    def heard(self, before: State, after: State) -> list[str]:
+        """What clients heard."""
+        old, new = self.explorer.facts(before), self.explorer.facts(after)
+        lines: list[str] = []
+        for index, attempt in enumerate(new.attempts):
+            was = old.attempts[index] if index < len(old.attempts) else None
+            if attempt.receipt is not None and (was is None or was.receipt is None):
+                lines.append(f"DELIVERED a{index} (until tick {self.until(attempt.until)})")
+            elif attempt.phase == "nothing" and was is not None and was.phase != "nothing":
+                lines.append(f"a{index} gets nothing")
+            elif was is not None and attempt.until > was.until:
+                lines.append(f"a{index} is EXTENDED (until tick {self.until(attempt.until)})")
+        if new.finished and not old.finished:
+            lines.append("the ACK succeeded")
+        if new.acked != old.acked:
+            lines.append(f"`acked` for a{new.acked}")
+        if new.dead > old.dead:
+            lines.append(f"ok: a dead letter at n={new.dead}")
+        return lines
+
+    def until(self, time: float) -> str:
+        """A time in ticks."""
+        return f"{time - self.world.now(0).mono:.2f}"
+
+    def ballot(self, ballot: Stamp) -> str:
+        """Which attempt a ballot belongs to."""
+        return self.names.get(ballot, str(ballot))
+
+    def message(self, number: int) -> str:
+        """A message in one line."""
+        envelope = self.world.messages[number]
+        return f"{self.content(envelope.message)} {envelope.sender}→{envelope.to}"
+
+    def content(self, message: object) -> str:
+        """What a message says."""
+        match message:
+            case Hold():
+                n = message.wants[0].n
+                repeats = f" (with {self.freed(message.freed)})" if message.freed else ""
+                return f"HOLD {self.ballot(message.ballot)}{f' n={n}' if n else ''}{repeats}"
+            case HoldReply():
+                return f"{self.votes(message)} to round {message.round} of"
+            case Release(freed):
+                return self.freed(freed)
+            case Extend():
+                return f"EXTEND {self.ballot(message.owner.ballot)}"
+            case Extended():
+                word = "EXTENDED" if message.granted else "NOT EXTENDED" if message.refused else "ABSTAIN"
+                return f"{word} to round {message.round} of"
+            case Ack():
+                return f"ACK {self.ballot(message.entries[0].owner.ballot)}"
+            case Tombed():
+                word = (
+                    "exclusive"
+                    if message.exclusive
+                    else "a higher ballot"
+                    if message.higher
+                    else "cannot say"
+                )
+                return f"TOMBED ({word}) to round {message.round} of"
+            case Reject():
+                how = "DEAD" if message.letter is not None else f"delay {message.delay:g} s"
+                return f"REJECT {self.ballot(message.owner.ballot)} ({how})"
+            case Rejected():
+                word = "applied" if message.applied else "refused"
+                return f"REJECTED ({word}) to round {message.round} of"
+            case Merge():
+                return f"MERGE {self.record(message.entries[0].record)}"
+            case Merged():
+                return f"MERGED ({'exact' if message.exact else 'higher'}) to round {message.round} of"
+            case SyncOffer():
+                return "SYNC-OFFER"
+            case SyncState():
+                records = [self.record(item.record) for state in message.groups for item in state.records]
+                return f"SYNC-STATE ({', '.join(records) or 'spans'})"
+            case SyncPull():
+                return "SYNC-PULL"
+            case Store():
+                return "STORE"
+        return type(message).__name__
+
+    def votes(self, reply: HoldReply) -> str:
+        """What a reply to a HOLD says."""
+        if reply.abstained:
+            return "ABSTAIN"
+        if reply.granted:
+            return "OK"
+        if reply.resolved:
+            return f"TOMB {self.record(reply.resolved[0].record)}"
+        if reply.not_due:
+            return "NOT-DUE"
+        if reply.refused:
+            return f"NOK ({self.ballot(reply.refused[0].highest)} was granted)"
+        return "nothing"
+
+    def record(self, record: Record) -> str:
+        """A record."""
+        return f"{Kind(record.kind).name} n={record.n}"
+
+    def freed(self, freed: tuple[Freed, ...]) -> str:
+        """What a RELEASE or LEAVE gives back."""
+        return "RELEASE " + ", ".join(self.ballot(item.owner.ballot) for item in freed)

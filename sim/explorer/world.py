@@ -1,0 +1,749 @@
+# sim/explorer/world.py: what one node does, and what the network may hold.
+#
+# Everything that an exploration meets twice is kept once and has a number: node states, messages, sets of messages,
+# facts. What a node does at an event depends on its own state, the event and the time alone, so each such step runs
+# the real core once and is then looked up. This is where the speed comes from: a cluster has far more states than
+# each of its nodes has.
+#
+# This module is also the explorer's driver of the core: it carries out effects as core/effects.py demands. Persists
+# are durable at once, unless the scenario makes each fsync a step of its own.
+"""Nodes, messages and steps of one exploration, each kept once."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Hashable, Iterable
+from typing import NamedTuple
+
+from quorumq.core.effects import (
+    CleanStop,
+    Done,
+    Durable,
+    Effect,
+    Event,
+    LinkDown,
+    LinkUp,
+    Persist,
+    Received,
+    Reply,
+    Request,
+    Send,
+    SendStored,
+    Stop,
+    Unsent,
+)
+from quorumq.core.messages import (
+    AckRequest,
+    ClientReply,
+    ClientRequest,
+    CreateTopic,
+    Envelope,
+    ExtendRequest,
+    Failed,
+    Fetch,
+    Fetched,
+    Heartbeat,
+    Hello,
+    HoldReply,
+    LeaveRequest,
+    Named,
+    PeerMessage,
+    PutTopic,
+    RedriveRequest,
+    RejectRequest,
+    Released,
+    Resolved,
+    Store,
+    SyncTopics,
+    TopicCreated,
+    Welcome,
+)
+from quorumq.core.nodecore import QUORUM_REPLIES, NodeCore, node_list_digest
+from quorumq.core.records import (
+    BatchStored,
+    DirectoryMade,
+    JournalRecord,
+    PeerSeen,
+    Reserved,
+    Started,
+    Vouched,
+)
+from quorumq.core.state import NodeConfig
+from quorumq.core.types import (
+    Incarnation,
+    Kind,
+    Letter,
+    NodeId,
+    Now,
+    Origin,
+    PartitionId,
+    Receipt,
+    Record,
+    Span,
+)
+from quorumq.wire.batch import Message, build_batch
+from sim.explorer.clone import clone, key_of
+from sim.explorer.scenario import HOLD_S, TICK_S, Scenario
+
+START = 1000.0
+"""Monotonic seconds when an exploration begins. Far above 0, because the core uses 0 for "long ago"."""
+
+WALL_MS = 1_700_000_000_000
+NEVER = 1e9
+"""A timeout that does not come by itself: the explorer decides when a round gives up."""
+
+GROUP = "g"
+TOPIC = "t"
+ORIGIN = Origin("p", 1, 1, 1)
+SPAN = Span(ORIGIN, 0, 1)
+SETUP_KEY = 1000
+HELLO_KEY = 1001
+UNTRACKED = -1
+"""The journal of a node that cannot crash any more."""
+
+NOT_SENT = (Heartbeat, SyncTopics, Released, PutTopic)
+"""Messages that are always lost here. Heartbeats and registers say nothing new in these clusters; a lost Released
+only has the RELEASE repeated in front of the next HOLD."""
+
+
+class Middle(random.Random):
+    """A source of randomness without any: pauses have no meaning where time moves in ticks."""
+
+    def random(self) -> float:
+        return 0.5
+
+    def uniform(self, a: float, b: float) -> float:
+        return (a + b) / 2
+
+
+RNG = Middle(0)
+
+
+class ExplorerError(Exception):
+    """The explorer itself, or a scenario's script, is wrong: not a property of the protocol."""
+
+
+class Local:
+    """One state of one node: the core, its journal (by number), and what it has not synced yet."""
+
+    __slots__ = ("core", "dead", "due", "index", "journal", "links", "pending", "problem", "rank")
+
+    def __init__(self, core: NodeCore, index: int, journal: int, pending: tuple[Persist, ...]) -> None:
+        self.core = core
+        self.index = index
+        self.journal = journal
+        self.pending = pending
+        self.dead: dict[int, bool] = {}
+        self.links = core.state.links
+        self.due = min((timer[0] for timer in core.state.timers), default=NEVER)
+        self.rank = rank_of(core)
+        self.problem = ""  # an invariant of the core that it breaks
+
+
+class Outcome(NamedTuple):
+    """What a step of one node led to."""
+
+    local: int
+    sent: tuple[int, ...]  # messages
+    replies: tuple[tuple[int, int], ...]  # (request key, number of the reply)
+    problem: str  # a broken invariant, or ""
+
+
+class Switches:
+    """What the explorer's own part of a rule is, where the rule is the driver's and not the core's.
+
+    A rule's entry in rules.py changes these, or patches the core, and nothing else.
+    """
+
+    __slots__ = ("asserts", "late_replies", "leave_delivered", "reorder_journal", "speak_before_sync")
+
+    def __init__(self) -> None:
+        self.leave_delivered = False  # LEAVE also for what was delivered
+        self.late_replies = False  # replies whose round is over still matter
+        self.reorder_journal = False  # a CLEAN_STOP is found again after other records
+        self.speak_before_sync = False  # answers do not wait for their fsync
+        self.asserts = True  # a rule that is off may break what the explorer takes for granted
+
+
+class World:
+    """The nodes, messages and steps of one exploration.
+
+    Args:
+        scenario: the bounds.
+        switches: the driver's part of the rules.
+    """
+
+    def __init__(self, scenario: Scenario, switches: Switches) -> None:
+        self.scenario = scenario
+        self.switches = switches
+        self.names = scenario.nodes
+        self.index = {name: at for at, name in enumerate(self.names)}
+        self.locals: list[Local] = []
+        self._local_ids: dict[Hashable, int] = {}
+        self.messages: list[Envelope] = []
+        self.to: list[int] = []  # per message, the index of the node that it goes to
+        self._message_ids: dict[Envelope, int] = {}
+        self.replies: list[ClientReply] = []
+        self._reply_ids: dict[ClientReply, int] = {}
+        self.journals: list[tuple[JournalRecord, ...]] = []
+        self._journal_ids: dict[Hashable, int] = {}
+        self._journal_next: dict[tuple[int, tuple[JournalRecord, ...]], int] = {}
+        self.steps: dict[Hashable, Outcome] = {}
+        self._forgotten: dict[int, int] = {}
+        self.core_steps = 0
+        self.keeps_journals = bool(scenario.restarts or scenario.clean_stops or scenario.wipes)
+        self.keeps_given = switches.leave_delivered
+        self.partition = PartitionId(b"", 0)
+        self.members: tuple[NodeId, ...] = ()
+
+    # ----------------------------------------------------------------- keeping once
+
+    def now(self, tick: int, wall_ms: int = WALL_MS) -> Now:
+        """The clocks at a tick. The time of day stands still: it decides nothing but the next ballot."""
+        return Now(START + tick * TICK_S, wall_ms)
+
+    def local_id(self, core: NodeCore, index: int, journal: int, pending: tuple[Persist, ...]) -> int:
+        """The number of a node's state."""
+        key = (index, journal, pending, key_of(core))
+        found = self._local_ids.get(key)
+        if found is None:
+            found = self._local_ids[key] = len(self.locals)
+            self.locals.append(Local(core, index, journal, pending))
+        return found
+
+    def message_id(self, envelope: Envelope) -> int:
+        """The number of a message."""
+        found = self._message_ids.get(envelope)
+        if found is None:
+            found = self._message_ids[envelope] = len(self.messages)
+            self.messages.append(envelope)
+            self.to.append(self.index[envelope.to])
+        return found
+
+    def reply_id(self, reply: ClientReply) -> int:
+        """The number of an answer to a client."""
+        found = self._reply_ids.get(reply)
+        if found is None:
+            found = self._reply_ids[reply] = len(self.replies)
+            self.replies.append(reply)
+        return found
+
+    def append(self, journal: int, records: Iterable[JournalRecord], index: int) -> int:
+        """The number of a journal with more records. Two that load alike are one."""
+        new = tuple(records)
+        if journal == UNTRACKED or not new:
+            return journal
+        step = (journal, new)
+        found = self._journal_next.get(step)
+        if found is None:
+            found = self._journal_next[step] = self.journal_id((*self.journals[journal], *new), index)
+        return found
+
+    def journal_id(self, records: tuple[JournalRecord, ...], index: int) -> int:
+        """The number of a journal: of the first that was met of all those that load alike."""
+        core = self.load(records, index, Now(START, WALL_MS))
+        key = (index, key_of(core))
+        found = self._journal_ids.get(key)
+        if found is None:
+            found = self._journal_ids[key] = len(self.journals)
+            self.journals.append(records)
+        return found
+
+    def load(self, records: tuple[JournalRecord, ...], index: int, now: Now) -> NodeCore:
+        """A new core from a journal."""
+        config = NodeConfig(
+            node=self.names[index],
+            nodes=self.names,
+            hold_time_max=HOLD_S,
+            request_timeout=NEVER,
+            heartbeat=NEVER,
+            sync_interval=NEVER,
+            sync_grace=0.0,
+            steal_after=0.0,
+        )
+        if self.switches.reorder_journal:
+            records = stop_found_again(records)
+        return NodeCore(config, records, nonce=100 + index, directory=200 + index, now=now, rng=RNG)
+
+    # -------------------------------------------------------------------- the driver
+
+    def drive(
+        self,
+        core: NodeCore,
+        index: int,
+        journal: int,
+        pending: tuple[Persist, ...],
+        events: list[Event],
+        now: Now,
+    ) -> Outcome:
+        """Let ``core`` (ours to change) take ``events`` in, and carry out what follows within the node."""
+        self.core_steps += 1
+        run = Driver(self, core, index, journal, pending)
+        return self.finish(run, events, now)
+
+    def finish(self, run: Driver, events: list[Event], now: Now) -> Outcome:
+        """The events, what follows, and the core's own invariants, once for each new state of the node."""
+        core = run.core
+        problem = ""
+        before = len(self.locals)
+        try:
+            run.take(events, now)
+        except AssertionError as error:
+            problem = f"invariant of node {core.config.node}: {error}"
+        self.tidy(core, now)
+        local = self.local_id(core, run.index, run.journal, run.pending)
+        if len(self.locals) > before and not problem:
+            try:
+                core.check(now)
+            except AssertionError as error:
+                problem = self.locals[local].problem = f"invariant of node {core.config.node}: {error}"
+        if run.stopped:
+            problem = f"node {core.config.node} stops: {run.stopped}"
+        problem = problem or self.locals[local].problem
+        return Outcome(local, tuple(run.sent), tuple(run.replies), problem)
+
+    def step(self, local: int, events: list[Event], now: Now) -> Outcome:
+        """What node state ``local`` does at ``events``. Not looked up: callers keep what they ask for often."""
+        this = self.locals[local]
+        return self.drive(clone(this.core), this.index, this.journal, this.pending, events, now)
+
+    def tidy(self, core: NodeCore, now: Now) -> None:
+        """Take out of a core what cannot matter here, so that states that behave alike are one.
+
+        Hints on who else is fetching have no effect with ``steal_after = 0``; nobody reads when a peer was heard;
+        timers whose round, request or hold is gone do nothing when they come.
+        """
+        state = core.state
+        state.active.clear()
+        state.parked.clear()
+        state.stirred = False
+        core.heard_at.clear()
+        core.peer_facts.clear()
+        core.announced.clear()
+        core.fetches = 0
+        if not self.keeps_given:
+            core.given.clear()
+        if state.quarantine_until <= now.mono:
+            state.quarantine_until = 0.0
+        for peer in [peer for peer, owed in state.unconfirmed.items() if not owed]:
+            del state.unconfirmed[peer]
+        for replica in core.replicas.values():
+            for view in replica.groups.values():
+                for key in view.ready:
+                    view.ready[key] = 0.0
+        self._tidy_timers(core, now)
+
+    def _tidy_timers(self, core: NodeCore, now: Now) -> None:
+        kept: dict[tuple[float, tuple[object, ...]], None] = {}
+        for time, _, what in core.state.timers:
+            kind = what[0]
+            if (
+                (kind == "round" and what[1] in core.rounds)
+                or (kind == "refresh" and time > now.mono)
+                or (kind == "advance" and what[1] in core.requests and not core.requests[what[1]].rounds)  # type: ignore[index]
+                or (kind == "forget" and what[1] in core.given)
+            ):
+                kept[(time, what)] = None
+        for partition, replica in core.replicas.items():
+            for view in replica.groups.values():
+                for span, held in view.holds.holds.items():
+                    # Earlier timers for this hold would only be set again to its deadline when they come.
+                    kept[(held.deadline, ("expire", partition, view.name, span))] = None
+        timers = sorted(kept, key=lambda item: (item[0], repr(item[1])))
+        core.state.timers = [(time, count, what) for count, (time, what) in enumerate(timers, 1)]
+        core.state.timer_count = len(timers)
+
+    def forget_journal(self, local: int) -> int:
+        """The same node once it cannot crash any more: its journal does not matter."""
+        found = self._forgotten.get(local)
+        if found is None:
+            this = self.locals[local]
+            found = self._forgotten[local] = self.local_id(this.core, this.index, UNTRACKED, this.pending)
+        return found
+
+    # -------------------------------------------------------------------- the network
+
+    def is_dead(self, message: int, local: int, tick: int) -> bool:
+        """Whether a message can have no effect any more on the node it goes to (docs/verification.md, pruning)."""
+        this = self.locals[local]
+        found = this.dead.get(message)
+        if found is None:
+            found = this.dead[message] = self._is_dead(message, local, tick)
+        return found
+
+    def _is_dead(self, message: int, local: int, tick: int) -> bool:
+        envelope = self.messages[message]
+        core = self.locals[local].core
+        if not core.accepts(envelope):
+            return True
+        reply = envelope.message
+        if not isinstance(reply, QUORUM_REPLIES) or self.switches.late_replies:
+            return False
+        coordinator = core.rounds.get(reply.round)
+        if coordinator is not None:
+            heard = coordinator.rounds[reply.round].heard
+            repeats = isinstance(reply, HoldReply) and bool(reply.resolved or reply.not_due or reply.refused)
+            if envelope.sender not in heard or repeats:
+                return False
+        elif not isinstance(reply, HoldReply) or not reply.resolved:
+            return True
+        outcome = self.deliver(local, message, tick)
+        return outcome.local == local and not outcome.sent and not outcome.replies
+
+    def deliver(self, local: int, message: int, tick: int) -> Outcome:
+        """A message arrives."""
+        key = (local, message, tick)
+        found = self.steps.get(key)
+        if found is None:
+            envelope = self.messages[message]
+            found = self.steps[key] = self.step(local, [Received(envelope)], self.now(tick))
+        return found
+
+    def do(self, local: int, what: tuple[Hashable, ...], tick: int) -> Outcome:
+        """Something else happens to one node: see `events_for`, and "give up", "offer" and "fsync" here."""
+        key = (local, what, tick)
+        found = self.steps.get(key)
+        if found is None:
+            found = self.steps[key] = self._do(local, what, tick)
+        return found
+
+    def _do(self, local: int, what: tuple[Hashable, ...], tick: int) -> Outcome:
+        this = self.locals[local]
+        now = self.now(tick)
+        match what:
+            case ("wake",):
+                return self.step(local, [], now)
+            case ("give up", int(number)):
+                return self._fire(this, now, ("round", number))
+            case ("offer", str(peer)):
+                return self._fire(this, now, ("sync", peer))
+            case ("unsent", int(key)):
+                return self.step(local, [Unsent(key)], now)
+            case ("fsync",):
+                return self._fsync(this, now)
+            case ("clean stop",):
+                return self.step(local, [CleanStop()], now)
+            case ("fetch", int(key), int(wall_ms)):
+                fetch = Fetch((TOPIC,), GROUP, 1, 1 << 20, 1, 0, 0.0, HOLD_S, now.mono)
+                return self.step(local, [Request(key, fetch)], self.now(tick, wall_ms))
+            case ("ask", int(key), request):
+                return self.step(local, [Request(key, request)], now)  # type: ignore[arg-type]
+        raise ExplorerError(f"{what} is nothing that happens to a node")
+
+    def _fire(self, this: Local, now: Now, what: tuple[object, ...]) -> Outcome:
+        """A timer comes now, whatever it was set to."""
+        core = clone(this.core)
+        core.state.timers.insert(0, (now.mono, 0, what))
+        return self.drive(core, this.index, this.journal, this.pending, [], now)
+
+    def _fsync(self, this: Local, now: Now) -> Outcome:
+        """The oldest Persist becomes durable, and what waited for it alone is carried out."""
+        core = clone(this.core)
+        first, *rest = this.pending
+        run = Driver(
+            self, core, this.index, self.append(this.journal, first.records, this.index), tuple(rest)
+        )
+        problem = ""
+        try:
+            run.durable(first)
+            run.take([], now)
+            core.check(now)
+        except AssertionError as error:
+            problem = f"invariant of node {self.names[this.index]}: {error}"
+        self.tidy(core, now)
+        return Outcome(
+            self.local_id(core, this.index, run.journal, run.pending),
+            tuple(run.sent),
+            tuple(run.replies),
+            problem,
+        )
+
+    # ------------------------------------------------------------ starts and links
+
+    def restart(self, local: int, tick: int) -> Outcome:
+        """kill -9 and a start from the journal. What was not synced is gone."""
+        key = (local, "restart", tick)
+        found = self.steps.get(key)
+        if found is None:
+            this = self.locals[local]
+            found = self.steps[key] = self.begin(this.journal, this.index, self.now(tick))
+        return found
+
+    def begin(self, journal: int, index: int, now: Now) -> Outcome:
+        """A start from a journal, up to where the node may speak; it has no links yet.
+
+        It counts the group's register as settled, as a FETCH through it would soon find: a majority has it.
+        """
+        core = self.load(self.journals[journal], index, now)
+        run = Driver(self, core, index, journal, ())
+        run.carry_out(core.start(now))
+        if self.partition.topic:
+            core.settled_groups[(self.partition.topic, GROUP)] = None
+        return self.finish(run, [], now)
+
+    def link(self, one: int, other: int, tick: int) -> tuple[Outcome, Outcome]:
+        """Two nodes find each other again: the old links are down, HELLO both ways, both links up."""
+        key = (one, other, "link", tick)
+        found = self.steps.get(key)
+        if found is None:
+            now = self.now(tick)
+            first, second = self.locals[one], self.locals[other]
+            a = self.step(one, [LinkDown(self.names[second.index])], now)
+            b = self.step(other, [LinkDown(self.names[first.index])], now)
+            b, a = self._dial(a, b, now)
+            a, b = self._dial(b, a, now)
+            found = (a, b)
+            self.steps[key] = found  # type: ignore[assignment]
+        return found  # type: ignore[return-value]
+
+    def _dial(self, dialler: Outcome, acceptor: Outcome, now: Now) -> tuple[Outcome, Outcome]:
+        """One HELLO and its WELCOME; (acceptor, dialler) after it."""
+        core = self.locals[dialler.local].core
+        hello = Hello(
+            (1, 1),
+            core.config.cluster_id,
+            node_list_digest(core.config.nodes),
+            core.config.hold_time_max,
+            core.config.node,
+            core.state.incarnation,
+            core.state.directory,
+            now.wall_ms,
+            core.state.clock.value,
+        )
+        accepted = self.step(acceptor.local, [Request(HELLO_KEY, hello)], now)
+        answer = self.replies[accepted.replies[0][1]]
+        if not isinstance(answer, Welcome):
+            raise ExplorerError(f"{core.config.node} is refused by node {acceptor.local}: {answer}")
+        up = LinkUp(answer.node, answer.incarnation, answer.stamp, answer.seen_n, answer.seen_directories)
+        linked = self.step(dialler.local, [up], now)
+        return (
+            Outcome(
+                accepted.local, (*acceptor.sent, *accepted.sent), (), acceptor.problem or accepted.problem
+            ),
+            Outcome(linked.local, (*dialler.sent, *linked.sent), (), dialler.problem or linked.problem),
+        )
+
+    def are_linked(self, one: int, other: int) -> bool:
+        """Whether both have a link to this very incarnation of the other."""
+        a, b = self.locals[one], self.locals[other]
+        return (
+            a.links.get(self.names[b.index]) == b.core.state.incarnation
+            and b.links.get(self.names[a.index]) == a.core.state.incarnation
+        )
+
+    def wipe(self, locals_: tuple[int, ...], index: int, tick: int) -> list[Outcome]:
+        """A disk is lost, and the node comes back with what every other replica knows, in one step.
+
+        docs/protocol.md, RECOVERY, "empty, wiped": the others record the new incarnation in one step with what they
+        answer, the node starts above the highest start count they report, and its quarantine begins. The core has
+        no resync yet; this does what it will do, all at once.
+        """
+        now = self.now(tick)
+        old = self.locals[locals_[index]].core
+        others = [at for at in range(len(self.names)) if at != index and self.names[at] in self.members]
+        seen = max(self.locals[locals_[at]].core.peers[self.names[index]][0].n for at in others)
+        records: list[JournalRecord] = [
+            DirectoryMade(self.names[index], old.config.cluster_id, old.state.directory),
+            Started(Incarnation(seen, old.state.incarnation.nonce)),
+            Vouched(),
+        ]
+        for at in others:
+            this = self.locals[locals_[at]].core
+            for record in this.snapshot(now):
+                if not isinstance(record, DirectoryMade | Started | Vouched | PeerSeen):
+                    records.append(record)
+            records.append(PeerSeen(self.names[at], this.state.incarnation, this.state.directory))
+            records += [
+                item for item in self.journals[self.locals[locals_[at]].journal] if type(item) is BatchStored
+            ][:1]
+        outcomes = [Outcome(local, (), (), "") for local in locals_]
+        outcomes[index] = self.begin(self.journal_id(tuple(records), index), index, now)
+        for at in others:
+            a, b = self.link(outcomes[index].local, outcomes[at].local, tick)
+            outcomes[index] = a._replace(sent=(*outcomes[index].sent, *a.sent))
+            outcomes[at] = b
+        return outcomes
+
+    # -------------------------------------------------------------------- the beginning
+
+    def first_locals(self) -> tuple[int, ...]:
+        """A cluster that runs, with one topic, one group and one message, and nothing under way."""
+        scenario = self.scenario
+        now = self.now(0)
+        locals_ = [
+            self.begin(self.journal_id((), index), index, now).local for index in range(len(self.names))
+        ]
+        for a in range(len(self.names)):
+            for b in range(a + 1, len(self.names)):
+                one, other = self.link(locals_[a], locals_[b], 0)
+                locals_[a], locals_[b] = one.local, other.local
+        creation = CreateTopic(TOPIC, scenario.rf, 1, scenario.max_deliveries)
+        created = self._settle(locals_, 0, Request(SETUP_KEY, creation), now)
+        assert isinstance(created, TopicCreated), created
+        self.partition = PartitionId(created.topic.id, 0)
+        self.members = created.topic.replicas[0]
+        for index, name in enumerate(self.names):
+            if name in self.members:
+                fetch = Fetch((TOPIC,), GROUP, 1, 1, 1, 0, 0.0, HOLD_S, now.mono)
+                reply = self._settle(locals_, index, Request(SETUP_KEY, fetch), now)
+                assert isinstance(reply, Fetched), reply
+        batch = build_batch(self.partition, ORIGIN, 0, WALL_MS, [Message(b"work")])
+        self.store = Store(0, created.topic.epoch, batch)
+        for name in scenario.stored_on or self.members:
+            core = self.locals[locals_[self.index[name]]].core
+            own = core.state.incarnation
+            envelope = Envelope(name, own, name, own, 0, self.store)
+            self._settle(locals_, self.index[name], Received(envelope), now)
+        for index in range(len(self.names)):
+            core = clone(self.locals[locals_[index]].core)
+            core.round_count = core.sessions = 0
+            core.vouchers.clear()
+            journal = self.locals[locals_[index]].journal if self.keeps_journals else UNTRACKED
+            self.tidy(core, now)
+            locals_[index] = self.local_id(core, index, journal, ())
+        self.steps.clear()
+        return tuple(locals_)
+
+    def _settle(self, locals_: list[int], index: int, event: Event, now: Now) -> ClientReply | None:
+        """An event, and everything that follows from it on a perfect network; the answer to the request."""
+        answer: ClientReply | None = None
+        queue: deque[tuple[int, Event]] = deque([(index, event)])
+        while queue:
+            at, event = queue.popleft()
+            this = self.locals[locals_[at]]
+            run = Driver(self, clone(this.core), at, this.journal, (), setup=True)
+            run.take([event], now)
+            self.tidy(run.core, now)
+            locals_[at] = self.local_id(run.core, at, run.journal, ())
+            for message in run.sent:
+                envelope = self.messages[message]
+                queue.append((self.index[envelope.to], Received(envelope)))
+            for _, reply in run.replies:
+                answer = self.replies[reply]
+        return answer
+
+    # -------------------------------------------------------------------- requests
+
+    def request(self, kind: str, receipt: Receipt | None, n: int, now: Now) -> ClientRequest:
+        """The request with which a client settles a delivery, or redrives."""
+        if kind == "redrive":
+            dead = Record(0, n, Kind.DEAD)
+            return RedriveRequest(TOPIC, 0, GROUP, (Resolved(SPAN, dead),))
+        assert receipt is not None
+        items = (Named(receipt, (receipt.span,)),)
+        match kind:
+            case "ack":
+                return AckRequest(items)
+            case "now":
+                return RejectRequest(items, 0.0)
+            case "delay":
+                return RejectRequest(items, TICK_S)
+            case "dead":
+                letter = Letter(receipt.owner.ballot, "rejected", fingerprint="f")
+                return RejectRequest(items, 0.0, letter)
+            case "extend":
+                return ExtendRequest(items, HOLD_S, now.mono)
+            case "leave":
+                return LeaveRequest(items)
+        raise ExplorerError(f"a client cannot ask for {kind!r}")
+
+
+class Driver:
+    """Carries out the effects of one step within one node; what leaves the node is collected."""
+
+    def __init__(
+        self,
+        world: World,
+        core: NodeCore,
+        index: int,
+        journal: int,
+        pending: tuple[Persist, ...],
+        setup: bool = False,
+    ) -> None:
+        self.world = world
+        self.core = core
+        self.index = index
+        self.journal = journal
+        self.pending = pending
+        self.setup = setup
+        self.sent: list[int] = []
+        self.replies: list[tuple[int, int]] = []
+        self.queue: deque[Event] = deque()
+        self.stopped = ""
+
+    def take(self, events: list[Event], now: Now) -> None:
+        """Step with each event, and with each that follows from it within the node."""
+        self.queue.extend(events)
+        if not self.queue:
+            self.carry_out(self.core.step([], now, RNG))
+        while self.queue:
+            self.carry_out(self.core.step([self.queue.popleft()], now, RNG))
+
+    def carry_out(self, effects: Iterable[Effect | Done]) -> None:
+        for effect in effects:
+            match effect:
+                case Send(to, message):
+                    self.send(to, message)
+                case Persist():
+                    self.persist(effect)
+                case Reply(key, reply):
+                    self.replies.append((key, self.world.reply_id(reply)))
+                case Done(token):
+                    self.queue.append(Durable(token))
+                case SendStored(to, _, _):
+                    self.send(to, self.world.store)
+                case Stop(reason):
+                    self.stopped = reason
+
+    def persist(self, persist: Persist) -> None:
+        housekeeping = all(isinstance(record, Reserved | PeerSeen | Vouched) for record in persist.records)
+        waits = self.world.scenario.unsynced and not self.setup and self.core.started
+        if waits and (self.pending or not housekeeping):
+            if self.world.switches.speak_before_sync:
+                self.carry_out(persist.then)
+                persist = Persist(persist.records, ())
+            self.pending = (*self.pending, persist)
+            return
+        self.journal = self.world.append(self.journal, persist.records, self.index)
+        self.durable(persist)
+
+    def durable(self, persist: Persist) -> None:
+        """What waited for this Persist."""
+        self.carry_out(persist.then)
+
+    def send(self, to: NodeId, message: PeerMessage) -> None:
+        state = self.core.state
+        if to == state.me:
+            mine = state.incarnation
+            self.queue.append(Received(Envelope(to, mine, to, mine, 0, message)))
+            return
+        link = state.links.get(to)
+        if link is None or (isinstance(message, NOT_SENT) and not self.setup):
+            return
+        self.sent.append(self.world.message_id(Envelope(state.me, state.incarnation, to, link, 0, message)))
+
+
+def rank_of(core: NodeCore) -> tuple[bool, int, int]:
+    """What a node's record says of the message: (acked, n, kind), which only rises."""
+    for replica in core.replicas.values():
+        view = replica.groups.get(GROUP)
+        if view is not None:
+            for _, record in view.records.within(SPAN):
+                return (record.kind == Kind.ACKED, record.n, int(record.kind))
+    return (False, 0, int(Kind.OPEN))
+
+
+def stop_found_again(records: tuple[JournalRecord, ...]) -> tuple[JournalRecord, ...]:
+    """A journal whose CLEAN_STOP looks like its last record, whatever came after it."""
+    from quorumq.core.records import CleanStopped
+
+    stops = [record for record in records if isinstance(record, CleanStopped)]
+    starts = [record for record in records if isinstance(record, Started)]
+    if not stops:
+        return records
+    rest = [record for record in records if not isinstance(record, CleanStopped)]
+    return (*rest, stops[-1]._replace(incarnation=starts[-1].incarnation))
+
+
+__all__ = ["Failed", "World"]
