@@ -131,6 +131,36 @@ def test_a_failed_fsync_stops_the_node_and_nothing_is_said_afterwards() -> None:
     run(test)
 
 
+def test_what_was_queued_before_a_failed_fsync_is_not_said_after_it_either() -> None:
+    async def test() -> None:
+        async with world("a") as cluster:
+            slow, client = await cluster.client("a", capacity=2000), await cluster.client("a")
+            topic, origin = await client.topic(rf=1), await client.session()
+            for _ in range(20):
+                await slow.send(m.StatusAsk())
+            await trio.sleep(1)
+            (queued,) = [one for one in cluster.services["a"]._inbound.values() if one.busy]
+            assert queued.waiting_bytes
+            said = slow.transport.peer.total
+            cluster.disks["a"].fail_syncs = 1
+            noticed: list[int] = []
+
+            async def read_at_once() -> None:
+                """In the very moment of the failure, before any task of the node has been cancelled."""
+                await cluster.services["a"].node.ended.wait()
+                slow.transport.received.clear()
+                slow.transport._wake()
+                noticed.append(1)
+
+            cluster.nursery.start_soon(read_at_once)
+            await client.send(publish(topic, origin, 0, b"x"))
+            await stopped(cluster, "a")
+            assert noticed
+            assert slow.transport.peer.total == said
+
+    run(test)
+
+
 def test_a_clean_stop_gives_up_waiting_fetches_finishes_the_rest_and_costs_no_quarantine() -> None:
     async def test() -> None:
         async with world() as cluster:
@@ -214,9 +244,10 @@ def test_a_waiting_client_that_goes_away_takes_nothing_with_it() -> None:
             await trio.sleep(0.1)
             ghost.transport.close()
             await trio.sleep(0.01)
+            node = cluster.services["a"].node
+            assert (len(node.core.requests), node.inflight_bytes) == (0, 0)
             await client.ask(publish(topic, origin, 0, b"x"))
             assert payloads(await client.ask(fetch())) == [b"x"]
-            assert cluster.services["a"].node.inflight_bytes == 0
 
     run(test)
 
