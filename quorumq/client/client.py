@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import socket
 import time
@@ -143,6 +144,7 @@ class Client:
         self.history = history
         self.host = socket.gethostname()
         self._nursery = nursery
+        self._numbers = itertools.count(1)
         self.topic_names: dict[bytes, str] = {}
         self._acks = AckQueue(nodes, lambda: self.watch("ack"))
 
@@ -150,6 +152,10 @@ class Client:
     def acks(self) -> AckQueue:
         """The queue that acks go through."""
         return self._acks
+
+    def next_number(self) -> int:
+        """A number that nothing else of this client has."""
+        return next(self._numbers)
 
     async def start(self, task: Callable[..., Awaitable[None]]) -> None:
         """Run a background task as long as the client lives; returns when it says it has started."""

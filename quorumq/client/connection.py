@@ -99,6 +99,8 @@ class Connection:
         self.welcome = protocol.welcome
         self.lost: str = ""
         """Why the connection is gone; "" while it is there."""
+        self.ended = trio.Event()
+        """Set once `run` has ended and the stream is closed."""
         self.timeouts = 0  # requests without an answer in time, since the last answer
         self._stream = stream
         self._protocol = protocol
@@ -125,6 +127,7 @@ class Connection:
             with trio.CancelScope(shield=True):
                 # Forceful: what is still queued is of no use to anyone once nobody waits for its reply.
                 await trio.aclose_forcefully(self._stream)
+            self.ended.set()
 
     def close(self) -> None:
         """Hang up. Who waits hears `Lost`."""

@@ -237,6 +237,7 @@ class Feed:
                     writes=False,
                     only=consumer.only or nodes.addresses_of(self.nodes),
                     first=self.first,
+                    lane=consumer.lane,
                     attempt_timeout=wait + nodes.attempt_timeout,
                     orphan=leave_orphan,
                 )
@@ -291,6 +292,9 @@ class Consumer:
         self.auto_extend = auto_extend
         self.max_extend = max_extend
         self.only: tuple[str, ...] = ()
+        # FETCHes have connections of their own: a node lets go of what it has parked when its connection ends, and
+        # would else win for nobody what this consumer gives back when it is closed. Nor do acks wait behind bodies.
+        self.lane = f"consumer {client.next_number()}"
         self.waiting = 0  # tasks that wait for a message
         self.given_back = 0
         """Messages given back without having been handed over, so far."""
@@ -343,6 +347,7 @@ class Consumer:
             scope.shield = True
             if self._ended is not None:
                 await self._ended.wait()
+            await self.client.nodes.hang_up(self.lane)
             await self._give_back(self._take_all())
         self._working.clear()
 
@@ -553,7 +558,7 @@ class Consumer:
             await trio.sleep(min(1.0, max(0.01, self.hold_time / 20)))
             now = self.client.clock()
             items: list[SealedNamed] = []
-            slow: dict[Feed, None] = {}
+            slow: dict[Feed, int] = {}  # how much each had in stock for nothing
             if self._current is not None and self._is_stale(self._current, now):
                 self._note_slow(self._current, slow)
                 items += self._take_current()
@@ -564,8 +569,8 @@ class Consumer:
                     items += self._take_stock(stock)
                 else:
                     self._stock.append(stock)
-            for feed in slow:
-                feed.window //= 2
+            for feed, count in slow.items():
+                feed.window = min(feed.window, count) // 2
             self._leave_later(items)
 
     @staticmethod
@@ -573,9 +578,9 @@ class Consumer:
         return now >= stock.give_back_at or bool(stock.connection.lost)
 
     @staticmethod
-    def _note_slow(stock: Stock, slow: dict[Feed, None]) -> None:
+    def _note_slow(stock: Stock, slow: dict[Feed, int]) -> None:
         if stock.feed is not None and not stock.connection.lost:
-            slow[stock.feed] = None
+            slow[stock.feed] = slow.get(stock.feed, 0) + stock.left
 
     # ----------------------------------------------------------------- extension
 

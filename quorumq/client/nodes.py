@@ -143,8 +143,8 @@ class Nodes:
         self.ids: dict[str, str] = {}
         """Address of each node id, as far as known."""
         self._dial = dial
-        self._connections: dict[str, Connection] = {}
-        self._dialling: dict[str, trio.Lock] = {}
+        self._connections: dict[tuple[str, str], Connection] = {}  # by lane and address
+        self._dialling: dict[tuple[str, str], trio.Lock] = {}
         self._first = rng.choice(self.addresses)  # asked first, for as long as it answers
         self._closed = False
 
@@ -157,6 +157,10 @@ class Nodes:
                 self.ids[info.node] = info.address
                 if info.address not in self.addresses:
                     self.addresses.append(info.address)
+
+    def prefer(self, address: str) -> None:
+        """Ask ``address`` first, for as long as it answers."""
+        self._first = address
 
     def address_of(self, node: str) -> str:
         """The address of a node named by its id or its address.
@@ -177,23 +181,28 @@ class Nodes:
         """The known addresses of node ids; those unknown are left out."""
         return tuple(self.ids[node] for node in nodes if node in self.ids)
 
-    async def connection(self, address: str, *, timeout: float) -> Connection:
+    async def connection(self, address: str, *, timeout: float, lane: str = "") -> Connection:
         """The connection to ``address``, dialled if there is none.
+
+        Args:
+            address: "host:port".
+            timeout: seconds.
+            lane: connections of one lane are apart from all others: see `hang_up`.
 
         Raises:
             Lost: it cannot be reached, or not within ``timeout`` seconds.
             UsageError: it refused HELLO.
         """
-        known = self._connections.get(address)
+        known = self._connections.get((lane, address))
         if known is not None and not known.lost:
             return known
         with trio.move_on_after(timeout):
-            return await self._connect(address)
+            return await self._connect(address, lane)
         raise Lost(f"no connection within {timeout:.3g} s", sent=False)
 
-    async def _connect(self, address: str) -> Connection:
-        async with self._dialling.setdefault(address, trio.Lock()):
-            known = self._connections.get(address)
+    async def _connect(self, address: str, lane: str) -> Connection:
+        async with self._dialling.setdefault((lane, address), trio.Lock()):
+            known = self._connections.get((lane, address))
             if known is not None and not known.lost:
                 return known
             if self._closed:
@@ -210,9 +219,18 @@ class Nodes:
                     made.welcome.cluster_id
                 )  # the first one decides; no wandering between clusters
             self.ids[made.node] = address
-            self._connections[address] = made
+            self._connections[(lane, address)] = made
             self.spawn(made.run)
             return made
+
+    async def hang_up(self, lane: str) -> None:
+        """End the connections of a lane, and with them what nodes have parked for it. Takes no time to speak of."""
+        for key in [key for key in self._connections if key[0] == lane]:
+            connection = self._connections.pop(key)
+            connection.close()
+            await connection.ended.wait()
+        for key in [key for key in self._dialling if key[0] == lane]:
+            del self._dialling[key]
 
     def close(self) -> None:
         """Hang up everywhere. Who waits hears that the connection was closed."""
@@ -256,6 +274,7 @@ class Nodes:
         writes: bool,
         only: Sequence[str] = (),
         first: str = "",
+        lane: str = "",
         attempt_timeout: float | None = None,
         judge: Judge | None = None,
         orphan: Orphan | None = None,
@@ -270,6 +289,7 @@ class Nodes:
             writes: whether it changes anything: decides between NotStored, OutcomeUnknown and TooFewReplicas.
             only: addresses to ask; all known when empty.
             first: the address to ask first.
+            lane: over which connections: see `connection`.
             attempt_timeout: seconds for one attempt.
             judge: looks at a reply; an error that it returns has the next node asked.
             orphan: see `Connection.ask`.
@@ -293,7 +313,7 @@ class Nodes:
                 where = address
                 asked = False
                 try:
-                    connection = await self.connection(address, timeout=left)
+                    connection = await self.connection(address, timeout=left, lane=lane)
                     where = f"{connection.node} ({address})"
                     wait = min(
                         attempt_timeout or self.attempt_timeout, max(until - trio.current_time(), 0.001)
@@ -344,5 +364,5 @@ class Nodes:
 
     def is_connected(self, address: str) -> bool:
         """Whether there is a connection to ``address`` now."""
-        found = self._connections.get(address)
+        found = self._connections.get(("", address))
         return found is not None and not found.lost

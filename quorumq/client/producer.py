@@ -217,6 +217,10 @@ class Producer:
         """Stop the tasks; what is not confirmed is given up."""
         self._ended = True
         self._scope.cancel()
+        for lane in self._open.values():
+            lane.open = None
+        self._open.clear()
+        self._closed.clear()
         for parcel in list(self._unanswered):
             if parcel.sent:
                 detail = "the producer was closed before the answer came: it may be stored"

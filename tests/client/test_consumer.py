@@ -1,0 +1,478 @@
+"""Consuming: what is handed over, what is not, and what keeps a hold."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from quorumq.client import Client, Consumer, HoldLost, Message, NotFound, Outcome, TooFewReplicas, UsageError
+from quorumq.core.limits import DEADLINE_SHARE
+from quorumq.core.messages import ExtendRequest, Fetch, LeaveRequest
+from tests.client.fake import FakeCluster, connected, failing, fake_cluster
+
+
+async def publish(client: Client, count: int, topic: str = "jobs", size: int = 0, **more: object) -> None:
+    async with client.producer(topic, **more) as producer:  # type: ignore[arg-type]
+        for i in range(count):
+            await producer.publish(b"%d" % i + b"." * size)
+
+
+def left(cluster: FakeCluster, node: str = "a", group: str = "g") -> tuple[int, int]:
+    """(held, available) of a group at one replica."""
+    (replica,) = cluster.nodes[node].replicas.values()
+    view = replica.group(group)
+    return view.holds.holds.messages, view.available.messages
+
+
+async def take(consumer: Consumer, count: int) -> list[Message]:
+    found = []
+    async for message in consumer:
+        found.append(message)
+        if len(found) == count:
+            break
+    return found
+
+
+# --------------------------------------------------------------------------------- hand-over
+
+
+async def test_a_messages_life() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        topic = await client.create_topic("jobs")
+        async with client.producer("jobs") as producer:
+            name = await (await producer.publish(b"payload", key=b"k", headers={"x": 1})).wait()
+        async with client.consumer("jobs", "g") as consumer:
+            (message,) = await take(consumer, 1)
+            assert (message.payload, message.key, message.headers) == (b"payload", b"k", {"x": 1})
+            assert message.id == name
+            assert (message.topic, message.group, message.partition) == ("jobs", "g", 0)
+            assert message.attempt == 1
+            assert message.fencing_token.node in "abc"
+            assert message.published_ms == cluster.wall_ms()
+            assert message.deadline == client.clock() + DEADLINE_SHARE * 30.0
+            assert message.is_live
+            assert message.id.partition.topic == topic.id
+            assert "payload" in repr(message)
+            assert await message.ack() is Outcome.ACKED
+        await trio.sleep(40)
+        assert await client.fetch("jobs", "g") == []
+
+
+async def test_every_message_once_by_many_workers() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs", partitions=3)
+        await publish(client, 500)
+        found: list[bytes] = []
+        async with client.consumer("jobs", "g", prefetch=64) as consumer:
+
+            async def work() -> None:
+                async for message in consumer:
+                    await trio.sleep(0.01)
+                    await message.ack()
+                    found.append(message.payload)
+                    if len(found) == 500:
+                        nursery.cancel_scope.cancel()
+
+            async with trio.open_nursery() as nursery:
+                for _ in range(5):
+                    nursery.start_soon(work)
+        assert sorted(found, key=int) == [b"%d" % i for i in range(500)]
+
+
+async def test_in_batches() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        await publish(client, 500)
+        total = 0
+        async with client.consumer("jobs", "g") as consumer:
+            async for messages in consumer.batches(max_messages=200):
+                assert 1 <= len(messages) <= 200
+                total += len(messages)
+                assert await consumer.ack(messages) == [Outcome.ACKED] * len(messages)
+                if total == 500:
+                    break
+        assert left(cluster) == (0, 0)
+
+
+async def test_a_message_whose_deadline_has_passed_is_never_handed_over() -> None:
+    """docs/protocol.md, FETCH. The clock alone decides: giving back is switched off by stopping the loop's turn."""
+    async with fake_cluster() as cluster:
+        skew = 0.0
+        async with connected(cluster, clock=lambda: trio.current_time() + skew) as client:
+            await client.create_topic("jobs")
+            await publish(client, 10)
+            async with client.consumer("jobs", "g", hold_time=10.0) as consumer:
+                first = await take(consumer, 3)
+                assert [message.payload for message in first] == [b"0", b"1", b"2"]
+                skew = 9.81  # as if this process had been suspended
+                with trio.move_on_after(0.001):
+                    await take(consumer, 1)
+                    raise AssertionError("handed over after its deadline")
+                assert consumer.expired == 7
+                # The holds run out, of what was handed over too, and all of it comes again.
+                again = await take(consumer, 10)
+                assert sorted(message.payload for message in again) == [b"%d" % i for i in range(10)]
+                assert all(message.is_live for message in again)
+
+
+async def test_what_was_prefetched_over_a_lost_connection_is_not_handed_over_but_given_back() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        await publish(client, 10)
+        async with client.consumer("jobs", "g") as consumer:
+            first = await take(consumer, 2)
+            tokens = {message.fencing_token for message in first}
+            cluster.hang_up("a")
+            await trio.testing.wait_all_tasks_blocked()
+            rest = await take(consumer, 8)
+            assert {message.fencing_token for message in rest}.isdisjoint(tokens)
+            assert sorted(message.payload for message in rest) == [b"%d" % i for i in range(2, 10)]
+            assert [message.attempt for message in rest] == [1] * 8
+            assert consumer.expired + consumer.given_back >= 8
+
+
+async def test_leaving_gives_back_what_was_not_handed_over() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        await publish(client, 100)
+        async with client.consumer("jobs", "g") as consumer:
+            await take(consumer, 3)
+            await trio.testing.wait_all_tasks_blocked()
+            assert left(cluster) == (100, 0)
+        assert left(cluster) == (3, 97)
+        assert len(cluster.of(LeaveRequest)) == 1
+        found = await client.fetch("jobs", "g", max_messages=1000)
+        assert len(found) == 97
+        assert {message.attempt for message in found} == {1}
+
+
+async def test_leaving_by_cancellation_gives_back_too() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        await publish(client, 10)
+        with trio.move_on_after(1.0):
+            async with client.consumer("jobs", "g", prefetch=5) as consumer:
+                await take(consumer, 1)
+                await trio.sleep_forever()
+        assert left(cluster) == (1, 9)
+
+
+async def test_a_fetch_that_is_answered_after_leaving_is_given_back() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        async with client.consumer("jobs", "g", hold_time=30.0) as consumer:
+            with trio.move_on_after(1.0):
+                await take(consumer, 1)
+        await publish(client, 1)  # the FETCH is still parked at the node
+        await trio.testing.wait_all_tasks_blocked()
+        assert left(cluster) == (0, 1)
+
+
+async def test_nothing_is_lost_when_iterating_is_cancelled() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        await publish(client, 300)
+        found: list[bytes] = []
+        async with client.consumer("jobs", "g", prefetch=10) as consumer:
+            for round_ in range(400):
+                with trio.CancelScope() as scope:
+                    if round_ % 2:
+                        scope.cancel()
+                    async for message in consumer:
+                        found.append(message.payload)
+                        break
+                if len(found) == 300:
+                    break
+            with trio.move_on_after(1.0):
+                async for message in consumer:
+                    found.append(message.payload)
+        assert sorted(found, key=int) == [b"%d" % i for i in range(300)]
+
+
+# --------------------------------------------------------------------------------- extension
+
+
+async def test_the_hold_is_kept_while_the_handler_runs() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client, connected(cluster, "b") as other:
+        await client.create_topic("jobs")
+        await publish(client, 1)
+        async with client.consumer("jobs", "g", hold_time=4.0) as consumer:
+            (message,) = await take(consumer, 1)
+            before = message.deadline
+            for _ in range(12):
+                await trio.sleep(1.0)
+                assert message.is_live
+                assert await other.fetch("jobs", "g") == []
+            assert message.deadline > before + 8
+            asked = len(cluster.of(ExtendRequest))
+            assert 5 <= asked <= 8, "about every half hold time"
+            assert await message.ack() is Outcome.ACKED
+            await trio.sleep(10.0)
+            assert len(cluster.of(ExtendRequest)) == asked, "settled: no longer extended"
+
+
+async def test_extension_ends_after_max_extend() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        await publish(client, 1)
+        async with client.consumer("jobs", "g", hold_time=4.0, max_extend=10.0) as consumer:
+            (message,) = await take(consumer, 1)
+            await trio.sleep(9.0)
+            assert message.is_live
+            await trio.sleep(7.0)
+            assert not message.is_live
+            (again,) = await take(consumer, 1)
+            assert again.attempt == 2
+            assert again.fencing_token > message.fencing_token
+
+
+async def test_without_auto_extend_it_runs_out() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        await publish(client, 1)
+        async with client.consumer("jobs", "g", hold_time=4.0, auto_extend=False) as consumer:
+            (message,) = await take(consumer, 1)
+            await trio.sleep(4.1)
+            assert not message.is_live
+            (again,) = await take(consumer, 1)
+            assert again.id == message.id
+            assert cluster.of(ExtendRequest) == []
+
+
+async def test_extension_goes_on_through_another_node() -> None:
+    async with fake_cluster() as cluster, connected(cluster, attempt_timeout=0.5) as client:
+        await client.create_topic("jobs")
+        await publish(client, 1)
+        async with client.consumer("jobs", "g", hold_time=4.0) as consumer:
+            (message,) = await take(consumer, 1)
+            cluster.mute.add("a")
+            await trio.sleep(10.0)
+            assert message.is_live
+            assert await message.ack() is Outcome.ACKED
+
+
+async def test_a_lost_hold_is_not_extended_for_ever() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        await publish(client, 1)
+        async with client.consumer("jobs", "g", hold_time=4.0) as consumer:
+            (message,) = await take(consumer, 1)
+            await client.nodes.ask(
+                lambda: LeaveRequest((message.receipt,)),  # type: ignore[arg-type]
+                what="leave", timeout=1.0, writes=True,
+            )  # fmt: skip
+            await trio.sleep(12.0)
+            assert len(cluster.of(ExtendRequest)) == 1
+            with pytest.raises(HoldLost, match="stop working"):
+                await message.extend()
+
+
+async def test_a_slow_handler_gives_back_what_it_prefetched_and_uses_up_no_deliveries() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs", max_deliveries=3)
+        await publish(client, 12)
+        attempts: list[int] = []
+        async with client.consumer("jobs", "g", hold_time=2.0) as consumer:
+            async for message in consumer:
+                await trio.sleep(6.0)  # three times the hold time, for each
+                assert await message.ack() is Outcome.ACKED
+                attempts.append(message.attempt)
+                if len(attempts) == 12:
+                    break
+            assert attempts == [1] * 12
+            assert consumer.given_back > 0
+            assert consumer.expired == 0
+        assert [item async for item in client.peek("jobs", "g", "dead")] == []
+
+
+# ---------------------------------------------------------------------------------- prefetch
+
+
+async def test_prefetch_is_bounded_in_messages_and_bytes() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        await publish(client, 200, size=1000)
+        async with client.consumer("jobs", "g", prefetch=40) as consumer:
+            await take(consumer, 1)
+            await trio.testing.wait_all_tasks_blocked()
+            assert left(cluster)[0] <= 41
+        async with client.consumer("jobs", "h", prefetch_bytes=20_000) as consumer:
+            await take(consumer, 1)
+            await trio.testing.wait_all_tasks_blocked()
+            assert left(cluster, group="h")[0] <= 25
+
+
+async def test_partitions_on_different_nodes_are_all_read() -> None:
+    async with fake_cluster(5) as cluster, connected(cluster) as client:
+        topic = await client.create_topic("jobs", partitions=12)
+        assert len({frozenset(members) for members in topic.replicas}) > 3
+        async with client.producer("jobs") as producer:
+            for i in range(600):
+                await producer.publish(b"%d" % i, partition=i % 12)
+        async with client.consumer("jobs", "g", hold_time=5.0) as consumer:
+            found = await take(consumer, 600)
+        assert len({message.id for message in found}) == 600
+        assert {message.partition for message in found} == set(range(12))
+        got = await client.fetch("jobs", "h", max_messages=600, min_messages=600, max_wait=5.0)
+        assert len({message.id for message in got}) == 600
+
+
+async def test_several_topics() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        for name in ("jobs", "mail"):
+            await client.create_topic(name)
+            await publish(client, 5, name)
+        async with client.consumer(["jobs", "mail"], "g") as consumer:
+            found = await take(consumer, 10)
+        assert sorted({message.topic for message in found}) == ["jobs", "mail"]
+
+
+async def test_a_consumer_of_one_node_asks_only_that() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        await publish(client, 5)
+        async with client.consumer("jobs", "g", node="c") as consumer:
+            found = await take(consumer, 5)
+        assert {node for node, _ in cluster.of(Fetch)} == {"c"}
+        assert {message.fencing_token.node for message in found} == {"c"}
+        with pytest.raises(NotFound, match="no node 'z'"):
+            async with client.consumer("jobs", "g", node="z"):
+                raise AssertionError
+
+
+# ----------------------------------------------------------------------------------- trouble
+
+
+async def test_it_goes_on_at_another_node() -> None:
+    async with fake_cluster(hold_time_max=5.0) as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        await publish(client, 50)
+        found: dict[object, None] = {}
+        async with client.consumer("jobs", "g", hold_time=2.0, prefetch=5) as consumer:
+            async for message in consumer:
+                await message.ack()
+                found[message.id] = None
+                if len(found) == 10:
+                    cluster.kill("a")
+                if len(found) == 30:
+                    cluster.hang_up("b")
+                    cluster.hang_up("c")
+                if len(found) == 50:
+                    break
+        assert len(found) == 50
+
+
+async def test_iterating_raises_when_nobody_answers_and_can_go_on_later() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        async with client.consumer("jobs", "g", timeout=3.0) as consumer:
+            with trio.move_on_after(0.5):
+                await take(consumer, 1)
+            cluster.refuse.update(cluster.addresses)
+            for name in "abc":
+                cluster.hang_up(name)
+            began = trio.current_time()
+            with pytest.raises(
+                TooFewReplicas, match=r"fetch from 'jobs' for group 'g'.*c:1: connection refused"
+            ):
+                await take(consumer, 1)
+            assert trio.current_time() - began == pytest.approx(3.0, abs=0.5)
+            cluster.refuse.clear()
+            async with connected(cluster) as other:
+                await publish(other, 1)
+            with trio.fail_after(5.0):
+                await take(consumer, 1)
+
+
+async def test_a_fetch_that_can_never_work_is_raised() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        async with client.consumer("jobs", "g", hold_time=61.0) as consumer:
+            with pytest.raises(UsageError, match="hold_time is 61"):
+                await take(consumer, 1)
+        with pytest.raises(NotFound, match="no topic 'jobz'"):
+            async with client.consumer("jobz", "g"):
+                raise AssertionError
+
+
+async def test_a_damaged_record_is_left_out_and_the_others_are_handed_over() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        await publish(client, 5, linger=0.0)
+        read = cluster.read
+
+        def damaged(node: str):  # type: ignore[no-untyped-def]
+            return lambda part: read(node)(part).replace(b"3", b"X")
+
+        cluster.read = damaged  # type: ignore[method-assign]
+        async with client.consumer("jobs", "g", hold_time=3.0) as consumer:
+            found = await take(consumer, 4)
+            assert sorted(message.payload for message in found) == [b"0", b"1", b"2", b"4"]
+            await consumer.ack(found)
+            cluster.read = read  # type: ignore[method-assign]
+            (whole,) = await take(consumer, 1)
+            assert (whole.payload, whole.attempt) == (b"3", 2)
+
+
+# ------------------------------------------------------------------------------------- fetch
+
+
+async def test_fetch_takes_what_is_there() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        assert await client.fetch("jobs", "g") == []
+        await publish(client, 10)
+        assert len(await client.fetch("jobs", "g", max_messages=4)) == 4
+        assert len(await client.fetch("jobs", "g", max_messages=40)) == 6
+
+
+async def test_fetch_waits_for_as_many_as_asked_for() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+
+        async def later() -> None:
+            for _ in range(3):
+                await trio.sleep(7.0)
+                await publish(client, 2)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(later)
+            began = trio.current_time()
+            found = await client.fetch("jobs", "g", min_messages=1, max_wait=60.0)
+            assert len(found) in (1, 2)
+            assert trio.current_time() - began == pytest.approx(7.0, abs=0.1)
+            assert len(cluster.of(Fetch)) >= 3, "a node parks it for a tenth of the hold time"
+            rest = await client.fetch("jobs", "g", min_messages=6 - len(found), max_wait=30.0)
+            # A quarter of the hold time after the first of them it is enough.
+            assert 17.0 <= trio.current_time() - began <= 14.0 + 7.5
+            assert 2 <= len(rest) <= 4
+
+
+async def test_fetch_ends_after_its_wait() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        await publish(client, 2)
+        began = trio.current_time()
+        found = await client.fetch("jobs", "g", min_messages=3, max_wait=5.0)
+        assert len(found) == 2
+        assert trio.current_time() - began == pytest.approx(5.0, abs=0.1)
+
+
+async def test_a_cancelled_fetch_gives_back_what_it_had() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        await publish(client, 2)
+        with trio.move_on_after(4.0) as scope:
+            await client.fetch("jobs", "g", min_messages=3, max_wait=50.0)
+        assert scope.cancelled_caught
+        await trio.testing.wait_all_tasks_blocked()
+        await trio.sleep(3.0)
+        assert left(cluster) == (0, 2)
+
+
+async def test_fetch_fails_over() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        await publish(client, 1)
+        cluster.answer = failing("too-few-replicas", times=2, of=Fetch)
+        assert len(await client.fetch("jobs", "g")) == 1

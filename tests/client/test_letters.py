@@ -1,0 +1,110 @@
+"""Dead letters: what is kept, what is cut, and what makes two failures the same."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quorumq.client.letters import class_name, clean, cut, fingerprint, make_letter, normalised, top_frame
+from quorumq.core.limits import LETTER_TEXT_MAX
+from quorumq.core.types import Letter
+from quorumq.wire import cbor
+from quorumq.wire.values import decode_value, encode_value
+
+
+class Odd(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def fail(text: str) -> None:
+    raise KeyError(text)
+
+
+def caught(text: str) -> KeyError:
+    with pytest.raises(KeyError) as info:
+        fail(text)
+    return info.value
+
+
+def test_a_letter_says_what_happened() -> None:
+    letter = make_letter(
+        caught("order 17"), reason="no such order", attempt=1, published_ms=5, delivered_ms=9, consumer="c", host="h",
+        consumer_version="2",
+    )  # fmt: skip
+    assert letter.reason == "rejected"
+    assert letter.error_class == "KeyError"
+    assert letter.message == "no such order: 'order 17'"
+    assert "test_letters.py" in letter.stack
+    assert letter.stack.rstrip().endswith("KeyError: 'order 17'")
+    assert (letter.attempts, letter.published_ms, letter.first_delivered_ms, letter.last_delivered_ms) == (
+        1,
+        5,
+        9,
+        9,
+    )
+    assert (letter.consumer, letter.consumer_version, letter.host) == ("c", "2", "h")
+
+
+def test_a_later_delivery_does_not_pretend_to_be_the_first() -> None:
+    letter = make_letter(None, reason="why", attempt=3, delivered_ms=9)
+    assert (letter.first_delivered_ms, letter.last_delivered_ms) == (0, 9)
+    assert (letter.error_class, letter.stack, letter.message) == ("", "", "why")
+    assert letter.fingerprint
+
+
+def test_equal_failures_have_one_fingerprint_and_others_another() -> None:
+    one = make_letter(caught("order 17 of 0xdeadbeef01 at 3f2b8c1e-1111-2222-3333-444455556666")).fingerprint
+    same = make_letter(caught("order 123 of 0x0 at 00000000-aaaa-bbbb-cccc-dddddddddddd")).fingerprint
+    assert one == same
+    assert len(one) == 16
+    assert make_letter(caught("customer 17")).fingerprint != one
+    assert make_letter(ValueError("order 17")).fingerprint != one
+    assert fingerprint("E", "x", "m:f") != fingerprint("E", "x", "m:g")
+
+
+def test_the_frame_is_the_innermost_without_its_line() -> None:
+    assert top_frame(caught("x")) == "tests.client.test_letters:fail"
+    assert top_frame(ValueError()) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("row 12 of 3,400", "row <n> of <n>"),
+        ("id 3F2B8C1E-1111-2222-3333-444455556666!", "id <uuid>!"),
+        ("at 0x7f3a and deadbeef12", "at <hex> and <hex>"),
+        ("a  decade\n of facade", "a decade of facade"),
+        ("took 1.5s", "took <n>s"),
+    ],
+)
+def test_what_differs_from_message_to_message_is_taken_out(text: str, expected: str) -> None:
+    assert normalised(text) == expected
+
+
+def test_an_exception_that_cannot_be_described_is_described() -> None:
+    letter = make_letter(Odd())
+    assert letter.message == "<RuntimeError in __str__>"
+    assert letter.error_class == f"{Odd.__module__}.Odd" == class_name(Odd())
+
+
+@given(st.text(max_size=300), st.integers(60, 200))
+def test_cut_keeps_both_ends(text: str, most: int) -> None:
+    short = cut(text, most)
+    assert len(short) <= most
+    if len(text) <= most:
+        assert short == text
+    else:
+        assert text.startswith(short[: (most - 40) // 2])
+        assert text.endswith(short[-((most - 40) // 2) :])
+        assert f"{len(text)} characters" in short
+
+
+@given(st.text(st.characters(codec=None), max_size=50), st.integers(0, 3))
+def test_every_letter_can_be_sent(text: str, size: int) -> None:
+    """Lone surrogates, long texts, whatever an exception says."""
+    letter = make_letter(ValueError(text * (10**size)), reason=text, consumer=text * 10, host=text * 10)
+    assert decode_value(Letter, cbor.load(encode_value(letter))) == letter
+    assert max(len(letter.message), len(letter.stack)) <= LETTER_TEXT_MAX
+    assert clean(letter.message) == letter.message

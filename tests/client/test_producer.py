@@ -1,0 +1,462 @@
+"""Publishing: what is stored once whatever happens, what waits, and what is raised when it cannot be done."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quorumq.client import (
+    Client,
+    DefaultPartitioner,
+    NotFound,
+    NotStored,
+    OriginClosed,
+    OutcomeUnknown,
+    StorageFull,
+    TooFewReplicas,
+    TooLarge,
+    UsageError,
+    connect,
+    partition_of_key,
+)
+from quorumq.core.messages import CreateTopic, OpenSession, Publish
+from tests.client.fake import FakeCluster, connected, failing, fake_cluster
+
+
+async def payloads(client: Client, topic: str = "jobs") -> list[bytes]:
+    """Everything that is stored and was not fetched before, by a group of its own."""
+    found = await client.fetch(topic, "reader", max_messages=10_000, max_wait=0.5)
+    return [message.payload for message in found]
+
+
+def sizes(cluster: FakeCluster) -> list[int]:
+    return [request.batch.header.size for _, request in cluster.of(Publish)]
+
+
+# ---------------------------------------------------------------------------------- batching
+
+
+async def test_a_message_alone_goes_at_once_and_a_flood_fills_its_batches() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        async with client.producer("jobs", linger=5.0) as producer:
+            began = trio.current_time()
+            pending = await producer.publish(b"alone")
+            await pending.wait()
+            assert trio.current_time() == began
+            assert sizes(cluster) == [1]
+            cluster.mute.add("a")
+            for _ in range(300):
+                await producer.publish(b"x" * 1024)
+            await trio.testing.wait_all_tasks_blocked()
+            assert trio.current_time() == began
+            # What came first went at once; all that came while it was under way is in full batches.
+            assert sizes(cluster)[2:] == [63] * (len(sizes(cluster)) - 2)
+            assert sum(sizes(cluster)) > 300 - 63
+            cluster.mute.clear()
+            cluster.hang_up("a")
+            await producer.flush()
+        assert max(len(request.batch.body) for _, request in cluster.of(Publish)) <= 64 * 1024
+        assert len(await payloads(client)) == 301
+
+
+async def test_while_one_is_under_way_the_next_lingers_and_no_longer() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        async with client.producer("jobs", linger=0.25) as producer:
+            await (await producer.publish(b"first")).wait()
+            cluster.mute.add("a")
+            await producer.publish(b"under way")
+            await trio.testing.wait_all_tasks_blocked()
+            await producer.publish(b"lingers")
+            await trio.sleep(0.2)
+            await producer.publish(b"with it")
+            assert sizes(cluster) == [1, 1]
+            await trio.sleep(0.06)
+            assert sizes(cluster) == [1, 1, 2]
+            cluster.mute.clear()
+
+
+async def test_numbers_are_dense_per_partition_and_batches_are_pipelined() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs", partitions=2)
+        async with client.producer("jobs", batch_bytes=100, in_flight=3) as producer:
+            pendings = [await producer.publish(b"x" * 40, partition=i % 2) for i in range(20)]
+            ids = [await pending.wait() for pending in pendings]
+        for number in (0, 1):
+            assert [found.seq for found in ids if found.partition.number == number] == list(range(10))
+        assert len({found.origin for found in ids}) == 1
+        assert len(cluster.of(OpenSession)) == 1
+
+
+async def test_the_number_of_batches_in_flight_is_bounded() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        async with client.producer("jobs", batch_bytes=10, in_flight=3) as producer:
+            await (await producer.publish(b"first")).wait()
+            cluster.mute.update("abc")
+            for _ in range(10):
+                await producer.publish(b"0123456789")
+            await trio.testing.wait_all_tasks_blocked()
+            assert len(sizes(cluster)) == 4
+            cluster.mute.clear()
+            cluster.hang_up("a")
+            await producer.flush()
+        assert len(await payloads(client)) == 11
+
+
+async def test_publish_waits_when_too_much_is_buffered() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        async with client.producer("jobs", buffer_bytes=5_000, batch_bytes=1_000) as producer:
+            await (await producer.publish(b"first")).wait()
+            cluster.mute.update("abc")
+            taken = 0
+            with trio.move_on_after(1.0):
+                while True:
+                    await producer.publish(b"x" * 900)
+                    taken += 1
+            assert taken == 5
+            cluster.mute.clear()
+            cluster.hang_up("a")
+            with trio.fail_after(10.0):
+                await producer.publish(b"y" * 900)
+        assert len(await payloads(client)) == 7
+
+
+# ---------------------------------------------------------------------------------- limits
+
+
+async def test_too_large_is_refused_before_anything_is_sent() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client, client.producer("jobs") as producer:
+        with pytest.raises(TooLarge, match="1048576"):
+            await producer.publish(b"x" * (1 << 20))
+        with pytest.raises(TypeError, match="encode it first"):
+            await producer.publish("text")  # type: ignore[arg-type]
+        assert cluster.of(Publish) == []
+        assert cluster.of(CreateTopic) == []
+
+
+async def test_the_largest_message_and_headers_come_through() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        async with client.producer("jobs") as producer:
+            await producer.publish(b"x" * ((1 << 20) - 100), key=b"k", headers={"n": 7, "t": "é", "b": b"\0"})
+        (message,) = await client.fetch("jobs", "g")
+        assert len(message.payload) == (1 << 20) - 100
+        assert (message.key, message.headers) == (b"k", {"n": 7, "t": "é", "b": b"\0"})
+
+
+async def test_a_partition_that_is_not_there_is_named() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs", partitions=2)
+        async with client.producer("jobs") as producer:
+            with pytest.raises(NotFound, match="there is no 2"):
+                await producer.publish(b"x", partition=2)
+
+
+# ------------------------------------------------------------------------------ partitions
+
+
+@given(st.binary(min_size=1, max_size=20), st.integers(1, 1024))
+def test_a_key_always_has_the_same_partition(key: bytes, partitions: int) -> None:
+    number = DefaultPartitioner()(key, partitions)
+    assert 0 <= number < partitions
+    assert number == DefaultPartitioner(sticky=3)(key, partitions) == (partition_of_key(key, partitions))
+
+
+def test_the_hash_of_keys_is_part_of_the_api() -> None:
+    assert [partition_of_key(key, 16) for key in (b"a", b"b", b"order-17", b"")] == [15, 5, 0, 4]
+
+
+def test_without_a_key_it_stays_for_a_while_and_takes_turns() -> None:
+    choose = DefaultPartitioner(sticky=3)
+    numbers = [choose(None, 4) for _ in range(24)]
+    assert all(len(set(numbers[at : at + 3])) == 1 for at in range(0, 24, 3))
+    assert sorted(numbers[::3]) == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+async def test_a_partitioner_of_ones_own() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs", partitions=4)
+        async with client.producer("jobs", partitioner=lambda key, count: count - 1) as producer:
+            assert (await (await producer.publish(b"x")).wait()).partition.number == 3
+
+
+# -------------------------------------------------------------------------------- failover
+
+
+async def test_a_lost_answer_makes_no_second_message() -> None:
+    """docs/protocol.md, G6: the same batch is repeated through another node."""
+    async with fake_cluster() as cluster, connected(cluster, "b") as client:
+        await client.create_topic("jobs")
+        async with client.producer("jobs") as producer:
+            await (await producer.publish(b"0")).wait()
+            cluster.lose = lambda node, request: isinstance(request, Publish) and node == "b"
+            pendings = [await producer.publish(b"%d" % i) for i in range(1, 50)]
+            ids = [await pending.wait() for pending in pendings]
+        published = cluster.of(Publish)
+        assert {node for node, _ in published} > {"b"}
+        repeated = [request.batch.raw for node, request in published if node == "b"][1:]
+        others = {bytes(request.batch.raw) for node, request in published if node != "b"}
+        assert {bytes(raw) for raw in repeated} <= others, "a retry sends the same bytes"
+        assert [found.seq for found in ids] == list(range(1, 50))
+        assert len(await payloads(client)) == 50
+
+
+async def test_a_node_that_dies_in_the_middle_loses_and_doubles_nothing() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        async with client.producer("jobs", batch_bytes=2_000) as producer:
+            pendings = []
+            for i in range(200):
+                pendings.append(await producer.publish(b"%d" % i))
+                if i == 100:
+                    cluster.kill("a")
+            for pending in pendings:
+                await pending.wait()
+        async with connected(cluster, "b") as other:
+            assert sorted(await payloads(other), key=int) == [b"%d" % i for i in range(200)]
+
+
+@pytest.mark.parametrize("code", ["outcome-unknown", "not-stored", "too-few-replicas", "storage-full"])
+async def test_what_may_do_later_is_tried_again(code: str) -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        cluster.answer = failing(code, times=7, of=Publish)
+        async with client.producer("jobs") as producer:
+            await (await producer.publish(b"x")).wait()
+        assert len({bytes(request.batch.raw) for _, request in cluster.of(Publish)}) == 1
+        assert await payloads(client) == [b"x"]
+
+
+async def test_a_node_that_says_nothing_is_left_for_another() -> None:
+    async with fake_cluster() as cluster, connected(cluster, attempt_timeout=1.0) as client:
+        await client.create_topic("jobs")
+        async with client.producer("jobs") as producer:
+            await (await producer.publish(b"0")).wait()
+            cluster.mute.add("a")
+            began = trio.current_time()
+            await (await producer.publish(b"1")).wait()
+            assert trio.current_time() - began == pytest.approx(1.0, abs=0.1)
+            await (await producer.publish(b"2")).wait()
+            assert trio.current_time() - began == pytest.approx(1.0, abs=0.1), (
+                "the mute one is not asked again"
+            )
+
+
+# ---------------------------------------------------------------------------------- giving up
+
+
+async def test_when_all_are_down_it_raises_what_was_tried() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        async with client.producer("jobs", timeout=4.0) as producer:
+            await (await producer.publish(b"0")).wait()
+            for name in "abc":
+                cluster.kill(name)
+            await trio.testing.wait_all_tasks_blocked()
+            began = trio.current_time()
+            pending = await producer.publish(b"1")
+            with pytest.raises(NotStored) as caught:
+                await pending.wait()
+            assert trio.current_time() - began == pytest.approx(4.0, abs=0.5)
+            for part in ("publish of 1 messages to 'jobs'/0", "a:1", "b:1", "c:1", "connection refused"):
+                assert part in str(caught.value)
+
+
+async def test_once_it_was_sent_the_outcome_is_unknown() -> None:
+    async with fake_cluster() as cluster, connected(cluster, attempt_timeout=1.0) as client:
+        await client.create_topic("jobs")
+        async with client.producer("jobs", timeout=4.0) as producer:
+            await (await producer.publish(b"0")).wait()
+            cluster.mute.update("abc")
+            pending = await producer.publish(b"1")
+            with pytest.raises(OutcomeUnknown, match="no answer within"):
+                await pending.wait()
+            with pytest.raises(OutcomeUnknown):
+                await pending.wait()
+            cluster.mute.clear()
+            # What was given up leaves a gap, and nothing waits for it.
+            assert (await (await producer.publish(b"2")).wait()).seq == 2
+
+
+async def test_storage_full_is_raised_as_such() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        cluster.answer = failing("storage-full", times=1_000, of=Publish)
+        async with client.producer("jobs", timeout=3.0) as producer:
+            pending = await producer.publish(b"0")
+            with pytest.raises(StorageFull):
+                await pending.wait()
+
+
+async def test_leaving_raises_what_nobody_waited_for() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        with pytest.raises(NotStored) as caught:  # noqa: PT012
+            async with client.producer("jobs", timeout=2.0) as producer:
+                await (await producer.publish(b"0")).wait()
+                cluster.refuse.update(cluster.addresses)
+                for name in "abc":
+                    cluster.hang_up(name)
+                await trio.testing.wait_all_tasks_blocked()
+                for _ in range(3):
+                    await producer.publish(b"1")
+        assert any("3 messages" in note for note in caught.value.__notes__)
+
+
+async def test_leaving_by_an_exception_raises_that_and_gives_up_the_rest() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        with pytest.raises(ZeroDivisionError):  # noqa: PT012
+            async with client.producer("jobs") as producer:
+                cluster.mute.update("bc")
+                await (await producer.publish(b"0")).wait()
+                cluster.mute.add("a")
+                sent = await producer.publish(b"1")
+                await trio.testing.wait_all_tasks_blocked()
+                kept = await producer.publish(b"2")
+                raise ZeroDivisionError
+        with pytest.raises(OutcomeUnknown):
+            await sent.wait()
+        with pytest.raises(NotStored):
+            await kept.wait()
+        with pytest.raises(NotStored):
+            await producer.publish(b"3")
+
+
+async def test_a_closed_origin_fails_its_batches_and_the_next_go_under_a_new_session() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        async with client.producer("jobs") as producer:
+            first = await (await producer.publish(b"0")).wait()
+            cluster.answer = failing("origin-closed", times=1, of=Publish)
+            with pytest.raises(OriginClosed):
+                await (await producer.publish(b"1")).wait()
+            second = await (await producer.publish(b"2")).wait()
+        assert second.origin != first.origin
+        assert second.seq == 0
+
+
+async def test_usage_errors_are_raised_at_once() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        cluster.answer = failing("conflict", times=1_000, of=Publish)
+        async with client.producer("jobs") as producer:
+            began = trio.current_time()
+            pending = await producer.publish(b"0")
+            with pytest.raises(UsageError, match="as the test asked"):
+                await pending.wait()
+            assert trio.current_time() == began
+
+
+# -------------------------------------------------------------------------------- topics
+
+
+async def test_publishing_makes_the_topic_where_the_cluster_allows_it() -> None:
+    for count, rf in ((1, 1), (2, 1), (3, 3), (5, 3)):
+        async with fake_cluster(count) as cluster, connected(cluster) as client:
+            async with client.producer("new") as producer:
+                await producer.publish(b"x")
+            topic = await client.topic("new")
+            assert (topic.rf, topic.partitions) == (rf, 1)
+
+
+async def test_publishing_to_no_topic_says_so_where_it_does_not() -> None:
+    async with fake_cluster(auto_create_topics=False) as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        async with client.producer("jbos") as producer:
+            with pytest.raises(NotFound, match="did you mean 'jobs'"):
+                await producer.publish(b"x")
+
+
+async def test_a_node_that_has_not_heard_of_the_topic_is_not_believed_alone() -> None:
+    async with fake_cluster() as cluster, connected(cluster, "c") as client:
+        cluster.drop = lambda sender, to, message: "c" in (sender, to)
+        async with connected(cluster, "a") as other:
+            await other.create_topic("jobs", max_deliveries=9)
+        cluster.asked.clear()
+        async with client.producer("jobs") as producer:
+            await (await producer.publish(b"x")).wait()
+        assert cluster.of(CreateTopic) == [], "it would overwrite the settings"
+        assert (await client.topic("jobs")).max_deliveries == 9
+
+
+# ---------------------------------------------------------------------------- cancellation
+
+
+async def test_a_cancelled_publish_took_nothing_and_a_cancelled_wait_takes_nothing_back() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        async with client.producer("jobs", buffer_bytes=100) as producer:
+            await (await producer.publish(b"first")).wait()
+            cluster.mute.update("abc")
+            with trio.move_on_after(0.5):
+                pending = await producer.publish(b"x" * 90)
+                await pending.wait()
+            with trio.move_on_after(0.5) as scope:
+                await producer.publish(b"never")
+            assert scope.cancelled_caught
+            with trio.CancelScope() as scope:
+                scope.cancel()
+                await producer.publish(b"nor this")
+            assert scope.cancelled_caught
+            cluster.mute.clear()
+            cluster.hang_up("a")
+            await pending.wait()
+        assert sorted(await payloads(client)) == [b"first", b"x" * 90]
+
+
+async def test_cancelling_everything_ends_it() -> None:
+    async with fake_cluster() as cluster:
+        with trio.move_on_after(5.0) as scope:
+            async with connected(cluster) as client, client.producer("jobs") as producer:
+                cluster.answer = failing("not-stored", times=1 << 30, of=Publish)
+                await producer.publish(b"x")
+                await trio.sleep_forever()
+        assert scope.cancelled_caught
+
+
+# ------------------------------------------------------------------------------ connecting
+
+
+async def test_connecting_to_nobody_says_what_was_tried() -> None:
+    async with fake_cluster() as cluster:
+        cluster.refuse.update(cluster.addresses)
+        began = trio.current_time()
+        with pytest.raises(TooFewReplicas, match=r"b:1: connection refused \(\d+ times\)"):
+            async with connected(cluster, timeout=5.0):
+                raise AssertionError
+        assert trio.current_time() - began == pytest.approx(5.0, abs=0.5)
+
+
+async def test_one_address_is_enough_to_learn_the_others() -> None:
+    async with fake_cluster() as cluster, connected(cluster, addresses=["a:1"]) as client:
+        await client.create_topic("jobs")
+        async with client.producer("jobs") as producer:
+            await (await producer.publish(b"0")).wait()
+            cluster.kill("a")
+            await (await producer.publish(b"1")).wait()
+
+
+async def test_another_cluster_is_refused_at_once() -> None:
+    async with fake_cluster() as cluster:
+        with pytest.raises(UsageError, match="cluster"):
+            async with connected(cluster, cluster_id="other"):
+                raise AssertionError
+
+
+async def test_an_address_that_is_none_is_named() -> None:
+    with pytest.raises(UsageError, match="'localhost'"):
+        async with connect("localhost"):
+            raise AssertionError
+
+
+async def test_what_the_body_raises_comes_out_as_it_is() -> None:
+    async with fake_cluster() as cluster:
+        with pytest.raises(KeyError):
+            async with connected(cluster):
+                raise KeyError("mine")

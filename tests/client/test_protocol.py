@@ -1,0 +1,148 @@
+"""The client's side of a connection, without a connection: bytes in, replies out, and everything that is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from quorumq.client.connection import split_address
+from quorumq.client.protocol import ANSWERS, ClientProtocol
+from quorumq.core import messages as m
+from quorumq.core.errors import ClusterMismatch, PeerError, TooLarge, UsageError
+from quorumq.core.types import Incarnation
+from quorumq.wire.codec import decode_message, encode_message
+from quorumq.wire.frames import Frame, FrameReader
+from quorumq.wire.values import SealedNamed
+
+WELCOME = m.Welcome(1, "cluster", "a", Incarnation(1, 2), 3, 4, 5, 0, ())
+
+
+def frames(data: bytes) -> list[Frame]:
+    reader = FrameReader()
+    reader.feed(data)
+    return list(reader)
+
+
+def reply(message: object, number: int) -> bytes:
+    return b"".join(encode_message(message, request=number, stamp=9))  # type: ignore[arg-type]
+
+
+def welcomed() -> ClientProtocol:
+    protocol = ClientProtocol()
+    protocol.hello(1)
+    assert protocol.receive(reply(WELCOME, 1)) == []
+    assert protocol.welcome == WELCOME
+    return protocol
+
+
+def test_hello_names_the_cluster_and_no_node() -> None:
+    hello = decode_message(frames(ClientProtocol("mine").hello(77))[0])
+    assert hello.request == 1
+    assert hello.stamp == 0
+    assert isinstance(hello.message, m.Hello)
+    assert (hello.message.cluster_id, hello.message.node, hello.message.wall_ms) == ("mine", "", 77)
+    assert hello.message.versions == (1, 1)
+
+
+def test_replies_come_in_any_order_and_in_any_pieces() -> None:
+    protocol = welcomed()
+    numbers = [protocol.request(m.StatusAsk())[0] for _ in range(3)]
+    assert numbers == [2, 3, 4]
+    assert protocol.awaited == 3
+    data = b"".join(reply(m.StatusReply({"n": number}), number) for number in (4, 2, 3))
+    found = [answer for at in range(len(data)) for answer in protocol.receive(data[at : at + 1])]
+    assert [(number, answer.facts) for number, answer in found] == [(n, {"n": n}) for n in (4, 2, 3)]  # type: ignore[union-attr]
+    assert protocol.awaited == 0
+    protocol.close()
+
+
+def test_failed_answers_anything() -> None:
+    protocol = welcomed()
+    number, _ = protocol.request(m.OpenSession())
+    failed = m.Failed("not-stored", "why", 2, 1)
+    assert protocol.receive(reply(failed, number)) == [(number, failed)]
+
+
+@pytest.mark.parametrize("number", [1, 3, 7])
+def test_an_answer_to_what_was_not_asked_ends_the_connection(number: int) -> None:
+    protocol = welcomed()
+    protocol.request(m.OpenSession())
+    with pytest.raises(PeerError, match=f"request {number}"):
+        protocol.receive(reply(m.Left(), number))
+
+
+def test_a_second_answer_ends_the_connection() -> None:
+    protocol = welcomed()
+    number, _ = protocol.request(m.StatusAsk())
+    protocol.receive(reply(m.StatusReply({}), number))
+    with pytest.raises(PeerError, match="not waiting"):
+        protocol.receive(reply(m.StatusReply({}), number))
+
+
+def test_an_answer_of_another_type_ends_the_connection() -> None:
+    protocol = welcomed()
+    number, _ = protocol.request(m.StatusAsk())
+    with pytest.raises(PeerError, match="Left, not StatusReply"):
+        protocol.receive(reply(m.Left(), number))
+
+
+def test_a_refused_hello_is_raised_as_what_it_is() -> None:
+    protocol = ClientProtocol("mine")
+    protocol.hello(1)
+    with pytest.raises(ClusterMismatch, match="theirs"):
+        protocol.receive(reply(m.Failed("cluster-mismatch", "this is cluster theirs"), 1))
+
+
+def test_other_bytes_are_told_by_name() -> None:
+    protocol = ClientProtocol()
+    protocol.hello(1)
+    with pytest.raises(PeerError, match="HTTP"):
+        protocol.receive(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+
+def test_the_end_inside_a_frame_is_an_error() -> None:
+    protocol = welcomed()
+    number, _ = protocol.request(m.StatusAsk())
+    protocol.receive(reply(m.StatusReply({}), number)[:-1])
+    with pytest.raises(PeerError, match="inside a frame"):
+        protocol.close()
+
+
+def test_a_request_over_a_limit_uses_up_no_number() -> None:
+    protocol = welcomed()
+    items = tuple(SealedNamed(b"x" * 1000) for _ in range(5000))
+    with pytest.raises(TooLarge):
+        protocol.request(m.AckRequest(items))  # type: ignore[arg-type]
+    assert protocol.request(m.StatusAsk())[0] == 2
+    assert protocol.awaited == 1
+
+
+def test_what_a_newer_node_says_unasked_is_skipped() -> None:
+    protocol = welcomed()
+    assert protocol.receive(reply(m.Left(), 0)) == []
+
+
+def test_a_withdrawn_request_is_not_awaited() -> None:
+    protocol = welcomed()
+    number, _ = protocol.request(m.StatusAsk())
+    protocol.withdraw(number)
+    assert protocol.awaited == 0
+
+
+def test_every_request_has_its_answer() -> None:
+    requests = set(m.ClientRequest.__args__)  # type: ignore[attr-defined]
+    assert set(ANSWERS) == requests
+    assert set(ANSWERS.values()) | {m.Failed} == set(m.ClientReply.__args__)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [("h:1", ("h", 1)), ("127.0.0.1:7401", ("127.0.0.1", 7401)), ("[::1]:7", ("::1", 7))],
+)
+def test_addresses(address: str, expected: tuple[str, int]) -> None:
+    assert split_address(address) == expected
+
+
+@pytest.mark.parametrize("address", ["", "host", "host:", ":7", "host:0", "host:65536", "host:port"])
+def test_what_is_no_address(address: str) -> None:
+    with pytest.raises(UsageError, match="host:port"):
+        split_address(address)

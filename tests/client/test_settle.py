@@ -1,0 +1,420 @@
+"""Settling: acks that go together, verdicts that are told apart, retries that promise no more than is true."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quorumq.client import (
+    BadReceipt,
+    Client,
+    HoldLost,
+    Message,
+    NotStored,
+    Outcome,
+    OutcomeUnknown,
+    StaleGeneration,
+    UsageError,
+    receipt_from_text,
+    receipt_to_text,
+)
+from quorumq.client.message import Lot, Named, Ticket
+from quorumq.client.settle import Item, Settling, chunks, items_of, spans_of
+from quorumq.core.messages import AckRequest, ExtendRequest, Failed, RejectRequest, Verdict, Verdicts
+from quorumq.core.types import Incarnation, Origin, Owner, PartitionId, Receipt, Span, Stamp
+from tests.client.fake import FakeCluster, connected, failing, fake_cluster
+from tests.client.test_consumer import publish
+
+ORIGIN = Origin("a", 1, 2, 3)
+
+
+async def fetched(cluster: FakeCluster, client: Client, count: int, **more: object) -> list[Message]:
+    await client.create_topic("jobs")
+    await publish(client, count)
+    found = await client.fetch("jobs", "g", max_messages=count, **more)  # type: ignore[arg-type]
+    assert len(found) == count
+    return found
+
+
+# -------------------------------------------------------------------------------- coalescing
+
+
+async def test_many_acks_are_one_request_and_each_hears_its_own_verdict() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        found = await fetched(cluster, client, 100)
+        outcomes: list[Outcome] = []
+
+        async def ack(message: Message) -> None:
+            outcomes.append(await message.ack())
+
+        async with trio.open_nursery() as nursery:
+            for message in found:
+                nursery.start_soon(ack, message)
+        assert outcomes == [Outcome.ACKED] * 100
+        (asked,) = cluster.of(AckRequest)
+        # One receipt for each stored batch, as one span.
+        assert all(len(item.spans) == 1 for item in asked[1].items)
+
+
+async def test_an_ack_alone_does_not_wait_and_what_comes_meanwhile_goes_together() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        found = await fetched(cluster, client, 50)
+        began = trio.current_time()
+        for message in found[:10]:
+            await message.ack()
+        assert trio.current_time() == began
+        assert len(cluster.of(AckRequest)) == 10
+        cluster.asked.clear()
+        cluster.mute.update("abc")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(found[10].ack)
+            await trio.testing.wait_all_tasks_blocked()
+            for message in found[11:]:
+                nursery.start_soon(message.ack)
+            await trio.testing.wait_all_tasks_blocked()
+            assert len(cluster.of(AckRequest)) == 1
+            await trio.sleep(0.006)
+            assert len(cluster.of(AckRequest)) == 2, "after its linger it goes beside the first"
+            cluster.mute.clear()
+            cluster.hang_up("a")
+        assert {message.outcome for message in found} == {Outcome.ACKED}
+
+
+async def test_one_refused_receipt_refuses_no_other() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        found = await fetched(cluster, client, 5)
+        sealed = bytearray(found[0].receipt.sealed)
+        sealed[5] ^= 1
+        forged = client.ticket(found[0].receipt._replace(sealed=bytes(sealed)))
+        results: dict[str, object] = {}
+
+        async def ack(name: str, tickets: list[Ticket]) -> None:
+            try:
+                results[name] = await client.ack(tickets)
+            except BadReceipt as exc:
+                results[name] = exc
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ack, "good", found[:3])
+            nursery.start_soon(ack, "forged", [forged])
+            nursery.start_soon(ack, "other", found[3:])
+        assert results["good"] == [Outcome.ACKED] * 3
+        assert results["other"] == [Outcome.ACKED] * 2
+        assert isinstance(results["forged"], BadReceipt)
+
+
+# ----------------------------------------------------------------------------------- retries
+
+
+async def test_a_lost_answer_is_asked_for_again_and_promises_no_more() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        found = await fetched(cluster, client, 5)
+        lost = iter([True, True, False])
+        cluster.lose = lambda node, request: isinstance(request, AckRequest) and next(lost)
+        assert await client.ack(found) == [Outcome.ACKED] * 5
+        assert [node for node, _ in cluster.of(AckRequest)] == ["a", "b", "c"] or len(
+            cluster.of(AckRequest)
+        ) == 3
+
+
+async def test_an_ack_after_the_hold_says_so() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        first = await fetched(cluster, client, 1, hold_time=2.0)
+        await trio.sleep(2.5)
+        again = await client.fetch("jobs", "g", hold_time=2.0)
+        assert again[0].fencing_token > first[0].fencing_token
+        assert await first[0].ack() is Outcome.ACKED_AFTER_EXPIRY
+        assert await again[0].ack() is Outcome.ACKED
+
+
+async def test_only_what_is_unknown_is_asked_again() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        found = await fetched(cluster, client, 10)
+        done = found[0].lot.receipt.span
+
+        def answer(node: str, request: object) -> Verdicts | None:
+            if not isinstance(request, AckRequest) or len(cluster.of(AckRequest)) > 1:
+                return None
+            said = []
+            for index, item in enumerate(request.items):
+                for span in item.spans:  # the first message of each is done
+                    said.append(Verdict(index, Span(span.origin, span.start, span.start + 1), "acked"))
+                    if span.size > 1:
+                        rest = Span(span.origin, span.start + 1, span.stop)
+                        said.append(Verdict(index, rest, "outcome-unknown", "needed 2"))
+            return Verdicts(tuple(said))
+
+        cluster.answer = answer
+        assert await client.ack(found) == [Outcome.ACKED] * 10
+        _, second = cluster.of(AckRequest)
+        asked = [span for item in second[1].items for span in item.spans]
+        assert sum(span.size for span in asked) == 10 - len({message.lot for message in found})
+        assert done.start not in {span.start for span in asked}
+
+
+async def test_giving_up_says_whether_it_may_have_happened() -> None:
+    async with fake_cluster() as cluster, connected(cluster, attempt_timeout=0.5) as client:
+        found = await fetched(cluster, client, 3)
+        cluster.refuse.update(cluster.addresses)
+        for name in "abc":
+            cluster.hang_up(name)
+        await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(NotStored, match="ack of 1 message of jobs"):
+            await found[0].ack(timeout=2.0)
+        cluster.refuse.clear()
+        cluster.mute.update("abc")
+        with pytest.raises(OutcomeUnknown, match="repeat it"):
+            await found[0].ack(timeout=2.0)
+        assert isinstance(found[0].failure, OutcomeUnknown)
+        cluster.mute.clear()
+        assert await found[0].ack() is Outcome.ACKED
+        assert found[0].failure is None
+
+
+async def test_a_stale_generation_is_raised() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        found = await fetched(cluster, client, 1)
+
+        def answer(node: str, request: object) -> Verdicts | None:
+            if isinstance(request, AckRequest):
+                return Verdicts((Verdict(0, request.items[0].spans[0], "stale-generation", "rewound"),))
+            return None
+
+        cluster.answer = answer
+        with pytest.raises(StaleGeneration):
+            await found[0].ack()
+
+
+async def test_a_node_that_does_not_know_the_topic_is_not_the_last_word() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        found = await fetched(cluster, client, 1)
+        cluster.answer = failing("not-found", times=1, of=AckRequest)
+        assert await found[0].ack() is Outcome.ACKED
+
+
+# ------------------------------------------------------------------------------ cancellation
+
+
+async def test_a_cancelled_ack_may_happen_and_hangs_nobody() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        found = await fetched(cluster, client, 3)
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await found[0].ack()
+        assert cluster.of(AckRequest) == []
+        with trio.move_on_after(0.5):
+            cluster.mute.update("abc")
+            await found[1].ack()
+        cluster.mute.clear()
+        cluster.hang_up("a")
+        assert await found[2].ack() is Outcome.ACKED
+        assert await found[1].ack() is Outcome.ACKED
+        assert await found[0].ack() is Outcome.ACKED
+
+
+# ---------------------------------------------------------------------------- reject, letters
+
+
+async def test_reject_requeues_after_its_delay() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        found = await fetched(cluster, client, 3)
+        await found[0].reject()
+        assert found[0].outcome is Outcome.REQUEUED
+        (again,) = await client.fetch("jobs", "g")
+        assert (again.payload, again.attempt) == (found[0].payload, 2)
+        await client.reject(found[1:], delay=5.0)
+        assert len(cluster.of(RejectRequest)) == 2
+        assert await client.fetch("jobs", "g") == []
+        await trio.sleep(5.1)
+        assert len(await client.fetch("jobs", "g")) == 2
+        await trio.sleep(25.0)
+        with pytest.raises(HoldLost, match="not rejected"):
+            await again.reject()
+        with pytest.raises(HoldLost, match="not rejected"):
+            await again.dead_letter(reason="too late")
+        with pytest.raises(UsageError, match="delay"):
+            await found[0].reject(-1.0)
+
+
+async def test_a_rejects_lost_answer_is_asked_for_again() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        found = await fetched(cluster, client, 2)
+        lost = iter([True, False])
+        cluster.lose = lambda node, request: isinstance(request, RejectRequest) and next(lost)
+        await found[0].reject(60.0)
+        lost = iter([True, False])
+        await found[1].dead_letter(reason="no")
+        assert [message.outcome for message in found] == [Outcome.REQUEUED, Outcome.DEAD_LETTERED]
+
+
+async def test_a_dead_letter_keeps_its_history_and_comes_back_by_redrive() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        await publish(client, 2)
+        async with client.consumer("jobs", "g", name="worker 7", version="1.2.3") as consumer:
+            async for message in consumer:
+                try:
+                    int("x" + message.payload.decode())
+                except ValueError as exc:
+                    await message.dead_letter(exc)
+                if message.payload == b"1":
+                    break
+        listed = [item async for item in client.peek("jobs", "g", "dead", bodies=True)]
+        assert sum(item.peeked.span.size for item in listed) == 2
+        letter = listed[0].peeked.record.letter
+        assert letter is not None
+        assert letter.error_class == "ValueError"
+        assert letter.message == "invalid literal for int() with base 10: 'x0'"
+        assert "test_settle.py" in letter.stack
+        assert (letter.consumer, letter.consumer_version) == ("worker 7", "1.2.3")
+        assert (letter.reason, letter.attempts, letter.host) == ("rejected", 1, client.host)
+        assert letter.died_ms >= letter.last_delivered_ms >= letter.published_ms > 0
+        assert letter.fingerprint == listed[-1].peeked.record.letter.fingerprint  # type: ignore[union-attr]
+        assert [parts.payload for item in listed for parts in item.bodies.values()] == [b"0", b"1"]
+        assert await client.fetch("jobs", "g") == []
+
+        done = await client.redrive("jobs", "g", listed)
+        assert (done.messages, done.refused) == (2, ())
+        assert (await client.redrive("jobs", "g", listed)).messages == 2, "done twice, it is done once"
+        again = await client.fetch("jobs", "g")
+        assert [message.attempt for message in again] == [1, 1]
+        await client.ack(again)
+        done = await client.redrive("jobs", "g", listed)
+        assert done.messages == 0
+        assert sum(span.size for span, _ in done.refused) == 2
+        with pytest.raises(UsageError, match="not a dead letter"):
+            await client.redrive("jobs", "g", [item async for item in client.peek("jobs", "g", "acked")])
+
+
+async def test_extend_moves_the_deadline_and_revives_nothing() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        found = await fetched(cluster, client, 2, hold_time=4.0)
+        await trio.sleep(3.0)
+        await client.extend(found[:1], 10.0)
+        assert found[0].deadline == pytest.approx(trio.current_time() + 9.8)
+        await trio.sleep(2.0)
+        assert [message.is_live for message in found] == [True, False]
+        with pytest.raises(HoldLost):
+            await client.extend(found)
+        assert found[0].failure is None
+        assert isinstance(found[1].failure, HoldLost)
+        (_, first), *_ = cluster.of(ExtendRequest)
+        assert first.sent_at == pytest.approx(3.0, abs=0.01)
+
+
+async def test_a_receipt_may_travel_as_text() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        found = await fetched(cluster, client, 3)
+        text = receipt_to_text(found[1].receipt)
+        assert text.isascii()
+        assert " " not in text
+        async with connected(cluster, "c") as other:
+            receipt = receipt_from_text(text)
+            assert receipt == found[1].receipt
+            assert await other.ack([other.ticket(receipt)]) == [Outcome.ACKED]
+        assert await found[1].ack() is Outcome.ACKED
+        with pytest.raises(BadReceipt, match="unchanged"):
+            receipt_from_text(text[:20])
+        with pytest.raises(BadReceipt):
+            receipt_from_text("é not base64")
+
+
+async def test_peek_shows_each_state_and_holds_nothing() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        found = await fetched(cluster, client, 6)
+        await found[0].ack()
+        await found[1].reject(100.0)
+        await found[2].dead_letter(reason="no")
+        await found[3].reject()
+
+        async def count(which: str, **more: object) -> int:
+            items = [item async for item in client.peek("jobs", "g", which, **more)]  # type: ignore[arg-type]
+            return sum(item.peeked.span.size for item in items)
+
+        counts = {which: await count(which) for which in ("acked", "delayed", "dead", "ready", "held")}
+        assert counts == {"acked": 1, "delayed": 1, "dead": 1, "ready": 1, "held": 2}
+        assert await count("all") == 6
+        assert await count("ready", node="c") == 1
+        facts = await client.status("b")
+        assert facts["node"] == "b"
+        with pytest.raises(UsageError, match="no node 'q'"):
+            await client.status("q")
+
+
+# ------------------------------------------------------------------- verdicts to messages
+
+
+def lot(number: int = 0) -> Lot:
+    owner = Owner("a", Incarnation(1, 1), Stamp(number + 1, "a"))
+    receipt = Receipt(PartitionId(b"t" * 16, 0), "g", 0, 0, Span(ORIGIN, 0, 1 << 20), owner)
+    return Lot(
+        topic="jobs", sealed=b"%d" % number, receipt=receipt, attempt=1, published_ms=0, delivered_ms=0,
+        hold_time=1.0, client=None, consumer=None,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 40), st.integers(1, 4)), min_size=1, max_size=30),
+    st.randoms(),
+)
+def test_each_ticket_hears_the_weakest_of_what_was_said_of_its_messages(
+    wanted: list[tuple[int, int, int]], rng: random.Random
+) -> None:
+    """The fast way through spans, against a dictionary of single messages."""
+    lots = [lot(number) for number in range(3)]
+    tickets = [Named(lots[which], Span(ORIGIN, seq, seq + size)) for which, seq, size in wanted]
+    items = items_of(tickets)
+    names = ["acked", "acked_unproven", "acked_after_expiry", "hold-lost", "outcome-unknown"]
+    said = {
+        (index, seq): rng.choice(names)
+        for index, item in enumerate(items)
+        for span in item.spans
+        for seq in range(span.start, span.stop)
+    }
+    assert {(lots.index(t.lot), s) for t in tickets for s in range(t.seq, t.seq + t.size)} == {
+        (int(items[index].sealed), seq) for index, seq in said
+    }
+    verdicts = [Verdict(index, Span(ORIGIN, seq, seq + 1), outcome) for (index, seq), outcome in said.items()]
+    heard: dict[Ticket, str] = {}
+    settling = Settling(items, lambda ticket, verdict, reply: heard.update({ticket: verdict.outcome}))
+    error = settling.take(Verdicts(tuple(verdicts)))
+    index_of = {item.sealed: index for index, item in enumerate(items)}
+    left = [ticket for item in settling.items for ticket in item.tickets]
+    for ticket in tickets:
+        index = index_of[ticket.lot.sealed]
+        outcomes = [said[index, seq] for seq in range(ticket.seq, ticket.seq + ticket.size)]
+        if "outcome-unknown" in outcomes:
+            assert ticket in left
+            assert ticket not in heard
+        else:
+            assert heard[ticket] == max(outcomes, key=names.index)
+    assert (error is None) == (not left)
+
+
+def test_no_verdict_is_a_reason_to_ask_again() -> None:
+    ticket = Named(lot(), Span(ORIGIN, 0, 3))
+    settling = Settling(items_of([ticket]), lambda *_: None)
+    assert isinstance(settling.take(Verdicts((Verdict(0, Span(ORIGIN, 0, 2), "acked"),))), OutcomeUnknown)
+    assert settling.items[0].tickets == [ticket]
+
+
+def test_requests_are_cut_at_the_limit_of_spans() -> None:
+    shared = lot()
+    tickets: list[Ticket] = [Named(shared, Span(ORIGIN, 2 * i, 2 * i + 1)) for i in range(12_000)]
+    parts = chunks(items_of(tickets))
+    assert [sum(len(item.spans) for item in part) for part in parts] == [5_000, 5_000, 2_000]
+    assert isinstance(parts[0][0], Item)
+    assert spans_of(tickets[:2]) == (Span(ORIGIN, 0, 1), Span(ORIGIN, 2, 3))
+
+
+async def test_a_failed_whole_request_is_tried_elsewhere() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        found = await fetched(cluster, client, 2)
+        cluster.answer = failing("outcome-unknown", times=2, of=AckRequest)
+        assert await client.ack(found) == [Outcome.ACKED] * 2
+        assert len({node for node, _ in cluster.of(AckRequest)}) == 3
+        assert not any(isinstance(request, Failed) for _, request in cluster.asked)
