@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
@@ -26,7 +27,7 @@ from quorumq.core import limits
 from quorumq.core.errors import HoldLost, QuorumqError
 
 if TYPE_CHECKING:
-    from quorumq.client import Client, Consumer, Message
+    from quorumq.client import Client, Message
 
 BATCH: Final = 500
 LAST_LOOK_S: Final = 5.0
@@ -142,8 +143,6 @@ def consume(
 
 
 async def _consume(nodes: tuple[str, ...], plan: Plan) -> None:
-    import trio
-
     from quorumq.cli.progress import counter
 
     count = 0
@@ -152,32 +151,58 @@ async def _consume(nodes: tuple[str, ...], plan: Plan) -> None:
         if hold_time is None:
             known = await client.metadata()
             hold_time = min(limits.HOLD_TIME_DEFAULT_S, known.hold_time_max)
-        batch = 1 if plan.command else BATCH
-        consumer = client.consumer(
-            plan.topics,
-            plan.group,
-            hold_time=hold_time,
-            prefetch=min(batch, plan.most or batch),
-            auto_extend=plan.command is not None,
-        )
+        # A consumer fetches ahead. Where so many messages are asked for and not more, the next one would be taken
+        # only to be given back, so those are fetched as they are wanted.
+        exactly = plan.most is not None and plan.command is None and len(plan.topics) == 1
+        source = _fetches(client, plan, hold_time) if exactly else _stream(client, plan, hold_time)
         with counter("consuming") as advance:
-            async with consumer:
-                while plan.most is None or count < plan.most:
-                    stream = consumer.batches(batch if plan.most is None else min(batch, plan.most - count))
-                    found: list[Message] | None = None
-                    with trio.move_on_after(float("inf") if plan.wait is None else plan.wait):
-                        found = await anext(stream, None)
-                    await stream.aclose()  # type: ignore[attr-defined]
-                    if found is None:
-                        found = await _last_look(client, plan, hold_time)
-                    if not found:
-                        break
-                    await _handle(client, consumer, found, plan)
-                    count += len(found)
-                    for _ in found:
+            async with aclosing(source) as batches:
+                async for messages in batches:
+                    await _handle(client, messages, plan)
+                    count += len(messages)
+                    for _ in messages:
                         advance()
     if not count and not plan.as_json:
         click.echo(f"nothing came from {', '.join(plan.topics)} for {plan.group}", err=True)
+
+
+async def _fetches(client: Client, plan: Plan, hold_time: float) -> AsyncGenerator[list[Message], None]:
+    """Exactly as many messages as are asked for, or fewer where no more come within --wait."""
+    assert plan.most is not None
+    left = plan.most
+    while left:
+        wait = limits.LONG_POLL_MAX_S if plan.wait is None else plan.wait
+        found = await client.fetch(
+            plan.topics[0], plan.group, max_messages=min(BATCH, left), max_wait=wait, hold_time=hold_time
+        )
+        if found:
+            left -= len(found)
+            yield found
+        elif plan.wait is not None:
+            return
+
+
+async def _stream(client: Client, plan: Plan, hold_time: float) -> AsyncGenerator[list[Message], None]:
+    """Messages as they come, until enough have come or none within --wait."""
+    import trio
+
+    batch = 1 if plan.command else BATCH
+    left = float("inf") if plan.most is None else plan.most
+    async with client.consumer(
+        plan.topics, plan.group, hold_time=hold_time, prefetch=batch, auto_extend=plan.command is not None
+    ) as consumer:
+        while left > 0:
+            found: list[Message] | None = None
+            stream = consumer.batches(int(min(batch, left)))
+            with trio.move_on_after(float("inf") if plan.wait is None else plan.wait):
+                found = await anext(stream, None)
+            await stream.aclose()  # type: ignore[attr-defined]
+            if found is None:
+                found = await _last_look(client, plan, hold_time)
+            if not found:
+                return
+            left -= len(found)
+            yield found
 
 
 async def _last_look(client: Client, plan: Plan, hold_time: float) -> list[Message]:
@@ -195,7 +220,7 @@ async def _last_look(client: Client, plan: Plan, hold_time: float) -> list[Messa
     return []
 
 
-async def _handle(client: Client, consumer: Consumer, messages: Sequence[Message], plan: Plan) -> None:
+async def _handle(client: Client, messages: Sequence[Message], plan: Plan) -> None:
     if plan.command is not None:
         for message in messages:
             await _run(client, message, plan)

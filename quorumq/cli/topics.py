@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from quorumq.cli.common import console, json_option, nodes_option, print_json
+from quorumq.cli.common import console, json_option, nodes_option, plural, print_json
 from quorumq.core import limits
 
 
@@ -20,60 +20,65 @@ def topics() -> None:
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option(
     "--rf",
-    default=3,
-    show_default=True,
     type=click.IntRange(1, 9),
-    help="Replicas of each partition, an odd number.",
+    help="Replicas of each partition, an odd number. [default: 3, or as many as there are nodes for]",
 )
 @click.option(
     "--partitions",
-    default=1,
-    show_default=True,
     type=click.IntRange(1, limits.PARTITIONS_MAX),
-    help="How many partitions; more spread a topic over more nodes.",
+    help="How many partitions; more spread a topic over more nodes. [default: 1]",
 )
 @click.option(
     "--max-deliveries",
-    default=limits.MAX_DELIVERIES_DEFAULT,
-    show_default=True,
     type=click.IntRange(1, 1_000_000),
-    help="After so many deliveries without an ack a message becomes a dead letter.",
+    help=f"A message not acked after so many is a dead letter. [default: {limits.MAX_DELIVERIES_DEFAULT}]",
 )
 @click.option(
     "--durability",
-    default="fsync",
-    show_default=True,
     type=click.Choice(["fsync", "os"]),
-    help="fsync: on disk before OK; os: trust the page cache of a majority of machines.",
+    help="fsync: on disk before OK; os: trust the page cache of a majority. [default: fsync]",
 )
 @nodes_option
 @json_option
 def create(
     names: tuple[str, ...],
-    rf: int,
-    partitions: int,
-    max_deliveries: int,
-    durability: str,
+    rf: int | None,
+    partitions: int | None,
+    max_deliveries: int | None,
+    durability: str | None,
     nodes: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Create topics, or change the settings of those that exist.
 
-    Creating a topic twice is creating it once. Replicas and partitions stay as they were chosen first; a topic
-    that exists with another --rf is refused with exit code 64.
+    Creating a topic twice is creating it once: of one that exists, what is not given stays as it is. Replicas are
+    chosen once and for all; a topic that exists with another --rf is refused with exit code 64.
     """
     from quorumq.cli.probe import ask_any
-    from quorumq.core.messages import CreateTopic, TopicCreated
+    from quorumq.core.messages import CreateTopic, Metadata, MetadataReply, TopicCreated
 
+    known = ask_any(nodes, Metadata())
+    assert isinstance(known, MetadataReply), known
+    existing = {topic.name: topic for topic in known.topics}
+    room = min(3, len(known.nodes))
     for name in names:
-        reply = ask_any(nodes, CreateTopic(name, rf, partitions, max_deliveries, durability))
+        old = existing.get(name)
+        request = CreateTopic(
+            name,
+            rf or (old.rf if old else room if room % 2 else room - 1),
+            partitions or (old.partitions if old else 1),
+            max_deliveries or (old.max_deliveries if old else limits.MAX_DELIVERIES_DEFAULT),
+            durability or (old.durability if old else "fsync"),
+        )
+        reply = ask_any(nodes, request)
         assert isinstance(reply, TopicCreated), reply
         topic = reply.topic
         if as_json:
             print_json(facts_of(topic))
         else:
-            count = f"{topic.partitions} partition{'' if topic.partitions == 1 else 's'}"
-            click.echo(f"{topic.name}: {count}, each on {topic.rf} of the nodes")
+            click.echo(
+                f"{topic.name}: {plural(topic.partitions, 'partition')}, each on {plural(topic.rf, 'node')}"
+            )
 
 
 @topics.command("list")

@@ -1,0 +1,315 @@
+"""The commands against real node processes: publish, consume, peek, dead letters, topics, status, dev, bench."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import trio
+from click.testing import CliRunner
+
+from quorumq.cli.local import LocalCluster, NodeDied, NotReady, free_ports
+from quorumq.cli.main import main
+from quorumq.core.errors import UsageError
+
+pytestmark = pytest.mark.e2e
+
+
+class Done(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    def lines(self) -> list[Any]:
+        """Standard output as JSON, one value a line."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+class Shell:
+    """Runs commands with QUORUMQ_NODES set."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self.cluster = cluster
+
+    def __call__(self, *arguments: str, stdin: bytes = b"", code: int = 0) -> Done:
+        nodes = {"QUORUMQ_NODES": ",".join(self.cluster.addresses)}
+        result = CliRunner().invoke(main, list(arguments), input=stdin, env=nodes)
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        assert result.exit_code == code, result.output
+        return Done(result.exit_code, result.stdout, result.stderr)
+
+
+@pytest.fixture(scope="module")
+def shell() -> Iterator[Shell]:
+    with LocalCluster(3, hold_time_max=2.0) as cluster:
+        yield Shell(cluster)
+
+
+def test_what_is_published_is_consumed_once_and_in_full(shell: Shell) -> None:
+    ids = shell("publish", "orders", "first", "zweite ü", "--key", "k", "--header", "kind=test").out.split()
+    assert len(set(ids)) == 2
+    got = shell("consume", "orders", "--group", "g", "--max", "2", "--json").lines()
+    assert [line["payload"] for line in got] == ["first", "zweite ü"]
+    assert [line["id"] for line in got] == ids
+    assert {line["key"] for line in got} == {"k"}
+    assert got[0]["headers"] == {"kind": "test"}
+    again = shell("consume", "orders", "--group", "g", "--wait", "0.2")
+    assert again.out == ""
+    assert "nothing came" in again.err
+    assert shell("consume", "orders", "--group", "other", "--max", "2").out.splitlines() == [
+        "first",
+        "zweite ü",
+    ]
+
+
+def test_files_and_lines_are_published_byte_for_byte(shell: Shell, tmp_path: Path) -> None:
+    blob = tmp_path / "blob"
+    blob.write_bytes(b"\x00\xff\n\n")
+    shell("publish", "bytes", "--file", str(blob))
+    shell("publish", "bytes", "--lines", stdin=b"one\r\n\ntwo")
+    got = shell("consume", "bytes", "--group", "g", "--max", "4", "--json").lines()
+    assert [line["payload_base64"] for line in got if "payload" not in line] == ["AP8KCg=="]
+    assert [line["payload"] for line in got if "payload" in line] == ["one", "", "two"]
+
+
+def test_peek_shows_each_state_and_takes_nothing(shell: Shell) -> None:
+    shell("publish", "seen", "a", "b", "c", "d")
+    ready = shell("peek", "seen", "--group", "g", "--json", "--bodies").lines()
+    assert [(line["state"], line["payload"]) for line in ready] == [("ready", text) for text in "abcd"]
+    assert "no group 'g'" in shell("peek", "seen", "--group", "g").err
+    shell("consume", "seen", "--group", "g", "--max", "1")
+    shell("consume", "seen", "--group", "g", "--max", "1", "--reject", "60")
+    shell("consume", "seen", "--group", "g", "--max", "1", "--no-ack")
+    states = [
+        line["state"] for line in shell("peek", "seen", "--group", "g", "--which", "all", "--json").lines()
+    ]
+    assert states == ["acked", "delayed", "held", "ready"]
+    assert "there are more" in shell("peek", "seen", "--group", "g", "--which", "all", "--limit", "3").err
+    assert (
+        "delayed  1 failed attempt  for another"
+        in shell("peek", "seen", "--group", "g", "--which", "delayed").out
+    )
+
+
+def test_exec_decides_by_the_exit_code_and_the_dead_letter_says_why(shell: Shell) -> None:
+    shell("publish", "work", "good", "bad")
+    command = 'read -r text; [ "$text" = good ] || { echo "cannot parse $QUORUMQ_ATTEMPT" >&2; exit 3; }'
+    options = ("--group", "g", "--exec", command, "--backoff", "0", "--tries", "2", "--json")
+    done = shell("consume", "work", *options, "--max", "3").lines()
+    found = sorted((line["exit_code"], line["attempt"], line["outcome"]) for line in done)
+    assert found == [(0, 1, "acked"), (3, 1, "requeued"), (3, 2, "dead_lettered")]
+
+    (kind,) = shell("deadletters", "list", "work", "--group", "g", "--json").lines()
+    assert kind["count"] == 1
+    assert kind["error_class"].endswith("CommandFailed")
+    assert "exit code 3" in kind["message"]
+    assert "cannot parse 2" in kind["message"]
+    (letter,) = shell("deadletters", "list", "work", "--group", "g", "--each", "--json").lines()
+    assert letter["id"] in kind["samples"]
+    assert letter["attempts"] == 2
+
+
+def test_dead_letters_are_listed_by_kind_and_redriven_when_told(shell: Shell) -> None:
+    shell("publish", "sick", "a", "b", "c")
+    for count, reason in (("2", "no such account 17"), ("1", "timeout")):
+        shell("consume", "sick", "--group", "g", "--max", count, "--dead-letter", reason)
+    kinds = shell("deadletters", "list", "sick", "--group", "g", "--json").lines()
+    assert [(kind["count"], kind["message"]) for kind in kinds] == [(2, "no such account 17"), (1, "timeout")]
+    assert "no such account 17" in shell("deadletters", "list", "sick", "--group", "g").out
+
+    assert "--all" in shell("deadletters", "redrive", "sick", "--group", "g", code=2).err
+    refused = shell("deadletters", "redrive", "sick", "--group", "g", "--all", stdin=b"n\n", code=1)
+    assert "redrive all 3 dead letters" in refused.err
+    assert len(shell("peek", "sick", "--group", "g", "--which", "dead", "--json").lines()) == 3
+
+    one = shell(
+        "deadletters", "redrive", "sick", "--group", "g", "--fingerprint", kinds[1]["fingerprint"], "--json"
+    ).lines()
+    assert (one[0]["redriven"], one[0]["already"]) == (1, 0)
+    assert (
+        shell("deadletters", "redrive", "sick", "--group", "g", "--all", "--yes").out
+        == "redriven 2 messages\n"
+    )
+    assert (
+        shell("deadletters", "redrive", "sick", "--group", "g", "--all", "--yes").out
+        == "no dead letters to redrive\n"
+    )
+    got = shell("consume", "sick", "--group", "g", "--max", "3").out.split()
+    assert sorted(got) == ["a", "b", "c"]
+    assert "there is no group 'none'" in shell("deadletters", "list", "sick", "--group", "none").err
+
+
+def test_topics_are_created_once_and_listed(shell: Shell) -> None:
+    (made,) = shell(
+        "topics", "create", "wide", "--partitions", "4", "--max-deliveries", "2", "--json"
+    ).lines()
+    assert made["partitions"] == 4
+    shell("topics", "create", "wide", "--partitions", "4")
+    listed = {line["topic"]: line for line in shell("topics", "list", "--json").lines()}
+    assert listed["wide"]["max_deliveries"] == 2
+    assert listed["wide"]["replicas"] == made["replicas"]
+    assert "wide" in shell("topics", "list").out
+    assert "rf = 3" in shell("topics", "create", "wide", "--rf", "1", code=64).err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("consume", "nowhere", "--group", "g"), 66, "'nowhere'"),
+        (("peek", "nowhere", "--group", "g"), 66, "'nowhere'"),
+        (("deadletters", "list", "nowhere", "--group", "g"), 66, "'nowhere'"),
+        (("publish", "errors", "x", "--partition", "9"), 66, "9"),
+        (("consume", "errors", "--group", "g", "--hold-time", "99"), 64, "99"),
+        (("publish", "errors", "x" * (1 << 20)), 64, "1048576"),
+    ],
+)
+def test_what_cannot_work_is_refused_with_the_value(
+    shell: Shell, arguments: tuple[str, ...], code: int, said: str
+) -> None:
+    shell("publish", "errors", "x")
+    err = shell(*arguments, code=code).err
+    assert err.startswith("quorumq: ")
+    assert said in err
+    assert "Traceback" not in err
+
+
+def test_status_counts_what_is_ready_held_dead_and_done(shell: Shell) -> None:
+    shell("publish", "counted", *(str(number) for number in range(6)))
+    shell("consume", "counted", "--group", "g", "--max", "2")
+    shell("consume", "counted", "--group", "g", "--max", "1", "--dead-letter", "no")
+    shell("consume", "counted", "--group", "g", "--max", "1", "--no-ack")
+    # A replica that was not in the majority may be a moment behind, and the hold lasts two seconds.
+    wanted = {"ready": 2, "held": 1, "dead": 1, "done": 2}
+    end = time.monotonic() + 1.5
+    while True:
+        found = json.loads(shell("status", "--json").out)
+        (topic,) = [topic for topic in found["topics"] if topic["topic"] == "counted"]
+        if topic["groups"]["g"] == wanted or time.monotonic() > end:
+            break
+    assert topic["groups"]["g"] == wanted
+    assert topic["messages"] == 6
+    assert [node["node"] for node in found["nodes"]] == ["n1", "n2", "n3"]
+    assert all(node["up"] for node in found["nodes"])
+    one = {"QUORUMQ_NODES": shell.cluster.addresses[1]}
+    result = CliRunner().invoke(main, ["status"], env=one)
+    assert all(address in result.stdout for address in shell.cluster.addresses), (
+        "one node tells of the others"
+    )
+
+
+def test_status_says_which_node_is_down_and_counts_a_quarantine_down(shell: Shell) -> None:
+    shell.cluster.kill("n3")
+    try:
+        out = shell("status").out
+        assert "down" in out
+        assert "n3 is down" in out
+        shell("publish", "orders", "with two of three")
+    finally:
+        shell.cluster.start("n3")
+    found = json.loads(shell("status", "--json").out)
+    (node,) = [node for node in found["nodes"] if node["node"] == "n3"]
+    assert node["incarnation"] == 2
+    assert 0 < node["quarantine_s"] <= 2.04
+    assert any("restarted without a clean stop" in problem for problem in found["problems"])
+    shell.cluster.wait_ready(quarantine=True)
+    found = json.loads(shell("status", "--json").out)
+    assert not any("n3" in problem for problem in found["problems"])
+
+
+@pytest.mark.parametrize("kind", ["drain", "stream", "latency"])
+def test_a_tiny_benchmark_is_verified(shell: Shell, kind: str) -> None:
+    nodes = [part for address in shell.cluster.addresses for part in ("--node", address)]
+    options = [
+        "--messages",
+        "60",
+        "--warm-up",
+        "5",
+        "--size",
+        "100",
+        "--hold-time",
+        "2",
+        "--partitions",
+        "2",
+        *nodes,
+    ]
+    more = ["--producers", "2", "--consumers", "2"] if kind == "drain" else []
+    result = json.loads(shell("bench", kind, *options, *more, "--json").out)
+    assert result["verified"] is True
+    assert sum(result["outcomes"].values()) == result["messages"] == 60
+    assert result["machine"]["cores"] >= 1
+    assert result["publish_ms"]["count"] == 60
+    assert 0 < result["publish_ms"]["p50"] <= result["publish_ms"]["p99"] <= result["publish_ms"]["max"]
+
+
+# ------------------------------------------------------------------------- LocalCluster, dev
+
+
+def test_a_cluster_of_one_is_stopped_cleanly_continued_and_gone(tmp_path: Path) -> None:
+    with LocalCluster(1, keep=tmp_path) as cluster:
+        shell = Shell(cluster)
+        shell("topics", "create", "solo", "--rf", "1")
+        shell("publish", "solo", "kept")
+        assert cluster.terminate("n1") == 0
+        cluster.start("n1")
+        assert cluster.status("n1")["quarantine_s"] == 0, "a clean stop costs no quarantine"
+        pid = cluster.pid("n1")
+    assert pid is not None
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    with pytest.raises(UsageError, match="ask for 1 nodes"):
+        LocalCluster(3, keep=tmp_path)
+
+    async def in_trio() -> list[str]:
+        async with LocalCluster(1, keep=tmp_path) as again:
+            look = ("peek", "solo", "--group", "g", "--bodies", "--json")
+            return (await trio.to_thread.run_sync(lambda: Shell(again)(*look))).out.splitlines()
+
+    # Clean stops in between, so the message is there at once.
+    (line,) = trio.run(in_trio)
+    assert json.loads(line)["payload"] == "kept"
+
+
+def test_a_node_that_dies_is_reported_with_the_end_of_its_log() -> None:
+    cluster = LocalCluster(1, settings={"no_such_key": 1})
+    with pytest.raises(NodeDied) as caught, cluster:
+        pass
+    assert "exit code 78" in str(caught.value)
+    assert "no_such_key" in str(caught.value)
+    assert not cluster.directory.exists()
+
+
+def test_a_node_that_is_paused_is_not_ready() -> None:
+    with LocalCluster(1) as cluster:
+        cluster.pause("n1")
+        with pytest.raises(NotReady, match="n1 does not answer"):
+            cluster.wait_ready(["n1"], timeout=0.1)
+        cluster.resume("n1")
+        cluster.wait_ready(["n1"])
+
+
+def test_dev_prints_where_it_is_and_stops_everything_on_a_signal() -> None:
+    (port,) = free_ports(1)
+    command = [sys.executable, "-c", "from quorumq.cli.main import main; main()", "dev"]
+    options = ["--nodes", "1", "--port", str(port), "--topic", "jobs", "--json"]
+    with subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True) as dev:
+        try:
+            assert dev.stdout is not None
+            said = json.loads(dev.stdout.readline())
+            assert said["addresses"] == {"n1": f"127.0.0.1:{port}"}
+            result = CliRunner().invoke(main, ["topics", "list", "--json", "--node", said["addresses"]["n1"]])
+            assert json.loads(result.stdout)["topic"] == "jobs"
+        finally:
+            dev.send_signal(signal.SIGTERM)
+        assert dev.wait(15) == 0
+    with pytest.raises(ProcessLookupError):
+        os.kill(said["pids"]["n1"], 0)
+    assert not Path(said["directory"]).exists()
