@@ -32,6 +32,9 @@ EXTEND is never stuck behind them unread."""
 SILENT_TIMEOUTS_MAX: Final = 2
 """After so many requests in a row without an answer in their time, the connection is given up."""
 
+SILENT_S: Final = 1.0
+"""A shorter wait says nothing about the node."""
+
 Dial = Callable[[str], Awaitable[trio.abc.Stream]]
 Orphan = Callable[["Connection", m.ClientReply], None]
 
@@ -165,7 +168,7 @@ class Connection:
                     raise Lost(self.lost, sent=waiter.sent)
                 return waiter.reply
         sent = waiter is not None and waiter.sent
-        self.timeouts += sent
+        self.timeouts += sent and timeout >= SILENT_S
         if self.timeouts >= SILENT_TIMEOUTS_MAX:
             self._fail(f"no answer to {self.timeouts} requests in a row")
         raise Lost(f"no answer within {timeout:.3g} s", sent=sent)

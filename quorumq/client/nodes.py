@@ -145,6 +145,7 @@ class Nodes:
         self._dial = dial
         self._connections: dict[tuple[str, str], Connection] = {}  # by lane and address
         self._dialling: dict[tuple[str, str], trio.Lock] = {}
+        self._failed: dict[str, tuple[float, str]] = {}  # when dialling an address failed last, and why
         self._first = rng.choice(self.addresses)  # asked first, for as long as it answers
         self._closed = False
 
@@ -201,19 +202,27 @@ class Nodes:
         raise Lost(f"no connection within {timeout:.3g} s", sent=False)
 
     async def _connect(self, address: str, lane: str) -> Connection:
+        began = trio.current_time()
         async with self._dialling.setdefault((lane, address), trio.Lock()):
             known = self._connections.get((lane, address))
             if known is not None and not known.lost:
                 return known
+            failed_at, cause = self._failed.get(address, (-1.0, ""))
+            if failed_at > began:  # while this waited for its turn: one dial is enough for all who wait
+                raise Lost(cause, sent=False)
             if self._closed:
                 raise Lost("the client is closed", sent=False)
-            made = await open_connection(
-                address,
-                dial=self._dial,
-                cluster_id=self.cluster_id,
-                wall_ms=self.wall_ms(),
-                timeout=self.connect_timeout,
-            )
+            try:
+                made = await open_connection(
+                    address,
+                    dial=self._dial,
+                    cluster_id=self.cluster_id,
+                    wall_ms=self.wall_ms(),
+                    timeout=self.connect_timeout,
+                )
+            except Lost as exc:
+                self._failed[address] = (trio.current_time(), exc.cause)
+                raise
             if not self.cluster_id:
                 self.cluster_id = (
                     made.welcome.cluster_id

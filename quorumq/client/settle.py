@@ -17,7 +17,15 @@ import trio
 from quorumq.client.message import Outcome, Ticket, again
 from quorumq.client.nodes import Nodes, Watch
 from quorumq.core import messages as m
-from quorumq.core.errors import NotFound, OutcomeUnknown, QuorumqError, TooFewReplicas, UsageError, error_from
+from quorumq.core.errors import (
+    NotFound,
+    OutcomeUnknown,
+    QuorumqError,
+    StaleGeneration,
+    TooFewReplicas,
+    UsageError,
+    error_from,
+)
 from quorumq.core.types import Span
 from quorumq.wire.codec import sealed_items
 from quorumq.wire.values import SealedNamed
@@ -306,9 +314,9 @@ class AckQueue:
         tickets = [ticket for call in calls for ticket in call.tickets]
         await self._ask(tickets, max(call.timeout for call in calls))
         # A receipt that is refused refuses the request: nobody's mistake may become another's.
-        if len(calls) > 1 and any(isinstance(ticket.failure, UsageError) for ticket in tickets):
+        if len(calls) > 1 and any(was_refused(ticket) for ticket in tickets):
             for call in calls:
-                if any(isinstance(ticket.failure, UsageError) for ticket in call.tickets):
+                if any(was_refused(ticket) for ticket in call.tickets):
                     for ticket in call.tickets:
                         ticket.failure = None
                     await self._ask(call.tickets, call.timeout)
@@ -319,6 +327,11 @@ class AckQueue:
         await settle(
             self._nodes, tickets, m.AckRequest, on_acked, what=what, timeout=timeout, watch=self._watch()
         )
+
+
+def was_refused(ticket: Ticket) -> bool:
+    """Whether the request that the ticket was in was refused as a whole."""
+    return isinstance(ticket.failure, UsageError) and not isinstance(ticket.failure, StaleGeneration)
 
 
 _OUTCOMES: Final = {outcome.value: outcome for outcome in Outcome}

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import trio
+import trio.testing
 
 from quorumq.client import Client, connect
 from quorumq.core.effects import Gone, Request

@@ -460,3 +460,34 @@ async def test_what_the_body_raises_comes_out_as_it_is() -> None:
         with pytest.raises(KeyError):
             async with connected(cluster):
                 raise KeyError("mine")
+
+
+async def test_a_node_that_cannot_be_reached_is_dialled_once_for_all_who_wait() -> None:
+    async with fake_cluster() as cluster, connected(cluster, addresses=["a:1"]) as client:
+        dialled: list[str] = []
+        dial = cluster.dial
+
+        async def slow(address: str) -> trio.abc.Stream:
+            dialled.append(address)
+            await trio.sleep(2.0)
+            return await dial(address)
+
+        client.nodes._dial = slow
+        cluster.refuse.update(cluster.addresses)
+        cluster.hang_up("a")
+        await trio.testing.wait_all_tasks_blocked()
+        failed = 0
+
+        async def ask() -> None:
+            nonlocal failed
+            with pytest.raises(TooFewReplicas):
+                await client.status(timeout=3.0)
+            failed += 1
+
+        began = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            for _ in range(50):
+                nursery.start_soon(ask)
+        assert failed == 50
+        assert trio.current_time() - began < 4.0
+        assert len(dialled) <= 4

@@ -1,0 +1,62 @@
+"""docs/client.md: every example runs, and every default it names is the code's."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+import quorumq.client
+from quorumq.client import Client, connect
+from tests.client.fake import FakeCluster, fake_cluster
+from tests.client.test_consumer import publish
+
+PAGE = (Path(__file__).parents[2] / "docs" / "client.md").read_text()
+SNIPPETS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+PORTS = {"127.0.0.1:7401": "a:1", "127.0.0.1:7402": "b:1", "127.0.0.1:7403": "c:1"}
+
+
+def title(snippet: str) -> str:
+    return snippet.strip().splitlines()[-1].strip()[:40]
+
+
+@pytest.mark.parametrize("snippet", SNIPPETS, ids=title)
+async def test_the_example_runs(snippet: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with fake_cluster() as cluster:
+        monkeypatch.setattr("quorumq.client.client.dial_tcp", dialling(cluster))
+        async with connect("127.0.0.1:7401") as client:
+            await client.create_topic("jobs")
+            await publish(client, 20)
+            scope: dict[str, Any] = {
+                "trio": trio, "client": client, "directory": tmp_path, "process": lambda payload: None, "__name__": "x",
+            }  # fmt: skip
+            with trio.fail_after(60.0):
+                if "async def main" in snippet:
+                    exec(compile(snippet, "docs/client.md", "exec"), scope)
+                    await scope["main"]()
+                else:
+                    body = "async def snippet():\n" + textwrap.indent(snippet, "    ")
+                    exec(compile(body, "docs/client.md", "exec"), scope)
+                    await scope["snippet"]()
+
+
+def dialling(cluster: FakeCluster) -> Any:
+    async def dial(address: str) -> trio.abc.Stream:
+        return await cluster.dial(PORTS.get(address, address))
+
+    return dial
+
+
+def test_the_tables_name_every_option() -> None:
+    for method in (Client.producer, Client.consumer):
+        for name in list(inspect.signature(method).parameters)[1:]:
+            assert f"`{name}`" in PAGE, f"docs/client.md does not name {name} of {method.__name__}"
+
+
+def test_what_is_exported_is_there() -> None:
+    assert all(hasattr(quorumq.client, name) for name in quorumq.client.__all__)

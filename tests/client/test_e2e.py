@@ -1,0 +1,52 @@
+"""The client on three real node processes, one of which is killed and comes back."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from quorumq.cli.local import LocalCluster
+from quorumq.client import MessageId, Outcome, connect
+
+COUNT = 3_000
+
+
+@pytest.mark.e2e
+def test_everything_is_stored_once_and_processed_while_a_node_dies() -> None:
+    with LocalCluster(nodes=3, hold_time_max=3.0) as nodes:
+        nodes.wait_ready()
+        trio.run(publish_and_consume, nodes)
+
+
+async def publish_and_consume(nodes: LocalCluster) -> None:
+    outcomes: dict[MessageId, list[Outcome]] = {}
+    payloads: dict[MessageId, bytes] = {}
+    ids: list[MessageId] = []
+    with trio.fail_after(90.0):
+        async with connect(nodes.addresses) as client, trio.open_nursery() as nursery:
+            await client.create_topic("jobs", partitions=2)
+
+            async def consume() -> None:
+                async with client.consumer("jobs", "g", hold_time=2.0, prefetch=200) as consumer:
+                    async for messages in consumer.batches(max_messages=100):
+                        for message, outcome in zip(messages, await consumer.ack(messages), strict=True):
+                            outcomes.setdefault(message.id, []).append(outcome)
+                            payloads[message.id] = message.payload
+                        if len(outcomes) == COUNT:
+                            return
+
+            nursery.start_soon(consume)
+            async with client.producer("jobs") as producer:
+                pendings = []
+                for number in range(COUNT):
+                    pendings.append(await producer.publish(b"%d" % number, key=b"%d" % number))
+                    if number == COUNT // 3:
+                        await trio.to_thread.run_sync(nodes.kill, "n1")
+                for pending in pendings:
+                    ids.append(await pending.wait())
+            await trio.to_thread.run_sync(nodes.start, "n1")
+        assert len(set(ids)) == COUNT
+        assert set(outcomes) == set(ids)
+        assert sorted(map(int, payloads.values())) == list(range(COUNT))
+        # At most one delivery of a message is told that it was the only one.
+        assert all(found.count(Outcome.ACKED) <= 1 for found in outcomes.values())
