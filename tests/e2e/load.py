@@ -6,19 +6,20 @@ message ids, as the demo's are.
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import trio
 
 from quorumq.cli.demo_verdict import ACKED_OUTCOMES, Account, MessageKey
 from quorumq.cli.local import LocalCluster
-from quorumq.client import Client, HoldLost, Message, TooFewReplicas, connect
+from quorumq.client import Client, HoldLost, Message, MessageId, Pending, TooFewReplicas, connect
 from quorumq.client.client import suspending_clock
 from quorumq.core.messages import PeekAsk, PeekPage
 from quorumq.history import HistoryWriter, Row, origin_text, read_history
@@ -29,6 +30,13 @@ GROUP = "workers"
 T = TypeVar("T")
 DEAD_EVERY = 40
 """Every fortieth message is given up."""
+
+
+class First(random.Random):
+    """Prefers what is named first, so that it is known which client begins at which node."""
+
+    def choice(self, seq: Any) -> Any:
+        return seq[0]
 
 
 @dataclass
@@ -49,10 +57,10 @@ class Load:
     consumers: int = 3
     rate: float = 150.0
     hold_time: float = 3.0
-    published: int = 0
+    published: dict[MessageId, None] = field(default_factory=dict)
+    settled: dict[MessageId, None] = field(default_factory=dict)
     acked: list[float] = field(default_factory=list)
     """When each message was acked, for waiting; the judgement is from the histories."""
-    dead: int = 0
     publish_seconds: list[float] = field(default_factory=list)
     """How long each publish waited until it was confirmed."""
     _producing: bool = True
@@ -78,22 +86,23 @@ class Load:
                     yield self
                     self._producing = False
                 with trio.move_on_after(40):
-                    while len(self.acked) + self.dead < self.published:
+                    while self.published.keys() - self.settled.keys():
                         await trio.sleep(0.05)
                 consuming.cancel_scope.cancel()
 
     @asynccontextmanager
     async def _client(self, name: str) -> AsyncIterator[Client]:
+        first = int(name[1:]) % len(self.cluster.nodes)  # p0 and c0 begin at n1, p1 and c1 at n2, …
+        addresses = self.cluster.addresses[first:] + self.cluster.addresses[:first]
         with HistoryWriter(self.folder / f"{name}.jsonl", run=self.topic, who=f"client:{name}") as writer:
-            async with connect(self.cluster.addresses, history=writer) as client:
+            async with connect(addresses, history=writer, rng=First()) as client:
                 yield client
 
     async def _produce(self, client: Client) -> None:
-        async def confirm(pending: object) -> None:
+        async def confirm(pending: Pending) -> None:
             began = trio.current_time()
-            await pending.wait()  # type: ignore[attr-defined]
+            self.published[await pending.wait()] = None
             self.publish_seconds.append(trio.current_time() - began)
-            self.published += 1
 
         async with client.producer(self.topic) as producer, trio.open_nursery() as nursery:
             number = 0
@@ -124,6 +133,7 @@ class Load:
             left = [message for message in left if message.outcome is None]
         now = suspending_clock()
         self.acked += [now] * len(good)
+        self.settled.update((message.id, None) for message in good)
         for message in messages:
             if int(message.payload) % DEAD_EVERY == 0:
                 await self._give_up(message)
@@ -132,7 +142,7 @@ class Load:
         while message.outcome is None:
             try:
                 await message.dead_letter(ValueError("every fortieth"))
-                self.dead += 1
+                self.settled[message.id] = None
             except HoldLost:
                 return  # it comes again
             except TooFewReplicas:

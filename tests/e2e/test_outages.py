@@ -1,0 +1,113 @@
+"""Nodes that stand still, that all die at once, and that are restarted in order, while messages flow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from quorumq.cli.local import LocalCluster
+from quorumq.client.client import suspending_clock
+from quorumq.client.nodes import ATTEMPT_TIMEOUT_S
+from quorumq.core.limits import REQUEST_TIMEOUT_S
+from tests.e2e.load import Load
+
+HOLD_S = 3.0
+
+
+async def warm(load: Load, messages: int = 100) -> None:
+    """Until messages flow."""
+    with trio.fail_after(15):
+        while len(load.acked) < messages:
+            await trio.sleep(0.05)
+
+
+def stand_still(cluster: LocalCluster, folder: Path, seconds: float) -> None:
+    """One node is stopped for so long; the others go on."""
+    load = Load(cluster, folder, f"paused-{seconds:g}", hold_time=HOLD_S)
+
+    async def main() -> tuple[float, float]:
+        async with load.running():
+            await warm(load)
+            cluster.pause("n2")
+            began = suspending_clock()
+            try:
+                await trio.sleep(seconds)
+            finally:
+                ended = suspending_clock()
+                cluster.resume("n2")
+            await trio.sleep(1.0)
+            return began, ended
+
+    began, ended = trio.run(main)
+    load.check()
+    assert load.acked_between(began, ended) > 100, "the others go on"
+    assert load.pause(began, ended) < HOLD_S + 1.0, "what the stopped node held comes back after its hold"
+    for kind in ("publish", "ack"):
+        assert load.longest(kind) < ATTEMPT_TIMEOUT_S + 0.5, f"{kind} waited for {load.longest(kind):.2f} s"
+    assert max(load.publish_seconds) < ATTEMPT_TIMEOUT_S + REQUEST_TIMEOUT_S
+    cluster.wait_ready(quarantine=True)
+
+
+def test_a_node_that_stands_still_for_5_seconds_stops_nobody_else(
+    shared: LocalCluster, tmp_path: Path
+) -> None:
+    stand_still(shared, tmp_path, 5.0)
+
+
+@pytest.mark.soak
+def test_a_node_that_stands_still_for_10_seconds_stops_nobody_else(
+    shared: LocalCluster, tmp_path: Path
+) -> None:
+    stand_still(shared, tmp_path, 10.0)
+
+
+def test_all_nodes_killed_at_once_come_back_with_everything(own: LocalCluster, tmp_path: Path) -> None:
+    load = Load(own, tmp_path, "together", hold_time=HOLD_S)
+
+    async def main() -> None:
+        async with load.running():
+            await warm(load)
+            for name in own.nodes:
+                own.kill(name)
+            killed = suspending_clock()
+            before = len(load.acked)
+            for name in own.nodes:
+                own.spawn(name)
+            await own.wait_ready_async()
+            assert all(own.status(name)["quarantine_s"] > 0 for name in own.nodes), "status counts down"
+            with trio.fail_after(20):
+                while len(load.acked) < before + 200:
+                    await trio.sleep(0.05)
+            assert suspending_clock() - killed > HOLD_S, (
+                "nobody is served before every hold must have run out"
+            )
+
+    trio.run(main)
+    load.check()
+
+
+def test_a_clean_restart_of_every_node_in_turn_costs_no_quarantine_and_no_pause(
+    own: LocalCluster, tmp_path: Path
+) -> None:
+    load = Load(own, tmp_path, "rolling", hold_time=HOLD_S)
+
+    async def main() -> tuple[float, float]:
+        async with load.running():
+            await warm(load)
+            began = suspending_clock()
+            for name in own.nodes:
+                assert await own.terminate_async(name) == 0, own.log_tail(name)
+                await own.start_async(name)
+                facts = own.status(name)
+                assert facts["quarantine_s"] == 0, facts
+                assert facts["incarnation"] == 2
+                await own.wait_ready_async()
+                await trio.sleep(0.5)
+            return began, suspending_clock()
+
+    began, ended = trio.run(main)
+    load.check()
+    assert load.acked_between(began, ended) > 100
+    assert load.pause(began, ended) < HOLD_S
