@@ -207,6 +207,11 @@ class Node:
             self.log.error("node_stops", reason=reason, exit_code=code, **facts)
             self.ended.set()
 
+    @property
+    def committing(self) -> bool:
+        """Whether a commit is being written."""
+        return self._committing
+
     async def settled(self) -> None:
         """Wait until everything appended is durable, or the node has failed."""
         while self.failed is None and (self._committing or self.store.needs_commit):

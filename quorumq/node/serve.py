@@ -238,7 +238,10 @@ class Service:
         node = self.node
         node.trace.stopped(node, node.failed[1] if node.failed is not None else "asked to")
         if node.failed is not None:
-            node.store.abandon()
+            if (
+                not node.committing
+            ):  # else its thread still writes to the files: the end of the process closes them
+                node.store.abandon()
             return node.failed[0]
         try:
             node.store.close()
