@@ -329,6 +329,7 @@ class FetchCoordinator(Coordinator):
                     this.exhausted.add((span,), bit)
             if reply.abstained:
                 this.no.add(this.pending.items(), bit)
+                self.conflict = True  # asked again at once it would abstain again
             this.no.add([item.span for item in reply.resolved], bit)
             this.no.add([item.span for item in reply.not_due], bit)
             this.no.add([item.span for item in reply.refused], bit)
@@ -381,7 +382,10 @@ class FetchCoordinator(Coordinator):
             effects += burial.start(core, now)
         if not this.pending:
             self.close_round(core, this.number)
-            if lost and self.conflict and not self.done:
+            if lost and this.is_out_of_reach(0):  # too few to ask: another node may have links to them
+                self.unanswered = True
+                self.park_until = now.mono
+            elif lost and self.conflict and not self.done:
                 self.conflict = False
                 self.look_at = now.mono + core.rng.uniform(*BACKOFF_S)
                 core.state.at(self.look_at, "advance", self.key)

@@ -1,0 +1,44 @@
+"""A FETCH through a node that cannot reach a majority ends, at once, and says where to turn."""
+
+from __future__ import annotations
+
+from quorumq.core.effects import LinkDown
+from quorumq.core.messages import AckRequest, Failed, HoldReply
+from tests.core.cluster import Cluster
+from tests.core.test_cluster_smoke import fetch, published, receipts
+
+
+def test_a_fetch_on_a_node_without_links_is_refused_at_once() -> None:
+    cluster = Cluster()
+    published(cluster, 10)
+    cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch(most=1)))))
+    cluster.feed("a", LinkDown("b"), LinkDown("c"))
+    rounds = cluster.nodes["a"].round_count
+    reply = cluster.ask("a", fetch(wait=1.0))
+    assert isinstance(reply, Failed)
+    assert "ask another node" in reply.detail
+    assert cluster.nodes["a"].round_count == rounds + 1
+    assert sum(item.receipt.span.size for item in receipts(cluster.ask("b", fetch()))) == 9
+
+
+def test_a_fetch_that_only_meets_abstentions_pauses_between_its_rounds() -> None:
+    cluster = Cluster(hold_time_max=10.0)
+    published(cluster, 10)
+    cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch(most=1)))))
+    for name in "bc":
+        cluster.kill(name)
+        cluster.start(name)
+    rounds = cluster.nodes["a"].round_count
+    abstained: list[HoldReply] = []
+
+    def drop(sender: str, to: str, message: object) -> bool:
+        if isinstance(message, HoldReply) and message.abstained:
+            abstained.append(message)
+        return False
+
+    cluster.drop = drop
+    key = cluster.submit("a", fetch(wait=1.0))
+    cluster.advance(1.1)
+    assert key in cluster.replies
+    assert abstained
+    assert cluster.nodes["a"].round_count - rounds <= 1.0 / 0.002
