@@ -188,6 +188,7 @@ class NodeCore:
         self.fetches = 0
         self.remote_keys = 0
         self.legs: dict[tuple[NodeId, int], int] = {}  # a FETCH that another node asked for -> our key
+        self.called_off: dict[int, None] = {}  # rounds of FETCHes that we asked others for and gave up
         self.batch_partitions: dict[int, PartitionId] = {}
         self.given: dict[int, tuple[float, list[Freed]]] = {}
         self.parked: dict[tuple[PartitionId, str], int] = {}
@@ -698,7 +699,10 @@ class NodeCore:
             replica = self.replicas.get(message.partition)
             if replica is not None and message.resolved:
                 return replica.repair(message.group, message.resolved, now)
-        if isinstance(message, RemoteFetched):  # called off, but it came all the same
+        if isinstance(message, RemoteFetched) and message.round in self.called_off:
+            # Called off, but it came all the same. Any other answer to a round that is over is a second copy of one
+            # that a client may be working on: LEAVE is for what certainly nobody works on.
+            del self.called_off[message.round]
             return [effect for part in message.slices for effect in free_slice(self, part, now)]
         return []
 
@@ -1124,7 +1128,7 @@ class NodeCore:
                 "partition": partition.number,
                 "replicas": list(replica.members),
                 "messages": replica.present.messages,
-                "missing": replica.known.messages - replica.present.messages,
+                "missing": replica.absent.messages,
                 "batches": len(replica.batches),
                 "groups": {
                     view.name: {

@@ -37,6 +37,9 @@ GATHER_S = 0.003
 LEG_MARGIN_S = 1.0
 """How much longer than its park a leg may take before its node counts as gone."""
 
+CALLED_OFF_MAX = 1000
+"""Legs called off whose answers are still watched for; what an older one won runs out by itself."""
+
 
 class LegCoordinator(FetchCoordinator):
     """A FETCH on behalf of another node: as any other, but the answer goes to that node.
@@ -209,11 +212,10 @@ class SplitCoordinator(Coordinator):
         self.close_round(core, number)
         self.asked[target] = None
         self.problem = Failed("too-few-replicas", f"node {target} did not answer: ask another node", 1, 0)
-        effects: list[Effect] = [Send(target, RemoteGone(number))]
-        return effects + self._go_on(core, now)
+        return call_off(core, number, target) + self._go_on(core, now)
 
     def _answer(self, core: NodeCore, now: Now) -> list[Effect]:
-        effects = self._cancel()
+        effects = self._cancel(core)
         given = [
             Freed(
                 delivery.receipt.partition,
@@ -230,12 +232,12 @@ class SplitCoordinator(Coordinator):
         reply = Fetched(self.request.sent_at, self.request.hold_time, tuple(self.slices))
         return effects + self.finish(core, reply)
 
-    def _cancel(self) -> list[Effect]:
-        return [Send(target, RemoteGone(number)) for number, target in self.legs.items()]
+    def _cancel(self, core: NodeCore) -> list[Effect]:
+        return [effect for number, target in self.legs.items() for effect in call_off(core, number, target)]
 
     def on_gone(self, core: NodeCore, now: Now) -> list[Effect]:
         """The client is gone and no reply was begun: give back what has come, and call the legs off (LEAVE)."""
-        effects = self._cancel()
+        effects = self._cancel(core)
         for part in self.slices:
             effects += free_slice(core, part, now)
         return effects + self.finish(core, None)
@@ -247,6 +249,14 @@ def bytes_of(part: Slice) -> int:
     if isinstance(part, Slice):
         return header.end_of(part.stop - 1) - header.end_of(part.first - 1)
     return header.end_of(header.size - 1)
+
+
+def call_off(core: NodeCore, number: int, target: NodeId) -> list[Effect]:
+    """A leg is not wanted any more. Should its answer come all the same, what it won is given back, once."""
+    core.called_off[number] = None
+    if len(core.called_off) > CALLED_OFF_MAX:
+        del core.called_off[next(iter(core.called_off))]
+    return [Send(target, RemoteGone(number))]
 
 
 def free_slice(core: NodeCore, part: Slice, now: Now) -> list[Effect]:

@@ -163,12 +163,11 @@ class Replica:
     """
 
     __slots__ = (
-        "absent_since",
+        "absent",
         "batches",
         "digests",
         "groups",
         "index",
-        "known",
         "members",
         "node",
         "order",
@@ -188,8 +187,7 @@ class Replica:
         self.index: SpanMap[Slot] = SpanMap()
         self.present = SpanSet()  # what the index covers, in runs
         self.digests: dict[Origin, Digest] = {}  # of `present`; dropped where it changes
-        self.known = SpanSet()  # present here, or said by a peer to exist
-        self.absent_since: SpanMap[float] = SpanMap()
+        self.absent: SpanMap[float] = SpanMap()  # known from a peer, not present here, and since when
         self.pulling_until = 0.0  # a pull is under way until then
         self.batches: dict[int, StoredBatch] = {}
         self.order: SortedList = SortedList()  # keys of the batches, oldest first
@@ -256,8 +254,8 @@ class Replica:
             self.index.set(part, Slot(number, slot.shift))
             self.present.add(part)
             self.digests.pop(part.origin, None)
-            self.known.add(part)
-            self.absent_since.remove(part)
+            if self.absent:
+                self.absent.remove(part)
         record = BatchStored(number, message.batch, now.wall_ms)
         then: tuple[Send | Done, ...] = (Done(number),)
         if message.round:
@@ -293,7 +291,6 @@ class Replica:
                     self.order.add(batch.key())
                 self.index.set(part, Slot(record.number, at - section.start))
                 self.present.add(part)
-                self.known.add(part)
             at += section.size
 
     # ------------------------------------------------------------- availability
@@ -883,12 +880,11 @@ class Replica:
             effects += self._merge_group_state(state, now)
         missing: list[Span] = []
         for span in message.spans:
-            self.known.add(span)
             for gap in self.index.gaps(span):
-                for part, since in self.absent_since.split(gap):
+                for part, since in self.absent.split(gap):
                     if since is None:
                         since = now.mono
-                        self.absent_since.set(part, since)
+                        self.absent.set(part, since)
                     if since + self.node.config.sync_grace <= now.mono:
                         missing.append(part)
         if message.rest or self.pulling_until <= now.mono:
@@ -993,10 +989,10 @@ class Replica:
         """Assert what holds between any two events; `available` is compared with its definition."""
         self.index.check()
         self.present.check()
-        self.known.check()
+        self.absent.check()
         assert merge_spans(span for span, _ in self.index.items()) == tuple(self.present.items())
         for span, slot in self.index.items():
-            assert self.known.covers(span), f"{span} is present and not known"
+            assert not self.absent.within(span), f"{span} is present, and listed as absent"
             assert slot.number in self.batches, f"{span} is in batch {slot.number}, which is not here"
         for view in self.groups.values():
             view.check()
