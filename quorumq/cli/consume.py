@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from quorumq.client import Client, Message
 
 BATCH: Final = 500
-LAST_LOOK_S: Final = 5.0
+LAST_LOOK_S: Final = 2.0
 BACKOFF_MAX_S: Final = 60.0
 STDERR_CHARS: Final = 2_000
 """Of what a failed command wrote to its standard error, the end of it, that a dead letter keeps."""

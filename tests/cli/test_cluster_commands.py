@@ -206,14 +206,25 @@ def test_status_counts_what_is_ready_held_dead_and_done(shell: Shell) -> None:
     )
 
 
-def test_status_says_which_node_is_down_and_counts_a_quarantine_down(shell: Shell) -> None:
+def test_nodes_that_are_down_are_named_and_without_a_majority_nothing_is_delivered(shell: Shell) -> None:
+    shell("publish", "outage", "before", "left")
+    shell("consume", "outage", "--group", "g", "--max", "1")
     shell.cluster.kill("n3")
     try:
         out = shell("status").out
         assert "down" in out
         assert "n3 is down" in out
-        shell("publish", "orders", "with two of three")
+        shell("publish", "outage", "with two of three")
+        assert shell("consume", "outage", "--group", "g", "--max", "1").out
+
+        shell.cluster.kill("n2")
+        assert "only 1 of 3 nodes answer" in shell("status").out
+        assert "replicas" in shell("publish", "outage", "x", "--timeout", "0.5", code=75).err
+        # There is a message that cannot be held: not the same as nothing.
+        nothing = shell("consume", "outage", "--group", "g", "--wait", "0.1", code=75)
+        assert (nothing.out, "nothing came" in nothing.err) == ("", False)
     finally:
+        shell.cluster.start("n2")
         shell.cluster.start("n3")
     found = json.loads(shell("status", "--json").out)
     (node,) = [node for node in found["nodes"] if node["node"] == "n3"]
@@ -221,6 +232,7 @@ def test_status_says_which_node_is_down_and_counts_a_quarantine_down(shell: Shel
     assert 0 < node["quarantine_s"] <= 2.04
     assert any("restarted without a clean stop" in problem for problem in found["problems"])
     shell.cluster.wait_ready(quarantine=True)
+    assert shell("consume", "outage", "--group", "g", "--max", "1").out
     found = json.loads(shell("status", "--json").out)
     assert not any("n3" in problem for problem in found["problems"])
 
