@@ -40,6 +40,7 @@ from quorumq.core.messages import (
     HoldReply,
     PeerMessage,
     Release,
+    Slice,
     Store,
     Welcome,
 )
@@ -47,7 +48,7 @@ from quorumq.core.nodecore import TOKEN_STARTED, NodeCore, node_list_digest
 from quorumq.core.records import AttemptsCounted, BatchStored, RecordsMerged
 from quorumq.core.state import NodeConfig
 from quorumq.core.types import Batch, Incarnation, Kind, NodeId
-from quorumq.history import owner_text, spans_value
+from quorumq.history import spans_value
 from sim.disks import MemoryJournal, SimJournal, StoreJournal
 from sim.world import Clock, SimError, World
 
@@ -117,6 +118,7 @@ class Host:
         self.keys_of: dict[tuple[str, int], int] = {}
         self.links: dict[NodeId, tuple[Incarnation, int]] = {}
         self.dials: dict[NodeId, int] = {}
+        self.foreign: dict[tuple[Any, ...], Batch] = {}
         self.timed = False
 
     # ------------------------------------------------------------ life and death
@@ -443,7 +445,32 @@ class Host:
         elif kind is Release and self.cluster.full:
             self.cluster.note_release(self.name, message)  # type: ignore[arg-type]
         envelope = Envelope(self.name, core.state.incarnation, to, link[0], core.state.clock.value, message)
+        if kind.__name__ == "RemoteFetched":  # what another node's client is answered: the bytes go along
+            bodies = self.bodies(message.slices)  # type: ignore[union-attr]
+            world.transmit(self.name, to, self.cluster.hosts[to].receive_slices, envelope, (link[1], bodies))
+            if message.slices:  # type: ignore[union-attr]
+                self.cluster.on_fetched(self.name, message)
+            return
         world.transmit(self.name, to, self.cluster.hosts[to].receive, envelope, link[1])
+
+    def bodies(self, slices: tuple[Slice, ...]) -> tuple[Batch, ...]:
+        """The batches that slices are parts of: from our journal, or as another node sent them."""
+        found: list[Batch] = []
+        for part in slices:
+            header = part.header
+            batch = self.foreign.get((header.partition, header.sections, header.crc))
+            found.append(batch if batch is not None else self.journal.batch(part.batch))
+        return tuple(found)
+
+    def receive_slices(self, envelope: Envelope, extra: tuple[int, tuple[Batch, ...]]) -> None:
+        """As `receive`, with the batches that the message's slices are parts of."""
+        life, batches = extra
+        for batch in batches:
+            header = batch.header
+            self.foreign[(header.partition, header.sections, header.crc)] = batch
+            if len(self.foreign) > 256:
+                del self.foreign[next(iter(self.foreign))]
+        self.receive(envelope, life)
 
     def receive(self, envelope: Envelope, life: int) -> None:
         """Something comes in over a connection to our life number ``life``."""
@@ -507,8 +534,8 @@ class Host:
         self.keys_of.pop((client.name, op), None)
         batches: tuple[Batch, ...] | None = None
         if type(reply) is Fetched:
-            batches = tuple([self.journal.batch(part.batch) for part in reply.slices])
-            if reply.slices:
+            batches = self.bodies(reply.slices)
+            if any(part.deliveries[0].receipt.owner.node == self.name for part in reply.slices):
                 self.cluster.on_fetched(self.name, reply)
         self.world.transmit(self.name, client.name, client.on_reply, op, (reply, batches))
 
@@ -532,8 +559,3 @@ class Host:
         """Only the reserve of disk space is left, or there is space again."""
         if life == self.life and self.core is not None:
             self.feed(DiskFull(full))
-
-
-def owner_of(record: Any) -> str:
-    """The owner of a receipt, as the history writes it."""
-    return owner_text(record)

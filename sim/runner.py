@@ -3,15 +3,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import signal
 import time
 import traceback
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from quorumq.history import Row
 from sim.checkers import judge
 from sim.cluster import Cluster
 from sim.schedule import Schedule
+from sim.world import SimError
+
+CPU_LIMIT_S = 60.0
+"""What a run may take, many times what the longest takes; more for runs that simulate more time."""
 
 
 @dataclass(slots=True)
@@ -52,7 +59,8 @@ def run_schedule(
         prepare(cluster)
     violations: list[str] = []
     try:
-        cluster.run()
+        with cpu_limit(CPU_LIMIT_S * max(1.0, schedule.options.fault_time / 10)):
+            cluster.run()
     except Exception as error:  # whatever a core raises is the finding
         last = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{last.filename.rsplit('/', 1)[-1]}:{last.lineno}"
@@ -76,10 +84,31 @@ def run_schedule(
     for name, count in world.sent.items():
         counts[f"sent {name}"] = count
     rows = world.rows if keep else []
-    return Outcome(schedule.seed, violations, world.trace(), counts, world.seen, rows)
+    outcome = Outcome(schedule.seed, violations, world.trace(), counts, world.seen, rows)
+    cluster.dispose()
+    return outcome
+
+
+@contextlib.contextmanager
+def cpu_limit(seconds: float) -> Iterator[None]:
+    """Raise `SimError` in the main thread when what is inside takes more CPU time: a core may loop for ever."""
+
+    def on_signal(number: int, frame: object) -> None:
+        raise SimError(
+            f"the run has taken {seconds:.0f} s of CPU: a step that does not end, or a storm of messages"
+        )
+
+    before = signal.signal(signal.SIGPROF, on_signal)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0.0)
+        signal.signal(signal.SIGPROF, before)
 
 
 def quicken() -> None:
-    """Collect cyclic garbage rarely: a run makes little of it, and one process does many runs."""
+    """Look for cyclic garbage rarely: a run that is disposed of leaves little, and one process does many runs."""
+    gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 100)
+    gc.set_threshold(20_000, 10, 10)

@@ -1,0 +1,272 @@
+# sim/mutants.py: protocols with one rule left out. The simulator is tested by whether it catches them.
+#
+# A mutant that survives many seeds shows a fault that the simulator lacks, or a checker that is blind. Those that are
+# known to survive, and why, are in `SURVIVORS`: docs/verification.md repeats the list, and a test compares it.
+"""Mutants of the core and its driver, to be caught by the simulator."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from quorumq.core import group as group_module
+from quorumq.core import types as types_module
+from quorumq.core.coordinator import PublishCoordinator
+from quorumq.core.fetch import FetchCoordinator, HoldRound
+from quorumq.core.group import GroupView
+from quorumq.core.holds import HoldTable
+from quorumq.core.nodecore import NodeCore
+from quorumq.core.replica import Replica
+from quorumq.core.rounds import Round
+from quorumq.core.settle import AckCoordinator
+from quorumq.core.state import NodeState
+from quorumq.core.types import Owner, Span
+from sim.cluster import Cluster
+from sim.runner import Outcome, run_schedule
+from sim.schedule import draw
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One rule left out.
+
+    Args:
+        name: short, for the command line and the tests.
+        rule: what is left out, as docs/protocol.md says it.
+        patches: (owner, attribute, replacement) for the time of a run.
+        prepare: changes the cluster before it runs.
+    """
+
+    name: str
+    rule: str
+    patches: tuple[tuple[Any, str, Any], ...] = ()
+    prepare: Callable[[Cluster], None] | None = None
+
+
+@contextlib.contextmanager
+def applied(mutant: Mutant) -> Iterator[None]:
+    """The mutant's patches are in force inside."""
+    before = [(owner, name, owner.__dict__[name]) for owner, name, _ in mutant.patches]
+    try:
+        for owner, name, new in mutant.patches:
+            setattr(owner, name, new)
+        yield
+    finally:
+        for owner, name, old in before:
+            setattr(owner, name, old)
+
+
+def run_mutant(mutant: Mutant, seed: int, profile: str = "swarm") -> Outcome:
+    """One seed against a mutant."""
+    with applied(mutant):
+        return run_schedule(draw(seed, profile), prepare=mutant.prepare)
+
+
+def hunt(mutant: Mutant, first: int, seeds: int, profile: str = "swarm") -> tuple[int, str] | None:
+    """The first seed that catches the mutant, and how; None where it survives."""
+    for seed in range(first, first + seeds):
+        outcome = run_mutant(mutant, seed, profile)
+        if outcome.violations:
+            return seed, outcome.violations[0]
+    return None
+
+
+# ------------------------------------------------------------------------- the rules
+
+
+def _release_without_ballot(self: HoldTable, span: Span, owner: Owner) -> list[Any]:
+    gone = [(part, held) for part, held in self.holds.within(span) if held.owner.node == owner.node]
+    for part, _ in gone:
+        self.holds.remove(part)
+    return gone
+
+
+def _any_of_incarnation(self: HoldTable, held: Any, owner: Owner) -> bool:
+    return bool(held.owner[:2] == owner[:2])
+
+
+def _tombstone_majority_of_one(
+    self: AckCoordinator, ballot: Any, span: Span, yes: int, no: int, valid: int, *, last: bool
+) -> str | None:
+    if ballot.answered & valid:
+        return "acked"
+    return self.unknown(ballot) if last else None
+
+
+def _exclusive_unasked(
+    self: AckCoordinator, ballot: Any, span: Span, yes: int, no: int, valid: int, *, last: bool
+) -> str | None:
+    if ballot.round.is_majority(ballot.answered & valid):
+        return "acked"
+    return self.unknown(ballot) if last else None
+
+
+def _publish_majority_of_one(
+    self: PublishCoordinator, core: NodeCore, this: Round, *, timed_out: bool
+) -> Any:
+    if self.stored:
+        this.majority = 1
+    return _PUBLISH_DECIDE(self, core, this, timed_out=timed_out)
+
+
+_PUBLISH_DECIDE = PublishCoordinator._decide
+
+
+def _learned_dead_ends_holds(self: GroupView, span: Span) -> None:
+    self.holds.end(span)
+
+
+def _own_vote_enough(self: FetchCoordinator, this: HoldRound, yes: int, mine: int) -> bool:
+    return bool(yes & mine)
+
+
+def _own_vote_not_needed(self: FetchCoordinator, this: HoldRound, yes: int, mine: int) -> bool:
+    return this.is_majority(yes)
+
+
+def _rank_without_acked(record: Any) -> tuple[int, bool, int, int]:
+    return (record.generation, False, record.n, int(record.kind))
+
+
+def _merge_without_acked(ours: Any, theirs: Any) -> Any:
+    mine, other = _rank_without_acked(ours), _rank_without_acked(theirs)
+    return ours if mine >= other else theirs
+
+
+def _half_the_time(self: HoldTable, *args: Any) -> Any:
+    span, n, owner, now, hold_time = args
+    return _VOTE(self, span, n, owner, now, hold_time / 2)
+
+
+_VOTE = HoldTable.vote
+
+
+def _eager(cluster: Cluster) -> None:
+    cluster.eager = True
+
+
+def _late_clients(cluster: Cluster) -> None:
+    cluster.late_clients = True
+
+
+def _in_quarantine_at_even_starts(self: NodeState, now: Any) -> bool:
+    return now.mono < self.quarantine_until and self.incarnation.n % 2 == 0
+
+
+def _repair_nothing(self: Replica, name: str, resolved: Any, now: Any) -> list[Any]:
+    return []
+
+
+def _no_sync(self: Replica, sender: str, message: Any, now: Any) -> list[Any]:
+    return []
+
+
+def _redrive_forgotten(self: Replica, sender: str, message: Any, now: Any) -> list[Any]:
+    return _ON_MERGE(self, sender, message._replace(entries=()), now)
+
+
+_ON_MERGE = Replica.on_merge
+
+
+def _acked_overtaken() -> tuple[tuple[Any, str, Any], ...]:
+    return (types_module, "record_rank", _rank_without_acked), (
+        group_module,
+        "merge_records",
+        _merge_without_acked,
+    )
+
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "quarantine-off",
+        "quarantine after a restart",
+        ((NodeState, "in_quarantine", lambda self, now: False),),
+    ),
+    Mutant(
+        "quarantine-half",
+        "quarantine after every restart",
+        ((NodeState, "in_quarantine", _in_quarantine_at_even_starts),),
+    ),
+    Mutant("hold-majority-1", "a hold needs a majority", ((FetchCoordinator, "is_won", _own_vote_enough),)),
+    Mutant(
+        "own-vote-not-needed",
+        "a majority, ours included",
+        ((FetchCoordinator, "is_won", _own_vote_not_needed),),
+    ),
+    Mutant(
+        "release-without-ballot",
+        "RELEASE carries the ballot",
+        ((HoldTable, "release", _release_without_ballot),),
+    ),
+    Mutant(
+        "owner-without-ballot", "an owner is one attempt", ((HoldTable, "is_owner", _any_of_incarnation),)
+    ),
+    Mutant(
+        "hold-replaced",
+        "no hold is ever replaced",
+        ((HoldTable, "may_replace", lambda self, held, owner: True),),
+    ),
+    Mutant(
+        "extend-revives",
+        "EXTEND never revives",
+        ((HoldTable, "may_extend", lambda self, held, owner: True),),
+    ),
+    Mutant(
+        "hold-half-the-time",
+        "a grant outlives the coordinator's deadline",
+        ((HoldTable, "vote", _half_the_time),),
+    ),
+    Mutant(
+        "tombstone-majority-1",
+        "ACKED is durable on a majority",
+        ((AckCoordinator, "judge", _tombstone_majority_of_one),),
+    ),
+    Mutant(
+        "acked-unproven-as-acked",
+        "acked needs an exclusive majority",
+        ((AckCoordinator, "judge", _exclusive_unasked),),
+    ),
+    Mutant(
+        "store-majority-1",
+        "a publish is durable on a majority",
+        ((PublishCoordinator, "_decide", _publish_majority_of_one),),
+    ),
+    Mutant("then-before-fsync", "persist before send", (), _eager),
+    Mutant("deadline-from-reply", "a client's deadline counts from its request", (), _late_clients),
+    Mutant(
+        "tombstone-not-checked",
+        "our own record is looked at before delivering",
+        ((FetchCoordinator, "is_deliverable", lambda self, won, kind, n: True),),
+    ),
+    Mutant(
+        "dead-ends-holds",
+        "a learned DEAD drops no hold",
+        ((GroupView, "on_learned_dead", _learned_dead_ends_holds),),
+    ),
+    Mutant("acked-overtaken", "nothing overtakes ACKED", _acked_overtaken()),
+    Mutant(
+        "ballots-fall", "ballots only rise", ((HoldTable, "is_above", lambda self, ballot, highest: True),)
+    ),
+    Mutant("no-read-repair", "a TOMB is written here", ((Replica, "repair", _repair_nothing),)),
+    Mutant("no-anti-entropy", "what differs is exchanged", ((Replica, "on_sync_offer", _no_sync),)),
+    Mutant(
+        "redrive-forgotten", "REDRIVE is durable on a majority", ((Replica, "on_merge", _redrive_forgotten),)
+    ),
+    Mutant(
+        "superseded-count",
+        "superseded incarnations do not count",
+        (
+            (Round, "is_superseded", lambda self, state, sender, incarnation: False),
+            (NodeState, "superseded", lambda self, node, incarnation: False),
+        ),
+    ),
+)
+"""Every mutant. Most are one line of section 4 of docs/protocol.md."""
+
+SURVIVORS: dict[str, str] = {}
+"""Mutants that the simulator does not catch in `BOUND` seeds, and the fault or the checker that is missing."""
+
+BOUND = 400
+"""Seeds within which every other mutant is caught."""
