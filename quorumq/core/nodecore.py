@@ -322,6 +322,7 @@ class NodeCore:
         reserve = None if self.stopped else self.state.clock.next_reserve(now)
         if reserve is not None:
             effects.append(Persist((Reserved(reserve),), (Done(_reserve_token(reserve)),)))
+        self._drop_stale_timers()
         return effects
 
     def next_deadline(self) -> float | None:
@@ -586,6 +587,27 @@ class NodeCore:
             _, _, what = heapq.heappop(timers)
             effects += self._on_timer(what, now)
         return effects
+
+    def _drop_stale_timers(self) -> None:
+        """Forget timers at the head that have nothing left to do, so that they wake nobody.
+
+        Nearly every round is over long before its timer: waking for those cost more than serving the rest.
+        """
+        timers = self.state.timers
+        while timers and self._is_stale(timers[0][2]):
+            heapq.heappop(timers)
+
+    def _is_stale(self, what: tuple[object, ...]) -> bool:
+        match what:
+            case ("round", int(number)):
+                return number not in self.rounds
+            case ("advance" | "gathered", int(key)):
+                return key not in self.requests
+            case ("forget", int(key)):
+                return key not in self.given
+            case ("expire", PartitionId() as partition, str(name), Span() as span):
+                return not self.replicas[partition].group(name).holds.holds.within(span)
+        return False
 
     def _on_timer(self, what: tuple[object, ...], now: Now) -> list[Effect]:
         match what:
