@@ -1,0 +1,184 @@
+"""Each checker accepts a good history and names what is wrong in a bad one."""
+
+from __future__ import annotations
+
+import pytest
+
+from quorumq.core.types import Incarnation, Owner, Stamp
+from quorumq.history import Row, check_row, owner_text, token_text
+from sim.checkers import judge
+
+ORIGIN = "a.1.5eed.1"
+
+
+def owner(ballot: int, node: str = "a") -> str:
+    return owner_text(Owner(node, Incarnation(1, 7), Stamp(ballot, node)))
+
+
+class Story:
+    """Writes lines for one partition and one group; ``at`` goes on by itself."""
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+        self.at = 0.0
+
+    def add(self, who: str, kind: str, at: float | None = None, **fields: object) -> Story:
+        self.at = self.at + 0.1 if at is None else at
+        row: Row = {
+            "run": "r",
+            "who": who,
+            "at": self.at,
+            "wall_ms": 0,
+            "within": 0.0,
+            "kind": kind,
+            **fields,
+        }
+        assert check_row(row) == ""
+        self.rows.append(row)
+        return self
+
+    def publish(self, outcome: str = "ok", start: int = 0, stop: int = 1, crc: str = "0000000a") -> Story:
+        base = {"topic": "t", "partition": 0, "spans": [[ORIGIN, start, stop]], "op": 1}
+        self.add("client:p", "publish", outcome="invoke", crcs=crc * (stop - start), **base)
+        return self.add("client:p", "publish", outcome=outcome, **base)
+
+    def of(self, ballot: int, start: int, stop: int, n: int) -> dict[str, object]:
+        return {
+            "topic": "t", "partition": 0, "group": "g", "generation": 0, "n": n,
+            "spans": [[ORIGIN, start, stop]], "owner": owner(ballot),
+        }  # fmt: skip
+
+    def deliver(
+        self, ballot: int, *, start: int = 0, stop: int = 1, n: int = 0, hold: float = 1.0, ago: float = 0.05,
+        crc: str = "0000000a", at: float | None = None,
+    ) -> Story:  # fmt: skip
+        at = self.at + 0.1 if at is None else at
+        return self.add(
+            "client:c", "deliver", at, token=token_text(Stamp(ballot, "a")), attempt=1, until=at + hold,
+            asked=at - ago, crcs=crc * (stop - start), **self.of(ballot, start, stop, n),
+        )  # fmt: skip
+
+    def settle(self, kind: str, ballot: int, outcome: str, n: int = 0, **more: object) -> Story:
+        base = self.of(ballot, 0, 1, n)
+        self.add("client:c", kind, op=2, outcome="invoke", **base)
+        return self.add("client:c", kind, op=2, outcome=outcome, **base, **more)
+
+    def redrive(self, n: int, outcome: str = "ok") -> Story:
+        base = self.of(0, 0, 1, n)
+        del base["owner"]
+        self.add("client:op", "redrive", op=3, outcome="invoke", **base)
+        return self.add("client:op", "redrive", op=3, outcome=outcome, **base)
+
+    def dead(self, n: int = 0, nodes: str = "abc") -> Story:
+        for node in nodes:
+            self.add(
+                f"node:{node}", "list", topic="t", partition=0, group="g", state="dead", n=n,
+                spans=[[ORIGIN, 0, 1]], complete=True,
+            )  # fmt: skip
+        return self
+
+    def healed(self, bound: float = 10.0) -> Story:
+        return self.add("sim", "phase", phase="healed", seconds=bound)
+
+    def drained(self) -> Story:
+        return self.add("sim", "phase", phase="drained")
+
+    def broken(self) -> list[str]:
+        return [violation.promise for violation in judge(self.rows)]
+
+
+def test_a_good_history_breaks_nothing() -> None:
+    story = Story().publish().deliver(5).settle("ack", 5, "acked").healed().drained()
+    assert story.broken() == []
+
+
+def test_an_unknown_publish_may_come_out_or_not() -> None:
+    assert Story().publish("unknown").drained().broken() == []
+    assert Story().publish("unknown").deliver(5).settle("ack", 5, "acked").drained().broken() == []
+
+
+def test_no_loss() -> None:
+    other = Story().publish(stop=2, crc="0000000a").deliver(5).settle("ack", 5, "acked")
+    assert other.drained().broken() == ["no loss"]
+    assert Story().publish().deliver(5).drained().broken() == ["no loss"]
+    assert Story().publish().deliver(5).broken() == []  # it says nothing before the end
+
+
+def test_no_thin_air() -> None:
+    assert Story().deliver(5).broken() == ["no thin air"]
+    assert Story().publish().deliver(5, crc="0000000b").broken() == ["no thin air"]
+    assert Story().publish().deliver(5, crc="").broken() == ["no thin air"]
+
+
+def test_exclusive_holds() -> None:
+    assert Story().publish().deliver(5, at=1.0).deliver(6, at=1.9).broken() == ["exclusive holds"]
+    assert Story().publish().deliver(5, at=1.0).deliver(6, at=2.0).broken() == []
+
+
+def test_an_extend_lengthens_a_hold() -> None:
+    story = Story().publish().deliver(5, at=1.0).settle("extend", 5, "ok", until=3.0)
+    assert story.deliver(6, at=2.5).broken() == ["exclusive holds"]
+    story = Story().publish().deliver(5, at=1.0).settle("extend", 5, "hold-lost")
+    assert story.deliver(6, at=2.5).broken() == []
+
+
+def test_an_extend_that_revives_a_hold_is_seen_though_the_other_delivery_came_first() -> None:
+    story = Story().publish().deliver(5, at=1.0).deliver(6, at=2.5, hold=5.0)
+    assert story.settle("extend", 5, "ok", until=4.0).broken() == ["exclusive holds"]
+
+
+def test_a_reject_ends_a_hold_and_an_ack_does_not() -> None:
+    story = Story().publish().deliver(5, at=1.0).settle("reject", 5, "unknown")
+    assert story.deliver(6, at=1.5).broken() == []
+    story = Story().publish().deliver(5, at=1.0).settle("ack", 5, "unknown")
+    assert story.deliver(6, at=1.5).broken() == ["exclusive holds"]
+
+
+@pytest.mark.parametrize("outcome", ["acked", "acked_after_expiry", "acked_unproven"])
+def test_final_after_ack(outcome: str) -> None:
+    story = Story().publish().deliver(5).settle("ack", 5, outcome)
+    assert story.deliver(6, at=9.0).broken() == ["final after ack"]
+    story = Story().publish().deliver(5).settle("ack", 5, outcome)
+    early = story.deliver(6, at=9.0, ago=8.9).broken()  # the FETCH was sent before the verdict was heard
+    assert early == (["final after ack"] if outcome == "acked" else [])
+
+
+def test_one_delivery_at_most_hears_acked() -> None:
+    story = Story().publish().deliver(5, at=1.0).deliver(6, at=3.0)
+    assert story.settle("ack", 5, "acked").settle("ack", 5, "acked").broken() == []
+    assert story.settle("ack", 6, "acked").broken() == ["final after ack"]
+
+
+def test_tokens_rise() -> None:
+    assert Story().publish().deliver(6, at=1.0).deliver(5, at=3.0).broken() == ["final after ack"]
+
+
+def test_dead_letters_are_there_until_redriven_or_acked() -> None:
+    def story() -> Story:
+        return Story().publish().deliver(5).settle("dead_letter", 5, "ok")
+
+    assert story().drained().broken() == ["no loss", "dead letters conserved"]
+    assert story().dead().drained().broken() == []
+    assert story().dead(nodes="aab").drained().broken() == ["dead letters conserved"]
+    assert story().deliver(6, at=9.0).broken() == ["dead letters conserved"]
+    again = story().redrive(0).deliver(6, at=9.0, n=1)
+    assert again.broken() == []
+    assert again.settle("ack", 6, "acked", n=1).drained().broken() == []
+    assert story().settle("ack", 5, "acked").drained().broken() == []
+
+
+def test_nothing_is_redriven_unasked_and_no_redrive_is_undone() -> None:
+    assert Story().publish().deliver(5, n=1).broken() == ["dead letters conserved"]
+    story = Story().publish().deliver(5).settle("dead_letter", 5, "ok").redrive(0)
+    assert story.dead(n=0).drained().broken() == ["dead letters conserved"]
+
+
+def test_an_acked_message_is_no_dead_letter() -> None:
+    story = Story().publish().deliver(5).settle("ack", 5, "acked").dead()
+    assert story.drained().broken() == ["dead letters conserved"] * 1
+
+
+def test_live_after_healing() -> None:
+    assert Story().publish().healed().add("sim", "phase", phase="end").broken() == ["live after healing"]
+    story = Story().publish().healed(bound=2.0).deliver(5, at=9.0)
+    assert story.broken() == ["live after healing"]
