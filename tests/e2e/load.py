@@ -54,7 +54,7 @@ class Load:
     folder: Path
     topic: str
     producers: int = 2
-    consumers: int = 3
+    consumers: int = 4
     rate: float = 150.0
     hold_time: float = 3.0
     published: dict[MessageId, None] = field(default_factory=dict)
@@ -81,8 +81,10 @@ class Load:
                 async with trio.open_nursery() as producing:
                     for client in clients[: self.producers]:
                         producing.start_soon(self._produce, client)
-                    for client in clients[self.producers :]:
-                        consuming.start_soon(self._consume, client)
+                    for client in clients[self.producers : -1]:
+                        consuming.start_soon(self._consume, client, 0.01)
+                    # One takes most of its hold, so that somebody is inside one whatever happens to nodes.
+                    consuming.start_soon(self._consume, clients[-1], 0.8 * self.hold_time)
                     yield self
                     self._producing = False
                 with trio.move_on_after(40):
@@ -112,14 +114,14 @@ class Load:
                 nursery.start_soon(confirm, pending)
                 await trio.sleep(1 / self.rate)
 
-    async def _consume(self, client: Client) -> None:
+    async def _consume(self, client: Client, work: float) -> None:
         while True:
             try:
                 async with client.consumer(
                     self.topic, GROUP, hold_time=self.hold_time, prefetch=60, auto_extend=False
                 ) as consumer:
                     async for messages in consumer.batches(20):
-                        await trio.sleep(0.01)  # work, so that something is held whenever a node is killed
+                        await trio.sleep(work)
                         await self._settle(client, messages)
             except TooFewReplicas:
                 continue  # nobody could serve it for half a minute
