@@ -65,6 +65,10 @@ def test_what_is_published_is_consumed_once_and_in_full(shell: Shell) -> None:
     again = shell("consume", "orders", "--group", "g", "--wait", "0.2")
     assert again.out == ""
     assert "nothing came" in again.err
+    states = [
+        line["state"] for line in shell("peek", "orders", "--group", "g", "--which", "all", "--json").lines()
+    ]
+    assert states == ["acked", "acked"], "not merely held"
     assert shell("consume", "orders", "--group", "other", "--max", "2").out.splitlines() == [
         "first",
         "zweite ü",
