@@ -315,6 +315,11 @@ class Consumer:
         self._closed = False
         self._turn = 0
 
+    @property
+    def unsettled(self) -> int:
+        """Messages handed over, not settled, and extended until they are (0 without ``auto_extend``)."""
+        return len(self._working)
+
     # ---------------------------------------------------------------------- life
 
     async def __aenter__(self) -> Consumer:

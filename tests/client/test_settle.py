@@ -306,6 +306,25 @@ async def test_extend_moves_the_deadline_and_revives_nothing() -> None:
         assert first.sent_at == pytest.approx(3.0, abs=0.01)
 
 
+async def test_an_extension_counts_from_before_it_was_sent() -> None:
+    """docs/protocol.md, EXTEND: the client's stamp on this request, not when the answer came."""
+    async with fake_cluster() as cluster:
+        skew = 0.0
+        async with connected(cluster, clock=lambda: trio.current_time() + skew) as client:
+            found = await fetched(cluster, client, 1, hold_time=4.0)
+
+            def answer(node: str, request: object) -> None:
+                nonlocal skew
+                if isinstance(request, ExtendRequest):
+                    skew = 1.5  # it was so long on its way
+
+            cluster.answer = answer
+            before = client.clock()
+            await client.extend(found, 10.0)
+            assert client.clock() > before + 1.0
+            assert found[0].deadline == pytest.approx(before + 9.8)
+
+
 async def test_a_receipt_may_travel_as_text() -> None:
     async with fake_cluster() as cluster, connected(cluster) as client:
         found = await fetched(cluster, client, 3)
