@@ -283,7 +283,7 @@ class PeekRequest(NamedTuple):
     partition: PartitionId
     group: str
     which: str  # "ready" | "held" | "delayed" | "acked" | "dead" | "all"
-    cursor: tuple[int, int]  # (published_ms, batch order) to go on after; (0, 0) for the start
+    cursor: tuple[int, int]  # (batch number, record) to go on from, this replica's own; (0, 0) for the start
     limit: int
 
 

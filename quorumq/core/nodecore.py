@@ -126,6 +126,7 @@ from quorumq.core.types import (
     STAMP_ZERO,
     Group,
     Incarnation,
+    Kind,
     NodeId,
     Now,
     Origin,
@@ -1157,7 +1158,9 @@ class NodeCore:
                         "available": view.available.messages,
                         "held": view.holds.holds.messages,
                         "tombstone_spans": view.records.spans,
-                        "resolved": view.records.messages,
+                        "resolved": sum(
+                            span.size for span, record in view.records.items() if record.kind != Kind.OPEN
+                        ),
                         "dead": sum(
                             span.size for span, record in view.records.items() if record.letter is not None
                         ),

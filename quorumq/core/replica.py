@@ -83,6 +83,7 @@ CHUNK = 64
 SCAN_MAX = 4096
 """Batches that one choice looks at before it settles for what it has."""
 
+PEEK_BYTES_MAX = limits.MIB
 PULL_BATCHES_MAX = 64
 PULL_BYTES_MAX = 4 * limits.MIB
 
@@ -701,23 +702,38 @@ class Replica:
     # --------------------------------------------------------------------- PEEK
 
     def on_peek(self, message: PeekRequest, now: Now) -> PeekReply:
-        """PEEK: a page of what this replica sees, oldest first, holding nothing and counting nothing."""
+        """PEEK: a page of what this replica sees, oldest first, holding nothing and counting nothing.
+
+        A page ends at its limit, at a megabyte of dead letters, or after many batches with nothing to show; the
+        cursor says at which record of which batch to go on.
+        """
         view = self.groups.get(message.group) or GroupView(message.group, self.node.clock.floor)
         items: list[Peeked] = []
-        last = message.cursor
         limit = min(message.limit, limits.SPANS_PER_REQUEST_MAX)
-        for key in self.order.irange(message.cursor, inclusive=(False, False)):
-            if len(items) >= limit:
-                return PeekReply(message.round, tuple(items), last, "")
-            for section in self.batches[key[1]].header.sections:
+        room = PEEK_BYTES_MAX
+        at = self.batches.get(message.cursor[0])
+        if at is None and message.cursor[0]:
+            return PeekReply(message.round, (), None, "")
+        scanned = 0
+        for _, number in self.order.irange(at.key() if at is not None else None):
+            scanned += 1
+            if scanned > SCAN_MAX:
+                return PeekReply(message.round, tuple(items), (number, 0), "")
+            begin = message.cursor[1] if number == message.cursor[0] else 0
+            for section in self.batches[number].header.sections:
                 for part, slot in self.index.within(section):
-                    if slot.number == key[1]:
-                        items += [
-                            item
-                            for item in self._peek_span(view, part, now)
-                            if message.which in ("all", item.state)
-                        ]
-            last = key
+                    start = max(part.start, begin - slot.shift)
+                    if slot.number != number or start >= part.stop:
+                        continue
+                    for item in self._peek_span(view, Span(part.origin, start, part.stop), now):
+                        if message.which not in ("all", item.state):
+                            continue
+                        if len(items) >= limit or room <= 0:
+                            cursor = (number, item.span.start + slot.shift)
+                            return PeekReply(message.round, tuple(items), cursor, "")
+                        items.append(item)
+                        letter = item.record.letter
+                        room -= 4 * (len(letter.message) + len(letter.stack)) if letter is not None else 0
         return PeekReply(message.round, tuple(items), None, "")
 
     def _peek_span(self, view: GroupView, span: Span, now: Now) -> list[Peeked]:

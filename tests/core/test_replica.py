@@ -369,3 +369,27 @@ def test_a_long_random_life_loses_and_repeats_nothing(seed: int) -> None:
         if left | acked == sent:
             break
     assert left == sent - acked
+
+
+def test_a_page_of_peek_ends_inside_a_batch_and_goes_on_there() -> None:
+    cluster = Cluster()
+    published(cluster, 40)
+    for _ in range(10):
+        got = receipts(cluster.ask("a", fetch(most=2)))
+        one = got[0]._replace(spans=(got[0].receipt.span._replace(stop=got[0].receipt.span.start + 1),))
+        cluster.ask(
+            "a", RejectRequest((one,), 0.0, Letter(Stamp(0, ""), "rejected", "E", "m" * 8000, "s" * 8000))
+        )
+    seen: list[int] = []
+    pages = 0
+    cursor: tuple[int, int] | None = (0, 0)
+    while cursor is not None:
+        page = cluster.ask("b", PeekAsk("jobs", 0, "g", "dead", cursor, 3))
+        assert isinstance(page, PeekPage)
+        assert len(page.items) <= 3
+        seen += [item.span.start for item in page.items]
+        cursor = page.cursor
+        pages += 1
+    assert seen == sorted(set(seen))
+    assert len(seen) == 10
+    assert pages == 4
