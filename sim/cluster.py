@@ -68,7 +68,7 @@ class Cluster:
             "settings",
             history=VERSION,
             clock="simulated",
-            settings={"schedule": self.schedule.to_json()},
+            settings={"rf": self.options.rf, "schedule": self.schedule.to_json()},
         )
         world.note("sim", "phase", phase="faults", seconds=options.fault_time)
         boot = world.stream("boot")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from quorumq.core.records import BatchStored, JournalRecord
-from quorumq.core.types import Batch
+from quorumq.core.types import Batch, BatchHeader
 from quorumq.storage.disk import MemoryDisk
 from quorumq.storage.journal import Commit
 from quorumq.storage.store import Store
@@ -50,6 +50,9 @@ class SimJournal(Protocol):
 
     def batch(self, number: int) -> Batch:
         """A stored batch, header and body."""
+
+    def header(self, number: int) -> BatchHeader:
+        """The header of a stored batch."""
 
     def crash(self, rng: random.Random, *, power: bool) -> None:
         """The node dies; with ``power``, what is not durable may be lost."""
@@ -93,6 +96,9 @@ class MemoryJournal:
 
     def batch(self, number: int) -> Batch:
         return self.batches[number]
+
+    def header(self, number: int) -> BatchHeader:
+        return self.batches[number].header
 
     def crash(self, rng: random.Random, *, power: bool) -> None:
         del self.records[rng.randint(self.durable, self.position) :]  # a killed process loses its buffers too
@@ -168,6 +174,9 @@ class StoreJournal:
         assert self.store is not None
         header, raw, _ = self.headers[number]
         return Batch(header, raw, bytes(self.store.read_slice(number)))
+
+    def header(self, number: int) -> BatchHeader:
+        return self.headers[number].header
 
     def crash(self, rng: random.Random, *, power: bool) -> None:
         assert self.store is not None

@@ -45,9 +45,9 @@ from quorumq.core.messages import (
     Welcome,
 )
 from quorumq.core.nodecore import TOKEN_STARTED, NodeCore, node_list_digest
-from quorumq.core.records import AttemptsCounted, BatchStored, RecordsMerged
+from quorumq.core.records import AttemptsCounted, RecordsMerged
 from quorumq.core.state import NodeConfig
-from quorumq.core.types import Batch, Incarnation, Kind, NodeId
+from quorumq.core.types import Batch, BatchHeader, Incarnation, Kind, NodeId
 from quorumq.history import spans_value
 from sim.disks import MemoryJournal, SimJournal, StoreJournal
 from sim.world import Clock, SimError, World
@@ -320,11 +320,23 @@ class Host:
         while self.waiting and self.waiting[0][0] <= self.journal.durable:
             _, then = self.waiting.popleft()
             for item in then:
+                if type(item) is Done and item.token > 0:
+                    self.note_stored(self.journal.header(item.token))
                 self.carry_out_then(item, again)
         if self.waiting:
             self.sync()
         if again:
             self.feed(*again)
+
+    def note_stored(self, header: BatchHeader) -> None:
+        """A batch is durable here: the judge of loss counts on how many nodes each is when its publish is confirmed."""
+        self.world.note(
+            f"node:{self.name}",
+            "store",
+            topic=self.cluster.topic_name(header.partition),
+            partition=header.partition.number,
+            spans=spans_value(header.sections),
+        )
 
     def observe(self, records: tuple[Any, ...]) -> None:
         """What a journal record says of the run."""
@@ -338,16 +350,6 @@ class Host:
                     letter = value.letter
                     if value.kind == Kind.DEAD and letter.node == self.name and letter.reason != "rejected":
                         self.cluster.note_letter(self.name, record, span, value)
-            elif kind is BatchStored and self.cluster.full:
-                header = record.batch.header
-                self.world.note(
-                    f"node:{self.name}",
-                    "store",
-                    topic=self.cluster.topic_name(header.partition),
-                    partition=header.partition.number,
-                    spans=spans_value(header.sections),
-                    detail="appended",
-                )
 
     # -------------------------------------------------------------- connections
 

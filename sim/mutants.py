@@ -14,9 +14,11 @@ from typing import Any
 from quorumq.core import group as group_module
 from quorumq.core import types as types_module
 from quorumq.core.coordinator import PublishCoordinator
+from quorumq.core.effects import Persist, Send
 from quorumq.core.fetch import FetchCoordinator, HoldRound
 from quorumq.core.group import GroupView
 from quorumq.core.holds import HoldTable
+from quorumq.core.messages import Merged
 from quorumq.core.nodecore import NodeCore
 from quorumq.core.replica import Replica
 from quorumq.core.rounds import Round
@@ -164,10 +166,8 @@ def _no_sync(self: Replica, sender: str, message: Any, now: Any) -> list[Any]:
 
 
 def _redrive_forgotten(self: Replica, sender: str, message: Any, now: Any) -> list[Any]:
-    return _ON_MERGE(self, sender, message._replace(entries=()), now)
-
-
-_ON_MERGE = Replica.on_merge
+    spans = tuple(span for span, _ in message.entries)
+    return [Persist((), (Send(sender, Merged(message.round, spans, (), "", self.vector())),))]
 
 
 def _acked_overtaken() -> tuple[tuple[Any, str, Any], ...]:

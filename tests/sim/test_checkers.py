@@ -104,6 +104,20 @@ def test_no_loss() -> None:
     assert Story().publish().deliver(5).broken() == []  # it says nothing before the end
 
 
+def test_a_confirmed_publish_is_durable_on_a_majority_by_then() -> None:
+    def story(nodes: str) -> Story:
+        story = Story().add("sim", "settings", history=1, settings={"rf": 3})
+        for node in nodes:
+            story.add(f"node:{node}", "store", topic="t", partition=0, spans=[[ORIGIN, 0, 1]])
+        return story.publish()
+
+    assert story("ab").broken() == []
+    assert story("aa").broken() == ["no loss"]
+    assert story("").add("node:a", "store", topic="t", partition=0, spans=[[ORIGIN, 0, 1]]).broken() == [
+        "no loss"
+    ]
+
+
 def test_no_thin_air() -> None:
     assert Story().deliver(5).broken() == ["no thin air"]
     assert Story().publish().deliver(5, crc="0000000b").broken() == ["no thin air"]
