@@ -1,9 +1,10 @@
 """Exclusive holds (promise G2): no two deliveries of a message to a group are inside their holds at one moment.
 
 A delivery lasts from when the application gets it until its deadline by the client's clock, which an EXTEND
-that was granted moves, or until the client itself asks to REJECT it. An ACK ends nothing here: once it was
-sent, nobody else may get the message before the deadline, whatever came of it. Times are true times: the
-simulator writes ``until`` as the true moment at which the client's clock shows its deadline.
+that was granted moves, or until the client itself asks to REJECT it (an EXTEND still under way changes
+nothing then). An ACK ends nothing here: once it was sent, nobody else may get the message before the
+deadline, whatever came of it. Times are true times: the simulator writes ``until`` as the true moment at
+which the client's clock shows its deadline.
 
 In a history of real processes both clocks are the machines' own: ``within`` widens what is tolerated.
 """
@@ -19,9 +20,8 @@ class Exclusive(Checker):
     promise = "exclusive holds"
 
     def __init__(self) -> None:
-        # message -> owner -> [from, until, token, sure to be over at]
-        self.held: dict[GroupKey, dict[str, list[float]]] = {}
-        self.tokens: dict[GroupKey, tuple[str, str]] = {}
+        self.held: dict[GroupKey, dict[str, list[float]]] = {}  # message -> owner -> [from, until]
+        self.given_up: dict[tuple[GroupKey, str], None] = {}
         self.found: list[Violation] = []
 
     def see(self, row: Row) -> None:
@@ -42,7 +42,7 @@ class Exclusive(Checker):
             if row["outcome"] == "ok":
                 for key in group_messages(row):
                     hold = self.held.get(key, {}).get(owner)
-                    if hold is None or row["until"] <= hold[1]:
+                    if hold is None or row["until"] <= hold[1] or (key, owner) in self.given_up:
                         continue
                     for other, (start, until) in self.held[key].items():
                         if (
@@ -59,6 +59,7 @@ class Exclusive(Checker):
                     hold[1] = row["until"]
         elif row["outcome"] == "invoke" and row["who"].startswith("client:"):
             for key in group_messages(row):
+                self.given_up[(key, owner)] = None
                 hold = self.held.get(key, {}).get(owner)
                 if hold is not None:
                     hold[1] = min(hold[1], at)

@@ -148,6 +148,13 @@ def test_a_reject_ends_a_hold_and_an_ack_does_not() -> None:
     assert story.deliver(6, at=1.5).broken() == ["exclusive holds"]
 
 
+def test_an_extend_does_not_bring_back_what_the_client_gave_up() -> None:
+    story = (
+        Story().publish().deliver(5, at=1.0).settle("reject", 5, "ok").settle("extend", 5, "ok", until=9.0)
+    )
+    assert story.deliver(6, at=2.5).broken() == []
+
+
 @pytest.mark.parametrize("outcome", ["acked", "acked_after_expiry", "acked_unproven"])
 def test_final_after_ack(outcome: str) -> None:
     story = Story().publish().deliver(5).settle("ack", 5, outcome)
