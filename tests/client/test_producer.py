@@ -21,7 +21,8 @@ from quorumq.client import (
     connect,
     partition_of_key,
 )
-from quorumq.core.messages import CreateTopic, OpenSession, Publish
+from quorumq.client.connection import Lost
+from quorumq.core.messages import CreateTopic, Failed, OpenSession, Publish
 from tests.client.fake import FakeCluster, connected, failing, fake_cluster
 
 
@@ -465,29 +466,46 @@ async def test_what_the_body_raises_comes_out_as_it_is() -> None:
 async def test_a_node_that_cannot_be_reached_is_dialled_once_for_all_who_wait() -> None:
     async with fake_cluster() as cluster, connected(cluster, addresses=["a:1"]) as client:
         dialled: list[str] = []
-        dial = cluster.dial
 
         async def slow(address: str) -> trio.abc.Stream:
             dialled.append(address)
-            await trio.sleep(2.0)
-            return await dial(address)
+            await trio.sleep(1.0)
+            raise ConnectionRefusedError(111, "Connection refused")
 
         client.nodes._dial = slow
-        cluster.refuse.update(cluster.addresses)
         cluster.hang_up("a")
         await trio.testing.wait_all_tasks_blocked()
-        failed = 0
+        failed: list[str] = []
 
-        async def ask() -> None:
-            nonlocal failed
-            with pytest.raises(TooFewReplicas):
-                await client.status(timeout=3.0)
-            failed += 1
+        async def reach() -> None:
+            with pytest.raises(Lost) as caught:
+                await client.nodes.connection("a:1", timeout=60.0)
+            failed.append(caught.value.cause)
 
         began = trio.current_time()
         async with trio.open_nursery() as nursery:
             for _ in range(50):
-                nursery.start_soon(ask)
-        assert failed == 50
-        assert trio.current_time() - began < 4.0
-        assert len(dialled) <= 4
+                nursery.start_soon(reach)
+        assert failed == ["connection refused"] * 50
+        assert trio.current_time() - began == pytest.approx(1.0)
+        assert dialled == ["a:1"]
+
+
+async def test_not_found_at_one_node_says_nothing_while_another_may_have_it() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        tries = 0
+
+        def answer(node: str, request: object) -> Failed | None:
+            nonlocal tries
+            if not isinstance(request, Publish) or tries >= 6:
+                return None
+            tries += 1
+            return (
+                Failed("not-found", "not here") if node != "b" else Failed("outcome-unknown", "maybe", 2, 1)
+            )
+
+        cluster.answer = answer
+        async with client.producer("jobs") as producer:
+            await (await producer.publish(b"x")).wait()
+        assert tries == 6

@@ -1,0 +1,173 @@
+"""One connection: what was sent and what was not, which decides between NotStored and OutcomeUnknown."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+import trio.testing
+
+from quorumq.client.connection import INFLIGHT_MAX, SILENT_TIMEOUTS_MAX, Connection, Lost, open_connection
+from quorumq.core import messages as m
+from quorumq.core.types import Incarnation
+from quorumq.wire.codec import Decoded, decode_message, encode_message
+from quorumq.wire.frames import FrameReader
+
+WELCOME = m.Welcome(1, "cluster", "a", Incarnation(1, 2), 3, 4, 5, 0, ())
+
+
+class Node:
+    """The other end, by hand: takes and answers when a test says so."""
+
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        self.stream = stream
+        self.reader = FrameReader()
+
+    async def take(self) -> Decoded:
+        while (frame := self.reader.next_frame()) is None:
+            data = await self.stream.receive_some(65536)
+            assert data, "the client closed"
+            self.reader.feed(bytes(data))
+        return decode_message(frame)
+
+    async def answer(self, reply: m.ClientReply, number: int) -> None:
+        await self.stream.send_all(b"".join(encode_message(reply, request=number)))
+
+
+async def start(nursery: trio.Nursery, *, lockstep: bool = False) -> tuple[Connection, Node]:
+    pair = trio.testing.lockstep_stream_pair() if lockstep else trio.testing.memory_stream_pair()
+    ours, theirs = pair
+    node = Node(theirs)
+
+    async def dial(address: str) -> trio.abc.Stream:
+        return ours
+
+    async def welcome() -> None:
+        await node.answer(WELCOME, (await node.take()).request)
+
+    nursery.start_soon(welcome)
+    connection = await open_connection("a:1", dial=dial, cluster_id="", wall_ms=0, timeout=5.0)
+    nursery.start_soon(connection.run)
+    return connection, node
+
+
+async def test_what_was_never_begun_to_be_written_was_not_sent_and_never_is() -> None:
+    async with trio.open_nursery() as nursery:
+        connection, node = await start(nursery, lockstep=True)
+        heard: dict[str, Lost] = {}
+
+        async def ask(name: str, timeout: float) -> None:
+            with pytest.raises(Lost) as caught:
+                await connection.ask(m.Metadata((name,)), timeout=timeout)
+            heard[name] = caught.value
+
+        nursery.start_soon(ask, "begun", 5.0)
+        await trio.testing.wait_all_tasks_blocked()  # the node reads nothing: the write stands
+        nursery.start_soon(ask, "timed out", 0.5)
+        nursery.start_soon(ask, "lost", 10.0)
+        await trio.sleep(0.6)
+        assert not heard["timed out"].sent
+        first = await node.take()
+        second = await node.take()
+        asked = [message.message.topics for message in (first, second)]  # type: ignore[union-attr]
+        assert asked == [("begun",), ("lost",)], "the one in between was withdrawn"
+        connection.close()
+        await connection.ended.wait()
+        assert heard["begun"].sent
+        assert heard["lost"].sent
+        with pytest.raises(Lost) as caught:
+            await connection.ask(m.StatusAsk(), timeout=1.0)
+        assert not caught.value.sent
+
+
+async def test_what_still_waits_to_be_written_when_it_is_lost_was_not_sent() -> None:
+    async with trio.open_nursery() as nursery:
+        connection, node = await start(nursery, lockstep=True)
+        heard: dict[str, bool] = {}
+
+        async def ask(name: str) -> None:
+            with pytest.raises(Lost) as caught:
+                await connection.ask(m.Metadata((name,)), timeout=10.0)
+            heard[name] = caught.value.sent
+
+        for name in ("begun", "queued"):
+            nursery.start_soon(ask, name)
+            await trio.testing.wait_all_tasks_blocked()
+        await trio.aclose_forcefully(node.stream)
+        await connection.ended.wait()
+        await trio.testing.wait_all_tasks_blocked()
+        assert heard == {"begun": True, "queued": False}
+
+
+async def test_replies_find_who_asked_in_any_order_and_late_ones_are_orphans() -> None:
+    async with trio.open_nursery() as nursery:
+        connection, node = await start(nursery)
+        found: dict[int, m.ClientReply] = {}
+        orphans: list[m.ClientReply] = []
+
+        async def ask(index: int) -> None:
+            found[index] = await connection.ask(m.StatusAsk(), timeout=5.0)
+
+        for index in range(3):
+            nursery.start_soon(ask, index)
+            await trio.testing.wait_all_tasks_blocked()
+        with trio.move_on_after(1.0):
+            await connection.ask(m.StatusAsk(), timeout=5.0, orphan=lambda _, reply: orphans.append(reply))
+        numbers = [(await node.take()).request for _ in range(4)]
+        for index in (3, 1, 0, 2):
+            await node.answer(m.StatusReply({"n": index}), numbers[index])
+        await trio.testing.wait_all_tasks_blocked()
+        assert found == {index: m.StatusReply({"n": index}) for index in range(3)}
+        assert orphans == [m.StatusReply({"n": 3})]
+        connection.close()
+
+
+async def test_a_node_that_is_silent_twice_is_given_up() -> None:
+    async with trio.open_nursery() as nursery:
+        connection, _ = await start(nursery)
+        for _ in range(5):
+            with pytest.raises(Lost):
+                await connection.ask(m.StatusAsk(), timeout=0.1)  # too short to say anything
+        assert not connection.lost
+        for _ in range(SILENT_TIMEOUTS_MAX):
+            with pytest.raises(Lost) as caught:
+                await connection.ask(m.StatusAsk(), timeout=2.0)
+            assert caught.value.sent
+        assert connection.lost
+        await connection.ended.wait()
+
+
+async def test_requests_under_way_are_bounded() -> None:
+    async with trio.open_nursery() as nursery:
+        connection, node = await start(nursery)
+        for _ in range(INFLIGHT_MAX + 10):
+            nursery.start_soon(lambda: connection.ask(m.StatusAsk(), timeout=60.0))
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(connection._waiters) == INFLIGHT_MAX
+        for _ in range(INFLIGHT_MAX + 10):
+            await node.answer(m.StatusReply({}), (await node.take()).request)
+        await trio.testing.wait_all_tasks_blocked()
+        assert not connection._waiters
+        connection.close()
+
+
+async def test_bytes_that_are_not_the_protocol_end_it() -> None:
+    async with trio.open_nursery() as nursery:
+        connection, node = await start(nursery)
+
+        async def garbage() -> None:
+            await node.take()
+            await node.stream.send_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        nursery.start_soon(garbage)
+        with pytest.raises(Lost, match="HTTP"):
+            await connection.ask(m.StatusAsk(), timeout=5.0)
+
+
+async def test_a_node_that_says_nothing_to_hello_is_left() -> None:
+    ours, _ = trio.testing.memory_stream_pair()
+
+    async def dial(address: str) -> trio.abc.Stream:
+        return ours
+
+    with pytest.raises(Lost, match="no answer to HELLO within 2 s"):
+        await open_connection("a:1", dial=dial, cluster_id="", wall_ms=0, timeout=2.0)
