@@ -310,19 +310,24 @@ def draw_faults(rng: random.Random, options: Options) -> tuple[Fault, ...]:
         return ()  # the quiet profile
     kinds = [kind for kind in WEIGHTS if rng.random() < 0.6] or ["crash"]
     count = rng.choice((0, 1, 2, 3, 4, 6, 9)) * max(1, round(options.fault_time / 8))
+    victim = rng.choice(options.node_names) if rng.random() < 0.4 else ""  # hit again and again
     faults: list[Fault] = []
     for _ in range(count):
         at = round(rng.uniform(0.3, options.fault_time), 4)
         seconds = round(rng.choice((0.05, 0.5, 1.0, 3.0)) * rng.uniform(0.5, 2.0), 4)
         kind = rng.choices(kinds, [WEIGHTS[kind] for kind in kinds])[0]
-        faults.append(draw_fault(rng, options, at, kind, seconds))
+        faults.append(draw_fault(rng, options, at, kind, seconds, victim))
     return tuple(sorted(faults, key=lambda fault: fault.at))
 
 
-def draw_fault(rng: random.Random, options: Options, at: float, kind: str, seconds: float) -> Fault:
-    """One fault of a kind."""
+def draw_fault(
+    rng: random.Random, options: Options, at: float, kind: str, seconds: float, victim: str
+) -> Fault:
+    """One fault of a kind, mostly on ``victim`` if there is one."""
     names = options.node_names
     some = tuple(sorted(rng.sample(names, rng.choice((1, 1, 1, 2, len(names))))))
+    if victim and rng.random() < 0.7:
+        some = (victim,)
     if kind == "pause":
         return Fault(at, kind, (rng.choice(options.client_names),), seconds * 2)
     if kind == "slow-disk":
