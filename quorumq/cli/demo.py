@@ -165,9 +165,10 @@ def _say_more(out: Any, verdict: Verdict, keep: Path | None) -> None:
         f"  quorumq dev --dir {keep}     # starts these nodes again; then, in another terminal:", markup=False
     )
     out.print(f"  quorumq deadletters list {TOPIC} --group {GROUP}", markup=False)
-    out.print(f"  quorumq peek {TOPIC} --group {GROUP}", markup=False)
+    out.print(f"  quorumq peek {TOPIC} --group {GROUP} --which acked --limit 10", markup=False)
     out.print("  quorumq status", markup=False)
-    out.print(f"  quorumq journal inspect {segments[-1]}     # with the nodes stopped or not\n", markup=False)
+    for segment in segments[-1:]:
+        out.print(f"  quorumq journal inspect {segment}     # with the nodes stopped or not\n", markup=False)
 
 
 @dataclass(slots=True)
