@@ -128,7 +128,10 @@ class View:
         )
         nodes = Table(box=None, padding=(0, 2), header_style="dim")
         for title in ("node", "", "messages", "holds"):
-            nodes.add_column(title, justify="left" if title in ("node", "") else "right", min_width=9)
+            width = 16 if title == "" else 9
+            nodes.add_column(
+                title, justify="left" if title in ("node", "") else "right", min_width=width, no_wrap=True
+            )
         for name, node in scene.nodes.items():
             nodes.add_row(name, _coloured(node.state), f"{node.messages:,}", f"{node.held:,}")
         workers = Table(box=None, padding=(0, 2), header_style="dim")
