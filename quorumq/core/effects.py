@@ -136,8 +136,16 @@ class DiskFull(NamedTuple):
     full: bool
 
 
+class Damaged(NamedTuple):
+    """Stored batch ``number`` turned out to be unreadable: it must not be chosen, and is fetched from a peer."""
+
+    number: int
+
+
 class CleanStop(NamedTuple):
     """Finish: journal the holds with their remaining times. Nothing may be sent or answered afterwards."""
 
 
-Event = Union[Received, Request, Unsent, Gone, Durable, LinkUp, HelloRefused, LinkDown, DiskFull, CleanStop]
+Event = Union[
+    Received, Request, Unsent, Gone, Durable, LinkUp, HelloRefused, LinkDown, DiskFull, Damaged, CleanStop
+]

@@ -29,6 +29,7 @@ from quorumq.core.coordinator import (
 )
 from quorumq.core.effects import (
     CleanStop,
+    Damaged,
     DiskFull,
     Done,
     Durable,
@@ -380,6 +381,11 @@ class NodeCore:
                 return []
             case DiskFull(full):
                 self.state.disk_full = full
+                return []
+            case Damaged(number):
+                for replica in self.replicas.values():
+                    if number in replica.batches:
+                        replica.on_damaged(number, now)
                 return []
             case CleanStop():
                 return self._on_clean_stop(now)

@@ -274,11 +274,33 @@ class Replica:
 
     def on_durable(self, number: int, now: Now) -> None:
         """Batch ``number`` is on disk: its messages are available from now on."""
-        batch = self.batches[number]
+        batch = self.batches.get(number)
+        if batch is None:  # found damaged meanwhile
+            return
         batch.durable = True
         for section in batch.header.sections:
             for view in self.groups.values():
                 self.refresh(view, section, now)
+
+    def on_damaged(self, number: int, now: Now) -> None:
+        """Batch ``number`` cannot be read: its messages are absent here from now on, and pulled from a peer.
+
+        Their records and holds stay: a vote needs no payload.
+        """
+        batch = self.batches.pop(number)
+        self.order.remove(batch.key())
+        for view in self.groups.values():
+            view.ready.pop(batch.key(), None)
+        for section in batch.header.sections:
+            for part, slot in self.index.within(section):
+                if slot.number != number:
+                    continue
+                self.index.remove(part)
+                self.present.remove(part)
+                self.digests.pop(part.origin, None)
+                self.absent.set(part, now.mono - self.node.config.sync_grace)
+                for view in self.groups.values():
+                    view.available.remove(part)
 
     def load_batch(self, record: BatchStored) -> None:
         """Take a batch from the journal at start; `refresh_all` follows."""

@@ -26,6 +26,7 @@ import trio
 from crc32c import crc32c
 
 from quorumq.core.effects import (
+    Damaged,
     DiskFull,
     Done,
     Durable,
@@ -535,9 +536,10 @@ class Node:
         return data
 
     def damaged(self, number: int, error: Exception) -> None:
-        """Note a batch that cannot be read here."""
+        """A batch cannot be read here: the core chooses it no more, and fetches it from a peer."""
         self.health.damaged[number] = None
         self.log.error("batch_damaged", batch=number, error=str(error))
+        self.feed(Damaged(number))
 
 
 def check_records(part: Slice, data: bytes | memoryview) -> None:

@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from quorumq.core.effects import Damaged, Unsent
 from quorumq.core.messages import (
     AckRequest,
     Failed,
@@ -219,8 +220,6 @@ def test_an_unsent_reply_gives_its_messages_back_everywhere_and_counts_no_attemp
     published(cluster, 5)
     key = cluster.submit("b", fetch())
     assert sizes(cluster.replies[key]) == 5
-    from quorumq.core.effects import Unsent
-
     cluster.feed("b", Unsent(key))
     reply = cluster.ask("c", fetch())
     assert sizes(reply) == 5
@@ -230,8 +229,6 @@ def test_an_unsent_reply_gives_its_messages_back_everywhere_and_counts_no_attemp
 def test_a_release_that_was_lost_is_repeated_in_front_of_the_next_hold() -> None:
     cluster = Cluster()
     topic, origin = published(cluster, 1)
-    from quorumq.core.effects import Unsent
-
     cluster.drop = lambda sender, to, message: isinstance(message, Release)
     key = cluster.submit("b", fetch())
     cluster.feed("b", Unsent(key))
@@ -393,3 +390,18 @@ def test_a_page_of_peek_ends_inside_a_batch_and_goes_on_there() -> None:
     assert seen == sorted(set(seen))
     assert len(seen) == 10
     assert pages == 4
+
+
+def test_a_batch_that_turns_out_damaged_is_not_chosen_and_comes_back_from_a_peer() -> None:
+    cluster = Cluster()
+    topic, origin = published(cluster, 5)
+    cluster.ask("a", Publish(cluster.batch(topic, origin, 5, [b"good"] * 2)))
+    replica = next(iter(cluster.nodes["b"].replicas.values()))
+    first = replica.order[0][1]
+    cluster.feed("b", Damaged(first))
+    assert [item.receipt.span.start for item in receipts(cluster.ask("b", fetch()))] == [5]
+    cluster.feed("b", Damaged(first))
+    cluster.advance(8)
+    assert replica.present.messages == 7
+    assert not replica.absent
+    assert sizes(cluster.ask("b", fetch())) == 5
