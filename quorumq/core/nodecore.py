@@ -1011,6 +1011,11 @@ class NodeCore:
             known = Topic(
                 topic_id(request.name, request.rf), request.name, request.rf, 1, (), 0, "fsync", STAMP_ZERO
             )
+        if request.implicit:  # below every stamp: what somebody chose for the topic elsewhere stays
+            request, stamp = (
+                CreateTopic(request.name, request.rf, request.partitions, implicit=True),
+                STAMP_ZERO,
+            )
         topic = make_topic(request, self.config.nodes, known)._replace(stamp=stamp)
         return self._coordinate(CreateTopicCoordinator(key, topic), now)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quorumq.core.effects import HelloRefused, LinkUp
-from quorumq.core.messages import Failed, Fetch, Hello, OpenSession, Welcome
+from quorumq.core.messages import CreateTopic, Failed, Fetch, Hello, OpenSession, TopicCreated, Welcome
 from quorumq.core.nodecore import NodeCore, node_list_digest
 from quorumq.core.records import PeerSeen, Vouched
 from quorumq.core.types import Incarnation
@@ -131,3 +131,17 @@ def test_a_new_node_serves_only_once_everybody_said_it_is_new() -> None:
     assert Vouched() in fresh.journals["a"]
     assert not isinstance(fresh.ask("a", OpenSession()), Failed)
     assert fresh.nodes["a"].state.vouched
+
+
+def test_a_publisher_that_makes_a_topic_does_not_undo_what_an_operator_chose() -> None:
+    cluster = Cluster()
+    cluster.drop = lambda sender, to, message: to == "c"
+    cluster.topic(max_deliveries=17)
+    cluster.drop = lambda sender, to, message: False
+    cluster.advance(0.5)
+    cluster.nodes["c"].topics.clear()
+    cluster.nodes["c"].names.clear()
+    made = cluster.ask("c", CreateTopic("jobs", 3, 1, 5, "fsync", True))
+    assert isinstance(made, TopicCreated)
+    cluster.advance(5)
+    assert {core.topic_named("jobs").max_deliveries for core in cluster.nodes.values()} == {17}
