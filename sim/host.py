@@ -45,7 +45,7 @@ from quorumq.core.messages import (
     Welcome,
 )
 from quorumq.core.nodecore import TOKEN_STARTED, NodeCore, node_list_digest
-from quorumq.core.records import AttemptsCounted, RecordsMerged
+from quorumq.core.records import AttemptsCounted, BatchStored, RecordsMerged
 from quorumq.core.state import NodeConfig
 from quorumq.core.types import Batch, BatchHeader, Incarnation, Kind, NodeId
 from quorumq.history import spans_value
@@ -118,6 +118,7 @@ class Host:
         self.keys_of: dict[tuple[str, int], int] = {}
         self.links: dict[NodeId, tuple[Incarnation, int]] = {}
         self.dials: dict[NodeId, int] = {}
+        self.stored: dict[tuple[Any, ...], None] = {}  # batches that were durable here once
         self.foreign: dict[tuple[Any, ...], Batch] = {}
         self.timed = False
 
@@ -132,6 +133,9 @@ class Host:
         nonce, directory = self.rng.getrandbits(64), self.rng.getrandbits(64) | 1
         core = NodeCore(self.config, records, nonce=nonce, directory=directory, now=now, rng=self.rng)
         self.core = core
+        for record in records:
+            if type(record) is BatchStored:  # nobody may have waited for its fsync, and it survived
+                self.note_stored(record.batch.header)
         self.journal.ready(lambda: core.snapshot(self.clock.now(self.world.time)))
         held = any(view.holds.holds for replica in core.replicas.values() for view in replica.groups.values())
         if held:
@@ -330,6 +334,10 @@ class Host:
 
     def note_stored(self, header: BatchHeader) -> None:
         """A batch is durable here: the judge of loss counts on how many nodes each is when its publish is confirmed."""
+        key = (header.partition, header.sections)
+        if key in self.stored:
+            return
+        self.stored[key] = None
         self.world.note(
             f"node:{self.name}",
             "store",
