@@ -48,6 +48,10 @@ if TYPE_CHECKING:
     from quorumq.core.nodecore import NodeCore
 
 
+VERDICT_WAIT_S = 0.5
+"""How long an ACK that is durable on a majority waits for a replica that could make its verdict `acked`."""
+
+
 class Ballot:
     """One round's votes: yes and no by span, and who answered at all."""
 
@@ -213,7 +217,12 @@ class AckCoordinator(SettleCoordinator):
             for span, owner in message.higher:
                 if owner in ballot.no:
                     ballot.no[owner].add((span,), bit)
-        return self.decide(core, message.round, last=False)
+        effects = self.decide(core, message.round, last=False)
+        valid = ballot.round.valid(core.state)
+        if message.round in self.ballots and ballot.round.is_majority(ballot.answered & valid):
+            # It is durable; what is open is only how sure the verdict can be. That is not worth the whole timeout.
+            core.state.at(now.mono + VERDICT_WAIT_S, "round", message.round)
+        return effects
 
     def judge(self, ballot: Ballot, span: Span, yes: int, no: int, valid: int, *, last: bool) -> str | None:
         this = ballot.round

@@ -12,6 +12,7 @@ from quorumq.core.messages import (
     Failed,
     Fetch,
     Fetched,
+    Hold,
     OpenSession,
     PeekAsk,
     PeekPage,
@@ -405,3 +406,19 @@ def test_a_batch_that_turns_out_damaged_is_not_chosen_and_comes_back_from_a_peer
     assert replica.present.messages == 7
     assert not replica.absent
     assert sizes(cluster.ask("b", fetch())) == 5
+
+
+def test_a_durable_ack_does_not_wait_the_whole_timeout_for_a_better_verdict() -> None:
+    """A paused replica has its link up and says nothing; another one granted a higher ballot in a lost round."""
+    cluster = Cluster()
+    published(cluster, 1)
+    got = receipts(cluster.ask("a", fetch(hold_time=2.0)))
+    cluster.advance(2.1)
+    cluster.drop = lambda sender, to, message: isinstance(message, Hold)
+    cluster.submit("b", fetch(hold_time=2.0))
+    cluster.drop = lambda sender, to, message: "c" in (sender, to)
+    cluster.advance(1.5)
+    key = cluster.submit("a", AckRequest(got))
+    assert key not in cluster.replies
+    cluster.advance(0.6)
+    assert outcomes(cluster.replies[key]) == ["acked_after_expiry"]
