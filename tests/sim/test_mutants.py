@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from sim.mutants import BOUND, MUTANTS, SURVIVORS, Mutant, applied, hunt
@@ -36,3 +38,10 @@ def test_a_mutant_leaves_nothing_behind() -> None:
 def test_names_are_unique_and_survivors_are_mutants() -> None:
     assert len(BY_NAME) == len(MUTANTS)
     assert set(SURVIVORS) <= set(BY_NAME)
+
+
+def test_the_page_lists_the_survivors() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "verification.md").read_text()
+    for name, missing in SURVIVORS.items():
+        assert f"| {name} | {BY_NAME[name].rule} | {missing} |" in page
+    assert f"Of the {len(MUTANTS)}, {len(MUTANTS) - len(SURVIVORS)} are caught within {BOUND} seeds" in page
