@@ -44,7 +44,7 @@ def row(result: Result) -> str:
     "--without", "rule_name", help="Leave this rule out; its own scenario, unless --scenario names another."
 )
 @click.option(
-    "--states-max", default=100_000, show_default=True, help="States to find at most, per exploration."
+    "--states-max", default=60_000, show_default=True, help="States to find at most, per exploration."
 )
 @click.option("--seconds", default=600.0, show_default=True, help="Processor time at most, per exploration.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per exploration, on standard output.")

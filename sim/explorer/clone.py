@@ -36,11 +36,12 @@ SHARED: tuple[type, ...] = (
 LEFT_OUT: dict[str, frozenset[str]] = {
     "NodeCore": frozenset({"config", "rng", "counts", "topics", "names", "groups"}),
     "NodeState": frozenset({"config", "timer_count"}),
-    "Replica": frozenset({"members", "salts", "topic", "partition"}),
+    "Replica": frozenset({"members", "salts", "topic", "partition", "digests"}),
+    "GroupView": frozenset({"digests"}),
     "StoredBatch": frozenset({"header", "salt"}),
 }
-"""What `key_of` leaves out, by class: what is the same in every state of one exploration, and counters that nothing
-but a tie-break or a status page reads."""
+"""What `key_of` leaves out, by class: what is the same in every state of one exploration, what is worked out from the
+rest and only kept (digests), and counters that nothing but a tie-break or a status page reads."""
 
 _fields: dict[type, tuple[str, ...]] = {}
 

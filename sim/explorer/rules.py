@@ -12,23 +12,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from quorumq.core import fetch, types
+from quorumq.core import fetch, remote, types
 from quorumq.core.effects import Effect
 from quorumq.core.fetch import FetchCoordinator, HoldRound, Won
 from quorumq.core.group import GroupView
 from quorumq.core.holds import Held, HoldTable
-from quorumq.core.messages import Extended, Freed, HoldReply, Verdicts
+from quorumq.core.messages import Extended, Freed, HoldReply, Reject, RemoteFetched
 from quorumq.core.nodecore import NodeCore
 from quorumq.core.replica import Replica
 from quorumq.core.rounds import Round
 from quorumq.core.settle import ExtendCoordinator
 from quorumq.core.state import NodeState
-from quorumq.core.types import Incarnation, NodeId, Now, Owner, Record, Span, Stamp
+from quorumq.core.types import Incarnation, Kind, NodeId, Now, Owner, Record, Span, Stamp
 from sim.explorer.scenario import Scenario
 from sim.explorer.search import Script
 from sim.explorer.world import NEVER, Switches
 
-Patch = tuple[Any, str, Callable[..., Any]]
+Patch = tuple[Any, str, Any]
 """A class or module, the name in it, and what to put there."""
 
 
@@ -43,7 +43,8 @@ class Rule:
         scenario: small bounds in which leaving it out is fatal.
         patches: what is put in place of the core's methods.
         switch: sets the driver's part.
-        promise: whether a broken promise is expected without it; False where only tidiness is lost.
+        promise: whether leaving it out breaks a promise to clients; False where what breaks is the stricter thing
+            that a node hands out nothing that its own record calls settled.
     """
 
     name: str
@@ -69,7 +70,11 @@ def left_out(rule: Rule | None) -> Iterator[Switches]:
 
     Rounds of FETCH time out when the explorer says so, like all others, whatever the hold time.
     """
-    patches: list[Patch] = [(fetch, "ROUND_TIMEOUT_MIN_S", NEVER), (fetch, "ROUND_TIMEOUT_MAX_S", NEVER)]  # type: ignore[list-item]
+    patches: list[Patch] = [
+        (fetch, "ROUND_TIMEOUT_MIN_S", NEVER),
+        (fetch, "ROUND_TIMEOUT_MAX_S", NEVER),
+        (remote, "LEG_MARGIN_S", NEVER),
+    ]
     patches += rule.patches if rule is not None else ()
     before = [(place, name, getattr(place, name)) for place, name, _ in patches]
     try:
@@ -103,13 +108,6 @@ def coordinate_in_quarantine(self: NodeState, now: Now) -> bool:
 
 
 _vote = HoldTable.vote
-_is_owner = HoldTable.is_owner
-_release = HoldTable.release
-
-
-def same_node(self: HoldTable, held: Held, owner: Owner) -> bool:
-    """Whose a hold is, by node alone: the rule of the design that quorumq started from."""
-    return held.owner.node == owner.node
 
 
 def vote_by_node(
@@ -182,9 +180,19 @@ def replace_lower(self: HoldTable, held: Held, owner: Owner) -> bool:
     return owner.ballot > held.owner.ballot
 
 
-def revive(self: HoldTable, held: Held | None, owner: Owner) -> bool:
+def revive(self: HoldTable, span: Span, owner: Owner, deadline: float) -> tuple[list[Span], list[Span]]:
     """EXTEND is granted wherever nobody else holds the message now."""
-    return held is None or self.is_owner(held, owner)
+    granted: list[Span] = []
+    refused: list[Span] = []
+    for part, held in self.holds.split(span):
+        if held is not None and not self.is_owner(held, owner):
+            refused.append(part)
+            continue
+        self.holds.set(part, Held(owner, deadline, held.n if held is not None else 0))
+        for piece, highest in self.ballots.split(part):
+            self.ballots.set(piece, max(owner.ballot, highest or owner.ballot))
+        granted.append(part)
+    return granted, refused
 
 
 def count_every_incarnation(self: Round, state: NodeState, sender: NodeId, incarnation: Incarnation) -> bool:
@@ -195,6 +203,15 @@ def count_every_incarnation(self: Round, state: NodeState, sender: NodeId, incar
 def drop_hold_of_the_dead(self: GroupView, span: Span) -> None:
     """A DEAD learned from a peer ends the hold on the message."""
     self.holds.end(span)
+
+
+def dead_without_hold(
+    self: Replica, view: GroupView, span: Span, message: Reject
+) -> tuple[list[Span], list[Span]]:
+    """A REJECT to the dead letters is applied whoever holds the message, or nobody."""
+    if message.letter is not None:
+        view.merge(span, Record(message.generation, message.n, Kind.DEAD, message.letter))
+    return [span], []
 
 
 def vote_by_n(
@@ -210,11 +227,6 @@ def vote_by_n(
 def rank_by_n(record: Record) -> tuple[int, int, int]:
     """Records merge by n before anything else, so a redrive overtakes an ACK."""
     return (record.generation, record.n, int(record.kind))
-
-
-def believe_hint(self: FetchCoordinator, replica: Replica, span: Span, remaining: float, now: Now) -> None:
-    """What a NOK says of another's hold is written into the hold table here."""
-    raise AssertionError("replaced together with `_on_reply`")
 
 
 def hints_vote(
@@ -235,6 +247,15 @@ def hints_vote(
     return _on_reply(self, sender, incarnation, message, now)
 
 
+def give_back_every_late_answer(
+    self: NodeCore, sender: NodeId, incarnation: Incarnation, message: Any, now: Now
+) -> list[Effect]:
+    """An answer of another node to a round that is over is given back, as if its leg had been called off."""
+    if isinstance(message, RemoteFetched) and message.round not in self.rounds:
+        return [effect for part in message.slices for effect in remote.free_slice(self, part, now)]
+    return _on_reply(self, sender, incarnation, message, now)
+
+
 def any_ballot(self: HoldTable, ballot: Stamp, highest: Stamp | None) -> bool:
     """A HOLD is granted whatever was granted before."""
     return True
@@ -247,17 +268,28 @@ def no_hint(self: FetchCoordinator, replica: Replica, span: Span, remaining: flo
 # ------------------------------------------------------------------------ scripts
 
 
-def delivered_and_expired(script: Script) -> None:
-    """a0 is delivered through node a to all replicas, and its hold runs out."""
-    script.do("fetch", "a")
+def delivered_and_expired(script: Script, coordinator: NodeId = "a") -> None:
+    """a0 is delivered, every replica grants it, and its hold runs out."""
+    script.do("fetch", coordinator)
     script.settle()
     script.do("tick")
     script.do("tick")
 
 
-def expired_while_fourth_links(script: Script) -> None:
-    """As above, in a cluster with a node that has no replica."""
-    delivered_and_expired(script)
+def half_acked(script: Script) -> None:
+    """a0 is delivered and runs out; its ACK, through d, which has no replica, reaches b; b answers and is wiped."""
+    delivered_and_expired(script, "c")
+    script.do("ask", "d", "ack", 0)
+    script.deliver("Ack", "d", "b")
+    script.deliver("Tombed", "b", "d")
+    script.do("wipe", "b")
+
+
+def clean_stop_of_b(script: Script) -> None:
+    """b stops cleanly, starts again, and is linked to both others."""
+    script.do("clean stop", "b")
+    script.do("link", "a", "b")
+    script.do("link", "b", "c")
 
 
 def dead_at_one(script: Script) -> None:
@@ -341,7 +373,8 @@ RULES: tuple[Rule, ...] = (
             "2 attempts through one node, 1 EXTEND",
             attempts=2,
             extends=1,
-            ticks=3,
+            ticks=2,
+            give_up=False,
             coordinators=(A,),
             via=(B,),
         ),
@@ -357,6 +390,7 @@ RULES: tuple[Rule, ...] = (
         name="own-tombstone",
         says="before it delivers, a coordinator looks at its own record and hold once more",
         off="it delivers whatever won",
+        promise=False,
         patches=((FetchCoordinator, "still_ours", deliver_what_was_won),),
         scenario=scenario(
             "late-ack",
@@ -403,9 +437,16 @@ RULES: tuple[Rule, ...] = (
         name="extend-never-revives",
         says="EXTEND is granted only where exactly this owner still holds",
         off="it is granted where nobody holds",
-        patches=((HoldTable, "may_extend", revive),),
+        patches=((HoldTable, "extend", revive),),
         scenario=scenario(
-            "revive", "2 attempts, 1 EXTEND", attempts=2, extends=1, ticks=4, coordinators=(A, C), via=(A,)
+            "revive",
+            "an EXTEND comes after the hold ran out and another delivery was made",
+            attempts=2,
+            extends=1,
+            ticks=4,
+            coordinators=(A, C),
+            via=(A,),
+            script=delivered_and_expired,
         ),
     ),
     Rule(
@@ -420,9 +461,12 @@ RULES: tuple[Rule, ...] = (
             attempts=2,
             acks=1,
             wipes=1,
-            ticks=6,
+            ticks=5,
+            coordinators=(C,),
+            restart_nodes=(B,),
+            via=("d",),
             give_up=False,
-            script=expired_while_fourth_links,
+            script=half_acked,
         ),
     ),
     Rule(
@@ -432,7 +476,7 @@ RULES: tuple[Rule, ...] = (
         switch=_reorder,
         scenario=scenario(
             "clean-stop",
-            "2 attempts, 1 clean stop, 1 crash",
+            "2 attempts; b stops cleanly first and crashes once",
             attempts=2,
             clean_stops=1,
             restarts=1,
@@ -440,6 +484,7 @@ RULES: tuple[Rule, ...] = (
             coordinators=(A, C),
             restart_nodes=(B,),
             give_up=False,
+            script=clean_stop_of_b,
         ),
     ),
     Rule(
@@ -450,8 +495,24 @@ RULES: tuple[Rule, ...] = (
         scenario=scenario("leave", "2 attempts, 1 LEAVE", attempts=2, leaves=1, coordinators=(A, C)),
     ),
     Rule(
+        name="dead-needs-the-hold",
+        says="DEAD is written only where exactly the owner of the receipt holds",
+        off="a REJECT is applied whoever holds",
+        patches=((Replica, "_already_rejected", dead_without_hold),),
+        scenario=scenario(
+            "late-reject",
+            "an expired delivery is dead-lettered while the next is under way",
+            attempts=2,
+            rejects=1,
+            ticks=2,
+            coordinators=(A,),
+            via=(B,),
+            script=delivered_and_expired,
+        ),
+    ),
+    Rule(
         name="learned-dead-drops-no-hold",
-        says="DEAD is written under a hold, and one that is learned ends no other hold",
+        says="a DEAD that is learned from a peer ends no hold",
         off="a learned DEAD ends the hold there",
         patches=((GroupView, "on_learned_dead", drop_hold_of_the_dead),),
         scenario=scenario(
@@ -462,7 +523,7 @@ RULES: tuple[Rule, ...] = (
             redrives=1,
             offers=2,
             ticks=3,
-            coordinators=(A, C),
+            coordinators=(A, B),
             via=(B,),
             script=dead_at_one,
         ),
@@ -480,7 +541,7 @@ RULES: tuple[Rule, ...] = (
             redrives=1,
             offers=1,
             ticks=3,
-            coordinators=(A, C),
+            coordinators=(A, B),
             via=(B,),
             script=dead_at_one,
         ),
@@ -497,9 +558,9 @@ RULES: tuple[Rule, ...] = (
             rejects=1,
             redrives=1,
             acks=1,
-            ticks=3,
-            coordinators=(A, C),
-            via=(B, C),
+            ticks=2,
+            coordinators=(A, B),
+            via=(B,),
             script=dead_at_one,
         ),
     ),
@@ -516,7 +577,15 @@ RULES: tuple[Rule, ...] = (
         says="a HOLD is granted only above the highest ballot ever granted for the message",
         off="any ballot is granted",
         patches=((HoldTable, "is_above", any_ballot),),
-        scenario=scenario("late-hold", "2 attempts, holds run out", attempts=2, ticks=2, coordinators=(A, C)),
+        scenario=scenario(
+            "late-hold",
+            "2 attempts, the later one rejected at once",
+            attempts=2,
+            rejects=1,
+            reject_as=("now",),
+            coordinators=(A, C),
+            via=(C,),
+        ),
     ),
     Rule(
         name="sync-before-answering",
@@ -535,6 +604,19 @@ RULES: tuple[Rule, ...] = (
             unsynced=True,
         ),
     ),
+    Rule(
+        name="give-back-only-called-off",
+        says="what another node won for us is given back only if its leg was called off, and once",
+        off="it is given back whenever its round is over, so also when a second copy of the answer comes",
+        patches=((NodeCore, "_on_reply", give_back_every_late_answer),),
+        scenario=scenario(
+            "relay",
+            "FETCH through a node without a replica, and through one with",
+            nodes=(A, B, C, "d"),
+            attempts=2,
+            coordinators=("d", A),
+        ),
+    ),
 )
 
 
@@ -546,4 +628,4 @@ def rule_named(name: str) -> Rule:
     raise KeyError(f"no rule is called {name!r}; there are: {', '.join(rule.name for rule in RULES)}")
 
 
-__all__ = ["RULES", "Rule", "Verdicts", "left_out", "rule_named"]
+__all__ = ["RULES", "Rule", "left_out", "rule_named"]

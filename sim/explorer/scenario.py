@@ -93,6 +93,15 @@ class Scenario:
     max_deliveries: int = 5
     script: Callable[[Script], None] | None = None
 
+    @property
+    def symmetric(self) -> bool:
+        """Whether the nodes differ by name only, so that the first FETCH may as well go through the first of them.
+
+        Names also break ties between ballots, which only lagging clocks can bring about.
+        """
+        chosen = (self.stored_on, self.coordinators, self.via, self.restart_nodes)
+        return not any(chosen) and len(self.nodes) == self.rf and not self.low_clocks and self.script is None
+
     def budget(self) -> tuple[int, ...]:
         """How often each countable thing may happen, in the order of `BUDGETS`."""
         return tuple(getattr(self, name) for name in BUDGETS)

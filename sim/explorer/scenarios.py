@@ -108,6 +108,14 @@ SCENARIOS: tuple[Scenario, ...] = (
         via=("b",),
     ),
     Scenario(
+        name="remote",
+        about="FETCH through a node without a replica, and through one with",
+        nodes=("a", "b", "c", "d"),
+        attempts=3,
+        ticks=2,
+        coordinators=("d", "a"),
+    ),
+    Scenario(
         name="rf1",
         about="one replica, through it and past it",
         rf=1,

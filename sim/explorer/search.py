@@ -135,13 +135,14 @@ class Explorer:
         return found
 
     def handed_out(self, local: int, reply: int) -> str:
-        """G3, seen from the node: it delivers nothing that its own record says is settled."""
+        """G3, seen from the node: it wins and delivers nothing that its own record says is settled."""
         answer = self.world.replies[reply]
         if isinstance(answer, Fetched) and answer.slices:
             this = self.world.locals[local]
             (delivery,) = answer.slices[0].deliveries
             acked, n, kind = this.rank
-            if (acked, n, kind) != (False, delivery.receipt.n, Kind.OPEN):
+            here = self.scenario.nodes[this.index] == delivery.receipt.owner.node
+            if here and (acked, n, kind) != (False, delivery.receipt.n, Kind.OPEN):
                 return (
                     f"G3 final: node {self.scenario.nodes[this.index]} delivers at n={delivery.receipt.n} "
                     f"what its own record calls {Kind(kind).name} at n={n}"
@@ -169,6 +170,9 @@ class Explorer:
         to, deliver = world.to, world.deliver
         for message in self._nets[net]:
             at = to[message]
+            if message in world.fetching:
+                yield from self._remote(state, message, left, tick)
+                continue
             outcome = deliver(state[at], message, tick)
             if (
                 outcome.local == state[at]
@@ -221,7 +225,10 @@ class Explorer:
         """A FETCH goes out and arrives: one that is under way longer only has its deadline earlier."""
         world = self.world
         net, budget, fact = state[-3:]
-        for name in self.scenario.coordinators or world.members:
+        coordinators = self.scenario.coordinators or world.members
+        if self.scenario.symmetric and not self._facts[fact].attempts:
+            coordinators = coordinators[:1]  # whatever happened before, happened to every choice of names
+        for name in coordinators:
             at = world.index[name]
             after, key = outside.started(self._facts[fact], name, world.now(tick).mono)
             begun = (*state[:-3], net, self.spend(budget, SLOT["attempts"]), self.fact_id(after))
@@ -229,6 +236,23 @@ class Explorer:
             for wall_ms in (ahead, WALL_MS) if self.scenario.low_clocks else (ahead,):
                 _, done, problem = self._one(begun, at, ("fetch", key, wall_ms), tick)
                 yield ("fetch", name, key - 1, wall_ms == ahead), done, problem
+
+    def _remote(self, state: State, message: int, left: tuple[int, ...], tick: int) -> Iterator[Step]:
+        """A RemoteFetch arrives. Every further copy of it is one more attempt, and is paid for as one."""
+        world = self.world
+        copy = world.fetching[message]
+        if copy == message and not left[SLOT["attempts"]]:
+            return
+        net = [found for found in self._nets[state[-3]] if found != message or copy == message]
+        budget = state[-2]
+        if copy == message:
+            budget = self.spend(budget, SLOT["attempts"])
+        elif left[SLOT["attempts"]]:
+            net.append(copy)
+        at = world.to[message]
+        changed = (*state[:-3], self.net_id(tuple(sorted(net))), budget, state[-1])
+        after, problem = self.after(changed, at, world.deliver(state[at], message, tick), tick)
+        yield ("deliver", message), after, problem
 
     def _settlings(self, state: State, left: tuple[int, ...], tick: int) -> Iterator[Step]:
         """The client settles a delivery through any node, in time or late; or somebody redrives."""
@@ -284,11 +308,12 @@ class Explorer:
         return ("ask", name, how, index, n), done, problem
 
     def _links(self, state: State, tick: int) -> Iterator[Step]:
-        """Two nodes that a start has parted find each other again."""
+        """Two nodes that a start has parted find each other again; HELLO waits for the fsyncs before it."""
         world = self.world
         for a in range(self.count):
             for b in range(a + 1, self.count):
-                if not world.are_linked(state[a], state[b]):
+                busy = world.locals[state[a]].pending or world.locals[state[b]].pending
+                if not busy and not world.are_linked(state[a], state[b]):
                     one, other = world.link(state[a], state[b], tick)
                     after, problem = self.after(state, a, one, tick)
                     after, worse = self.after(after, b, other, tick)

@@ -53,8 +53,11 @@ from quorumq.core.messages import (
     RedriveRequest,
     RejectRequest,
     Released,
+    RemoteFetch,
+    RemoteFetched,
     Resolved,
     Store,
+    SyncOffer,
     SyncTopics,
     TopicCreated,
     Welcome,
@@ -104,7 +107,8 @@ UNTRACKED = -1
 
 NOT_SENT = (Heartbeat, SyncTopics, Released, PutTopic)
 """Messages that are always lost here. Heartbeats and registers say nothing new in these clusters; a lost Released
-only has the RELEASE repeated in front of the next HOLD."""
+only has the RELEASE repeated in front of the next HOLD. Offers of anti-entropy that come with a new link are lost, too,
+unless the scenario has anti-entropy in it."""
 
 
 class Middle(random.Random):
@@ -184,6 +188,7 @@ class World:
         self.messages: list[Envelope] = []
         self.to: list[int] = []  # per message, the index of the node that it goes to
         self._message_ids: dict[Envelope, int] = {}
+        self.fetching: dict[int, int] = {}  # per RemoteFetch, its copy; per copy, itself
         self.replies: list[ClientReply] = []
         self._reply_ids: dict[ClientReply, int] = {}
         self.journals: list[tuple[JournalRecord, ...]] = []
@@ -193,6 +198,7 @@ class World:
         self._forgotten: dict[int, int] = {}
         self.core_steps = 0
         self.keeps_journals = bool(scenario.restarts or scenario.clean_stops or scenario.wipes)
+        self.not_sent = NOT_SENT if scenario.offers else (*NOT_SENT, SyncOffer)
         self.keeps_given = switches.leave_delivered
         self.partition = PartitionId(b"", 0)
         self.members: tuple[NodeId, ...] = ()
@@ -219,6 +225,11 @@ class World:
             found = self._message_ids[envelope] = len(self.messages)
             self.messages.append(envelope)
             self.to.append(self.index[envelope.to])
+            if isinstance(envelope.message, RemoteFetch):
+                # A copy is told from the first by its stamp, which says nothing here.
+                self.fetching[found] = (
+                    found if envelope.stamp else self.message_id(envelope._replace(stamp=1))
+                )
         return found
 
     def reply_id(self, reply: ClientReply) -> int:
@@ -337,13 +348,7 @@ class World:
     def _tidy_timers(self, core: NodeCore, now: Now) -> None:
         kept: dict[tuple[float, tuple[object, ...]], None] = {}
         for time, _, what in core.state.timers:
-            kind = what[0]
-            if (
-                (kind == "round" and what[1] in core.rounds)
-                or (kind == "refresh" and time > now.mono)
-                or (kind == "advance" and what[1] in core.requests and not core.requests[what[1]].rounds)  # type: ignore[index]
-                or (kind == "forget" and what[1] in core.given)
-            ):
+            if self._matters(core, time, what, now):
                 kept[(time, what)] = None
         for partition, replica in core.replicas.items():
             for view in replica.groups.values():
@@ -353,6 +358,23 @@ class World:
         timers = sorted(kept, key=lambda item: (item[0], repr(item[1])))
         core.state.timers = [(time, count, what) for count, (time, what) in enumerate(timers, 1)]
         core.state.timer_count = len(timers)
+
+    def _matters(self, core: NodeCore, time: float, what: tuple[object, ...], now: Now) -> bool:
+        """Whether a timer may still do something when it comes. One of a kind that is not known here may."""
+        match what:
+            case ("round", number):
+                return number in core.rounds
+            case ("refresh", *_):
+                return time > now.mono
+            case ("advance" | "gathered", key):
+                # While its rounds are open a FETCH does not advance, and when they close it does so by itself.
+                coordinator = core.requests.get(key)  # type: ignore[call-overload]
+                return coordinator is not None and (what[0] == "gathered" or not coordinator.rounds)
+            case ("forget", key):
+                return key in core.given
+            case ("expire" | "heartbeat" | "sync", *_):
+                return False  # set below; never; when the scenario says so
+        return True
 
     def forget_journal(self, local: int) -> int:
         """The same node once it cannot crash any more: its journal does not matter."""
@@ -386,6 +408,8 @@ class World:
             repeats = isinstance(reply, HoldReply) and bool(reply.resolved or reply.not_due or reply.refused)
             if envelope.sender not in heard or repeats:
                 return False
+        elif isinstance(reply, RemoteFetched):
+            return not reply.slices
         elif not isinstance(reply, HoldReply) or not reply.resolved:
             return True
         outcome = self.deliver(local, message, tick)
@@ -719,7 +743,7 @@ class Driver:
             self.queue.append(Received(Envelope(to, mine, to, mine, 0, message)))
             return
         link = state.links.get(to)
-        if link is None or (isinstance(message, NOT_SENT) and not self.setup):
+        if link is None or (isinstance(message, self.world.not_sent) and not self.setup):
             return
         self.sent.append(self.world.message_id(Envelope(state.me, state.incarnation, to, link, 0, message)))
 

@@ -1,0 +1,347 @@
+"""The explorer: both columns of the table of rules, and what its own soundness rests on."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from sortedcontainers import SortedDict, SortedList
+
+from quorumq.core.nodecore import NodeCore
+from quorumq.core.spans import SpanMap, SpanSet
+from sim.__main__ import main
+from sim.explorer.clone import clone, key_of
+from sim.explorer.rules import RULES, Rule, left_out, rule_named
+from sim.explorer.scenario import Scenario
+from sim.explorer.scenarios import SCENARIOS
+from sim.explorer.search import Explorer, State, search
+from sim.explorer.table import explore
+from sim.explorer.world import World
+
+BROKEN = {
+    "quarantine": "G2",
+    "quarantine-coordinator": "G2",
+    "owner-is-an-attempt": "G2",
+    "release-carries-ballot": "G2",
+    "own-tombstone": "G3",
+    "failed-extend-releases-nothing": "G2",
+    "replies-for-their-round": "G2",
+    "no-replacing": "G2",
+    "extend-never-revives": "fencing",
+    "superseded-do-not-count": "G3",
+    "clean-stop-once": "G2",
+    "leave-only-undelivered": "G2",
+    "dead-needs-the-hold": "G7",
+    "learned-dead-drops-no-hold": "G2",
+    "holds-by-message": "G2",
+    "nothing-overtakes-acked": "G3",
+    "hints-never-vote": "G2",
+    "ballots-only-rise": "fencing",
+    "sync-before-answering": "G3",
+    "give-back-only-called-off": "G2",
+}
+"""Which promise breaks first without each rule."""
+
+EXHAUSTED = {
+    "own-tombstone",
+    "extend-never-revives",
+    "superseded-do-not-count",
+    "leave-only-undelivered",
+    "dead-needs-the-hold",
+    "ballots-only-rise",
+    "sync-before-answering",
+    "give-back-only-called-off",
+}
+"""Whose scenarios are small enough to be exhausted here; `make soak` exhausts more."""
+
+
+def name_of(thing: Rule | Scenario) -> str:
+    return thing.name
+
+
+# ------------------------------------------------------------------------- the table
+
+
+def test_every_rule_is_in_this_table() -> None:
+    assert [rule.name for rule in RULES] == list(BROKEN)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=name_of)
+def test_without_the_rule_a_promise_breaks(rule: Rule) -> None:
+    result = explore(rule.scenario, rule, states_max=60_000)
+    assert result.violation.startswith(BROKEN[rule.name]), result.verdict
+    assert result.trace[-1].strip() == f"!! {result.violation}"
+    assert len(result.trace) == result.steps + 1
+
+
+@pytest.mark.parametrize("rule", RULES, ids=name_of)
+def test_with_all_rules_no_promise_breaks(rule: Rule) -> None:
+    result = explore(rule.scenario, None, states_max=8_000)
+    assert not result.violation, "\n".join(result.trace)
+    assert result.exhausted == (rule.name in EXHAUSTED)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=name_of)
+def test_general_scenarios_hold_near_their_beginning(scenario: Scenario) -> None:
+    result = explore(scenario, None, states_max=2_500)
+    assert not result.violation, "\n".join(result.trace)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("scenario", [*SCENARIOS, *[rule.scenario for rule in RULES]], ids=name_of)
+def test_scenarios_hold_for_long(scenario: Scenario) -> None:
+    result = explore(scenario, None, states_max=1_500_000, seconds=300)
+    assert not result.violation, "\n".join(result.trace)
+
+
+def test_rules_are_back_after_they_were_left_out() -> None:
+    places = [(place, name) for rule in RULES for place, name, _ in rule.patches]
+    before = [getattr(place, name) for place, name in places]
+    for rule in RULES:
+        with pytest.raises(ZeroDivisionError), left_out(rule):
+            raise ZeroDivisionError
+    assert [getattr(place, name) for place, name in places] == before
+
+
+# ------------------------------------------------------------------- soundness: the clone
+
+
+def walk(explorer: Explorer, states: int) -> Iterator[tuple[State, list[Any]]]:
+    """The first ``states`` states, breadth first, with their steps."""
+    seen = {explorer.first: None}
+    queue = [explorer.first]
+    for state in queue:
+        steps = list(explorer.steps(state))
+        yield state, steps
+        if len(queue) < states:
+            for _, after, _ in steps:
+                if after not in seen:
+                    seen[after] = None
+                    queue.append(after)
+
+
+BUSY = Scenario(
+    name="busy",
+    about="a little of everything",
+    attempts=2,
+    acks=1,
+    rejects=1,
+    extends=1,
+    leaves=1,
+    redrives=1,
+    offers=1,
+    restarts=1,
+    ticks=2,
+    via=("a",),
+)
+
+
+def test_a_clone_is_equal_and_stepping_it_changes_nothing_else() -> None:
+    with left_out(None) as switches:
+        explorer = Explorer(BUSY, switches)
+        for _ in walk(explorer, 300):
+            pass
+        world = explorer.world
+        keys = [key_of(local.core) for local in world.locals]
+        assert len(keys) > 200
+        for local, key in zip(world.locals, keys, strict=True):
+            assert key_of(clone(local.core)) == key
+        world.steps.clear()  # so that every node state is stepped once more, from clones of it
+        for local in world.locals:
+            local.dead.clear()
+        for _ in walk(explorer, 300):
+            pass
+        assert [key_of(local.core) for local in world.locals][: len(keys)] == keys
+
+
+def mutable_parts(value: Any, found: dict[int, Any]) -> None:
+    """Every object below ``value`` that can change."""
+    if id(value) in found or isinstance(value, (int, float, str, bytes, type(None))):
+        return
+    if isinstance(value, tuple):
+        for item in value:
+            mutable_parts(item, found)
+        return
+    if isinstance(value, (dict, list, SortedDict, SortedList)):
+        found[id(value)] = value
+        items = [part for pair in value.items() for part in pair] if isinstance(value, dict) else list(value)
+        for item in items:
+            mutable_parts(item, found)
+        return
+    module = type(value).__module__
+    if not module.startswith("quorumq.") or type(value).__name__ == "NodeConfig":
+        return
+    found[id(value)] = value
+    if isinstance(value, (SpanMap, SpanSet)):
+        mutable_parts([run for _, runs in value.state() for run in runs], {})
+        return
+    names = [name for base in type(value).__mro__ for name in getattr(base, "__slots__", ())]
+    for name in [*names, *getattr(value, "__dict__", {})]:
+        mutable_parts(getattr(value, name), found)
+
+
+def test_a_clone_shares_nothing_that_can_change_and_keeps_what_is_shared_within() -> None:
+    with left_out(None) as switches:
+        explorer = Explorer(BUSY, switches)
+        for _ in walk(explorer, 200):
+            pass
+    shared_within = 0
+    for local in explorer.world.locals:
+        twin = clone(local.core)
+        ours: dict[int, Any] = {}
+        theirs: dict[int, Any] = {}
+        mutable_parts(local.core, ours)
+        mutable_parts(twin, theirs)
+        assert len(ours) == len(theirs)
+        assert not ours.keys() & theirs.keys()
+        for replica in twin.replicas.values():
+            assert replica.node is twin.state
+        for number, coordinator in twin.rounds.items():
+            assert number in coordinator.rounds
+            shared_within += any(coordinator is other for other in twin.requests.values())
+    assert shared_within > 50
+
+
+def test_a_key_tells_apart_what_behaves_differently() -> None:
+    """Each of these fields decides something; a key that left one out would merge states that must not be."""
+    with left_out(None) as switches:
+        world = World(BUSY, switches)
+        core = world.locals[world.first_locals()[0]].core
+        (replica,) = core.replicas.values()
+
+    def changed(change: Any) -> NodeCore:
+        twin = clone(core)
+        change(twin, next(iter(twin.replicas.values())).groups["g"])
+        return twin
+
+    span = next(iter(replica.index.items()))[0]
+    changes: list[Any] = [
+        lambda twin, view: setattr(twin.state, "quarantine_until", 5.0),
+        lambda twin, view: setattr(twin.state.clock, "value", twin.state.clock.value + 1),
+        lambda twin, view: setattr(view.holds, "floor", 7),
+        lambda twin, view: view.available.remove(span),
+        lambda twin, view: view.count_attempt(span, 0),
+        lambda twin, view: view.hints.set(span, 3.0),
+        lambda twin, view: twin.state.links.pop("b"),
+        lambda twin, view: twin.called_off.update({3: None}),
+    ]
+    keys = [key_of(core), *[key_of(changed(change)) for change in changes]]
+    assert len(set(keys)) == len(keys)
+
+
+# ---------------------------------------------------------------- soundness: the rest
+
+
+@pytest.mark.parametrize(
+    "name", ["no-replacing", "release-carries-ballot", "leave-only-undelivered", "ballots-only-rise"]
+)
+def test_pruned_messages_hide_no_counterexample(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same shortest violation is found when no message is ever taken out of the network."""
+    rule = rule_named(name)
+    pruned = explore(rule.scenario, rule, states_max=60_000)
+    monkeypatch.setattr(World, "_is_dead", lambda self, message, local, tick: False)
+    everything = explore(rule.scenario, rule, states_max=200_000)
+    assert (everything.steps, everything.violation) == (pruned.steps, pruned.violation)
+    assert everything.states > pruned.states
+
+
+def test_a_step_is_looked_up_only_where_it_is_the_same() -> None:
+    """What is kept of each step is what the core does when asked again."""
+    with left_out(None) as switches:
+        explorer = Explorer(BUSY, switches)
+        for _ in walk(explorer, 600):
+            pass
+        world = explorer.world
+        kept = dict(world.steps)
+        checked = 0
+        for key, outcome in kept.items():
+            local, what, tick = key[0], key[1], key[-1]  # type: ignore[index]
+            if isinstance(what, int) and len(key) == 3:  # type: ignore[arg-type]
+                del world.steps[key]
+                assert world.deliver(local, what, tick) == outcome
+                checked += 1
+        assert checked > 300
+
+
+def test_the_first_fetch_may_go_through_the_first_node() -> None:
+    """Nodes that differ by name only: choosing the first one's name loses nothing (the scenario's `symmetric`)."""
+    symmetric = Scenario(name="s", about="", attempts=1, restarts=1)
+    spelled_out = Scenario(name="s", about="", attempts=1, restarts=1, coordinators=("a", "b", "c"))
+    assert symmetric.symmetric
+    assert not spelled_out.symmetric
+    few, many = explore(symmetric), explore(spelled_out)
+    assert few.exhausted
+    assert many.exhausted
+    assert 2.5 < many.states / few.states < 3.5
+
+
+def test_loss_duplication_and_reordering_are_all_tried() -> None:
+    """One attempt, small enough to count by hand.
+
+    Nothing yet; HOLDs on their way; granted by b, by c, by both; delivered on b's word, on c's, and with both granted
+    (on whose word then makes no difference to what comes).
+    """
+    with left_out(None) as switches:
+        explorer = Explorer(Scenario(name="one", about="", attempts=1, give_up=False), switches)
+        result, _ = search(explorer)
+    assert result.exhausted
+    assert result.states == 8
+
+
+def fresh_process(arguments: list[str]) -> list[dict[str, Any]]:
+    """`python -m sim explore --json` in a new process with a hash seed of its own; times left out."""
+    environment = {**os.environ, "PYTHONHASHSEED": "random"}
+    run = subprocess.run(
+        [sys.executable, "-m", "sim", "explore", "--json", *arguments],
+        capture_output=True,
+        text=True,
+        env=environment,
+    )
+    assert run.returncode == 0, run.stderr
+    rows = [json.loads(line) for line in run.stdout.splitlines()]
+    for row in rows:
+        del row["seconds"], row["states_per_s"]
+    return rows
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--without", "clean-stop-once"], ["--scenario", "rf1", "--states-max", "3000"]]
+)
+def test_every_process_finds_the_same(arguments: list[str]) -> None:
+    first = fresh_process(arguments)
+    assert first == fresh_process(arguments)
+    assert first[0]["states"] > 1000
+
+
+# ------------------------------------------------------------------- the command line
+
+
+def test_command_line_tells_what_it_found() -> None:
+    outcome = CliRunner().invoke(main, ["explore", "--without", "no-replacing"])
+    assert outcome.exit_code == 0
+    assert "violated in 6 steps" in outcome.output
+    assert "DELIVERED a1" in outcome.output
+    assert "!! G2 exclusive" in outcome.output
+
+
+def test_command_line_names_what_there_is() -> None:
+    outcome = CliRunner().invoke(main, ["explore", "--list"])
+    assert outcome.exit_code == 0
+    for thing in (*SCENARIOS, *RULES):
+        assert thing.name in outcome.output
+    wrong = CliRunner().invoke(main, ["explore", "--without", "manners"])
+    assert wrong.exit_code == 2
+    assert "no rule is called 'manners'" in wrong.output
+
+
+def test_command_line_fails_where_nothing_is_found_without_a_rule() -> None:
+    outcome = CliRunner().invoke(
+        main, ["explore", "--without", "quarantine", "--scenario", "release", "--states-max", "500"]
+    )
+    assert outcome.exit_code == 1
