@@ -244,6 +244,9 @@ class NodeCore:
                 partitioned.append(record)
         self.is_new = new
         incarnation = Incarnation(n + 1, nonce)
+        # A reply may wait, for a disk or a parked FETCH, while we are started again, and then come over the new link:
+        # only the number says that it answers a question of the old start. So no two starts use one number.
+        self.round_count = incarnation.n << 32
         clock = HybridClock(self.config.node, reserve, reserve)
         clean = stop is not None and stop.incarnation == last
         quarantine = limits.QUARANTINE_SHARE * self.config.hold_time_max

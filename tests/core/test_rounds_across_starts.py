@@ -1,0 +1,54 @@
+"""A reply that waited while the asker was started again must not be counted by its new start.
+
+The replica answers over its link of that moment, which goes to the new start; so nothing but the round number says
+that the answer is to a question of the old one.
+"""
+
+from __future__ import annotations
+
+from quorumq.core.effects import Received
+from quorumq.core.messages import Envelope, OpenSession, Publish, Published, Store, Stored
+from tests.core.cluster import Cluster
+
+
+def test_a_late_stored_does_not_confirm_a_publish_of_the_next_start() -> None:
+    cluster = Cluster()
+    topic = cluster.topic()
+    origin = cluster.ask("a", OpenSession()).origin
+    late: list[tuple[str, Stored]] = []
+
+    def keep(sender: str, to: str, message: object) -> bool:
+        if isinstance(message, Stored) and to == "c":
+            late.append((sender, message))
+        return False
+
+    cluster.drop = keep
+    for seq in range(20):
+        assert isinstance(cluster.ask("c", Publish(cluster.batch(topic, origin, seq, [b"x"]))), Published)
+    cluster.kill("c")
+    cluster.start("c")
+    cluster.drop = lambda sender, to, message: isinstance(message, Store) and sender == "c" != to
+    open_keys = [
+        cluster.submit("c", Publish(cluster.batch(topic, origin, seq, [b"y"]))) for seq in range(20, 40)
+    ]
+    core = cluster.nodes["c"]
+    for sender, message in late:
+        incarnation = cluster.nodes[sender].state.incarnation
+        envelope = Envelope(sender, incarnation, "c", core.state.incarnation, core.state.clock.value, message)
+        cluster.feed("c", Received(envelope))
+    assert len(late) >= 20
+    assert [key for key in open_keys if key in cluster.replies] == []
+
+
+def test_round_numbers_are_never_used_by_two_starts() -> None:
+    cluster = Cluster()
+    seen: dict[int, int] = {}
+    for start in range(4):
+        core = cluster.nodes["b"]
+        before = core.round_count
+        cluster.topic(f"t{start}")
+        cluster.ask("b", OpenSession())
+        for number in range(before, core.round_count + 100):
+            assert seen.setdefault(number, start) == start
+        cluster.kill("b")
+        cluster.start("b")
