@@ -88,6 +88,7 @@ class Account:
     tried: dict[MessageKey, None] = field(default_factory=dict)
     deliveries: dict[MessageKey, list[Delivered]] = field(default_factory=dict)
     acks: dict[MessageKey, list[Answered]] = field(default_factory=dict)
+    asked: dict[MessageKey, None] = field(default_factory=dict)
     rejected: dict[MessageKey, None] = field(default_factory=dict)
     letters: dict[MessageKey, str] = field(default_factory=dict)
     delivered: int = 0
@@ -106,6 +107,8 @@ class Account:
             for key in keys_of(row):
                 self.delivered += 1
                 self.deliveries.setdefault(key, []).append(entry)
+        elif kind == "ack" and row["outcome"] == "invoke":
+            self.asked.update(dict.fromkeys(keys_of(row)))
         elif kind == "ack" and row["outcome"] in ACKED_OUTCOMES:
             answer = Answered(row["at"], row["outcome"], parse_owner(row["owner"]).ballot)
             for key in keys_of(row):
@@ -127,9 +130,13 @@ class Account:
         return sum(key in self.acks or key in self.rejected for key in self.published)
 
     def held_by(self, who: str, now: float) -> int:
-        """How many messages were delivered to ``who``, are inside their hold, and are not settled."""
+        """How many messages were delivered to ``who``, are inside their hold, and are not settled.
+
+        One whose ack may be under way does not count: it may be settled whatever becomes of ``who``.
+        """
         return sum(
             key not in self.acks
+            and key not in self.asked
             and key not in self.rejected
             and any(entry.who == who and now < entry.until for entry in entries)
             for key, entries in self.deliveries.items()

@@ -125,10 +125,13 @@ class Work:
         """Until each has its answer: an ack may be repeated, anywhere, and says the same or less."""
         left = list(messages)
         while left:
+            self._op += 1
+            for lot in by_delivery(left):  # first, so that the demo knows which acks may be under way
+                self._write("ack", lot, op=self._op, outcome="invoke")
+            self.history.flush()
             with contextlib.suppress(TooFewReplicas, StaleGeneration):
                 await self.client.ack(left, timeout=SETTLE_TIMEOUT_S)
             done = [message for message in left if message.outcome is not None]
-            self._op += 1
             for outcome in Outcome:
                 for lot in by_delivery(message for message in done if message.outcome is outcome):
                     self._write("ack", lot, op=self._op, outcome=outcome.value)

@@ -227,10 +227,11 @@ def test_a_demo_without_a_late_ack_fails(tmp_path: Path) -> None:
 
 
 def test_held_by_counts_what_is_delivered_unsettled_and_inside_its_hold(run: Run) -> None:
-    run.publish(4, 7)
-    for seq in (4, 5):
+    run.publish(4, 8)
+    for seq in (4, 5, 7):
         run.deliver(seq, 20.0, 120 + seq, who="client:w3")
     run.ack(5, 20.5, 125)
+    run.ack(7, 20.5, 127, "invoke")  # may be on its way: it is settled though its worker stands still
     run.deliver(6, 10.0, 126, who="client:w3")
     account = run.account()
     assert account.held_by("client:w3", 21.0) == 1
