@@ -553,11 +553,17 @@ class NodeCore:
         ]
 
     def park(self, partitions: tuple[PartitionId, ...], group: str, now: Now) -> list[Effect]:
-        """A FETCH is parked: the peers, if they do not know it yet, leave to us what ranks first for us."""
+        """A FETCH is parked: the peers that fetch for the group leave to us what ranks first for us.
+
+        They are told at once if they do not know it yet; where nobody else fetches, the next heartbeat is soon
+        enough, as nobody else would take anything away.
+        """
         fresh = False
         for partition in partitions:
             self.parked[(partition, group)] = self.parked.get((partition, group), 0) + 1
-            fresh = fresh or (partition, group) not in self.announced
+            if (partition, group) not in self.announced:
+                _, active = self.state.fetchers(partition, group, self.members_of(partition), now)
+                fresh = fresh or len(active) > 1
         return self._heartbeats(now) if fresh else []
 
     def unpark(self, partitions: tuple[PartitionId, ...], group: str) -> None:
