@@ -20,6 +20,9 @@ from quorumq.core.messages import (
     Reject,
     Rejected,
     Release,
+    RemoteFetch,
+    RemoteFetched,
+    RemoteGone,
     Store,
     SyncOffer,
     SyncPull,
@@ -33,6 +36,10 @@ from sim.explorer.search import Action, Explorer, State, Step
 def explain(explorer: Explorer, path: list[Step]) -> list[str]:
     """``path``, from the scenario's first state, one line per step, and the broken promise at the end."""
     teller = Teller(explorer)
+    for _, after, _ in path:  # a ballot taken on behalf of another node is known by its delivery
+        for index, attempt in enumerate(explorer.facts(after).attempts):
+            if attempt.receipt is not None:
+                teller.names.setdefault(attempt.receipt.owner.ballot, f"a{index}")
     lines: list[str] = []
     state = explorer.first
     for number, (action, after, problem) in enumerate(path, 1):
@@ -59,7 +66,12 @@ class Teller:
         """What was done, and what came of it."""
         what, outcome = self._tell(before, action, after)
         known = set(self.explorer.messages(before))
-        new = [message for message in self.explorer.messages(after) if message not in known]
+        copies = self.world.fetching
+        new = [
+            message
+            for message in self.explorer.messages(after)
+            if message not in known and copies.get(message) != message
+        ]
         outcome = [*outcome, *[self.message(message) for message in new]]
         return what, outcome + self.heard(before, after)
 
@@ -104,9 +116,6 @@ class Teller:
             for this in coordinator.rounds.values():
                 if isinstance(this, HoldRound):
                     self.names.setdefault(this.owner.ballot, f"a{index}")
-        attempt = self.explorer.facts(after).attempts[index]
-        if attempt.receipt is not None:
-            self.names.setdefault(attempt.receipt.owner.ballot, f"a{index}")
 
     def heard(self, before: State, after: State) -> list[str]:
         """What clients heard."""
@@ -187,6 +196,13 @@ class Teller:
                 return "SYNC-PULL"
             case Store():
                 return "STORE"
+            case RemoteFetch():
+                return "FETCH passed on"
+            case RemoteFetched():
+                won = [delivery for part in message.slices for delivery in part.deliveries]
+                return f"WON {self.ballot(won[0].receipt.owner.ballot)}" if won else "NOTHING WON"
+            case RemoteGone():
+                return "FETCH called off"
         return type(message).__name__
 
     def votes(self, reply: HoldReply) -> str:
