@@ -746,6 +746,8 @@ class NodeCore:
 
     def _on_remote_fetch(self, sender: NodeId, message: RemoteFetch, now: Now) -> list[Effect]:
         """Serve a FETCH for a node that has no replica of these partitions."""
+        if (sender, message.round) in self.legs:
+            return []  # a second copy: one leg is enough
         here = tuple(partition for partition in message.partitions if partition in self.replicas)
         problem = check_fetch(message.request, self.config.hold_time_max)
         if not self.state.vouched or not here:
