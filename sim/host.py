@@ -526,7 +526,10 @@ class Host:
             return
         client, _ = self.open[key]
         self.open[key] = (client, -1)
-        self.feed(Gone(key))
+        if (
+            self.disk_rng.random() < 0.5
+        ):  # else the core's answer is under way already when the connection ends
+            self.feed(Gone(key))
 
     def reply(self, key: int, reply: ClientReply, again: list[Event]) -> None:
         """Write an answer to whoever asked."""

@@ -303,7 +303,16 @@ class Consumer(Client):
             else:
                 self.later(0.03 + self.rng.random() * 0.15, self.fetch)
 
-        self.ask(node, request, min(wait, hold / 10) + 2.0, then)
+        op = self.ask(node, request, min(wait, hold / 10) + 2.0, then)
+        if not self.world.healed and rng.random() < options.leave:
+            self.later(rng.random() * 0.1, self.hang_up, op)
+
+    def hang_up(self, op: int, _: object = None) -> None:
+        """Close the connection on which a FETCH is open, and begin again."""
+        if op in self.pending:
+            _, node = self.pending.pop(op)
+            self.world.transmit(self.name, node, self.cluster.hosts[node].on_gone, self.name, op)
+            self.later(0.05, self.fetch)
 
     def on_fetched(self, answer: Fetched, batches: tuple[Batch, ...], asked: float, node: str) -> None:
         """Hand to the application what may still be handed over."""
