@@ -120,15 +120,6 @@ class HoldTable:
             self.holds.remove(part)
         return gone
 
-    def holds_exactly(self, span: Span, owner: Owner) -> bool:
-        """Whether all of ``span`` is held by exactly ``owner``."""
-        at = span.start
-        for part, held in self.holds.within(span):
-            if part.start != at or not self.is_owner(held, owner):
-                return False
-            at = part.stop
-        return at == span.stop
-
     def exclusivity(self, span: Span, owner: Owner) -> tuple[list[Span], list[Span]]:
         """For an ACK under ``owner``: where no higher ballot can have been granted here, and where one was.
 

@@ -44,7 +44,6 @@ from quorumq.core.effects import (
     Reply,
     Request,
     Send,
-    SendStored,
     Stop,
     Unsent,
 )
@@ -132,9 +131,7 @@ from quorumq.core.types import (
     Now,
     Origin,
     PartitionId,
-    Receipt,
     Span,
-    Stamp,
     Topic,
     topic_id,
 )
@@ -199,7 +196,6 @@ class NodeCore:
         self.heard_at: dict[NodeId, float] = {}
         self.peer_facts: dict[NodeId, dict[str, object]] = {}
         self.vouchers: dict[NodeId, None] = {}
-        self.counts: dict[str, int] = {}
         self.stopped = False
         self.started = False
         self._load(journal, nonce, directory, now)
@@ -1272,6 +1268,3 @@ def check_topic_request(request: CreateTopic, nodes: tuple[NodeId, ...]) -> str:
     if request.durability not in ("fsync", "os"):
         return f"durability is {request.durability!r}: it must be 'fsync' or 'os'"
     return ""
-
-
-__all__ = ["NodeCore", "Receipt", "SendStored", "Stamp", "check_fetch", "node_list_digest"]

@@ -34,7 +34,7 @@ SHARED: tuple[type, ...] = (
 """Never copied: these cannot change, or (the source of randomness) are handed in anew with each step."""
 
 LEFT_OUT: dict[str, frozenset[str]] = {
-    "NodeCore": frozenset({"config", "rng", "counts", "topics", "names", "groups"}),
+    "NodeCore": frozenset({"config", "rng", "topics", "names", "groups"}),
     "NodeState": frozenset({"config", "timer_count"}),
     "Replica": frozenset({"members", "salts", "topic", "partition", "digests"}),
     "GroupView": frozenset({"digests"}),

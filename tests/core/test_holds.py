@@ -64,8 +64,7 @@ def test_release_matches_the_owner_exactly() -> None:
     assert table.release(span(), owner(12)) == []
     assert table.release(span(), Owner("a", Incarnation(2, 1), Stamp(11, "a"))) == []
     assert [part for part, _ in table.release(span(2, 4), owner(11))] == [span(2, 4)]
-    assert table.holds_exactly(span(0, 2), owner(11))
-    assert not table.holds_exactly(span(0, 3), owner(11))
+    assert [part for part, _ in table.holds.items()] == [span(0, 2), span(4, 10)]
 
 
 def test_extend_is_for_the_owner_that_holds_now() -> None:
