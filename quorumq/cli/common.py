@@ -45,6 +45,35 @@ class Address(click.ParamType):
         return rv.replace(",", " ").split()
 
 
+class Duration(click.ParamType):
+    """A time: seconds, or a number with s, m, h or d behind it."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        text = str(value).strip()
+        unit = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}.get(text[-1:], 0.0)
+        try:
+            seconds = float(text[:-1]) * unit if unit else float(text)
+        except ValueError:
+            seconds = -1.0
+        if not 0 <= seconds < 1e12:
+            self.fail(f"{value!r} is not a time: say 30, 30s, 5m, 2h or 7d", param, ctx)
+        return seconds
+
+
+class Durations(Duration):
+    """Times with commas between; "" or "none" for none at all."""
+
+    name = "durations"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, tuple):
+            return value
+        parts = [] if value in ("", "none") else str(value).split(",")
+        return tuple(super(Durations, self).convert(part, param, ctx) for part in parts)
+
+
 def nodes_option(command: F) -> F:
     """Adds ``--node``; the command gets ``nodes``, a tuple of addresses that is never empty."""
     return click.option(

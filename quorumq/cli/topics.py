@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from quorumq.cli.common import console, json_option, nodes_option, plural, print_json
+from quorumq.cli.common import Duration, Durations, console, json_option, nodes_option, plural, print_json
 from quorumq.core import limits
 
 
@@ -38,6 +38,25 @@ def topics() -> None:
     type=click.Choice(["fsync", "os"]),
     help="fsync: on disk before OK; os: trust the page cache of a majority. [default: fsync]",
 )
+@click.option(
+    "--retention",
+    type=Duration(),
+    metavar="TIME",
+    help="Keep a message's payload for so long after the last group is done with it, as 7d or 90m. [default: 0]",
+)
+@click.option(
+    "--ttl",
+    type=Duration(),
+    metavar="TIME",
+    help="A message that nobody has acked after so long is a dead letter; 0 is never. [default: 0]",
+)
+@click.option(
+    "--backoff",
+    type=Durations(),
+    metavar="TIME,...",
+    help="How long a rejected message waits where the reject does not say, attempt by attempt; the last one "
+    "repeats. As 1s,10s,5m. [default: none]",
+)
 @nodes_option
 @json_option
 def create(
@@ -46,6 +65,9 @@ def create(
     partitions: int | None,
     max_deliveries: int | None,
     durability: str | None,
+    retention: float | None,
+    ttl: float | None,
+    backoff: tuple[float, ...] | None,
     nodes: tuple[str, ...],
     as_json: bool,
 ) -> None:
@@ -69,6 +91,9 @@ def create(
             partitions or (old.partitions if old else 1),
             max_deliveries or (old.max_deliveries if old else limits.MAX_DELIVERIES_DEFAULT),
             durability or (old.durability if old else "fsync"),
+            retention_s=retention if retention is not None else old.retention_s if old else 0.0,
+            ttl_s=ttl if ttl is not None else old.ttl_s if old else 0.0,
+            backoff=backoff if backoff is not None else old.backoff if old else (),
         )
         reply = ask_any(nodes, request)
         assert isinstance(reply, TopicCreated), reply
@@ -134,4 +159,7 @@ def facts_of(topic: object) -> dict[str, object]:
         "replicas": [list(nodes) for nodes in topic.replicas],
         "max_deliveries": topic.max_deliveries,
         "durability": topic.durability,
+        "retention_s": topic.retention_s,
+        "ttl_s": topic.ttl_s,
+        "backoff": list(topic.backoff),
     }

@@ -182,6 +182,9 @@ class Client:
         partitions: int = 1,
         max_deliveries: int = MAX_DELIVERIES_DEFAULT,
         durability: Literal["fsync", "os"] = "fsync",
+        retention: float = 0.0,
+        ttl: float = 0.0,
+        backoff: Sequence[float] = (),
         timeout: float | None = None,
     ) -> Topic:
         """Create a topic, or change the settings of the one that is there. Done twice, it is done once.
@@ -192,6 +195,10 @@ class Client:
             partitions: how many; never fewer than there are.
             max_deliveries: after so many a message becomes a dead letter.
             durability: "fsync", or "os" to trust the page cache.
+            retention: seconds that payload is kept after the last group is done with it.
+            ttl: seconds after which a message that nobody has acked expires; 0 = never.
+            backoff: seconds that a rejected message waits where the reject does not say, attempt by attempt; the
+                last one repeats.
             timeout: seconds; the client's if None.
 
         Raises:
@@ -201,7 +208,16 @@ class Client:
         """
         if rf is None:
             rf = await self._default_rf(timeout)
-        request = m.CreateTopic(name, rf, partitions, max_deliveries, durability)
+        request = m.CreateTopic(
+            name,
+            rf,
+            partitions,
+            max_deliveries,
+            durability,
+            retention_s=retention,
+            ttl_s=ttl,
+            backoff=tuple(backoff),
+        )
         reply = await self._ask(request, f"create topic {name!r}", timeout, writes=True)
         return self._known(cast("Topic", reply.topic))
 

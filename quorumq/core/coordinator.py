@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from quorumq.core.effects import Effect, Reply, Send
 from quorumq.core.messages import (
     ClientReply,
-    CreateTopic,
     Failed,
     PeekPage,
     PeekReply,
@@ -26,7 +25,8 @@ from quorumq.core.messages import (
     TopicCreated,
 )
 from quorumq.core.rounds import Round
-from quorumq.core.types import Incarnation, NodeId, Now, PartitionId, Topic, rendezvous
+from quorumq.core.topics import merge_topics
+from quorumq.core.types import Incarnation, NodeId, Now, PartitionId, Topic
 
 if TYPE_CHECKING:
     from quorumq.core.nodecore import NodeCore
@@ -260,23 +260,3 @@ class PeekCoordinator(Coordinator):
     def on_timeout(self, core: NodeCore, number: int, now: Now) -> list[Effect]:
         node = self.rounds[number].members[0]
         return self.finish(core, too_few("outcome-unknown", f"{node} did not answer: ask again", 1, 0))
-
-
-def merge_topics(ours: Topic, theirs: Topic) -> Topic:
-    """Merge two registers of one topic: partitions by maximum, deleted for good, settings by stamp."""
-    assert ours.id == theirs.id
-    newer = ours if ours.stamp >= theirs.stamp else theirs
-    longer = ours if ours.partitions >= theirs.partitions else theirs
-    return newer._replace(
-        replicas=longer.replicas, epoch=max(ours.epoch, theirs.epoch), deleted=ours.deleted or theirs.deleted
-    )
-
-
-def make_topic(request: CreateTopic, nodes: tuple[NodeId, ...], topic: Topic) -> Topic:
-    """``topic`` as the request wants it: settings and partitions beyond those that are there."""
-    replicas = list(topic.replicas)
-    for number in range(len(replicas), request.partitions):
-        replicas.append(tuple(rendezvous(nodes, topic.id, number)[: request.rf]))
-    return topic._replace(
-        replicas=tuple(replicas), max_deliveries=request.max_deliveries, durability=request.durability
-    )

@@ -41,6 +41,11 @@ MAX_DELIVERIES_DEFAULT = 5
 LONG_POLL_MAX_S = 20.0
 REQUEST_TIMEOUT_S = 5.0
 PARTITIONS_MAX = 1024
+TOPIC_TIME_MAX_S = 10 * 366 * 86400.0
+"""A topic's retention and TTL."""
+BACKOFF_STEPS_MAX = 32
+BACKOFF_MAX_S = 7 * 86400.0
+"""One entry of a topic's backoff list."""
 NAME_BYTES_MAX = 200
 LETTER_TEXT_MAX = 8 * KIB
 """Characters of a dead letter's message or stack; longer ones are cut in the middle."""

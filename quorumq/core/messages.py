@@ -449,6 +449,9 @@ class CreateTopic(NamedTuple):
     max_deliveries: int = 5
     durability: str = "fsync"
     implicit: bool = False  # a producer asks because it publishes: refused unless auto_create_topics is on
+    retention_s: float = 0.0  # this and the next two: as in Topic
+    ttl_s: float = 0.0
+    backoff: tuple[float, ...] = ()
 
 
 class TopicCreated(NamedTuple):

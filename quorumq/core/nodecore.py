@@ -24,8 +24,6 @@ from quorumq.core.coordinator import (
     CreateTopicCoordinator,
     PeekCoordinator,
     PublishCoordinator,
-    make_topic,
-    merge_topics,
 )
 from quorumq.core.effects import (
     CleanStop,
@@ -122,6 +120,7 @@ from quorumq.core.remote import LegCoordinator, SplitCoordinator, free_slice
 from quorumq.core.replica import Replica
 from quorumq.core.settle import AckCoordinator, ExtendCoordinator, RedriveCoordinator, RejectCoordinator
 from quorumq.core.state import NodeConfig, NodeState
+from quorumq.core.topics import check_topic_request, make_topic, merge_topics
 from quorumq.core.types import (
     STAMP_ZERO,
     Group,
@@ -1244,27 +1243,4 @@ def check_fetch(request: Fetch, hold_time_max: float) -> str:
         return "max_messages and max_bytes must be at least 1"
     if not 0 <= request.max_wait <= limits.LONG_POLL_MAX_S:
         return f"max_wait is {request.max_wait} s: it must be from 0 to {limits.LONG_POLL_MAX_S} s"
-    return ""
-
-
-def check_topic_request(request: CreateTopic, nodes: tuple[NodeId, ...]) -> str:
-    """What is wrong with a topic's creation, or ""."""
-    name = request.name
-    allowed = all(letter.isascii() and (letter.isalnum() or letter in "._-") for letter in name)
-    if not name or not allowed or len(name) > limits.NAME_BYTES_MAX or name.endswith(".deadletters"):
-        return (
-            f"topic name is {name[:50]!r}: it must have 1 to {limits.NAME_BYTES_MAX} letters, digits, '.', '_' or "
-            "'-', and not end in '.deadletters'"
-        )
-    if request.rf % 2 == 0 or not 1 <= request.rf <= len(nodes):
-        return (
-            f"rf is {request.rf}: it must be odd (an even one tolerates no more failures than the odd one below it) "
-            f"and at most the number of nodes, {len(nodes)}"
-        )
-    if not 1 <= request.partitions <= limits.PARTITIONS_MAX:
-        return f"partitions is {request.partitions}: it must be from 1 to {limits.PARTITIONS_MAX}"
-    if request.max_deliveries < 1:
-        return f"max_deliveries is {request.max_deliveries}: it must be at least 1"
-    if request.durability not in ("fsync", "os"):
-        return f"durability is {request.durability!r}: it must be 'fsync' or 'os'"
     return ""

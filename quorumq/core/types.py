@@ -175,8 +175,13 @@ class Topic(NamedTuple):
     replicas: tuple[tuple[NodeId, ...], ...]  # one tuple of nodes per partition
     max_deliveries: int
     durability: str  # "fsync" | "os"
-    stamp: Stamp  # of the settings (max_deliveries, durability): the last writer wins
+    stamp: Stamp  # of the settings (all but name, rf, replicas and deleted): the last writer wins
     deleted: bool = False
+    retention_s: float = 0.0  # seconds that payload is kept after the last group's tombstone
+    ttl_s: float = 0.0  # seconds after which a message that nobody has acked expires; 0 = never
+    backoff: tuple[
+        float, ...
+    ] = ()  # seconds per attempt for a REJECT that names no delay; the last one repeats
 
     @property
     def partitions(self) -> int:

@@ -37,7 +37,13 @@ from typing import Any, Final, NamedTuple, TypeVar
 import cbor2
 
 from quorumq.core import messages, records
-from quorumq.core.limits import LETTER_TEXT_MAX, NAME_BYTES_MAX, PARTITIONS_MAX, SPANS_PER_REQUEST_MAX
+from quorumq.core.limits import (
+    BACKOFF_STEPS_MAX,
+    LETTER_TEXT_MAX,
+    NAME_BYTES_MAX,
+    PARTITIONS_MAX,
+    SPANS_PER_REQUEST_MAX,
+)
 from quorumq.core.types import Batch, BatchHeader, Origin, PartitionId, Receipt, Span
 from quorumq.wire import batch as batches
 from quorumq.wire import cbor
@@ -69,7 +75,11 @@ _ASKED: Final = frozenset(
 ) | {"Named"}  # fmt: skip
 _RECORDS: Final = frozenset(cls.__name__ for cls in typing.get_args(records.JournalRecord))
 
-_LIST_LIMITS: Final[Mapping[tuple[str, str], int]] = {("Topic", "replicas"): PARTITIONS_MAX}
+_LIST_LIMITS: Final[Mapping[tuple[str, str], int]] = {
+    ("Topic", "replicas"): PARTITIONS_MAX,
+    ("Topic", "backoff"): BACKOFF_STEPS_MAX,
+    ("CreateTopic", "backoff"): BACKOFF_STEPS_MAX,
+}
 _BYTES_EXACT: Final[Mapping[tuple[str, str], int]] = {
     ("PartitionId", "topic"): batches.TOPIC_ID_BYTES,
     ("Topic", "id"): batches.TOPIC_ID_BYTES,
