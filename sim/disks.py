@@ -42,6 +42,9 @@ class SimJournal(Protocol):
     def append(self, records: tuple[JournalRecord, ...]) -> None:
         """Put records behind the others; ``position`` is theirs."""
 
+    def records_durable(self) -> int:
+        """How many records were ever appended and are durable: `Durable.position`."""
+
     def begin(self) -> None:
         """An fsync begins: it will cover everything appended so far."""
 
@@ -87,6 +90,9 @@ class MemoryJournal:
                 self.batches[record.number] = record.batch
         self.records += records
         self.position = len(self.records)
+
+    def records_durable(self) -> int:
+        return self.durable
 
     def begin(self) -> None:
         self.target = self.position
@@ -155,6 +161,10 @@ class StoreJournal:
             if type(record) is BatchStored:
                 self.headers[record.number] = record.batch
         self.position = self.store.append(records)
+
+    def records_durable(self) -> int:
+        assert self.store is not None
+        return self.store.position
 
     def begin(self) -> None:
         assert self.store is not None

@@ -287,7 +287,7 @@ class Host:
         core = self.core
         assert core is not None
         if isinstance(item, Done):
-            again.append(Durable(item.token))
+            again.append(Durable(item.token, self.journal.records_durable()))
             if item.token == TOKEN_STARTED:
                 self.on_started()
         elif isinstance(item, Reply):

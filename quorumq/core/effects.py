@@ -97,9 +97,14 @@ class Gone(NamedTuple):
 
 
 class Durable(NamedTuple):
-    """What stood before `Done(token)` is durable."""
+    """What stood before `Done(token)` is durable.
+
+    ``position`` counts all records ever appended to this data directory that are durable now, whichever start
+    appended them: a later start that finds fewer has an older copy of the directory. 0 where a driver keeps no count.
+    """
 
     token: int
+    position: int = 0
 
 
 class LinkUp(NamedTuple):

@@ -285,7 +285,7 @@ class Node:
             case Persist():
                 self._persist(effect)
             case Done(token):
-                self._events.append(Durable(token))
+                self._events.append(Durable(token, self.store.position))
             case SendStored(to, epoch, number):
                 self._send_stored(to, epoch, number)
             case Stop(reason):

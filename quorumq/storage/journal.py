@@ -138,15 +138,23 @@ class Commit:
 
     Attributes:
         ticket: what `Journal.durable` becomes when it is finished.
+        position: what `Journal.position` becomes then.
         done: it was run, and the disk has it.
     """
 
     def __init__(
-        self, journal: Journal, steps: list[list[Buffer] | _NewSegment], ticket: int, segment: int, end: int
+        self,
+        journal: Journal,
+        steps: list[list[Buffer] | _NewSegment],
+        ticket: int,
+        position: int,
+        segment: int,
+        end: int,
     ) -> None:
         self._journal = journal
         self._steps = steps
         self.ticket = ticket
+        self.position = position
         self.segment = segment
         self.end = end  # of that segment, with this commit
         self.done = False
@@ -185,6 +193,8 @@ class Journal:
         directory: the id of the data directory, 64 random bits minted when it was made.
         fresh: nothing was found: the directory was made just now.
         durable: everything `append` gave a ticket not above this is durable.
+        position: how many records were ever appended to this directory and are durable: what a replay finds, at
+            least, from now on. After `replay` it is what was found, which the first `roll` makes durable.
         notes: what a start found worth telling, in words (a cut tail, files deleted).
     """
 
@@ -196,6 +206,7 @@ class Journal:
         self.directory = 0
         self.fresh = False
         self.durable = 0
+        self.position = 0
         self.notes: list[str] = []
         self._failed = ""
         self._replayed = False
@@ -215,6 +226,7 @@ class Journal:
         self._pending: list[Buffer] = []
         self.pending_bytes = 0
         self._ticket = 0
+        self._appended = 0  # records since the directory was made: `position` follows
         # Older segments that count, oldest first, and what is known damaged in any.
         self._earlier: dict[int, int] = {}  # segment -> bytes
         self._batches: dict[int, int] = {}  # segment -> live batches, the current one included
@@ -343,6 +355,7 @@ class Journal:
                 yield from self._replay_segments(self._start)
             except OSError as error:
                 raise StorageError(f"the data directory {self._disk} cannot be read: {error}") from error
+        self.position = self._appended
         self._replayed = True
 
     def _replay_segments(self, start: SegmentStart) -> Iterator[Stored | Damaged]:
@@ -351,6 +364,7 @@ class Journal:
         salt = salt_of(self.directory, number)
         scan = self._scan(name, self._disk.size(name), check_bodies=True)
         self._batches[number] = 0
+        self._appended = start.position
 
         offset, count = 0, -1
         batches: list[Stored | Damaged] = []
@@ -414,6 +428,7 @@ class Journal:
                 break
             durable = max(durable, found.durable)
             undecided.append(found)
+            self._appended += found.type > FRAMING_MAX
             while undecided and undecided[0].end <= durable:
                 item = self._given(name, undecided.popleft(), number)
                 if item is not None:
@@ -437,7 +452,7 @@ class Journal:
                     frame.offset, "the body of the batch does not match its checksum, or is not all there"
                 )
                 while len(undecided) > index:
-                    undecided.pop()
+                    self._appended -= undecided.pop().type > FRAMING_MAX
                 break
         if bad is not None:
             clean_stop = None
@@ -516,6 +531,7 @@ class Journal:
         assert self._started, "the first thing after opening is roll(): a segment with a snapshot"
         position = self._encode(record, self._pending, self._durable_end)
         self._ticket += 1
+        self._appended += 1
         return position
 
     @property
@@ -616,6 +632,7 @@ class Journal:
             self._segment,
             tuple(Earlier(number, size, self._batches[number]) for number, size in self._earlier.items()),
             tuple(at for at in self._damaged if at.segment in self._earlier),
+            self._appended,
         )
         self._encode(start, buffers, 0, salt=0)
         self._salt = salt_of(self.directory, self._segment)
@@ -663,7 +680,7 @@ class Journal:
         if self._pending:
             steps.append(self._pending)
         self._steps, self._pending, self.pending_bytes = [], [], 0
-        self._committing = Commit(self, steps, self._ticket, self._segment, self._end)
+        self._committing = Commit(self, steps, self._ticket, self._appended, self._segment, self._end)
         return self._committing
 
     def finish(self, commit: Commit) -> int:
@@ -678,6 +695,7 @@ class Journal:
             self._failed = self._failed or "a commit was given up half way; the node must stop"
         self._check_usable()
         self.durable = commit.ticket
+        self.position = commit.position
         if commit.segment == self._segment:
             self._durable_end = commit.end
         return self.durable
@@ -862,6 +880,7 @@ class Journal:
     def check(self) -> None:
         """Assert what holds between any two calls."""
         assert 0 <= self.durable <= self._ticket
+        assert 0 <= self.position <= self._appended
         assert 0 <= self._durable_end <= self._end
         if self._started:
             assert self._segment in self._batches, "the current segment is counted"

@@ -37,7 +37,10 @@ class DamagedAt(NamedTuple):
 
 
 class SegmentStart(NamedTuple):
-    """The first record of a segment: whose it is, and which older segments still count, oldest first."""
+    """The first record of a segment: whose it is, and which older segments still count, oldest first.
+
+    ``position`` is how many records of the core were appended to this directory before this segment.
+    """
 
     version: int
     node: NodeId
@@ -46,6 +49,7 @@ class SegmentStart(NamedTuple):
     segment: int
     earlier: tuple[Earlier, ...]
     damaged: tuple[DamagedAt, ...]
+    position: int = 0
 
 
 class SnapshotEnd(NamedTuple):

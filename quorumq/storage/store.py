@@ -214,6 +214,16 @@ class Store:
         """Everything with a ticket not above this is durable."""
         return self._journal.durable
 
+    @property
+    def position(self) -> int:
+        """How many records were ever appended to this directory and are durable.
+
+        It only rises while a directory lives: what is at or below a position that was ever said is found by every
+        later start, unless the directory is an older copy of itself. After ``replayed`` is exhausted it says how much
+        was found. Snapshots, rolls and what is written again count nothing.
+        """
+        return self._journal.position
+
     def begin_commit(self) -> Commit:
         """Take everything appended so far. Then `Commit.run`, in a thread, then `finish`; one at a time."""
         return self._journal.begin_commit()

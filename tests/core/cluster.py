@@ -133,7 +133,7 @@ class Cluster:
                     self.journals[name] += records
                     for item in then:
                         if isinstance(item, Done):
-                            self.queue.append((name, Durable(item.token)))
+                            self.queue.append((name, Durable(item.token, len(self.journals[name]))))
                         else:
                             self.carry_out(name, [item])
                 case Reply(key, reply):

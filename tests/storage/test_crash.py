@@ -41,6 +41,7 @@ class Writer:
         replayed = list(self.store.replayed)
         assert not self.store.damaged
         self.appended = agree(replayed, self.appended, self.durable)
+        assert self.store.position == len(self.appended)
         bodies_are_right(self.store, replayed)
         self.store.roll(self.small())
         self.tickets = [(self.store.append([]), len(self.appended))]
@@ -63,8 +64,13 @@ class Writer:
 
     def commit(self) -> None:
         assert self.store is not None
-        durable = self.store.commit()
+        self.note_durable(self.store.commit())
+
+    def note_durable(self, durable: int) -> None:
+        """The store said that everything up to this ticket is durable."""
+        assert self.store is not None
         self.durable = max([self.durable, *(count for ticket, count in self.tickets if ticket <= durable)])
+        assert self.store.position == self.durable
         self.store.check()
 
 

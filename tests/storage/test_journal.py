@@ -121,6 +121,26 @@ def test_rolling_keeps_batches_of_all_segments_and_the_footer_counts_them(disk: 
     store.close()
 
 
+def test_the_position_counts_what_was_appended_and_nothing_that_a_snapshot_repeats(disk: Disk) -> None:
+    """docs/protocol.md, RECOVERY: a position behind what a node told a peer shows an older copy of its directory."""
+    store, _ = start(disk, segment_bytes=1_000)
+    assert store.position == 0
+    for number in range(20):
+        store.append([batch(number), Reserved(number)])
+        assert store.position == 2 * number, "what is not durable does not count yet"
+        store.commit()
+        if store.should_roll:
+            store.roll([Reserved(n) for n in range(number + 1)])
+            store.commit()
+        assert store.position == 2 * number + 2
+    store.append([clean_stop()])
+    store.close()
+    for _ in range(3):
+        store, _ = reopened(disk, segment_bytes=1_000)
+        assert store.position == 41
+        store.close()
+
+
 def test_appending_after_a_roll_before_its_commit_keeps_the_order(disk: Disk) -> None:
     store, _ = start(disk)
     store.append([batch(0)])

@@ -41,8 +41,7 @@ class JournalMachine(RuleBasedStateMachine):
         assert self.writer.store is not None
         commit, self.commit = self.commit, None
         commit.run()
-        durable = self.writer.store.finish(commit)
-        self.writer.durable = max([self.writer.durable, *(n for t, n in self.writer.tickets if t <= durable)])
+        self.writer.note_durable(self.writer.store.finish(commit))
 
     @rule()
     def roll(self) -> None:
