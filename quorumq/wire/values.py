@@ -233,7 +233,11 @@ def _encode_named(value: object, lift: Lift | None) -> bytes:
 def _decode_named(data: object, body: Body | None) -> SealedNamed:
     if type(data) is not tuple or not data:
         bad("named", data, "must be an array of the sealed receipt and spans")
-    sealed = _sealed(data[0])
+    # Whatever bytes stand for a receipt reach `open_items`: one that is none is the client's mistake, answered with
+    # `BadReceipt`, and no reason to end a connection that others of its requests are on.
+    sealed = data[0]
+    if type(sealed) is not bytes:
+        bad("receipt", sealed, "must be bytes")
     spans = data[1] if len(data) > 1 else ()
     if type(spans) is not tuple or len(spans) > SPANS_PER_REQUEST_MAX:
         bad("named.spans", spans, f"must be an array of at most {SPANS_PER_REQUEST_MAX}")

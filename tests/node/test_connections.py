@@ -140,9 +140,9 @@ def test_a_receipt_that_was_altered_is_refused_and_nothing_is_done() -> None:
             (receipt,) = receipts(await client.ask(fetch(hold_time=1.0)))
             altered = bytearray(receipt.sealed)
             altered[-1] ^= 1
-            for sealed in (bytes(altered), b"made up", bytes([1, 7]) + receipt.sealed[2:]):
+            for sealed in (bytes(altered), b"made up", bytes([1, 7]) + receipt.sealed[2:], b"", bytes(2000)):
                 reply = await client.ask(m.AckRequest(sealed_items([SealedNamed(sealed)])))
-                assert reply.code == "bad-receipt"
+                assert reply.code == "bad-receipt", "answered, and the connection goes on"
             await trio.sleep(1.1)
             assert payloads(await client.ask(fetch())) == [b"x"]
 
