@@ -28,6 +28,7 @@ from quorumq.core.effects import (
     Request,
     Send,
     SendStored,
+    Unposted,
     Unsent,
 )
 from quorumq.core.messages import (
@@ -40,6 +41,7 @@ from quorumq.core.messages import (
     HoldReply,
     PeerMessage,
     Release,
+    RemoteFetched,
     Slice,
     Store,
     Welcome,
@@ -259,7 +261,7 @@ class Host:
         for effect in effects:
             kind = type(effect)
             if kind is Send:
-                self.send(effect.to, effect.message)  # type: ignore[union-attr]
+                self.send(effect.to, effect.message, again)  # type: ignore[union-attr]
             elif kind is Persist:
                 records, then = effect  # type: ignore[misc]
                 if records:
@@ -276,7 +278,7 @@ class Host:
                 self.reply(effect.key, effect.reply, again)  # type: ignore[union-attr]
             elif kind is SendStored:
                 batch = journal.batch(effect.batch)  # type: ignore[union-attr]
-                self.send(effect.to, Store(0, effect.epoch, batch))  # type: ignore[union-attr]
+                self.send(effect.to, Store(0, effect.epoch, batch), again)  # type: ignore[union-attr]
             else:
                 raise SimError(f"node {self.name} stopped itself: {effect.reason}")  # type: ignore[union-attr]
         if again:
@@ -298,7 +300,7 @@ class Host:
                 Received(Envelope(self.name, inc, self.name, inc, core.state.clock.value, item.message))
             )
         else:
-            self.send(item.to, item.message)
+            self.send(item.to, item.message, again)
 
     def sync(self) -> None:
         """Begin an fsync, if none is under way; it serves everything appended so far."""
@@ -430,11 +432,14 @@ class Host:
         if link is not None:
             self.world.after(seconds, self.on_link_lost, peer, (self.life, link[1]))
 
-    def send(self, to: NodeId, message: PeerMessage) -> None:
+    def send(self, to: NodeId, message: PeerMessage, again: list[Event]) -> None:
         """Send over our connection; dropped where there is none."""
         link = self.links.get(to)
         world = self.world
         if link is None:
+            if type(message) is RemoteFetched and message.slices:
+                world.saw("an answer to another node was never begun")
+                again.append(Unposted(message))
             return
         core = self.core
         assert core is not None

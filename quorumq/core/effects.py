@@ -10,7 +10,8 @@
 # 3. A Persist with nothing in `then` needs no fsync of its own. One with no records waits for what stands
 #    before it; where all of that is durable already, `then` is carried out at once.
 # 4. `Send` to the node itself comes back as `Received`. A Send to a peer that cannot be reached may be
-#    dropped: the protocol repeats what matters.
+#    dropped: the protocol repeats what matters. Of an answer to a RemoteFetch that was certainly never begun to be
+#    written the driver may tell (`Unposted`), so that what it delivers need not run out.
 # 5. After a crash nothing of the old core object is used again. A new one is built from the journal.
 """Events into the core, effects out of it."""
 
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Union
 
-from quorumq.core.messages import ClientReply, ClientRequest, Envelope, PeerMessage
+from quorumq.core.messages import ClientReply, ClientRequest, Envelope, PeerMessage, RemoteFetched
 from quorumq.core.records import JournalRecord
 from quorumq.core.types import Incarnation, NodeId
 
@@ -90,6 +91,12 @@ class Unsent(NamedTuple):
     key: int
 
 
+class Unposted(NamedTuple):
+    """A `Send` of ``message`` was certainly never begun to be written: its holds may be given back (LEAVE)."""
+
+    message: RemoteFetched
+
+
 class Gone(NamedTuple):
     """The client that asked ``key`` is gone; a parked FETCH is dropped."""
 
@@ -152,5 +159,16 @@ class CleanStop(NamedTuple):
 
 
 Event = Union[
-    Received, Request, Unsent, Gone, Durable, LinkUp, HelloRefused, LinkDown, DiskFull, Damaged, CleanStop
+    Received,
+    Request,
+    Unsent,
+    Unposted,
+    Gone,
+    Durable,
+    LinkUp,
+    HelloRefused,
+    LinkDown,
+    DiskFull,
+    Damaged,
+    CleanStop,
 ]

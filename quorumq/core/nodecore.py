@@ -43,6 +43,7 @@ from quorumq.core.effects import (
     Request,
     Send,
     Stop,
+    Unposted,
     Unsent,
 )
 from quorumq.core.fetch import FetchCoordinator
@@ -365,6 +366,8 @@ class NodeCore:
                 return self._on_durable(token, now)
             case Unsent(key):
                 return self._on_unsent(key, now)
+            case Unposted(message):
+                return [effect for part in message.slices for effect in free_slice(self, part, now)]
             case Gone(key):
                 coordinator = self.requests.get(key)
                 return coordinator.on_gone(self, now) if coordinator is not None else []

@@ -11,14 +11,15 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 import trio
 
-from quorumq.core.effects import HelloRefused, LinkDown, LinkUp
+from quorumq.core.effects import HelloRefused, LinkDown, LinkUp, Unposted
 from quorumq.core.errors import PeerError
-from quorumq.core.messages import Failed, Hello, Welcome
+from quorumq.core.messages import Failed, Hello, RemoteFetched, Welcome
 from quorumq.core.nodecore import PROTOCOL_VERSIONS, SOFTWARE, node_list_digest
 from quorumq.core.types import NodeId
 from quorumq.node.node import Node
@@ -46,6 +47,7 @@ class PeerLink:
         self._most = node.config.link_bytes_max
         self.peer = peer
         self.out = out
+        self._answers: deque[tuple[int, RemoteFetched]] = deque()  # where in the stream each begins
 
     @property
     def waiting(self) -> int:
@@ -54,12 +56,20 @@ class PeerLink:
     def has_room(self) -> bool:
         return self.out.waiting < self._most
 
-    def send(self, pieces: list[bytes | memoryview]) -> bool:
+    def send(self, pieces: list[bytes | memoryview], answer: RemoteFetched | None = None) -> bool:
         size = sum(map(len, pieces))
         if self.out.waiting and self.out.waiting + size > self._most:
             return False
+        if answer is not None:
+            while self._answers and self._answers[0][0] < self.out.sent:
+                self._answers.popleft()
+            self._answers.append((self.out.sent + self.out.waiting, answer))
         self.out.put(pieces)
         return True
+
+    def never_begun(self) -> list[RemoteFetched]:
+        """Answers of which not one byte was sent; asked when the link has ended, after which none will be."""
+        return [answer for begins, answer in self._answers if begins >= self.out.sent]
 
     def flush(self) -> None:
         self.out.flush()
@@ -131,7 +141,7 @@ async def _run_link(node: Node, peer: NodeId, transport: Transport, nursery: tri
             del node.links[peer]
         if node.failed is None and not node.silent:
             node.log.info("link_down", peer=peer, reason=reason)
-            node.feed(LinkDown(peer))
+            node.feed(*map(Unposted, link.never_begun()), LinkDown(peer))
     return True
 
 

@@ -37,6 +37,7 @@ from quorumq.core.effects import (
     Send,
     SendStored,
     Stop,
+    Unposted,
     Unsent,
 )
 from quorumq.core.errors import QuorumqError, StorageError, TooLarge
@@ -103,8 +104,13 @@ class Link(Flushing, Protocol):
     def waiting(self) -> int:
         """Bytes queued."""
 
-    def send(self, pieces: list[bytes | memoryview]) -> bool:
-        """Queue a frame; False where the queue is full and the frame was dropped."""
+    def send(self, pieces: list[bytes | memoryview], answer: RemoteFetched | None = None) -> bool:
+        """Queue a frame; False where the queue is full and the frame was dropped.
+
+        Args:
+            pieces: of the frame.
+            answer: what it says, where that has to be given back if the link ends before the frame is begun.
+        """
 
     def has_room(self) -> bool:
         """Whether anything can be queued now."""
@@ -302,29 +308,30 @@ class Node:
             return
         link = self.links.get(to)
         if link is None or not link.has_room():
-            self.health.count("sends_dropped")
+            self._drop(message)
             return
-        last, at, pieces = self._last
-        if isinstance(message, RemoteFetched):
-            try:
-                sealed = seal_slices(message.slices, secret=self.config.secret_bytes)
-                message = message._replace(slices=sealed)
-                pieces = encode_message(message, stamp=stamp, read=self.read_slice)
-            except DamagedBatch as error:  # what was held for it runs out
-                self.damaged(error.number, error)
-                return
-        elif last is not message or at != stamp:  # one message to several peers is encoded once
-            pieces = self._encode(message, stamp)
-            self._last = (message, stamp, pieces)
-        if link.send(pieces):
+        if isinstance(message, RemoteFetched) and message.slices:
+            pieces = self._encode_fetched(message, stamp)
+            queued = link.send(pieces, message)
+        else:
+            last, at, pieces = self._last
+            if last is not message or at != stamp:  # one message to several peers is encoded once
+                pieces = encode_message(message, stamp=stamp)
+                self._last = (message, stamp, pieces)
+            queued = link.send(pieces)
+        if queued:
             self._dirty[id(link)] = link
         else:
-            self.health.count("sends_dropped")
+            self._drop(message)
 
-    def _encode(self, message: PeerMessage, stamp: int) -> list[bytes | memoryview]:
-        """A message for a peer. What was won on behalf of its client goes sealed and with its bytes."""
-        if not isinstance(message, RemoteFetched) or not message.slices:
-            return encode_message(message, stamp=stamp)
+    def _drop(self, message: PeerMessage) -> None:
+        """There is no way to send ``message`` now."""
+        self.health.count("sends_dropped")
+        if isinstance(message, RemoteFetched) and message.slices:
+            self._events.append(Unposted(message))
+
+    def _encode_fetched(self, message: RemoteFetched, stamp: int) -> list[bytes | memoryview]:
+        """What was won on behalf of a peer's client, sealed and with its bytes; where that fails, why."""
         try:
             sealed = seal_slices(message.slices, secret=self.config.secret_bytes)
             return encode_message(message._replace(slices=sealed), stamp=stamp, read=self.read_slice)
@@ -333,6 +340,7 @@ class Node:
             detail = f"node {self.config.node} has a damaged copy of a batch: ask another node"
         except TooLarge as error:
             detail = f"{error}: ask for less at once"
+        self._events.append(Unposted(message))
         return encode_message(RemoteFetched(message.round, "too-few-replicas", detail, ()), stamp=stamp)
 
     def _send_stored(self, to: NodeId, epoch: int, number: int) -> None:

@@ -11,8 +11,11 @@ import trio
 from quorumq.core import messages as m
 from quorumq.core.effects import DiskFull
 from quorumq.core.limits import MIB
+from quorumq.node.links import PeerLink
 from quorumq.storage.disk import MemoryDisk
 from tests.node.memory import (
+    Client,
+    MemoryTransport,
     World,
     fetch,
     outcomes,
@@ -408,3 +411,63 @@ def test_a_link_that_is_full_drops_and_counts() -> None:
             assert link.waiting <= 17 * MIB
 
     run(test)
+
+
+def test_what_a_full_link_drops_of_another_nodes_delivery_is_given_back_at_once() -> None:
+    """LEAVE for an answer that was never begun (docs/protocol.md, section 4): nobody waits for its hold to end."""
+
+    async def test() -> None:
+        async with world(link_bytes_max=16 * MIB, stall_timeout=60.0) as cluster:
+            home, away, other = await far_from_home(cluster)
+            node = cluster.services[home].node
+            node.links[away].out.transport.capacity = 0  # type: ignore[attr-defined]
+            node.links[away].out.put([bytes(16 * MIB)])
+            far = await cluster.client(away)
+            await far.send(fetch(hold_time=4.0))
+            await trio.sleep(0.1)
+            assert node.health.counts["sends_dropped"] >= 1
+            assert payloads(await other.ask(fetch())) == [b"wanted"]
+
+    run(test)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_link_that_ends_gives_back_the_deliveries_that_were_never_begun_and_no_others(begun: bool) -> None:
+    """One byte may have been the last one that was missing: what was begun runs out."""
+
+    async def test() -> None:
+        async with world(stall_timeout=60.0) as cluster:
+            home, away, other = await far_from_home(cluster)
+            link = cluster.services[home].node.links[away]
+            assert isinstance(link, PeerLink)
+            transport = link.out.transport
+            assert isinstance(transport, MemoryTransport)
+            far = await cluster.client(away)
+            transport.capacity = 0
+            await far.send(fetch(hold_time=4.0))
+            await trio.sleep(0.1)
+            assert len(link.never_begun()) == 1, "the answer waits for the peer to read"
+            while begun and link.never_begun():
+                transport.capacity = 1  # a byte at a time, until the answer's first is among them
+                transport._wake()
+                await trio.sleep(0.001)
+            transport.capacity = 0
+            transport.close()
+            await trio.sleep(0.1)
+            assert payloads(await other.ask(fetch())) == ([] if begun else [b"wanted"])
+            await trio.sleep(4.0)
+            assert payloads(await other.ask(fetch())) == [b"wanted"], (
+                "at the latest when the hold has run out"
+            )
+
+    run(test)
+
+
+async def far_from_home(cluster: World) -> tuple[str, str, Client]:
+    """A message on one node; that node, one that has no replica, and a client of the first."""
+    client = await cluster.client("a")
+    topic, origin = await client.topic(rf=1), await client.session()
+    await client.ask(publish(topic, origin, 0, b"wanted"))
+    (home,) = topic.replicas[0]
+    away = next(name for name in "abc" if name != home)
+    return home, away, await cluster.client(home)
