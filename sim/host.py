@@ -278,7 +278,8 @@ class Host:
                 self.reply(effect.key, effect.reply, again)  # type: ignore[union-attr]
             elif kind is SendStored:
                 batch = journal.batch(effect.batch)  # type: ignore[union-attr]
-                self.send(effect.to, Store(0, effect.epoch, batch), again)  # type: ignore[union-attr]
+                store = Store(0, effect.epoch, batch, effect.age_ms)  # type: ignore[union-attr]
+                self.send(effect.to, store, again)  # type: ignore[union-attr]
             else:
                 raise SimError(f"node {self.name} stopped itself: {effect.reason}")  # type: ignore[union-attr]
         if again:

@@ -135,11 +135,12 @@ class PublishCoordinator(Coordinator):
     Below a majority the outcome is unknown and nothing is aborted: anti-entropy finishes what reached fewer.
     """
 
-    __slots__ = ("problems", "publish", "stored")
+    __slots__ = ("came", "problems", "publish", "stored")
 
     def __init__(self, key: int, publish: Publish) -> None:
         super().__init__(key)
         self.publish = publish
+        self.came = 0.0
         self.stored = 0  # bits of those that have it on disk
         self.problems: dict[NodeId, tuple[str, str]] = {}
 
@@ -149,12 +150,18 @@ class PublishCoordinator(Coordinator):
         if topic is None or partition.number >= topic.partitions:
             return self.finish(core, Failed("not-found", f"no partition {partition} is known here"))
         members = topic.replicas[partition.number]
+        self.came = now.mono
         this = self.open_round(core, members, now)
         reachable = [member for member in members if member == core.state.me or member in core.state.links]
         if len(reachable) < this.majority:
             detail = f"nothing was sent: only {', '.join(reachable) or 'none'} of {', '.join(members)} can be reached"
             return self.finish(core, too_few("not-stored", detail, this.majority, len(reachable)))
-        return self.ask(core, this, partition, Store(this.number, topic.epoch, self.publish.batch))
+        return self.ask(core, this, partition, self.store(this, topic, now))
+
+    def store(self, this: Round, topic: Topic, now: Now) -> Store:
+        """The STORE to send now: the batch has aged since it came."""
+        age_ms = max(0, self.publish.age_ms) + int(1000 * (now.mono - self.came))
+        return Store(this.number, topic.epoch, self.publish.batch, age_ms)
 
     def on_reply(
         self, core: NodeCore, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
@@ -163,6 +170,9 @@ class PublishCoordinator(Coordinator):
         this = self.rounds[message.round]
         core.state.learn_vector(this.members, message.known)
         if message.refused == "unknown-topic":
+            partition = self.publish.batch.header.partition
+            again = self.store(this, core.topics[partition.topic], now)
+            self.requests[message.round] = (partition, again)
             return self.teach(core, message.round, sender)
         bit = this.hear(sender, incarnation)
         if message.refused:

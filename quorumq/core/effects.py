@@ -59,6 +59,7 @@ class SendStored(NamedTuple):
     to: NodeId
     epoch: int
     batch: int
+    age_ms: int  # of the batch, now: goes into the STORE
 
 
 class Stop(NamedTuple):

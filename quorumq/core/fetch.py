@@ -34,8 +34,9 @@ from quorumq.core.messages import (
     Want,
 )
 from quorumq.core.rounds import Round, Votes, majority_of
-from quorumq.core.spans import SpanMap, SpanSet
+from quorumq.core.spans import SpanMap, SpanSet, subtract
 from quorumq.core.types import (
+    STAMP_ZERO,
     Group,
     Incarnation,
     Kind,
@@ -55,6 +56,8 @@ if TYPE_CHECKING:
 
 ROUND_TIMEOUT_MIN_S = 0.05
 ROUND_TIMEOUT_MAX_S = 1.0
+NOT_DUE_HINT_MAX_S = 5.0
+"""A node whose clock alone says that a message is due asks the others again after so long at the latest."""
 BACKOFF_S = (0.002, 0.02)
 
 
@@ -85,9 +88,11 @@ class HoldRound(Round):
     __slots__ = (
         "attempts",
         "exhausted",
+        "expired",
         "expires",
         "generation",
         "no",
+        "not_due",
         "owner",
         "partition",
         "pending",
@@ -115,7 +120,17 @@ class HoldRound(Round):
         self.yes = Votes()
         self.no = Votes()
         self.exhausted = Votes()
+        self.expired = Votes()
+        self.not_due: SpanMap[float] = SpanMap()  # seconds left of a batch's delay, the least of the replies
         self.attempts: SpanMap[int] = SpanMap()  # the maximum over the replies
+
+    def flags(self, span: Span, valid: int) -> list[tuple[Span, int, int]]:
+        """``span`` in pieces with the bits of those that say: no deliveries left, and: no time left."""
+        return [
+            (bit, dead & valid, late & valid)
+            for part, dead in self.exhausted.pieces(span)
+            for bit, late in self.expired.pieces(part)
+        ]
 
 
 class FetchCoordinator(Coordinator):
@@ -322,11 +337,19 @@ class FetchCoordinator(Coordinator):
         effects: list[Effect] = []
         bit = this.hear(sender, incarnation)
         if bit:
-            for span, attempts, exhausted, _ in reply.granted:
-                this.yes.add((span,), bit)
+            for span, attempts, exhausted, expired, unseen in reply.granted:
+                blind = replica.delayed_parts(span) if unseen else []  # it cannot tell whether they are due
+                this.yes.add(subtract(span, blind), bit)
+                this.no.add(blind, bit)
                 this.attempts.update(span, lambda old, new=attempts: max(old or 0, new))  # type: ignore[misc]
                 if exhausted:
                     this.exhausted.add((span,), bit)
+                if expired:
+                    this.expired.add((span,), bit)
+            for span, _, ballot, remaining in reply.not_due:
+                if ballot == STAMP_ZERO:
+                    for part, old in this.not_due.split(span):
+                        this.not_due.set(part, remaining if old is None else min(old, remaining))
             if reply.abstained:
                 this.no.add(this.pending.items(), bit)
                 self.conflict = True  # asked again at once it would abstain again
@@ -357,15 +380,19 @@ class FetchCoordinator(Coordinator):
         valid = this.valid(core.state)
         mine = 1 << this.members.index(core.state.me)
         lost: list[Span] = []
-        buried: list[tuple[Span, int]] = []
+        buried: list[tuple[Span, int, str]] = []
         for span in this.pending.items():
             for part, yes in this.yes.pieces(span):
                 for piece, no in this.no.pieces(part):
-                    for bit, dead in this.exhausted.pieces(piece):
+                    for bit, dead, late in this.flags(piece, valid):
                         for atom, attempts in this.attempts.split(bit):
                             if self.is_won(this, yes & valid & ~no, mine):
-                                if this.is_majority(dead & valid):
-                                    buried.append((atom, attempts or 0))
+                                if this.is_majority(dead):
+                                    buried.append((atom, attempts or 0, "max-deliveries"))
+                                elif self.is_over(this, late):
+                                    buried.append((atom, attempts or 0, "expired"))
+                                elif late and not timed_out and not this.everyone:
+                                    continue  # clocks differ: the others decide, if they answer in time
                                 else:
                                     self._win(core, this, replica, atom, (attempts or 0) + 1)
                             elif timed_out or this.is_out_of_reach(no) or not yes & mine:
@@ -377,8 +404,11 @@ class FetchCoordinator(Coordinator):
             self.unanswered = True
         if lost:
             effects += self._lose(core, this, replica, lost, now)
-        for span, attempts in buried:
-            burial = Burial(this, span, attempts, self.request)
+            for span in lost:
+                for part, remaining in this.not_due.within(span):
+                    self._hint(replica, part, min(remaining, NOT_DUE_HINT_MAX_S), now)
+        for span, attempts, reason in buried:
+            burial = Burial(this, span, attempts, reason, self.request)
             effects += burial.start(core, now)
         if not this.pending:
             self.close_round(core, this.number)
@@ -390,6 +420,10 @@ class FetchCoordinator(Coordinator):
                 self.look_at = now.mono + core.rng.uniform(*BACKOFF_S)
                 core.state.at(self.look_at, "advance", self.key)
         return effects
+
+    def is_over(self, this: HoldRound, late: int) -> bool:
+        """A majority of the clocks says that the message's time to live is over."""
+        return this.is_majority(late)
 
     def is_won(self, this: HoldRound, yes: int, mine: int) -> bool:
         """A majority said OK, ours included."""
@@ -550,30 +584,34 @@ def add_slices(
 
 
 class Burial(Coordinator):
-    """What was won but has no deliveries left: REJECT it to the dead letters, as its owner. Nobody waits.
+    """What was won but has no deliveries or no time left: REJECT it to the dead letters, as its owner. Nobody waits.
 
     If no majority applies it, the hold runs out and the next coordinator that wins the message tries again.
     """
 
-    __slots__ = ("attempts", "request", "span", "won")
+    __slots__ = ("attempts", "reason", "request", "span", "won")
 
-    def __init__(self, won: HoldRound, span: Span, attempts: int, request: Fetch) -> None:
+    def __init__(self, won: HoldRound, span: Span, attempts: int, reason: str, request: Fetch) -> None:
         super().__init__(0)
         self.won = won
         self.span = span
         self.attempts = attempts
+        self.reason = reason
         self.request = request
 
     def start(self, core: NodeCore, now: Now) -> list[Effect]:
         effects: list[Effect] = []
         replica = core.replicas[self.won.partition]
+        message = f"{self.attempts} deliveries ended without an ack"
+        if self.reason == "expired":
+            message = f"its time to live was over, after {self.attempts} deliveries"
         for part, n in self.won.redrives.within(self.span):
             for piece, slot in replica.index.within(part):
                 letter = Letter(
                     ballot=self.won.owner.ballot,
-                    reason="max-deliveries",
-                    message=f"{self.attempts} deliveries ended without an ack",
-                    fingerprint="max-deliveries",
+                    reason=self.reason,
+                    message=message,
+                    fingerprint=self.reason,
                     attempts=self.attempts,
                     published_ms=replica.batches[slot.number].header.published_ms,
                     died_ms=now.wall_ms,
@@ -581,7 +619,7 @@ class Burial(Coordinator):
                     redrives=n,
                 )
                 this = self.open_round(core, self.won.members, now)
-                message = Reject(
+                reject = Reject(
                     this.number,
                     self.won.partition,
                     replica.topic.epoch,
@@ -593,7 +631,7 @@ class Burial(Coordinator):
                     0.0,
                     letter,
                 )
-                effects += self.ask(core, this, self.won.partition, message)
+                effects += self.ask(core, this, self.won.partition, reject)
         return effects
 
     def on_reply(

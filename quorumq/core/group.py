@@ -162,6 +162,10 @@ class GroupView:
             for part, delay in self.delays.within(span)
         ]
 
+    def keeps_times(self, n: int) -> bool:
+        """Whether a batch's delay and TTL count at redrive number ``n``: a redriven message has had its time."""
+        return n == 0
+
     # ------------------------------------------------------------- availability
 
     def free_parts(self, span: Span, now: float) -> list[Span]:

@@ -43,6 +43,10 @@ REQUEST_TIMEOUT_S = 5.0
 PARTITIONS_MAX = 1024
 TOPIC_TIME_MAX_S = 10 * 366 * 86400.0
 """A topic's retention and TTL."""
+DELAY_MAX_S = 366 * 86400.0
+"""How far ahead a message may be published, and how far a REJECT may put one off."""
+TOPIC_BACKOFF_S = -1.0
+"""The delay of a REJECT that leaves it to the topic's backoff list."""
 BACKOFF_STEPS_MAX = 32
 BACKOFF_MAX_S = 7 * 86400.0
 """One entry of a topic's backoff list."""

@@ -37,11 +37,12 @@ from quorumq.core.types import (
 
 
 class Store(NamedTuple):
-    """STORE: keep this batch on disk."""
+    """STORE: keep this batch on disk. ``age_ms``: how long ago its producer made it, as far as is known."""
 
     round: int
     epoch: int
     batch: Batch
+    age_ms: int = 0
 
 
 class Stored(NamedTuple):
@@ -90,12 +91,16 @@ class Hold(NamedTuple):
 
 
 class Granted(NamedTuple):
-    """An OK. ``attempts`` have ended before; ``exhausted`` and ``expired`` are looked at after the win."""
+    """An OK. ``attempts`` have ended before; ``exhausted`` and ``expired`` are looked at after the win.
+
+    ``unseen``: the replica has no batch with these messages, so it cannot tell whether they are due.
+    """
 
     span: Span
     attempts: int
     exhausted: bool
     expired: bool
+    unseen: bool = False
 
 
 class Resolved(NamedTuple):
@@ -106,7 +111,10 @@ class Resolved(NamedTuple):
 
 
 class NotDue(NamedTuple):
-    """NOT_DUE: the group's delay (n, ballot) has ``remaining`` seconds left."""
+    """NOT_DUE: the group's delay (n, ballot) has ``remaining`` seconds left.
+
+    The ballot STAMP_ZERO stands for the batch's own delay, by the clock of whoever answers.
+    """
 
     span: Span
     n: int
@@ -207,7 +215,10 @@ class Tombed(NamedTuple):
 
 
 class Reject(NamedTuple):
-    """REJECT: where exactly ``owner`` holds, requeue after ``delay`` seconds, or write DEAD with ``letter``."""
+    """REJECT: where exactly ``owner`` holds, requeue after ``delay`` seconds, or write DEAD with ``letter``.
+
+    TOPIC_BACKOFF_S as ``delay``: each replica takes the step of the topic's backoff for its count of attempts.
+    """
 
     round: int
     partition: PartitionId
@@ -482,9 +493,13 @@ class MetadataReply(NamedTuple):
 
 
 class Publish(NamedTuple):
-    """PUBLISH a batch. Safe to repeat, through any node, at any later time (promise G6)."""
+    """PUBLISH a batch. Safe to repeat, through any node, at any later time (promise G6).
+
+    ``age_ms``: how long ago the producer made the batch, by its monotonic clock; a retry says more.
+    """
 
     batch: Batch
+    age_ms: int = 0
 
 
 class Published(NamedTuple):
@@ -598,7 +613,10 @@ class Verdicts(NamedTuple):
 
 
 class RejectRequest(NamedTuple):
-    """REJECT receipts: requeue after ``delay`` seconds, or dead-letter when ``letter`` is given."""
+    """REJECT receipts: requeue after ``delay`` seconds, or dead-letter when ``letter`` is given.
+
+    TOPIC_BACKOFF_S as ``delay`` leaves it to the topic's backoff list; 0 is at once.
+    """
 
     items: tuple[Named, ...]
     delay: float = 0.0

@@ -275,7 +275,7 @@ class NodeCore:
                 self.state.next_batch = max(self.state.next_batch, record.number + 1)
                 replica = self.replicas.get(record.batch.header.partition)
                 if replica is not None:
-                    replica.load_batch(record)
+                    replica.load_batch(record, now)
             else:
                 replica = self.replicas.get(record.partition)
                 if replica is not None:
@@ -630,6 +630,8 @@ class NodeCore:
             case ("refresh", PartitionId() as partition, str(name), Span() as span):
                 replica = self.replicas[partition]
                 replica.refresh(replica.group(name), span, now)
+            case ("due", PartitionId() as partition, int(number)):
+                self.replicas[partition].on_due(number, now)
             case ("round", int(number)):
                 coordinator = self.rounds.get(number)
                 return coordinator.on_timeout(self, number, now) if coordinator is not None else []
@@ -706,7 +708,7 @@ class NodeCore:
                 return replica.on_sync_state(sender, message, now) if replica is not None else []
             case SyncPull():
                 replica = self.replicas.get(message.partition)
-                return replica.on_sync_pull(sender, message) if replica is not None else []
+                return replica.on_sync_pull(sender, message, now) if replica is not None else []
             case RemoteFetch():
                 return self._on_remote_fetch(sender, message, now)
             case RemoteGone(number):
@@ -1059,8 +1061,12 @@ class NodeCore:
         return self._coordinate(FetchCoordinator(key, capped, tuple(partitions), first, now), now)
 
     def _on_reject_request(self, key: int, request: RejectRequest, now: Now) -> list[Effect]:
-        if request.delay < 0:
-            return [Reply(key, Failed("usage", f"delay is {request.delay} s: it cannot be negative"))]
+        if request.delay != limits.TOPIC_BACKOFF_S and not 0 <= request.delay <= limits.DELAY_MAX_S:
+            detail = (
+                f"delay is {request.delay} s: it must be from 0 to {limits.DELAY_MAX_S:.0f} s, or "
+                f"{limits.TOPIC_BACKOFF_S} for the topic's backoff"
+            )
+            return [Reply(key, Failed("usage", detail))]
         if request.letter is not None:
             letter = request.letter._replace(died_ms=now.wall_ms, node=self.config.node)
             request = request._replace(letter=letter)

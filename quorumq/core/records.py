@@ -57,11 +57,15 @@ class GroupPut(NamedTuple):
 
 
 class BatchStored(NamedTuple):
-    """A batch. ``number`` is this node's own, counted up; ``received_ms`` its time of day then."""
+    """A batch. ``number`` is this node's own, counted up; ``received_ms`` its time of day then.
+
+    ``age_ms``: how old the batch was then, from when its producer made it.
+    """
 
     number: int
     batch: Batch
     received_ms: int
+    age_ms: int = 0
 
 
 class RecordsMerged(NamedTuple):

@@ -59,9 +59,10 @@ from quorumq.core.records import (
     JournalRecord,
     RecordsMerged,
 )
-from quorumq.core.spans import SpanMap, SpanSet, merge_spans
+from quorumq.core.spans import SpanMap, SpanSet, merge_spans, subtract
 from quorumq.core.state import NodeState
 from quorumq.core.types import (
+    STAMP_ZERO,
     BatchHeader,
     Group,
     Incarnation,
@@ -127,15 +128,30 @@ class Picked:
 
 
 class StoredBatch:
-    """A batch that is on this replica's disk (or about to be)."""
+    """A batch that is on this replica's disk (or about to be).
 
-    __slots__ = ("durable", "header", "number", "salt")
+    ``born`` is when its producer made it, on our monotonic clock, as far as its age is known: what was not counted
+    on the way makes it younger, so that nothing is due, or expires, too early.
+    """
 
-    def __init__(self, number: int, header: BatchHeader, durable: bool) -> None:
+    __slots__ = ("born", "durable", "header", "number", "salt")
+
+    def __init__(self, number: int, header: BatchHeader, born: float, durable: bool) -> None:
         self.number = number
         self.header = header
+        self.born = born
         self.durable = durable
         self.salt = salt_of(repr(header.sections[0].origin))
+
+    @property
+    def due(self) -> float:
+        """Before then (monotonic seconds) its messages are not to be delivered."""
+        return self.born + self.header.delay_ms / 1000
+
+    def is_expired(self, ttl_s: float, now: float) -> bool:
+        """Whether its own TTL, or else the topic's, ``ttl_s``, is over."""
+        ttl = self.header.ttl_ms / 1000 or ttl_s
+        return ttl > 0 and now >= self.born + ttl
 
     def key(self) -> tuple[int, int]:
         """Oldest first, by publish time; best effort, as producers' clocks differ."""
@@ -170,6 +186,7 @@ class Replica:
         "groups",
         "index",
         "members",
+        "mortal",
         "node",
         "order",
         "partition",
@@ -177,6 +194,7 @@ class Replica:
         "pulling_until",
         "salts",
         "topic",
+        "waiting",
     )
 
     def __init__(self, node: NodeState, topic: Topic, partition: PartitionId) -> None:
@@ -191,6 +209,8 @@ class Replica:
         self.absent: SpanMap[float] = SpanMap()  # known from a peer, not present here, and since when
         self.pulling_until = 0.0  # a pull is under way until then
         self.batches: dict[int, StoredBatch] = {}
+        self.waiting: dict[int, None] = {}  # batches that are not due yet by our clock
+        self.mortal = False  # whether a batch with a TTL of its own was ever here
         self.order: SortedList = SortedList()  # keys of the batches, oldest first
         self.groups: dict[str, GroupView] = {}
 
@@ -248,16 +268,16 @@ class Replica:
             return [Persist((), (answer,))] if message.round else []
         number = self.node.next_batch
         self.node.next_batch += 1
-        batch = StoredBatch(number, header, durable=False)
-        self.batches[number] = batch
-        self.order.add(batch.key())
+        age_ms = max(0, message.age_ms)
+        batch = StoredBatch(number, header, now.mono - age_ms / 1000, durable=False)
+        self._add_batch(batch, now)
         for part, slot in new:
             self.index.set(part, Slot(number, slot.shift))
             self.present.add(part)
             self.digests.pop(part.origin, None)
             if self.absent:
                 self.absent.remove(part)
-        record = BatchStored(number, message.batch, now.wall_ms)
+        record = BatchStored(number, message.batch, now.wall_ms, age_ms)
         then: tuple[Send | Done, ...] = (Done(number),)
         if message.round:
             then = (self._stored(sender, message, "", ""), Done(number))
@@ -282,12 +302,28 @@ class Replica:
             for view in self.groups.values():
                 self.refresh(view, section, now)
 
+    def _add_batch(self, batch: StoredBatch, now: Now) -> None:
+        """List a batch; until it is due by our clock it is left out of every choice."""
+        self.batches[batch.number] = batch
+        self.order.add(batch.key())
+        self.mortal = self.mortal or batch.header.ttl_ms > 0
+        if batch.due > now.mono:
+            self.waiting[batch.number] = None
+            self.node.at(batch.due, "due", self.partition, batch.number)
+
+    def on_due(self, number: int, now: Now) -> None:
+        """Batch ``number`` is due by our clock: its messages are available from now on."""
+        self.waiting.pop(number, None)
+        if number in self.batches and self.batches[number].durable:
+            self.on_durable(number, now)
+
     def on_damaged(self, number: int, now: Now) -> None:
         """Batch ``number`` cannot be read: its messages are absent here from now on, and pulled from a peer.
 
         Their records and holds stay: a vote needs no payload.
         """
         batch = self.batches.pop(number)
+        self.waiting.pop(number, None)
         self.order.remove(batch.key())
         for view in self.groups.values():
             view.ready.pop(batch.key(), None)
@@ -302,16 +338,19 @@ class Replica:
                 for view in self.groups.values():
                     view.available.remove(part)
 
-    def load_batch(self, record: BatchStored) -> None:
-        """Take a batch from the journal at start; `refresh_all` follows."""
+    def load_batch(self, record: BatchStored, now: Now) -> None:
+        """Take a batch from the journal at start; `refresh_all` follows.
+
+        It has aged by the time of day; where that was set back, not at all, so that no delay grows.
+        """
         header = record.batch.header
-        batch = StoredBatch(record.number, header, durable=True)
+        age_ms = record.age_ms + max(0, now.wall_ms - record.received_ms)
+        batch = StoredBatch(record.number, header, now.mono - age_ms / 1000, durable=True)
         at = 0
         for section in header.sections:
             for part in self.index.gaps(section):
                 if record.number not in self.batches:
-                    self.batches[record.number] = batch
-                    self.order.add(batch.key())
+                    self._add_batch(batch, now)
                 self.index.set(part, Slot(record.number, at - section.start))
                 self.present.add(part)
             at += section.size
@@ -322,7 +361,7 @@ class Replica:
         """Work out again which of ``span`` is available to the group; called wherever that may have changed."""
         for piece, slot in self.index.within(span):
             batch = self.batches[slot.number]
-            if not batch.durable:
+            if not batch.durable or slot.number in self.waiting:
                 continue
             before = sum(part.size for part in view.available.remove(piece))
             after = 0
@@ -488,12 +527,13 @@ class Replica:
                     if delay is not None:
                         not_due.append(NotDue(piece, delay.n, delay.ballot, delay.due - now.mono))
                         continue
-                    yes, no = view.holds.vote(piece, n, owner, now.mono, message.hold_time)
-                    refused += no
-                    for held in yes:
-                        for counted, count in view.attempts_at(held, n):
-                            exhausted = count >= self.topic.max_deliveries
-                            granted.append(Granted(counted, count, exhausted, False))
+                    due, early = self.due_parts(view, piece, n, now)
+                    not_due += early
+                    for ripe in due:
+                        yes, no = view.holds.vote(ripe, n, owner, now.mono, message.hold_time)
+                        refused += no
+                        for held in yes:
+                            granted += self.grants(view, held, n, now)
             if len(granted) > before:
                 self.node.at(now.mono + message.hold_time, "expire", self.partition, view.name, span)
                 self.refresh(view, span, now)
@@ -510,6 +550,43 @@ class Replica:
             self.vector(),
         )
         return reply, effects
+
+    def due_parts(self, view: GroupView, span: Span, n: int, now: Now) -> tuple[list[Span], list[NotDue]]:
+        """``span`` without the batches that are not due by our clock, and those: NOT_DUE for a first life only."""
+        if not self.waiting or not view.keeps_times(n):
+            return [span], []
+        early = [
+            NotDue(part, 0, STAMP_ZERO, self.batches[slot.number].due - now.mono)
+            for part, slot in self.index.within(span)
+            if slot.number in self.waiting
+        ]
+        return subtract(span, [item.span for item in early]), early
+
+    def delayed_parts(self, span: Span) -> list[Span]:
+        """The parts of ``span`` that were published with a delay, whether it is over or not."""
+        return [part for part, slot in self.index.within(span) if self.batches[slot.number].header.delay_ms]
+
+    def grants(self, view: GroupView, span: Span, n: int, now: Now) -> list[Granted]:
+        """The OKs for ``span``, with what the coordinator looks at once it has won."""
+        mortal = self.mortal or self.topic.ttl_s > 0
+        timed = view.keeps_times(n) and (mortal or not self.present.covers(span))
+        found: list[Granted] = []
+        for part, count in view.attempts_at(span, n):
+            exhausted = count >= self.topic.max_deliveries
+            if not timed:
+                found.append(Granted(part, count, exhausted, False))
+                continue
+            for piece, slot in self.index.split(part):
+                expired = slot is not None and self.batches[slot.number].is_expired(
+                    self.topic.ttl_s, now.mono
+                )
+                item = Granted(piece, count, exhausted, expired, slot is None)
+                last = found[-1] if found else None
+                if last is not None and last[1:] == item[1:] and last.span.stop == piece.start:
+                    found[-1] = item._replace(span=Span(piece.origin, last.span.start, piece.stop))
+                else:
+                    found.append(item)
+        return found
 
     def abstains(self, ballot: Stamp, now: Now) -> bool:
         """Whether this replica has no vote: in quarantine, unable to vouch, or asked for a ballot above its
@@ -628,10 +705,11 @@ class Replica:
                         else:
                             resolved.append(Resolved(piece, record))
                 else:
-                    delay = Delay(message.n, message.owner.ballot, now.mono + message.delay)
-                    for piece in view.merge_delay(part, delay):
-                        delays.append(NotDue(piece, delay.n, delay.ballot, message.delay))
                     counted += view.count_attempt(part, message.n)
+                    for atom, seconds in self.delays_of(view, part, message):
+                        delay = Delay(message.n, message.owner.ballot, now.mono + seconds)
+                        for piece in view.merge_delay(atom, delay):
+                            delays.append(NotDue(piece, delay.n, delay.ballot, seconds))
                     applied.append(part)
             view.hints.remove(span)
             self.refresh(view, span, now)
@@ -644,6 +722,16 @@ class Replica:
             records.append(AttemptsCounted(self.partition, view.name, tuple(counted)))
         reply = Rejected(message.round, tuple(applied), tuple(refused), tuple(resolved), "", self.vector())
         return [Persist(tuple(records), (Send(sender, reply),))]
+
+    def delays_of(self, view: GroupView, span: Span, message: Reject) -> list[tuple[Span, float]]:
+        """How long each part of a rejected ``span`` waits: as it says, or the topic's backoff by our own count."""
+        if message.delay != limits.TOPIC_BACKOFF_S:
+            return [(span, message.delay)]
+        steps = self.topic.backoff or (0.0,)
+        return [
+            (part, steps[max(1, min(count, len(steps))) - 1])
+            for part, count in view.attempts_at(span, message.n)
+        ]
 
     def _already_rejected(
         self, view: GroupView, span: Span, message: Reject
@@ -702,6 +790,8 @@ class Replica:
         view = self.group(name)
         taken: list[NotDue] = []
         for span, n, ballot, remaining in delays:
+            if ballot == STAMP_ZERO:  # of the batch, by the peer's clock: ours has its own
+                continue
             for part in view.merge_delay(span, Delay(n, ballot, now.mono + remaining)):
                 taken.append(NotDue(part, n, ballot, remaining))
             self.refresh(view, span, now)
@@ -747,7 +837,8 @@ class Replica:
                     start = max(part.start, begin - slot.shift)
                     if slot.number != number or start >= part.stop:
                         continue
-                    for item in self._peek_span(view, Span(part.origin, start, part.stop), now):
+                    early = self.batches[number].due - now.mono if number in self.waiting else 0.0
+                    for item in self._peek_span(view, Span(part.origin, start, part.stop), early, now):
                         if message.which not in ("all", item.state):
                             continue
                         if len(items) >= limit or room <= 0:
@@ -758,7 +849,8 @@ class Replica:
                         room -= 4 * (len(letter.message) + len(letter.stack)) if letter is not None else 0
         return PeekReply(message.round, tuple(items), None, "")
 
-    def _peek_span(self, view: GroupView, span: Span, now: Now) -> list[Peeked]:
+    def _peek_span(self, view: GroupView, span: Span, early: float, now: Now) -> list[Peeked]:
+        """What is shown of ``span``, of one batch, which is due in ``early`` seconds."""
         items: list[Peeked] = []
         for part, record in view.record_pieces(span):
             for piece, held in view.holds.holds.split(part):
@@ -767,6 +859,8 @@ class Replica:
                         state, remaining = record.kind.name.lower(), 0.0
                         if record.kind == Kind.OPEN:
                             state = "ready"
+                            if early > 0 and view.keeps_times(record.n):
+                                state, remaining = "delayed", early
                             if delay is not None:
                                 state, remaining = "delayed", delay.due - now.mono
                             if held is not None and held.deadline > now.mono:
@@ -941,7 +1035,7 @@ class Replica:
             effects.append(Persist((AttemptsCounted(self.partition, view.name, tuple(counted)),)))
         return effects
 
-    def on_sync_pull(self, sender: NodeId, message: SyncPull) -> list[Effect]:
+    def on_sync_pull(self, sender: NodeId, message: SyncPull, now: Now) -> list[Effect]:
         """A peer lacks these: send it the batches, as many as one go may have, and then which are left.
 
         What is left starts the next pull, so a replica that was away for long catches up at full speed, and
@@ -961,7 +1055,8 @@ class Replica:
                     continue
                 numbers[slot.number] = None
                 size += batch.header.end_of(batch.header.size - 1)
-                effects.append(SendStored(sender, self.topic.epoch, slot.number))
+                age_ms = max(0, int(1000 * (now.mono - batch.born)))
+                effects.append(SendStored(sender, self.topic.epoch, slot.number, age_ms))
         left = SyncState(self.partition, self.topic.epoch, merge_spans(rest), (), True)
         return [*effects, Send(sender, left)]
 
@@ -1032,10 +1127,13 @@ class Replica:
         for span, slot in self.index.items():
             assert not self.absent.within(span), f"{span} is present, and listed as absent"
             assert slot.number in self.batches, f"{span} is in batch {slot.number}, which is not here"
+        for number in self.waiting:
+            assert self.batches[number].due > now.mono, f"batch {number} is due, and waits"
         for view in self.groups.values():
             view.check()
             for span, slot in self.index.items():
-                if not self.batches[slot.number].durable:
+                if not self.batches[slot.number].durable or slot.number in self.waiting:
+                    assert not view.available.within(span), f"{span} is available too early"
                     continue
                 free = merge_spans(view.free_parts(span, now.mono))
                 have = tuple(view.available.within(span))

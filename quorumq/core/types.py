@@ -203,6 +203,7 @@ class BatchHeader(NamedTuple):
 
     ``offsets`` are the ends of the records in the body (the first begins at 0) and ``crcs`` their
     CRC-32C, both packed as little-endian u32; sections share one numbering of the records in order.
+    ``delay_ms`` and ``ttl_ms`` are of all its records.
     """
 
     partition: PartitionId
@@ -212,6 +213,8 @@ class BatchHeader(NamedTuple):
     offsets: bytes
     crcs: bytes
     crc: int  # CRC-32C of the whole body
+    delay_ms: int = 0  # not to be delivered for so long, counted from when the producer made the batch
+    ttl_ms: int = 0  # expires after so long, counted likewise; 0: after the topic's `ttl_s`
 
     @property
     def size(self) -> int:

@@ -292,8 +292,8 @@ class Node:
                 self._persist(effect)
             case Done(token):
                 self._events.append(Durable(token, self.store.position))
-            case SendStored(to, epoch, number):
-                self._send_stored(to, epoch, number)
+            case SendStored():
+                self._send_stored(effect)
             case Stop(reason):
                 self.fail(EXIT_REFUSED, reason)
             case Noted(records):
@@ -343,7 +343,8 @@ class Node:
         self._events.append(Unposted(message))
         return encode_message(RemoteFetched(message.round, "too-few-replicas", detail, ()), stamp=stamp)
 
-    def _send_stored(self, to: NodeId, epoch: int, number: int) -> None:
+    def _send_stored(self, effect: SendStored) -> None:
+        to, epoch, number, age_ms = effect
         link = self.links.get(to)
         if link is None or not link.has_room():
             self.health.count("sends_dropped")
@@ -355,7 +356,7 @@ class Node:
         except (KeyError, DamagedBatch, BadValue) as error:
             self.damaged(number, error)
             return
-        if link.send(encode_message(Store(0, epoch, batch), stamp=self.core.state.clock.value)):
+        if link.send(encode_message(Store(0, epoch, batch, age_ms), stamp=self.core.state.clock.value)):
             self._dirty[id(link)] = link
 
     def _reply(self, key: int, reply: ClientReply) -> None:

@@ -23,7 +23,14 @@ from typing import Final, NamedTuple, Union
 from crc32c import crc32c
 
 from quorumq.core.errors import PeerError, TooLarge
-from quorumq.core.limits import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, MESSAGE_BYTES_MAX, PARTITIONS_MAX
+from quorumq.core.limits import (
+    BATCH_BYTES_MAX,
+    BATCH_MESSAGES_MAX,
+    DELAY_MAX_S,
+    MESSAGE_BYTES_MAX,
+    PARTITIONS_MAX,
+    TOPIC_TIME_MAX_S,
+)
 from quorumq.core.types import Batch, BatchHeader, Origin, PartitionId, Span
 from quorumq.wire import cbor
 from quorumq.wire.cbor import BadValue, bad
@@ -36,6 +43,8 @@ HEADERS_MAX: Final = 256
 """Headers of one message."""
 HEADER_NAME_CHARS_MAX: Final = 256
 NODE_CHARS_MAX: Final = 32
+DELAY_MS_MAX: Final = int(DELAY_MAX_S * 1000)
+TTL_MS_MAX: Final = int(TOPIC_TIME_MAX_S * 1000)
 
 HeaderValue = Union[bytes, str, int, float, bool, None]
 """What a message header may be. Integers have at most 64 bits."""
@@ -60,8 +69,11 @@ class Corrupt(PeerError):
 
 def encode_header(header: BatchHeader) -> bytes:
     """``header`` as docs/wire-format.md, "Batch", lays it out. The producer does this once per batch."""
+    times = [header.delay_ms, header.ttl_ms]  # left out from the end where they are 0
+    while times and not times[-1]:
+        times.pop()
     out = [
-        cbor.array_head(9),
+        cbor.array_head(9 + len(times)),
         cbor.uint(BATCH_VERSION),
         cbor.blob(header.partition.topic),
         cbor.uint(header.partition.number),
@@ -71,6 +83,7 @@ def encode_header(header: BatchHeader) -> bytes:
         cbor.blob(header.offsets),
         cbor.blob(header.crcs),
         cbor.uint(header.crc),
+        *map(cbor.uint, times),
     ]
     return b"".join(out)
 
@@ -158,7 +171,7 @@ def decode_header(raw: bytes | memoryview) -> BatchHeader:
     """
     value = cbor.load(raw, "a batch header")
     if type(value) is not tuple or len(value) < 9:
-        bad("batch", value, "must be an array of 9 fields")
+        bad("batch", value, "must be an array of at least 9 fields")
     version, topic, number, sections, published_ms, codec, offsets, crcs, crc = value[:9]
     if version != BATCH_VERSION or type(version) is not int:
         bad("batch.version", version, f"this side reads version {BATCH_VERSION}; upgrade it")
@@ -174,7 +187,9 @@ def decode_header(raw: bytes | memoryview) -> BatchHeader:
         bad("batch.sections", count, f"a batch holds at most {BATCH_MESSAGES_MAX} records")
     offsets, crcs = _check_offsets(offsets, crcs, count, "batch")
     _uint("batch.crc", crc, 1 << 32)
-    return BatchHeader(partition, spans, published_ms, codec, offsets, crcs, crc)
+    delay_ms = _uint("batch.delay_ms", value[9], DELAY_MS_MAX + 1) if len(value) > 9 else 0
+    ttl_ms = _uint("batch.ttl_ms", value[10], TTL_MS_MAX + 1) if len(value) > 10 else 0
+    return BatchHeader(partition, spans, published_ms, codec, offsets, crcs, crc, delay_ms, ttl_ms)
 
 
 def part_header(
@@ -309,6 +324,9 @@ def build_batch(
     first_seq: int,
     published_ms: int,
     messages: Sequence[Message],
+    *,
+    delay_ms: int = 0,
+    ttl_ms: int = 0,
 ) -> Batch:
     """Encode ``messages`` into one batch of one section; a retry sends the result again, unchanged.
 
@@ -318,18 +336,26 @@ def build_batch(
         first_seq: the number of the first message within (origin, partition).
         published_ms: the producer's time of day, milliseconds since 1970.
         messages: one or more.
+        delay_ms: they are not to be delivered for so long; at most `DELAY_MS_MAX`.
+        ttl_ms: they expire after so long; at most `TTL_MS_MAX`. 0 leaves it to the topic.
 
     Raises:
         TooLarge: a message, their number or their sum is over its limit; nothing was used up.
         TypeError: a part of a message is not of its type.
     """
-    return pack_batch(
-        partition, origin, first_seq, published_ms, [encode_record(message) for message in messages]
-    )
+    records = [encode_record(message) for message in messages]
+    return pack_batch(partition, origin, first_seq, published_ms, records, delay_ms=delay_ms, ttl_ms=ttl_ms)
 
 
 def pack_batch(
-    partition: PartitionId, origin: Origin, first_seq: int, published_ms: int, records: Sequence[bytes]
+    partition: PartitionId,
+    origin: Origin,
+    first_seq: int,
+    published_ms: int,
+    records: Sequence[bytes],
+    *,
+    delay_ms: int = 0,
+    ttl_ms: int = 0,
 ) -> Batch:
     """As `build_batch`, of records that `encode_record` made: a producer encodes early, to count bytes."""
     count = len(records)
@@ -342,6 +368,8 @@ def pack_batch(
         ends.append(end)
     if end > BATCH_BYTES_MAX:
         raise TooLarge(f"a batch of {end} bytes: at most {BATCH_BYTES_MAX}; send it as several")
+    assert 0 <= delay_ms <= DELAY_MS_MAX
+    assert 0 <= ttl_ms <= TTL_MS_MAX
     body = b"".join(records)
     header = BatchHeader(
         partition=partition,
@@ -351,6 +379,8 @@ def pack_batch(
         offsets=struct.pack(f"<{count}I", *ends),
         crcs=struct.pack(f"<{count}I", *map(crc32c, records)),
         crc=crc32c(body),
+        delay_ms=delay_ms,
+        ttl_ms=ttl_ms,
     )
     return Batch(header, encode_header(header), body)
 

@@ -38,10 +38,11 @@ LEFT_OUT: dict[str, frozenset[str]] = {
     "NodeState": frozenset({"config", "timer_count"}),
     "Replica": frozenset({"members", "salts", "topic", "partition", "digests"}),
     "GroupView": frozenset({"digests"}),
-    "StoredBatch": frozenset({"header", "salt"}),
+    "StoredBatch": frozenset({"born", "header", "salt"}),
 }
 """What `key_of` leaves out, by class: what is the same in every state of one exploration, what is worked out from the
-rest and only kept (digests), and counters that nothing but a tie-break or a status page reads."""
+rest and only kept (digests), counters that nothing but a tie-break or a status page reads, and when a batch was
+made, by which nothing is decided where neither it nor its topic has a delay or a TTL."""
 
 _fields: dict[type, tuple[str, ...]] = {}
 

@@ -715,7 +715,7 @@ class Driver:
                     self.replies.append((key, self.world.reply_id(reply)))
                 case Done(token):
                     self.queue.append(Durable(token))
-                case SendStored(to, _, _):
+                case SendStored(to, _, _, _):
                     self.send(to, self.world.store)
                 case Stop(reason):
                     self.stopped = reason

@@ -50,6 +50,7 @@ class Cluster:
         self.replies: dict[int, ClientReply] = {}
         self.keys = 0
         self.stopped: dict[NodeId, str] = {}
+        self.wall_off_ms: dict[NodeId, int] = {}
         self.drop: Callable[[NodeId, NodeId, object], bool] = lambda sender, to, message: False
         for name in self.names:
             self.start(name)
@@ -60,15 +61,24 @@ class Cluster:
     def now(self) -> Now:
         return Now(self.time, WALL_MS + int(self.time * 1000))
 
+    def clocks(self, name: NodeId) -> Now:
+        """What the clocks of a node show: its time of day may be wrong, by ``wall_off_ms``."""
+        return self.now._replace(wall_ms=self.now.wall_ms + self.wall_off_ms.get(name, 0))
+
     def start(self, name: NodeId) -> None:
         """Start (again) from the journal, and link to everyone who is up."""
         config = NodeConfig(node=name, nodes=self.names, **self.settings)  # type: ignore[arg-type]
         nonce, directory = self.rng.getrandbits(64), self.rng.getrandbits(64)
         core = NodeCore(
-            config, list(self.journals[name]), nonce=nonce, directory=directory, now=self.now, rng=self.rng
+            config,
+            list(self.journals[name]),
+            nonce=nonce,
+            directory=directory,
+            now=self.clocks(name),
+            rng=self.rng,
         )
         self.nodes[name] = core
-        self.carry_out(name, core.start(self.now))
+        self.carry_out(name, core.start(self.clocks(name)))
         self.run()
         for peer in self.names:
             if peer != name and peer in self.nodes:
@@ -82,7 +92,7 @@ class Cluster:
         core = self.nodes[dialler]
         hello = Hello(
             (1, 1), core.config.cluster_id, node_list_digest(core.config.nodes), core.config.hold_time_max,
-            dialler, core.state.incarnation, core.state.directory, self.now.wall_ms, core.state.clock.value,
+            dialler, core.state.incarnation, core.state.directory, self.clocks(dialler).wall_ms, core.state.clock.value,
         )  # fmt: skip
         answer = self.ask(acceptor, hello)
         if isinstance(answer, Failed):
@@ -117,7 +127,7 @@ class Cluster:
             name, event = self.queue.popleft()
             core = self.nodes.get(name)
             if core is not None:
-                self.carry_out(name, core.step([event], self.now, self.rng))  # type: ignore[list-item]
+                self.carry_out(name, core.step([event], self.clocks(name), self.rng))  # type: ignore[list-item]
             steps += 1
             assert steps < 100_000, "the cluster does not come to rest"
         for core in self.nodes.values():
@@ -139,10 +149,10 @@ class Cluster:
                 case Reply(key, reply):
                     assert key not in self.replies, f"request {key} was answered twice"
                     self.replies[key] = reply
-                case SendStored(to, epoch, number):
+                case SendStored(to, epoch, number, age_ms):
                     for record in self.journals[name]:
                         if isinstance(record, BatchStored) and record.number == number:
-                            self.send(name, to, Store(0, epoch, record.batch))
+                            self.send(name, to, Store(0, epoch, record.batch, age_ms))
                 case Stop(reason):
                     self.stopped[name] = reason
         core.check(self.now)
@@ -171,7 +181,7 @@ class Cluster:
                 break
             self.time = max(self.time, first)
             for name, core in list(self.nodes.items()):
-                self.carry_out(name, core.step([], self.now, self.rng))
+                self.carry_out(name, core.step([], self.clocks(name), self.rng))
             self.run()
         self.time = until
 
@@ -194,7 +204,16 @@ class Cluster:
         return reply.topic  # type: ignore[union-attr]
 
     def batch(
-        self, topic: Topic, origin: Origin, first: int, payloads: list[bytes], partition: int = 0
+        self,
+        topic: Topic,
+        origin: Origin,
+        first: int,
+        payloads: list[bytes],
+        partition: int = 0,
+        *,
+        delay_ms: int = 0,
+        ttl_ms: int = 0,
     ) -> Batch:
         records = [Message(payload) for payload in payloads]
-        return build_batch(PartitionId(topic.id, partition), origin, first, self.now.wall_ms, records)
+        where = PartitionId(topic.id, partition)
+        return build_batch(where, origin, first, self.now.wall_ms, records, delay_ms=delay_ms, ttl_ms=ttl_ms)

@@ -14,6 +14,8 @@ from quorumq.core.errors import TooLarge
 from quorumq.core.limits import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, MESSAGE_BYTES_MAX
 from quorumq.core.types import Batch, Span
 from quorumq.wire.batch import (
+    DELAY_MS_MAX,
+    TTL_MS_MAX,
     Corrupt,
     Message,
     body_size,
@@ -118,9 +120,36 @@ def test_the_header_is_the_documented_array() -> None:
     assert encode_header(header) == cbor2.dumps(GOOD)
     assert [header.end_of(index) for index in (-1, 0, 1)] == [0, 10, 30]
     assert header.crc_of(1) == 2
-    newer = [*GOOD, "unknown", {"fields": 1}]
+    newer = [*GOOD, 0, 0, "unknown", {"fields": 1}]
     newer[3] = [[*ORIGIN, 0, 2, "more"]]
     assert decode_header(cbor2.dumps(newer)) == header
+
+
+@pytest.mark.parametrize(("delay", "ttl", "more"), [(0, 0, []), (7, 0, [7]), (0, 9, [0, 9]), (7, 9, [7, 9])])
+def test_times_are_behind_the_rest_and_left_out_where_they_are_0(
+    delay: int, ttl: int, more: list[int]
+) -> None:
+    header = decode_header(cbor2.dumps([*GOOD, *more]))
+    assert (header.delay_ms, header.ttl_ms) == (delay, ttl)
+    assert encode_header(header) == cbor2.dumps([*GOOD, *more])
+    batch = build_batch(PARTITION, ORIGIN, 0, 5, [Message(b"x")], delay_ms=delay, ttl_ms=ttl)
+    assert decode_header(batch.raw) == batch.header
+    assert (batch.header.delay_ms, batch.header.ttl_ms) == (delay, ttl)
+
+
+@pytest.mark.parametrize(
+    ("times", "says"),
+    [
+        ([-1], "delay_ms is -1: must be an integer from 0 to 31622400000"),
+        ([DELAY_MS_MAX + 1], "delay_ms is 31622400001"),
+        ([0.5], "delay_ms is 0.5"),
+        ([0, TTL_MS_MAX + 1], "ttl_ms is 316224000001"),
+        ([0, None], "ttl_ms is None"),
+    ],
+)
+def test_times_out_of_range_are_refused_by_name(times: list[object], says: str) -> None:
+    with pytest.raises(BadValue, match=says):
+        decode_header(cbor2.dumps([*GOOD, *times]))
 
 
 @pytest.mark.parametrize(
@@ -156,7 +185,7 @@ def test_a_header_with_anything_off_is_refused_by_name(index: int, value: object
     with pytest.raises(BadValue, match=says):
         decode_header(cbor2.dumps([*GOOD[:index], value, *GOOD[index + 1 :]]))
     if index:
-        with pytest.raises(BadValue, match="must be an array of 9"):
+        with pytest.raises(BadValue, match="must be an array of at least 9"):
             decode_header(cbor2.dumps(GOOD[:index]))
 
 

@@ -1,0 +1,424 @@
+"""Delayed messages, TTL and backoff; and that one wrong clock decides nothing (docs/protocol.md, section 2)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quorumq.core import limits
+from quorumq.core.messages import (
+    AckRequest,
+    Failed,
+    HoldReply,
+    OpenSession,
+    PeekAsk,
+    PeekPage,
+    Publish,
+    Published,
+    RedriveRequest,
+    RejectRequest,
+    Resolved,
+    Store,
+    SyncOffer,
+)
+from quorumq.core.types import PartitionId
+from tests.core.cluster import Cluster
+from tests.core.test_cluster_smoke import fetch, outcomes, receipts
+
+YEAR_MS = 365 * 86_400_000
+WRONG = {"ahead": YEAR_MS, "behind": -YEAR_MS}
+
+
+def publish(
+    cluster: Cluster, *, delay_ms: int = 0, ttl_ms: int = 0, age_ms: int = 0, ttl_s: float = 0.0
+) -> None:
+    """One message of topic ``jobs``, number 0 of the first session."""
+    topic = cluster.topic(ttl_s=ttl_s)
+    origin = cluster.ask("a", OpenSession()).origin  # type: ignore[union-attr]
+    batch = cluster.batch(topic, origin, 0, [b"x"], delay_ms=delay_ms, ttl_ms=ttl_ms)
+    assert isinstance(cluster.ask("a", Publish(batch, age_ms)), Published)
+
+
+def got(cluster: Cluster, node: str, hold_time: float = 1.0) -> int:
+    return len(receipts(cluster.ask(node, fetch(hold_time=hold_time))))
+
+
+def shown(cluster: Cluster, node: str) -> list[tuple[str, float]]:
+    page = cluster.ask(node, PeekAsk("jobs", 0, "g", "all", (0, 0), 100))
+    assert isinstance(page, PeekPage)
+    return [(item.state, round(item.remaining, 3)) for item in page.items]
+
+
+def letters(cluster: Cluster, node: str) -> list[str]:
+    page = cluster.ask(node, PeekAsk("jobs", 0, "g", "dead", (0, 0), 100))
+    assert isinstance(page, PeekPage)
+    return [item.record.letter.reason for item in page.items if item.record.letter is not None]
+
+
+def restart(cluster: Cluster, names: str, off_ms: int = 0) -> None:
+    """kill -9 of these nodes, all at once; they start again with their time of day ``off_ms`` from where it was."""
+    for name in names:
+        cluster.kill(name)
+    for name in names:
+        cluster.wall_off_ms[name] = cluster.wall_off_ms.get(name, 0) + off_ms
+        cluster.start(name)
+
+
+# -------------------------------------------------------------------------------- delays
+
+
+def test_a_delayed_message_is_shown_and_comes_when_it_is_due() -> None:
+    cluster = Cluster()
+    publish(cluster, delay_ms=20_000)
+    assert [got(cluster, node) for node in "abc"] == [0, 0, 0]
+    assert [shown(cluster, node) for node in "abc"] == [[("delayed", 20.0)]] * 3
+    cluster.advance(19.9)
+    assert [got(cluster, node) for node in "abc"] == [0, 0, 0]
+    cluster.advance(0.1)
+    assert shown(cluster, "b") == [("ready", 0.0)]
+    assert got(cluster, "b") == 1
+
+
+def test_a_parked_fetch_is_woken_by_the_due_time() -> None:
+    cluster = Cluster()
+    publish(cluster, delay_ms=500)
+    key = cluster.submit("c", fetch(wait=1.0))
+    cluster.advance(0.49)
+    assert key not in cluster.replies
+    cluster.advance(0.02)
+    assert len(receipts(cluster.replies[key])) == 1
+
+
+def test_the_age_at_publish_counts_and_is_never_negative() -> None:
+    cluster = Cluster()
+    publish(cluster, delay_ms=20_000, age_ms=15_000)
+    assert [shown(cluster, node) for node in "abc"] == [[("delayed", 5.0)]] * 3
+    cluster = Cluster()
+    publish(cluster, delay_ms=20_000, age_ms=-15_000)
+    assert [shown(cluster, node) for node in "abc"] == [[("delayed", 20.0)]] * 3
+
+
+def test_a_coordinator_adds_the_time_that_it_spent() -> None:
+    """c has not heard of the topic and is asked again, later: the second STORE says how old the batch is then."""
+    cluster = Cluster()
+    cluster.drop = lambda sender, to, message: to == "c"
+    topic = cluster.topic()
+    stores: list[int] = []
+
+    def drop(sender: str, to: str, message: object) -> bool:
+        if isinstance(message, Store) and to == "c":
+            stores.append(message.age_ms)
+            cluster.time += 0.5  # it was long under way
+        return False
+
+    cluster.drop = drop
+    origin = cluster.ask("a", OpenSession()).origin  # type: ignore[union-attr]
+    cluster.submit("a", Publish(cluster.batch(topic, origin, 0, [b"x"], delay_ms=9_000), 100))
+    assert stores == [100, 600]
+
+
+def test_anti_entropy_carries_the_age() -> None:
+    cluster = Cluster()
+    cluster.drop = lambda sender, to, message: isinstance(message, Store) and to == "c"
+    publish(cluster, delay_ms=60_000)
+    cluster.advance(7)
+    cluster.drop = lambda sender, to, message: False
+    cluster.advance(20)
+    assert shown(cluster, "c") == shown(cluster, "a") == [("delayed", 33.0)]
+
+
+@pytest.mark.parametrize("off_ms", [0, 1_000, -1_000, -YEAR_MS])
+def test_delays_survive_kill_9_of_everything_and_never_grow(off_ms: int) -> None:
+    cluster = Cluster(hold_time_max=1.0)
+    publish(cluster, delay_ms=20_000)
+    cluster.advance(4)
+    for name in "abc":
+        cluster.kill(name)
+    cluster.time += 6
+    for name in "abc":
+        cluster.wall_off_ms[name] = off_ms
+        cluster.start(name)
+    left = 20 - max(0, 10 + off_ms / 1000)
+    assert [shown(cluster, node) for node in "abc"] == [[("delayed", left)]] * 3
+    cluster.advance(left - 0.1)
+    assert [got(cluster, node) for node in "abc"] == [0, 0, 0]
+    cluster.advance(0.2)
+    assert got(cluster, "b") == 1
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize("victim", "abc")
+@pytest.mark.parametrize("when", ["receipt", "restart", "both"])
+def test_one_clock_a_year_off_decides_nothing(wrong: str, victim: str, when: str) -> None:
+    """Whoever coordinates: not delivered before it is due, delivered once it is."""
+    cluster = Cluster(hold_time_max=1.0)
+    if when != "restart":
+        cluster.wall_off_ms[victim] = WRONG[wrong]
+        cluster.advance(1)  # stamps that far ahead need a reserve first
+    publish(cluster, delay_ms=20_000)
+    off_ms = {"receipt": -WRONG[wrong], "restart": WRONG[wrong], "both": 0}[when]
+    restart(cluster, victim, off_ms)
+    for _ in range(19):
+        cluster.advance(1)
+        assert [got(cluster, node, 1.0) for node in "abc"] == [0, 0, 0]
+    cluster.advance(1.1)
+    right = next(name for name in "cba" if name != victim)
+    assert got(cluster, right) == 1
+
+
+def test_a_replica_without_the_batch_does_not_vote_on_whether_it_is_due() -> None:
+    """The batch is on a and b. a's clock runs ahead, and c cannot tell: together they are no majority."""
+    cluster = Cluster(hold_time_max=1.0, sync_grace=1e6)
+    cluster.drop = lambda sender, to, message: isinstance(message, Store) and to == "c"
+    publish(cluster, delay_ms=30_000)
+    restart(cluster, "a", YEAR_MS)
+    cluster.advance(2)
+    assert shown(cluster, "a") == [("ready", 0.0)]
+    assert shown(cluster, "c") == []
+    assert got(cluster, "a") == 0
+    cluster.kill("b")
+    assert got(cluster, "a") == 0
+    cluster.start("b")
+    cluster.advance(29)
+    assert got(cluster, "a") == 1
+
+
+def test_a_replica_without_the_batch_votes_on_what_was_never_delayed() -> None:
+    cluster = Cluster(sync_grace=1e6)
+    cluster.drop = lambda sender, to, message: isinstance(message, Store) and to == "c"
+    publish(cluster)
+    cluster.kill("b")
+    assert got(cluster, "a") == 1
+
+
+def test_a_wrong_not_due_holds_back_no_redelivery() -> None:
+    """For c it is not due again. a and b deliver, and deliver again at once after a REJECT."""
+    cluster = Cluster(hold_time_max=1.0)
+    publish(cluster, delay_ms=60_000)
+    cluster.advance(61)
+    restart(cluster, "c", -YEAR_MS)
+    cluster.advance(2)
+    assert shown(cluster, "c")[0][0] == "delayed"
+    for node in "abab":
+        (mine,) = receipts(cluster.ask(node, fetch(hold_time=1.0)))
+        assert outcomes(cluster.ask(node, RejectRequest((mine,), 0.0))) == ["ok"]
+
+
+def test_a_node_whose_clock_alone_says_due_does_not_ask_all_the_time() -> None:
+    cluster = Cluster(hold_time_max=1.0)
+    publish(cluster, delay_ms=60_000)
+    restart(cluster, "a", YEAR_MS)
+    cluster.advance(2)
+    answers: list[HoldReply] = []
+
+    def drop(sender: str, to: str, message: object) -> bool:
+        if isinstance(message, HoldReply):
+            answers.append(message)
+        return False
+
+    cluster.drop = drop
+    for _ in range(100):
+        cluster.advance(0.1)
+        assert got(cluster, "a", 1.0) == 0
+    assert len(answers) <= 6, "two replicas, three rounds in 10 s"
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    steps=st.lists(
+        st.tuples(
+            st.sampled_from(["wait", "fetch", "restart", "restart", "jump"]),
+            st.sampled_from("abc"),
+            st.sampled_from([0.0, 0.3, 2.0, 7.0]),
+            st.sampled_from([0, 1_000, -1_000, 3_600_000, YEAR_MS, -YEAR_MS]),
+        ),
+        max_size=12,
+    ),
+    liar=st.sampled_from("abc"),
+    delay=st.sampled_from([0, 1, 5_000, 12_000]),
+    ttl=st.sampled_from([0, 4_000, 20_000]),
+)
+def test_whatever_one_clock_does_the_others_decide(
+    steps: list[tuple[str, str, float, int]], liar: str, delay: int, ttl: int
+) -> None:
+    """One node's time of day may do anything, at any time; any node may be started again, one at a time."""
+    cluster = Cluster(hold_time_max=1.0)
+    publish(cluster, delay_ms=delay, ttl_ms=ttl)
+    born = cluster.time
+    delivered = False
+    for what, node, seconds, off_ms in steps:
+        if what == "jump":
+            cluster.wall_off_ms[liar] = cluster.wall_off_ms.get(liar, 0) + off_ms
+        elif what == "restart":
+            restart(cluster, node)
+            cluster.advance(1.1)
+        elif what == "fetch":
+            reply = receipts(cluster.ask(node, fetch(hold_time=1.0)))
+            if reply:
+                delivered = True
+                assert cluster.time - born >= delay / 1000, "delivered before it was due"
+                assert not ttl or cluster.time - born < ttl / 1000, "delivered after it had expired"
+                cluster.ask(node, RejectRequest(reply, 0.0))
+        cluster.advance(seconds)
+    left = max(0.0, born + delay / 1000 - cluster.time)
+    expired = bool(ttl) and (born + ttl / 1000 <= cluster.time + left + 1.1)
+    cluster.advance(left + 1.1)
+    honest = [node for node in "abc" if node != liar]
+    found = [got(cluster, node) for node in honest]
+    dead = [letters(cluster, node) for node in honest]
+    if expired:
+        assert (found, dead) == ([0, 0], [["expired"]] * 2)
+    elif not any(dead):  # else it ran out of deliveries
+        assert sum(found) == 1
+    else:
+        assert delivered
+        assert dead == [["max-deliveries"]] * 2
+
+
+# ----------------------------------------------------------------------------------- TTL
+
+
+@pytest.mark.parametrize(("ttl_ms", "ttl_s"), [(5_000, 0.0), (0, 5.0), (5_000, 1.0), (5_000, 99.0)])
+def test_what_nobody_acked_in_time_becomes_a_dead_letter(ttl_ms: int, ttl_s: float) -> None:
+    cluster = Cluster()
+    publish(cluster, ttl_ms=ttl_ms, ttl_s=ttl_s)
+    cluster.advance(4.9)
+    (mine,) = receipts(cluster.ask("a", fetch(hold_time=10.0)))
+    cluster.advance(5)
+    assert letters(cluster, "b") == [], "a delivery that is inside its hold is left alone"
+    cluster.ask("a", RejectRequest((mine,), 0.0))
+    assert got(cluster, "b") == 0
+    assert [letters(cluster, node) for node in "abc"] == [["expired"]] * 3
+
+
+def test_an_ack_in_time_leaves_nothing_to_expire() -> None:
+    cluster = Cluster()
+    publish(cluster, ttl_ms=5_000)
+    cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch()))))
+    cluster.advance(20)
+    assert got(cluster, "b") == 0
+    assert letters(cluster, "b") == []
+
+
+def test_a_redriven_message_neither_waits_nor_expires() -> None:
+    cluster = Cluster(hold_time_max=1.0)
+    publish(cluster, delay_ms=1_000, ttl_ms=3_000)
+    cluster.advance(4)
+    assert got(cluster, "a") == 0
+    page = cluster.ask("a", PeekAsk("jobs", 0, "g", "dead", (0, 0), 9))
+    entries = tuple(Resolved(item.span, item.record) for item in page.items)  # type: ignore[union-attr]
+    assert outcomes(cluster.ask("b", RedriveRequest("jobs", 0, "g", entries))) == ["ok"]
+    restart(cluster, "b", -YEAR_MS)  # for b it is not due again
+    cluster.kill("a")
+    cluster.advance(2)
+    assert got(cluster, "c") == 1
+
+
+def test_expiry_waits_for_the_due_time() -> None:
+    cluster = Cluster()
+    publish(cluster, delay_ms=9_000, ttl_ms=3_000)
+    cluster.advance(5)
+    assert got(cluster, "a") == 0
+    assert letters(cluster, "a") == []
+    cluster.advance(5)
+    assert got(cluster, "a") == 0
+    assert letters(cluster, "a") == ["expired"]
+
+
+@pytest.mark.parametrize("node", "abc")
+def test_one_clock_does_not_expire_a_message(node: str) -> None:
+    cluster = Cluster(hold_time_max=1.0)
+    publish(cluster, ttl_ms=60_000)
+    restart(cluster, node, YEAR_MS)
+    cluster.advance(2)
+    got(cluster, node)  # the others abstain until their stamps reach that far
+    cluster.advance(0.1)
+    assert got(cluster, node) == 1
+    assert letters(cluster, node) == []
+
+
+@pytest.mark.parametrize("node", "abc")
+def test_one_clock_does_not_keep_a_message_from_expiring(node: str) -> None:
+    """The other two say so: an OK of the wrong one and one of a right one are not enough to deliver."""
+    cluster = Cluster(hold_time_max=1.0)
+    publish(cluster, ttl_ms=60_000)
+    cluster.advance(58)
+    restart(cluster, node, -YEAR_MS)
+    cluster.advance(3)
+    assert got(cluster, node) == 0
+    assert letters(cluster, node) == ["expired"]
+
+
+def test_where_too_few_answer_a_minoritys_flag_delivers() -> None:
+    cluster = Cluster(hold_time_max=1.0)
+    publish(cluster, ttl_ms=60_000)
+    cluster.advance(58)
+    restart(cluster, "a", -YEAR_MS)
+    cluster.advance(3)
+    cluster.kill("c")
+    assert got(cluster, "a") == 1
+
+
+# ------------------------------------------------------------------------------- backoff
+
+
+def test_a_reject_without_a_delay_takes_the_topics_backoff() -> None:
+    cluster = Cluster()
+    cluster.topic(backoff=(1.0, 5.0), max_deliveries=50)
+    topic = cluster.nodes["a"].topic_named("jobs")
+    assert topic is not None
+    origin = cluster.ask("a", OpenSession()).origin  # type: ignore[union-attr]
+    cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"x"] * 3)))
+    for wait in (1.0, 5.0, 5.0):
+        mine = receipts(cluster.ask("b", fetch()))
+        for _ in range(2):  # a retry changes nothing
+            assert outcomes(cluster.ask("c", RejectRequest(mine, limits.TOPIC_BACKOFF_S))) == ["ok"]
+        cluster.advance(wait - 0.1)
+        assert [got(cluster, node) for node in "abc"] == [0, 0, 0]
+        cluster.advance(0.2)
+    mine = receipts(cluster.ask("b", fetch()))
+    assert outcomes(cluster.ask("c", RejectRequest(mine, 0.0))) == ["ok"]
+    assert got(cluster, "a") == 1, "a delay of 0 that was asked for is at once"
+
+
+def test_without_a_list_it_is_at_once() -> None:
+    cluster = Cluster()
+    publish(cluster)
+    mine = receipts(cluster.ask("b", fetch()))
+    assert outcomes(cluster.ask("c", RejectRequest(mine, limits.TOPIC_BACKOFF_S))) == ["ok"]
+    assert got(cluster, "a") == 1
+
+
+@pytest.mark.parametrize("delay", [-0.5, -2.0, float("nan"), limits.DELAY_MAX_S + 1])
+def test_a_delay_out_of_bounds_is_refused_by_name(delay: float) -> None:
+    cluster = Cluster()
+    answer = cluster.ask("a", RejectRequest((), delay))
+    assert isinstance(answer, Failed)
+    assert answer.code == "usage"
+    assert str(delay) in answer.detail
+
+
+def test_each_replica_decides_the_backoff_by_its_own_count() -> None:
+    """b's count is behind: its step is the shorter one, and stays, though a peer has another at the same ballot."""
+    cluster = Cluster(hold_time_max=1.0)
+    cluster.topic(backoff=(1.0, 5.0), max_deliveries=50)
+    topic = cluster.nodes["a"].topic_named("jobs")
+    assert topic is not None
+    origin = cluster.ask("a", OpenSession()).origin  # type: ignore[union-attr]
+    cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"x"])))
+    got(cluster, "a", 1.0)
+    cluster.advance(1.1)  # that attempt ended at all three
+    for name in "abc":
+        view = cluster.nodes[name].replicas[PartitionId(topic.id, 0)].groups["g"]
+        assert view.attempts.messages == 1
+        if name == "b":
+            view.attempts.clear()
+    mine = receipts(cluster.ask("a", fetch(hold_time=1.0)))
+    cluster.drop = lambda sender, to, message: isinstance(message, SyncOffer)
+    cluster.ask("a", RejectRequest(mine, limits.TOPIC_BACKOFF_S))
+    assert {name: shown(cluster, name) for name in "abc"} == {
+        "a": [("delayed", 5.0)],
+        "b": [("delayed", 1.0)],
+        "c": [("delayed", 5.0)],
+    }
