@@ -4,6 +4,9 @@
 # time is over (docs/protocol.md, PUBLISH and promise G6). Numbers are per partition and dense; a batch that is never
 # confirmed leaves a gap, and nothing waits for it.
 #
+# Messages that are derived from others bring their names along (derived.py). They go in batches of their own, of many
+# sections, so that one that is refused takes no others with it: a batch of them that hears `Conflict` is cut in two.
+#
 # Latency and size: a partition's batch closes at once when nothing of that partition is under way, and otherwise
 # when it is full, when it has lingered, or when what was under way is answered. So one message alone does
 # not wait, and a flood fills its batches.
@@ -12,19 +15,28 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
 import trio
 
-from quorumq.client.message import MessageId, again
+from quorumq.client.derived import derived_origin, derived_partition, runs_of
+from quorumq.client.message import Message, MessageId, again
 from quorumq.client.partitioner import DefaultPartitioner, Partitioner
 from quorumq.core import messages as m
-from quorumq.core.errors import NotFound, NotStored, OriginClosed, OutcomeUnknown, QuorumqError, UsageError
+from quorumq.core.errors import (
+    Conflict,
+    NotFound,
+    NotStored,
+    OriginClosed,
+    OutcomeUnknown,
+    QuorumqError,
+    UsageError,
+)
 from quorumq.core.limits import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, KIB, MIB
-from quorumq.core.types import Batch, Origin, PartitionId, Topic
-from quorumq.wire.batch import HeaderValue, encode_record, pack_batch
+from quorumq.core.types import Batch, Origin, PartitionId, Span, Topic
+from quorumq.wire.batch import SECTIONS_MAX, HeaderValue, encode_record, pack_sections
 from quorumq.wire.batch import Message as Parts
 
 if TYPE_CHECKING:
@@ -69,11 +81,11 @@ class Pending:
             await parcel.event.wait()
         else:
             await trio.lowlevel.checkpoint_if_cancelled()
-        if parcel.error is not None:
-            parcel.watched = True
-            raise again(parcel.error)
-        assert parcel.origin is not None
-        return MessageId(parcel.partition, parcel.origin, parcel.first + self._index)
+        parcel.watched = True
+        error = parcel.failure(self._index)
+        if error is not None:
+            raise again(error)
+        return parcel.id_of(self._index)
 
 
 class Parcel:
@@ -81,7 +93,7 @@ class Parcel:
 
     __slots__ = (
         "batch", "bytes", "count", "done", "error", "event", "first", "opened", "origin", "partition", "records",
-        "sent", "started", "watched",
+        "refused", "sent", "unheard", "watched",
     )  # fmt: skip
 
     def __init__(self, partition: PartitionId, opened: float) -> None:
@@ -93,12 +105,37 @@ class Parcel:
         self.batch: Batch | None = None  # once it is numbered and encoded
         self.origin: Origin | None = None
         self.first = 0
-        self.started = False  # whether `_store` was begun
         self.sent = False
         self.done = False
         self.watched = False  # whether anyone heard, or waits to hear, of its error
         self.error: QuorumqError | None = None
+        self.refused: dict[int, QuorumqError] = {}  # by index: messages that were refused alone
+        self.unheard: dict[int, QuorumqError] = {}  # those of them that nobody has heard of
         self.event = trio.Event()
+
+    @property
+    def full(self) -> bool:
+        """Whether no message may be added, however small."""
+        return self.count >= BATCH_MESSAGES_MAX
+
+    def add(self, record: bytes) -> int:
+        """Append a record; its index."""
+        self.records.append(record)
+        self.bytes += len(record)
+        self.count += 1
+        return self.count - 1
+
+    def number(self, origin: Origin, first: int, wall_ms: int) -> None:
+        """It is complete: name its messages, and encode it once and for all."""
+        self.origin, self.first = origin, first
+        sections = (Span(origin, first, first + self.count),)
+        self.batch = pack_sections(self.partition, sections, wall_ms, self.records)
+        self.records = []
+
+    def id_of(self, index: int) -> MessageId:
+        """The id of one of its messages."""
+        assert self.origin is not None
+        return MessageId(self.partition, self.origin, self.first + index)
 
     def finish(self, error: QuorumqError | None) -> None:
         """It is confirmed, or given up with ``error``."""
@@ -108,17 +145,90 @@ class Parcel:
         self.records = []
         self.event.set()
 
+    def failure(self, index: int) -> QuorumqError | None:
+        """Why one of its messages was given up, or None; who asks tells the application."""
+        self.unheard.pop(index, None)
+        return self.error or self.refused.get(index)
+
+    def take_failures(self) -> list[QuorumqError]:
+        """Why messages were given up that nobody has heard of, one for each: told now."""
+        found = list(self.unheard.values())
+        if self.error is not None and not self.watched:
+            found = [self.error] * self.count
+        self.unheard = {}
+        self.watched = True
+        return found
+
+
+class DerivedParcel(Parcel):
+    """A batch of messages that came with their names: sections in place of one run of numbers."""
+
+    __slots__ = ("names", "places", "runs")
+
+    def __init__(self, partition: PartitionId, opened: float) -> None:
+        super().__init__(partition, opened)
+        self.names: list[tuple[Origin, int]] = []
+        self.places: dict[tuple[Origin, int], int] = {}
+        self.runs = 0  # sections that it takes, or fewer
+
+    @property
+    def full(self) -> bool:
+        """Whether no message may be added, however small."""
+        return super().full or self.runs >= SECTIONS_MAX
+
+    def place(self, name: tuple[Origin, int], record: bytes) -> int:
+        """Append a record under its name; its index, which it has already if it was added before.
+
+        Raises:
+            Conflict: another record was added under this name.
+        """
+        index = self.places.get(name)
+        if index is None:
+            index = self.places[name] = self.add(record)
+            self.names.append(name)
+            self.runs += (name[0], name[1] - 1) not in self.places
+        elif self.records[index] != record:
+            raise Conflict(
+                f"another payload is being published as {self.id_of(index)}: what is derived must depend on its input "
+                "alone, and each of several outputs needs an index of its own"
+            )
+        return index
+
+    def in_order(self) -> list[int]:
+        """The indexes of its messages as `packed` wants them."""
+        return sorted(range(self.count), key=self.names.__getitem__)
+
+    def packed(self, indexes: Sequence[int], wall_ms: int) -> Batch:
+        """A batch of some of its messages."""
+        sections = runs_of([self.names[index] for index in indexes])
+        return pack_sections(self.partition, sections, wall_ms, [self.records[index] for index in indexes])
+
+    def id_of(self, index: int) -> MessageId:
+        """The id of one of its messages."""
+        return MessageId(self.partition, *self.names[index])
+
+    def refuse(self, index: int, error: QuorumqError) -> None:
+        """One of its messages is refused for good, and the others are not."""
+        self.refused[index] = self.unheard[index] = error
+
 
 class Lane:
     """One partition: the batch that is being filled, and how many are not answered yet."""
 
-    __slots__ = ("next_seq", "open", "origin", "unanswered")
+    __slots__ = ("kind", "next_seq", "open", "origin", "partition", "unanswered")
 
-    def __init__(self) -> None:
+    def __init__(self, partition: PartitionId, kind: type[Parcel]) -> None:
+        self.partition = partition
+        self.kind = kind
         self.open: Parcel | None = None
         self.unanswered = 0  # closed and not done
         self.origin: Origin | None = None
         self.next_seq = 0  # under `origin`
+
+    @property
+    def numbers(self) -> bool:
+        """Whether messages get their numbers here; else they came with names."""
+        return self.kind is Parcel
 
 
 class Producer:
@@ -160,8 +270,8 @@ class Producer:
         self._register: Topic | None = None
         self._ids: list[PartitionId] = []
         self._origin: Origin | None = None
-        self._lanes: dict[int, Lane] = {}
-        self._open: dict[int, Lane] = {}  # lanes with a batch being filled
+        self._lanes: dict[tuple[int, bool], Lane] = {}  # by partition, and whether what goes there is derived
+        self._open: dict[Lane, None] = {}  # lanes with a batch being filled
         self._closed: deque[tuple[Lane, Parcel]] = deque()  # batches that wait for their turn
         self._unanswered: dict[Parcel, None] = {}  # open, waiting or under way
         self._in_flight = 0
@@ -202,22 +312,19 @@ class Producer:
             await self._drain()
         finally:
             self._end()
-        unheard = [parcel for parcel in self._failed if not parcel.watched]
+        unheard = [error for parcel in self._failed for error in parcel.take_failures()]
         if unheard:
-            first = unheard[0].error
-            assert first is not None
-            error = again(first)
-            count = sum(parcel.count for parcel in unheard)
-            error.add_note(f"{count} messages to {self.topic!r} were given up and nobody waited for them")
-            for parcel in unheard:
-                parcel.watched = True
+            error = again(unheard[0])
+            error.add_note(
+                f"{len(unheard)} messages to {self.topic!r} were given up and nobody waited for them"
+            )
             raise error
 
     def _end(self) -> None:
         """Stop the tasks; what is not confirmed is given up."""
         self._ended = True
         self._scope.cancel()
-        for lane in self._open.values():
+        for lane in self._open:
             lane.open = None
         self._open.clear()
         self._closed.clear()
@@ -237,14 +344,25 @@ class Producer:
         key: bytes | None = None,
         headers: Mapping[str, HeaderValue] | None = None,
         partition: int | None = None,
+        derived_from: Message | None = None,
+        index: int = 0,
     ) -> Pending:
         """Take a message; waits while too much is buffered. It is encoded at once: change ``payload`` as you like.
+
+        With ``derived_from`` it is an output of that input: its id comes from the input's, so that publishing it
+        again, at any time, by anyone to whom the group's input was delivered, makes no second message. Publish, wait,
+        then ack the input: whatever is killed in between, each output is there exactly once. That holds as long as key,
+        headers, payload and ``partition`` depend on nothing but the input. It is one output of one input for ever: an
+        input that is redriven, or read again by a rewound group, derives the same id and adds nothing.
 
         Args:
             payload: the message.
             key: messages of one key go to one partition, unless ``partition`` or a partitioner says otherwise.
             headers: names to bytes, text, numbers, booleans or None.
-            partition: its number; the partitioner's choice if None.
+            partition: its number; the partitioner's choice if None. What is derived is spread over the partitions
+                that the topic was created with, and without a key the outputs of one input partition stay together.
+            derived_from: the message that this one is an output of, as a consumer or `Client.fetch` gave it.
+            index: of several outputs of one input to this topic, which one this is: 0, 1, 2 …
 
         Returns:
             wait on it to know that the message is stored. Cancelled before it returns, the message was not taken.
@@ -254,13 +372,17 @@ class Producer:
             TypeError: a part is of a type that messages do not have.
             NotFound: no such topic (and the cluster does not create topics by themselves), or no such partition.
             NotStored: no node can be reached to ask about the topic, or the producer is closed.
+            Conflict: another payload was just derived as this output of this input. `Pending.wait` raises it too, where
+                replicas have other bytes under the id: what they have stays, and this was not stored.
         """
+        if not 0 <= index < 1 << 64 or (index and derived_from is None):
+            raise UsageError(f"index is {index}: it counts the outputs of derived_from, from 0")
         record = encode_record(Parts(payload, key, headers or {}))
         size = len(record)
         if self._ended:
             raise NotStored(f"the producer to {self.topic!r} is closed")
-        if self._register is None or self._origin is None:
-            await self._prepare()
+        if self._register is None or (self._origin is None and derived_from is None):
+            await self._prepare(numbered=derived_from is None)
         self._since_yield += 1
         if self._since_yield >= YIELD_EVERY:
             self._since_yield = 0
@@ -272,8 +394,9 @@ class Producer:
         if self._ended:
             raise NotStored(f"the producer to {self.topic!r} was closed")
         # From here on nothing waits: a cancelled publish has taken nothing.
-        number = self._choose(key, partition)
-        return self._take(number, record, size)
+        if derived_from is not None:
+            return self._take_derived(derived_from, index, key, partition, record)
+        return self._take(self._choose(key, partition), record)
 
     async def flush(self) -> None:
         """Send what is buffered without lingering, and wait until everything published before has its outcome.
@@ -284,9 +407,10 @@ class Producer:
         mine = list(self._unanswered)
         await self._drain()
         for parcel in mine:
-            if parcel.error is not None:
-                parcel.watched = True
-                raise again(parcel.error)
+            error = parcel.error or next(iter(parcel.refused.values()), None)
+            if error is not None:
+                parcel.take_failures()
+                raise again(error)
 
     async def _drain(self) -> None:
         mine = list(self._unanswered)
@@ -300,64 +424,92 @@ class Producer:
             self._flushing -= 1
 
     def _choose(self, key: bytes | None, partition: int | None) -> int:
+        return self._existing(self._partitioner(key, len(self._ids)) if partition is None else partition)
+
+    def _existing(self, number: int) -> int:
         count = len(self._ids)
-        number = self._partitioner(key, count) if partition is None else partition
         if not 0 <= number < count:
             raise NotFound(
                 f"topic {self.topic!r} has {count} partitions, numbered from 0: there is no {number}"
             )
         return number
 
-    def _take(self, number: int, record: bytes, size: int) -> Pending:
-        lane = self._lanes.get(number)
-        if lane is None:
-            lane = self._lanes[number] = Lane()
-        parcel = lane.open
-        if parcel is not None and parcel.bytes + size > self._batch_bytes:
-            self._close(number, lane)
-            parcel = None
-        if parcel is None:
-            parcel = lane.open = Parcel(self._ids[number], trio.current_time())
-            self._open[number] = lane
-            self._unanswered[parcel] = None
-            self._poke.set()
-        parcel.records.append(record)
-        parcel.bytes += size
-        index = parcel.count
-        parcel.count += 1
-        self._buffered += size
-        if parcel.bytes >= self._batch_bytes or parcel.count >= BATCH_MESSAGES_MAX:
-            self._close(number, lane)
+    def _take(self, number: int, record: bytes) -> Pending:
+        lane = self._lane(number, derived=False)
+        parcel = self._filling(lane, len(record))
+        index = parcel.add(record)
+        self._taken(lane, parcel, len(record))
         return Pending(parcel, index)
 
-    def _close(self, number: int, lane: Lane) -> None:
-        """The lane's batch is complete: number it, encode it, and put it in line."""
+    def _take_derived(
+        self, source: Message, index: int, key: bytes | None, partition: int | None, record: bytes
+    ) -> Pending:
+        register = self._register
+        assert register is not None
+        source_id = source.id
+        if partition is None:
+            partition = derived_partition(source_id, key, register, self._partitioner)
+        lane = self._lane(self._existing(partition), derived=True)
+        parcel = self._filling(lane, len(record))
+        assert isinstance(parcel, DerivedParcel)
+        before = parcel.count
+        origin = derived_origin(source_id, source.group, register.id, index)
+        place = parcel.place((origin, source_id.seq), record)
+        self._taken(lane, parcel, len(record) if parcel.count > before else 0)
+        return Pending(parcel, place)
+
+    def _lane(self, number: int, *, derived: bool) -> Lane:
+        lane = self._lanes.get((number, derived))
+        if lane is None:
+            lane = self._lanes[(number, derived)] = Lane(
+                self._ids[number], DerivedParcel if derived else Parcel
+            )
+        return lane
+
+    def _filling(self, lane: Lane, size: int) -> Parcel:
+        """The lane's open batch, with room for a record of ``size`` bytes."""
+        parcel = lane.open
+        if parcel is not None and parcel.bytes + size > self._batch_bytes:
+            self._close(lane)
+            parcel = None
+        if parcel is None:
+            parcel = lane.open = lane.kind(lane.partition, trio.current_time())
+            self._open[lane] = None
+            self._unanswered[parcel] = None
+            self._poke.set()
+        return parcel
+
+    def _taken(self, lane: Lane, parcel: Parcel, size: int) -> None:
+        """The lane's open batch has grown by a record."""
+        self._buffered += size
+        if parcel.bytes >= self._batch_bytes or parcel.full:
+            self._close(lane)
+
+    def _close(self, lane: Lane) -> None:
+        """The lane's batch is complete: have it named and encoded, and put it in line."""
         parcel = lane.open
         assert parcel is not None
-        assert self._origin is not None
         lane.open = None
-        del self._open[number]
-        if lane.origin != self._origin:
-            lane.origin, lane.next_seq = self._origin, 0
-        parcel.origin, parcel.first = lane.origin, lane.next_seq
-        lane.next_seq += parcel.count
-        parcel.batch = pack_batch(
-            parcel.partition, parcel.origin, parcel.first, self.client.wall_ms(), parcel.records
-        )
-        parcel.records = []
+        del self._open[lane]
+        if lane.numbers:
+            assert self._origin is not None
+            if lane.origin != self._origin:
+                lane.origin, lane.next_seq = self._origin, 0
+            parcel.number(lane.origin, lane.next_seq, self.client.wall_ms())
+            lane.next_seq += parcel.count
         lane.unanswered += 1
         self._closed.append((lane, parcel))
         self._poke.set()
 
-    async def _prepare(self) -> None:
-        """Learn of the topic, and open the session that numbers the messages."""
+    async def _prepare(self, *, numbered: bool = True) -> None:
+        """Learn of the topic, and open the session that numbers the messages, if any are to be numbered."""
         async with self._lock:
             if self._register is None:
                 self._register = await self.client.topic(
                     self.topic, create=self._create, timeout=self._timeout
                 )
                 self._ids = [PartitionId(self._register.id, n) for n in range(self._register.partitions)]
-            if self._origin is None:
+            if self._origin is None and numbered:
                 self._origin = await self.client.open_session(timeout=self._timeout)
 
     # ------------------------------------------------------------------- sending
@@ -376,14 +528,14 @@ class Producer:
             self._poke = trio.Event()
             now = trio.current_time()
             wake = float("inf")
-            for number, lane in list(self._open.items()):
+            for lane in list(self._open):
                 parcel = lane.open
                 assert parcel is not None
                 due = parcel.opened + self._linger
-                if self._origin is None:
+                if lane.numbers and self._origin is None:
                     continue  # the old session was closed: another is being opened
                 if lane.unanswered == 0 or self._flushing or now >= due:
-                    self._close(number, lane)
+                    self._close(lane)
                 else:
                     wake = min(wake, due)
             while self._closed and self._in_flight < self._in_flight_max:
@@ -395,20 +547,14 @@ class Producer:
 
     async def _store(self, lane: Lane, parcel: Parcel) -> None:
         """Publish one batch, again and again if need be, until it has its outcome."""
-        batch = parcel.batch
-        assert batch is not None
         error: QuorumqError | None = None
         parcel.sent = True
-        partition = parcel.partition.number
-        history = self.client.history
         try:
-            await self.client.nodes.ask(
-                lambda: m.Publish(batch),
-                what=f"publish of {parcel.count} messages to {self.topic!r}/{partition}",
-                timeout=self._timeout,
-                writes=True,
-                watch=None if history is None else history.publishing(self.topic),
-            )
+            if isinstance(parcel, DerivedParcel):
+                await self._publish_derived(parcel, parcel.in_order())
+            else:
+                assert parcel.batch is not None
+                await self._publish(parcel.batch)
         except OriginClosed as exc:
             error = exc
             if self._origin == parcel.origin:
@@ -423,15 +569,38 @@ class Producer:
             self._poke.set()
         self._finish(parcel, error)
 
+    async def _publish(self, batch: Batch) -> None:
+        history = self.client.history
+        header = batch.header
+        await self.client.nodes.ask(
+            lambda: m.Publish(batch),
+            what=f"publish of {header.size} messages to {self.topic!r}/{header.partition.number}",
+            timeout=self._timeout,
+            writes=True,
+            watch=None if history is None else history.publishing(self.topic),
+        )
+
+    async def _publish_derived(self, parcel: DerivedParcel, indexes: Sequence[int]) -> None:
+        """Publish these messages of the parcel; one that is refused must not keep the others from being stored."""
+        try:
+            await self._publish(parcel.packed(indexes, self.client.wall_ms()))
+        except (Conflict, OriginClosed) as exc:
+            if len(indexes) == 1:
+                parcel.refuse(indexes[0], exc)
+                return
+            half = len(indexes) // 2
+            await self._publish_derived(parcel, indexes[:half])
+            await self._publish_derived(parcel, indexes[half:])
+
     async def _reopen(self) -> None:
         try:
             await self._prepare()
         except QuorumqError as exc:
-            for lane in list(self._open.values()):
-                if lane.open is not None:
-                    parcel, lane.open = lane.open, None
-                    self._finish(parcel, exc)
-            self._open.clear()
+            for lane in [lane for lane in self._open if lane.numbers]:
+                assert lane.open is not None
+                parcel, lane.open = lane.open, None
+                del self._open[lane]
+                self._finish(parcel, exc)
         self._poke.set()
 
     def _finish(self, parcel: Parcel, error: QuorumqError | None) -> None:
@@ -440,7 +609,7 @@ class Producer:
         self._unanswered.pop(parcel, None)
         self._buffered -= parcel.bytes
         parcel.finish(error)
-        if error is not None:
+        if error is not None or parcel.refused:
             self._failed.append(parcel)
             if len(self._failed) > 1000:
                 del self._failed[:-1000]

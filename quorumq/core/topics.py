@@ -13,12 +13,18 @@ from quorumq.core.types import NodeId, Topic, rendezvous
 
 
 def merge_topics(ours: Topic, theirs: Topic) -> Topic:
-    """Merge two registers of one topic: partitions by maximum, deleted for good, settings by stamp."""
+    """Merge two registers of one topic: partitions by maximum, deleted for good, settings by stamp.
+
+    Of two creations at once the one with fewer partitions says how many the topic was born with.
+    """
     assert ours.id == theirs.id
     newer = ours if ours.stamp >= theirs.stamp else theirs
     longer = ours if ours.partitions >= theirs.partitions else theirs
     return newer._replace(
-        replicas=longer.replicas, epoch=max(ours.epoch, theirs.epoch), deleted=ours.deleted or theirs.deleted
+        replicas=longer.replicas,
+        epoch=max(ours.epoch, theirs.epoch),
+        deleted=ours.deleted or theirs.deleted,
+        born=min(ours.born or theirs.born, theirs.born or ours.born),
     )
 
 
@@ -32,7 +38,9 @@ def with_partitions(topic: Topic, partitions: int, nodes: tuple[NodeId, ...]) ->
 
 def make_topic(request: CreateTopic, nodes: tuple[NodeId, ...], topic: Topic) -> Topic:
     """``topic`` as the request wants it: settings and partitions beyond those that are there."""
+    born = topic.born if topic.replicas else request.partitions
     return with_partitions(topic, request.partitions, nodes)._replace(
+        born=born,
         max_deliveries=request.max_deliveries,
         durability=request.durability,
         retention_s=request.retention_s,

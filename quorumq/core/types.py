@@ -35,6 +35,11 @@ class Origin(NamedTuple):
         return f"{self.node}.{self.n}.{self.nonce & 0xFFFF:04x}.{self.k}"
 
 
+DERIVED = "~derived"
+"""The node of origins that clients derive from the ids of other messages: no node can have this id. They belong to no
+session, so nothing says that such an origin is finished: an input may be delivered again at any later time."""
+
+
 class Span(NamedTuple):
     """The messages ``origin[start, stop)`` of one partition. Never empty where it is stored or sent."""
 
@@ -182,6 +187,7 @@ class Topic(NamedTuple):
     backoff: tuple[
         float, ...
     ] = ()  # seconds per attempt for a REJECT that names no delay; the last one repeats
+    born: int = 0  # partitions at creation, which derived messages are spread over; 0 = not known
 
     @property
     def partitions(self) -> int:

@@ -358,6 +358,28 @@ def pack_batch(
     ttl_ms: int = 0,
 ) -> Batch:
     """As `build_batch`, of records that `encode_record` made: a producer encodes early, to count bytes."""
+    section = Span(origin, first_seq, first_seq + len(records))
+    return pack_sections(partition, (section,), published_ms, records, delay_ms=delay_ms, ttl_ms=ttl_ms)
+
+
+def pack_sections(
+    partition: PartitionId,
+    sections: tuple[Span, ...],
+    published_ms: int,
+    records: Sequence[bytes],
+    *,
+    delay_ms: int = 0,
+    ttl_ms: int = 0,
+) -> Batch:
+    """As `pack_batch`, of records that are numbered in several runs, or under several origins.
+
+    Args:
+        partition: where it is published.
+        sections: 1 to `SECTIONS_MAX`; none overlap; they number the records in this order.
+        published_ms: the producer's time of day, milliseconds since 1970.
+        records: as many as the sections name.
+        delay_ms, ttl_ms: as `build_batch` has them.
+    """
     count = len(records)
     if not 1 <= count <= BATCH_MESSAGES_MAX:
         raise TooLarge(f"a batch of {count} messages: 1 to {BATCH_MESSAGES_MAX}")
@@ -373,7 +395,7 @@ def pack_batch(
     body = b"".join(records)
     header = BatchHeader(
         partition=partition,
-        sections=(Span(origin, first_seq, first_seq + count),),
+        sections=sections,
         published_ms=published_ms,
         codec=0,
         offsets=struct.pack(f"<{count}I", *ends),

@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from quorumq.core import limits
 from quorumq.core.messages import CreateTopic
-from quorumq.core.topics import check_topic_request
+from quorumq.core.topics import check_topic_request, make_topic, merge_topics
+from quorumq.core.types import Stamp, Topic
 
 NODES = ("a", "b", "c")
 
@@ -35,3 +38,28 @@ def test_a_setting_out_of_bounds_is_refused_by_name(settings: dict[str, object],
 def test_what_is_within_bounds_is_taken() -> None:
     request = CreateTopic("jobs", retention_s=limits.TOPIC_TIME_MAX_S, ttl_s=0.5, backoff=(0.0, 1.0, 600.0))
     assert check_topic_request(request, NODES) == ""
+
+
+def made(partitions: int, known: Topic | None = None, time: int = 0) -> Topic:
+    blank = Topic(bytes(16), "jobs", 3, 1, (), 0, "fsync", Stamp(0, ""))
+    return make_topic(CreateTopic("jobs", 3, partitions), NODES, known or blank)._replace(
+        stamp=Stamp(time, "a")
+    )
+
+
+def test_what_a_topic_was_born_with_stays_when_it_grows() -> None:
+    """Where a derived message goes must not depend on when it is published (docs/client.md)."""
+    topic = made(3)
+    assert (topic.born, topic.partitions) == (3, 3)
+    grown = made(7, topic, time=1)
+    assert (grown.born, grown.partitions) == (3, 7)
+    old = topic._replace(born=0)  # of a register that did not say so yet: nobody may make it up later
+    assert made(7, old).born == 0
+
+
+@given(st.permutations([made(4), made(2, time=1), made(9, made(4), time=2), made(5)._replace(born=0)]))
+def test_registers_agree_on_it_in_whatever_order_they_merge(registers: list[Topic]) -> None:
+    merged = registers[0]
+    for other in registers[1:]:
+        merged = merge_topics(merged, other)
+    assert (merged.born, merged.partitions) == (2, 9)

@@ -1,0 +1,57 @@
+# quorumq/client/derived.py: the name of an output, made from the name of its input.
+#
+# A worker that takes a message, publishes what it makes of it, and acks, may die between any two of these. The message
+# is then delivered again, and published again: were the second output numbered anew, it would be another message. So
+# an output is named after its input, by everyone in the same way, and the second publish is a retry of the first
+# (docs/protocol.md, section 3, PUBLISH, and promise G6): what is there already is not stored again.
+#
+# The name is (partition, origin, number). The number is the input's. The origin is a hash over what tells outputs of
+# equal numbers apart. The partition must be the same at every retry, so nothing goes into it that may change: neither
+# how many partitions the topic has today, nor a turn that a producer keeps.
+"""Derived message ids: from an input and its group to the origin and partition of an output."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+from quorumq.client.message import MessageId
+from quorumq.client.partitioner import Partitioner
+from quorumq.core.types import DERIVED, Origin, Span, Topic
+
+
+def derived_origin(source: MessageId, group: str, output: bytes, index: int) -> Origin:
+    """The origin of what ``group`` derives from ``source``. Part of the API: it never changes.
+
+    Args:
+        source: the id of the input.
+        group: that the input was delivered to: two groups that read one topic derive apart from each other.
+        output: the id of the topic that is published to.
+        index: tells several outputs of one input apart; 0 or more.
+    """
+    (topic, number), (node, n, nonce, k), _ = source
+    parts = ("quorumq derived", topic.hex(), number, node, n, nonce, k, output.hex(), index, group)
+    digest = hashlib.blake2b("\0".join(map(str, parts)).encode(), digest_size=16).digest()
+    n, k, nonce = (int.from_bytes(digest[at:end], "big") for at, end in ((0, 4), (4, 8), (8, 16)))
+    return Origin(DERIVED, n, nonce, k)
+
+
+def derived_partition(source: MessageId, key: bytes | None, topic: Topic, partitioner: Partitioner) -> int:
+    """The partition of an output, among those that its topic was created with.
+
+    By its key; without one, the outputs of one input partition stay together, as long as there are so many: their
+    numbers are then as dense as the inputs', and nodes keep runs of them (docs/protocol.md, section 1, "span").
+    """
+    born = topic.born or 1  # created before registers said so: the only count that it certainly had
+    return partitioner(key, born) if key is not None else source.partition.number % born
+
+
+def runs_of(names: Sequence[tuple[Origin, int]]) -> tuple[Span, ...]:
+    """Sorted names, no two equal, as the sections of a batch: one for each run of numbers."""
+    runs: list[Span] = []
+    for origin, seq in names:
+        if runs and runs[-1].origin == origin and runs[-1].stop == seq:
+            runs[-1] = Span(origin, runs[-1].start, seq + 1)
+        else:
+            runs.append(Span(origin, seq, seq + 1))
+    return tuple(runs)

@@ -1,0 +1,303 @@
+"""Derived publishes: an output is named after its input, so that publishing it again makes no second one (G6)."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+import trio.testing
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quorumq.client import (
+    Client,
+    Conflict,
+    Message,
+    MessageId,
+    NotFound,
+    OutcomeUnknown,
+    Producer,
+    UsageError,
+)
+from quorumq.client.derived import derived_origin, derived_partition, runs_of
+from quorumq.client.partitioner import DefaultPartitioner, partition_of_key
+from quorumq.core.messages import OpenSession, Publish
+from quorumq.core.types import DERIVED, STAMP_ZERO, Origin, PartitionId, Span, Topic
+from quorumq.wire.batch import SECTIONS_MAX
+from tests.client.fake import FakeCluster, connected, fake_cluster
+
+SOURCE = MessageId(PartitionId(b"i" * 16, 5), Origin("n1", 7, 2**64 - 1, 3), 41)
+
+
+async def inputs(client: Client, count: int, *, partitions: int = 1, group: str = "g") -> list[Message]:
+    """So many messages of a topic "in", as ``group`` gets them."""
+    await client.create_topic("in", partitions=partitions)
+    async with client.producer("in") as producer:
+        for number in range(count):
+            await producer.publish(b"%d" % number, partition=number % partitions)
+    return await client.fetch("in", group, max_messages=count, min_messages=count, max_wait=2.0)
+
+
+async def derive(client: Client, messages: list[Message], prefix: bytes = b"out ") -> list[MessageId]:
+    async with client.producer("out") as producer:
+        pendings = [await producer.publish(prefix + item.payload, derived_from=item) for item in messages]
+        return [await pending.wait() for pending in pendings]
+
+
+async def outputs(client: Client, group: str = "reader") -> list[bytes]:
+    found = await client.fetch("out", group, max_messages=10_000, max_wait=0.5)
+    return sorted(message.payload for message in found)
+
+
+def sections(cluster: FakeCluster, seen: int = 0) -> list[tuple[Span, ...]]:
+    return [request.batch.header.sections for _, request in cluster.of(Publish)][seen:]
+
+
+# --------------------------------------------------------------------------------- exactly once
+
+
+async def test_an_output_published_again_by_anyone_is_the_same_message() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("out", partitions=3)
+        messages = await inputs(client, 20, partitions=2)
+        first = await derive(client, messages)
+        assert {found.origin.node for found in first} == {DERIVED}
+        assert [found.seq for found in first] == [item.id.seq for item in messages]
+        async with connected(cluster, "b") as other:
+            # As after a kill -9 between publish and ack: somebody else gets them, in other batches.
+            await client.reject(messages)
+            again = await other.fetch("in", "g", max_messages=20, min_messages=20, max_wait=2.0)
+            assert {item.attempt for item in again} == {2}
+            second = [(await derive(other, [item]))[0] for item in again]
+        assert sorted(second) == sorted(first)
+        assert await outputs(client) == sorted(b"out %d" % number for number in range(20))
+        assert len(cluster.of(OpenSession)) == 1, "only what is numbered needs a session"
+
+
+async def test_outputs_of_one_input_and_of_several_groups_and_topics_are_apart() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        (message,) = await inputs(client, 1)
+        (other,) = await client.fetch("in", "another group")
+        await client.create_topic("out")
+        await client.create_topic("third")
+        async with client.producer("out") as producer, client.producer("third") as third:
+            pendings = [
+                await producer.publish(b"same", derived_from=message),
+                await producer.publish(b"same", derived_from=message, index=1),
+                await producer.publish(b"same", derived_from=other),
+                await third.publish(b"same", derived_from=message),
+            ]
+            assert len({await pending.wait() for pending in pendings}) == 4
+        assert len(await outputs(client)) == 3
+        # And an output is an input for the next.
+        (middle,) = await client.fetch("third", "g")
+        assert (await derive(client, [middle]))[0].origin.node == DERIVED
+
+
+async def test_a_redriven_input_derives_the_same_and_adds_nothing() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("out")
+        (message,) = await inputs(client, 1)
+        first = await derive(client, [message])
+        await message.dead_letter(reason="the ack was forgotten")
+        letters = [item async for item in client.peek("in", "g", "dead")]
+        await client.redrive("in", "g", letters)
+        (again,) = await client.fetch("in", "g")
+        assert again.lot.receipt.n == 1
+        assert await derive(client, [again]) == first
+        assert await outputs(client) == [b"out 0"]
+
+
+async def test_more_partitions_later_do_not_move_a_retry() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("out", partitions=3)
+        messages = await inputs(client, 12, partitions=6)
+        first = await derive(client, messages)
+        assert {found.partition.number for found in first} == {0, 1, 2}
+        await client.create_topic("out", partitions=7)
+        async with connected(cluster, "c") as later:
+            assert (await later.topic("out")).born == 3
+            assert await derive(later, messages) == first
+            keyed: set[MessageId] = set()
+            for each in (client, later):
+                async with each.producer("out") as producer:
+                    pending = await producer.publish(b"keyed", key=b"k", derived_from=messages[0], index=1)
+                    keyed.add(await pending.wait())
+                    named = await producer.publish(b"named", partition=6, derived_from=messages[0], index=2)
+                    assert (await named.wait()).partition.number == 6, "a partition that is named is that one"
+            (where,) = keyed
+            assert where.partition.number == partition_of_key(b"k", 3)
+
+
+# ------------------------------------------------------------------------------------- batches
+
+
+async def under_way(cluster: FakeCluster, producer: Producer, message: Message) -> None:
+    """Have an output sent and not answered: what is published now fills a batch."""
+    pending = await producer.publish(b"0", derived_from=message)
+    await pending.wait()
+    cluster.mute.add("a")
+    await producer.publish(b"0", derived_from=message)
+    await trio.testing.wait_all_tasks_blocked()
+    cluster.mute.clear()
+
+
+async def test_outputs_of_consecutive_inputs_cost_one_section() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("out")
+        messages = await inputs(client, 100)
+        async with client.producer("out", linger=5.0) as producer:
+            await under_way(cluster, producer, messages[0])
+            seen = len(cluster.of(Publish))
+            for item in reversed(messages[1:]):  # in any order
+                await producer.publish(item.payload, derived_from=item)
+            cluster.hang_up("a")
+        (again, rest) = sections(cluster, seen)
+        assert sorted(span.size for span in (*again, *rest)) == [1, 99]
+        assert len(await outputs(client)) == 100
+
+
+async def test_a_batch_closes_when_it_has_as_many_sections_as_it_may() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("out")
+        messages = (await inputs(client, 2 * SECTIONS_MAX + 20))[::2]  # every other: no two in one run
+        async with client.producer("out", linger=5.0) as producer:
+            await under_way(cluster, producer, messages[0])
+            seen = len(cluster.of(Publish))
+            for item in messages[1:]:
+                await producer.publish(b"x", derived_from=item)
+            cluster.hang_up("a")
+        assert max(len(found) for found in sections(cluster, seen)) == SECTIONS_MAX
+        assert len(await outputs(client)) == len(messages)
+
+
+async def test_the_same_output_twice_in_one_batch_is_one_record() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("out")
+        (message,) = await inputs(client, 1)
+        async with client.producer("out") as producer:
+            one = await producer.publish(b"x", derived_from=message)
+            two = await producer.publish(b"x", derived_from=message)
+            with pytest.raises(Conflict, match="must depend on its input alone"):
+                await producer.publish(b"y", derived_from=message)
+            assert await one.wait() == await two.wait()
+        assert await outputs(client) == [b"x"]
+
+
+# ------------------------------------------------------------------------------------ refusals
+
+
+async def test_other_bytes_under_an_id_are_a_conflict_and_take_no_others_with_them() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("out")
+        messages = await inputs(client, 10)
+        await derive(client, messages[3:4], b"first ")
+        async with client.producer("out") as producer:
+            pendings = [await producer.publish(b"out " + x.payload, derived_from=x) for x in messages]
+            for number, pending in enumerate(pendings):
+                if number == 3:
+                    with pytest.raises(Conflict, match="other bytes"):
+                        await pending.wait()
+                else:
+                    assert (await pending.wait()).seq == messages[number].id.seq
+        assert await outputs(client) == sorted([b"first 3", *(b"out %d" % n for n in range(10) if n != 3)])
+
+
+async def test_a_conflict_that_nobody_waited_for_is_heard_when_the_producer_is_left() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("out")
+        messages = await inputs(client, 4)
+        await derive(client, messages[:1], b"first ")
+        producer = await client.producer("out").__aenter__()
+        for message in messages:
+            pending = await producer.publish(b"x" + message.payload, derived_from=message)
+        await pending.wait()
+        with pytest.raises(Conflict) as caught:
+            await producer.aclose()
+        assert caught.value.__notes__ == ["1 messages to 'out' were given up and nobody waited for them"]
+        async with client.producer("out") as producer:
+            await producer.publish(b"x", derived_from=messages[0])
+            with pytest.raises(Conflict):
+                await producer.flush()
+
+
+async def test_what_is_unknown_is_unknown_and_its_retry_makes_no_second() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("out")
+        messages = await inputs(client, 3)
+        async with client.producer("out", timeout=1.0) as producer:
+            pending = await producer.publish(b"out 0", derived_from=messages[0])
+            await pending.wait()
+            cluster.lose = lambda node, request: isinstance(request, Publish)
+            pendings = [await producer.publish(b"out " + x.payload, derived_from=x) for x in messages]
+            for pending in pendings:
+                with pytest.raises(OutcomeUnknown):
+                    await pending.wait()
+            cluster.lose = lambda node, request: False
+        await derive(client, messages)
+        assert await outputs(client) == [b"out 0", b"out 1", b"out 2"]
+
+
+async def test_what_cannot_be_is_refused_by_name() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("out")
+        (message,) = await inputs(client, 1)
+        async with client.producer("out") as producer:
+            with pytest.raises(UsageError, match="index is 1"):
+                await producer.publish(b"x", index=1)
+            with pytest.raises(UsageError, match="index is -1"):
+                await producer.publish(b"x", derived_from=message, index=-1)
+            with pytest.raises(NotFound, match="there is no 4"):
+                await producer.publish(b"x", derived_from=message, partition=4)
+            cluster.mute.update("abc")
+            with trio.move_on_after(1.0):
+                (pending,) = [await producer.publish(b"x", derived_from=message)]
+                await pending.wait()
+            cluster.mute.clear()
+
+
+# --------------------------------------------------------------------------------------- names
+
+
+def test_the_origin_of_an_output_never_changes() -> None:
+    assert derived_origin(SOURCE, "workers", b"o" * 16, 0) == Origin(
+        "~derived", 3466930717, 0x33F3012E9F1618C5, 2693754695
+    ), "another version of the library would publish everything again"
+
+
+def test_whatever_tells_outputs_apart_is_in_their_origin() -> None:
+    origin = SOURCE.origin
+    sources = [
+        SOURCE,
+        SOURCE._replace(partition=PartitionId(b"j" * 16, 5)),
+        SOURCE._replace(partition=PartitionId(b"i" * 16, 6)),
+        *(SOURCE._replace(origin=origin._replace(**{name: value})) for name, value in
+          (("node", "n2"), ("n", 8), ("nonce", 1), ("k", 4))),
+    ]  # fmt: skip
+    made = {derived_origin(source, "g", b"o" * 16, 0) for source in sources}
+    made.add(derived_origin(SOURCE, "g2", b"o" * 16, 0))
+    made.add(derived_origin(SOURCE, "g", b"p" * 16, 0))
+    made.add(derived_origin(SOURCE, "g", b"o" * 16, 1))
+    assert len(made) == len(sources) + 3
+    assert derived_origin(SOURCE._replace(seq=42), "g", b"o" * 16, 0) in made, "runs of inputs stay runs"
+
+
+@given(st.integers(0, 20), st.integers(1, 8), st.integers(0, 12), st.none() | st.binary(max_size=4))
+def test_the_partition_of_an_output_does_not_depend_on_how_many_there_are_now(
+    number: int, born: int, more: int, key: bytes | None
+) -> None:
+    def topic(partitions: int) -> Topic:
+        members = (("a",),) * partitions
+        return Topic(b"o" * 16, "out", 1, 1, members, 5, "fsync", STAMP_ZERO, born=born)
+
+    source = SOURCE._replace(partition=PartitionId(b"i" * 16, number))
+    found = [derived_partition(source, key, topic(p), DefaultPartitioner()) for p in (born, born + more)]
+    assert found[0] == found[1] < born
+
+
+@given(
+    st.sets(st.tuples(st.sampled_from((SOURCE.origin, Origin("a", 1, 2, 3))), st.integers(0, 30)), min_size=1)
+)
+def test_sections_are_the_names_in_as_few_runs_as_there_are(names: set[tuple[Origin, int]]) -> None:
+    runs = runs_of(sorted(names))
+    assert [(run.origin, seq) for run in runs for seq in range(run.start, run.stop)] == sorted(names)
+    assert len(runs) == sum((origin, seq - 1) not in names for origin, seq in names)

@@ -1,0 +1,73 @@
+"""A worker that makes outputs of inputs and kills itself in the middle: run by test_derived.py as a process.
+
+    python -m tests.e2e.processor SEED INPUT OUTPUT ADDRESS...
+
+It ends by itself when nothing has come for a while; before it kills itself it says where.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+
+import trio
+
+from quorumq.client import Message, Producer, connect
+
+GROUP = "workers"
+HOLD_S = 0.5
+IDLE_S = 1.5
+POINTS = ("fetched", "taken", "stored", "acked")
+"""Before a publish, while it is under way, before the ack, after it."""
+
+KILLED_ONE_IN = 50
+
+
+def outputs_of(payload: bytes) -> list[bytes]:
+    """What is made of an input: a function of it alone."""
+    return [b"%s: output %d" % (payload, index) * (1 + index) for index in range(2)]
+
+
+async def main(seed: int, source: str, target: str, addresses: list[str]) -> None:
+    rng = random.Random(seed)
+
+    def pass_by(point: str) -> None:
+        if rng.randrange(KILLED_ONE_IN) == 0:
+            os.write(1, point.encode() + b"\n")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    room = trio.Semaphore(4)
+
+    async def handle(message: Message, producer: Producer) -> None:
+        pass_by("fetched")
+        pendings = [
+            await producer.publish(payload, derived_from=message, index=index)
+            for index, payload in enumerate(outputs_of(message.payload))
+        ]
+        pass_by("taken")
+        for pending in pendings:
+            await pending.wait()
+        pass_by("stored")
+        await message.ack()
+        pass_by("acked")
+        room.release()
+
+    async with (
+        connect(addresses) as client,
+        client.producer(target) as producer,
+        client.consumer(source, group=GROUP, hold_time=HOLD_S, prefetch=8) as consumer,
+        trio.open_nursery() as nursery,
+    ):
+        while True:
+            await room.acquire()
+            with trio.move_on_after(IDLE_S) as idle:
+                message = await anext(consumer)
+            if idle.cancelled_caught:
+                return
+            nursery.start_soon(handle, message, producer)
+
+
+if __name__ == "__main__":
+    trio.run(main, int(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4:])

@@ -1,0 +1,67 @@
+"""Consume, publish, ack, by workers that are killed in between: every input has exactly its outputs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+
+import trio
+
+from quorumq.cli.local import LocalCluster
+from quorumq.client import Client, connect
+from tests.e2e.processor import POINTS, outputs_of
+
+INPUTS = 250
+WORKERS = 2
+RUNS_MAX = 120
+
+
+async def run_workers(addresses: list[str], number: int, points: Counter[str]) -> None:
+    """Start a worker again whenever it was killed, until one finds nothing left to do."""
+    for run in range(RUNS_MAX):
+        seed = 1000 * number + run
+        worker = await trio.run_process(
+            [sys.executable, "-m", "tests.e2e.processor", str(seed), "in", "out", *addresses],
+            capture_stdout=True,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+        if worker.returncode == 0:
+            return
+        assert worker.returncode == -9, worker.stdout.decode()
+        points[worker.stdout.decode().strip()] += 1
+    raise AssertionError(f"{RUNS_MAX} workers were killed, and there is still work")
+
+
+async def everything(client: Client, topic: str) -> list[bytes]:
+    found: list[bytes] = []
+    while messages := await client.fetch(topic, "reader", max_messages=5000, max_wait=0.5, hold_time=3.0):
+        found += [message.payload for message in messages]
+        await client.ack(messages)
+    return found
+
+
+def test_workers_that_are_killed_anywhere_leave_each_output_exactly_once(shared: LocalCluster) -> None:
+    points: Counter[str] = Counter()
+
+    async def main() -> list[bytes]:
+        async with connect(shared.addresses) as client:
+            await client.create_topic("in", partitions=2, max_deliveries=1000)
+            await client.create_topic("out", partitions=3)
+            async with client.producer("in") as producer:
+                for number in range(INPUTS):
+                    await producer.publish(b"input %d" % number, partition=number % 2)
+            async with trio.open_nursery() as nursery:
+                for number in range(WORKERS):
+                    nursery.start_soon(run_workers, shared.addresses, number, points)
+                await trio.sleep(1.0)
+                await client.create_topic("out", partitions=5)  # meanwhile somebody makes room
+            return await everything(client, "out")
+
+    found = trio.run(main)
+    wanted = [output for number in range(INPUTS) for output in outputs_of(b"input %d" % number)]
+    assert sorted(found) == sorted(wanted)
+    assert all(points[point] for point in POINTS), (
+        f"killed at {points}: each point once, or nothing was tried"
+    )
