@@ -117,7 +117,7 @@ _PUBLISH_DECIDE = PublishCoordinator._decide
 
 
 def _learned_dead_ends_holds(self: GroupView, span: Span) -> None:
-    self.holds.end(span)
+    self.holds.holds.remove(span)
 
 
 def _own_vote_enough(self: FetchCoordinator, this: HoldRound, yes: int, mine: int) -> bool:
@@ -238,7 +238,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "tombstone-not-checked",
         "our own record is looked at before delivering",
-        ((FetchCoordinator, "is_deliverable", lambda self, won, kind, n: True),),
+        ((FetchCoordinator, "is_deliverable", lambda self, record, asked: True),),
     ),
     Mutant(
         "dead-ends-holds",

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from quorumq.core import limits
 from quorumq.core.coordinator import Coordinator, too_few
 from quorumq.core.effects import Effect, Send
+from quorumq.core.group import DEAD_SUFFIX
 from quorumq.core.messages import (
     ClientReply,
     Delivery,
@@ -39,15 +40,17 @@ from quorumq.core.types import (
     STAMP_ZERO,
     Group,
     Incarnation,
-    Kind,
     Letter,
     NodeId,
     Now,
     Owner,
     PartitionId,
     Receipt,
+    Record,
     Span,
     Stamp,
+    generation_of,
+    record_rank,
 )
 
 if TYPE_CHECKING:
@@ -180,14 +183,16 @@ class FetchCoordinator(Coordinator):
         self.parked_since = float("inf")
         self.unanswered = False  # a round ran out of time without a majority's answers
         self.tried = False  # a FETCH that may not wait looks once all the same
-        self.group_rounds: dict[int, bytes] = {}  # round number -> topic id
+        self.group_rounds: dict[
+            int, tuple[bytes, bool]
+        ] = {}  # round number -> topic id, and whether it only asks
 
     # --------------------------------------------------------------- going round
 
     def start(self, core: NodeCore, now: Now) -> list[Effect]:
         core.state.at(self.park_until, "advance", self.key)
         if not all(
-            (partition.topic, self.request.group) in core.settled_groups for partition in self.partitions
+            (partition.topic, self.register_name) in core.settled_groups for partition in self.partitions
         ):
             return self._register(core, now)
         return self.advance(core, now)
@@ -230,7 +235,7 @@ class FetchCoordinator(Coordinator):
             replica = core.replicas[partition]
             view = replica.group(self.request.group)
             patient = self.request.max_wait >= core.config.steal_after
-            wants, later = replica.choose(view, now, messages, size, self.parked_since, patient)
+            wants, generation, later = replica.choose(view, now, messages, size, self.parked_since, patient)
             if later is not None:
                 again = later if again is None else min(again, later)
             if wants:
@@ -240,7 +245,7 @@ class FetchCoordinator(Coordinator):
                     continue
                 messages -= sum(want.span.size for want in wants)
                 size -= sum(replica.bytes_of(want.span) for want in wants)
-                effects += self._hold(core, replica, wants, ballot, now)
+                effects += self._hold(core, replica, wants, generation, ballot, now)
         if core.round_count == began:
             if again is not None:
                 core.state.at(again, "advance", self.key)
@@ -263,7 +268,7 @@ class FetchCoordinator(Coordinator):
     # ----------------------------------------------------------------- one round
 
     def _hold(
-        self, core: NodeCore, replica: Replica, wants: list[Want], ballot: Stamp, now: Now
+        self, core: NodeCore, replica: Replica, wants: list[Want], generation: int, ballot: Stamp, now: Now
     ) -> list[Effect]:
         """Hold here for the full time, then ask the others. The round's clock starts here."""
         hold_time = self.request.hold_time
@@ -272,7 +277,7 @@ class FetchCoordinator(Coordinator):
         view = replica.group(self.request.group)
         core.round_count += 1
         this = HoldRound(
-            core.round_count, replica.members, replica.partition, view.generation, owner, now.mono, hold_time
+            core.round_count, replica.members, replica.partition, generation, owner, now.mono, hold_time
         )
         timeout = max(ROUND_TIMEOUT_MIN_S, min(ROUND_TIMEOUT_MAX_S, hold_time / 10))
         self.adopt(core, this, now, timeout)
@@ -284,7 +289,7 @@ class FetchCoordinator(Coordinator):
             replica.partition,
             replica.topic.epoch,
             view.name,
-            view.generation,
+            generation,
             ballot,
             hold_time,
             tuple(wants),
@@ -364,8 +369,18 @@ class FetchCoordinator(Coordinator):
         if sender != core.state.me:
             effects += replica.repair(self.request.group, reply.resolved, now)
             effects += replica.adopt_delays(self.request.group, reply.not_due, now)
+        asked = replica.group(self.request.group).asked(this.generation, 0)
         for item in reply.resolved:
-            this.no.add((item.span,), (1 << len(this.members)) - 1)  # a TOMB loses it, whoever else said OK
+            behind: list[Span] = []
+            for part, n in this.redrives.within(item.span):
+                if record_rank(item.record) > record_rank(asked._replace(n=n)):
+                    this.no.add(
+                        (part,), (1 << len(this.members)) - 1
+                    )  # a TOMB loses it, whoever else said OK
+                else:
+                    behind.append(part)
+            if behind and sender != core.state.me:  # it has not heard of the dead letter, and is told
+                effects += replica.tell(sender, self.request.group, behind)
         return effects
 
     def _hint(self, replica: Replica, span: Span, remaining: float, now: Now) -> None:
@@ -476,17 +491,20 @@ class FetchCoordinator(Coordinator):
         if now.mono >= won.expires:
             return []
         view = replica.group(self.request.group)
+        if view.is_stale(won.generation):  # rewound since
+            return []
+        asked = view.asked(won.generation, won.n)
         parts: list[Span] = []
-        for part, record in view.record_pieces(won.span):
-            if self.is_deliverable(won, record.kind, record.n):
+        for part, record in view.record_pieces(won.span, won.generation):
+            if self.is_deliverable(record, asked):
                 for piece, held in view.holds.holds.within(part):
                     if view.holds.is_owner(held, won.owner):
                         parts.append(piece)
         return parts
 
-    def is_deliverable(self, won: Won, kind: Kind, n: int) -> bool:
-        """Our own record still says that the message is open, at the redrive it was won at."""
-        return kind == Kind.OPEN and n == won.n
+    def is_deliverable(self, record: Record, asked: Record) -> bool:
+        """Our own record still says what the HOLD asked for: open (or dead), at the redrive it was won at."""
+        return record[:3] == asked[:3]
 
     def finish(self, core: NodeCore, reply: ClientReply | None) -> list[Effect]:
         self._unpark(core)
@@ -514,38 +532,61 @@ class FetchCoordinator(Coordinator):
     # --------------------------------------------------------- the group's register
 
     def _register(self, core: NodeCore, now: Now) -> list[Effect]:
-        """A group is read in a partition once a majority of its replica set has the group's register."""
+        """A group is read in a partition once a majority of its replica set has the group's register.
+
+        Where a group is to begin with what is published from now on, and it is not known here, the others are asked
+        first: one that exists is not rewound by a FETCH.
+        """
         effects: list[Effect] = []
-        name = self.request.group
         for topic in dict.fromkeys(partition.topic for partition in self.partitions):
-            if (topic, name) in core.settled_groups:
-                continue
-            this = self.open_round(core, core.config.nodes, now)
-            self.group_rounds[this.number] = topic
-            group = core.groups.get((topic, name)) or Group(topic, name, 0, 0)
-            for node in core.config.nodes:
-                effects += [
-                    Send(node, PutTopic(0, core.topics[topic])),
-                    Send(node, PutGroup(this.number, group)),
-                ]
+            if (topic, self.register_name) not in core.settled_groups:
+                known = (topic, self.register_name) in core.groups
+                effects += self._put_group(core, topic, self.request.start == "latest" and not known, now)
+        return effects
+
+    @property
+    def register_name(self) -> str:
+        """The group whose register this FETCH needs: of a dead-letter group, its source."""
+        return self.request.group.removesuffix(DEAD_SUFFIX)
+
+    def _put_group(self, core: NodeCore, topic: bytes, ask: bool, now: Now) -> list[Effect]:
+        this = self.open_round(core, core.config.nodes, now)
+        self.group_rounds[this.number] = (topic, ask)
+        group = core.groups.get((topic, self.register_name)) or Group(topic, self.register_name, 0, 0)
+        effects: list[Effect] = []
+        for node in core.config.nodes:
+            effects += [
+                Send(node, PutTopic(0, core.topics[topic])),
+                Send(node, PutGroup(this.number, group, ask)),
+            ]
         return effects
 
     def _on_registered(
         self, core: NodeCore, sender: NodeId, incarnation: Incarnation, message: Put, now: Now
     ) -> list[Effect]:
         this = self.rounds[message.round]
-        topic = self.group_rounds[message.round]
+        topic, ask = self.group_rounds[message.round]
+        effects = core.merge_group(message.group, now) if message.group is not None else []
         this.hear(sender, incarnation)
         valid = this.valid(core.state)
         heard = [node for node in this.members if valid & (1 << this.members.index(node))]
         for partition in self.partitions:
             members = core.members_of(partition) if partition.topic == topic else ()
             if members and len([node for node in members if node in heard]) < majority_of(len(members)):
-                return []
-        core.settled_groups[(topic, self.request.group)] = None
+                return effects
         self.close_round(core, message.round)
         del self.group_rounds[message.round]
-        return self.advance(core, now)
+        if ask:
+            if (topic, self.register_name) not in core.groups:
+                stamp = core.state.clock.fresh(now)
+                if stamp is None:
+                    detail = f"node {core.state.me} is writing its clock's reserve: try again"
+                    return effects + self.finish(core, too_few("not-stored", detail, 1, 0))
+                generation = generation_of(stamp, core.config.nodes)
+                effects += core.merge_group(Group(topic, self.register_name, generation, now.wall_ms), now)
+            return effects + self._put_group(core, topic, False, now)
+        core.settled_groups[(topic, self.register_name)] = None
+        return effects + self.advance(core, now)
 
     def _refuse_unregistered(self, core: NodeCore, this: Round) -> list[Effect]:
         needed = max(majority_of(len(core.members_of(partition))) for partition in self.partitions)
@@ -560,10 +601,14 @@ def add_slices(
 ) -> None:
     """Append the deliveries of ``span``, going on with the last slice and receipt where they go on."""
     topic = core.topics[won.partition.topic].name
-    for piece, slot in replica.index.within(span):
+    for piece, slot, letter in [
+        (piece, slot, letter)
+        for part, letter in replica.group(group).letters(span)
+        for piece, slot in replica.index.within(part)
+    ]:
         first, stop = piece.start + slot.shift, piece.stop + slot.shift
         receipt = Receipt(won.partition, group, won.generation, won.n, piece, won.owner)
-        delivery = Delivery(receipt, won.attempt)
+        delivery = Delivery(receipt, won.attempt, b"", letter)
         last = slices[-1] if slices else None
         if last is None or (last.partition, last.batch, last.stop) != (won.partition, slot.number, first):
             header = replica.batches[slot.number].header
@@ -573,11 +618,12 @@ def add_slices(
         ours = before.receipt
         if (
             before.attempt == won.attempt
+            and before.letter == letter
             and ours.span.stop == piece.start
             and (ours._replace(span=piece) == receipt)
         ):
             joined = Span(piece.origin, ours.span.start, piece.stop)
-            delivery = Delivery(receipt._replace(span=joined), won.attempt)
+            delivery = delivery._replace(receipt=receipt._replace(span=joined))
             slices[-1] = last._replace(stop=stop, deliveries=(*last.deliveries[:-1], delivery))
         else:
             slices[-1] = last._replace(stop=stop, deliveries=(*last.deliveries, delivery))

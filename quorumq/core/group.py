@@ -13,14 +13,15 @@ from typing import NamedTuple
 from sortedcontainers import SortedDict
 
 from quorumq.core.holds import HoldTable
-from quorumq.core.messages import Digest, NotDue
+from quorumq.core.messages import Counted, Digest, NotDue
 from quorumq.core.spans import SpanMap, SpanSet
-from quorumq.core.types import Kind, Origin, Record, Span, Stamp, merge_records
+from quorumq.core.types import OPEN_ZERO, Kind, Letter, Origin, Record, Span, Stamp, merge_records
 
 
 class Attempts(NamedTuple):
-    """How many attempts at redrive number ``n`` have ended by expiry or REJECT."""
+    """How many attempts at (generation, redrive number ``n``) have ended by expiry or REJECT."""
 
+    generation: int
     n: int
     ended: int
 
@@ -33,17 +34,27 @@ class Delay(NamedTuple):
     due: float
 
 
+DEAD_SUFFIX = "!dead"
+"""The dead letters of group ``g`` are read as group ``g!dead``."""
+
+
 class GroupView:
     """One group in one partition of one replica.
 
     Args:
         name: the group's name.
         floor: for the hold table: stamps up to here may have been granted and forgotten.
+
+    Attributes:
+        generation: the current one: records of older ones are void where ``from_ms`` covers the message.
+        from_ms: the start predicate: the generation reads batches published at or after this time of day.
+        dead: the group of this group's dead letters, where somebody reads it.
     """
 
     __slots__ = (
         "attempts",
         "available",
+        "dead",
         "delays",
         "digests",
         "from_ms",
@@ -59,6 +70,7 @@ class GroupView:
         self.name = name
         self.generation = 0
         self.from_ms = 0
+        self.dead: DeadView | None = None
         self.records: SpanMap[Record] = SpanMap()
         self.holds = HoldTable(floor)
         self.attempts: SpanMap[Attempts] = SpanMap()
@@ -70,32 +82,88 @@ class GroupView:
 
     # ------------------------------------------------------------------ records
 
-    def record_pieces(self, span: Span) -> list[tuple[Span, Record]]:
-        """``span`` in pieces of one record each; OPEN at n = 0 where nothing is recorded."""
-        fresh = Record(self.generation, 0, Kind.OPEN)
-        return [(part, record or fresh) for part, record in self.records.split(span)]
+    @property
+    def home(self) -> GroupView:
+        """The view that keeps the records: this one, or the source of a dead-letter group."""
+        return self
 
-    def is_open(self, record: Record) -> bool:
-        """Whether the record lets the message be delivered."""
-        return record.kind == Kind.OPEN
+    def covers(self, published_ms: int) -> bool:
+        """Whether the generation's start predicate holds for a batch published then, by its producer's clock."""
+        return published_ms >= self.from_ms
+
+    def record_pieces(self, span: Span, generation: int | None = None) -> list[tuple[Span, Record]]:
+        """``span`` in pieces of one record each, as ``generation`` reads them (the current one if None).
+
+        Ask it of messages that the generation covers: what an older one recorded of them is void, and they are
+        OPEN at n = 0 (docs/protocol.md, "group, generation").
+        """
+        current = self.generation if generation is None else generation
+        fresh = Record(current, 0, Kind.OPEN)
+        return [
+            (part, fresh if record is None or record.generation < current else record)
+            for part, record in self.records.split(span)
+        ]
+
+    def readable(self, span: Span, covered: bool) -> list[tuple[Span, Record]]:
+        """The parts of ``span`` that may be delivered but for holds and delays, with their records.
+
+        Args:
+            span: messages of one batch.
+            covered: whether the start predicate holds for that batch. Where it does not, a message is read only
+                if it was redriven in this very generation.
+        """
+        if covered:
+            return [item for item in self.record_pieces(span) if item[1].kind == Kind.OPEN]
+        return [
+            (part, record)
+            for part, record in self.records.within(span)
+            if record.kind == Kind.OPEN and record.generation == self.generation
+        ]
+
+    def shown(self, span: Span, covered: bool) -> list[tuple[Span, Record]]:
+        """``span`` with its records as PEEK shows them; arguments as for `readable`."""
+        return self.record_pieces(span) if covered else self.record_pieces(span, 0)
+
+    def asked(self, generation: int, n: int) -> Record:
+        """What the record must be for a HOLD that names ``generation`` and ``n``."""
+        return Record(generation, n, Kind.OPEN)
+
+    def on_asked(self, span: Span, asked: Record) -> list[tuple[Span, Record, bool]]:
+        """A HOLD names ``asked``: it is merged, as a redrive that we have not heard of may be behind it."""
+        return self.merge(span, asked)
+
+    def settled(self, generation: int, n: int) -> Record:
+        """What an ACK of a delivery at (generation, n) writes."""
+        return Record(generation, 0, Kind.ACKED)
+
+    def letters(self, span: Span) -> list[tuple[Span, Letter | None]]:
+        """``span`` in pieces with the letter that goes with a delivery: in a dead-letter group, why it died."""
+        return [(span, None)]
+
+    def is_stale(self, generation: int) -> bool:
+        """Whether ``generation`` was rewound since: what names it is refused."""
+        return generation < self.generation
 
     def merge(self, span: Span, record: Record) -> list[tuple[Span, Record, bool]]:
         """Merge ``record`` into ours; per piece what it is now, and whether it changed.
 
+        OPEN at n = 0 is never written down: it is what a covered message is without a record of its generation.
         ACKED ends the holds on the message, its attempts and its delay. No other record that is merged does: a
         DEAD learned from a peer leaves the hold of a live delivery alone (docs/protocol.md, "record, hold key").
         """
         result: list[tuple[Span, Record, bool]] = []
-        for part, ours in self.record_pieces(span):
-            merged = merge_records(ours, record)
-            changed = merged != ours
+        implicit = record.kind == Kind.OPEN and record.n == 0
+        for part, ours in self.records.split(span):
+            merged = merge_records(ours or OPEN_ZERO, record)
+            changed = merged != (ours or OPEN_ZERO) and not implicit
             if changed:
                 self.records.set(part, merged)
                 self.digests.pop(part.origin, None)
                 if merged.kind == Kind.ACKED:
-                    self.holds.end(part)
-                    self.attempts.remove(part)
-                    self.delays.remove(part)
+                    self.holds.end(part, merged.generation)
+                    if not self.is_stale(merged.generation):
+                        self.attempts.remove(part)
+                        self.delays.remove(part)
                 elif merged.kind == Kind.DEAD:
                     self.on_learned_dead(part)
             result.append((part, merged, changed))
@@ -106,35 +174,36 @@ class GroupView:
 
     # ------------------------------------------------------- attempts and delays
 
-    def count_attempt(self, span: Span, n: int) -> list[tuple[Span, int, int]]:
-        """An attempt at redrive number ``n`` ended; the new counts as (span, n, count)."""
-        counted: list[tuple[Span, int, int]] = []
+    def count_attempt(self, span: Span, generation: int, n: int) -> list[Counted]:
+        """An attempt at (generation, n) ended; the new counts."""
+        counted: list[Counted] = []
         for part, old in self.attempts.split(span):
-            if old is None or old.n < n:
-                new = Attempts(n, 1)
-            elif old.n == n:
-                new = Attempts(n, old.ended + 1)
+            if old is None or (old.generation, old.n) < (generation, n):
+                new = Attempts(generation, n, 1)
+            elif (old.generation, old.n) == (generation, n):
+                new = Attempts(generation, n, old.ended + 1)
             else:
                 continue
             self.attempts.set(part, new)
             self.digests.pop(part.origin, None)
-            counted.append((part, new.n, new.ended))
+            counted.append(Counted(part, new.n, new.ended, new.generation))
         return counted
 
-    def merge_attempts(self, span: Span, n: int, count: int) -> bool:
+    def merge_attempts(self, counted: Counted) -> bool:
         """Merge a count by maximum; whether anything changed."""
         changed = False
-        for part, old in self.attempts.split(span):
-            if old is None or (old.n, old.ended) < (n, count):
-                self.attempts.set(part, Attempts(n, count))
+        new = Attempts(counted.generation, counted.n, counted.ended)
+        for part, old in self.attempts.split(counted.span):
+            if old is None or old < new:
+                self.attempts.set(part, new)
                 self.digests.pop(part.origin, None)
                 changed = True
         return changed
 
-    def attempts_at(self, span: Span, n: int) -> list[tuple[Span, int]]:
-        """``span`` in pieces with the count of attempts ended at redrive number ``n``."""
+    def attempts_at(self, span: Span, generation: int, n: int) -> list[tuple[Span, int]]:
+        """``span`` in pieces with the count of attempts ended at (generation, n)."""
         return [
-            (part, old.ended if old is not None and old.n == n else 0)
+            (part, old.ended if old is not None and old[:2] == (generation, n) else 0)
             for part, old in self.attempts.split(span)
         ]
 
@@ -168,15 +237,14 @@ class GroupView:
 
     # ------------------------------------------------------------- availability
 
-    def free_parts(self, span: Span, now: float) -> list[Span]:
-        """Which parts of ``span`` (present here) could be held now."""
+    def free_parts(self, span: Span, covered: bool, now: float) -> list[Span]:
+        """Which parts of ``span`` (present here, of one batch) could be held now; ``covered`` as in `readable`."""
         parts: list[Span] = []
-        for part, record in self.record_pieces(span):
-            if self.is_open(record):
-                for gap in self.holds.holds.gaps(part):
-                    for piece, delay in self.not_due(gap, record.n, now) if self.delays else ((gap, None),):
-                        if delay is None:
-                            parts.extend(self._unhinted(piece, now))
+        for part, record in self.readable(span, covered):
+            for gap in self.holds.holds.gaps(part):
+                for piece, delay in self.not_due(gap, record.n, now) if self.delays else ((gap, None),):
+                    if delay is None:
+                        parts.extend(self._unhinted(piece, now))
         return parts
 
     def _unhinted(self, span: Span, now: float) -> list[Span]:
@@ -200,9 +268,73 @@ class GroupView:
         for span, record in self.records.items():
             assert (record.kind == Kind.DEAD) == (record.letter is not None), f"{span}: {record}"
             assert record.kind != Kind.ACKED or record.n == 0, f"{span}: {record}"
+            assert record.kind != Kind.OPEN or record.n > 0, f"{span}: {record} is written down"
             if record.kind == Kind.ACKED:
-                assert not self.holds.holds.within(span), f"{span} is ACKED and held"
+                for part, held in self.holds.holds.within(span):
+                    assert held.generation > record.generation, f"{part} is ACKED and held"
         for span in self.available.items():
             assert not self.holds.holds.within(span), f"{span} is available and held"
-            for part, record in self.record_pieces(span):
-                assert self.is_open(record), f"{part} is available and {record.kind.name}"
+
+
+class DeadView(GroupView):
+    """The dead letters of a group, read as a group of its own: ``<group>!dead``.
+
+    It has holds, ballots, attempts and delays of its own. The records are the source's: a message is available
+    here where its record is DEAD, and ACK writes PURGED at that (generation, n). A DEAD record is never made here, so
+    nothing dies twice (docs/protocol.md, REJECT).
+
+    Args:
+        source: the group whose dead letters these are.
+        floor: as for `GroupView`.
+    """
+
+    __slots__ = ("source",)
+
+    def __init__(self, source: GroupView, floor: int) -> None:
+        super().__init__(source.name + DEAD_SUFFIX, floor)
+        self.source = source
+
+    @property
+    def home(self) -> GroupView:
+        return self.source
+
+    def record_pieces(self, span: Span, generation: int | None = None) -> list[tuple[Span, Record]]:
+        return [(part, record or OPEN_ZERO) for part, record in self.source.records.split(span)]
+
+    def readable(self, span: Span, covered: bool) -> list[tuple[Span, Record]]:
+        """The dead letters within ``span``; those of an older generation only where the new one leaves them."""
+        return [
+            (part, record)
+            for part, record in self.source.records.within(span)
+            if record.kind == Kind.DEAD and not (covered and record.generation < self.source.generation)
+        ]
+
+    def shown(self, span: Span, covered: bool) -> list[tuple[Span, Record]]:
+        return self.source.shown(span, covered)
+
+    def covers(self, published_ms: int) -> bool:
+        return self.source.covers(published_ms)
+
+    def asked(self, generation: int, n: int) -> Record:
+        return Record(generation, n, Kind.DEAD)
+
+    def on_asked(self, span: Span, asked: Record) -> list[tuple[Span, Record, bool]]:
+        """Granted only where the record is DEAD at exactly that n: a HOLD carries no letter to merge."""
+        return [(part, record, False) for part, record in self.record_pieces(span)]
+
+    def settled(self, generation: int, n: int) -> Record:
+        return Record(generation, n, Kind.PURGED)
+
+    def letters(self, span: Span) -> list[tuple[Span, Letter | None]]:
+        return [(part, record.letter) for part, record in self.source.records.within(span)]
+
+    def keeps_times(self, n: int) -> bool:
+        """Never: a dead letter is due at once, and has no TTL."""
+        return False
+
+    def is_stale(self, generation: int) -> bool:
+        """Never: a dead letter of an older generation stands where the newer one does not cover it."""
+        return False
+
+    def merge(self, span: Span, record: Record) -> list[tuple[Span, Record, bool]]:
+        return self.source.merge(span, record)

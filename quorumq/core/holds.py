@@ -24,6 +24,7 @@ class Held(NamedTuple):
     owner: Owner
     deadline: float
     n: int  # the redrive number it was granted under: the attempt that it may become belongs to it
+    generation: int = 0  # likewise
 
 
 class HoldTable:
@@ -63,7 +64,7 @@ class HoldTable:
     # ------------------------------------------------------------------- votes
 
     def vote(
-        self, span: Span, n: int, owner: Owner, now: float, hold_time: float
+        self, span: Span, n: int, owner: Owner, now: float, hold_time: float, generation: int = 0
     ) -> tuple[list[Span], list[Refused]]:
         """ON HOLD, the part about holds: what is granted of ``span``, and what is refused and why.
 
@@ -84,7 +85,7 @@ class HoldTable:
                     remaining = held.deadline - now if held is not None else 0.0
                     refused.append(Refused(piece, highest or Stamp(self.floor, ""), remaining))
                     continue
-                self.holds.set(piece, Held(owner, deadline, n))
+                self.holds.set(piece, Held(owner, deadline, n, generation))
                 self.ballots.set(piece, owner.ballot)
                 granted.append(piece)
         return granted, refused
@@ -103,15 +104,21 @@ class HoldTable:
         for part, held in self.holds.split(span):
             if self.may_extend(held, owner):
                 until = deadline if held is None else max(held.deadline, deadline)
-                self.holds.set(part, Held(owner, until, held.n if held is not None else 0))
+                before = held if held is not None else Held(owner, until, 0)
+                self.holds.set(part, before._replace(owner=owner, deadline=until))
                 granted.append(part)
             else:
                 refused.append(part)
         return granted, refused
 
-    def end(self, span: Span) -> bool:
-        """End any hold on ``span``: it was ACKED. Whether there was one."""
-        return bool(self.holds.remove(span))
+    def end(self, span: Span, generation: int) -> None:
+        """``span`` was ACKED in ``generation``: end the holds of that and of older ones.
+
+        An ACKED of an older generation that comes late says nothing of a delivery after the rewind.
+        """
+        for part, held in self.holds.within(span):
+            if held.generation <= generation:
+                self.holds.remove(part)
 
     def expired(self, span: Span, now: float) -> list[tuple[Span, Held]]:
         """Remove and return the holds within ``span`` whose time has run out."""

@@ -183,10 +183,14 @@ class Extended(NamedTuple):
 
 
 class Acked(NamedTuple):
-    """One entry of an ACK: messages, and the owner of the receipt that names them."""
+    """One entry of an ACK: messages, and the owner of the receipt that names them.
+
+    ``n`` matters in a dead-letter group, where ACK writes PURGED at that redrive number.
+    """
 
     span: Span
     owner: Owner
+    n: int = 0
 
 
 class Ack(NamedTuple):
@@ -204,7 +208,8 @@ class Tombed(NamedTuple):
     """TOMBED: ACKED is durable here for every entry.
 
     ``exclusive``: this replica is out of quarantine and the highest ballot it granted for the message,
-    or its floor, is not above the receipt's. ``higher``: it granted a higher one.
+    or its floor, is not above the receipt's. ``higher``: it granted a higher one. ``resolved``: in a dead-letter
+    group, where the record was higher than PURGED at that n, and so stands.
     """
 
     round: int
@@ -212,6 +217,7 @@ class Tombed(NamedTuple):
     higher: tuple[Acked, ...]
     error: str  # "", "unknown-topic", "wrong-epoch" or "stale-generation"
     known: tuple[Incarnation, ...]
+    resolved: tuple[Resolved, ...] = ()
 
 
 class Reject(NamedTuple):
@@ -271,10 +277,14 @@ class PutTopic(NamedTuple):
 
 
 class PutGroup(NamedTuple):
-    """Merge a group's register. Answered once durable."""
+    """Merge a group's register. Answered once durable, with the merged one where it is higher.
+
+    With ``ask``, ``group`` only names one, and what is known of it is answered.
+    """
 
     round: int
     group: Group
+    ask: bool = False
 
 
 class Put(NamedTuple):
@@ -293,7 +303,7 @@ class PeekRequest(NamedTuple):
     round: int
     partition: PartitionId
     group: str
-    which: str  # "ready" | "held" | "delayed" | "acked" | "dead" | "all"
+    which: str  # "ready" | "held" | "delayed" | "acked" | "dead" | "skipped" | "purged" | "open" | "all"
     cursor: tuple[int, int]  # (batch number, record) to go on from, this replica's own; (0, 0) for the start
     limit: int
 
@@ -307,6 +317,31 @@ class Peeked(NamedTuple):
     attempts: int
     remaining: float  # seconds of hold or delay left; 0.0 otherwise
     owner: Owner | None
+
+
+class Survey(NamedTuple):
+    """What does the group make of every message that this replica knows of? PEEK complete and PURGE ask it.
+
+    Everything is listed, whatever was asked for: what one replica calls ready, another may know to be acked. Items
+    come in the order of message ids, from behind the end of ``after``.
+    """
+
+    round: int
+    partition: PartitionId
+    epoch: int
+    group: str
+    after: Span | None
+    limit: int
+
+
+class Surveyed(NamedTuple):
+    """The answer to a Survey: everything up to the end of ``upto`` was looked at, or all there is if it is None."""
+
+    round: int
+    items: tuple[Peeked, ...]
+    upto: Span | None
+    error: str
+    known: tuple[Incarnation, ...]
 
 
 class PeekReply(NamedTuple):
@@ -362,12 +397,21 @@ class SyncOffer(NamedTuple):
     groups: tuple[GroupDigest, ...] = ()
 
 
+class Counted(NamedTuple):
+    """``ended`` attempts of these messages at (generation, n) have ended by expiry or REJECT."""
+
+    span: Span
+    n: int
+    ended: int
+    generation: int = 0
+
+
 class GroupState(NamedTuple):
     """Anti-entropy: everything that differs of one group, to be merged."""
 
     group: Group
     records: tuple[Resolved, ...]
-    attempts: tuple[tuple[Span, int, int], ...]  # (span, n, count)
+    attempts: tuple[Counted, ...]
     delays: tuple[NotDue, ...]
 
 
@@ -527,6 +571,7 @@ class Fetch(NamedTuple):
     sent_at: float
     consumer: str = ""
     partitions: tuple[int, ...] = ()
+    start: str = "earliest"  # where the group begins if this FETCH creates it: "earliest" or "latest"
 
 
 class Delivery(NamedTuple):
@@ -535,6 +580,7 @@ class Delivery(NamedTuple):
     receipt: Receipt
     attempt: int  # 1 for the first delivery
     sealed: bytes = b""  # the receipt as bytes with its keyed digest; filled in by the node's shell
+    letter: Letter | None = None  # of a dead letter, in a dead-letter group
 
 
 class Slice(NamedTuple):
@@ -650,8 +696,46 @@ class RedriveRequest(NamedTuple):
     entries: tuple[Resolved, ...]  # the DEAD records as listed
 
 
+class SetGroup(NamedTuple):
+    """Create a group, or rewind it: a new generation that begins at ``start``.
+
+    ``start`` is "earliest", "latest" (what is published from now on), or "time": batches published at or after
+    ``from_ms`` by their producers' clocks. Without ``rewind``, a group that is there stays as it is.
+    """
+
+    topic: str
+    group: str
+    start: str = "earliest"
+    from_ms: int = 0
+    rewind: bool = False
+
+
+class GroupSet(NamedTuple):
+    """The answer to SetGroup: the group's register, on a majority of every partition's replica set."""
+
+    group: Group
+
+
+class PurgeRequest(NamedTuple):
+    """PURGE a group's backlog in one partition, or its dead letters where ``group`` ends in "!dead"."""
+
+    topic: str
+    partition: int
+    group: str
+
+
+class Purged(NamedTuple):
+    """The answer to PURGE: how many messages it settled."""
+
+    messages: int
+
+
 class PeekAsk(NamedTuple):
-    """PEEK a partition of a topic, as the answering replica sees it."""
+    """PEEK a partition of a topic, as the answering replica sees it.
+
+    With ``complete``, as RF - majority + 1 replicas see it together: everything that a majority has is there, in
+    the order of message ids; ``after`` is the ``upto`` of the page before.
+    """
 
     topic: str
     partition: int
@@ -660,6 +744,8 @@ class PeekAsk(NamedTuple):
     cursor: tuple[int, int]
     limit: int
     bodies: bool = False
+    complete: bool = False
+    after: Span | None = None
 
 
 class PeekPage(NamedTuple):
@@ -667,6 +753,7 @@ class PeekPage(NamedTuple):
     items: tuple[Peeked, ...]
     cursor: tuple[int, int] | None
     slices: tuple[Slice, ...] = ()
+    upto: Span | None = None  # of a complete PEEK: where to go on; None at the end
 
 
 class StatusAsk(NamedTuple):
@@ -692,7 +779,7 @@ class Failed(NamedTuple):
 
 PeerMessage = Union[
     Store, Stored, Hold, HoldReply, Release, Released, Extend, Extended, Ack, Tombed, Reject, Rejected,
-    Merge, Merged, PutTopic, PutGroup, Put, PeekRequest, PeekReply,
+    Merge, Merged, PutTopic, PutGroup, Put, PeekRequest, PeekReply, Survey, Surveyed,
     Heartbeat, SyncOffer, SyncState, SyncPull, SyncTopics, RemoteFetch, RemoteFetched, RemoteGone,
 ]  # fmt: skip
 
@@ -710,10 +797,11 @@ class Envelope(NamedTuple):
 
 ClientRequest = Union[
     Hello, OpenSession, CreateTopic, Metadata, Publish, Fetch, AckRequest, RejectRequest, ExtendRequest,
-    LeaveRequest, RedriveRequest, PeekAsk, StatusAsk,
+    LeaveRequest, RedriveRequest, SetGroup, PurgeRequest, PeekAsk, StatusAsk,
 ]  # fmt: skip
 
 ClientReply = Union[
-    Welcome, SessionOpened, TopicCreated, MetadataReply, Published, Fetched, Verdicts, Left, PeekPage,
+    Welcome, SessionOpened, TopicCreated, MetadataReply, Published, Fetched, Verdicts, Left, GroupSet, Purged,
+    PeekPage,
     StatusReply, Failed,
 ]  # fmt: skip

@@ -16,6 +16,7 @@ import hashlib
 import heapq
 import random
 from collections.abc import Iterable, Sequence
+from typing import Union
 
 from quorumq.core import limits
 from quorumq.core.clock import RESERVE_STEP, HybridClock
@@ -47,6 +48,8 @@ from quorumq.core.effects import (
     Unsent,
 )
 from quorumq.core.fetch import FetchCoordinator
+from quorumq.core.group import DEAD_SUFFIX
+from quorumq.core.groups import GroupCoordinator, PurgeCoordinator, SurveyCoordinator
 from quorumq.core.messages import (
     Ack,
     AckRequest,
@@ -76,6 +79,7 @@ from quorumq.core.messages import (
     PeekRequest,
     PeerMessage,
     Publish,
+    PurgeRequest,
     Put,
     PutGroup,
     PutTopic,
@@ -89,11 +93,14 @@ from quorumq.core.messages import (
     RemoteFetched,
     RemoteGone,
     SessionOpened,
+    SetGroup,
     Slice,
     StatusAsk,
     StatusReply,
     Store,
     Stored,
+    Survey,
+    Surveyed,
     SyncOffer,
     SyncPull,
     SyncState,
@@ -123,6 +130,7 @@ from quorumq.core.settle import AckCoordinator, ExtendCoordinator, RedriveCoordi
 from quorumq.core.state import NodeConfig, NodeState
 from quorumq.core.topics import check_topic_request, make_topic, merge_topics
 from quorumq.core.types import (
+    NODES_MAX,
     STAMP_ZERO,
     Group,
     Incarnation,
@@ -137,6 +145,8 @@ from quorumq.core.types import (
 )
 
 PROTOCOL_VERSIONS = (1, 1)
+DEAD_LETTER_TOPIC = ".deadletters"
+"""The dead letters of topic ``t`` can be named as topic ``t.deadletters``."""
 SOFTWARE = "quorumq"
 
 TOKEN_STARTED = -1
@@ -144,8 +154,15 @@ TOKEN_VOUCHED = -2
 TOKEN_RESERVE = -(1 << 62)
 """Tokens from here up to 0 name a reserve: the token is TOKEN_RESERVE + the time reserved >> 16."""
 
-QUORUM_REQUESTS = (Store, Hold, Extend, Ack, Reject, Merge)
-QUORUM_REPLIES = (Stored, HoldReply, Extended, Tombed, Rejected, Merged, Put, PeekReply, RemoteFetched)
+QUORUM_REQUESTS = (Store, Hold, Extend, Ack, Reject, Merge, Survey)
+QUORUM_REPLIES = (
+    Stored, HoldReply, Extended, Tombed, Rejected, Merged, Surveyed, Put, PeekReply, RemoteFetched,
+)  # fmt: skip
+
+
+QuorumReply = Union[
+    Stored, HoldReply, Extended, Tombed, Rejected, Merged, Surveyed, Put, PeekReply, RemoteFetched
+]  # fmt: skip
 
 
 class NodeCore:
@@ -253,6 +270,7 @@ class NodeCore:
             clock=clock,
             vouched=vouched,
             quarantine_until=now.mono if clean or not vouched else now.mono + quarantine,
+            registers=self.groups,
         )
         self.state.known[self.config.node] = incarnation
         for node, (seen, _) in self.peers.items():
@@ -688,9 +706,9 @@ class NodeCore:
                 self._on_heartbeat(sender, message, now)
             case PutTopic(number, topic) if self.state.vouched or not number:
                 return self._on_put_topic(sender, number, topic, now)
-            case PutGroup(number, group) if self.state.vouched or not number:
-                effects = self._merge_group(group)
-                reply = Put(number, "", "", None, self.groups[(group.topic, group.name)])
+            case PutGroup(number, group, ask) if self.state.vouched or not number:
+                effects = [] if ask else self.merge_group(group, now)
+                reply = Put(number, "", "", None, self.groups.get((group.topic, group.name)))
                 return [*effects, Persist((), (Send(sender, reply),))] if number else effects
             case PeekRequest():
                 replica = self.replicas.get(message.partition)
@@ -726,7 +744,16 @@ class NodeCore:
         self,
         sender: NodeId,
         incarnation: Incarnation,
-        message: Stored | HoldReply | Extended | Tombed | Rejected | Merged | Put | PeekReply | RemoteFetched,
+        message: Stored
+        | HoldReply
+        | Extended
+        | Tombed
+        | Rejected
+        | Merged
+        | Surveyed
+        | Put
+        | PeekReply
+        | RemoteFetched,
         now: Now,
     ) -> list[Effect]:
         """A reply goes to its round; one whose round is over teaches what it can."""
@@ -763,7 +790,7 @@ class NodeCore:
         self,
         sender: NodeId,
         incarnation: Incarnation,
-        message: Store | Hold | Extend | Ack | Reject | Merge,
+        message: Store | Hold | Extend | Ack | Reject | Merge | Survey,
         now: Now,
     ) -> list[Effect]:
         partition = message.batch.header.partition if isinstance(message, Store) else message.partition
@@ -802,9 +829,14 @@ class NodeCore:
                 return replica.on_reject(sender, message, now)
             case Merge():
                 return replica.on_merge(sender, message, now)
+            case Survey():
+                return [Send(sender, replica.on_survey(message, now))]
 
     def _unknown(
-        self, sender: NodeId, message: Store | Hold | Extend | Ack | Reject | Merge, partition: PartitionId
+        self,
+        sender: NodeId,
+        message: Store | Hold | Extend | Ack | Reject | Merge | Survey,
+        partition: PartitionId,
     ) -> list[Effect]:
         """We have no such replica: we have not heard of the topic, or are not in its replica set."""
         topic = self.topics.get(partition.topic)
@@ -826,6 +858,8 @@ class NodeCore:
                 return [Send(sender, Rejected(number, (), (), (), error, ()))]
             case Merge():
                 return [Send(sender, Merged(number, (), (), error, ()))] if number else []
+            case Survey():
+                return [Send(sender, Surveyed(number, (), None, error, ()))]
 
     # ------------------------------------------------------------- registers
 
@@ -854,7 +888,10 @@ class NodeCore:
                 if self.config.node in members:
                     replica = self.replicas.get(partition)
                     if replica is None:
-                        self.replicas[partition] = Replica(self.state, topic, partition)
+                        replica = self.replicas[partition] = Replica(self.state, topic, partition)
+                        for found, name in self.groups:
+                            if found == topic.id:
+                                replica.group(name)
                     else:
                         replica.topic = topic
 
@@ -866,10 +903,15 @@ class NodeCore:
         self._make_replicas()
         return [Persist((TopicPut(merged),))]
 
-    def _merge_group(self, group: Group) -> list[Effect]:
+    def merge_group(self, group: Group, now: Now) -> list[Effect]:
+        """Merge a group's register: the newer generation stays, and every replica of its topic reads by it."""
         if not self._take_group(group):
             return []
-        return [Persist((GroupPut(self.groups[(group.topic, group.name)]),))]
+        self.state.clock.merge(group.generation // NODES_MAX)
+        for partition, replica in self.replicas.items():
+            if partition.topic == group.topic:
+                replica.on_register(group, now)
+        return [Persist((GroupPut(group),))]
 
     def _on_put_topic(self, sender: NodeId, number: int, topic: Topic, now: Now) -> list[Effect]:
         other = self.names.get(topic.name)
@@ -892,7 +934,7 @@ class NodeCore:
         for topic in topics:
             effects += self._on_put_topic("", 0, topic, now)
         for group in groups:
-            effects += self._merge_group(group)
+            effects += self.merge_group(group, now)
         return effects
 
     def members_of(self, partition: PartitionId) -> tuple[NodeId, ...]:
@@ -938,6 +980,10 @@ class NodeCore:
                 return self._on_reject_request(key, request, now)
             case ExtendRequest():
                 return self._on_extend_request(key, request, now)
+            case SetGroup():
+                return self._on_set_group(key, request, now)
+            case PurgeRequest():
+                return self._on_purge(key, request, now)
             case LeaveRequest(items):
                 effects: list[Effect] = []
                 for receipt, spans in items:
@@ -1031,6 +1077,8 @@ class NodeCore:
         return self._coordinate(CreateTopicCoordinator(key, topic), now)
 
     def _on_fetch(self, key: int, request: Fetch, now: Now) -> list[Effect]:
+        topics, group = dead_letter_names(request.topics, request.group)
+        request = request._replace(topics=topics, group=group)
         problem = check_fetch(request, self.config.hold_time_max)
         if problem:
             return [Reply(key, Failed("usage", problem))]
@@ -1040,6 +1088,9 @@ class NodeCore:
             topic = self.topic_named(name)
             if topic is None:
                 return [Reply(key, self._not_found(name))]
+            source = group.removesuffix(DEAD_SUFFIX)
+            if source != group and (topic.id, source) not in self.groups:
+                return [Reply(key, self._no_group(name, source))]
             for number in request.partitions or range(topic.partitions):
                 if number >= topic.partitions:
                     detail = f"topic {name!r} has {topic.partitions} partitions: there is no {number}"
@@ -1060,7 +1111,53 @@ class NodeCore:
         first = self.fetches % len(partitions)
         return self._coordinate(FetchCoordinator(key, capped, tuple(partitions), first, now), now)
 
+    def _no_group(self, topic: str, group: str) -> Failed:
+        known = sorted(name for found, name in self.groups if found == self.names.get(topic))
+        return Failed(
+            "not-found",
+            f"no group {group!r} reads topic {topic!r}, as far as node {self.config.node} knows; "
+            f"{', '.join(known[:20]) or 'none'} do",
+        )
+
+    def _on_set_group(self, key: int, request: SetGroup, now: Now) -> list[Effect]:
+        problem = check_group_name(request.group)
+        if request.group.endswith(DEAD_SUFFIX):
+            problem = f"group {request.group!r} is one of dead letters: redrive or purge them instead"
+        if request.start not in ("earliest", "latest", "time"):
+            problem = f"start is {request.start[:50]!r}: it must be 'earliest', 'latest' or 'time'"
+        if problem:
+            return [Reply(key, Failed("usage", problem))]
+        topic = self.topic_named(request.topic)
+        if topic is None:
+            return [Reply(key, self._not_found(request.topic))]
+        return self._coordinate(GroupCoordinator(key, request, topic.id), now)
+
+    def _on_purge(self, key: int, request: PurgeRequest, now: Now) -> list[Effect]:
+        topics, group = dead_letter_names((request.topic,), request.group)
+        found = self._partition(topics[0], request.partition)
+        if isinstance(found, Failed):
+            return [Reply(key, found)]
+        source = group.removesuffix(DEAD_SUFFIX)
+        if (found.topic, source) not in self.groups:
+            return [Reply(key, self._no_group(topics[0], source))]
+        return self._coordinate(PurgeCoordinator(key, found, group), now)
+
+    def _partition(self, name: str, number: int) -> PartitionId | Failed:
+        """A partition of a topic by name, or what to answer where there is none."""
+        topic = self.topic_named(name)
+        if topic is None:
+            return self._not_found(name)
+        if number >= topic.partitions:
+            detail = f"topic {name!r} has {topic.partitions} partitions: there is no {number}"
+            return Failed("not-found", detail)
+        return PartitionId(topic.id, number)
+
     def _on_reject_request(self, key: int, request: RejectRequest, now: Now) -> list[Effect]:
+        if request.letter is not None and any(
+            item.receipt.group.endswith(DEAD_SUFFIX) for item in request.items
+        ):
+            detail = "a dead letter cannot be dead-lettered again: ack it, or reject it without dead_letter"
+            return [Reply(key, Failed("usage", detail))]
         if request.delay != limits.TOPIC_BACKOFF_S and not 0 <= request.delay <= limits.DELAY_MAX_S:
             detail = (
                 f"delay is {request.delay} s: it must be from 0 to {limits.DELAY_MAX_S:.0f} s, or "
@@ -1079,23 +1176,21 @@ class NodeCore:
         return self._coordinate(ExtendCoordinator(key, request), now)
 
     def _on_redrive(self, key: int, request: RedriveRequest, now: Now) -> list[Effect]:
-        topic = self.topic_named(request.topic)
-        if topic is None:
-            return [Reply(key, self._not_found(request.topic))]
-        partition = PartitionId(topic.id, request.partition)
-        return self._coordinate(RedriveCoordinator(key, request, partition), now)
+        found = self._partition(request.topic, request.partition)
+        if isinstance(found, Failed):
+            return [Reply(key, found)]
+        request = request._replace(group=request.group.removesuffix(DEAD_SUFFIX))
+        return self._coordinate(RedriveCoordinator(key, request, found), now)
 
     def _on_peek_ask(self, key: int, request: PeekAsk, now: Now) -> list[Effect]:
-        topic = self.topic_named(request.topic)
-        if topic is None:
-            return [Reply(key, self._not_found(request.topic))]
-        if request.partition >= topic.partitions:
-            detail = (
-                f"topic {request.topic!r} has {topic.partitions} partitions: there is no {request.partition}"
-            )
-            return [Reply(key, Failed("not-found", detail))]
-        partition = PartitionId(topic.id, request.partition)
-        peek = PeekRequest(0, partition, request.group, request.which, request.cursor, request.limit)
+        topics, group = dead_letter_names((request.topic,), request.group)
+        partition = self._partition(topics[0], request.partition)
+        if isinstance(partition, Failed):
+            return [Reply(key, partition)]
+        if request.complete:
+            survey = SurveyCoordinator(key, partition, group, request.which, request.after, request.limit)
+            return self._coordinate(survey, now)
+        peek = PeekRequest(0, partition, group, request.which, request.cursor, request.limit)
         replica = self.replicas.get(partition)
         if replica is None:
             return self._coordinate(PeekCoordinator(key, peek), now)
@@ -1110,7 +1205,7 @@ class NodeCore:
                 for piece, slot in replica.index.within(item.span):
                     header = replica.batches[slot.number].header
                     first, stop = piece.start + slot.shift, piece.stop + slot.shift
-                    slices.append(Slice(topic.name, partition, slot.number, first, stop, header, ()))
+                    slices.append(Slice(topics[0], partition, slot.number, first, stop, header, ()))
         return [Reply(key, PeekPage(partition, page.items, page.cursor, tuple(slices)))]
 
     # ------------------------------------------------------- giving holds back
@@ -1246,10 +1341,33 @@ def check_fetch(request: Fetch, hold_time_max: float) -> str:
         return problem
     if not request.topics:
         return "no topic is named"
-    if not request.group or len(request.group.encode()) > limits.NAME_BYTES_MAX or "!" in request.group:
-        return f"group is {request.group[:50]!r}: it must have 1 to {limits.NAME_BYTES_MAX} bytes and no '!'"
+    if any(name.endswith(DEAD_LETTER_TOPIC) for name in request.topics):
+        return "topics and their dead letters cannot be fetched in one request: make one for each"
+    problem = check_group_name(request.group.removesuffix(DEAD_SUFFIX))
+    if problem:
+        return problem
+    if request.start not in ("earliest", "latest"):
+        return f"start is {request.start[:50]!r}: it must be 'earliest' or 'latest'"
     if request.max_messages < 1 or request.max_bytes < 1:
         return "max_messages and max_bytes must be at least 1"
     if not 0 <= request.max_wait <= limits.LONG_POLL_MAX_S:
         return f"max_wait is {request.max_wait} s: it must be from 0 to {limits.LONG_POLL_MAX_S} s"
     return ""
+
+
+def check_group_name(group: str) -> str:
+    """What is wrong with a group's name, or ""."""
+    if not group or len(group.encode()) > limits.NAME_BYTES_MAX or "!" in group:
+        return (
+            f"group is {group[:50]!r}: it must have 1 to {limits.NAME_BYTES_MAX} bytes and no '!', but for the "
+            f"{DEAD_SUFFIX!r} of a group's dead letters"
+        )
+    return ""
+
+
+def dead_letter_names(topics: tuple[str, ...], group: str) -> tuple[tuple[str, ...], str]:
+    """Topics and group as they are known: ``orders.deadletters`` of group g are g!dead's messages of ``orders``."""
+    if not topics or not all(name.endswith(DEAD_LETTER_TOPIC) for name in topics):
+        return topics, group
+    group = group if group.endswith(DEAD_SUFFIX) else group + DEAD_SUFFIX
+    return tuple(name.removesuffix(DEAD_LETTER_TOPIC) for name in topics), group

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Union
 
-from quorumq.core.messages import NotDue, Resolved
+from quorumq.core.messages import Counted, NotDue, Resolved
 from quorumq.core.types import Batch, Group, Incarnation, NodeId, Owner, PartitionId, Span, Topic
 
 
@@ -77,11 +77,11 @@ class RecordsMerged(NamedTuple):
 
 
 class AttemptsCounted(NamedTuple):
-    """Attempt counts: (span, n, count). Written without waiting."""
+    """Attempt counts. Written without waiting."""
 
     partition: PartitionId
     group: str
-    entries: tuple[tuple[Span, int, int], ...]
+    entries: tuple[Counted, ...]
 
 
 class DelaysSet(NamedTuple):
@@ -103,6 +103,7 @@ class HeldAtStop(NamedTuple):
     n: int
     remaining: float  # seconds
     ballot: tuple[int, str]  # the highest ballot granted (a Stamp)
+    generation: int = 0
 
 
 class CleanStopped(NamedTuple):

@@ -13,17 +13,19 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from sortedcontainers import SortedList
 
 from quorumq.core import limits
 from quorumq.core.effects import Done, Effect, Persist, Send, SendStored
-from quorumq.core.group import Delay, GroupView
+from quorumq.core.group import DEAD_SUFFIX, DeadView, Delay, GroupView
 from quorumq.core.holds import Held
 from quorumq.core.messages import (
     Ack,
     Acked,
+    Counted,
     Digest,
     Extend,
     Extended,
@@ -45,6 +47,8 @@ from quorumq.core.messages import (
     Resolved,
     Store,
     Stored,
+    Survey,
+    Surveyed,
     SyncOffer,
     SyncPull,
     SyncState,
@@ -88,7 +92,13 @@ PEEK_BYTES_MAX = limits.MIB
 PULL_BATCHES_MAX = 64
 PULL_BYTES_MAX = 4 * limits.MIB
 
+SURVEY_WINDOW = 1 << 16
+"""Sequence numbers of an origin that a survey looks at in one go."""
+
 SYNC_BUCKETS = 64
+LETTERS_MAX = 64
+"""Records with letters in one message."""
+
 SYNC_DIGESTS_MAX = 4000
 """Digests in one piece of a full offer."""
 
@@ -105,11 +115,12 @@ class Slot(NamedTuple):
 class Picked:
     """What a choice has so far, and how much room is left in it."""
 
-    __slots__ = ("bytes_left", "messages_left", "wants")
+    __slots__ = ("bytes_left", "generation", "messages_left", "wants")
 
-    def __init__(self, messages_max: int, bytes_max: int) -> None:
+    def __init__(self, messages_max: int, bytes_max: int, generation: int) -> None:
         self.messages_left = messages_max
         self.bytes_left = bytes_max
+        self.generation = generation  # of everything picked: one HOLD names one
         self.wants: list[Want] = []
 
     @property
@@ -217,16 +228,44 @@ class Replica:
     # ------------------------------------------------------------------ helpers
 
     def group(self, name: str) -> GroupView:
-        """The view of group ``name``; made when first named, from earliest.
+        """The view of group ``name``; made when first named, at the generation that the group's register names.
 
         What it then finds here has been available ever since, hence the time 0.
         """
         view = self.groups.get(name)
-        if view is None:
-            view = self.groups[name] = GroupView(name, self.node.clock.floor)
-            for span, _ in self.index.items():
-                self.refresh(view, span, Now(0.0, 0))
+        if view is not None:
+            return view
+        if name.endswith(DEAD_SUFFIX):
+            self.group(name.removesuffix(DEAD_SUFFIX))
+        view = self.groups[name] = self._view(name)
+        if isinstance(view, DeadView):
+            view.source.dead = view
+        for span, _ in self.index.items():
+            self.refresh(view, span, Now(0.0, 0))
         return view
+
+    def _view(self, name: str) -> GroupView:
+        """The view of a group, made up where nobody reads it: looking at a group does not create it."""
+        found = self.groups.get(name)
+        if found is not None:
+            return found
+        floor = self.node.clock.floor
+        if name.endswith(DEAD_SUFFIX):
+            return DeadView(self._view(name.removesuffix(DEAD_SUFFIX)), floor)
+        view = GroupView(name, floor)
+        register = self.node.registers.get((self.partition.topic, name))
+        if register is not None:
+            view.generation, view.from_ms = register.generation, register.from_ms
+        return view
+
+    def on_register(self, register: Group, now: Now) -> None:
+        """The group was created, or rewound: what the new generation covers is open again."""
+        view = self.group(register.name)
+        if view.generation >= register.generation:
+            return
+        view.generation, view.from_ms = register.generation, register.from_ms
+        for span, _ in self.index.items():
+            self.refresh(view, span, now)
 
     def vector(self) -> tuple[Incarnation, ...]:
         """What this node knows of the replica set's incarnations; goes with every reply."""
@@ -358,14 +397,24 @@ class Replica:
     # ------------------------------------------------------------- availability
 
     def refresh(self, view: GroupView, span: Span, now: Now) -> None:
-        """Work out again which of ``span`` is available to the group; called wherever that may have changed."""
+        """Work out again which of ``span`` is available to the group; called wherever that may have changed.
+
+        A group and the group of its dead letters have their records in common, so both are looked at.
+        """
+        home = view.home
+        self._refresh_one(home, span, now)
+        if home.dead is not None:
+            self._refresh_one(home.dead, span, now)
+
+    def _refresh_one(self, view: GroupView, span: Span, now: Now) -> None:
         for piece, slot in self.index.within(span):
             batch = self.batches[slot.number]
             if not batch.durable or slot.number in self.waiting:
                 continue
             before = sum(part.size for part in view.available.remove(piece))
             after = 0
-            for part in view.free_parts(piece, now.mono):
+            covered = view.covers(batch.header.published_ms)
+            for part in view.free_parts(piece, covered, now.mono):
                 view.available.add(part)
                 after += part.size
             if after > before:
@@ -383,7 +432,7 @@ class Replica:
         """After the journal was read."""
         for view in self.groups.values():
             for span, _ in self.index.items():
-                self.refresh(view, span, now)
+                self._refresh_one(view, span, now)
 
     def choose(
         self,
@@ -393,8 +442,8 @@ class Replica:
         bytes_max: int,
         parked_since: float,
         patient: bool = True,
-    ) -> tuple[list[Want], float | None]:
-        """FETCH, step 1: the oldest available messages within the limits, and when to look again.
+    ) -> tuple[list[Want], int, float | None]:
+        """FETCH, step 1: the oldest available messages within the limits, their generation, and when to look again.
 
         With several coordinators fetching, what ranks first for this one comes first; the rest only where it
         has been available for ``steal_after`` seconds, which is the time returned where it was passed over.
@@ -408,7 +457,7 @@ class Replica:
             parked_since: when the FETCH found nothing and was parked (monotonic); infinity if it has not been.
             patient: whether the FETCH can wait for ``steal_after``; else what ranks for others is taken at once.
         """
-        picked = Picked(messages_max, bytes_max)
+        picked = Picked(messages_max, bytes_max, view.generation)
         look_again: float | None = None
         parked, active = self.node.fetchers(self.partition, view.name, self.members, now)
         mature = now.mono - self.node.config.steal_after if patient else float("inf")
@@ -431,7 +480,7 @@ class Replica:
                             self._pick(view, batch, parts, picked)
             if picked.wants:
                 break
-        return picked.wants, look_again
+        return picked.wants, picked.generation, look_again
 
     def _pick(self, view: GroupView, batch: StoredBatch, parts: list[Span], picked: Picked) -> None:
         """Take as much of ``parts`` as the limits let in; only what is in this very batch."""
@@ -447,8 +496,11 @@ class Replica:
                     return
                 picked.messages_left -= cut.size
                 picked.bytes_left -= size
-                for span, record in view.record_pieces(cut):
-                    picked.append(Want(span, record.n))
+                for span, record in view.readable(cut, view.covers(batch.header.published_ms)):
+                    if not picked.wants:
+                        picked.generation = record.generation
+                    if record.generation == picked.generation:  # dead letters may stand in several
+                        picked.append(Want(span, record.n))
 
     def _ranked(self, batch: StoredBatch, span: Span, fetchers: list[NodeId], mine: bool) -> list[Span]:
         """The parts of ``span`` whose chunk ranks first for this node among ``fetchers`` (or does not)."""
@@ -508,6 +560,19 @@ class Replica:
                 message.round, self.partition, message.group, True, (), (), (), (), error, self.vector()
             ), []
         view = self.group(message.group)
+        if view.is_stale(message.generation):
+            return HoldReply(
+                message.round,
+                self.partition,
+                message.group,
+                True,
+                (),
+                (),
+                (),
+                (),
+                "stale-generation",
+                self.vector(),
+            ), []
         effects: list[Effect] = []
         owner = Owner(sender, incarnation, message.ballot)
         granted: list[Granted] = []
@@ -515,12 +580,12 @@ class Replica:
         not_due: list[NotDue] = []
         refused: list[Refused] = []
         for span, n in message.wants:
-            opened = Record(message.generation, n, Kind.OPEN)
+            asked = view.asked(message.generation, n)
             before = len(granted)
-            for part, record, changed in view.merge(span, opened):
+            for part, record, changed in view.on_asked(span, asked):
                 if changed:  # a redrive that we had not heard of
                     effects.append(self._journal(view, [Resolved(part, record)]))
-                if record != opened:
+                if record[:3] != asked[:3]:
                     resolved.append(Resolved(part, record))
                     continue
                 for piece, delay in view.not_due(part, n, now.mono):
@@ -530,10 +595,12 @@ class Replica:
                     due, early = self.due_parts(view, piece, n, now)
                     not_due += early
                     for ripe in due:
-                        yes, no = view.holds.vote(ripe, n, owner, now.mono, message.hold_time)
+                        yes, no = view.holds.vote(
+                            ripe, n, owner, now.mono, message.hold_time, message.generation
+                        )
                         refused += no
                         for held in yes:
-                            granted += self.grants(view, held, n, now)
+                            granted += self.grants(view, held, asked, now)
             if len(granted) > before:
                 self.node.at(now.mono + message.hold_time, "expire", self.partition, view.name, span)
                 self.refresh(view, span, now)
@@ -566,13 +633,13 @@ class Replica:
         """The parts of ``span`` that were published with a delay, whether it is over or not."""
         return [part for part, slot in self.index.within(span) if self.batches[slot.number].header.delay_ms]
 
-    def grants(self, view: GroupView, span: Span, n: int, now: Now) -> list[Granted]:
+    def grants(self, view: GroupView, span: Span, asked: Record, now: Now) -> list[Granted]:
         """The OKs for ``span``, with what the coordinator looks at once it has won."""
         mortal = self.mortal or self.topic.ttl_s > 0
-        timed = view.keeps_times(n) and (mortal or not self.present.covers(span))
+        timed = view.keeps_times(asked.n) and (mortal or not self.present.covers(span))
         found: list[Granted] = []
-        for part, count in view.attempts_at(span, n):
-            exhausted = count >= self.topic.max_deliveries
+        for part, count in view.attempts_at(span, asked.generation, asked.n):
+            exhausted = count >= self.topic.max_deliveries and asked.kind == Kind.OPEN
             if not timed:
                 found.append(Granted(part, count, exhausted, False))
                 continue
@@ -598,9 +665,9 @@ class Replica:
         view = self.groups.get(name)
         if view is None:
             return []
-        counted: list[tuple[Span, int, int]] = []
+        counted: list[Counted] = []
         for part, held in view.holds.expired(span, now.mono):
-            counted += view.count_attempt(part, held.n)
+            counted += view.count_attempt(part, held.generation, held.n)
             self.refresh(view, part, now)
         for part, held in view.holds.holds.within(span):  # extended since the timer was set
             self.node.at(held.deadline, "expire", self.partition, name, part)
@@ -647,28 +714,36 @@ class Replica:
     # ---------------------------------------------------------------------- ACK
 
     def on_ack(self, sender: NodeId, message: Ack, now: Now) -> list[Effect]:
-        """ACK: ACKED, durable, for messages known or not; TOMBED says where this replica is exclusive."""
+        """ACK: ACKED, durable, for messages known or not; TOMBED says where this replica is exclusive.
+
+        In a dead-letter group it is PURGED at the entry's n, which anything newer stands above.
+        """
         error = self.wrong_epoch(message.epoch)
         view = self.group(message.group)
-        if not error and message.generation < view.generation:
+        if not error and view.is_stale(message.generation):
             error = "stale-generation"
         if error:
             return [Send(sender, Tombed(message.round, (), (), error, self.vector()))]
         exclusive: list[Acked] = []
         higher: list[Acked] = []
         merged: list[Resolved] = []
-        for span, owner in message.entries:
+        resolved: list[Resolved] = []
+        for span, owner, n in message.entries:
             yes, no = view.holds.exclusivity(span, owner)
             if not self.node.in_quarantine(now):
-                exclusive += [Acked(part, owner) for part in yes]
-            higher += [Acked(part, owner) for part in no]
-            for part, record, changed in view.merge(span, Record(message.generation, 0, Kind.ACKED)):
+                exclusive += [Acked(part, owner, n) for part in yes]
+            higher += [Acked(part, owner, n) for part in no]
+            settled = view.settled(message.generation, n)
+            for part, record, changed in view.merge(span, settled):
                 if changed:
                     merged.append(Resolved(part, record))
+                if settled.kind == Kind.PURGED and record[:3] != settled[:3]:  # nothing stands above ACKED
+                    resolved.append(Resolved(part, record))
+            view.holds.release(span, owner)  # ACKED ended it; PURGED leaves the source's holds alone
             view.hints.remove(span)
             self.refresh(view, span, now)
         records = (self._record(view, merged),) if merged else ()
-        reply = Tombed(message.round, tuple(exclusive), tuple(higher), "", self.vector())
+        reply = Tombed(message.round, tuple(exclusive), tuple(higher), "", self.vector(), tuple(resolved))
         return [Persist(records, (Send(sender, reply),))]
 
     # ------------------------------------------------------------------- REJECT
@@ -677,7 +752,7 @@ class Replica:
         """REJECT: a compare-and-set on the hold; requeue with a delay, or DEAD, in one step with the release."""
         error = self.wrong_epoch(message.epoch)
         view = self.group(message.group)
-        if not error and message.generation < view.generation:
+        if not error and view.is_stale(message.generation):
             error = "stale-generation"
         if error:
             return [Send(sender, Rejected(message.round, (), (), (), error, self.vector()))]
@@ -686,7 +761,7 @@ class Replica:
         resolved: list[Resolved] = []
         merged: list[Resolved] = []
         delays: list[NotDue] = []
-        counted: list[tuple[Span, int, int]] = []
+        counted: list[Counted] = []
         for span in message.spans:
             for part, held in view.holds.holds.split(span):
                 if held is None or not view.holds.is_owner(held, message.owner):
@@ -705,7 +780,7 @@ class Replica:
                         else:
                             resolved.append(Resolved(piece, record))
                 else:
-                    counted += view.count_attempt(part, message.n)
+                    counted += view.count_attempt(part, message.generation, message.n)
                     for atom, seconds in self.delays_of(view, part, message):
                         delay = Delay(message.n, message.owner.ballot, now.mono + seconds)
                         for piece in view.merge_delay(atom, delay):
@@ -730,7 +805,7 @@ class Replica:
         steps = self.topic.backoff or (0.0,)
         return [
             (part, steps[max(1, min(count, len(steps))) - 1])
-            for part, count in view.attempts_at(span, message.n)
+            for part, count in view.attempts_at(span, message.generation, message.n)
         ]
 
     def _already_rejected(
@@ -785,6 +860,17 @@ class Replica:
             self.refresh(view, span, now)
         return [self._journal(view, changes)] if changes else []
 
+    def tell(self, peer: NodeId, name: str, spans: list[Span]) -> list[Effect]:
+        """``peer`` answered a HOLD with records lower than ours: send it a few of ours, more with its next answer."""
+        view = self.group(name)
+        known = [Resolved(part, record) for span in spans for part, record in view.home.records.within(span)]
+        entries = tuple(known[:LETTERS_MAX])
+        return (
+            [Send(peer, Merge(0, self.partition, self.topic.epoch, view.home.name, entries))]
+            if entries
+            else []
+        )
+
     def adopt_delays(self, name: str, delays: tuple[NotDue, ...], now: Now) -> list[Effect]:
         """NOT_DUE, adopted by the asker: the higher (n, ballot) wins, at equality ours stays."""
         view = self.group(name)
@@ -806,7 +892,7 @@ class Replica:
         self.refresh(view, span, now)
 
     def _record(self, view: GroupView, entries: list[Resolved]) -> RecordsMerged:
-        return RecordsMerged(self.partition, view.name, tuple(entries))
+        return RecordsMerged(self.partition, view.home.name, tuple(entries))
 
     def _journal(self, view: GroupView, entries: list[Resolved]) -> Persist:
         return Persist((self._record(view, entries),))
@@ -819,7 +905,7 @@ class Replica:
         A page ends at its limit, at a megabyte of dead letters, or after many batches with nothing to show; the
         cursor says at which record of which batch to go on.
         """
-        view = self.groups.get(message.group) or GroupView(message.group, self.node.clock.floor)
+        view = self._view(message.group)
         items: list[Peeked] = []
         limit = min(message.limit, limits.SPANS_PER_REQUEST_MAX)
         room = PEEK_BYTES_MAX
@@ -837,9 +923,9 @@ class Replica:
                     start = max(part.start, begin - slot.shift)
                     if slot.number != number or start >= part.stop:
                         continue
-                    early = self.batches[number].due - now.mono if number in self.waiting else 0.0
-                    for item in self._peek_span(view, Span(part.origin, start, part.stop), early, now):
-                        if message.which not in ("all", item.state):
+                    batch = self.batches[number]
+                    for item in self._peek_span(view, Span(part.origin, start, part.stop), batch, now):
+                        if not is_shown(item, message.group, message.which):
                             continue
                         if len(items) >= limit or room <= 0:
                             cursor = (number, item.span.start + slot.shift)
@@ -849,25 +935,82 @@ class Replica:
                         room -= 4 * (len(letter.message) + len(letter.stack)) if letter is not None else 0
         return PeekReply(message.round, tuple(items), None, "")
 
-    def _peek_span(self, view: GroupView, span: Span, early: float, now: Now) -> list[Peeked]:
-        """What is shown of ``span``, of one batch, which is due in ``early`` seconds."""
+    def _peek_span(self, view: GroupView, span: Span, batch: StoredBatch | None, now: Now) -> list[Peeked]:
+        """What the group makes of ``span``, of one batch; None where its payload is not here.
+
+        What a start predicate says of a message without payload is not known: it is taken for covered.
+        """
+        covered, early = True, 0.0
+        if batch is not None:
+            covered = view.covers(batch.header.published_ms)
+            early = batch.due - now.mono if batch.number in self.waiting else 0.0
         items: list[Peeked] = []
-        for part, record in view.record_pieces(span):
-            for piece, held in view.holds.holds.split(part):
-                for bit, delay in view.not_due(piece, record.n, now.mono):
-                    for atom, count in view.attempts_at(bit, record.n):
-                        state, remaining = record.kind.name.lower(), 0.0
-                        if record.kind == Kind.OPEN:
+        readable = SpanSet.from_spans(part for part, _ in view.readable(span, covered))
+        for whole, record in view.shown(span, covered):
+            for part, held in view.holds.holds.split(whole):
+                for piece, delay in view.not_due(part, record.n, now.mono):
+                    for atom, count in view.attempts_at(piece, record.generation, record.n):
+                        state, remaining, owner = record.kind.name.lower(), 0.0, None
+                        if readable.covers(atom):
                             state = "ready"
                             if early > 0 and view.keeps_times(record.n):
                                 state, remaining = "delayed", early
                             if delay is not None:
                                 state, remaining = "delayed", delay.due - now.mono
                             if held is not None and held.deadline > now.mono:
-                                state, remaining = "held", held.deadline - now.mono
-                        owner = held.owner if state == "held" and held is not None else None
+                                state, remaining, owner = "held", held.deadline - now.mono, held.owner
+                        elif record.kind == Kind.OPEN and view.home is view:
+                            state = "skipped"  # before the start of the generation
                         items.append(Peeked(atom, state, record, count, remaining, owner))
         return items
+
+    def on_survey(self, message: Survey, now: Now) -> Surveyed:
+        """Survey: what the group makes of every message known here, payload or not, in the order of ids."""
+        error = self.wrong_epoch(message.epoch)
+        if error:
+            return Surveyed(message.round, (), None, error, self.vector())
+        view = self._view(message.group)
+        items: list[Peeked] = []
+        room, scanned = PEEK_BYTES_MAX, 0
+        limit = max(1, min(message.limit, limits.SPANS_PER_REQUEST_MAX))
+        last = message.after
+        for part, batch in self._known_after(last):
+            if len(items) >= limit or room <= 0 or scanned > SCAN_MAX:
+                return Surveyed(message.round, tuple(items), last, "", self.vector())
+            scanned += 1
+            last = part
+            for item in self._peek_span(view, part, batch, now):
+                before = items[-1] if items else None
+                if (
+                    before is not None
+                    and before[1:] == item[1:]
+                    and (before.span.origin, before.span.stop) == (item.span.origin, item.span.start)
+                ):
+                    items[-1] = item._replace(span=item.span._replace(start=before.span.start))
+                    continue
+                items.append(item)
+                letter = item.record.letter
+                room -= 4 * (len(letter.message) + len(letter.stack)) if letter is not None else 0
+        return Surveyed(message.round, tuple(items), None, "", self.vector())
+
+    def _known_after(self, after: Span | None) -> Iterator[tuple[Span, StoredBatch | None]]:
+        """Every message known here behind ``after``, in order, with its batch where the payload is here."""
+        for origin in sorted({*self.present.origins(), *self.absent.origins()}):
+            if after is not None and origin < after.origin:
+                continue
+            ends = [*self.present.spans_of(origin), *(span for span, _ in self.absent.spans_of(origin))]
+            start = min(span.start for span in ends)
+            stop = max(span.stop for span in ends)
+            if after is not None and origin == after.origin:
+                start = max(start, after.stop)
+            while start < stop:
+                window = Span(origin, start, min(stop, start + SURVEY_WINDOW))
+                known: list[tuple[Span, StoredBatch | None]] = [
+                    (part, None) for part, _ in self.absent.within(window)
+                ]
+                known += [(part, self.batches[slot.number]) for part, slot in self.index.within(window)]
+                yield from sorted(known, key=lambda item: item[0])
+                start = window.stop
 
     # ------------------------------------------------------------- anti-entropy
 
@@ -982,7 +1125,9 @@ class Replica:
         """Everything of ``view`` for ``origins``, in pieces that fit a frame."""
         records = [Resolved(*item) for origin in origins for item in view.records.spans_of(origin)]
         attempts = [
-            (span, item.n, item.ended) for origin in origins for span, item in view.attempts.spans_of(origin)
+            Counted(span, item.n, item.ended, item.generation)
+            for origin in origins
+            for span, item in view.attempts.spans_of(origin)
         ]
         delays = [
             delay
@@ -991,7 +1136,7 @@ class Replica:
             for delay in view.delays_to_send(span, now.mono)
         ]
         register = Group(self.partition.topic, view.name, view.generation, view.from_ms)
-        limit = 64 if any(item.record.letter is not None for item in records) else 2048
+        limit = LETTERS_MAX if any(item.record.letter is not None for item in records) else 2048
         pieces = max(1, *(-(-len(items) // limit) for items in (records, attempts, delays)))
         return [
             GroupState(
@@ -1030,7 +1175,7 @@ class Replica:
         view = self.group(state.group.name)
         effects = self.repair(view.name, state.records, now)
         effects += self.adopt_delays(view.name, state.delays, now)
-        counted = [item for item in state.attempts if view.merge_attempts(*item)]
+        counted = [item for item in state.attempts if view.merge_attempts(item)]
         if counted:
             effects.append(Persist((AttemptsCounted(self.partition, view.name, tuple(counted)),)))
         return effects
@@ -1082,8 +1227,8 @@ class Replica:
             for span, value in record.entries:
                 view.merge(span, value)
         elif isinstance(record, AttemptsCounted):
-            for span, n, count in record.entries:
-                view.merge_attempts(span, n, count)
+            for counted in record.entries:
+                view.merge_attempts(counted)
         else:
             gone = (now.wall_ms - record.at_ms) / 1000
             for span, n, ballot, remaining in record.entries:
@@ -1105,6 +1250,7 @@ class Replica:
                             held.n,
                             max(0.0, held.deadline - now.mono),
                             ballot,
+                            held.generation,
                         )
                     )
         return kept
@@ -1113,7 +1259,9 @@ class Replica:
         """Take back a hold of CLEAN_STOP: its remaining time starts again in full."""
         view = self.group(held.group)
         deadline = now.mono + held.remaining
-        view.holds.restore(held.span, Held(held.owner, deadline, held.n), Stamp(*held.ballot))
+        view.holds.restore(
+            held.span, Held(held.owner, deadline, held.n, held.generation), Stamp(*held.ballot)
+        )
         self.node.at(deadline, "expire", self.partition, view.name, held.span)
 
     # ---------------------------------------------------------------- invariants
@@ -1135,7 +1283,8 @@ class Replica:
                 if not self.batches[slot.number].durable or slot.number in self.waiting:
                     assert not view.available.within(span), f"{span} is available too early"
                     continue
-                free = merge_spans(view.free_parts(span, now.mono))
+                covered = view.covers(self.batches[slot.number].header.published_ms)
+                free = merge_spans(view.free_parts(span, covered, now.mono))
                 have = tuple(view.available.within(span))
                 assert have == free, f"{view.name}: available is {have}, should be {free}"
             for key in view.ready:
@@ -1143,6 +1292,13 @@ class Replica:
                 assert any(view.available.within(section) for section in sections), (
                     f"{key} is ready and empty"
                 )
+
+
+def is_shown(item: Peeked, group: str, which: str) -> bool:
+    """Whether a PEEK of ``group`` for ``which`` shows this. Of a dead-letter group only its dead letters are shown."""
+    if which == "open" or group.endswith(DEAD_SUFFIX):
+        return item.state in ("ready", "held", "delayed") and which in ("open", "dead", "all", item.state)
+    return which in ("all", item.state)
 
 
 def view_origins(view: GroupView) -> list[Origin]:

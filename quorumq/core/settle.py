@@ -55,7 +55,7 @@ VERDICT_WAIT_S = 0.5
 class Ballot:
     """One round's votes: yes and no by span, and who answered at all."""
 
-    __slots__ = ("answered", "errors", "items", "no", "resolved", "round", "yes")
+    __slots__ = ("answered", "errors", "items", "no", "resolved", "round", "stood", "yes")
 
     def __init__(self, this: Round, items: list[tuple[int, Span, Owner]]) -> None:
         self.round = this
@@ -65,6 +65,7 @@ class Ballot:
         self.answered = 0  # bits of those that did what was asked, or looked at it
         self.errors: dict[NodeId, str] = {}
         self.resolved: list[Resolved] = []
+        self.stood = Votes()  # a higher record stood: what was asked was not written
         for _, _, owner in items:
             self.yes.setdefault(owner, Votes())
             self.no.setdefault(owner, Votes())
@@ -132,6 +133,9 @@ class SettleCoordinator(Coordinator):
         if outcome == "outcome-unknown":
             answered = ballot.answered.bit_count()
             return f"needed {ballot.round.majority} replicas, {answered} answered: retry it, through any node"
+        if outcome == "already-resolved" and ballot.resolved:
+            kinds = sorted({f"{item.record.kind.name} at n={item.record.n}" for item in ballot.resolved})
+            return f"its record is now {', '.join(kinds)}"
         return ""
 
     def decide(self, core: NodeCore, number: int, *, last: bool) -> list[Effect]:
@@ -141,11 +145,15 @@ class SettleCoordinator(Coordinator):
         last = last or ballot.round.everyone
         found: list[Verdict] = []
         for item, span, owner in ballot.items:
-            for part, yes, no in ballot.pieces(span, owner):
-                outcome = self.judge(ballot, part, yes & valid, no & valid, valid, last=last)
-                if outcome is None:
-                    return []
-                found.append(Verdict(item, part, outcome, self.detail(ballot, outcome)))
+            for whole, yes, no in ballot.pieces(span, owner):
+                for part, stood in ballot.stood.pieces(whole):
+                    wrote = valid & ~stood
+                    outcome = self.judge(ballot, part, yes & wrote, no & wrote, wrote, last=last)
+                    if ballot.round.is_out_of_reach(stood & valid):
+                        outcome = "already-resolved"
+                    if outcome is None:
+                        return []
+                    found.append(Verdict(item, part, outcome, self.detail(ballot, outcome)))
         self.verdicts += found
         del self.ballots[number]
         self.close_round(core, number)
@@ -195,7 +203,8 @@ class AckCoordinator(SettleCoordinator):
         for (partition, group, generation), items in by_group(self.request.items).items():
             ballot = self.put(core, partition, items, now)
             if ballot is not None:
-                entries = tuple(Acked(span, owner) for _, span, owner in items)
+                asked = self.request.items
+                entries = tuple(Acked(span, owner, asked[index].receipt.n) for index, span, owner in items)
                 epoch = core.topics[partition.topic].epoch
                 number = ballot.round.number
                 effects += self.ask(
@@ -211,10 +220,12 @@ class AckCoordinator(SettleCoordinator):
             return self.teach(core, message.round, sender)
         ballot, bit = self.hear(core, sender, incarnation, message)
         if bit:
-            for span, owner in message.exclusive:
+            for span, owner, _ in message.exclusive:
                 if owner in ballot.yes:
                     ballot.yes[owner].add((span,), bit)
-            for span, owner in message.higher:
+            ballot.stood.add([item.span for item in message.resolved], bit)
+            ballot.resolved += message.resolved
+            for span, owner, _ in message.higher:
                 if owner in ballot.no:
                     ballot.no[owner].add((span,), bit)
         effects = self.decide(core, message.round, last=False)
@@ -369,7 +380,10 @@ class RedriveCoordinator(SettleCoordinator):
                 text = f"{span} is {record.kind.name}, not a dead letter"
                 self.verdicts.append(Verdict(index, span, "usage", text))
                 continue
-            entries.append(Resolved(span, Record(record.generation, record.n + 1, Kind.OPEN)))
+            # A dead letter that a rewind left standing is redriven into the group as it is read now.
+            group = core.groups.get((self.partition.topic, self.request.group))
+            generation = max(record.generation, group.generation if group is not None else 0)
+            entries.append(Resolved(span, Record(generation, record.n + 1, Kind.OPEN)))
             items.append((index, span, NOBODY))
         ballot = self.put(core, self.partition, items, now) if items else None
         if ballot is None:
@@ -397,12 +411,6 @@ class RedriveCoordinator(SettleCoordinator):
         if ballot.round.is_out_of_reach(no):
             return "already-resolved"
         return self.unknown(ballot) if last else None
-
-    def detail(self, ballot: Ballot, outcome: str) -> str:
-        if outcome == "already-resolved" and ballot.resolved:
-            kinds = sorted({f"{item.record.kind.name} at n={item.record.n}" for item in ballot.resolved})
-            return f"its record is now {', '.join(kinds)}"
-        return super().detail(ballot, outcome)
 
 
 def by_group(items: tuple[Named, ...]) -> dict[tuple[PartitionId, str, int], list[tuple[int, Span, Owner]]]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from quorumq.core import limits
 from quorumq.core.clock import HybridClock
 from quorumq.core.messages import Freed
-from quorumq.core.types import Incarnation, NodeId, Now, PartitionId
+from quorumq.core.types import Group, Incarnation, NodeId, Now, PartitionId
 
 NEVER = Incarnation(0, 0)
 
@@ -67,6 +67,7 @@ class NodeState:
     quarantine_until: float
     known: dict[NodeId, Incarnation] = field(default_factory=dict)
     links: dict[NodeId, Incarnation] = field(default_factory=dict)
+    registers: dict[tuple[bytes, str], Group] = field(default_factory=dict)  # of groups, by (topic id, name)
     parked: dict[tuple[PartitionId, str, NodeId], float] = field(default_factory=dict)
     active: dict[tuple[PartitionId, str, NodeId], float] = field(default_factory=dict)
     unconfirmed: dict[NodeId, dict[Freed, float]] = field(default_factory=dict)

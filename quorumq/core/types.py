@@ -16,6 +16,10 @@ NodeId = str
 """The configured name of a node, 1 to 32 characters of ``a-z 0-9 -``."""
 
 
+NODES_MAX = 64
+"""Nodes in a cluster's list. A generation has this many numbers for one stamp's time."""
+
+
 class Incarnation(NamedTuple):
     """One start of one node: ``n`` counts starts, ``nonce`` is 64 random bits minted at this start."""
 
@@ -268,6 +272,16 @@ def topic_id(name: str, rf: int, times_deleted: int = 0) -> bytes:
     """The 128-bit id of a topic, so that two creations at once make one topic."""
     text = f"quorumq topic\0{name}\0{rf}\0{times_deleted}".encode()
     return hashlib.blake2b(text, digest_size=16).digest()
+
+
+def generation_of(stamp: Stamp, nodes: tuple[NodeId, ...]) -> int:
+    """The generation that a rewind with ``stamp`` makes: one number, so that no two stamps make the same.
+
+    Args:
+        stamp: fresh from the node that coordinates the rewind.
+        nodes: the cluster's node list, of at most NODES_MAX.
+    """
+    return stamp.time * NODES_MAX + sorted(nodes).index(stamp.node)
 
 
 def rendezvous(nodes: tuple[NodeId, ...] | list[NodeId], *keys: object) -> list[NodeId]:

@@ -44,7 +44,7 @@ from quorumq.core.limits import (
     PARTITIONS_MAX,
     SPANS_PER_REQUEST_MAX,
 )
-from quorumq.core.types import Batch, BatchHeader, Origin, PartitionId, Receipt, Span
+from quorumq.core.types import Batch, BatchHeader, Letter, Origin, PartitionId, Receipt, Span
 from quorumq.wire import batch as batches
 from quorumq.wire import cbor
 from quorumq.wire.cbor import BadValue, bad
@@ -68,7 +68,7 @@ FACTS_DEPTH_MAX: Final = 12
 _NODE_FIELDS: Final = frozenset({"node", "sender", "to", "replicas"})
 _NAME_FIELDS: Final = frozenset({
     "name", "group", "topic", "topics", "cluster_id", "which", "reason", "durability", "state", "outcome",
-    "code", "error", "refused", "software", "waiting",
+    "code", "error", "refused", "software", "start", "waiting",
 })  # fmt: skip
 _ASKED: Final = frozenset(
     cls.__name__ for cls in typing.get_args(messages.ClientRequest)
@@ -179,12 +179,13 @@ class SealedNamed(NamedTuple):
 class WireDelivery(NamedTuple):
     """`Delivery` as a client gets it. ``receipt`` was read from ``sealed`` without the secret.
 
-    The fencing token is ``receipt.owner.ballot``.
+    The fencing token is ``receipt.owner.ballot``. ``letter`` says why the message died, in a dead-letter group.
     """
 
     sealed: bytes
     attempt: int
     receipt: Receipt
+    letter: Letter | None = None
 
 
 class WireSlice(NamedTuple):
@@ -297,7 +298,8 @@ def _encode_slice(value: messages.Slice | WireSlice, lift: Lift | None) -> bytes
     for delivery in value.deliveries:
         if not delivery.sealed:
             raise TypeError("a Delivery is being encoded before its receipt was sealed")
-        out += (b"\x82", cbor.blob(delivery.sealed), cbor.uint(delivery.attempt))
+        out += (b"\x83", cbor.blob(delivery.sealed), cbor.uint(delivery.attempt))
+        out.append(b"\xf6" if delivery.letter is None else encode_value(delivery.letter))
     return b"".join(out)
 
 
@@ -319,7 +321,8 @@ def _decode_slice(data: object, body: Body | None) -> WireSlice:
         sealed, attempt = _sealed(item[0]), item[1]
         if type(attempt) is not int or not 0 <= attempt < 1 << 63:
             bad("slice.attempt", attempt, "must be an integer from 0")
-        deliveries.append(WireDelivery(sealed, attempt, read_sealed(sealed)))
+        letter = decode_value(Letter, item[2]) if len(item) > 2 and item[2] is not None else None
+        deliveries.append(WireDelivery(sealed, attempt, read_sealed(sealed), letter))
     part = memoryview(b"") if body is None else body.take(batches.body_size(header), "a slice")
     return WireSlice(topic, header, tuple(deliveries), part)
 

@@ -111,7 +111,7 @@ _vote = HoldTable.vote
 
 
 def vote_by_node(
-    self: HoldTable, span: Span, n: int, owner: Owner, now: float, hold_time: float
+    self: HoldTable, span: Span, n: int, owner: Owner, now: float, hold_time: float, generation: int = 0
 ) -> tuple[list[Span], list[Any]]:
     """A HOLD of the node that holds the message already is granted again."""
     granted: list[Span] = []
@@ -122,7 +122,7 @@ def vote_by_node(
             self.ballots.set(part, max(owner.ballot, held.owner.ballot))
             granted.append(part)
         else:
-            yes, no = _vote(self, part, n, owner, now, hold_time)
+            yes, no = _vote(self, part, n, owner, now, hold_time, generation)
             granted += yes
             refused += no
     return granted, refused
@@ -202,7 +202,7 @@ def count_every_incarnation(self: Round, state: NodeState, sender: NodeId, incar
 
 def drop_hold_of_the_dead(self: GroupView, span: Span) -> None:
     """A DEAD learned from a peer ends the hold on the message."""
-    self.holds.end(span)
+    self.holds.holds.remove(span)
 
 
 def dead_without_hold(
@@ -215,13 +215,13 @@ def dead_without_hold(
 
 
 def vote_by_n(
-    self: HoldTable, span: Span, n: int, owner: Owner, now: float, hold_time: float
+    self: HoldTable, span: Span, n: int, owner: Owner, now: float, hold_time: float, generation: int = 0
 ) -> tuple[list[Span], list[Any]]:
     """Holds are kept by redrive number: one under another n does not stand in the way."""
     for part, held in self.holds.within(span):
         if held.n != n:
             self.holds.remove(part)
-    return _vote(self, span, n, owner, now, hold_time)
+    return _vote(self, span, n, owner, now, hold_time, generation)
 
 
 def rank_by_n(record: Record) -> tuple[int, int, int]:

@@ -233,7 +233,7 @@ def test_a_key_tells_apart_what_behaves_differently() -> None:
         lambda twin, view: setattr(twin.state.clock, "value", twin.state.clock.value + 1),
         lambda twin, view: setattr(view.holds, "floor", 7),
         lambda twin, view: view.available.remove(span),
-        lambda twin, view: view.count_attempt(span, 0),
+        lambda twin, view: view.count_attempt(span, 0, 0),
         lambda twin, view: view.hints.set(span, 3.0),
         lambda twin, view: twin.state.links.pop("b"),
         lambda twin, view: twin.called_off.update({3: None}),

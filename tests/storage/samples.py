@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quorumq.core.messages import NotDue, Resolved
+from quorumq.core.messages import Counted, NotDue, Resolved
 from quorumq.core.records import (
     AttemptsCounted,
     BatchStored,
@@ -105,7 +105,7 @@ def every_kind() -> list[JournalRecord]:
         GroupPut(Group(TOPIC, "billing", 0, 0)),
         batch(0),
         dead(0),
-        AttemptsCounted(PARTITION, "billing", ((span, 0, 2),)),
+        AttemptsCounted(PARTITION, "billing", (Counted(span, 0, 2),)),
         DelaysSet(PARTITION, "billing", 5, (NotDue(span, 0, Stamp(9, "n1"), 1.5),)),
     ]
 

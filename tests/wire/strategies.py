@@ -16,6 +16,7 @@ from quorumq.core.types import (
     Batch,
     BatchHeader,
     Incarnation,
+    Letter,
     Origin,
     Owner,
     PartitionId,
@@ -111,7 +112,12 @@ def slices(draw: st.DrawFn) -> messages.Slice:
     first = draw(st.integers(0, header.size - 1))
     stop = draw(st.integers(first + 1, header.size))
     deliveries = [
-        messages.Delivery(receipt, draw(st.integers(1, 9)), seal(receipt, secret=SECRET))
+        messages.Delivery(
+            receipt,
+            draw(st.integers(1, 9)),
+            seal(receipt, secret=SECRET),
+            draw(st.none() | of_type(Letter)),
+        )
         for receipt in draw(st.lists(receipts, max_size=stop - first))
     ]
     return messages.Slice(draw(names), header.partition, number, first, stop, header, tuple(deliveries))
@@ -195,7 +201,10 @@ def positional(value: Any, extra: tuple[Any, ...] = ()) -> Any:
             base,
             value.header.offsets[4 * value.first : 4 * value.stop],
             cut.header.crcs,
-            [[delivery.sealed, delivery.attempt, *extra] for delivery in value.deliveries],
+            [
+                [delivery.sealed, delivery.attempt, positional(delivery.letter, extra), *extra]
+                for delivery in value.deliveries
+            ],
             *extra,
         ]
     if isinstance(value, tuple):
@@ -224,7 +233,9 @@ def as_received(value: Any) -> Any:
             ),
             crc=0,
         )
-        deliveries = tuple(WireDelivery(item.sealed, item.attempt, item.receipt) for item in value.deliveries)
+        deliveries = tuple(
+            WireDelivery(item.sealed, item.attempt, item.receipt, item.letter) for item in value.deliveries
+        )
         return WireSlice(value.topic, header, deliveries, memoryview(read_part(value)))
     if isinstance(value, Batch):
         return value

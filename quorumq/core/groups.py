@@ -1,0 +1,332 @@
+# quorumq/core/groups.py: creating and rewinding groups, looking at all of one, and purging it.
+#
+# A rewind is a write to a register: a new generation with a start predicate, on a majority of every partition's replica
+# set. From then on no delivery of the old generation can be won: any HOLD majority meets a replica that refuses it as
+# stale. Nothing is swept: what older generations recorded is void where the new one covers the message (core/group.py).
+#
+# PEEK complete and PURGE both survey: they ask RF - majority + 1 replicas, so that everything that a majority has is in
+# one answer at least, and merge what those say.
+"""Coordinators of SetGroup, of PEEK complete, and of PURGE."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quorumq.core.coordinator import Coordinator, too_few
+from quorumq.core.effects import Effect, Send
+from quorumq.core.group import DEAD_SUFFIX
+from quorumq.core.messages import (
+    Failed,
+    GroupSet,
+    Merge,
+    Merged,
+    Peeked,
+    PeekPage,
+    PeerMessage,
+    Purged,
+    Put,
+    PutGroup,
+    PutTopic,
+    Resolved,
+    SetGroup,
+    Survey,
+    Surveyed,
+)
+from quorumq.core.replica import is_shown
+from quorumq.core.rounds import Votes, majority_of
+from quorumq.core.spans import SpanMap
+from quorumq.core.types import (
+    NODES_MAX,
+    Group,
+    Incarnation,
+    Kind,
+    NodeId,
+    Now,
+    Origin,
+    PartitionId,
+    Record,
+    Span,
+    generation_of,
+    record_rank,
+)
+
+if TYPE_CHECKING:
+    from quorumq.core.nodecore import NodeCore
+
+STAMPS_MAX = 8
+"""How often a rewind is stamped again above another one's before the caller is told to try later."""
+
+ANY = Span(Origin("", 0, 0, 0), 0, 1)
+"""Stands for the span of an item that is kept under its span, so that equal neighbours join."""
+
+SURVEY_LIMIT = 2000
+"""Items of one survey that a purge settles at once."""
+
+
+class GroupCoordinator(Coordinator):
+    """Create a group, or rewind it.
+
+    First it is asked what is known, by a majority: a group that is there is rewound only if that is what was asked.
+    Then the register is written to a majority of the replica set of every partition. A rewind that meets a newer
+    generation is stamped again above it and repeated, so of two at once each has been the newest, and the one with the
+    last stamp stays (docs/protocol.md, "settings").
+
+    Args:
+        key: the client's request.
+        request: as checked.
+        topic: the topic's id.
+    """
+
+    __slots__ = ("asking", "request", "stamps", "topic", "wanted")
+
+    def __init__(self, key: int, request: SetGroup, topic: bytes) -> None:
+        super().__init__(key)
+        self.request = request
+        self.topic = topic
+        self.asking = True
+        self.stamps = 0
+        self.wanted = Group(topic, request.group, 0, 0)
+
+    def start(self, core: NodeCore, now: Now) -> list[Effect]:
+        return self._put(core, now)
+
+    def _put(self, core: NodeCore, now: Now) -> list[Effect]:
+        this = self.open_round(core, core.config.nodes, now)
+        effects: list[Effect] = []
+        for node in core.config.nodes:
+            effects += [
+                Send(node, PutTopic(0, core.topics[self.topic])),
+                Send(node, PutGroup(this.number, self.wanted, self.asking)),
+            ]
+        return effects
+
+    def on_reply(
+        self, core: NodeCore, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
+    ) -> list[Effect]:
+        assert isinstance(message, Put)
+        this = self.rounds[message.round]
+        effects = core.merge_group(message.group, now) if message.group is not None else []
+        this.hear(sender, incarnation)
+        valid = this.valid(core.state)
+        heard = [node for node in this.members if valid & (1 << this.members.index(node))]
+        for members in core.topics[self.topic].replicas:
+            if len([node for node in members if node in heard]) < majority_of(len(members)):
+                return effects
+        self.close_round(core, this.number)
+        known = core.groups.get((self.topic, self.request.group))
+        if not self.asking and known == self.wanted:
+            core.settled_groups[(self.topic, self.request.group)] = None
+            return effects + self.finish(core, GroupSet(self.wanted))
+        return effects + self._write(core, known, now)
+
+    def _write(self, core: NodeCore, known: Group | None, now: Now) -> list[Effect]:
+        """Write what is known where the group is only to be there, else a generation above it."""
+        request = self.request
+        self.asking = False
+        self.stamps += 1
+        if known is not None and (not request.rewind or known.generation >= self.wanted.generation > 0):
+            if request.rewind and self.stamps <= STAMPS_MAX:
+                pass  # somebody else's is newer: above it
+            elif request.rewind:
+                detail = f"group {request.group!r} is being rewound by others all the time: try again"
+                return self.finish(core, too_few("outcome-unknown", detail, 1, 0))
+            else:
+                self.wanted = known
+                return self._put(core, now)
+        if known is None and request.start == "earliest":
+            return self._put(core, now)
+        if known is not None:
+            core.state.clock.merge(known.generation // NODES_MAX)
+        stamp = core.state.clock.fresh(now)
+        if stamp is None:
+            detail = f"node {core.state.me} is writing its clock's reserve: try again"
+            return self.finish(core, too_few("not-stored", detail, 1, 0))
+        from_ms = {"earliest": 0, "latest": now.wall_ms, "time": request.from_ms}[request.start]
+        self.wanted = Group(self.topic, request.group, generation_of(stamp, core.config.nodes), from_ms)
+        return [*core.merge_group(self.wanted, now), *self._put(core, now)]
+
+    def on_timeout(self, core: NodeCore, number: int, now: Now) -> list[Effect]:
+        this = self.rounds[number]
+        code = "not-stored" if self.asking else "outcome-unknown"
+        detail = f"group {self.request.group!r}: too few replicas of its topic answered: ask again, through any node"
+        return self.finish(core, too_few(code, detail, this.majority, len(this.heard)))
+
+
+class SurveyCoordinator(Coordinator):
+    """What RF - majority + 1 replicas of a partition make of a group, page by page.
+
+    Args:
+        key: the client's request.
+        partition: of the topic.
+        group: whose view.
+        which: as in a PeekRequest.
+        after: where to begin.
+        limit: items a page.
+    """
+
+    __slots__ = ("after", "answers", "group", "limit", "needed", "partition", "problem", "which")
+
+    def __init__(
+        self, key: int, partition: PartitionId, group: str, which: str, after: Span | None, limit: int
+    ) -> None:
+        super().__init__(key)
+        self.partition = partition
+        self.group = group
+        self.which = which
+        self.after = after
+        self.limit = limit
+        self.needed = 0
+        self.problem = ""
+        self.answers: list[Surveyed] = []
+
+    def start(self, core: NodeCore, now: Now) -> list[Effect]:
+        return self.survey(core, now)
+
+    def survey(self, core: NodeCore, now: Now) -> list[Effect]:
+        """Ask for the next page."""
+        members = core.members_of(self.partition)
+        self.needed = len(members) - majority_of(len(members)) + 1
+        self.answers = []
+        this = self.open_round(core, members, now)
+        epoch = core.topics[self.partition.topic].epoch
+        message = Survey(this.number, self.partition, epoch, self.group, self.after, self.limit)
+        effects = self.ask(core, this, self.partition, message)
+        if len(members) - this.unasked.bit_count() < self.needed:
+            return self.finish(core, self.too_few(core, "too few replicas can be reached from here"))
+        return effects
+
+    def too_few(self, core: NodeCore, why: str) -> Failed:
+        """The answer where too few replicas said what they see."""
+        detail = f"{self.partition} seen from {core.state.me}: {why}: ask again, through any node"
+        return too_few("too-few-replicas", detail, self.needed, len(self.answers))
+
+    def on_reply(
+        self, core: NodeCore, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
+    ) -> list[Effect]:
+        assert isinstance(message, Surveyed)
+        this = self.rounds[message.round]
+        core.state.learn_vector(this.members, message.known)
+        if message.error == "unknown-topic":
+            return self.teach(core, message.round, sender)
+        this.hear(sender, incarnation)
+        if not message.error:
+            self.answers.append(message)
+        if len(self.answers) >= self.needed:
+            self.close_round(core, this.number)
+            return self.on_page(core, *merge_pages(self.answers), now)
+        if this.everyone:
+            return self.finish(core, self.too_few(core, message.error or "too few replicas answered"))
+        return []
+
+    def on_timeout(self, core: NodeCore, number: int, now: Now) -> list[Effect]:
+        return self.finish(core, self.too_few(core, "too few replicas answered in time"))
+
+    def on_page(self, core: NodeCore, items: list[Peeked], upto: Span | None, now: Now) -> list[Effect]:
+        """A page has come: for a PEEK, the answer."""
+        shown = tuple(item for item in items if is_shown(item, self.group, self.which))
+        return self.finish(core, PeekPage(self.partition, shown, None, (), upto))
+
+
+def merge_pages(answers: list[Surveyed]) -> tuple[list[Peeked], Span | None]:
+    """One page out of several replicas': the highest record of each message, and what holds or delays it longest.
+
+    It ends where the first of them ends.
+    """
+    ends = [answer.upto for answer in answers if answer.upto is not None]
+    upto = min(ends, key=lambda span: (span.origin, span.stop)) if ends else None
+    merged: SpanMap[Peeked] = SpanMap()
+    for answer in answers:
+        for item in answer.items:
+            span = item.span
+            if upto is not None:
+                if (span.origin, span.start) >= (upto.origin, upto.stop):
+                    continue
+                if span.origin == upto.origin:
+                    span = span._replace(stop=min(span.stop, upto.stop))
+            for part, old in merged.split(span):
+                merged.set(part, _higher(old, item)._replace(span=ANY))
+    return [item._replace(span=span) for span, item in merged.items()], upto
+
+
+def _higher(ours: Peeked | None, theirs: Peeked) -> Peeked:
+    """Which of two replicas' views of a message to show."""
+    if ours is None:
+        return theirs
+    mine, other = record_rank(ours.record), record_rank(theirs.record)
+    best = ours if (mine, ours.remaining) >= (other, theirs.remaining) else theirs
+    return best._replace(attempts=max(ours.attempts, theirs.attempts)) if mine == other else best
+
+
+class PurgeCoordinator(SurveyCoordinator):
+    """PURGE: SKIPPED for what the group may still deliver, PURGED for the dead letters of a dead-letter group.
+
+    It settles what RF - majority + 1 replicas report as known when they are asked, page by page; what is published
+    meanwhile may stay. A delivery that is under way may still be acked: ACKED is above SKIPPED. Interrupted and run
+    again, it does the rest.
+    """
+
+    __slots__ = ("purged", "upto", "votes", "wanted")
+
+    def __init__(self, key: int, partition: PartitionId, group: str) -> None:
+        which = "dead" if group.endswith(DEAD_SUFFIX) else "open"
+        super().__init__(key, partition, group.removesuffix(DEAD_SUFFIX), which, None, SURVEY_LIMIT)
+        self.purged = 0
+        self.upto: Span | None = None
+        self.wanted: tuple[Resolved, ...] = ()
+        self.votes = Votes()
+
+    def on_page(self, core: NodeCore, items: list[Peeked], upto: Span | None, now: Now) -> list[Effect]:
+        kind = Kind.PURGED if self.which == "dead" else Kind.SKIPPED
+        below = Kind.DEAD if self.which == "dead" else Kind.OPEN
+        self.upto = upto
+        self.wanted = tuple(
+            Resolved(item.span, Record(item.record.generation, item.record.n, kind))
+            for item in items
+            if is_shown(item, self.group, self.which) and item.record.kind == below
+        )
+        if not self.wanted:
+            return self._next(core, now)
+        self.votes = Votes()
+        this = self.open_round(core, core.members_of(self.partition), now)
+        epoch = core.topics[self.partition.topic].epoch
+        merge = Merge(this.number, self.partition, epoch, self.group, self.wanted)
+        return self.ask(core, this, self.partition, merge)
+
+    def on_reply(
+        self, core: NodeCore, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
+    ) -> list[Effect]:
+        if isinstance(message, Surveyed):
+            return super().on_reply(core, sender, incarnation, message, now)
+        assert isinstance(message, Merged)
+        this = self.rounds[message.round]
+        core.state.learn_vector(this.members, message.known)
+        if message.error == "unknown-topic":
+            return self.teach(core, message.round, sender)
+        bit = this.hear(sender, incarnation)
+        self.votes.add(message.exact, bit)
+        self.votes.add(
+            [item.span for item in message.higher], bit
+        )  # settled otherwise, or redriven: not ours
+        valid = this.valid(core.state)
+        if all(
+            this.is_majority(bits & valid) for span, _ in self.wanted for _, bits in self.votes.pieces(span)
+        ):
+            self.close_round(core, this.number)
+            self.purged += sum(span.size for span, _ in self.wanted)
+            return self._next(core, now)
+        if this.everyone:
+            return self.finish(core, self._unknown(core))
+        return []
+
+    def _next(self, core: NodeCore, now: Now) -> list[Effect]:
+        if self.upto is None:
+            return self.finish(core, Purged(self.purged))
+        self.after = self.upto
+        return self.survey(core, now)
+
+    def on_timeout(self, core: NodeCore, number: int, now: Now) -> list[Effect]:
+        return self.finish(core, self._unknown(core))
+
+    def _unknown(self, core: NodeCore) -> Failed:
+        detail = f"{self.purged} messages of {self.partition} were purged, more may be: purge again, through any node"
+        return too_few("outcome-unknown", detail, majority_of(len(core.members_of(self.partition))), 0)

@@ -1,0 +1,386 @@
+"""Groups, generations and rewinding; dead letters as a group; PURGE and PEEK complete, on a perfect network."""
+
+from __future__ import annotations
+
+from quorumq.core.effects import Request
+from quorumq.core.messages import (
+    AckRequest,
+    Failed,
+    Fetched,
+    GroupSet,
+    Named,
+    OpenSession,
+    PeekAsk,
+    PeekPage,
+    Publish,
+    Purged,
+    PurgeRequest,
+    PutGroup,
+    RedriveRequest,
+    RejectRequest,
+    Resolved,
+    SetGroup,
+    SyncTopics,
+)
+from quorumq.core.types import Kind, Letter, Origin, Span, Stamp, Topic
+from tests.core.cluster import Cluster
+from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
+
+LETTER = Letter(Stamp(0, ""), "rejected", error_class="ValueError", message="no")
+
+
+def spans(reply: object) -> list[tuple[int, int]]:
+    return [(item.receipt.span.start, item.receipt.span.stop) for item in receipts(reply)]
+
+
+def rewind(cluster: Cluster, node: str = "b", start: str = "earliest", from_ms: int = 0) -> int:
+    reply = cluster.ask(node, SetGroup("jobs", "g", start, from_ms, rewind=True))
+    assert isinstance(reply, GroupSet), reply
+    return reply.group.generation
+
+
+def more(cluster: Cluster, topic: Topic, origin: Origin, first: int, count: int = 1) -> None:
+    cluster.ask(
+        "a", Publish(cluster.batch(topic, origin, first, [b"%d" % i for i in range(first, first + count)]))
+    )
+
+
+def peek(
+    cluster: Cluster, which: str = "all", group: str = "g", node: str = "a"
+) -> list[tuple[int, int, str]]:
+    reply = cluster.ask(node, PeekAsk("jobs", 0, group, which, (0, 0), 1000, complete=True))
+    assert isinstance(reply, PeekPage), reply
+    return [(item.span.start, item.span.stop, item.state) for item in reply.items]
+
+
+# ------------------------------------------------------------------------------------------------ groups
+
+
+def test_two_groups_each_get_everything() -> None:
+    cluster = Cluster()
+    published(cluster)
+    cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch("one")))))
+    assert spans(cluster.ask("b", fetch("two"))) == [(0, 10)]
+
+
+def test_a_group_from_latest_gets_what_comes_after_its_creation() -> None:
+    cluster = Cluster()
+    topic, origin = published(cluster)
+    cluster.advance(1)
+    assert spans(cluster.ask("b", fetch()._replace(start="latest"))) == []
+    cluster.advance(1)
+    more(cluster, topic, origin, 10, 5)
+    for node in "abc":
+        assert peek(cluster, node=node) == [(0, 10, "skipped"), (10, 15, "ready")]
+    assert spans(cluster.ask("c", fetch())) == [(10, 15)]
+
+
+def test_a_fetch_from_latest_does_not_rewind_a_group_that_this_node_has_not_heard_of() -> None:
+    cluster = Cluster()
+    published(cluster)
+    cluster.drop = lambda sender, to, message: to == "c" and isinstance(message, PutGroup | SyncTopics)
+    assert spans(cluster.ask("a", fetch(most=4))) == [(0, 4)]
+    assert "g" not in {name for _, name in cluster.nodes["c"].groups}, "c knows nothing of it"
+    cluster.drop = lambda sender, to, message: False
+    assert spans(cluster.ask("c", fetch()._replace(start="latest"))) == [(4, 10)]
+
+
+def test_creating_a_group_that_is_there_changes_nothing() -> None:
+    cluster = Cluster()
+    published(cluster)
+    cluster.ask("b", AckRequest(receipts(cluster.ask("b", fetch(most=4)))))
+    reply = cluster.ask("c", SetGroup("jobs", "g", "latest"))
+    assert isinstance(reply, GroupSet)
+    assert reply.group.generation == 0
+    assert spans(cluster.ask("c", fetch())) == [(4, 10)]
+
+
+# ------------------------------------------------------------------------------------------------ rewind
+
+
+def test_a_rewind_to_earliest_delivers_everything_again_and_old_receipts_are_stale() -> None:
+    cluster = Cluster()
+    published(cluster)
+    old = receipts(cluster.ask("b", fetch(most=4)))
+    cluster.ask("b", AckRequest(old))
+    held = receipts(cluster.ask("b", fetch(most=2)))
+    generation = rewind(cluster)
+    assert outcomes(cluster.ask("a", AckRequest(held))) == ["stale-generation"]
+    assert outcomes(cluster.ask("a", RejectRequest(held))) == ["stale-generation"]
+    again = cluster.ask("a", fetch())
+    assert spans(again) == [(0, 4), (6, 10)], "what is held stays held, whatever generation"
+    assert {item.receipt.generation for item in receipts(again)} == {generation}
+    assert outcomes(cluster.ask("c", AckRequest(receipts(again)))) == ["acked", "acked"]
+    cluster.advance(11)
+    rest = cluster.ask("c", fetch())
+    assert spans(rest) == [(4, 6)]
+    assert rest.slices[0].deliveries[0].attempt == 1, "attempts begin anew"
+
+
+def test_a_rewind_to_latest_skips_the_backlog_and_one_to_a_time_begins_there() -> None:
+    cluster = Cluster()
+    topic, origin = published(cluster)
+    cluster.advance(10)
+    middle = cluster.now.wall_ms
+    more(cluster, topic, origin, 10, 5)
+    cluster.advance(10)
+    rewind(cluster, start="latest")
+    assert spans(cluster.ask("a", fetch())) == []
+    rewind(cluster, node="c", start="time", from_ms=middle)
+    assert spans(cluster.ask("b", fetch())) == [(10, 15)]
+
+
+def test_a_rewind_survives_restarts_and_reaches_a_node_that_was_down() -> None:
+    cluster = Cluster()
+    published(cluster)
+    cluster.ask("b", AckRequest(receipts(cluster.ask("b", fetch()))))
+    cluster.kill("c")
+    rewind(cluster, node="a")
+    for node in "ab":
+        cluster.kill(node)
+    for node in "abc":
+        cluster.start(node)
+    cluster.advance(70)
+    assert spans(cluster.ask("c", fetch())) == [(0, 10)]
+
+
+def test_a_coordinator_that_missed_a_rewind_wins_nothing_of_the_old_generation() -> None:
+    cluster = Cluster()
+    published(cluster)
+    cluster.ask("c", fetch(most=1))
+    cluster.drop = lambda sender, to, message: to == "c" and isinstance(message, PutGroup | SyncTopics)
+    generation = rewind(cluster, node="a", start="latest")
+    assert cluster.nodes["c"].groups[next(iter(cluster.nodes["c"].groups))].generation == 0
+    key = cluster.submit("c", fetch(most=5, wait=1.0))
+    cluster.advance(1.0)
+    assert spans(cluster.replies[key]) == []
+    cluster.drop = lambda sender, to, message: False
+    cluster.advance(10)
+    assert {group.generation for group in cluster.nodes["c"].groups.values()} == {generation}
+
+
+def test_two_rewinds_at_once_end_in_one_generation_everywhere() -> None:
+    cluster = Cluster()
+    published(cluster)
+    cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch()))))
+    keys = []
+    for node, start in (("a", "earliest"), ("b", "latest")):
+        cluster.keys += 1
+        keys.append(cluster.keys)
+        cluster.queue.append((node, Request(cluster.keys, SetGroup("jobs", "g", start, rewind=True))))
+    cluster.run()
+    cluster.advance(6)
+    assert all(isinstance(cluster.replies[key], GroupSet) for key in keys)
+    assert len({tuple(core.groups.values()) for core in cluster.nodes.values()}) == 1
+    newest = max(cluster.replies[key].group.generation for key in keys)
+    assert {group.generation for group in cluster.nodes["c"].groups.values()} == {newest}
+
+
+# ------------------------------------------------------------------------------- dead letters as a group
+
+
+def died(cluster: Cluster, most: int = 3) -> tuple[Topic, Origin]:
+    topic, origin = published(cluster)
+    got = receipts(cluster.ask("b", fetch(most=most)))
+    assert outcomes(cluster.ask("b", RejectRequest(got, letter=LETTER))) == ["ok"]
+    return topic, origin
+
+
+def test_dead_letters_are_fetched_held_and_acked_like_any_group() -> None:
+    cluster = Cluster()
+    died(cluster)
+    first = cluster.ask("a", fetch("g!dead", most=2, hold_time=5.0))
+    assert spans(first) == [(0, 2)]
+    letter = first.slices[0].deliveries[0].letter
+    assert letter is not None
+    assert (letter.error_class, letter.message) == ("ValueError", "no")
+    assert spans(cluster.ask("c", fetch("g!dead"))) == [(2, 3)], "the others are held"
+    assert outcomes(cluster.ask("b", AckRequest(receipts(first)))) == ["acked"]
+    cluster.advance(11)
+    assert spans(cluster.ask("b", fetch("g!dead"))) == [(2, 3)]
+    assert spans(cluster.ask("b", fetch())) == [(3, 10)], "the group itself goes on"
+    for core in cluster.nodes.values():
+        (replica,) = core.replicas.values()
+        assert [record.kind for _, record in replica.group("g").records.items()] == [Kind.PURGED, Kind.DEAD]
+
+
+def test_the_dead_letters_of_a_topic_have_a_name_of_their_own() -> None:
+    cluster = Cluster()
+    died(cluster)
+    request = fetch()._replace(topics=("jobs.deadletters",))
+    assert spans(cluster.ask("c", request)) == [(0, 3)]
+    assert isinstance(cluster.ask("c", request._replace(topics=("jobs.deadletters", "jobs"))), Failed)
+    answer = cluster.ask("c", request._replace(group="nobody"))
+    assert isinstance(answer, Failed)
+    assert answer.code == "not-found"
+
+
+def test_a_dead_letter_is_requeued_in_its_queue_and_dies_no_second_time() -> None:
+    cluster = Cluster()
+    died(cluster)
+    for _ in range(7):  # more than max_deliveries
+        got = receipts(cluster.ask("a", fetch("g!dead")))
+        assert spans_of(got) == [(0, 3)]
+        assert outcomes(cluster.ask("c", RejectRequest(got))) == ["ok"]
+    got = receipts(cluster.ask("a", fetch("g!dead")))
+    answer = cluster.ask("c", RejectRequest(got, letter=LETTER))
+    assert isinstance(answer, Failed)
+    assert answer.code == "usage"
+
+
+def spans_of(items: tuple[Named, ...]) -> list[tuple[int, int]]:
+    return [(item.receipt.span.start, item.receipt.span.stop) for item in items]
+
+
+def test_a_replica_that_missed_the_dead_letter_is_told_and_votes_then() -> None:
+    cluster = Cluster()
+    published(cluster)
+    got = receipts(cluster.ask("b", fetch(most=1)))
+    cluster.drop = lambda sender, to, message: to == "c" and type(message).__name__ != "Hold"
+    assert outcomes(cluster.ask("b", RejectRequest(got, letter=LETTER))) == ["ok"]
+    cluster.drop = lambda sender, to, message: False
+    cluster.kill("a")
+    key = cluster.submit("b", fetch("g!dead", wait=1.0))
+    cluster.advance(1.0)
+    assert spans(cluster.replies[key]) == [(0, 1)], "c had to vote"
+
+
+def dead_entries(cluster: Cluster) -> tuple[Resolved, ...]:
+    page = cluster.ask("a", PeekAsk("jobs", 0, "g", "dead", (0, 0), 100))
+    assert isinstance(page, PeekPage)
+    return tuple(Resolved(item.span, item.record) for item in page.items)
+
+
+def test_redriven_twice_it_is_once_and_a_reader_of_the_dead_letter_hears_it() -> None:
+    cluster = Cluster()
+    died(cluster)
+    held = receipts(cluster.ask("c", fetch("g!dead")))
+    entries = dead_entries(cluster)
+    assert outcomes(cluster.ask("a", RedriveRequest("jobs", 0, "g", entries))) == ["ok"]
+    assert outcomes(cluster.ask("b", RedriveRequest("jobs", 0, "g!dead", entries))) == ["ok"]
+    assert outcomes(cluster.ask("b", AckRequest(held))) == ["already-resolved"], "it is redriven, not purged"
+    assert spans(cluster.ask("b", fetch()))[0] == (0, 3)
+    assert spans(cluster.ask("b", fetch())) == []
+    cluster.advance(11)
+    again = receipts(cluster.ask("a", fetch(most=3)))
+    assert {item.receipt.n for item in again} == {1}
+    assert outcomes(cluster.ask("a", RejectRequest(again, letter=LETTER))) == ["ok"]
+    assert [item.record.n for item in dead_entries(cluster)] == [1]
+    assert outcomes(cluster.ask("c", RedriveRequest("jobs", 0, "g", entries))) == ["already-resolved"]
+    assert outcomes(cluster.ask("c", RedriveRequest("jobs", 0, "g", dead_entries(cluster)))) == ["ok"]
+    assert spans(cluster.ask("a", fetch(most=3))) == [(0, 3)]
+
+
+def test_a_late_ack_beats_the_dead_letter_and_its_redrive() -> None:
+    cluster = Cluster()
+    published(cluster, 1)
+    old = receipts(cluster.ask("b", fetch(hold_time=1.0)))
+    cluster.advance(1.1)
+    new = receipts(cluster.ask("b", fetch()))
+    assert outcomes(cluster.ask("b", RejectRequest(new, letter=LETTER))) == ["ok"]
+    assert outcomes(cluster.ask("a", AckRequest(old))) == ["acked_after_expiry"]
+    assert spans(cluster.ask("b", fetch("g!dead"))) == []
+    assert spans(cluster.ask("b", fetch())) == []
+
+
+def test_a_dead_letter_that_a_rewind_leaves_standing_is_redriven_into_the_new_generation() -> None:
+    cluster = Cluster()
+    died(cluster)
+    cluster.advance(1)
+    generation = rewind(cluster, start="latest")
+    assert peek(cluster, "dead", "g!dead") == [(0, 3, "ready")]
+    assert outcomes(cluster.ask("c", RedriveRequest("jobs", 0, "g", dead_entries(cluster)))) == ["ok"]
+    got = receipts(cluster.ask("a", fetch()))
+    assert [(item.receipt.generation, item.receipt.n) for item in got] == [(generation, 1)]
+    assert outcomes(cluster.ask("a", AckRequest(got))) == ["acked"]
+
+
+def test_a_rewind_over_dead_letters_opens_them_again() -> None:
+    cluster = Cluster()
+    died(cluster)
+    rewind(cluster)
+    assert peek(cluster, "all", "g!dead") == []
+    assert spans(cluster.ask("a", fetch())) == [(0, 10)]
+
+
+# -------------------------------------------------------------------------------------------------- PURGE
+
+
+def test_purge_settles_the_backlog_of_one_group_only() -> None:
+    cluster = Cluster()
+    topic, origin = died(cluster)
+    held = receipts(cluster.ask("a", fetch(most=2)))
+    assert cluster.ask("c", PurgeRequest("jobs", 0, "g")) == Purged(7)
+    assert cluster.ask("a", PurgeRequest("jobs", 0, "g")) == Purged(0)
+    assert outcomes(cluster.ask("b", AckRequest(held))) == ["acked"], (
+        "a delivery under way may still be acked"
+    )
+    assert spans(cluster.ask("b", fetch("g!dead"))) == [(0, 3)]
+    more(cluster, topic, origin, 10)
+    assert spans(cluster.ask("b", fetch())) == [(10, 11)]
+    assert spans(cluster.ask("b", fetch("other"))) == [(0, 10), (10, 11)]
+
+
+def test_purging_dead_letters_and_redriving_them_at_once_leaves_one_of_both() -> None:
+    cluster = Cluster()
+    died(cluster)
+    entries = dead_entries(cluster)
+    assert cluster.ask("b", PurgeRequest("jobs.deadletters", 0, "g")) == Purged(3)
+    assert outcomes(cluster.ask("c", RedriveRequest("jobs", 0, "g", entries))) == ["ok"], (
+        "redriven: n + 1 is higher"
+    )
+    assert spans(cluster.ask("c", fetch()))[0] == (0, 3)
+    assert cluster.ask("b", PurgeRequest("jobs", 0, "g!dead")) == Purged(0)
+
+
+def test_purge_without_a_majority_says_so_and_purges_the_rest_when_run_again() -> None:
+    cluster = Cluster()
+    published(cluster)
+    cluster.ask("a", fetch(most=1))
+    cluster.kill("b")
+    cluster.kill("c")
+    answer = cluster.ask("a", PurgeRequest("jobs", 0, "g"))
+    assert isinstance(answer, Failed)
+    assert answer.code == "too-few-replicas"
+    cluster.start("b")
+    assert cluster.ask("a", PurgeRequest("jobs", 0, "g")) == Purged(10)
+
+
+# ---------------------------------------------------------------------------------------- PEEK complete
+
+
+def test_a_complete_peek_sees_what_one_replica_does_not() -> None:
+    cluster = Cluster()
+    topic, origin = published(cluster, 4)
+    cluster.drop = lambda sender, to, message: to == "c"
+    cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch(most=2)))))
+    more(cluster, topic, origin, 4)
+    cluster.drop = lambda sender, to, message: False
+    alone = cluster.ask("c", PeekAsk("jobs", 0, "g", "all", (0, 0), 100))
+    assert [(item.span.start, item.span.stop, item.state) for item in alone.items] == [(0, 4, "ready")]
+    assert peek(cluster, node="c") == [(0, 2, "acked"), (2, 5, "ready")]
+    assert peek(cluster, "ready", node="c") == [(2, 5, "ready")]
+
+
+def test_a_complete_peek_goes_page_by_page() -> None:
+    cluster = Cluster()
+    topic = cluster.topic()
+    for _ in range(3):
+        origin = cluster.ask("a", OpenSession()).origin
+        for first in range(0, 20, 4):
+            more(cluster, topic, origin, first, 4)
+    got = receipts(cluster.ask("a", fetch(most=17)))
+    cluster.ask("b", AckRequest(tuple(Named(item.receipt, (item.receipt.span,)) for item in got[::2])))
+    whole = cluster.ask("b", PeekAsk("jobs", 0, "g", "all", (0, 0), 1000, complete=True))
+    paged: list[Span] = []
+    after: Span | None = None
+    for _ in range(100):
+        page = cluster.ask("b", PeekAsk("jobs", 0, "g", "all", (0, 0), 1, complete=True, after=after))
+        paged += [item.span for item in page.items]
+        after = page.upto
+        if after is None:
+            break
+    assert sum(span.size for span in paged) == 60
+    assert sorted(paged) == paged
+    assert sum(item.span.size for item in whole.items) == 60
+    assert isinstance(cluster.ask("a", fetch()), Fetched)
