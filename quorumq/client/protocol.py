@@ -40,6 +40,8 @@ ANSWERS: Final[Mapping[type, type]] = {
     m.ExtendRequest: m.Verdicts,
     m.LeaveRequest: m.Left,
     m.RedriveRequest: m.Verdicts,
+    m.SetGroup: m.GroupSet,
+    m.PurgeRequest: m.Purged,
     m.PeekAsk: m.PeekPage,
     m.StatusAsk: m.StatusReply,
 }
