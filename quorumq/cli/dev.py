@@ -75,9 +75,11 @@ def dev(
 def _create(addresses: list[str], topics: tuple[str, ...], rf: int) -> None:
     from quorumq.cli.probe import ask
     from quorumq.core.messages import CreateTopic
+    from quorumq.core.topics import SETTINGS
 
-    for topic in topics:
-        ask(addresses[0], CreateTopic(topic, rf=rf), timeout=10.0)
+    for topic in topics:  # in a kept directory it may be there, with other settings
+        request = CreateTopic(topic, rf=rf, unnamed=("rf", "partitions", *SETTINGS))
+        ask(addresses[0], request, timeout=10.0)
 
 
 def _announce(cluster: Any, topics: tuple[str, ...], directory: Path | None, as_json: bool) -> None:

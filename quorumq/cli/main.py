@@ -33,7 +33,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "peek": ("quorumq.cli.peek:peek", "Look at messages without taking them."),
     "deadletters": ("quorumq.cli.deadletters:deadletters", "List dead letters, and redrive them."),
     "status": ("quorumq.cli.status:status", "Show nodes, topics and what is wrong with them."),
-    "topics": ("quorumq.cli.topics:topics", "Create and list topics."),
+    "topics": ("quorumq.cli.topics:topics", "Create, list, change and delete topics."),
     "journal": ("quorumq.cli.journal:journal", "Look into a node's journal files."),
     "bench": ("quorumq.cli.bench:bench", "Measure this machine, with every message verified."),
 }

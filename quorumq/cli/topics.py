@@ -1,19 +1,80 @@
-"""`quorumq topics`: create and list topics."""
+"""`quorumq topics`: create, list, change and delete topics."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
 import click
 
-from quorumq.cli.common import Duration, Durations, console, json_option, nodes_option, plural, print_json
+from quorumq.cli.common import (
+    Duration,
+    Durations,
+    cluster,
+    console,
+    json_option,
+    nodes_option,
+    plural,
+    print_json,
+)
 from quorumq.core import limits
+
+if TYPE_CHECKING:
+    from quorumq.client import Client
+    from quorumq.core.types import Topic
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 @click.group()
 def topics() -> None:
-    """Create and list topics.
+    """Create, list, change and delete topics.
 
-    A topic's partitions and the nodes that keep them are chosen once, when it is created.
+    Which nodes keep a partition is chosen once, when the partition is made.
     """
+
+
+def settings_options(command: F) -> F:
+    """Adds an option for each setting of a topic; those that are not given are None."""
+    for option in (
+        click.option(
+            "--backoff",
+            type=Durations(),
+            metavar="TIME,...",
+            help="How long a rejected message waits where the reject does not say, attempt by attempt; the last one "
+            "repeats. As 1s,10s,5m, or none. [default: none]",
+        ),
+        click.option(
+            "--ttl",
+            type=Duration(),
+            metavar="TIME",
+            help="A message that nobody has acked after so long is a dead letter; 0 is never. [default: 0]",
+        ),
+        click.option(
+            "--retention",
+            type=Duration(),
+            metavar="TIME",
+            help="Keep a message's payload for so long after the last group is done with it, as 7d or 90m. "
+            "[default: 0]",
+        ),
+        click.option(
+            "--durability",
+            type=click.Choice(["fsync", "os"]),
+            help="fsync: on disk before OK; os: trust the page cache of a majority. [default: fsync]",
+        ),
+        click.option(
+            "--max-deliveries",
+            type=click.IntRange(1, 1_000_000),
+            help=f"A message not acked after so many is a dead letter. [default: {limits.MAX_DELIVERIES_DEFAULT}]",
+        ),
+        click.option(
+            "--partitions",
+            type=click.IntRange(1, limits.PARTITIONS_MAX),
+            help="How many partitions; more spread a topic over more nodes, and they never become fewer. [default: 1]",
+        ),
+    ):
+        command = option(command)
+    return command
 
 
 @topics.command()
@@ -23,87 +84,91 @@ def topics() -> None:
     type=click.IntRange(1, 9),
     help="Replicas of each partition, an odd number. [default: 3, or as many as there are nodes for]",
 )
-@click.option(
-    "--partitions",
-    type=click.IntRange(1, limits.PARTITIONS_MAX),
-    help="How many partitions; more spread a topic over more nodes. [default: 1]",
-)
-@click.option(
-    "--max-deliveries",
-    type=click.IntRange(1, 1_000_000),
-    help=f"A message not acked after so many is a dead letter. [default: {limits.MAX_DELIVERIES_DEFAULT}]",
-)
-@click.option(
-    "--durability",
-    type=click.Choice(["fsync", "os"]),
-    help="fsync: on disk before OK; os: trust the page cache of a majority. [default: fsync]",
-)
-@click.option(
-    "--retention",
-    type=Duration(),
-    metavar="TIME",
-    help="Keep a message's payload for so long after the last group is done with it, as 7d or 90m. [default: 0]",
-)
-@click.option(
-    "--ttl",
-    type=Duration(),
-    metavar="TIME",
-    help="A message that nobody has acked after so long is a dead letter; 0 is never. [default: 0]",
-)
-@click.option(
-    "--backoff",
-    type=Durations(),
-    metavar="TIME,...",
-    help="How long a rejected message waits where the reject does not say, attempt by attempt; the last one "
-    "repeats. As 1s,10s,5m. [default: none]",
-)
+@settings_options
 @nodes_option
 @json_option
 def create(
     names: tuple[str, ...],
     rf: int | None,
-    partitions: int | None,
-    max_deliveries: int | None,
-    durability: str | None,
-    retention: float | None,
-    ttl: float | None,
-    backoff: tuple[float, ...] | None,
     nodes: tuple[str, ...],
     as_json: bool,
+    **settings: Any,
 ) -> None:
-    """Create topics, or change the settings of those that exist.
+    """Create topics.
 
-    Creating a topic twice is creating it once: of one that exists, what is not given stays as it is. Replicas are
-    chosen once and for all; a topic that exists with another --rf is refused with exit code 64.
+    Creating a topic twice is creating it once: of one that exists, what is given must agree, and what is not stays as
+    it is. One that exists with another value is refused with exit code 64; `quorumq topics set` changes it.
     """
-    from quorumq.cli.probe import ask_any
-    from quorumq.core.messages import CreateTopic, Metadata, MetadataReply, TopicCreated
 
-    known = ask_any(nodes, Metadata())
-    assert isinstance(known, MetadataReply), known
-    existing = {topic.name: topic for topic in known.topics}
-    room = min(3, len(known.nodes))
-    for name in names:
-        old = existing.get(name)
-        request = CreateTopic(
-            name,
-            rf or (old.rf if old else room if room % 2 else room - 1),
-            partitions or (old.partitions if old else 1),
-            max_deliveries or (old.max_deliveries if old else limits.MAX_DELIVERIES_DEFAULT),
-            durability or (old.durability if old else "fsync"),
-            retention_s=retention if retention is not None else old.retention_s if old else 0.0,
-            ttl_s=ttl if ttl is not None else old.ttl_s if old else 0.0,
-            backoff=backoff if backoff is not None else old.backoff if old else (),
+    async def make(client: Client) -> None:
+        for name in names:
+            show(await client.create_topic(name, rf=rf, **settings), as_json)
+
+    run_with(nodes, make)
+
+
+@topics.command("set")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@settings_options
+@nodes_option
+@json_option
+def change(names: tuple[str, ...], nodes: tuple[str, ...], as_json: bool, **settings: Any) -> None:
+    """Change settings of topics that exist.
+
+    Only what is given changes. Of two operators who change one setting, the last one wins, on every node. More
+    partitions may be made while messages flow: what is under way goes on where it is.
+    """
+
+    async def make(client: Client) -> None:
+        for name in names:
+            show(await client.alter_topic(name, **settings), as_json)
+
+    run_with(nodes, make)
+
+
+@topics.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.option("--yes", is_flag=True, help="Do it without asking.")
+@nodes_option
+@json_option
+def delete(names: tuple[str, ...], yes: bool, nodes: tuple[str, ...], as_json: bool) -> None:
+    """Delete topics, with their messages, groups and dead letters.
+
+    For good: a topic made later under the same name is another one, and receipts of the old one do nothing to it.
+    """
+    if not yes:
+        click.confirm(f"delete {', '.join(names)} with all messages?", abort=True, err=True)
+
+    async def make(client: Client) -> None:
+        for name in names:
+            topic = await client.delete_topic(name)
+            if as_json:
+                print_json({"topic": name, "id": topic.id.hex(), "deleted": True})
+            else:
+                click.echo(f"{name}: deleted")
+
+    run_with(nodes, make)
+
+
+def run_with(nodes: tuple[str, ...], make: Callable[[Client], Awaitable[None]]) -> None:
+    """Run ``make`` with a client of the cluster."""
+    import trio
+
+    async def run() -> None:
+        async with cluster(nodes) as client:
+            await make(client)
+
+    trio.run(run)
+
+
+def show(topic: Topic, as_json: bool) -> None:
+    """One line about a topic that was made or changed."""
+    if as_json:
+        print_json(facts_of(topic))
+    else:
+        click.echo(
+            f"{topic.name}: {plural(topic.partitions, 'partition')}, each on {plural(topic.rf, 'node')}"
         )
-        reply = ask_any(nodes, request)
-        assert isinstance(reply, TopicCreated), reply
-        topic = reply.topic
-        if as_json:
-            print_json(facts_of(topic))
-        else:
-            click.echo(
-                f"{topic.name}: {plural(topic.partitions, 'partition')}, each on {plural(topic.rf, 'node')}"
-            )
 
 
 @topics.command("list")
@@ -146,11 +211,8 @@ def list_topics(nodes: tuple[str, ...], as_json: bool) -> None:
     console().print(table)
 
 
-def facts_of(topic: object) -> dict[str, object]:
+def facts_of(topic: Topic) -> dict[str, object]:
     """A topic's register for JSON."""
-    from quorumq.core.types import Topic
-
-    assert isinstance(topic, Topic)
     return {
         "topic": topic.name,
         "id": topic.id.hex(),

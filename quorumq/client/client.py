@@ -55,7 +55,6 @@ from quorumq.core.limits import (
     FETCH_MESSAGES_MAX,
     HOLD_TIME_DEFAULT_S,
     LONG_POLL_MAX_S,
-    MAX_DELIVERIES_DEFAULT,
 )
 from quorumq.core.types import Kind, Letter, Origin, PartitionId, Span, Topic
 from quorumq.wire.batch import Message as Parts
@@ -179,47 +178,114 @@ class Client:
         name: str,
         *,
         rf: int | None = None,
-        partitions: int = 1,
-        max_deliveries: int = MAX_DELIVERIES_DEFAULT,
-        durability: Literal["fsync", "os"] = "fsync",
-        retention: float = 0.0,
-        ttl: float = 0.0,
-        backoff: Sequence[float] = (),
+        partitions: int | None = None,
+        max_deliveries: int | None = None,
+        durability: Literal["fsync", "os"] | None = None,
+        retention: float | None = None,
+        ttl: float | None = None,
+        backoff: Sequence[float] | None = None,
         timeout: float | None = None,
     ) -> Topic:
-        """Create a topic, or change the settings of the one that is there. Done twice, it is done once.
+        """Create a topic. Done twice, it is done once: of one that is there, what is given must agree.
 
         Args:
             name: letters, digits, '.', '_' and '-'.
             rf: on how many nodes each message is kept: odd. 3 if None, or 1 where the cluster has fewer nodes.
-            partitions: how many; never fewer than there are.
-            max_deliveries: after so many a message becomes a dead letter.
-            durability: "fsync", or "os" to trust the page cache.
-            retention: seconds that payload is kept after the last group is done with it.
-            ttl: seconds after which a message that nobody has acked expires; 0 = never.
+            partitions: how many; 1 if None.
+            max_deliveries: after so many a message becomes a dead letter; 5 if None.
+            durability: "fsync", or "os" to trust the page cache of a majority (docs/operations.md); "fsync" if None.
+            retention: seconds that payload is kept after the last group is done with it; 0 if None.
+            ttl: seconds after which a message that nobody has acked expires; 0 = never, also if None.
             backoff: seconds that a rejected message waits where the reject does not say, attempt by attempt; the
-                last one repeats.
+                last one repeats. No wait if None.
             timeout: seconds; the client's if None.
 
+        Returns:
+            the topic; where it was there, with whatever settings it has beside those given.
+
         Raises:
-            Conflict: the topic exists with another ``rf``.
+            Conflict: the topic exists with another value of something given; names it. `alter_topic` changes it.
             UsageError: a value that cannot be; names it.
             NotStored, OutcomeUnknown: too few nodes answered.
         """
+        given = {
+            "rf": rf,
+            "partitions": partitions,
+            "max_deliveries": max_deliveries,
+            "durability": durability,
+            "retention_s": retention,
+            "ttl_s": ttl,
+            "backoff": None if backoff is None else tuple(backoff),
+        }
+        named: dict[str, Any] = {field: value for field, value in given.items() if value is not None}
+        unnamed = tuple(field for field in given if field not in named)
         if rf is None:
-            rf = await self._default_rf(timeout)
-        request = m.CreateTopic(
+            named["rf"] = await self._default_rf(timeout)
+        request = m.CreateTopic(name, unnamed=unnamed, **named)
+        reply = await self._ask(request, f"create topic {name!r}", timeout, writes=True)
+        return self._known(cast("Topic", reply.topic))
+
+    async def alter_topic(
+        self,
+        name: str,
+        *,
+        partitions: int | None = None,
+        max_deliveries: int | None = None,
+        durability: Literal["fsync", "os"] | None = None,
+        retention: float | None = None,
+        ttl: float | None = None,
+        backoff: Sequence[float] | None = None,
+        timeout: float | None = None,
+    ) -> Topic:
+        """Change what is given of a topic's settings; what is None stays. Of two that change one, the last one wins.
+
+        Args:
+            partitions: how many there are to be; never fewer than there are. Messages of a key that is published from
+                now on may go to another partition than those before.
+            max_deliveries, durability, retention, ttl, backoff: as in `create_topic`.
+            timeout: seconds; the client's if None.
+
+        Returns:
+            the topic with all its settings, as a majority of the nodes had it.
+
+        Raises:
+            NotFound: no such topic.
+            UsageError: a value that cannot be, or nothing given.
+            NotStored, OutcomeUnknown: too few nodes answered; repeat it.
+        """
+        request = m.AlterTopic(
             name,
-            rf,
             partitions,
             max_deliveries,
             durability,
-            retention_s=retention,
-            ttl_s=ttl,
-            backoff=tuple(backoff),
+            retention,
+            ttl,
+            None if backoff is None else tuple(backoff),
         )
-        reply = await self._ask(request, f"create topic {name!r}", timeout, writes=True)
+        reply = await self._ask(request, f"change topic {name!r}", timeout, writes=True)
         return self._known(cast("Topic", reply.topic))
+
+    async def delete_topic(self, name: str, *, timeout: float | None = None) -> Topic:
+        """Delete a topic with its messages, groups and dead letters, for good.
+
+        Once this has returned, nothing is published to it or delivered from it; who still works on a message of it
+        hears `NotFound` when acking. A topic made later under the same name is another one.
+
+        Args:
+            name: of the topic that has the name now: only that one is deleted, however often this is repeated.
+            timeout: seconds; the client's if None.
+
+        Returns:
+            what was deleted.
+
+        Raises:
+            NotFound: no such topic, or it was deleted already.
+            OutcomeUnknown: too few nodes answered: it may be deleted, or become so. Repeat it.
+        """
+        topic = await self.topic(name, timeout=timeout)
+        request = m.DeleteTopic(name, topic.id)
+        await self._ask(request, f"delete topic {name!r}", timeout, writes=True)
+        return topic
 
     async def _default_rf(self, timeout: float | None) -> int:
         reply = await self._ask(m.Metadata(), "metadata", timeout, writes=False)

@@ -32,6 +32,8 @@ ANSWERS: Final[Mapping[type, type]] = {
     m.Hello: m.Welcome,
     m.OpenSession: m.SessionOpened,
     m.CreateTopic: m.TopicCreated,
+    m.AlterTopic: m.TopicAltered,
+    m.DeleteTopic: m.TopicDeleted,
     m.Metadata: m.MetadataReply,
     m.Publish: m.Published,
     m.Fetch: m.Fetched,

@@ -18,14 +18,11 @@ from quorumq.core.messages import (
     PeerMessage,
     Publish,
     Published,
-    Put,
     PutTopic,
     Store,
     Stored,
-    TopicCreated,
 )
 from quorumq.core.rounds import Round
-from quorumq.core.topics import merge_topics
 from quorumq.core.types import Incarnation, NodeId, Now, PartitionId, Topic
 
 if TYPE_CHECKING:
@@ -65,6 +62,14 @@ class Coordinator:
     def on_gone(self, core: NodeCore, now: Now) -> list[Effect]:
         """The client is gone. What was sent may still take effect."""
         return []
+
+    def concerns(self, topic: bytes) -> bool:
+        """Whether anything is under way for that topic."""
+        return any(partition.topic == topic for partition, _ in self.requests.values())
+
+    def on_deleted(self, core: NodeCore, topic: Topic, now: Now) -> list[Effect]:
+        """A topic that this is about was deleted: nothing more can come of it."""
+        return self.finish(core, Failed("not-found", f"topic {topic.name!r} was deleted"))
 
     def open_round(
         self, core: NodeCore, members: tuple[NodeId, ...], now: Now, timeout: float | None = None
@@ -148,7 +153,7 @@ class PublishCoordinator(Coordinator):
         partition = self.publish.batch.header.partition
         topic = core.topics.get(partition.topic)
         if topic is None or partition.number >= topic.partitions:
-            return self.finish(core, Failed("not-found", f"no partition {partition} is known here"))
+            return self.finish(core, Failed("not-found", core.why_not_here(partition)))
         members = topic.replicas[partition.number]
         self.came = now.mono
         this = self.open_round(core, members, now)
@@ -203,42 +208,6 @@ class PublishCoordinator(Coordinator):
                 f"{node}: {text or code}" for node, (code, text) in self.problems.items()
             )
         return self.finish(core, too_few("outcome-unknown", detail, this.majority, stored.bit_count()))
-
-
-class CreateTopicCoordinator(Coordinator):
-    """Write a topic's register to a majority of the node list. Two creations at once are one topic."""
-
-    __slots__ = ("merged", "stored", "topic")
-
-    def __init__(self, key: int, topic: Topic) -> None:
-        super().__init__(key)
-        self.topic = topic
-        self.merged = topic
-        self.stored = 0
-
-    def start(self, core: NodeCore, now: Now) -> list[Effect]:
-        this = self.open_round(core, core.config.nodes, now)
-        return [Send(node, PutTopic(this.number, self.topic)) for node in core.config.nodes]
-
-    def on_reply(
-        self, core: NodeCore, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
-    ) -> list[Effect]:
-        assert isinstance(message, Put)
-        this = self.rounds[message.round]
-        if message.refused:
-            return self.finish(core, Failed(message.refused, message.detail))
-        self.stored |= this.hear(sender, incarnation)
-        if message.topic is not None:
-            self.merged = merge_topics(self.merged, message.topic)
-        if this.is_majority(self.stored & this.valid(core.state)):
-            return self.finish(core, TopicCreated(self.merged))
-        return []
-
-    def on_timeout(self, core: NodeCore, number: int, now: Now) -> list[Effect]:
-        this = self.rounds[number]
-        detail = f"topic {self.topic.name!r} may exist: create it again"
-        answered = (self.stored & this.valid(core.state)).bit_count()
-        return self.finish(core, too_few("outcome-unknown", detail, this.majority, answered))
 
 
 class PeekCoordinator(Coordinator):

@@ -49,6 +49,7 @@ from quorumq.core.types import (
     Record,
     Span,
     Stamp,
+    Topic,
     generation_of,
     record_rank,
 )
@@ -505,6 +506,26 @@ class FetchCoordinator(Coordinator):
     def is_deliverable(self, record: Record, asked: Record) -> bool:
         """Our own record still says what the HOLD asked for: open (or dead), at the redrive it was won at."""
         return record[:3] == asked[:3]
+
+    def concerns(self, topic: bytes) -> bool:
+        return any(partition.topic == topic for partition in self.partitions)
+
+    def on_deleted(self, core: NodeCore, topic: Topic, now: Now) -> list[Effect]:
+        """Answer with what is won elsewhere; if nothing else was asked for, say why."""
+        self._unpark(core)
+        self.partitions = tuple(found for found in self.partitions if found.topic != topic.id)
+        self.won = [won for won in self.won if won.partition.topic != topic.id]
+        for number, this in list(self.rounds.items()):
+            if isinstance(this, HoldRound):
+                about = this.partition.topic
+            else:
+                about, _ = self.group_rounds[number]
+            if about == topic.id:
+                self.close_round(core, number)
+        if not self.partitions and topic.name in self.request.topics:
+            return super().on_deleted(core, topic, now)
+        self.park_until, self.tried = now.mono, True
+        return self.advance(core, now)
 
     def finish(self, core: NodeCore, reply: ClientReply | None) -> list[Effect]:
         self._unpark(core)

@@ -87,6 +87,9 @@ class GroupCoordinator(Coordinator):
         self.stamps = 0
         self.wanted = Group(topic, request.group, 0, 0)
 
+    def concerns(self, topic: bytes) -> bool:
+        return self.topic == topic
+
     def start(self, core: NodeCore, now: Now) -> list[Effect]:
         return self._put(core, now)
 

@@ -144,7 +144,7 @@ class HoldReply(NamedTuple):
     resolved: tuple[Resolved, ...]
     not_due: tuple[NotDue, ...]
     refused: tuple[Refused, ...]
-    error: str  # "", "unknown-topic" or "wrong-epoch": nothing was looked at
+    error: str  # "", "unknown-topic", "not-found" (deleted) or "wrong-epoch": nothing was looked at
     known: tuple[Incarnation, ...]
 
 
@@ -215,7 +215,7 @@ class Tombed(NamedTuple):
     round: int
     exclusive: tuple[Acked, ...]
     higher: tuple[Acked, ...]
-    error: str  # "", "unknown-topic", "wrong-epoch" or "stale-generation"
+    error: str  # "", "unknown-topic", "not-found" (deleted), "wrong-epoch" or "stale-generation"
     known: tuple[Incarnation, ...]
     resolved: tuple[Resolved, ...] = ()
 
@@ -288,7 +288,10 @@ class PutGroup(NamedTuple):
 
 
 class Put(NamedTuple):
-    """Answers PutTopic and PutGroup; the merged register comes along where it is higher than what was asked."""
+    """Answers PutTopic and PutGroup; the merged register comes along where it is higher than what was asked.
+
+    ``refused`` is "" or "conflict", or "deleted" with the register that has taken the topic's place.
+    """
 
     round: int
     refused: str
@@ -496,7 +499,10 @@ class SessionOpened(NamedTuple):
 
 
 class CreateTopic(NamedTuple):
-    """Create a topic, or say that it is there. Another RF while the name is in use is a Conflict."""
+    """Create a topic, or say that it is there. One that is there with other settings is a Conflict.
+
+    ``unnamed`` are settings that the caller leaves to us: of a topic that exists they may be anything.
+    """
 
     name: str
     rf: int = 3
@@ -507,9 +513,41 @@ class CreateTopic(NamedTuple):
     retention_s: float = 0.0  # this and the next two: as in Topic
     ttl_s: float = 0.0
     backoff: tuple[float, ...] = ()
+    unnamed: tuple[str, ...] = ()
 
 
 class TopicCreated(NamedTuple):
+    topic: Topic
+
+
+class AlterTopic(NamedTuple):
+    """Change the settings named here (not None) of a topic; the others stay. ``partitions`` can only rise."""
+
+    name: str
+    partitions: int | None = None
+    max_deliveries: int | None = None
+    durability: str | None = None
+    retention_s: float | None = None
+    ttl_s: float | None = None
+    backoff: tuple[float, ...] | None = None
+
+
+class TopicAltered(NamedTuple):
+    """The settings are these now, at a majority of the nodes."""
+
+    topic: Topic
+
+
+class DeleteTopic(NamedTuple):
+    """DELETE the topic of this id, for good. The name comes along because a new topic may have it by now."""
+
+    name: str
+    id: bytes
+
+
+class TopicDeleted(NamedTuple):
+    """A majority of the nodes, and of each partition's replicas, knows: no request for that id succeeds any more."""
+
     topic: Topic
 
 
@@ -796,12 +834,11 @@ class Envelope(NamedTuple):
 
 
 ClientRequest = Union[
-    Hello, OpenSession, CreateTopic, Metadata, Publish, Fetch, AckRequest, RejectRequest, ExtendRequest,
-    LeaveRequest, RedriveRequest, SetGroup, PurgeRequest, PeekAsk, StatusAsk,
+    Hello, OpenSession, CreateTopic, AlterTopic, DeleteTopic, Metadata, Publish, Fetch, AckRequest,
+    RejectRequest, ExtendRequest, LeaveRequest, RedriveRequest, SetGroup, PurgeRequest, PeekAsk, StatusAsk,
 ]  # fmt: skip
 
 ClientReply = Union[
-    Welcome, SessionOpened, TopicCreated, MetadataReply, Published, Fetched, Verdicts, Left, GroupSet, Purged,
-    PeekPage,
-    StatusReply, Failed,
+    Welcome, SessionOpened, TopicCreated, TopicAltered, TopicDeleted, MetadataReply, Published, Fetched,
+    Verdicts, Left, GroupSet, Purged, PeekPage, StatusReply, Failed,
 ]  # fmt: skip

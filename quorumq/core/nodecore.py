@@ -22,7 +22,6 @@ from quorumq.core import limits
 from quorumq.core.clock import RESERVE_STEP, HybridClock
 from quorumq.core.coordinator import (
     Coordinator,
-    CreateTopicCoordinator,
     PeekCoordinator,
     PublishCoordinator,
 )
@@ -53,7 +52,9 @@ from quorumq.core.groups import GroupCoordinator, PurgeCoordinator, SurveyCoordi
 from quorumq.core.messages import (
     Ack,
     AckRequest,
+    AlterTopic,
     CreateTopic,
+    DeleteTopic,
     Envelope,
     Extend,
     Extended,
@@ -124,14 +125,14 @@ from quorumq.core.records import (
     TopicPut,
     Vouched,
 )
+from quorumq.core.registers import AlterTopicCoordinator, CreateTopicCoordinator, DeleteTopicCoordinator
 from quorumq.core.remote import LegCoordinator, SplitCoordinator, free_slice
 from quorumq.core.replica import Replica
 from quorumq.core.settle import AckCoordinator, ExtendCoordinator, RedriveCoordinator, RejectCoordinator
 from quorumq.core.state import NodeConfig, NodeState
-from quorumq.core.topics import check_topic_request, make_topic, merge_topics
+from quorumq.core.topics import check_alteration, check_topic_request, closed, merge_topics
 from quorumq.core.types import (
     NODES_MAX,
-    STAMP_ZERO,
     Group,
     Incarnation,
     Kind,
@@ -141,7 +142,6 @@ from quorumq.core.types import (
     PartitionId,
     Span,
     Topic,
-    topic_id,
 )
 
 PROTOCOL_VERSIONS = (1, 1)
@@ -275,6 +275,8 @@ class NodeCore:
         self.state.known[self.config.node] = incarnation
         for node, (seen, _) in self.peers.items():
             self.state.learn(node, seen)
+        for key in [key for key in self.groups if self.is_deleted(key[0])]:
+            del self.groups[key]
         self._make_replicas()
         self._load_partitions(partitioned, now)
         if clean and stop is not None:
@@ -420,7 +422,7 @@ class NodeCore:
             self.state.clock.reserved((token - TOKEN_RESERVE) << 16)
         else:
             partition = self.batch_partitions.pop(token, None)
-            if partition is not None:
+            if partition in self.replicas:
                 self.replicas[partition].on_durable(token, now)
         return []
 
@@ -554,7 +556,7 @@ class NodeCore:
 
     def _send_registers(self, peer: NodeId) -> list[Effect]:
         """Every topic and group that we know of, in pieces that fit a frame."""
-        topics = [self.topics[found] for found in sorted(self.topics)]
+        topics = self.registers()
         groups = [self.groups[found] for found in sorted(self.groups)]
         effects: list[Effect] = [
             Send(peer, SyncTopics(tuple(topics[at : at + 50]), ())) for at in range(0, len(topics), 50)
@@ -637,12 +639,16 @@ class NodeCore:
                 return key not in self.requests
             case ("forget", int(key)):
                 return key not in self.given
+            case (_, PartitionId() as partition, *_) if partition not in self.replicas:
+                return True  # its topic was deleted
             case ("expire", PartitionId() as partition, str(name), Span() as span):
                 return not self.replicas[partition].group(name).holds.holds.within(span)
         return False
 
     def _on_timer(self, what: tuple[object, ...], now: Now) -> list[Effect]:
         match what:
+            case (_, PartitionId() as partition, *_) if partition not in self.replicas:
+                return []  # its topic was deleted
             case ("expire", PartitionId() as partition, str(name), Span() as span):
                 return self.replicas[partition].on_expire(name, span, now)
             case ("refresh", PartitionId() as partition, str(name), Span() as span):
@@ -709,6 +715,8 @@ class NodeCore:
             case PutGroup(number, group, ask) if self.state.vouched or not number:
                 effects = [] if ask else self.merge_group(group, now)
                 reply = Put(number, "", "", None, self.groups.get((group.topic, group.name)))
+                if self.is_deleted(group.topic):
+                    reply = Put(number, "deleted", "", self.topics[group.topic], None)
                 return [*effects, Persist((), (Send(sender, reply),))] if number else effects
             case PeekRequest():
                 replica = self.replicas.get(message.partition)
@@ -717,7 +725,7 @@ class NodeCore:
                     return [Send(sender, reply_peek)]
                 return [Send(sender, replica.on_peek(message, now))]
             case SyncTopics(topics, groups):
-                return self._on_sync_topics(topics, groups, now)
+                return self._on_sync_topics(sender, topics, groups, now)
             case SyncOffer():
                 replica = self.replicas.get(message.partition)
                 return replica.on_sync_offer(sender, message, now) if replica is not None else []
@@ -757,6 +765,12 @@ class NodeCore:
         now: Now,
     ) -> list[Effect]:
         """A reply goes to its round; one whose round is over teaches what it can."""
+        if isinstance(message, Put) and message.refused == "deleted" and message.topic is not None:
+            effects = self.take_in_topic(message.topic, now)  # ends what is under way for the topic
+            coordinator = self.rounds.get(message.round)
+            if coordinator is not None:
+                effects += coordinator.on_reply(self, sender, incarnation, message, now)
+            return effects
         coordinator = self.rounds.get(message.round)
         if coordinator is not None:
             return coordinator.on_reply(self, sender, incarnation, message, now)
@@ -838,10 +852,26 @@ class NodeCore:
         message: Store | Hold | Extend | Ack | Reject | Merge | Survey,
         partition: PartitionId,
     ) -> list[Effect]:
-        """We have no such replica: we have not heard of the topic, or are not in its replica set."""
+        """We have no such replica: we have not heard of the topic, are not in its replica set, or it was deleted.
+
+        Of a deletion the sender hears before it hears our answer, so that it asks nobody again.
+        """
         topic = self.topics.get(partition.topic)
+        if topic is not None and topic.deleted:
+            refusal = self._refuse_quorum_request(sender, message, partition, "not-found")
+            return [Send(sender, PutTopic(0, topic)), *refusal]
         known = topic is not None and partition.number < topic.partitions
-        error = "wrong-epoch" if known else "unknown-topic"
+        return self._refuse_quorum_request(
+            sender, message, partition, "wrong-epoch" if known else "unknown-topic"
+        )
+
+    def _refuse_quorum_request(
+        self,
+        sender: NodeId,
+        message: Store | Hold | Extend | Ack | Reject | Merge | Survey,
+        partition: PartitionId,
+        error: str,
+    ) -> list[Effect]:
         number = message.round
         match message:
             case Store():
@@ -863,19 +893,52 @@ class NodeCore:
 
     # ------------------------------------------------------------- registers
 
+    def register_named(self, name: str) -> Topic | None:
+        """The newest register of that name, deleted or not."""
+        found = self.names.get(name)
+        return self.topics[found] if found is not None else None
+
+    def registers(self) -> list[Topic]:
+        """Of each name the newest register: it says that all older ones are deleted."""
+        return [self.topics[self.names[name]] for name in sorted(self.names)]
+
+    def is_deleted(self, topic: bytes) -> bool:
+        """Whether the topic of that id is known to be deleted."""
+        return topic in self.topics and self.topics[topic].deleted
+
+    def why_not_here(self, partition: PartitionId) -> str:
+        """Why a request for a partition without a replica set fails."""
+        topic = self.topics.get(partition.topic)
+        if topic is not None and topic.deleted:
+            return f"topic {topic.name!r} was deleted"
+        return (
+            f"no partition {partition} is known to node {self.config.node}: was its topic deleted long ago?"
+        )
+
     def _take_topic(self, topic: Topic) -> Topic | None:
-        """Merge a register; the merged one if it changed anything, else None."""
+        """Merge a register; the merged one if it changed anything, else None.
+
+        A topic whose name had been deleted more often has taken the place of the others: they are deleted, whether or
+        not anybody has told us.
+        """
         ours = self.topics.get(topic.id)
         merged = merge_topics(ours, topic) if ours is not None else topic
+        newest = self.register_named(topic.name)
+        if newest is not None and newest.id != topic.id:
+            if newest.deletions > topic.deletions:
+                merged = closed(merged)
+            else:
+                self.topics[newest.id] = closed(newest)
         if merged == ours:
             return None
         self.topics[topic.id] = merged
-        self.names[topic.name] = topic.id
+        if newest is None or newest.deletions <= topic.deletions:
+            self.names[topic.name] = topic.id
         return merged
 
     def _take_group(self, group: Group) -> bool:
         ours = self.groups.get((group.topic, group.name))
-        if ours is not None and ours.generation >= group.generation:
+        if self.is_deleted(group.topic) or (ours is not None and ours.generation >= group.generation):
             return False
         self.groups[(group.topic, group.name)] = group
         return True
@@ -895,13 +958,34 @@ class NodeCore:
                     else:
                         replica.topic = topic
 
-    def _merge_topic(self, topic: Topic, now: Now) -> list[Effect]:
+    def take_in_topic(self, topic: Topic, now: Now) -> list[Effect]:
+        """Merge a register that a peer has, and do what follows from it: partitions begin, or end."""
+        before = self.register_named(topic.name)
         merged = self._take_topic(topic)
         if merged is None:
             return []
         self.state.clock.merge(topic.stamp.time)
+        effects: list[Effect] = [Persist((TopicPut(merged),))]
+        if before is not None and self.is_deleted(before.id) and not before.deleted:
+            effects += self._end_topic(before, now)
         self._make_replicas()
-        return [Persist((TopicPut(merged),))]
+        return effects
+
+    def _end_topic(self, topic: Topic, now: Now) -> list[Effect]:
+        """DELETE: requests end, replicas go. What the journal has of them means nothing from here on."""
+        effects: list[Effect] = []
+        for found in [found for found in self.replicas if found.topic == topic.id]:
+            del self.replicas[found]
+        for key in [key for key in self.groups if key[0] == topic.id]:
+            del self.groups[key]
+            self.settled_groups.pop(key, None)
+        for hints in (self.state.parked, self.state.active):
+            for hint in [hint for hint in hints if hint[0].topic == topic.id]:
+                del hints[hint]
+        for coordinator in dict.fromkeys([*self.requests.values(), *self.rounds.values()]):
+            if not coordinator.done and coordinator.concerns(topic.id):
+                effects += coordinator.on_deleted(self, topic, now)
+        return effects
 
     def merge_group(self, group: Group, now: Now) -> list[Effect]:
         """Merge a group's register: the newer generation stays, and every replica of its topic reads by it."""
@@ -914,25 +998,34 @@ class NodeCore:
         return [Persist((GroupPut(group),))]
 
     def _on_put_topic(self, sender: NodeId, number: int, topic: Topic, now: Now) -> list[Effect]:
-        other = self.names.get(topic.name)
-        if other is not None and other != topic.id and not self.topics[other].deleted:
-            ours = self.topics[other]
-            detail = (
-                f"topic {topic.name!r} exists with rf = {ours.rf}, not {topic.rf}: use it as it is, "
-                "or choose another name"
-            )
-            return [Send(sender, Put(number, "conflict", detail, ours, None))] if number else []
-        effects = self._merge_topic(topic, now)
-        if not number:
-            return effects
+        """A register, to be kept (round ``number``), or just told (round 0). A sender behind the times is told."""
+        newest = self.register_named(topic.name)
+        if newest is not None and newest.id != topic.id and newest.deletions >= topic.deletions:
+            if newest.deletions == topic.deletions and not newest.deleted:
+                detail = (
+                    f"topic {topic.name!r} exists with rf = {newest.rf}, not {topic.rf}: use it as it is, "
+                    "or choose another name"
+                )
+                return [Send(sender, Put(number, "conflict", detail, newest, None))] if number else []
+            if number:
+                detail = f"topic {topic.name!r} was deleted"
+                return [Send(sender, Put(number, "deleted", detail, newest, None))]
+            return [Send(sender, PutTopic(0, newest))]
+        effects = self.take_in_topic(topic, now)
         merged = self.topics[topic.id]
-        reply = Put(number, "", "", merged if merged != topic else None, None)
-        return [*effects, Persist((), (Send(sender, reply),))]
+        if number:
+            reply = Put(number, "", "", merged if merged != topic else None, None)
+            return [*effects, Persist((), (Send(sender, reply),))]
+        if merged.deleted and not topic.deleted:
+            return [*effects, Send(sender, PutTopic(0, merged))]
+        return effects
 
-    def _on_sync_topics(self, topics: tuple[Topic, ...], groups: tuple[Group, ...], now: Now) -> list[Effect]:
+    def _on_sync_topics(
+        self, sender: NodeId, topics: tuple[Topic, ...], groups: tuple[Group, ...], now: Now
+    ) -> list[Effect]:
         effects: list[Effect] = []
         for topic in topics:
-            effects += self._on_put_topic("", 0, topic, now)
+            effects += self._on_put_topic(sender, 0, topic, now)
         for group in groups:
             effects += self.merge_group(group, now)
         return effects
@@ -970,6 +1063,10 @@ class NodeCore:
                 return [Reply(key, SessionOpened(Origin(self.config.node, inc.n, inc.nonce, self.sessions)))]
             case CreateTopic():
                 return self._on_create_topic(key, request, now)
+            case AlterTopic():
+                return self._on_alter_topic(key, request, now)
+            case DeleteTopic():
+                return self._on_delete_topic(key, request, now)
             case Publish():
                 return self._coordinate(PublishCoordinator(key, request), now)
             case Fetch():
@@ -1000,7 +1097,9 @@ class NodeCore:
         return coordinator.start(self, now)
 
     def _not_found(self, name: str) -> Failed:
-        """`not-found`, with the closest name there is."""
+        """`not-found`: deleted, or with the closest name there is."""
+        if name in self.names:
+            return Failed("not-found", f"topic {name!r} was deleted; `create` makes a new one of that name")
         names = sorted(name for name, found in self.names.items() if not self.topics[found].deleted)
         close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
         hint = (
@@ -1057,24 +1156,22 @@ class NodeCore:
             return [Reply(key, TopicCreated(known))]
         if request.implicit and not self.config.auto_create_topics:
             return [Reply(key, self._not_found(request.name))]
-        if known is not None and known.rf != request.rf:
-            detail = f"topic {request.name!r} exists with rf = {known.rf}, not {request.rf}"
-            return [Reply(key, Failed("conflict", detail))]
-        stamp = self.state.clock.fresh(now)
-        if stamp is None:
-            return [Reply(key, Failed("not-stored", "the clock's reserve is being written: try again"))]
-        if known is None:
-            # Two nodes that create the topic at once write the same register, but for the stamp of its settings.
-            known = Topic(
-                topic_id(request.name, request.rf), request.name, request.rf, 1, (), 0, "fsync", STAMP_ZERO
-            )
-        if request.implicit:  # below every stamp: what somebody chose for the topic elsewhere stays
-            request, stamp = (
-                CreateTopic(request.name, request.rf, request.partitions, implicit=True),
-                STAMP_ZERO,
-            )
-        topic = make_topic(request, self.config.nodes, known)._replace(stamp=stamp)
-        return self._coordinate(CreateTopicCoordinator(key, topic), now)
+        return self._coordinate(CreateTopicCoordinator(key, request), now)
+
+    def _on_alter_topic(self, key: int, request: AlterTopic, now: Now) -> list[Effect]:
+        topic = self.topic_named(request.name)
+        if topic is None:
+            return [Reply(key, self._not_found(request.name))]
+        problem = check_alteration(request, topic)
+        if problem:
+            return [Reply(key, Failed("usage", problem))]
+        return self._coordinate(AlterTopicCoordinator(key, request, topic), now)
+
+    def _on_delete_topic(self, key: int, request: DeleteTopic, now: Now) -> list[Effect]:
+        topic = self.topics.get(request.id)
+        if topic is None or topic.name != request.name:
+            return [Reply(key, self._not_found(request.name))]
+        return self._coordinate(DeleteTopicCoordinator(key, request, topic), now)
 
     def _on_fetch(self, key: int, request: Fetch, now: Now) -> list[Effect]:
         topics, group = dead_letter_names(request.topics, request.group)
@@ -1248,7 +1345,7 @@ class NodeCore:
         for node in sorted(self.peers):
             incarnation, directories = self.peers[node]
             records += [PeerSeen(node, incarnation, directory) for directory in directories]
-        records += [TopicPut(self.topics[found]) for found in sorted(self.topics)]
+        records += [TopicPut(topic) for topic in self.registers()]
         records += [GroupPut(self.groups[found]) for found in sorted(self.groups)]
         for partition in sorted(self.replicas):
             records += self.replicas[partition].snapshot(now)

@@ -26,7 +26,7 @@ from quorumq.core.messages import (
     RemoteGone,
     Slice,
 )
-from quorumq.core.types import Incarnation, NodeId, Now, PartitionId
+from quorumq.core.types import Incarnation, NodeId, Now, PartitionId, Topic
 
 if TYPE_CHECKING:
     from quorumq.core.nodecore import NodeCore
@@ -205,6 +205,17 @@ class SplitCoordinator(Coordinator):
 
     def on_gathered(self, core: NodeCore, now: Now) -> list[Effect]:
         """There is enough, and the other legs have had their chance."""
+        return self._answer(core, now)
+
+    def concerns(self, topic: bytes) -> bool:
+        return any(partition.topic == topic for partition in self.partitions)
+
+    def on_deleted(self, core: NodeCore, topic: Topic, now: Now) -> list[Effect]:
+        """The legs hear of it themselves. What they have won so far is passed on; if nothing is left, say why."""
+        self.partitions = tuple(found for found in self.partitions if found.topic != topic.id)
+        if self.partitions:
+            return []
+        self.problem = Failed("not-found", f"topic {topic.name!r} was deleted")
         return self._answer(core, now)
 
     def on_timeout(self, core: NodeCore, number: int, now: Now) -> list[Effect]:

@@ -42,6 +42,7 @@ from quorumq.core.types import (
     Receipt,
     Record,
     Span,
+    Topic,
 )
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ class SettleCoordinator(Coordinator):
         """A ballot among the partition's replicas; None, with verdicts, where there is no such partition."""
         members = core.members_of(partition)
         if not members:
-            text = f"no partition {partition} is known here"
+            text = core.why_not_here(partition)
             self.verdicts += [Verdict(item, span, "not-found", text) for item, span, _ in items]
             return None
         this = self.open_round(core, members, now)
@@ -157,6 +158,15 @@ class SettleCoordinator(Coordinator):
         self.verdicts += found
         del self.ballots[number]
         self.close_round(core, number)
+        return self.answer(core)
+
+    def on_deleted(self, core: NodeCore, topic: Topic, now: Now) -> list[Effect]:
+        for number, (partition, _) in list(self.requests.items()):
+            if partition.topic == topic.id:
+                text = f"topic {topic.name!r} was deleted"
+                items = self.ballots.pop(number).items
+                self.verdicts += [Verdict(item, span, "not-found", text) for item, span, _ in items]
+                self.close_round(core, number)
         return self.answer(core)
 
     def answer(self, core: NodeCore) -> list[Effect]:

@@ -7,25 +7,117 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from quorumq.core import limits
-from quorumq.core.messages import CreateTopic
-from quorumq.core.types import NodeId, Topic, rendezvous
+from quorumq.core.messages import AlterTopic, CreateTopic
+from quorumq.core.types import STAMP_ZERO, NodeId, Stamp, Topic, rendezvous, topic_id
+
+SETTINGS = ("max_deliveries", "durability", "retention_s", "ttl_s", "backoff")
+"""Those of a topic that stamps order, each by its own, as they are called in Topic, CreateTopic and AlterTopic."""
+
+
+def stamps_of(topic: Topic) -> tuple[Stamp, ...]:
+    """The stamp of each setting, in the order of SETTINGS."""
+    return topic.stamps or (topic.stamp,) * len(SETTINGS)
+
+
+def stamped(topic: Topic, stamps: tuple[Stamp, ...]) -> Topic:
+    """``topic`` with these stamps of its settings."""
+    highest = max(stamps)
+    return topic._replace(stamp=highest, stamps=() if min(stamps) == highest else stamps)
 
 
 def merge_topics(ours: Topic, theirs: Topic) -> Topic:
-    """Merge two registers of one topic: partitions by maximum, deleted for good, settings by stamp.
+    """Merge two registers of one topic: partitions by maximum, deleted for good, each setting by its stamp.
 
     Of two creations at once the one with fewer partitions says how many the topic was born with.
     """
     assert ours.id == theirs.id
-    newer = ours if ours.stamp >= theirs.stamp else theirs
-    longer = ours if ours.partitions >= theirs.partitions else theirs
-    return newer._replace(
-        replicas=longer.replicas,
-        epoch=max(ours.epoch, theirs.epoch),
-        deleted=ours.deleted or theirs.deleted,
-        born=min(ours.born or theirs.born, theirs.born or ours.born),
+    if ours.deleted or theirs.deleted:
+        return closed(ours)
+    merged = ours if ours.partitions >= theirs.partitions else theirs
+    merged = merged._replace(
+        epoch=max(ours.epoch, theirs.epoch), born=min(ours.born or theirs.born, theirs.born or ours.born)
     )
+    pairs = list(zip(stamps_of(ours), stamps_of(theirs), strict=True))
+    newer = {
+        name: getattr(ours if mine >= other else theirs, name)
+        for name, (mine, other) in zip(SETTINGS, pairs, strict=True)
+    }
+    return stamped(merged._replace(**newer), tuple(max(pair) for pair in pairs))
+
+
+def closed(topic: Topic) -> Topic:
+    """The register of the topic once it is deleted: it is kept for good, so only what tells it from others is."""
+    return Topic(
+        topic.id, topic.name, topic.rf, 1, (), 0, "fsync", STAMP_ZERO, deleted=True, deletions=topic.deletions
+    )
+
+
+def new_topic(name: str, rf: int, nodes: tuple[NodeId, ...], deletions: int) -> Topic:
+    """The register that every creation of the name begins with, wherever it is made.
+
+    Its stamp is below all others: settings that somebody chose for the topic elsewhere stay.
+    """
+    default = CreateTopic(name)
+    topic = Topic(
+        topic_id(name, rf, deletions),
+        name,
+        rf,
+        1,
+        (),
+        default.max_deliveries,
+        default.durability,
+        STAMP_ZERO,
+        deletions=deletions,
+    )
+    return with_partitions(topic, 1, nodes)
+
+
+def difference(request: CreateTopic, topic: Topic) -> str:
+    """Where an existing topic is not as a creation wants it, in words, or ""."""
+    for name in ("rf", "partitions", *SETTINGS):
+        wanted, there = getattr(request, name), getattr(topic, name)
+        if wanted != there and name not in request.unnamed:
+            return f"{name} = {there!r}, not {wanted!r}"
+    return ""
+
+
+def named(request: AlterTopic) -> dict[str, Any]:
+    """The settings that a change names."""
+    return {name: getattr(request, name) for name in SETTINGS if getattr(request, name) is not None}
+
+
+def alter(topic: Topic, request: AlterTopic, nodes: tuple[NodeId, ...], stamp: Stamp) -> Topic:
+    """``topic`` with the settings that the request names, under ``stamp``."""
+    changed = named(request)
+    stamps = tuple(
+        stamp if name in changed else before for name, before in zip(SETTINGS, stamps_of(topic), strict=True)
+    )
+    return stamped(with_partitions(topic, request.partitions or 0, nodes)._replace(**changed), stamps)
+
+
+def is_overtaken(topic: Topic, request: AlterTopic, stamp: Stamp) -> bool:
+    """Whether a setting that the request wrote under ``stamp`` has been written under a higher one since."""
+    changed = named(request)
+    return any(
+        name in changed and there > stamp for name, there in zip(SETTINGS, stamps_of(topic), strict=True)
+    )
+
+
+def check_alteration(request: AlterTopic, topic: Topic) -> str:
+    """What is wrong with a change of ``topic``, or ""."""
+    if all(value is None for value in request[1:]):
+        return "no setting is named: there is nothing to change"
+    partitions = topic.partitions if request.partitions is None else request.partitions
+    if not topic.partitions <= partitions <= limits.PARTITIONS_MAX:
+        return (
+            f"partitions is {partitions}: topic {topic.name!r} has {topic.partitions}, which can only become more, up "
+            f"to {limits.PARTITIONS_MAX}"
+        )
+    changed = {**topic._asdict(), **named(request)}
+    return check_settings(*(changed[name] for name in SETTINGS))
 
 
 def with_partitions(topic: Topic, partitions: int, nodes: tuple[NodeId, ...]) -> Topic:
@@ -37,8 +129,11 @@ def with_partitions(topic: Topic, partitions: int, nodes: tuple[NodeId, ...]) ->
 
 
 def make_topic(request: CreateTopic, nodes: tuple[NodeId, ...], topic: Topic) -> Topic:
-    """``topic`` as the request wants it: settings and partitions beyond those that are there."""
-    born = topic.born if topic.replicas else request.partitions
+    """``topic`` as the request wants it: settings and partitions beyond those that are there.
+
+    What it was born with is said by whoever is the first to choose anything for it, and never made up later.
+    """
+    born = request.partitions if topic.stamp == STAMP_ZERO and not topic.born else topic.born
     return with_partitions(topic, request.partitions, nodes)._replace(
         born=born,
         max_deliveries=request.max_deliveries,

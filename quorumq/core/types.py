@@ -175,7 +175,13 @@ class Receipt(NamedTuple):
 
 
 class Topic(NamedTuple):
-    """One topic's register, spread to every node. Replica sets are chosen once, at creation."""
+    """One topic's register, spread to every node. Replica sets are chosen once, at creation.
+
+    ``backoff`` is in seconds per attempt, for a REJECT that names no delay; its last entry repeats. ``stamps`` are
+    those of the settings (core/topics.py), each of which goes to its last writer; () says that ``stamp`` is that of
+    all. ``deletions`` counts how often the name had been deleted before: a topic with more has taken the place of the
+    others.
+    """
 
     id: bytes
     name: str
@@ -184,14 +190,14 @@ class Topic(NamedTuple):
     replicas: tuple[tuple[NodeId, ...], ...]  # one tuple of nodes per partition
     max_deliveries: int
     durability: str  # "fsync" | "os"
-    stamp: Stamp  # of the settings (all but name, rf, replicas and deleted): the last writer wins
+    stamp: Stamp  # the highest of those of the settings
     deleted: bool = False
     retention_s: float = 0.0  # seconds that payload is kept after the last group's tombstone
     ttl_s: float = 0.0  # seconds after which a message that nobody has acked expires; 0 = never
-    backoff: tuple[
-        float, ...
-    ] = ()  # seconds per attempt for a REJECT that names no delay; the last one repeats
+    backoff: tuple[float, ...] = ()
     born: int = 0  # partitions at creation, which derived messages are spread over; 0 = not known
+    stamps: tuple[Stamp, ...] = ()
+    deletions: int = 0
 
     @property
     def partitions(self) -> int:

@@ -40,6 +40,7 @@ TYPES: Final[Mapping[int, type]] = {
     68: m.Metadata, 69: m.MetadataReply, 70: m.Publish, 71: m.Published, 72: m.Fetch, 73: m.Fetched,
     74: m.AckRequest, 75: m.RejectRequest, 76: m.ExtendRequest, 77: m.LeaveRequest, 78: m.RedriveRequest,
     79: m.Verdicts, 80: m.Left, 81: m.PeekAsk, 82: m.PeekPage, 83: m.StatusAsk, 84: m.StatusReply,
+    85: m.AlterTopic, 86: m.TopicAltered, 87: m.DeleteTopic, 88: m.TopicDeleted,
     90: m.SetGroup, 91: m.GroupSet, 92: m.PurgeRequest, 93: m.Purged,
 }  # fmt: skip
 

@@ -79,10 +79,12 @@ _LIST_LIMITS: Final[Mapping[tuple[str, str], int]] = {
     ("Topic", "replicas"): PARTITIONS_MAX,
     ("Topic", "backoff"): BACKOFF_STEPS_MAX,
     ("CreateTopic", "backoff"): BACKOFF_STEPS_MAX,
+    ("AlterTopic", "backoff"): BACKOFF_STEPS_MAX,
 }
 _BYTES_EXACT: Final[Mapping[tuple[str, str], int]] = {
     ("PartitionId", "topic"): batches.TOPIC_ID_BYTES,
     ("Topic", "id"): batches.TOPIC_ID_BYTES,
+    ("DeleteTopic", "id"): batches.TOPIC_ID_BYTES,
     ("Group", "topic"): batches.TOPIC_ID_BYTES,
 }
 _INT_RANGES: Final[Mapping[tuple[str, str], tuple[int, int]]] = {

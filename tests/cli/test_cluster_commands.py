@@ -158,11 +158,43 @@ def test_topics_are_created_once_and_listed(shell: Shell) -> None:
     ).lines()
     assert made["partitions"] == 4
     shell("topics", "create", "wide", "--partitions", "4")
+    assert (
+        "max_deliveries = 2, not 3" in shell("topics", "create", "wide", "--max-deliveries", "3", code=64).err
+    )
     listed = {line["topic"]: line for line in shell("topics", "list", "--json").lines()}
     assert listed["wide"]["max_deliveries"] == 2
     assert listed["wide"]["replicas"] == made["replicas"]
     assert "wide" in shell("topics", "list").out
     assert "rf = 3" in shell("topics", "create", "wide", "--rf", "1", code=64).err
+
+
+def test_settings_change_one_by_one(shell: Shell) -> None:
+    (made,) = shell("topics", "create", "tuned", "--ttl", "5m", "--backoff", "1s,10s", "--json").lines()
+    assert (made["ttl_s"], made["backoff"], made["retention_s"]) == (300.0, [1.0, 10.0], 0.0)
+    (now,) = shell(
+        "topics", "set", "tuned", "--retention", "7d", "--backoff", "none", "--partitions", "3", "--json"
+    ).lines()
+    changed = {"retention_s": 604800.0, "backoff": [], "partitions": 3, "replicas": now["replicas"]}
+    assert now == {**made, **changed}
+    assert now["replicas"][:1] == made["replicas"]
+    assert "nothing to change" in shell("topics", "set", "tuned", code=64).err
+    assert "can only become more" in shell("topics", "set", "tuned", "--partitions", "2", code=64).err
+    assert "no topic 'untuned'" in shell("topics", "set", "untuned", "--ttl", "1", code=66).err
+
+
+def test_a_topic_is_deleted_for_good_and_its_name_is_free(shell: Shell) -> None:
+    shell("topics", "create", "brief", "--rf", "3")
+    shell("publish", "brief", "one", "two")
+    refused = shell("topics", "delete", "brief", stdin=b"n\n", code=1)
+    assert "with all messages" in refused.err
+    (gone,) = shell("topics", "delete", "brief", "--yes", "--json").lines()
+    assert "was deleted" in shell("topics", "delete", "brief", "--yes", code=66).err
+    assert "was deleted" in shell("consume", "brief", "--group", "g", "--wait", "0.2", code=66).err
+    assert "brief" not in [line["topic"] for line in shell("topics", "list", "--json").lines()]
+    (again,) = shell("topics", "create", "brief", "--rf", "1", "--json").lines()
+    assert again["id"] != gone["id"]
+    shell("publish", "brief", "three")
+    assert shell("consume", "brief", "--group", "g", "--max", "1").out.split() == ["three"]
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ async def test_more_partitions_later_do_not_move_a_retry() -> None:
         messages = await inputs(client, 12, partitions=6)
         first = await derive(client, messages)
         assert {found.partition.number for found in first} == {0, 1, 2}
-        await client.create_topic("out", partitions=7)
+        await client.alter_topic("out", partitions=7)
         async with connected(cluster, "c") as later:
             assert (await later.topic("out")).born == 3
             assert await derive(later, messages) == first

@@ -1,4 +1,4 @@
-"""Topic registers: what they may say (docs/protocol.md, "settings")."""
+"""Topic registers: what they may say, and how they merge (docs/protocol.md, "settings")."""
 
 from __future__ import annotations
 
@@ -9,8 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quorumq.core import limits
-from quorumq.core.messages import CreateTopic
-from quorumq.core.topics import check_topic_request, make_topic, merge_topics
+from quorumq.core.messages import AlterTopic, CreateTopic
+from quorumq.core.topics import (
+    alter,
+    check_topic_request,
+    closed,
+    make_topic,
+    merge_topics,
+    new_topic,
+    stamps_of,
+)
 from quorumq.core.types import Stamp, Topic
 
 NODES = ("a", "b", "c")
@@ -63,3 +71,42 @@ def test_registers_agree_on_it_in_whatever_order_they_merge(registers: list[Topi
     for other in registers[1:]:
         merged = merge_topics(merged, other)
     assert (merged.born, merged.partitions) == (2, 9)
+
+
+CHANGES = st.builds(
+    AlterTopic,
+    st.just("jobs"),
+    partitions=st.none() | st.integers(1, 4),
+    max_deliveries=st.none() | st.integers(1, 9),
+    retention_s=st.none() | st.floats(0, 9),
+    durability=st.none() | st.just("os"),
+    ttl_s=st.none(),
+    backoff=st.none() | st.just((1.0,)),
+)
+
+
+@st.composite
+def registers(draw: st.DrawFn) -> Topic:
+    """A register as some node may have it: some changes out of one history, in any order, and perhaps deleted."""
+    topic = new_topic("jobs", 3, NODES, 0)
+    for request, time in draw(st.lists(st.tuples(CHANGES, st.integers(1, 5)), max_size=4)):
+        stamp = Stamp(time, repr(request))  # one stamp is used for one change only
+        if min(stamps_of(topic)) < stamp:
+            topic = merge_topics(topic, alter(new_topic("jobs", 3, NODES, 0), request, NODES, stamp))
+    return merge_topics(topic, closed(topic)) if draw(st.integers(0, 9)) == 0 else topic
+
+
+@given(registers(), registers(), registers())
+def test_registers_merge_to_the_same_in_any_order(one: Topic, two: Topic, three: Topic) -> None:
+    assert merge_topics(one, one) == one
+    assert merge_topics(one, two) == merge_topics(two, one)
+    assert merge_topics(merge_topics(one, two), three) == merge_topics(one, merge_topics(two, three))
+
+
+def test_a_change_takes_back_no_other_change() -> None:
+    """Two operators at two nodes, neither of which has heard of the other."""
+    before = new_topic("jobs", 3, NODES, 0)
+    one = alter(before, AlterTopic("jobs", ttl_s=5.0), NODES, Stamp(1, "a"))
+    two = alter(before, AlterTopic("jobs", max_deliveries=9, partitions=2), NODES, Stamp(2, "b"))
+    merged = merge_topics(one, two)
+    assert (merged.ttl_s, merged.max_deliveries, merged.partitions) == (5.0, 9, 2)

@@ -139,7 +139,9 @@ def by_hint(hint: Any, owner: str, field: str) -> st.SearchStrategy[Any]:
     if hint is str:
         return node_ids if field in ("node", "replicas") else names
     if hint is bytes:
-        exact = (owner, field) in (("Topic", "id"), ("Group", "topic"), ("PartitionId", "topic"))
+        exact = (owner, field) in (
+            ("Topic", "id"), ("Group", "topic"), ("PartitionId", "topic"), ("DeleteTopic", "id"),
+        )  # fmt: skip
         return st.binary(min_size=16 if exact else 0, max_size=16)
     if hint is float:
         return finite

@@ -1,0 +1,439 @@
+"""CREATE, ALTER and DELETE of topics, by several operators, with nodes away (docs/protocol.md, "settings", DELETE)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quorumq.core.effects import Request
+from quorumq.core.messages import (
+    AckRequest,
+    AlterTopic,
+    CreateTopic,
+    DeleteTopic,
+    Failed,
+    Fetch,
+    OpenSession,
+    Publish,
+    Published,
+    Put,
+    PutTopic,
+    SyncTopics,
+    TopicAltered,
+    TopicCreated,
+    TopicDeleted,
+)
+from quorumq.core.types import Topic
+from tests.core.cluster import Cluster
+from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
+
+
+def registers(cluster: Cluster, name: str = "jobs") -> list[Topic | None]:
+    return [core.topic_named(name) for core in cluster.nodes.values()]
+
+
+def agreed(cluster: Cluster, name: str = "jobs") -> Topic | None:
+    """The register of that name, which is the same on every node."""
+    cluster.advance(8)
+    (one,) = set(registers(cluster, name))
+    return one
+
+
+def both(cluster: Cluster, first: tuple[str, object], second: tuple[str, object]) -> list[object]:
+    """Two clients ask at the same time; the answers."""
+    keys = []
+    for node, request in (first, second):
+        cluster.keys += 1
+        keys.append(cluster.keys)
+        cluster.queue.append((node, Request(cluster.keys, request)))  # type: ignore[arg-type]
+    cluster.run()
+    return [cluster.replies[key] for key in keys]
+
+
+def away(cluster: Cluster, *nodes: str) -> None:
+    """Nothing reaches these nodes, or comes from them, from now on."""
+    cluster.drop = lambda sender, to, message: sender != to and (sender in nodes or to in nodes)
+
+
+# ------------------------------------------------------------------------------------ settings
+
+
+def test_only_the_settings_that_are_named_change() -> None:
+    cluster = Cluster()
+    before = cluster.topic(retention_s=60.0)
+    reply = cluster.ask("b", AlterTopic("jobs", max_deliveries=9, backoff=(1.0, 5.0)))
+    assert isinstance(reply, TopicAltered)
+    after = agreed(cluster)
+    assert after == reply.topic
+    assert after == before._replace(
+        max_deliveries=9, backoff=(1.0, 5.0), stamp=after.stamp, stamps=after.stamps
+    )
+    assert after.stamp > before.stamp
+
+
+def test_settings_survive_a_restart_of_everyone() -> None:
+    cluster = Cluster()
+    cluster.topic()
+    cluster.ask("b", AlterTopic("jobs", ttl_s=5.0, partitions=3))
+    before = agreed(cluster)
+    for name in "abc":
+        cluster.kill(name)
+    for name in "abc":
+        cluster.start(name)
+    assert agreed(cluster) == before
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({}, "nothing to change"),
+        ({"partitions": 1}, "partitions is 1: topic 'jobs' has 2"),
+        ({"partitions": 5000}, "up to 1024"),
+        ({"durability": "raid"}, "durability is 'raid'"),
+        ({"ttl_s": -1.0}, "ttl_s is -1.0 s"),
+    ],
+)
+def test_a_change_that_cannot_be_is_refused_by_name(change: dict[str, object], words: str) -> None:
+    cluster = Cluster()
+    before = cluster.topic(partitions=2)
+    reply = cluster.ask("b", AlterTopic("jobs", **change))  # type: ignore[arg-type]
+    assert isinstance(reply, Failed)
+    assert words in reply.detail
+    assert agreed(cluster) == before
+
+
+def test_two_operators_who_change_different_settings_both_get_theirs() -> None:
+    cluster = Cluster()
+    cluster.topic()
+    one, other = both(
+        cluster, ("a", AlterTopic("jobs", max_deliveries=9)), ("c", AlterTopic("jobs", retention_s=7.0))
+    )
+    assert isinstance(one, TopicAltered)
+    assert isinstance(other, TopicAltered)
+    after = agreed(cluster)
+    assert (after.max_deliveries, after.retention_s) == (9, 7.0)
+    assert after in (one.topic, other.topic), "the later of the two heard what stands"
+
+
+def test_of_two_operators_who_change_one_setting_one_wins_everywhere() -> None:
+    cluster = Cluster()
+    cluster.topic()
+    one, other = both(
+        cluster, ("a", AlterTopic("jobs", max_deliveries=9)), ("c", AlterTopic("jobs", max_deliveries=7))
+    )
+    assert (one.topic.max_deliveries, other.topic.max_deliveries) == (9, 7), "each held when it was said"
+    after = agreed(cluster)
+    assert after == max(one.topic, other.topic, key=lambda topic: topic.stamp)
+
+
+def test_a_node_behind_the_times_writes_above_what_it_had_not_heard() -> None:
+    cluster = Cluster()
+    cluster.topic()
+    away(cluster, "c")
+    cluster.ask("a", AlterTopic("jobs", max_deliveries=9))
+    cluster.nodes["a"].state.clock.value += 1 << 20  # its stamps are far above what c would use by itself
+    cluster.ask("a", AlterTopic("jobs", retention_s=7.0))
+    cluster.drop = lambda sender, to, message: isinstance(message, SyncTopics)
+    reply = cluster.ask("c", AlterTopic("jobs", ttl_s=3.0))
+    assert (reply.topic.max_deliveries, reply.topic.retention_s, reply.topic.ttl_s) == (9, 7.0, 3.0)
+    cluster.drop = lambda sender, to, message: False
+    assert agreed(cluster) == reply.topic
+
+
+def test_a_change_without_a_majority_is_not_said_to_have_happened() -> None:
+    cluster = Cluster()
+    cluster.topic()
+    away(cluster, "c")
+    key = cluster.submit("c", AlterTopic("jobs", max_deliveries=9))
+    cluster.advance(6)
+    reply = cluster.replies[key]
+    assert isinstance(reply, Failed)
+    assert reply.code == "outcome-unknown"
+
+
+# ------------------------------------------------------------------------------------ creation
+
+
+def test_creating_twice_is_creating_once_and_other_settings_are_a_conflict() -> None:
+    cluster = Cluster()
+    made = cluster.topic(max_deliveries=9)
+    assert cluster.ask("c", CreateTopic("jobs", max_deliveries=9)) == TopicCreated(made)
+    for request, words in (
+        (CreateTopic("jobs", max_deliveries=5), "max_deliveries = 9, not 5"),
+        (CreateTopic("jobs", rf=1, max_deliveries=9), "rf = 3, not 1"),
+        (CreateTopic("jobs", partitions=4, max_deliveries=9), "partitions = 1, not 4"),
+    ):
+        reply = cluster.ask("b", request)
+        assert isinstance(reply, Failed)
+        assert reply.code == "conflict"
+        assert words in reply.detail
+    unnamed = CreateTopic("jobs", unnamed=("rf", "max_deliveries"))
+    assert cluster.ask("b", unnamed) == TopicCreated(made)
+    assert agreed(cluster) == made
+
+
+def test_a_creation_by_a_node_that_had_not_heard_overwrites_nothing() -> None:
+    cluster = Cluster()
+    away(cluster, "c")
+    made = cluster.topic(max_deliveries=9)
+    cluster.drop = lambda sender, to, message: isinstance(message, SyncTopics)
+    reply = cluster.ask("c", CreateTopic("jobs", max_deliveries=5))
+    assert isinstance(reply, Failed)
+    assert "max_deliveries = 9, not 5" in reply.detail
+    assert cluster.ask("c", CreateTopic("jobs", max_deliveries=9)) == TopicCreated(made)
+    cluster.drop = lambda sender, to, message: False
+    assert agreed(cluster) == made
+
+
+def test_a_creation_that_was_cut_off_is_finished_by_its_repetition() -> None:
+    cluster = Cluster()
+    away(cluster, "a")
+    key = cluster.submit("a", CreateTopic("jobs", partitions=4, ttl_s=5.0))
+    cluster.advance(6)
+    assert isinstance(cluster.replies[key], Failed)
+    cluster.drop = lambda sender, to, message: False
+    cluster.advance(5)
+    reply = cluster.ask("b", CreateTopic("jobs", partitions=4, ttl_s=5.0))
+    assert isinstance(reply, TopicCreated)
+    assert (reply.topic.partitions, reply.topic.ttl_s) == (4, 5.0)
+
+
+# ------------------------------------------------------------------------------------ deletion
+
+
+def deleted(cluster: Cluster, topic: Topic, node: str = "a") -> None:
+    reply = cluster.ask(node, DeleteTopic(topic.name, topic.id))
+    assert isinstance(reply, TopicDeleted), reply
+
+
+def is_gone(reply: object) -> bool:
+    return isinstance(reply, Failed) and reply.code == "not-found" and "was deleted" in reply.detail
+
+
+def test_nothing_succeeds_on_a_deleted_topic() -> None:
+    cluster = Cluster()
+    topic, origin = published(cluster)
+    got = receipts(cluster.ask("b", fetch(most=5)))
+    parked = cluster.submit("c", fetch("other", most=100, least=50, wait=1.0))
+    assert parked not in cluster.replies
+    deleted(cluster, topic)
+    assert is_gone(cluster.replies[parked]), "a parked FETCH ends"
+    for node in "abc":
+        assert is_gone(cluster.ask(node, Publish(cluster.batch(topic, origin, 10, [b"x"]))))
+        assert is_gone(cluster.ask(node, fetch()))
+        assert outcomes(cluster.ask(node, AckRequest(got))) == ["not-found"]
+        assert not cluster.nodes[node].replicas
+    assert agreed(cluster) is None
+
+
+def test_a_deletion_outlives_every_start() -> None:
+    cluster = Cluster()
+    topic, origin = published(cluster)
+    deleted(cluster, topic)
+    for name in "abc":
+        cluster.kill(name)
+    for name in "abc":
+        cluster.start(name)
+    assert agreed(cluster) is None
+    assert is_gone(cluster.ask("a", Publish(cluster.batch(topic, origin, 10, [b"x"]))))
+    for core in cluster.nodes.values():
+        assert not core.replicas
+        assert not core.groups
+
+
+def test_deleting_again_is_deleting_once_and_leaves_the_next_topic_alone() -> None:
+    cluster = Cluster()
+    topic, _ = published(cluster)
+    deleted(cluster, topic)
+    deleted(cluster, topic, "b")
+    again = cluster.ask("c", CreateTopic("jobs", rf=1)).topic
+    assert again.id != topic.id, "with another RF, even"
+    deleted(cluster, topic, "b")
+    assert agreed(cluster) == again
+
+
+def test_old_receipts_do_nothing_to_the_topic_of_the_same_name() -> None:
+    cluster = Cluster()
+    topic, origin = published(cluster)
+    got = receipts(cluster.ask("b", fetch()))
+    deleted(cluster, topic)
+    again = cluster.topic()
+    for node in "abc":
+        assert outcomes(cluster.ask(node, AckRequest(got))) == ["not-found"]
+        assert is_gone(cluster.ask(node, Publish(cluster.batch(topic, origin, 10, [b"x"]))))
+    session = cluster.ask("a", OpenSession()).origin
+    assert isinstance(cluster.ask("a", Publish(cluster.batch(again, session, 0, [b"new"]))), Published)
+    assert [item.receipt.span for item in receipts(cluster.ask("b", fetch()))] == [(session, 0, 1)]
+
+
+def test_a_node_that_was_down_hears_of_the_deletion_by_itself() -> None:
+    cluster = Cluster(hold_time_max=1.0)
+    topic, _ = published(cluster)
+    cluster.kill("c")
+    deleted(cluster, topic)
+    cluster.start("c")
+    assert agreed(cluster) is None
+    assert not cluster.nodes["c"].replicas
+    cluster.kill("c")
+    cluster.start("c")
+    assert not cluster.nodes["c"].replicas, "what it heard is in its journal"
+
+
+def test_a_node_that_has_not_heard_finds_no_majority_and_learns_why() -> None:
+    """No anti-entropy here: the refusal itself brings the news."""
+    cluster = Cluster(hold_time_max=1.0)
+    topic, origin = published(cluster)
+    away(cluster, "c")
+    deleted(cluster, topic)
+    cluster.drop = lambda sender, to, message: isinstance(message, SyncTopics)
+    assert cluster.nodes["c"].topic_named("jobs") == topic
+    assert is_gone(cluster.ask("c", Publish(cluster.batch(topic, origin, 10, [b"x"]))))
+    assert cluster.nodes["c"].topic_named("jobs") is None
+
+
+@pytest.mark.parametrize(
+    "request_of",
+    [lambda got: fetch(), lambda got: AckRequest(got), lambda got: AlterTopic("jobs", ttl_s=1.0)],
+    ids=["fetch", "ack", "alter"],
+)
+def test_any_request_through_a_node_that_has_not_heard_learns_it(request_of: object) -> None:
+    cluster = Cluster()
+    topic, _ = published(cluster)
+    got = receipts(cluster.ask("b", fetch(most=5)))
+    away(cluster, "c")
+    deleted(cluster, topic)
+    cluster.drop = lambda sender, to, message: isinstance(message, SyncTopics)
+    reply = cluster.ask("c", request_of(got))  # type: ignore[operator]
+    assert is_gone(reply) or outcomes(reply) == ["not-found"]
+
+
+def test_a_name_is_made_anew_through_a_node_that_missed_its_deletion() -> None:
+    cluster = Cluster()
+    topic, _ = published(cluster)
+    away(cluster, "c")
+    for _ in range(3):
+        deleted(cluster, cluster.nodes["a"].topic_named("jobs") or topic)
+        cluster.topic(partitions=2)
+    last = cluster.nodes["a"].topic_named("jobs")
+    deleted(cluster, last)
+    cluster.drop = lambda sender, to, message: isinstance(message, SyncTopics)
+    assert cluster.nodes["c"].topic_named("jobs") == topic
+    reply = cluster.ask("c", CreateTopic("jobs", partitions=3))
+    assert isinstance(reply, TopicCreated)
+    assert (reply.topic.deletions, reply.topic.partitions) == (4, 3)
+    cluster.drop = lambda sender, to, message: False
+    assert agreed(cluster) == reply.topic
+    for core in cluster.nodes.values():
+        assert {partition.topic for partition in core.replicas} == {reply.topic.id}
+
+
+def test_a_publish_under_way_ends_when_the_deletion_comes() -> None:
+    cluster = Cluster()
+    topic, origin = published(cluster)
+    cluster.drop = lambda sender, to, message: (
+        sender != to and "c" in (sender, to) and not is_register(message)
+    )
+    key = cluster.submit("c", Publish(cluster.batch(topic, origin, 10, [b"x"])))
+    assert key not in cluster.replies
+    deleted(cluster, topic)
+    assert is_gone(cluster.replies[key])
+
+
+def is_register(message: object) -> bool:
+    return isinstance(message, Put | PutTopic | SyncTopics)
+
+
+def test_a_fetch_of_several_topics_goes_on_without_the_deleted_one() -> None:
+    cluster = Cluster()
+    topic, _ = published(cluster)
+    other = cluster.topic("other")
+    receipts(cluster.ask("a", Fetch(("jobs", "other"), "g", 100, 1 << 20, 1, 0, 0.0, 10.0, 0.0)))
+    key = cluster.submit("a", Fetch(("jobs", "other"), "g", 100, 1 << 20, 1, 0, 1.0, 10.0, 0.0))
+    assert key not in cluster.replies
+    deleted(cluster, topic)
+    assert receipts(cluster.replies[key]) == (), "it ends, and the next one says why"
+    assert agreed(cluster, "other") == other
+
+
+def test_deleting_while_too_few_replicas_answer_is_not_said_to_have_happened() -> None:
+    """A majority of the nodes is not enough: one of the replicas of a partition could still be found by STORE."""
+    cluster = Cluster(5)
+    topic = cluster.topic()
+    home = topic.replicas[0]
+    away(cluster, *home[:2])
+    asked = next(name for name in cluster.names if name not in home)
+    key = cluster.submit(asked, DeleteTopic("jobs", topic.id))
+    cluster.advance(6)
+    reply = cluster.replies[key]
+    assert isinstance(reply, Failed)
+    assert reply.code == "outcome-unknown"
+    cluster.drop = lambda sender, to, message: False
+    assert agreed(cluster) is None, "but it may happen all the same"
+
+
+# ------------------------------------------------------------------------------------ anything at all
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from("abc"),
+        st.sampled_from(
+            ["create", "alter", "more", "delete", "publish", "fetch", "restart", "cut", "heal", "wait"]
+        ),
+        st.integers(1, 6),
+    ),
+    max_size=25,
+)
+
+
+@settings(max_examples=120, deadline=None)
+@given(STEPS)
+def test_whatever_operators_do_the_nodes_agree_in_the_end(steps: list[tuple[str, str, int]]) -> None:
+    """With nodes cut off and started again at will: one register everywhere, and what was deleted stays so."""
+    cluster = Cluster(hold_time_max=1.0)
+    ended: dict[bytes, None] = {}
+    for node, what, number in steps:
+        core = cluster.nodes[node]
+        known = core.topic_named("jobs")
+        request: object = None
+        match what:
+            case "create":
+                request = CreateTopic("jobs", partitions=number, max_deliveries=number)
+            case "alter":
+                request = AlterTopic("jobs", max_deliveries=number)
+            case "more" if known is not None and known.partitions <= number:
+                request = AlterTopic("jobs", partitions=number)
+            case "delete" if known is not None:
+                request = DeleteTopic("jobs", known.id)
+            case "publish" if known is not None:
+                request = Publish(cluster.batch(known, cluster.ask(node, OpenSession()).origin, 0, [b"x"]))
+            case "fetch":
+                request = fetch(wait=number / 10, hold_time=1.0)
+            case "restart":
+                cluster.kill(node)
+                cluster.start(node)
+            case "cut":
+                away(cluster, node)
+            case "heal":
+                cluster.drop = lambda sender, to, message: False
+            case "wait":
+                cluster.advance(number)
+        if request is None:
+            continue
+        key = cluster.submit(node, request)
+        if number % 2:
+            cluster.advance(6)
+        reply = cluster.replies.get(key)
+        if isinstance(reply, TopicDeleted):
+            ended[reply.topic.id] = None
+        if isinstance(reply, TopicCreated | TopicAltered):
+            assert reply.topic.id not in ended
+        if isinstance(reply, Published):
+            assert known is not None
+            assert known.id not in ended, "stored in a topic whose deletion was OK"
+    cluster.drop = lambda sender, to, message: False
+    cluster.advance(10)
+    last = agreed(cluster)
+    assert last is None or last.id not in ended
+    for core in cluster.nodes.values():
+        assert {partition.topic for partition in core.replicas} == ({last.id} if last is not None else set())
