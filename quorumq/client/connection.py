@@ -4,6 +4,11 @@
 # as much as there is at once. Nobody else touches the stream, so a waiter that is cancelled never leaves half a
 # frame behind.
 #
+# A third looks for signs of life while anybody waits: a machine that stands still keeps its connections, and takes
+# whatever fits into its buffers. Where no byte has come for a while it asks for one, by a LEAVE of nothing, which any
+# node answers at once. Without an answer, first those are sent elsewhere whose requests may as well be carried out
+# twice; later everybody is. A node that is only slow answers, and keeps its requests.
+#
 # What a waiter needs to know when its connection dies is whether its request may have reached the node: a frame
 # that the writer never began is *not sent*, which makes the difference between NotStored and OutcomeUnknown.
 """A connection that many tasks share: pipelined requests, each waiting for its own reply."""
@@ -29,11 +34,27 @@ INFLIGHT_MAX: Final = INFLIGHT_REQUESTS_MAX - 56
 """Requests of one connection that this side lets wait at once: below where the node stops reading, so that an
 EXTEND is never stuck behind them unread."""
 
-SILENT_TIMEOUTS_MAX: Final = 2
-"""After so many requests in a row without an answer in their time, the connection is given up."""
+TICK_S: Final = 0.2
+"""How often a connection is looked at on which somebody waits. All that follows is counted in ticks, not in seconds, so
+that a client that stood still itself does not take its own pause for the node's."""
 
-SILENT_S: Final = 1.0
-"""A shorter wait says nothing about the node."""
+PING_TICKS: Final = 1
+"""Without a byte for so long, a sign of life is asked for."""
+
+PATIENT_PING_TICKS: Final = 5
+"""The same where all that wait are FETCHes and others that are not sent elsewhere."""
+
+SILENT_TICKS: Final = 2
+"""Without one for so long after that, requests go elsewhere that may be carried out twice."""
+
+LOST_TICKS: Final = 10
+"""Without one for so long, the connection is given up."""
+
+REPEATABLE: Final = frozenset({
+    m.Publish, m.AckRequest, m.ExtendRequest, m.LeaveRequest, m.Metadata, m.OpenSession,
+})  # fmt: skip
+"""Requests that may be under way at two nodes at once: what both do is done once, or costs nothing. Not FETCH, which
+would hold twice as many messages; nor REJECT, whose second copy hears `HoldLost` once the first is applied."""
 
 Dial = Callable[[str], Awaitable[trio.abc.Stream]]
 Orphan = Callable[["Connection", m.ClientReply], None]
@@ -56,11 +77,15 @@ class Lost(Exception):
 class Waiter:
     """One request on its way."""
 
-    __slots__ = ("event", "number", "orphan", "pieces", "reply", "sent", "withdrawn")
+    __slots__ = ("event", "number", "orphan", "pieces", "repeatable", "reply", "sent", "ticks", "withdrawn")
 
-    def __init__(self, number: int, pieces: list[bytes | memoryview], orphan: Orphan | None) -> None:
+    def __init__(
+        self, number: int, pieces: list[bytes | memoryview], orphan: Orphan | None, repeatable: bool
+    ) -> None:
         self.number = number
         self.pieces = pieces
+        self.repeatable = repeatable
+        self.ticks = 0  # for how long it waits
         self.orphan = orphan
         self.event: trio.Event | None = trio.Event()
         self.reply: m.ClientReply | None = None
@@ -104,12 +129,15 @@ class Connection:
         """Why the connection is gone; "" while it is there."""
         self.ended = trio.Event()
         """Set once `run` has ended and the stream is closed."""
-        self.timeouts = 0  # requests without an answer in time, since the last answer
+        self.silent = False
+        """Whether a sign of life was asked for and has not come."""
         self._stream = stream
         self._protocol = protocol
         self._waiters: dict[int, Waiter] = {}
         self._outbox: deque[Waiter] = deque()
         self._wake = trio.Event()
+        self._asked = trio.Event()  # set where anybody waits
+        self._heard = False  # anything, since the last tick
         self._slots = trio.Semaphore(INFLIGHT_MAX)
         self._scope = trio.CancelScope()
 
@@ -125,6 +153,7 @@ class Connection:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._guard, self._write)
                     nursery.start_soon(self._guard, self._read)
+                    nursery.start_soon(self._watch)
         finally:
             self._fail(self.lost or "the connection was closed here")
             with trio.CancelScope(shield=True):
@@ -148,7 +177,8 @@ class Connection:
                 cancelled or timed out.
 
         Raises:
-            Lost: the connection went, or the time is over; ``sent`` says whether the node may have it.
+            Lost: the connection went, the time is over, or the node gives no sign of life and the request may as well
+                go to another; ``sent`` says whether the node may have it.
             TooLarge: the request is over a limit of the wire; nothing was sent.
         """
         if self.lost:
@@ -165,13 +195,10 @@ class Connection:
                     if waiter.reply is None and not self.lost:
                         self._abandon(waiter)
                 if waiter.reply is None:
-                    raise Lost(self.lost, sent=waiter.sent)
+                    cause = self.lost or f"no sign of life for {waiter.ticks * TICK_S:g} s"
+                    raise Lost(cause, sent=waiter.sent)
                 return waiter.reply
-        sent = waiter is not None and waiter.sent
-        self.timeouts += sent and timeout >= SILENT_S
-        if self.timeouts >= SILENT_TIMEOUTS_MAX:
-            self._fail(f"no answer to {self.timeouts} requests in a row")
-        raise Lost(f"no answer within {timeout:.3g} s", sent=sent)
+        raise Lost(f"no answer within {timeout:.3g} s", sent=waiter is not None and waiter.sent)
 
     def post(self, request: m.ClientRequest, orphan: Orphan | None = None) -> Waiter:
         """Queue a request without waiting; nothing happens if the connection is lost.
@@ -183,10 +210,11 @@ class Connection:
         if self.lost:
             raise Lost(self.lost, sent=False)
         number, pieces = self._protocol.request(request)
-        waiter = Waiter(number, pieces, orphan)
+        waiter = Waiter(number, pieces, orphan, type(request) in REPEATABLE)
         self._waiters[number] = waiter
         self._outbox.append(waiter)
         self._wake.set()
+        self._asked.set()
         return waiter
 
     def _abandon(self, waiter: Waiter) -> None:
@@ -235,15 +263,49 @@ class Connection:
                     await self._stream.send_all(b"".join(pieces))
             await self._wake.wait()
 
+    async def _watch(self) -> None:
+        quiet = pinged = 0  # ticks without a byte, and since a sign of life was asked for
+        while True:
+            if not self._waiters:
+                self._asked = trio.Event()
+                await self._asked.wait()
+            self._heard = False
+            await trio.sleep(TICK_S)
+            if self._heard or not self._waiters:
+                quiet = pinged = 0
+                continue
+            quiet += 1
+            hasty = False
+            for waiter in self._waiters.values():
+                waiter.ticks += 1
+                hasty = hasty or (waiter.repeatable and waiter.event is not None)
+            if pinged:
+                pinged += 1
+            elif quiet >= (PING_TICKS if hasty else PATIENT_PING_TICKS):
+                self.post(m.LeaveRequest(()))
+                pinged = 1
+            if pinged > SILENT_TICKS:
+                self.silent = True
+                self._send_elsewhere()
+            if pinged > LOST_TICKS:
+                self._fail(f"no sign of life for {quiet * TICK_S:g} s")
+
+    def _send_elsewhere(self) -> None:
+        """Wake those who have waited in vain for long enough and may ask another node."""
+        for waiter in self._waiters.values():
+            if waiter.repeatable and waiter.event is not None and waiter.ticks > SILENT_TICKS:
+                waiter.event.set()
+
     async def _read(self) -> None:
         while True:
             data = await self._stream.receive_some(RECEIVE_BYTES)
+            self._heard = True
+            self.silent = False
             if not data:
                 self._protocol.close()
                 self._fail(f"node {self.node} closed the connection")
                 return
             for number, reply in self._protocol.receive(data):
-                self.timeouts = 0
                 waiter = self._waiters.pop(number, None)
                 if waiter is None:
                     continue

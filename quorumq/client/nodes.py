@@ -31,6 +31,9 @@ from quorumq.wire.codec import error_of
 ATTEMPT_TIMEOUT_S: Final = REQUEST_TIMEOUT_S + 0.5
 """How long one node may take to answer a request that it does not park."""
 
+DOUBT_S: Final = 3.0
+"""For so long a node that could not be asked, or gave no sign of life, is asked after all others."""
+
 BACKOFF_MIN_S: Final = 0.02
 BACKOFF_MAX_S: Final = 1.0
 CAUSES_SHOWN: Final = 8
@@ -146,6 +149,7 @@ class Nodes:
         self._connections: dict[tuple[str, str], Connection] = {}  # by lane and address
         self._dialling: dict[tuple[str, str], trio.Lock] = {}
         self._failed: dict[str, tuple[float, str]] = {}  # when dialling an address failed last, and why
+        self._doubted: dict[str, float] = {}  # until when
         self._first = rng.choice(self.addresses)  # asked first, for as long as it answers
         self._closed = False
 
@@ -335,8 +339,10 @@ class Nodes:
                 except Lost as exc:
                     if watch is not None and asked:
                         watch.answered(None, sent=exc.sent)
+                    self._doubted[address] = trio.current_time() + DOUBT_S
                     attempts.note(where, exc.cause, sent=exc.sent)
                     continue
+                self._doubted.pop(address, None)
                 if watch is not None:
                     watch.answered(reply, sent=True)
                 error = error_of(reply) if isinstance(reply, m.Failed) else judge and judge(reply)
@@ -361,15 +367,21 @@ class Nodes:
             backoff = min(BACKOFF_MAX_S, 2 * backoff)
 
     def _order(self, only: Sequence[str], first: str) -> list[str]:
-        """Whom to ask in which order: the one that answered last, those connected, then the others."""
+        """Whom to ask in which order: the one that answered last, those connected, the others; then the doubtful."""
         known = list(only or self.addresses)
         head = first or self._first
         start = known.index(head) if head in known else self.rng.randrange(len(known))
         ring = known[start:] + known[:start]
-        if head in known:
-            ring.remove(head)
-        ring.sort(key=lambda address: not self.is_connected(address))  # stable: the ring's order within each
-        return [head, *ring] if head in known else ring
+        # Stable: the ring's order within each.
+        ring.sort(key=lambda at: (self._is_doubtful(at), at != head, not self.is_connected(at)))
+        return ring
+
+    def _is_doubtful(self, address: str) -> bool:
+        """Whether it could not be asked just now, or gives no sign of life on any connection."""
+        silent = (
+            found.silent and not found.lost for (_, at), found in self._connections.items() if at == address
+        )
+        return self._doubted.get(address, 0.0) > trio.current_time() or any(silent)
 
     def is_connected(self, address: str) -> bool:
         """Whether there is a connection to ``address`` now."""

@@ -6,12 +6,13 @@ import pytest
 import trio
 import trio.testing
 
-from quorumq.client.connection import INFLIGHT_MAX, SILENT_TIMEOUTS_MAX, Connection, Lost, open_connection
+from quorumq.client.connection import INFLIGHT_MAX, Connection, Lost, open_connection
 from quorumq.core import messages as m
-from quorumq.core.types import Incarnation
+from quorumq.core.types import Incarnation, Origin
 from quorumq.wire.codec import Decoded, decode_message, encode_message
 from quorumq.wire.frames import FrameReader
 
+ORIGIN = Origin("a", 1, 2, 3)
 WELCOME = m.Welcome(1, "cluster", "a", Incarnation(1, 2), 3, 4, 5, 0, ())
 
 
@@ -121,19 +122,83 @@ async def test_replies_find_who_asked_in_any_order_and_late_ones_are_orphans() -
         connection.close()
 
 
-async def test_a_node_that_is_silent_twice_is_given_up() -> None:
+async def test_a_silent_node_loses_first_what_may_be_done_twice_and_then_everything() -> None:
     async with trio.open_nursery() as nursery:
         connection, _ = await start(nursery)
-        for _ in range(5):
-            with pytest.raises(Lost):
-                await connection.ask(m.StatusAsk(), timeout=0.1)  # too short to say anything
-        assert not connection.lost
-        for _ in range(SILENT_TIMEOUTS_MAX):
+        heard: dict[str, tuple[float, Lost, bool]] = {}
+
+        async def ask(name: str, request: m.ClientRequest) -> None:
             with pytest.raises(Lost) as caught:
-                await connection.ask(m.StatusAsk(), timeout=2.0)
-            assert caught.value.sent
-        assert connection.lost
+                await connection.ask(request, timeout=20.0)
+            heard[name] = (trio.current_time(), caught.value, bool(connection.lost))
+
+        began = trio.current_time()
+        nursery.start_soon(ask, "metadata", m.Metadata())
+        nursery.start_soon(ask, "status", m.StatusAsk())
         await connection.ended.wait()
+        await trio.testing.wait_all_tasks_blocked()
+        at, lost, gone = heard["metadata"]
+        assert 0.5 < at - began < 0.9
+        assert (lost.cause, lost.sent, gone) == ("no sign of life for 0.6 s", True, False)
+        at, lost, gone = heard["status"]
+        assert 2.0 < at - began < 4.0
+        assert (lost.sent, gone) == (True, True)
+
+
+async def test_a_fetch_alone_is_in_no_hurry() -> None:
+    async with trio.open_nursery() as nursery:
+        connection, node = await start(nursery)
+        began = trio.current_time()
+        nursery.start_soon(answer_pings, node, [])
+        request = m.Fetch(("t",), "g", 1, 1, 1, 0, 3.0, 30.0, 0.0)
+        with pytest.raises(Lost, match="no answer within 8 s"):
+            await connection.ask(request, timeout=8.0)
+        assert trio.current_time() - began == 8.0
+        assert not connection.lost
+        nursery.cancel_scope.cancel()
+
+
+async def answer_pings(node: Node, others: list[int]) -> None:
+    """Give signs of life, and nothing else."""
+    while True:
+        decoded = await node.take()
+        if decoded.message == m.LeaveRequest(()):
+            await node.answer(m.Left(), decoded.request)
+        else:
+            others.append(decoded.request)
+
+
+async def test_a_node_that_is_slow_and_alive_keeps_its_requests() -> None:
+    async with trio.open_nursery() as nursery:
+        connection, node = await start(nursery)
+        waiting: list[int] = []
+        nursery.start_soon(answer_pings, node, waiting)
+
+        async def answer_late() -> None:
+            await trio.sleep(5.0)
+            await node.answer(m.SessionOpened(ORIGIN), waiting.pop())
+
+        nursery.start_soon(answer_late)
+        assert await connection.ask(m.OpenSession(), timeout=10.0) == m.SessionOpened(ORIGIN)
+        assert not connection.silent
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_client_that_stood_still_itself_does_not_blame_the_node() -> None:
+    async with trio.open_nursery() as nursery:
+        connection, node = await start(nursery)
+        clock = trio.lowlevel.current_clock()
+        assert isinstance(clock, trio.testing.MockClock)
+
+        async def answer_after_a_pause() -> None:
+            number = (await node.take()).request
+            clock.jump(50.0)
+            await node.answer(m.SessionOpened(ORIGIN), number)
+
+        nursery.start_soon(answer_after_a_pause)
+        assert await connection.ask(m.OpenSession(), timeout=100.0) == m.SessionOpened(ORIGIN)
+        assert not connection.lost
+        connection.close()
 
 
 async def test_requests_under_way_are_bounded() -> None:

@@ -9,8 +9,6 @@ import trio
 
 from quorumq.cli.local import LocalCluster
 from quorumq.client.client import suspending_clock
-from quorumq.client.nodes import ATTEMPT_TIMEOUT_S
-from quorumq.core.limits import REQUEST_TIMEOUT_S
 from tests.e2e.load import Load
 
 HOLD_S = 3.0
@@ -44,9 +42,17 @@ def stand_still(cluster: LocalCluster, folder: Path, seconds: float) -> None:
     load.check()
     assert load.acked_between(began, ended) > 100, "the others go on"
     assert load.pause(began, ended) < HOLD_S + 1.0, "what the stopped node held comes back after its hold"
+    # 0.6 to 0.8 s until a node without a sign of life is left for another (connection.py), and what the other takes.
     for kind in ("publish", "ack"):
-        assert load.longest(kind) < ATTEMPT_TIMEOUT_S + 0.5, f"{kind} waited for {load.longest(kind):.2f} s"
-    assert max(load.publish_seconds) < ATTEMPT_TIMEOUT_S + REQUEST_TIMEOUT_S
+        assert load.longest(kind) < 1.5, f"{kind} waited for {load.longest(kind):.2f} s"
+    assert max(load.publish_seconds) < 2.0
+    print(
+        "LONGEST",
+        load.longest("publish"),
+        load.longest("ack"),
+        max(load.publish_seconds),
+        load.pause(began, ended),
+    )
     cluster.wait_ready(quarantine=True)
 
 

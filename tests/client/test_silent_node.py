@@ -1,0 +1,67 @@
+"""A node that stands still with its connections open, as under SIGSTOP: what may go elsewhere does so soon."""
+
+from __future__ import annotations
+
+import trio
+
+from quorumq.client import Outcome
+from quorumq.core.messages import AckRequest, Fetch, Metadata, Publish, RejectRequest
+from tests.client.fake import connected, fake_cluster
+from tests.client.test_consumer import publish
+
+
+async def test_a_publish_and_an_ack_wait_less_than_a_second_and_the_next_ones_not_at_all() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        async with client.producer("jobs") as producer:
+            await (await producer.publish(b"before")).wait()
+            messages = await client.fetch("jobs", "g")
+            cluster.mute.add("a")
+            began = trio.current_time()
+            pending = await producer.publish(b"meanwhile")
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(pending.wait)
+                nursery.start_soon(client.ack, messages)
+            assert trio.current_time() - began < 1.0
+            assert messages[0].outcome is Outcome.ACKED
+            assert [node for node, _ in cluster.of(AckRequest)] == ["a", "b"]
+            began = trio.current_time()
+            for _ in range(20):
+                await (await producer.publish(b"later")).wait()
+            assert trio.current_time() == began
+            assert {node for node, _ in cluster.of(Publish)[-20:]} == {"b"}
+        assert len(await client.fetch("jobs", "g", max_messages=100, max_wait=0.5)) == 21
+
+
+async def test_a_node_that_gave_no_sign_of_life_is_asked_last_until_a_while_has_passed() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        cluster.mute.add("a")
+        await client.metadata()
+        client.nodes.prefer("a:1")
+        await client.metadata()
+        assert [node for node, request in cluster.of(Metadata)] == ["a", "b", "b"]
+        cluster.mute.clear()
+        await trio.sleep(4.0)
+        client.nodes.prefer("a:1")
+        await client.metadata()
+        assert cluster.of(Metadata)[-1][0] == "a"
+
+
+async def test_a_fetch_and_a_reject_are_not_doubled_and_go_elsewhere_when_the_connection_is_given_up() -> (
+    None
+):
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        await publish(client, 2)
+        (message,) = await client.fetch("jobs", "g", max_messages=1)
+        cluster.mute.add("a")
+        began = trio.current_time()
+        await message.reject(delay=30.0)
+        assert 1.0 < trio.current_time() - began < 4.0, "well before the attempt's timeout of 5.5 s"
+        assert len(cluster.of(RejectRequest)) == 2
+        seen = len(cluster.of(Fetch))
+        async with client.consumer("jobs", "g") as consumer:
+            began = trio.current_time()
+            await anext(consumer)
+            assert trio.current_time() - began < 0.1, "what was silent just now is asked last"
+        assert "a" not in [node for node, _ in cluster.of(Fetch)[seen:]]
