@@ -25,11 +25,11 @@ from quorumq.client.consumer import (
     Consumer,
     Stock,
     default_name,
-    feeds_of,
+    fetch_from,
     give_back,
     leave_items,
-    leave_orphan,
     park_time,
+    replica_sets,
     unpack,
 )
 from quorumq.client.history import History
@@ -52,7 +52,6 @@ from quorumq.core.errors import (
 )
 from quorumq.core.limits import (
     FETCH_BYTES_MAX,
-    FETCH_MESSAGES_MAX,
     HOLD_TIME_DEFAULT_S,
     LONG_POLL_MAX_S,
 )
@@ -477,48 +476,35 @@ class Client:
         began = self.clock()
         register = await self.topic(topic, timeout=timeout)
         only = () if node is None else (self.nodes.address_of(node),)
-        # The feeds only say which nodes serve which partitions: nothing runs.
-        feeds = feeds_of(Consumer(self, (topic,), group, hold_time=hold_time), register)
+        sets = replica_sets(register)
         found: list[Message] = []
         slices: list[WireSlice] = []
         size = 0
         oldest = float("inf")
-        at = self.rng.randrange(len(feeds))
-        quiet = 0  # feeds in a row that had nothing
+        at = self.rng.randrange(len(sets))
+        quiet = 0  # replica sets in a row that had nothing
         try:
             while True:
                 now = self.clock()
                 left = min(began + max_wait, oldest + FETCH_AGE_SHARE * hold_time) - now
-                patient = len(feeds) == 1 or quiet >= len(feeds)
+                patient = len(sets) == 1 or quiet >= len(sets)
                 wait = max(0.0, min(left, park_time(hold_time), LONG_POLL_MAX_S)) if patient else 0.0
-                if len(feeds) > 1:
+                if len(sets) > 1:
                     wait = min(wait, PASS_WAIT_S)
-                feed = feeds[at % len(feeds)]
-                at += 1
-
-                request = m.Fetch(
-                    topics=(topic,),
-                    group=group,
-                    max_messages=min(max_messages - len(found), FETCH_MESSAGES_MAX),
-                    max_bytes=min(max_bytes - size, FETCH_BYTES_MAX),
-                    min_messages=max(1, min(min_messages - len(found), FETCH_MESSAGES_MAX)),
-                    min_bytes=0,
+                fetched, connection = await fetch_from(
+                    self,
+                    sets[at % len(sets)],
+                    group,
+                    max_messages=max_messages - len(found),
+                    max_bytes=max_bytes - size,
+                    min_messages=min_messages - len(found),
                     max_wait=wait,
                     hold_time=hold_time,
-                    sent_at=0.0,
                     consumer=default_name(),
-                    partitions=feed.partitions,
-                )
-                reply, connection = await self.nodes.ask(
-                    lambda request=request: request._replace(sent_at=self.clock()),  # type: ignore[misc]
-                    what=f"fetch from {topic!r} for group {group!r}",
                     timeout=self._time(timeout),
-                    writes=False,
-                    only=only or self.nodes.addresses_of(feed.nodes),
-                    attempt_timeout=wait + self.nodes.attempt_timeout,
-                    orphan=leave_orphan,
+                    only=only,
                 )
-                fetched = cast("m.Fetched", reply)
+                at += 1
                 quiet = 0 if fetched.slices else quiet + 1
                 for part in cast("tuple[WireSlice, ...]", fetched.slices):
                     slices.append(part)
@@ -528,7 +514,7 @@ class Client:
                     oldest = min(oldest, fetched.sent_at)
                 enough = len(found) >= min(min_messages, max_messages) or size >= max_bytes
                 over = self.clock() >= min(began + max_wait, oldest + FETCH_AGE_SHARE * hold_time)
-                if enough or (over and (quiet >= len(feeds) or found or len(feeds) == 1)):
+                if enough or (over and (quiet >= len(sets) or found or len(sets) == 1)):
                     break
         except BaseException:
             if slices:

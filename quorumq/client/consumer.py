@@ -15,7 +15,7 @@ import socket
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 import trio
 
@@ -27,7 +27,6 @@ from quorumq.core.errors import HoldLost, PeerError, QuorumqError, TooFewReplica
 from quorumq.core.limits import (
     FETCH_BYTES_MAX,
     FETCH_MESSAGES_MAX,
-    HOLD_TIME_DEFAULT_S,
     LONG_POLL_MAX_S,
     MIB,
     SPANS_PER_REQUEST_MAX,
@@ -65,6 +64,85 @@ def default_name() -> str:
 def park_time(hold_time: float) -> float:
     """For how long a node may be asked to park a FETCH."""
     return min(LONG_POLL_MAX_S, hold_time * PARK_SHARE)
+
+
+class ReplicaSet(NamedTuple):
+    """Partitions of one topic that the same nodes have: any of these serves them all."""
+
+    topic: str
+    partitions: tuple[int, ...]  # () = all, those to come included
+    nodes: tuple[str, ...]  # ids
+
+
+def replica_sets(topic: Topic) -> list[ReplicaSet]:
+    """A topic's partitions by who has them: what one FETCH may ask for together."""
+    sets: dict[tuple[str, ...], list[int]] = {}
+    for number, members in enumerate(topic.replicas):
+        sets.setdefault(tuple(sorted(members)), []).append(number)
+    if len(sets) == 1:
+        return [ReplicaSet(topic.name, (), *sets)]
+    return [ReplicaSet(topic.name, tuple(numbers), members) for members, numbers in sets.items()]
+
+
+async def fetch_from(
+    client: Client,
+    where: ReplicaSet,
+    group: str,
+    *,
+    max_messages: int,
+    max_bytes: int,
+    max_wait: float,
+    hold_time: float,
+    consumer: str,
+    timeout: float,
+    min_messages: int = 1,
+    only: Sequence[str] = (),
+    first: str = "",
+    lane: str = "",
+) -> tuple[m.Fetched, Connection]:
+    """One FETCH, through the nodes that have the partitions, until one answers.
+
+    Args:
+        client: whose connections and clock.
+        where: what to fetch from.
+        group: that fetches.
+        max_messages, max_bytes, min_messages: cut to what a request may ask for.
+        max_wait: seconds for which a node may park it.
+        hold_time: seconds.
+        consumer: the name of who fetches.
+        timeout: seconds for all attempts.
+        only: addresses to ask instead.
+        first, lane: see `Nodes.ask`.
+
+    Raises:
+        TooFewReplicas, UsageError: as `Nodes.ask` does.
+    """
+    nodes = client.nodes
+    request = m.Fetch(
+        topics=(where.topic,),
+        group=group,
+        max_messages=min(max_messages, FETCH_MESSAGES_MAX),
+        max_bytes=min(max_bytes, FETCH_BYTES_MAX),
+        min_messages=max(1, min(min_messages, FETCH_MESSAGES_MAX)),
+        min_bytes=0,
+        max_wait=max_wait,
+        hold_time=hold_time,
+        sent_at=0.0,
+        consumer=consumer,
+        partitions=where.partitions,
+    )
+    reply, connection = await nodes.ask(
+        lambda: request._replace(sent_at=nodes.clock()),
+        what=f"fetch from {where.topic!r} for group {group!r}",
+        timeout=timeout,
+        writes=False,
+        only=only or nodes.addresses_of(where.nodes),
+        first=first,
+        lane=lane,
+        attempt_timeout=max_wait + nodes.attempt_timeout,
+        orphan=leave_orphan,
+    )
+    return cast("m.Fetched", reply), connection
 
 
 class Stock:
@@ -182,13 +260,11 @@ async def give_back(client: Client, items: Sequence[SealedNamed]) -> None:
 
 
 class Feed:
-    """The FETCHes for the partitions that share one replica set: any node of it can serve them all."""
+    """A consumer's FETCHes for the partitions that share one replica set."""
 
-    def __init__(self, consumer: Consumer, topic: str, partitions: tuple[int, ...], nodes: tuple[str, ...]):
+    def __init__(self, consumer: Consumer, where: ReplicaSet) -> None:
         self.consumer = consumer
-        self.topic = topic
-        self.partitions = partitions
-        self.nodes = nodes  # ids of the replica set
+        self.where = where
         self.first = ""  # address of the node that answered last
         self.stocked = 0  # messages in stock
         self.stocked_bytes = 0
@@ -205,47 +281,32 @@ class Feed:
     async def run(self) -> None:
         """FETCH, for ever. Raises what can never work."""
         consumer = self.consumer
-        nodes = consumer.client.nodes
         while True:
             self.wake = trio.Event()
             room, room_bytes = self.room(), consumer.bytes_per_feed - self.stocked_bytes
             if room <= 0 or room_bytes <= 0:
                 await self.wake.wait()
                 continue
-            wait = park_time(consumer.hold_time)
-
-            def make(room: int = room, size: int = room_bytes, wait: float = wait) -> m.ClientRequest:
-                return m.Fetch(
-                    topics=(self.topic,),
-                    group=consumer.group,
-                    max_messages=min(room, FETCH_MESSAGES_MAX),
-                    max_bytes=min(size, FETCH_BYTES_MAX),
-                    min_messages=1,
-                    min_bytes=0,
-                    max_wait=wait,
-                    hold_time=consumer.hold_time,
-                    sent_at=nodes.clock(),
-                    consumer=consumer.name,
-                    partitions=self.partitions,
-                )
-
             try:
-                reply, connection = await nodes.ask(
-                    make,
-                    what=f"fetch from {self.topic!r} for group {consumer.group!r}",
+                fetched, connection = await fetch_from(
+                    consumer.client,
+                    self.where,
+                    consumer.group,
+                    max_messages=room,
+                    max_bytes=room_bytes,
+                    max_wait=park_time(consumer.hold_time),
+                    hold_time=consumer.hold_time,
+                    consumer=consumer.name,
                     timeout=consumer.timeout,
-                    writes=False,
-                    only=consumer.only or nodes.addresses_of(self.nodes),
+                    only=consumer.only,
                     first=self.first,
                     lane=consumer.lane,
-                    attempt_timeout=wait + nodes.attempt_timeout,
-                    orphan=leave_orphan,
                 )
             except TooFewReplicas as exc:
                 consumer.trouble(exc)  # the application hears of it; this goes on
                 continue
             self.first = connection.address
-            consumer.arrived(self, cast("m.Fetched", reply), connection)
+            consumer.arrived(self, fetched, connection)
 
 
 class Consumer:
@@ -264,15 +325,15 @@ class Consumer:
         topics: Sequence[str],
         group: str,
         *,
-        hold_time: float = HOLD_TIME_DEFAULT_S,
-        prefetch: int = PREFETCH,
-        prefetch_bytes: int = PREFETCH_BYTES,
-        auto_extend: bool = True,
-        max_extend: float = MAX_EXTEND_S,
-        node: str | None = None,
-        name: str | None = None,
-        version: str = "",
-        timeout: float | None = None,
+        hold_time: float,
+        prefetch: int,
+        prefetch_bytes: int,
+        auto_extend: bool,
+        max_extend: float,
+        node: str | None,
+        name: str | None,
+        version: str,
+        timeout: float | None,
     ) -> None:
         if prefetch < 1 or prefetch_bytes < 1:
             raise UsageError(
@@ -329,7 +390,7 @@ class Consumer:
             self.only = (self.client.nodes.address_of(self._node),)
         for name in self.topics:
             topic = await self.client.topic(name, timeout=self.timeout)
-            self._feeds += feeds_of(self, topic)
+            self._feeds += [Feed(self, where) for where in replica_sets(topic)]
         for feed in self._feeds:
             feed.window = max(1, self.prefetch // len(self._feeds))
         self.window_max = self._feeds[0].window
@@ -626,14 +687,3 @@ class Consumer:
 def spans_named(item: SealedNamed) -> tuple[Span, ...]:
     """The spans an item names; of a whole receipt, its own."""
     return item.spans or (read_receipt(item.sealed).span,)
-
-
-def feeds_of(consumer: Consumer, topic: Topic) -> list[Feed]:
-    """One feed for each replica set that the topic's partitions have."""
-    sets: dict[tuple[str, ...], list[int]] = {}
-    for number, members in enumerate(topic.replicas):
-        sets.setdefault(tuple(sorted(members)), []).append(number)
-    if len(sets) == 1:
-        ((members, _),) = sets.items()
-        return [Feed(consumer, topic.name, (), members)]  # all, those to come included
-    return [Feed(consumer, topic.name, tuple(numbers), members) for members, numbers in sets.items()]

@@ -243,13 +243,13 @@ class Producer:
         client: Client,
         topic: str,
         *,
-        linger: float = LINGER_S,
-        batch_bytes: int = BATCH_BYTES,
-        in_flight: int = IN_FLIGHT,
-        buffer_bytes: int = BUFFER_BYTES,
-        partitioner: Partitioner | None = None,
-        timeout: float | None = None,
-        create: bool = True,
+        linger: float,
+        batch_bytes: int,
+        in_flight: int,
+        buffer_bytes: int,
+        partitioner: Partitioner | None,
+        timeout: float | None,
+        create: bool,
     ) -> None:
         if not 1 <= batch_bytes <= BATCH_BYTES_MAX:
             raise UsageError(f"batch_bytes is {batch_bytes}: it must be from 1 to {BATCH_BYTES_MAX}")
