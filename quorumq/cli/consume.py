@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 BATCH: Final = 500
 LAST_LOOK_S: Final = 2.0
+BACKOFF_S: Final = 1.0
 BACKOFF_MAX_S: Final = 60.0
 STDERR_CHARS: Final = 2_000
 """Of what a failed command wrote to its standard error, the end of it, that a dead letter keeps."""
@@ -52,7 +53,7 @@ class Plan(NamedTuple):
     reject: float | None
     dead_letter: str | None
     command: str | None
-    backoff: float
+    backoff: float | None
     tries: int | None
     as_json: bool
 
@@ -90,10 +91,9 @@ class Plan(NamedTuple):
 )
 @click.option(
     "--backoff",
-    default=1.0,
-    show_default=True,
     type=click.FloatRange(0, BACKOFF_MAX_S),
-    help="With --exec: seconds until a message whose command failed comes again; doubled each time, up to 60.",
+    help="With --exec: seconds until a message whose command failed comes again; doubled each time, up to 60. "
+    "[default: the topic's backoff, or else 1]",
 )
 @click.option(
     "--tries",
@@ -112,7 +112,7 @@ def consume(
     reject: float | None,
     dead_letter: str | None,
     command: str | None,
-    backoff: float,
+    backoff: float | None,
     tries: int | None,
     nodes: tuple[str, ...],
     as_json: bool,
@@ -306,7 +306,8 @@ async def _run(client: Client, message: Message, plan: Plan) -> None:
             await message.ack()
             _doubts([message])
         else:
-            tries = plan.tries or (await client.topic(message.topic)).max_deliveries
+            topic = await client.topic(message.topic)
+            tries = plan.tries or topic.max_deliveries
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
             if message.attempt >= tries:
                 said = done.stderr.decode(errors="backslashreplace").strip()[-STDERR_CHARS:]
@@ -315,7 +316,9 @@ async def _run(client: Client, message: Message, plan: Plan) -> None:
                 )
                 outcome = "dead_lettered"
             else:
-                await message.reject(min(BACKOFF_MAX_S, plan.backoff * 2 ** min(message.attempt - 1, 16)))
+                first = BACKOFF_S if plan.backoff is None else plan.backoff
+                doubled = min(BACKOFF_MAX_S, first * 2 ** min(message.attempt - 1, 16))
+                await message.reject(None if plan.backoff is None and topic.backoff else doubled)
                 outcome = "requeued"
     except QuorumqError as error:
         if not isinstance(error, HoldLost):

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import click
 
-from quorumq.cli.common import cluster, json_option, nodes_option, plural, print_json
+from quorumq.cli.common import Duration, cluster, json_option, nodes_option, plural, print_json
 from quorumq.core.errors import TooLarge
 from quorumq.core.limits import MESSAGE_BYTES_MAX
 
@@ -56,6 +56,16 @@ class HeaderType(click.ParamType):
 )
 @click.option("--partition", type=click.IntRange(0), help="Publish to this partition, whatever the key.")
 @click.option(
+    "--delay",
+    type=Duration(),
+    help="Deliver them to nobody before so long: seconds, or with s, m, h, d; at most 366d.",
+)
+@click.option(
+    "--ttl",
+    type=Duration(),
+    help="Dead letters after so long, unless acked by then. [default: the topic's]",
+)
+@click.option(
     "--timeout", default=10.0, show_default=True, type=click.FloatRange(0.1), help="Seconds to go on trying."
 )
 @nodes_option
@@ -68,6 +78,8 @@ def publish(
     key: str | None,
     headers: tuple[tuple[str, str], ...],
     partition: int | None,
+    delay: float | None,
+    ttl: float | None,
     timeout: float,
     nodes: tuple[str, ...],
     as_json: bool,
@@ -91,6 +103,8 @@ def publish(
         "key": None if key is None else key.encode(),
         "headers": dict(headers),
         "partition": partition,
+        "delay": delay,
+        "ttl": ttl,
     }
     trio.run(_publish, nodes, topic, _payloads(messages, files, lines), options, timeout, as_json)
 

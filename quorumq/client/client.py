@@ -39,6 +39,7 @@ from quorumq.client.nodes import ATTEMPT_TIMEOUT_S, Nodes, Watch
 from quorumq.client.partitioner import Partitioner
 from quorumq.client.producer import BATCH_BYTES, BUFFER_BYTES, IN_FLIGHT, LINGER_S, Producer
 from quorumq.client.settle import AckQueue, count_of, raise_failure, settle
+from quorumq.client.times import Duration, seconds_of
 from quorumq.core import messages as m
 from quorumq.core.errors import (
     AlreadyResolved,
@@ -51,9 +52,11 @@ from quorumq.core.errors import (
     error_from,
 )
 from quorumq.core.limits import (
+    DELAY_MAX_S,
     FETCH_BYTES_MAX,
     HOLD_TIME_DEFAULT_S,
     LONG_POLL_MAX_S,
+    TOPIC_BACKOFF_S,
 )
 from quorumq.core.types import Kind, Letter, Origin, PartitionId, Span, Topic
 from quorumq.wire.batch import Message as Parts
@@ -575,17 +578,23 @@ class Client:
         return [cast("Outcome", message.outcome) for message in messages]
 
     async def reject(
-        self, messages: Sequence[Ticket], *, delay: float = 0.0, timeout: float | None = None
+        self, messages: Sequence[Ticket], *, delay: Duration | None = None, timeout: float | None = None
     ) -> None:
-        """Not now: make them available again, at once or after ``delay`` seconds. Counts as an attempt.
+        """Not now: make them available again after a while. Counts as an attempt.
+
+        Args:
+            messages: to be given back.
+            delay: seconds or a timedelta; 0 is at once. None takes the step of the topic's ``backoff`` for the
+                attempt that ends; at once where the topic has none.
+            timeout: seconds to go on trying; the client's if None.
 
         Raises:
+            UsageError: the delay is negative, or above 366 days.
             HoldLost: of some the hold is over; each message's ``failure`` says which.
             OutcomeUnknown, NotStored: some were not confirmed.
         """
-        if not 0.0 <= delay < float("inf"):
-            raise UsageError(f"delay is {delay} s: it must be 0 or more")
-        await self._reject(messages, delay, None, Outcome.REQUEUED, timeout)
+        wait = TOPIC_BACKOFF_S if delay is None else seconds_of("delay", delay, DELAY_MAX_S)
+        await self._reject(messages, wait, None, Outcome.REQUEUED, timeout)
 
     async def dead_letter(
         self,
@@ -653,7 +662,7 @@ class Client:
         if letter is not None:
             watch = self.watch("dead_letter", reason=letter.reason)
         else:
-            watch = self.watch("reject", delay=delay)
+            watch = self.watch("reject", **({} if delay == TOPIC_BACKOFF_S else {"delay": delay}))
         try:
             await settle(
                 self.nodes,

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from quorumq.client.times import Duration
 from quorumq.core.errors import BadReceipt, QuorumqError, TooFewReplicas
 from quorumq.core.limits import DEADLINE_SHARE
 from quorumq.core.types import Origin, PartitionId, Receipt, Span, Stamp
@@ -267,10 +268,16 @@ class Message(Ticket):
         assert self.outcome is not None
         return self.outcome
 
-    async def reject(self, delay: float = 0.0, *, timeout: float | None = None) -> None:
-        """Not now: make it available again, at once or after ``delay`` seconds. Counts as an attempt.
+    async def reject(self, delay: Duration | None = None, *, timeout: float | None = None) -> None:
+        """Not now: make it available again after a while. Counts as an attempt.
+
+        Args:
+            delay: seconds or a timedelta; 0 is at once. None takes the step of the topic's ``backoff`` for this
+                attempt; at once where the topic has none.
+            timeout: seconds to go on trying; the client's if None.
 
         Raises:
+            UsageError: the delay is negative, or above 366 days.
             HoldLost: the hold is over; another delivery may have begun. Nothing was done.
             OutcomeUnknown, NotStored: not confirmed within ``timeout`` seconds.
         """

@@ -16,14 +16,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import trio
 
 from quorumq.client.derived import derived_origin, derived_partition, runs_of
 from quorumq.client.message import Message, MessageId, again
 from quorumq.client.partitioner import DefaultPartitioner, Partitioner
+from quorumq.client.times import Duration, delay_ms, ttl_ms
 from quorumq.core import messages as m
 from quorumq.core.errors import (
     Conflict,
@@ -48,6 +50,13 @@ IN_FLIGHT: Final = 8
 BUFFER_BYTES: Final = 16 * MIB
 YIELD_EVERY: Final = 32
 """`publish` lets other tasks run at least after so many messages."""
+
+
+class Times(NamedTuple):
+    """What all messages of a batch share, in milliseconds; 0 for none."""
+
+    delay_ms: int
+    ttl_ms: int
 
 
 class Pending:
@@ -92,13 +101,15 @@ class Parcel:
     """One batch, from its first message until it is confirmed or given up."""
 
     __slots__ = (
-        "batch", "bytes", "count", "done", "error", "event", "first", "opened", "origin", "partition", "records",
-        "refused", "sent", "unheard", "watched",
+        "batch", "bytes", "count", "done", "error", "event", "first", "made", "opened", "origin", "partition",
+        "records", "refused", "sent", "times", "unheard", "watched",
     )  # fmt: skip
 
-    def __init__(self, partition: PartitionId, opened: float) -> None:
+    def __init__(self, partition: PartitionId, opened: float, times: Times) -> None:
         self.partition = partition
         self.opened = opened  # when its first message came
+        self.times = times
+        self.made = 0.0  # when it was numbered and encoded, by the client's clock: its age counts from there
         self.records: list[bytes] = []
         self.bytes = 0
         self.count = 0
@@ -129,7 +140,7 @@ class Parcel:
         """It is complete: name its messages, and encode it once and for all."""
         self.origin, self.first = origin, first
         sections = (Span(origin, first, first + self.count),)
-        self.batch = pack_sections(self.partition, sections, wall_ms, self.records)
+        self.batch = pack_sections(self.partition, sections, wall_ms, self.records, **self.times._asdict())
         self.records = []
 
     def id_of(self, index: int) -> MessageId:
@@ -165,8 +176,8 @@ class DerivedParcel(Parcel):
 
     __slots__ = ("names", "places", "runs")
 
-    def __init__(self, partition: PartitionId, opened: float) -> None:
-        super().__init__(partition, opened)
+    def __init__(self, partition: PartitionId, opened: float, times: Times) -> None:
+        super().__init__(partition, opened, times)
         self.names: list[tuple[Origin, int]] = []
         self.places: dict[tuple[Origin, int], int] = {}
         self.runs = 0  # sections that it takes, or fewer
@@ -201,7 +212,8 @@ class DerivedParcel(Parcel):
     def packed(self, indexes: Sequence[int], wall_ms: int) -> Batch:
         """A batch of some of its messages."""
         sections = runs_of([self.names[index] for index in indexes])
-        return pack_sections(self.partition, sections, wall_ms, [self.records[index] for index in indexes])
+        records = [self.records[index] for index in indexes]
+        return pack_sections(self.partition, sections, wall_ms, records, **self.times._asdict())
 
     def id_of(self, index: int) -> MessageId:
         """The id of one of its messages."""
@@ -346,6 +358,9 @@ class Producer:
         partition: int | None = None,
         derived_from: Message | None = None,
         index: int = 0,
+        delay: Duration | None = None,
+        not_before: datetime | None = None,
+        ttl: Duration | None = None,
     ) -> Pending:
         """Take a message; waits while too much is buffered. It is encoded at once: change ``payload`` as you like.
 
@@ -363,6 +378,13 @@ class Producer:
                 that the topic was created with, and without a key the outputs of one input partition stay together.
             derived_from: the message that this one is an output of, as a consumer or `Client.fetch` gave it.
             index: of several outputs of one input to this topic, which one this is: 0, 1, 2 …
+            delay: seconds or a timedelta: deliver it to nobody before they are over. At most 366 days.
+            not_before: instead of a delay, a datetime with a time zone. It is turned into a delay at once, by this
+                machine's clock; what is in the past is no delay.
+            ttl: seconds or a timedelta, counted from now like the delay: where nobody has acked it by then it becomes
+                a dead letter with the reason ``expired`` instead of being delivered. The topic's if None.
+
+        Messages with other times go in another batch: a stream in which each has its own makes many small batches.
 
         Returns:
             wait on it to know that the message is stored. Cancelled before it returns, the message was not taken.
@@ -370,6 +392,7 @@ class Producer:
         Raises:
             TooLarge: over 1 MiB with key and headers; nothing was taken.
             TypeError: a part is of a type that messages do not have.
+            UsageError: ``delay``, ``not_before`` or ``ttl`` is out of bounds.
             NotFound: no such topic (and the cluster does not create topics by themselves), or no such partition.
             NotStored: no node can be reached to ask about the topic, or the producer is closed.
             Conflict: another payload was just derived as this output of this input. `Pending.wait` raises it too, where
@@ -379,6 +402,8 @@ class Producer:
             raise UsageError(f"index is {index}: it counts the outputs of derived_from, from 0")
         record = encode_record(Parts(payload, key, headers or {}))
         size = len(record)
+        wall_ms = self.client.wall_ms
+        times = Times(delay_ms(delay, not_before, wall_ms()), ttl_ms(ttl))
         if self._ended:
             raise NotStored(f"the producer to {self.topic!r} is closed")
         if self._register is None or (self._origin is None and derived_from is None):
@@ -394,9 +419,11 @@ class Producer:
         if self._ended:
             raise NotStored(f"the producer to {self.topic!r} was closed")
         # From here on nothing waits: a cancelled publish has taken nothing.
+        if not_before is not None:  # it may have waited here
+            times = Times(delay_ms(None, not_before, wall_ms()), times.ttl_ms)
         if derived_from is not None:
-            return self._take_derived(derived_from, index, key, partition, record)
-        return self._take(self._choose(key, partition), record)
+            return self._take_derived(derived_from, index, key, partition, record, times)
+        return self._take(self._choose(key, partition), record, times)
 
     async def flush(self) -> None:
         """Send what is buffered without lingering, and wait until everything published before has its outcome.
@@ -434,15 +461,21 @@ class Producer:
             )
         return number
 
-    def _take(self, number: int, record: bytes) -> Pending:
+    def _take(self, number: int, record: bytes, times: Times) -> Pending:
         lane = self._lane(number, derived=False)
-        parcel = self._filling(lane, len(record))
+        parcel = self._filling(lane, len(record), times)
         index = parcel.add(record)
         self._taken(lane, parcel, len(record))
         return Pending(parcel, index)
 
     def _take_derived(
-        self, source: Message, index: int, key: bytes | None, partition: int | None, record: bytes
+        self,
+        source: Message,
+        index: int,
+        key: bytes | None,
+        partition: int | None,
+        record: bytes,
+        times: Times,
     ) -> Pending:
         register = self._register
         assert register is not None
@@ -450,7 +483,7 @@ class Producer:
         if partition is None:
             partition = derived_partition(source_id, key, register, self._partitioner)
         lane = self._lane(self._existing(partition), derived=True)
-        parcel = self._filling(lane, len(record))
+        parcel = self._filling(lane, len(record), times)
         assert isinstance(parcel, DerivedParcel)
         before = parcel.count
         origin = derived_origin(source_id, source.group, register.id, index)
@@ -466,14 +499,14 @@ class Producer:
             )
         return lane
 
-    def _filling(self, lane: Lane, size: int) -> Parcel:
-        """The lane's open batch, with room for a record of ``size`` bytes."""
+    def _filling(self, lane: Lane, size: int, times: Times) -> Parcel:
+        """The lane's open batch for these times, with room for a record of ``size`` bytes."""
         parcel = lane.open
-        if parcel is not None and parcel.bytes + size > self._batch_bytes:
+        if parcel is not None and (parcel.bytes + size > self._batch_bytes or parcel.times != times):
             self._close(lane)
             parcel = None
         if parcel is None:
-            parcel = lane.open = lane.kind(lane.partition, trio.current_time())
+            parcel = lane.open = lane.kind(lane.partition, trio.current_time(), times)
             self._open[lane] = None
             self._unanswered[parcel] = None
             self._poke.set()
@@ -491,6 +524,7 @@ class Producer:
         assert parcel is not None
         lane.open = None
         del self._open[lane]
+        parcel.made = self.client.clock()
         if lane.numbers:
             assert self._origin is not None
             if lane.origin != self._origin:
@@ -554,7 +588,7 @@ class Producer:
                 await self._publish_derived(parcel, parcel.in_order())
             else:
                 assert parcel.batch is not None
-                await self._publish(parcel.batch)
+                await self._publish(parcel, parcel.batch)
         except OriginClosed as exc:
             error = exc
             if self._origin == parcel.origin:
@@ -569,11 +603,11 @@ class Producer:
             self._poke.set()
         self._finish(parcel, error)
 
-    async def _publish(self, batch: Batch) -> None:
-        history = self.client.history
+    async def _publish(self, parcel: Parcel, batch: Batch) -> None:
+        history, clock = self.client.history, self.client.clock
         header = batch.header
         await self.client.nodes.ask(
-            lambda: m.Publish(batch),
+            lambda: m.Publish(batch, max(0, int(1000 * (clock() - parcel.made)))),
             what=f"publish of {header.size} messages to {self.topic!r}/{header.partition.number}",
             timeout=self._timeout,
             writes=True,
@@ -583,7 +617,7 @@ class Producer:
     async def _publish_derived(self, parcel: DerivedParcel, indexes: Sequence[int]) -> None:
         """Publish these messages of the parcel; one that is refused must not keep the others from being stored."""
         try:
-            await self._publish(parcel.packed(indexes, self.client.wall_ms()))
+            await self._publish(parcel, parcel.packed(indexes, self.client.wall_ms()))
         except (Conflict, OriginClosed) as exc:
             if len(indexes) == 1:
                 parcel.refuse(indexes[0], exc)

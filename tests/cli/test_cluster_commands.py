@@ -104,6 +104,22 @@ def test_peek_shows_each_state_and_takes_nothing(shell: Shell) -> None:
     )
 
 
+def test_a_delayed_message_waits_and_an_expired_one_is_a_dead_letter(shell: Shell) -> None:
+    shell("publish", "timed", "now")
+    shell("publish", "timed", "soon", "--delay", "1.5s")
+    shell("publish", "timed", "never", "--delay", "0.2", "--ttl", "0.1")
+    began = time.monotonic()
+    got = shell("consume", "timed", "--group", "g", "--max", "1").out
+    assert got == "now\n"
+    got = shell("consume", "timed", "--group", "g", "--max", "1", "--wait", "5").out
+    assert got == "soon\n"
+    assert time.monotonic() - began > 1.0
+    (letter,) = shell("deadletters", "list", "timed", "--group", "g", "--each", "--json").lines()
+    assert letter["reason"] == "expired"
+    assert "366 days" in shell("publish", "timed", "x", "--delay", "400d", code=64).err
+    assert "above 0" in shell("publish", "timed", "x", "--ttl", "0", code=64).err
+
+
 def test_exec_decides_by_the_exit_code_and_the_dead_letter_says_why(shell: Shell) -> None:
     shell("publish", "work", "good", "bad")
     command = 'read -r text; [ "$text" = good ] || { echo "cannot parse $QUORUMQ_ATTEMPT" >&2; exit 3; }'

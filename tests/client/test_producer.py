@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
 import pytest
 import trio
 from hypothesis import given
@@ -509,3 +512,105 @@ async def test_not_found_at_one_node_says_nothing_while_another_may_have_it() ->
         async with client.producer("jobs") as producer:
             await (await producer.publish(b"x")).wait()
         assert tries == 6
+
+
+# ------------------------------------------------------------------------------------- times
+
+
+def times(cluster: FakeCluster) -> list[tuple[int, int, int]]:
+    """Delay, TTL (milliseconds) and messages of each PUBLISH."""
+    headers = [request.batch.header for _, request in cluster.of(Publish)]
+    return [(header.delay_ms, header.ttl_ms, header.size) for header in headers]
+
+
+async def test_a_batch_closes_where_the_times_differ() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        async with client.producer("jobs", linger=5.0) as producer:
+            await (await producer.publish(b"alone")).wait()
+            cluster.mute.add("a")
+            await producer.publish(b"under way")
+            await trio.testing.wait_all_tasks_blocked()
+            for delay, ttl in (
+                (None, None),
+                (0, None),
+                (2, None),
+                (timedelta(seconds=2), None),
+                (2, 0.0001),
+                (0, 9),
+            ):
+                await producer.publish(b"x", delay=delay, ttl=ttl)
+            cluster.mute.clear()
+            cluster.hang_up("a")
+            await producer.flush()
+        assert set(times(cluster)) == {(0, 0, 1), (0, 0, 2), (2000, 0, 2), (2000, 1, 1), (0, 9000, 1)}
+
+
+async def test_a_delayed_message_comes_when_it_is_due_and_an_expired_one_does_not() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        began = trio.current_time()
+        async with client.producer("jobs") as producer:
+            await producer.publish(b"late", delay=30.0)
+            await producer.publish(b"too late", delay=30.0, ttl=20.0)
+        assert await payloads(client) == []
+        while not (found := await payloads(client)):
+            await trio.sleep(0.5)
+        assert found == [b"late"]
+        assert 30.0 <= trio.current_time() - began < 33.0
+
+
+async def test_a_retry_has_the_same_bytes_and_a_greater_age() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        cluster.answer = failing("outcome-unknown", times=3, of=Publish)
+        async with client.producer("jobs") as producer:
+            await (await producer.publish(b"once", delay=5.0)).wait()
+        tries = [request for _, request in cluster.of(Publish)]
+        assert len(tries) == 4
+        assert len({(request.batch.raw, bytes(request.batch.body)) for request in tries}) == 1
+        ages = [request.age_ms for request in tries]
+        assert ages == sorted(ages)
+        assert ages[0] == 0 < ages[-1]
+
+
+async def test_a_time_of_day_becomes_a_delay_at_once() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        now = datetime.fromtimestamp(client.wall_ms() / 1000, UTC)
+        east = timezone(timedelta(hours=5))
+        async with client.producer("jobs") as producer:
+            for not_before in (
+                now - timedelta(days=1),
+                now + timedelta(seconds=60),
+                (now + timedelta(1)).astimezone(east),
+            ):
+                await (await producer.publish(b"x", not_before=not_before)).wait()
+        past, minute, day = (delay for delay, _, _ in times(cluster))
+        assert past == 0
+        assert 59_000 < minute <= 60_000
+        assert 86_399_000 < day <= 86_400_000
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"delay": -1}, "delay is -1 s: it must be from 0 to 31622400 s (366 days)"),
+        ({"delay": timedelta(days=400)}, "delay is 3.456e+07 s"),
+        ({"delay": float("nan")}, "delay is nan s"),
+        ({"ttl": 0}, "ttl is 0 s: it must be above 0"),
+        ({"ttl": timedelta(days=-1)}, "ttl is -86400 s"),
+        ({"ttl": 1e12}, "ttl is 1e+12 s: it must be from 0 to 316224000 s"),
+        ({"not_before": datetime(2027, 1, 1)}, "without a time zone"),
+        ({"not_before": datetime(2999, 1, 1, tzinfo=UTC)}, "it must be from 0 to 31622400 s"),
+        ({"not_before": datetime(2027, 1, 1, tzinfo=UTC), "delay": 1}, "give one of them"),
+    ],
+)
+async def test_times_out_of_bounds_are_refused_by_name(options: Any, says: str) -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        async with client.producer("jobs") as producer:
+            with pytest.raises(UsageError) as caught:
+                await producer.publish(b"x", **options)
+            assert says in str(caught.value)
+        assert cluster.of(Publish) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from datetime import timedelta
 
 import pytest
 import trio
@@ -238,6 +239,20 @@ async def test_reject_requeues_after_its_delay() -> None:
             await again.dead_letter(reason="too late")
         with pytest.raises(UsageError, match="delay"):
             await found[0].reject(-1.0)
+
+
+async def test_a_reject_that_names_no_delay_takes_the_topics_backoff() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs", backoff=(2.0, 7.0), max_deliveries=50)
+        await publish(client, 1)
+        for wait in (2.0, 7.0, 7.0):
+            (found,) = await client.fetch("jobs", "g")
+            rejected = trio.current_time()
+            await found.reject()
+            while not (again := await client.fetch("jobs", "g")):
+                await trio.sleep(0.05)
+            assert wait - 0.001 < trio.current_time() - rejected < wait + 0.5
+            await again[0].reject(timedelta(0))
 
 
 async def test_a_rejects_lost_answer_is_asked_for_again() -> None:

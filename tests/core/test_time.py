@@ -34,7 +34,7 @@ def publish(
     cluster: Cluster, *, delay_ms: int = 0, ttl_ms: int = 0, age_ms: int = 0, ttl_s: float = 0.0
 ) -> None:
     """One message of topic ``jobs``, number 0 of the first session."""
-    topic = cluster.topic(ttl_s=ttl_s)
+    topic = cluster.topic(ttl_s=ttl_s, max_deliveries=50)
     origin = cluster.ask("a", OpenSession()).origin  # type: ignore[union-attr]
     batch = cluster.batch(topic, origin, 0, [b"x"], delay_ms=delay_ms, ttl_ms=ttl_ms)
     assert isinstance(cluster.ask("a", Publish(batch, age_ms)), Published)
@@ -224,7 +224,7 @@ def test_a_node_whose_clock_alone_says_due_does_not_ask_all_the_time() -> None:
     assert len(answers) <= 6, "two replicas, three rounds in 10 s"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     steps=st.lists(
         st.tuples(
@@ -246,7 +246,6 @@ def test_whatever_one_clock_does_the_others_decide(
     cluster = Cluster(hold_time_max=1.0)
     publish(cluster, delay_ms=delay, ttl_ms=ttl)
     born = cluster.time
-    delivered = False
     for what, node, seconds, off_ms in steps:
         if what == "jump":
             cluster.wall_off_ms[liar] = cluster.wall_off_ms.get(liar, 0) + off_ms
@@ -256,7 +255,6 @@ def test_whatever_one_clock_does_the_others_decide(
         elif what == "fetch":
             reply = receipts(cluster.ask(node, fetch(hold_time=1.0)))
             if reply:
-                delivered = True
                 assert cluster.time - born >= delay / 1000, "delivered before it was due"
                 assert not ttl or cluster.time - born < ttl / 1000, "delivered after it had expired"
                 cluster.ask(node, RejectRequest(reply, 0.0))
@@ -269,11 +267,8 @@ def test_whatever_one_clock_does_the_others_decide(
     dead = [letters(cluster, node) for node in honest]
     if expired:
         assert (found, dead) == ([0, 0], [["expired"]] * 2)
-    elif not any(dead):  # else it ran out of deliveries
-        assert sum(found) == 1
     else:
-        assert delivered
-        assert dead == [["max-deliveries"]] * 2
+        assert (sum(found), dead) == (1, [[], []])
 
 
 # ----------------------------------------------------------------------------------- TTL

@@ -8,6 +8,7 @@ import pytest
 import trio
 
 from quorumq.cli.local import LocalCluster
+from quorumq.client import connect
 from quorumq.client.client import suspending_clock
 from tests.e2e.load import Load
 
@@ -92,6 +93,33 @@ def test_all_nodes_killed_at_once_come_back_with_everything(own: LocalCluster, t
 
     trio.run(main)
     load.check()
+
+
+def test_delays_survive_kill_9_of_all_nodes(own: LocalCluster) -> None:
+    """docs/protocol.md, TIMES: what was waited for before the kill, and while all were down, counts."""
+    delay = 9.0
+
+    async def publish() -> float:
+        async with connect(own.addresses) as client, client.producer("later") as producer:
+            began = suspending_clock()
+            await (await producer.publish(b"later", delay=delay)).wait()
+            return began
+
+    async def deliver() -> float:
+        async with connect(own.addresses) as client:
+            while not await client.fetch("later", "g", max_wait=0.5, hold_time=2.0):
+                assert suspending_clock() < began + delay + 5
+            return suspending_clock()
+
+    began = trio.run(publish)
+    for name in own.nodes:
+        own.kill(name)
+    for name in own.nodes:
+        own.start(name)
+    own.wait_ready()
+    assert suspending_clock() < began + delay, "the machine is too slow for this test to say anything"
+    waited = trio.run(deliver) - began
+    assert delay <= waited < delay + 2.0
 
 
 def test_a_clean_restart_of_every_node_in_turn_costs_no_quarantine_and_no_pause(

@@ -1,0 +1,67 @@
+# quorumq/client/times.py: when a message may come, and until when: what the application says, as durations.
+#
+# Only durations leave this process: a time of day that the application names is turned into one by this machine's
+# clock, at once, and no other clock is asked (docs/protocol.md, TIMES).
+"""Delays, times to live, and times of day, as whole milliseconds."""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime, timedelta
+
+from quorumq.core.errors import UsageError
+from quorumq.core.limits import DELAY_MAX_S, TOPIC_TIME_MAX_S
+
+Duration = float | timedelta
+"""Seconds, or a timedelta."""
+
+
+def seconds_of(name: str, value: Duration, most: float) -> float:
+    """``value`` in seconds.
+
+    Raises:
+        UsageError: it is negative, not a number, or above ``most`` seconds; says so of ``name``.
+    """
+    seconds = value.total_seconds() if isinstance(value, timedelta) else float(value)
+    if not 0.0 <= seconds <= most:
+        raise UsageError(
+            f"{name} is {seconds:g} s: it must be from 0 to {most:.0f} s ({most / 86400:.0f} days)"
+        )
+    return seconds
+
+
+def delay_ms(delay: Duration | None, not_before: datetime | None, wall_ms: int) -> int:
+    """How long a message is not to be delivered, rounded up; 0 for a time that is over.
+
+    Args:
+        delay: that long; or
+        not_before: until then, a datetime with a time zone.
+        wall_ms: this machine's time of day.
+
+    Raises:
+        UsageError: both are given, or the delay is out of bounds, or the datetime has no time zone.
+    """
+    if not_before is None:
+        return math.ceil(1000 * seconds_of("delay", delay or 0.0, DELAY_MAX_S))
+    if delay is not None:
+        raise UsageError(f"delay is {delay} and not_before {not_before}: give one of them")
+    if not_before.tzinfo is None:
+        raise UsageError(
+            f"not_before is {not_before}, without a time zone: say datetime.now(timezone.utc) + …"
+        )
+    seconds = max(0.0, not_before.timestamp() - wall_ms / 1000)
+    return math.ceil(1000 * seconds_of(f"not_before is {not_before}, and the delay", seconds, DELAY_MAX_S))
+
+
+def ttl_ms(ttl: Duration | None) -> int:
+    """After how long a message expires, rounded up; 0, which leaves it to the topic, for None.
+
+    Raises:
+        UsageError: it is not above 0, or out of bounds.
+    """
+    if ttl is None:
+        return 0
+    seconds = seconds_of("ttl", ttl, TOPIC_TIME_MAX_S)
+    if not seconds:
+        raise UsageError("ttl is 0 s: it must be above 0; None leaves it to the topic")
+    return math.ceil(1000 * seconds)
