@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from quorumq.core.records import BatchStored, JournalRecord
 from quorumq.core.types import Batch, BatchHeader
@@ -45,6 +45,12 @@ class SimJournal(Protocol):
     def records_durable(self) -> int:
         """How many records were ever appended and are durable: `Durable.position`."""
 
+    def forget(self, numbers: tuple[int, ...]) -> None:
+        """Nobody needs these batches any more: once that is durable, `open` gives them no more."""
+
+    def next_number(self) -> int:
+        """Above every batch number ever used, as far as the journal knows."""
+
     def begin(self) -> None:
         """An fsync begins: it will cover everything appended so far."""
 
@@ -64,11 +70,17 @@ class SimJournal(Protocol):
         """A clean stop: everything appended becomes durable."""
 
 
+class Forgot(NamedTuple):
+    """In a `MemoryJournal`: these batches are needed no more."""
+
+    numbers: tuple[int, ...]
+
+
 class MemoryJournal:
     """Records in a list, and how many of them are durable."""
 
     def __init__(self) -> None:
-        self.records: list[JournalRecord] = []
+        self.records: list[JournalRecord | Forgot] = []
         self.batches: dict[int, Batch] = {}
         self.position = 0
         self.durable = 0
@@ -76,10 +88,15 @@ class MemoryJournal:
 
     def open(self) -> list[JournalRecord]:
         self.durable = self.position = len(self.records)
-        self.batches = {
-            record.number: record.batch for record in self.records if isinstance(record, BatchStored)
-        }
-        return self.records[:]
+        gone = {number for record in self.records if isinstance(record, Forgot) for number in record.numbers}
+        found = [
+            record
+            for record in self.records
+            if not isinstance(record, Forgot)
+            and not (isinstance(record, BatchStored) and record.number in gone)
+        ]
+        self.batches = {record.number: record.batch for record in found if isinstance(record, BatchStored)}
+        return found
 
     def ready(self, snapshot: Callable[[], Iterable[JournalRecord]]) -> None:
         pass
@@ -90,6 +107,15 @@ class MemoryJournal:
                 self.batches[record.number] = record.batch
         self.records += records
         self.position = len(self.records)
+
+    def forget(self, numbers: tuple[int, ...]) -> None:
+        for number in numbers:
+            self.batches.pop(number, None)
+        self.records.append(Forgot(numbers))
+        self.position = len(self.records)
+
+    def next_number(self) -> int:
+        return 1 + max((r.number for r in self.records if isinstance(r, BatchStored)), default=0)
 
     def records_durable(self) -> int:
         return self.durable
@@ -162,6 +188,16 @@ class StoreJournal:
                 self.headers[record.number] = record.batch
         self.position = self.store.append(records)
 
+    def forget(self, numbers: tuple[int, ...]) -> None:
+        assert self.store is not None
+        for number in numbers:
+            self.headers.pop(number, None)
+        self.position = self.store.forget(numbers)
+
+    def next_number(self) -> int:
+        assert self.store is not None
+        return self.store.next_number
+
     def records_durable(self) -> int:
         assert self.store is not None
         return self.store.position
@@ -178,6 +214,9 @@ class StoreJournal:
         self.commit.run()
         self.durable = self.store.finish(self.commit)
         self.commit = None
+        damaged = self.store.reclaim()
+        assert not damaged, f"bodies that no fault damaged are damaged: {damaged}"
+        self.position = self.store.append([])
         self.store.check()
 
     def batch(self, number: int) -> Batch:

@@ -18,6 +18,7 @@ from quorumq.core.effects import (
     Durable,
     Effect,
     Event,
+    Forget,
     Gone,
     HelloRefused,
     LinkDown,
@@ -138,6 +139,7 @@ class Host:
         for record in records:
             if type(record) is BatchStored:  # nobody may have waited for its fsync, and it survived
                 self.note_stored(record.batch.header)
+        core.state.next_batch = max(core.state.next_batch, self.journal.next_number())
         self.journal.ready(lambda: core.snapshot(self.clock.now(self.world.time)))
         held = any(view.holds.holds for replica in core.replicas.values() for view in replica.groups.values())
         if held:
@@ -280,6 +282,8 @@ class Host:
                 batch = journal.batch(effect.batch)  # type: ignore[union-attr]
                 store = Store(0, effect.epoch, batch, effect.age_ms)  # type: ignore[union-attr]
                 self.send(effect.to, store, again)  # type: ignore[union-attr]
+            elif kind is Forget:
+                journal.forget(effect.numbers)  # type: ignore[union-attr]
             else:
                 raise SimError(f"node {self.name} stopped itself: {effect.reason}")  # type: ignore[union-attr]
         if again:

@@ -62,13 +62,25 @@ class SendStored(NamedTuple):
     age_ms: int  # of the batch, now: goes into the STORE
 
 
+class Forget(NamedTuple):
+    """Nobody needs these stored batches any more; the driver drops their bytes.
+
+    It comes after the Persist with the record that says so, and no later effect reads them. A start replays none of
+    them once that is durable; a crash before then brings them back, so the record has to say which batches it voids
+    (a replay gives all batches after all other records). No number of a batch is used twice in a directory: before its
+    first step, the driver raises `NodeState.next_batch` above every number that was ever used.
+    """
+
+    numbers: tuple[int, ...]
+
+
 class Stop(NamedTuple):
     """This node must not go on (it cannot vouch for itself, or was superseded): say why and exit."""
 
     reason: str
 
 
-Effect = Union[Send, Reply, Persist, SendStored, Stop]
+Effect = Union[Send, Reply, Persist, SendStored, Forget, Stop]
 
 # ------------------------------------------------------------------------------ events
 

@@ -31,6 +31,7 @@ from quorumq.core.effects import (
     Done,
     Durable,
     Event,
+    Forget,
     Persist,
     Received,
     Reply,
@@ -294,6 +295,9 @@ class Node:
                 self._events.append(Durable(token, self.store.position))
             case SendStored():
                 self._send_stored(effect)
+            case Forget(numbers):
+                self.store.forget(numbers)
+                self._commit_lazily()
             case Stop(reason):
                 self.fail(EXIT_REFUSED, reason)
             case Noted(records):
@@ -384,7 +388,12 @@ class Node:
                     self._carry_out(item)
             else:
                 self._waiting.append((ticket, then))
-        elif self._lazy_at == math.inf:
+        else:
+            self._commit_lazily()
+
+    def _commit_lazily(self) -> None:
+        """Nobody waits for what was appended: the next commit takes it, and one comes soon."""
+        if self._lazy_at == math.inf:
             self._lazy_at = self.clock().mono + LAZY_COMMIT_S
 
     def _commit(self) -> None:
@@ -416,8 +425,10 @@ class Node:
             return
         self.health.committed(seconds)
         self._carry_out_waiting()
-        if not self.silent and self.store.should_roll:  # nothing may stand behind CLEAN_STOP
-            self._roll()
+        if not self.silent:  # nothing may stand behind CLEAN_STOP
+            if self.store.should_roll:
+                self._roll()
+            self._reclaim()
         if not self.pressed:
             self._room.set()
         self._check_space()
@@ -435,6 +446,19 @@ class Node:
             self.fail(EXIT_BUG, f"a bug in this node: {error!r}", exc_info=True)
         finally:
             self._stepping = stepping
+
+    def _reclaim(self) -> None:
+        """Go on emptying old segments, a little after each commit until there is none worth it."""
+        before = self.store.pending_bytes
+        try:
+            damaged = self.store.reclaim()
+        except StorageError as error:
+            self.fail(EXIT_STORAGE, str(error))
+            return
+        if self.store.pending_bytes > before:
+            self._commit()
+        for number in damaged:
+            self.damaged(number, DamagedBatch("found while it was copied out of an old segment", number))
 
     def _roll(self) -> None:
         """The segment is full: begin another with a snapshot of now. Between two steps, so it is whole."""
@@ -547,6 +571,7 @@ class Node:
     def damaged(self, number: int, error: Exception) -> None:
         """A batch cannot be read here: the core chooses it no more, and fetches it from a peer."""
         self.health.damaged[number] = None
+        self.store.set_aside(number)
         self.log.error("batch_damaged", batch=number, error=str(error))
         self.feed(Damaged(number))
 

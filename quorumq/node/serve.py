@@ -145,6 +145,7 @@ def open_node(
             now=clock(),
             rng=rng,
         )
+        core.state.next_batch = max(core.state.next_batch, store.next_number)
         for note in store.notes:
             log.warning("journal_note", note=note)
         for damage in store.damaged:

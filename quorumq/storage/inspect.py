@@ -16,7 +16,7 @@ from crc32c import crc32c
 
 from quorumq.core.errors import StorageError
 from quorumq.core.records import BatchStored
-from quorumq.storage.records import TYPE_OF, SegmentStart, decode_record
+from quorumq.storage.records import TYPE_OF, BatchMoved, SegmentStart, decode_record
 from quorumq.storage.segment import (
     FORMAT_VERSION,
     NAME_SUFFIX,
@@ -133,19 +133,22 @@ def _record(path: Path, frame: Frame, scan: Scan, salt: int) -> Inspected:
         return Inspected(frame.offset, UNREADABLE, place, (f"intact, but {error}",))
     notes: tuple[str, ...] = ()
     fields: dict[str, Any] = record._asdict()
-    if isinstance(record, BatchStored):
-        header = record.batch.header
+    if isinstance(record, BatchStored | BatchMoved):
+        stored = record.stored if isinstance(record, BatchMoved) else record
+        header = stored.batch.header
         fields = {
-            "number": record.number,
+            "number": stored.number,
             "partition": str(header.partition),
             "sections": ", ".join(map(str, header.sections)),
             "messages": header.size,
             "body_bytes": frame.body_length,
             "published_ms": header.published_ms,
-            "received_ms": record.received_ms,
+            "received_ms": stored.received_ms,
         }
+        if isinstance(record, BatchMoved) and record.damaged:
+            notes = ("the body was damaged already when the batch was moved here",)
         if frame.body_ok is False:
-            notes = (_damaged_body(record, frame, scan, salt),)
+            notes = (_damaged_body(stored, frame, scan, salt),)
     fields["durable"] = frame.durable
     return Inspected(frame.offset, type(record).__name__, fields, notes)
 

@@ -28,8 +28,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Final, NamedTuple, cast
 
 from quorumq.core.errors import QuorumqError, StorageError
@@ -38,14 +39,18 @@ from quorumq.core.records import BatchStored, CleanStopped, DirectoryMade, Journ
 from quorumq.core.types import BatchHeader
 from quorumq.storage.disk import Buffer, Disk
 from quorumq.storage.records import (
+    BATCH_MOVED,
     BATCH_STORED,
     CLEAN_STOPPED,
     DURABLE_MARK,
     FRAMING_MAX,
     SNAPSHOT_END,
+    TYPE_OF,
+    BatchMoved,
     DamagedAt,
     DurableMark,
     Earlier,
+    Forgotten,
     Framing,
     PartitionRange,
     SegmentFooter,
@@ -53,6 +58,7 @@ from quorumq.storage.records import (
     SnapshotEnd,
     decode_record,
     encode_record,
+    forgotten,
     halves,
 )
 from quorumq.storage.segment import (
@@ -73,6 +79,13 @@ from quorumq.wire import cbor
 
 SEGMENT_BYTES: Final = 64 * MIB
 """A segment is rolled when so much lies behind its snapshot (or as much as the snapshot has, if that is more)."""
+
+
+MOVED_OVERHEAD: Final = 16
+"""By how many bytes at most a batch's record may grow when it is moved."""
+
+SPARSE_SHARE: Final = 0.5
+"""An older segment whose live batches take less than this share of it is worth emptying."""
 
 
 class DamagedBatch(QuorumqError):
@@ -111,18 +124,59 @@ class BatchPosition(NamedTuple):
         return self.record + PREFIX.size + self.header_length + self.length
 
 
-class Stored(NamedTuple):
-    """Replayed: a record of the core; ``position`` where it is a batch, whose body is left in the segment."""
+class FoundBatch(NamedTuple):
+    """Replayed: a batch, whose body is left in the segment.
 
-    record: JournalRecord
-    position: BatchPosition | None
-
-
-class Damaged(NamedTuple):
-    """Replayed: a batch whose body is damaged. It is not to be served, nor counted as stored."""
+    One that ``moved`` takes the place of one of the same number that came before it, if one did. One that is
+    ``damaged`` is not to be served, nor counted as stored.
+    """
 
     record: BatchStored
     position: BatchPosition
+    moved: bool
+    damaged: bool
+
+
+class _Segment:
+    """A segment that counts, and what of it is still needed.
+
+    Attributes:
+        bytes: how many of its bytes count, once nothing is appended to it any more.
+        batches: in it, neither forgotten nor moved; damaged ones are among them.
+        live_bytes: what their records take.
+        dead: the numbers of the others.
+        low: no batch number in it is below.
+        high: and none is above.
+    """
+
+    __slots__ = ("batches", "bytes", "dead", "high", "live_bytes", "low")
+
+    def __init__(self, size: int = 0) -> None:
+        self.bytes = size
+        self.batches = 0
+        self.live_bytes = 0
+        self.dead = array("Q")
+        self.low = 1 << 64
+        self.high = 0
+
+    def put(self, number: int, position: BatchPosition) -> None:
+        self.batches += 1
+        self.live_bytes += position.end - position.record
+        self.low, self.high = min(self.low, number), max(self.high, number)
+
+    @property
+    def sparse(self) -> bool:
+        return self.batches > 0 and self.live_bytes < SPARSE_SHARE * self.bytes
+
+
+class _Newest:
+    """What the newest segment says of batches, gathered while it is replayed."""
+
+    def __init__(self) -> None:
+        self.segment = _Segment()
+        self.batches: list[FoundBatch] = []
+        self.carried: list[FoundBatch] = []  # those that may not be durable
+        self.forgotten: set[int] = set()
 
 
 class _NewSegment(NamedTuple):
@@ -139,6 +193,7 @@ class Commit:
     Attributes:
         ticket: what `Journal.durable` becomes when it is finished.
         position: what `Journal.position` becomes then.
+        size: how many bytes it writes.
         done: it was run, and the disk has it.
     """
 
@@ -150,6 +205,7 @@ class Commit:
         position: int,
         segment: int,
         end: int,
+        size: int,
     ) -> None:
         self._journal = journal
         self._steps = steps
@@ -157,6 +213,7 @@ class Commit:
         self.position = position
         self.segment = segment
         self.end = end  # of that segment, with this commit
+        self.size = size
         self.done = False
 
     def run(self) -> None:
@@ -227,14 +284,16 @@ class Journal:
         self.pending_bytes = 0
         self._ticket = 0
         self._appended = 0  # records since the directory was made: `position` follows
-        # Older segments that count, oldest first, and what is known damaged in any.
-        self._earlier: dict[int, int] = {}  # segment -> bytes
-        self._batches: dict[int, int] = {}  # segment -> live batches, the current one included
+        # Segments that count, oldest first, the current one last, and what is known damaged in any.
+        self._segments: dict[int, _Segment] = {}
+        self._sparse: dict[int, None] = {}  # those of the older ones that are worth emptying
+        self._empty: dict[int, None] = {}  # those without a live batch
+        self._next_number = 0
         self._damaged: dict[DamagedAt, None] = {}
         self._obsolete: list[str] = []
         self._last_number = 0
         self._start: SegmentStart | None = None  # of the newest segment found
-        self._carried: list[Stored] = []  # batches whose record may not be durable: written again
+        self._carried: list[FoundBatch] = []  # batches whose record may not be durable: written again
 
     # ------------------------------------------------------------------ opening
 
@@ -293,15 +352,15 @@ class Journal:
         newest = max(finished)
         self._start = start = self._read_start(newest)
         self.directory = start.directory
-        self._earlier = {entry.segment: entry.bytes for entry in start.earlier}
-        self._batches = dict.fromkeys(self._earlier, 0)
+        self._segments = {entry.segment: _Segment(entry.bytes) for entry in start.earlier}
+        self._next_number = start.next_number
         self._damaged = dict.fromkeys(start.damaged)
         counted = {entry.segment for entry in start.earlier}
         for number in finished:
             if number != newest and number not in counted:
                 self._obsolete.append(segment_name(number))
-        for segment, length in self._earlier.items():
-            self._check_there(segment, length, newest)
+        for segment, found in self._segments.items():
+            self._check_there(segment, found.bytes, newest)
 
     def _read_start(self, number: int) -> SegmentStart:
         """The first record of a segment; `StorageError` unless it is this node's and can be read."""
@@ -339,17 +398,18 @@ class Journal:
 
     # ------------------------------------------------------------------ replay
 
-    def replay(self) -> Iterator[Stored | Damaged]:
-        """The durable records: what the directory is, the newest snapshot, all older batches, then the tail.
+    def replay(self) -> Iterator[JournalRecord | FoundBatch]:
+        """The durable records: what the directory is, the newest snapshot, what came since, then all batches.
 
-        Must be exhausted before `roll`. Records are in the order in which they were appended, but that small
-        state comes before the batches of older segments. CLEAN_STOP comes only as the very last record.
+        Must be exhausted before `roll`. Small state comes first and batches after it, each in the order in which
+        they were appended: which batches were forgotten is known only at the end of the tail. CLEAN_STOP comes
+        only as the very last record.
 
         Raises:
             StorageError: damage that is not confined to the body of a batch.
         """
         assert not self._started, "replay comes before the first roll"
-        yield Stored(DirectoryMade(self._node, self._cluster_id, self.directory), None)
+        yield DirectoryMade(self._node, self._cluster_id, self.directory)
         if self._start is not None:
             try:
                 yield from self._replay_segments(self._start)
@@ -358,16 +418,15 @@ class Journal:
         self.position = self._appended
         self._replayed = True
 
-    def _replay_segments(self, start: SegmentStart) -> Iterator[Stored | Damaged]:
+    def _replay_segments(self, start: SegmentStart) -> Iterator[JournalRecord | FoundBatch]:
         number = start.segment
         name = segment_name(number)
         salt = salt_of(self.directory, number)
         scan = self._scan(name, self._disk.size(name), check_bodies=True)
-        self._batches[number] = 0
         self._appended = start.position
+        newest = _Newest()
 
         offset, count = 0, -1
-        batches: list[Stored | Damaged] = []
         while True:
             found = (
                 scan.frame(offset, salt if offset else 0)
@@ -379,26 +438,38 @@ class Journal:
             offset, count = found.end, count + 1
             if found.type == SNAPSHOT_END:
                 break
-            item = self._given(name, found, number)
-            if item is not None and item.position is not None:
-                batches.append(item)  # written again from an older segment's tail: after all older ones
-            elif item is not None:
-                yield item
+            yield from self._given(name, found, number, newest, newest.batches)
         end = self._decode(name, found)
         if not isinstance(end, SnapshotEnd) or end.records != count - 1:
             raise self._damage(name, found.offset, f"the snapshot has {count - 1} records and says {end}")
 
-        for segment, length in self._earlier.items():
-            yield from self._replay_older(segment, length)
-        yield from batches
-        yield from self._replay_tail(scan, name, number, salt, offset)
+        clean_stop = yield from self._replay_tail(scan, name, number, salt, offset, newest)
+        for segment in list(self._segments):
+            yield from self._replay_older(segment, newest)
+        self._segments[number] = newest.segment
+        for item in newest.batches:
+            if item.record.number in newest.forgotten:
+                self.drop(item.record.number, item.position)
+            else:
+                yield item
+        self._judge(number)
+        for item in newest.carried:
+            if item.record.number not in newest.forgotten and not item.damaged:
+                self._carried.append(item)
+                yield item
+        if clean_stop is not None:
+            yield clean_stop
 
-    def _replay_older(self, segment: int, length: int) -> Iterator[Stored | Damaged]:
+    def _replay_older(self, segment: int, newest: _Newest) -> Iterator[JournalRecord | FoundBatch]:
         """The batches of an older segment, headers only: a body is checked when it is read."""
         name = segment_name(segment)
         start = self._read_start(segment)
         if start.directory != self.directory:
             raise self._damage(name, 0, "it belongs to another data directory: somebody mixed their files")
+        found_here = self._segments[segment]
+        dead, length = set(found_here.dead), found_here.bytes
+        # What it was copied from is still there, and as damaged.
+        damaged = {item.record.number for item in newest.carried if item.damaged}
         scan = self._scan(name, length, check_bodies=False)
         salt = salt_of(self.directory, segment)
         offset = 0
@@ -411,13 +482,28 @@ class Journal:
                     name, found.offset, f"a record reaches beyond byte {length}, where it must end"
                 )
             offset = found.end
-            if found.type == BATCH_STORED:
-                yield self._batch(name, segment, found)
+            if found.type not in (BATCH_STORED, BATCH_MOVED):
+                continue
+            item = self._batch(name, segment, found)
+            if item.record.number in dead:
+                continue
+            found_here.put(item.record.number, item.position)
+            if item.record.number in newest.forgotten:
+                self.drop(item.record.number, item.position)
+                continue
+            if item.record.number in damaged:
+                self.note_damaged(item.position)
+                item = item._replace(damaged=True)
+            yield item
+        self._judge(segment)
 
     def _replay_tail(
-        self, scan: Scan, name: str, number: int, salt: int, offset: int
-    ) -> Iterator[Stored | Damaged]:
-        """What follows the snapshot. A record is let out once a younger one says that it was durable."""
+        self, scan: Scan, name: str, number: int, salt: int, offset: int, newest: _Newest
+    ) -> Generator[JournalRecord | FoundBatch, None, JournalRecord | None]:
+        """What follows the snapshot. A record is let out once a younger one says that it was durable.
+
+        Returns the CLEAN_STOP, if it counts.
+        """
         durable = offset  # the snapshot was durable before the file had its name
         undecided: deque[Frame] = deque()
         clean_stop: Frame | None = None
@@ -430,9 +516,7 @@ class Journal:
             undecided.append(found)
             self._appended += found.type > FRAMING_MAX
             while undecided and undecided[0].end <= durable:
-                item = self._given(name, undecided.popleft(), number)
-                if item is not None:
-                    yield item
+                yield from self._given(name, undecided.popleft(), number, newest, newest.batches)
             if found.type == CLEAN_STOPPED:
                 clean_stop = found
             elif found.type != DURABLE_MARK:
@@ -460,42 +544,43 @@ class Journal:
                 f"{name}: cut at byte {bad.offset} of {scan.size}, where the last write was torn: {bad.reason}"
             )
         for frame in undecided:
-            item = self._given(name, frame, number)
-            if item is not None:
-                if isinstance(item, Stored) and item.position is not None:
-                    self._carried.append(item)
-                    self._batches[number] -= 1  # it will be counted where it is written again
-                yield item
-        if clean_stop is not None:
-            yield Stored(self._record(name, clean_stop), None)
-        if self._batches[number] or any(at.segment == number for at in self._damaged):
-            self._earlier[number] = durable
-        else:
-            del self._batches[number]
-            self._obsolete.append(name)
+            yield from self._given(name, frame, number, newest, newest.carried)
+        for item in newest.batches:
+            newest.segment.put(item.record.number, item.position)
+        newest.segment.bytes = durable
+        return None if clean_stop is None else self._record(name, clean_stop)
 
-    def _given(self, name: str, frame: Frame, number: int) -> Stored | Damaged | None:
-        """What a frame gives to the core: None for the journal's own records and for CLEAN_STOP."""
-        if frame.type == BATCH_STORED:
-            return self._batch(name, number, frame)
+    def _given(
+        self, name: str, frame: Frame, number: int, newest: _Newest, batches: list[FoundBatch]
+    ) -> Iterator[JournalRecord]:
+        """What a frame of the newest segment gives to the core now; batches, and which are forgotten, are noted."""
+        if frame.type in (BATCH_STORED, BATCH_MOVED):
+            batches.append(self._batch(name, number, frame))
+            return
         if frame.type == CLEAN_STOPPED:
-            return None
+            return
         record = self._decode(name, frame)
-        if frame.type <= FRAMING_MAX or isinstance(record, DirectoryMade):
-            return None  # DirectoryMade was given first, from the segment's start
-        return Stored(cast(JournalRecord, record), None)
+        if isinstance(record, Forgotten):
+            numbers = [number for first, stop in record.ranges for number in range(first, stop)]
+            if not record.segment:
+                newest.forgotten.update(numbers)
+            elif record.segment in self._segments:
+                self._segments[record.segment].dead.extend(numbers)
+        elif frame.type > FRAMING_MAX and not isinstance(record, DirectoryMade):
+            yield cast(JournalRecord, record)  # DirectoryMade was given first
 
-    def _batch(self, name: str, number: int, frame: Frame) -> Stored | Damaged:
-        record = self._record(name, frame)
-        assert isinstance(record, BatchStored)
+    def _batch(self, name: str, number: int, frame: Frame) -> FoundBatch:
+        record = self._decode(name, frame)
+        assert isinstance(record, BatchStored | BatchMoved)
         position = BatchPosition(number, frame.offset, frame.header_length, frame.body_length, frame.body_crc)
         at = DamagedAt(number, frame.offset)
         if frame.body_ok is False:
             self._damaged[at] = None
-        if at in self._damaged:
-            return Damaged(record, position)
-        self._batches[number] += 1
-        return Stored(record, position)
+        moved = record if isinstance(record, BatchMoved) else None
+        stored = record.stored if isinstance(record, BatchMoved) else record
+        self._next_number = max(self._next_number, stored.number + 1)
+        damaged = at in self._damaged or (moved is not None and moved.damaged)
+        return FoundBatch(stored, position, moved is not None, damaged)
 
     def _record(self, name: str, frame: Frame) -> JournalRecord:
         record = self._decode(name, frame)
@@ -522,7 +607,7 @@ class Journal:
 
     # ------------------------------------------------------------------ writing
 
-    def append(self, record: JournalRecord) -> BatchPosition | None:
+    def append(self, record: JournalRecord | Forgotten | BatchMoved) -> BatchPosition | None:
         """Put a record behind all others, in memory; a commit brings it to the disk. Returns a batch's position.
 
         The body of a batch is kept as it is until then, not copied: it must not change.
@@ -531,7 +616,7 @@ class Journal:
         assert self._started, "the first thing after opening is roll(): a segment with a snapshot"
         position = self._encode(record, self._pending, self._durable_end)
         self._ticket += 1
-        self._appended += 1
+        self._appended += TYPE_OF[type(record)] > FRAMING_MAX
         return position
 
     @property
@@ -540,17 +625,23 @@ class Journal:
         return self._ticket
 
     def _encode(
-        self, record: JournalRecord | Framing, into: list[Buffer], durable: int, salt: int | None = None
+        self,
+        record: JournalRecord | Framing,
+        into: list[Buffer],
+        durable: int,
+        salt: int | None = None,
     ) -> BatchPosition | None:
         header, body = encode_record(record, durable)
         body_crc = body_crc_of(body)
         frame = encode_frame(header, len(body), body_crc, self._salt if salt is None else salt)
         into.append(frame)
         position = None
-        if isinstance(record, BatchStored):
+        if isinstance(record, BatchStored | BatchMoved):
             position = BatchPosition(self._segment, self._end, len(header), len(body), body_crc)
-            self._batches[self._segment] += 1
-            self._count(record.batch.header, len(body))
+            stored = record.stored if isinstance(record, BatchMoved) else record
+            self._segments[self._segment].put(stored.number, position)
+            self._next_number = max(self._next_number, stored.number + 1)
+            self._count(stored.batch.header, len(body))
         if len(body):
             into.append(body)
         self._end += len(frame) + len(body)
@@ -574,17 +665,26 @@ class Journal:
                 max(old.last_published_ms, at),
             )
 
-    @property
-    def should_roll(self) -> bool:
-        """Whether the segment is full, and the disk has room for another snapshot."""
-        tail = self._end - self._snapshot_bytes
+    def should_roll(self, reserve_bytes: int = 0) -> bool:
+        """Whether the segment is full or a new one lets enough old ones go, and the disk has room for its snapshot.
+
+        Args:
+            reserve_bytes: with less than this free, a roll pays sooner.
+        """
         if not self._started:
             return True
-        if self._failed or tail < max(self.segment_bytes - self._snapshot_bytes, self._snapshot_bytes):
+        if self._failed:
             return False
-        return self.free_bytes() > 2 * self._snapshot_bytes + MIB
+        tail, snapshot = self._end - self._snapshot_bytes, self._snapshot_bytes
+        full = tail >= max(self.segment_bytes - snapshot, snapshot)
+        if not full and self.reclaimable_bytes < 2 * snapshot + MIB:
+            return False
+        free = self.free_bytes()
+        if not full and self.reclaimable_bytes < self.segment_bytes and free >= reserve_bytes + snapshot:
+            return False
+        return free > 2 * snapshot + MIB
 
-    def roll(self, snapshot: Iterable[JournalRecord]) -> list[Stored]:
+    def roll(self, snapshot: Iterable[JournalRecord]) -> list[FoundBatch]:
         """Begin a new segment with this snapshot; a commit brings it to the disk.
 
         Args:
@@ -603,26 +703,30 @@ class Journal:
             self._poison(error)  # half a segment is in memory: nothing may be written after it
             raise
 
-    def _roll(self, snapshot: Iterable[JournalRecord]) -> list[Stored]:
-        carried = [(item, self._body_of(item)) for item in self._carried]
+    def _roll(self, snapshot: Iterable[JournalRecord]) -> list[FoundBatch]:
+        carried = [(item, self.read_body(item.position)) for item in self._carried]
         self._carried = []
         if self._started:
             footer = tuple(self._footer[key] for key in sorted(self._footer))
             totals = sum(entry.batches for entry in footer), sum(entry.body_bytes for entry in footer)
             self._encode(SegmentFooter(*totals, footer), self._pending, self._durable_end)
-            if self._batches[self._segment]:
-                self._earlier[self._segment] = self._end
-            else:
-                del self._batches[self._segment]
-                self._obsolete.append(segment_name(self._segment))
+            self._segments[self._segment].bytes = self._end
+        for number in [number for number, found in self._segments.items() if not found.batches]:
+            del self._segments[number]
+            self._obsolete.append(segment_name(number))
+        self._empty.clear()
+        self._damaged = {at: None for at in self._damaged if at.segment in self._segments}
+        earlier = dict(self._segments)
         if self._pending:
             self._steps.append(self._pending)
             self._pending = []
         self._last_number += 1
-        self._segment = self._last_number
+        last, self._segment = self._segment, self._last_number
         self._end = self._durable_end = 0
         self._footer = {}
-        self._batches[self._segment] = 0
+        self._segments[self._segment] = _Segment()
+        if last in earlier:
+            self._judge(last)
         buffers: list[Buffer] = []
         start = SegmentStart(
             FORMAT_VERSION,
@@ -630,22 +734,27 @@ class Journal:
             self._cluster_id,
             self.directory,
             self._segment,
-            tuple(Earlier(number, size, self._batches[number]) for number, size in self._earlier.items()),
-            tuple(at for at in self._damaged if at.segment in self._earlier),
+            tuple(Earlier(number, found.bytes, found.batches) for number, found in earlier.items()),
+            tuple(self._damaged),
             self._appended,
+            self._next_number,
         )
         self._encode(start, buffers, 0, salt=0)
         self._salt = salt_of(self.directory, self._segment)
         count = 0
+        for number, found in earlier.items():
+            for gone in forgotten(found.dead, number):
+                self._encode(gone, buffers, 0)
+                count += 1
         for record in snapshot:
             assert not isinstance(record, BatchStored | CleanStopped), "neither belongs into a snapshot"
             count += self._encode_cut(record, buffers)
-        moved: list[Stored] = []
+        moved: list[FoundBatch] = []
         for item, body in carried:
-            record = item.record
-            assert isinstance(record, BatchStored)
-            record = record._replace(batch=record.batch._replace(body=body))
-            moved.append(Stored(record, self._encode(record, buffers, 0)))
+            record = item.record._replace(batch=item.record.batch._replace(body=body))
+            position = self._encode(record, buffers, 0)
+            assert position is not None
+            moved.append(item._replace(record=record, position=position))
             count += 1
         self._encode(SnapshotEnd(count), buffers, 0)
         self._snapshot_bytes = self._durable_end = self._end
@@ -663,10 +772,6 @@ class Journal:
             return 1
         return sum(self._encode_cut(half, into) for half in halves(record))
 
-    def _body_of(self, item: Stored) -> bytes:
-        assert item.position is not None
-        return self.read_body(item.position)
-
     @property
     def needs_commit(self) -> bool:
         """Whether anything waits for `begin_commit`."""
@@ -676,11 +781,11 @@ class Journal:
         """Take everything appended so far; the caller then runs `Commit.run`, in a thread, and `finish`."""
         self._check_usable()
         assert self._committing is None, "one commit at a time"
-        steps = self._steps
+        steps, size = self._steps, self.pending_bytes
         if self._pending:
             steps.append(self._pending)
         self._steps, self._pending, self.pending_bytes = [], [], 0
-        self._committing = Commit(self, steps, self._ticket, self._appended, self._segment, self._end)
+        self._committing = Commit(self, steps, self._ticket, self._appended, self._segment, self._end, size)
         return self._committing
 
     def finish(self, commit: Commit) -> int:
@@ -787,14 +892,14 @@ class Journal:
         else:
             reason = "its checksum does not match" if len(data) == high - low else "the file ends inside it"
         if len(data) != high - low or (check and body_crc_of(data) != position.crc):
-            self._damaged[DamagedAt(position.segment, position.record)] = None
+            self.note_damaged(position)
             raise DamagedBatch(
                 f"{self._disk}/{name}: the body of the batch at byte {position.record} is damaged: {reason}; "
                 f"fetch it from another replica"
             )
         return data[start - low : stop - low]
 
-    def read_record(self, position: BatchPosition) -> BatchStored:
+    def read_record(self, position: BatchPosition) -> FoundBatch:
         """A batch's record, with an empty body, once a commit has written it.
 
         Raises:
@@ -809,10 +914,9 @@ class Journal:
             raise StorageError(f"{self._disk}/{name} cannot be read: {error}") from error
         if isinstance(found, Bad):
             raise self._damage(name, found.offset, found.reason)
-        record = self._record(name, found)
-        if not isinstance(record, BatchStored):
-            raise self._damage(name, found.offset, f"a {type(record).__name__} where a batch was written")
-        return record
+        if found.type not in (BATCH_STORED, BATCH_MOVED):
+            raise self._damage(name, found.offset, f"a record of type {found.type} where a batch was written")
+        return self._batch(name, position.segment, found)
 
     # ------------------------------------------------------------------ room
 
@@ -833,23 +937,89 @@ class Journal:
     @property
     def live(self) -> dict[int, int]:
         """Live batches of each segment that has or may get any, oldest first; the last is the current one."""
-        return dict(self._batches)
+        return {number: found.batches for number, found in self._segments.items()}
 
-    def drop_batch(self, position: BatchPosition) -> None:
-        """Nobody needs this batch any more: its segment has one live batch less."""
-        assert self._batches[position.segment] > 0, f"segment {position.segment} has no live batch left"
-        self._batches[position.segment] -= 1
+    @property
+    def next_number(self) -> int:
+        """Above every batch number that was ever used in this directory, forgotten ones included."""
+        return self._next_number
 
-    def drop_segment(self, segment: int) -> None:
-        """Leave an older segment without live batches out of the next one's list; its file goes after that.
+    def drop(self, number: int, position: BatchPosition) -> None:
+        """Batch ``number`` is not needed there any more. A segment without any goes with the next `roll`.
 
-        Until the next `roll` is committed a crash brings it back, with all its batches.
+        Until that is committed its file stays, and what keeps the batch from coming back is the `Forgotten` or
+        `BatchMoved` that the caller appended.
         """
-        assert segment in self._earlier, f"segment {segment} is the current one, or not there"
-        assert not self._batches[segment], f"segment {segment} has {self._batches[segment]} live batches"
-        del self._earlier[segment], self._batches[segment]
-        self._damaged = {at: None for at in self._damaged if at.segment != segment}
-        self._obsolete.append(segment_name(segment))
+        found = self._segments[position.segment]
+        assert found.batches > 0, f"segment {position.segment} has no live batch left"
+        found.batches -= 1
+        found.live_bytes -= position.end - position.record
+        found.dead.append(number)
+        self._damaged.pop(DamagedAt(position.segment, position.record), None)
+        self._judge(position.segment)
+
+    def _judge(self, segment: int) -> None:
+        """Note whether an older segment is worth emptying, or empty."""
+        if segment == self._segment:
+            return
+        found = self._segments[segment]
+        for is_so, which in ((found.sparse, self._sparse), (not found.batches, self._empty)):
+            if is_so:
+                which[segment] = None
+            else:
+                which.pop(segment, None)
+
+    @property
+    def reclaimable_bytes(self) -> int:
+        """What the files that go with the next `roll` take, the current one aside."""
+        return sum(self._segments[segment].bytes for segment in self._empty)
+
+    def sparsest(self, room: int) -> int | None:
+        """The older segment that is best emptied next; its live batches take at most ``room`` bytes."""
+        best, least = None, SPARSE_SHARE
+        for segment in self._sparse:
+            found = self._segments[segment]
+            share = found.live_bytes / found.bytes
+            if share < least and found.live_bytes + found.batches * MOVED_OVERHEAD <= room:
+                best, least = segment, share
+        return best
+
+    def numbers_in(self, segment: int) -> tuple[int, int]:
+        """Lowest and highest batch number that a segment may have; (1 << 64, 0) where it is gone or has none."""
+        found = self._segments.get(segment)
+        return (1 << 64, 0) if found is None or not found.batches else (found.low, found.high)
+
+    def move(self, position: BatchPosition) -> FoundBatch:
+        """Append a copy of a batch, as it is, damage and all. The caller then drops the old place.
+
+        Returns:
+            The copy, with its body.
+
+        Raises:
+            StorageError: the header is damaged, or the file cannot be opened.
+        """
+        found = self.read_record(position)
+        damaged = found.damaged
+        try:
+            body = self.read_body(position)
+        except DamagedBatch:
+            body, damaged = self._whatever_is_there(position), True
+        record = found.record._replace(batch=found.record.batch._replace(body=body))
+        at = self.append(BatchMoved(record, damaged))
+        assert at is not None
+        return FoundBatch(record, at, True, damaged)
+
+    def _whatever_is_there(self, position: BatchPosition) -> bytes:
+        """A damaged body, with zeros for what cannot be read."""
+        try:
+            found = self._disk.read(segment_name(position.segment), position.offset, position.length)
+        except OSError:
+            found = b""
+        return found.ljust(position.length, b"\0")
+
+    def note_damaged(self, position: BatchPosition) -> None:
+        """The body of this batch is not what was written: the next segment says so, and every start reports it."""
+        self._damaged[DamagedAt(position.segment, position.record)] = None
 
     # ------------------------------------------------------------------ the end
 
@@ -883,11 +1053,16 @@ class Journal:
         assert 0 <= self.position <= self._appended
         assert 0 <= self._durable_end <= self._end
         if self._started:
-            assert self._segment in self._batches, "the current segment is counted"
-            assert self._segment not in self._earlier, "and not among the older ones"
-            assert set(self._earlier) <= set(self._batches)
-            assert all(number < self._segment for number in self._earlier)
-        assert all(count >= 0 for count in self._batches.values())
+            assert list(self._segments) == sorted(self._segments), "oldest first"
+            assert next(reversed(self._segments)) == self._segment, "and the current one last"
+            assert set(self._empty) == {n for n, found in self._older() if not found.batches}
+            assert set(self._sparse) == {n for n, found in self._older() if found.sparse}
+        for found in self._segments.values():
+            assert found.batches >= 0
+            assert (found.live_bytes > 0) == (found.batches > 0)
+
+    def _older(self) -> list[tuple[int, _Segment]]:
+        return [(number, found) for number, found in self._segments.items() if number != self._segment]
 
 
 _WHAT_TO_DO: Final = (

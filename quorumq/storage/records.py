@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from quorumq.core import records as core
@@ -39,7 +39,8 @@ class DamagedAt(NamedTuple):
 class SegmentStart(NamedTuple):
     """The first record of a segment: whose it is, and which older segments still count, oldest first.
 
-    ``position`` is how many records of the core were appended to this directory before this segment.
+    ``position`` is how many records of the core were appended to this directory before this segment, and
+    ``next_number`` is above every batch number that was ever used in it.
     """
 
     version: int
@@ -50,6 +51,7 @@ class SegmentStart(NamedTuple):
     earlier: tuple[Earlier, ...]
     damaged: tuple[DamagedAt, ...]
     position: int = 0
+    next_number: int = 0
 
 
 class SnapshotEnd(NamedTuple):
@@ -82,13 +84,36 @@ class DurableMark(NamedTuple):
     """Says nothing but its durable offset. Does not count as a record behind CLEAN_STOP."""
 
 
-Framing = SegmentStart | SnapshotEnd | SegmentFooter | DurableMark
+class Forgotten(NamedTuple):
+    """Batches that nobody needs any more, as ranges [first, stop) of their numbers.
+
+    In a tail, with ``segment`` 0: every record of these batches so far. In a snapshot: those in that older segment
+    alone, because the batch was forgotten, or because it was moved from there.
+    """
+
+    ranges: tuple[tuple[int, int], ...]
+    segment: int
+
+
+class BatchMoved(NamedTuple):
+    """A batch copied out of an older segment, so that its file can go: this record takes the place of that one.
+
+    One that was found ``damaged`` is copied as it was, so that it is neither served nor forgotten.
+    """
+
+    stored: BatchStored
+    damaged: bool
+
+
+Framing = SegmentStart | SnapshotEnd | SegmentFooter | DurableMark | Forgotten | BatchMoved
 
 TYPE_OF: Final[dict[type, int]] = {
     SegmentStart: 1,
     SnapshotEnd: 2,
     SegmentFooter: 3,
     DurableMark: 4,
+    Forgotten: 5,
+    BatchMoved: 6,
     core.DirectoryMade: 16,
     core.Started: 17,
     core.Vouched: 18,
@@ -106,11 +131,15 @@ TYPE_OF: Final[dict[type, int]] = {
 CLASS_OF: Final[dict[int, type[Any]]] = {number: cls for cls, number in TYPE_OF.items()}
 _DECODERS: Final = {number: coders(cls)[1] for number, cls in CLASS_OF.items()}
 BATCH_STORED: Final = TYPE_OF[BatchStored]
+BATCH_MOVED: Final = TYPE_OF[BatchMoved]
 SNAPSHOT_END: Final = TYPE_OF[SnapshotEnd]
 DURABLE_MARK: Final = TYPE_OF[DurableMark]
 CLEAN_STOPPED: Final = TYPE_OF[core.CleanStopped]
 FRAMING_MAX: Final = 15
 """Types up to this one are the journal's own and are not given to the core."""
+
+RANGES_MAX: Final = 65_536
+"""Ranges in one `Forgotten`; more are written as several."""
 
 assert len(CLASS_OF) == len(TYPE_OF), "two record types share a number"
 
@@ -138,6 +167,18 @@ def decode_record(fields: tuple[Any, ...]) -> JournalRecord | Framing:
         raise cbor.BadValue(f"a record of type {fields[0]}, which this version of quorumq does not know")
     record: JournalRecord | Framing = decode(fields[2:], None)
     return record
+
+
+def forgotten(numbers: Iterable[int], segment: int = 0) -> Iterator[Forgotten]:
+    """The records that say that these batches are forgotten; ``numbers`` in any order."""
+    ranges: list[tuple[int, int]] = []
+    for number in sorted(numbers):
+        if ranges and ranges[-1][1] == number:
+            ranges[-1] = (ranges[-1][0], number + 1)
+        else:
+            ranges.append((number, number + 1))
+    for at in range(0, len(ranges), RANGES_MAX):
+        yield Forgotten(tuple(ranges[at : at + RANGES_MAX]), segment)
 
 
 def halves(record: JournalRecord) -> Iterator[JournalRecord]:

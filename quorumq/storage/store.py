@@ -2,8 +2,11 @@
 #
 # The journal knows segments and offsets, the core knows batch numbers; the store is what lies between: an index
 # from number to position, in arrays (36 bytes a batch), and the batches that no commit has written yet, which are
-# served from memory. It decides nothing: what is appended, when a commit happens and what a snapshot holds is the
-# caller's business.
+# served from memory. What is appended, when a commit happens and what a snapshot holds is the caller's business.
+#
+# How room comes back: the caller says which batches nobody needs (`forget`). An older segment in which none is needed
+# goes with the next roll. One in which few are needed is emptied first (`reclaim`): they are appended again, a little
+# at a time, and their old places count no more. So a directory holds at most twice what is needed, and a few segments.
 """Batches by number, on top of the journal."""
 
 from __future__ import annotations
@@ -16,13 +19,29 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from quorumq.core.errors import StorageError, StorageFull
-from quorumq.core.limits import MIB
+from quorumq.core.limits import KIB, MIB
 from quorumq.core.records import BatchStored, JournalRecord
 from quorumq.storage.disk import Buffer, Disk, RealDisk
-from quorumq.storage.journal import SEGMENT_BYTES, BatchPosition, Commit, Damaged, DamagedBatch, Journal
+from quorumq.storage.journal import (
+    SEGMENT_BYTES,
+    BatchPosition,
+    Commit,
+    DamagedBatch,
+    FoundBatch,
+    Journal,
+)
+from quorumq.storage.records import forgotten
 
 RESERVE_BYTES: Final = 64 * MIB
 """Disk space that publishes leave alone, so that tombstones and snapshots can be written when they no longer can."""
+
+RECLAIM_BYTES: Final = 256 * KIB
+"""What `Store.reclaim` copies at least before it lets others go on; more after a large commit, to keep up with it."""
+
+RECLAIM_BYTES_MAX: Final = 4 * MIB
+
+RECLAIM_LOOK: Final = 4096
+"""Batches of the index that one `Store.reclaim` looks at."""
 
 
 def random_directory_id() -> int:
@@ -31,10 +50,14 @@ def random_directory_id() -> int:
 
 
 class _Index:
-    """Positions by batch number. Numbers nearly always come in ascending order."""
+    """Positions by batch number. Numbers nearly always come in ascending order.
+
+    A batch that was removed stays in the arrays, in segment 0, until half of them are such batches.
+    """
 
     def __init__(self) -> None:
         self.numbers = array("Q")
+        self._removed = 0
         self._segments = array("Q")
         self._records = array("Q")
         self._header_lengths = array("I")
@@ -45,7 +68,7 @@ class _Index:
         return (self._segments, self._records, self._header_lengths, self._lengths, self._crcs)
 
     def __len__(self) -> int:
-        return len(self.numbers)
+        return len(self.numbers) - self._removed
 
     def add(self, number: int, position: BatchPosition) -> bool:
         """Note a batch; False where the number is taken."""
@@ -54,7 +77,11 @@ class _Index:
         else:
             at = bisect_left(self.numbers, number)
             if self.numbers[at] == number:
-                return False
+                if self._segments[at]:
+                    return False
+                self._removed -= 1
+                self._put(at, position)
+                return True
         self.numbers.insert(at, number)
         for column, value in zip(self._columns(), position, strict=True):
             column.insert(at, value)
@@ -62,7 +89,8 @@ class _Index:
 
     def _find(self, number: int) -> int:
         at = bisect_left(self.numbers, number)
-        return at if at < len(self.numbers) and self.numbers[at] == number else -1
+        there = at < len(self.numbers) and self.numbers[at] == number and self._segments[at]
+        return at if there else -1
 
     def get(self, number: int) -> BatchPosition | None:
         at = self._find(number)
@@ -71,14 +99,33 @@ class _Index:
     def move(self, number: int, position: BatchPosition) -> None:
         at = self._find(number)
         assert at >= 0, f"batch {number} is not there"
+        self._put(at, position)
+
+    def _put(self, at: int, position: BatchPosition) -> None:
         for column, value in zip(self._columns(), position, strict=True):
             column[at] = value
 
     def remove(self, number: int) -> None:
         at = self._find(number)
-        del self.numbers[at]
-        for column in self._columns():
-            del column[at]
+        assert at >= 0, f"batch {number} is not there"
+        self._segments[at] = 0
+        self._removed += 1
+        if 2 * self._removed > len(self.numbers):
+            kept = [at for at, segment in enumerate(self._segments) if segment]
+            for column in (self.numbers, *self._columns()):
+                column[:] = array(column.typecode, [column[at] for at in kept])
+            self._removed = 0
+
+    def within(self, segment: int, start: int, stop: int, count: int) -> tuple[list[int], int]:
+        """Batches of a segment with numbers in [start, stop), looking at ``count``; and where to look next."""
+        first = bisect_left(self.numbers, start)
+        last = min(first + count, bisect_left(self.numbers, stop))
+        found = [
+            number
+            for number, at in zip(self.numbers[first:last], self._segments[first:last], strict=True)
+            if at == segment
+        ]
+        return found, self.numbers[last] if last < bisect_left(self.numbers, stop) else stop
 
 
 class Store:
@@ -88,7 +135,7 @@ class Store:
     else can be written before that.
 
     Attributes:
-        damaged: batches whose body was found damaged so far by the replay: not in `replayed`, not served.
+        damaged: batches whose body was found damaged by the replay: not in `replayed`, not served.
         reserve_bytes: what `check_space` leaves free.
     """
 
@@ -96,8 +143,16 @@ class Store:
         self._journal = journal
         self._index = _Index()
         self._unwritten: dict[int, tuple[int, bytes, Buffer]] = {}  # number -> ticket, raw header, body
+        self._set_aside: dict[
+            int, BatchPosition
+        ] = {}  # damaged batches, which are neither served nor forgotten
         self._replay = self._replaying()
-        self.damaged: list[Damaged] = []
+        self._emptying: int | None = (
+            None  # a segment, and the number from which on its batches were not moved yet
+        )
+        self._moved_up_to = 0
+        self._reclaim_bytes = RECLAIM_BYTES
+        self.damaged: list[FoundBatch] = []
         self.reserve_bytes = reserve_bytes
 
     @classmethod
@@ -148,18 +203,35 @@ class Store:
 
     def _replaying(self) -> Iterator[JournalRecord]:
         for item in self._journal.replay():
-            if isinstance(item, Damaged):
-                self.damaged.append(item)
-                continue
-            record = item.record
-            if item.position is not None:
-                assert isinstance(record, BatchStored)
-                if not self._index.add(record.number, item.position):
-                    raise StorageError(
-                        f"batch number {record.number} is twice in the journal, in segment {item.position.segment} "
-                        f"and elsewhere: this directory was written by two nodes, or files of two were mixed"
-                    )
-            yield record
+            if not isinstance(item, FoundBatch):
+                yield item
+            elif self._take(item):
+                yield item.record
+
+    def _take(self, item: FoundBatch) -> bool:
+        """Note where a batch lies; whether the core is to hear of it."""
+        number = item.record.number
+        there = self._index.get(number)
+        if there is not None or number in self._set_aside:
+            if not item.moved:
+                raise StorageError(
+                    f"batch number {number} is twice in the journal, in segment {item.position.segment} "
+                    f"and elsewhere: this directory was written by two nodes, or files of two were mixed"
+                )
+            if item.damaged and there is not None:  # what it was copied from is still there, and better
+                self._journal.drop(number, item.position)
+                return False
+            self._journal.drop(number, there or self._set_aside.pop(number))
+            self.damaged = [found for found in self.damaged if found.record.number != number]
+        if item.damaged:
+            self.damaged.append(item)
+            self._set_aside[number] = item.position
+            return False
+        if there is not None:
+            self._index.move(number, item.position)
+            return False
+        self._index.add(number, item.position)
+        return True
 
     @property
     def directory(self) -> int:
@@ -194,7 +266,7 @@ class Store:
             position = journal.append(record)
             if position is not None:
                 assert isinstance(record, BatchStored)
-                new = self._index.add(record.number, position)
+                new = record.number not in self._set_aside and self._index.add(record.number, position)
                 assert new, f"batch number {record.number} is taken"
                 self._unwritten[record.number] = (journal.ticket, record.batch.raw, record.batch.body)
         return journal.ticket
@@ -232,6 +304,7 @@ class Store:
         """The commit was run: returns the new `durable`. `StorageError` if it failed: the node must stop."""
         durable = self._journal.finish(commit)
         self._forget_written(durable)
+        self._reclaim_bytes = min(max(RECLAIM_BYTES, commit.size), RECLAIM_BYTES_MAX)
         return durable
 
     def commit(self) -> int:
@@ -249,8 +322,8 @@ class Store:
 
     @property
     def should_roll(self) -> bool:
-        """Whether it is time for `roll`: the segment is full, or nothing was written since the start."""
-        return self._journal.should_roll
+        """Whether it is time for `roll`: the segment is full, old ones can go, or nothing was written yet."""
+        return self._journal.should_roll(self.reserve_bytes)
 
     def roll(self, snapshot: Callable[[], Iterable[JournalRecord]] | Iterable[JournalRecord]) -> int:
         """Begin a new segment; a commit brings it to the disk.
@@ -271,10 +344,9 @@ class Store:
             raise StorageError(
                 f"the tail of the journal was read a moment ago and changed since: {error}"
             ) from error
-        for record, position in moved:
-            assert isinstance(record, BatchStored)
-            assert position is not None
-            self._index.move(record.number, position)
+        for item in moved:
+            record = item.record
+            self._index.move(record.number, item.position)
             self._unwritten[record.number] = (self._journal.ticket, record.batch.raw, record.batch.body)
         return self._journal.ticket
 
@@ -289,6 +361,10 @@ class Store:
 
     def _position(self, number: int) -> BatchPosition:
         position = self._index.get(number)
+        if number in self._set_aside:
+            raise DamagedBatch(
+                f"batch number {number} was found damaged: fetch it from another replica", number
+            )
         if position is None:
             raise KeyError(f"there is no batch number {number} here")
         return position
@@ -316,14 +392,24 @@ class Store:
             return self._journal.read_body(self._position(number), start, stop, check=check)
         except DamagedBatch as error:
             error.number = number
+            self.set_aside(number)
             raise
+
+    def set_aside(self, number: int) -> None:
+        """This batch was found damaged: it is not served any more, and every start reports it until it is forgotten."""
+        position = self._index.get(number)
+        if position is not None:
+            self._index.remove(number)
+            self._unwritten.pop(number, None)
+            self._journal.note_damaged(position)
+            self._set_aside[number] = position
 
     def raw_header(self, number: int) -> bytes:
         """The encoded header of a batch, as its producer wrote it. Errors as for `read_slice`."""
         waiting = self._unwritten.get(number)
         if waiting is not None:
             return waiting[1]
-        return self._journal.read_record(self._position(number)).batch.raw
+        return self._journal.read_record(self._position(number)).record.batch.raw
 
     # ------------------------------------------------------------------ room
 
@@ -353,15 +439,87 @@ class Store:
         """Live batches of each segment, oldest first; the last is the current one."""
         return self._journal.live
 
-    def drop_batch(self, number: int) -> None:
-        """Nobody needs this batch any more. Its bytes go when its whole segment does (`drop_segment`)."""
-        self._journal.drop_batch(self._position(number))
-        self._index.remove(number)
-        self._unwritten.pop(number, None)
+    @property
+    def next_number(self) -> int:
+        """Above every batch number that was ever used here: none is used twice, though its batch be forgotten."""
+        return self._journal.next_number
 
-    def drop_segment(self, segment: int) -> None:
-        """Leave out an older segment without live batches, from the next `roll` on."""
-        self._journal.drop_segment(segment)
+    def forget(self, numbers: Iterable[int]) -> int:
+        """Nobody needs these batches any more: they are not served, and their bytes go some time later.
+
+        What says why must have been appended before. Where a crash takes the record that this appends, the batches
+        are there again.
+
+        Args:
+            numbers: of batches, damaged ones too. Those that are not there are left out.
+
+        Returns:
+            A ticket, as `append` does: no replay returns them once that is durable.
+
+        Raises:
+            StorageError: the journal failed before.
+        """
+        journal = self._journal
+        gone: dict[int, BatchPosition] = {}
+        for number in numbers:
+            position = self._index.get(number) or self._set_aside.get(number)
+            if position is not None:
+                gone[number] = position
+        for record in forgotten(gone):
+            journal.append(record)
+        for number, position in gone.items():
+            journal.drop(number, position)
+            self._unwritten.pop(number, None)
+            if self._set_aside.pop(number, None) is None:
+                self._index.remove(number)
+        return journal.ticket
+
+    def reclaim(self) -> tuple[int, ...]:
+        """Append a few batches of the emptiest older segment again, so that its file can go. Call it after a commit.
+
+        It copies about as much as that commit wrote. It leaves half of the reserve and room for two snapshots free, for
+        acks, and begins only with a segment whose copies fit, because what it frees comes after what it takes. When
+        everything is moved, `should_roll` says when a roll pays.
+
+        Returns:
+            Batches that turned out to be damaged: they were copied as they are, and are not served any more.
+
+        Raises:
+            StorageError: damage that is not confined to the body of a batch, or the journal failed before.
+        """
+        journal = self._journal
+        room = journal.free_bytes() - self.reserve_bytes // 2 - 2 * journal.snapshot_bytes
+        segment = self._emptying
+        low, high = (1, 0) if segment is None else journal.numbers_in(segment)
+        if segment is None or max(low, self._moved_up_to) > high:
+            segment, self._moved_up_to = journal.sparsest(room), 0
+            self._emptying = segment
+            if segment is None:
+                return ()
+            low, high = journal.numbers_in(segment)
+        budget = min(self._reclaim_bytes, room)
+        damaged: list[int] = []
+        start = max(low, self._moved_up_to)
+        numbers, then = self._index.within(segment, start, high + 1, RECLAIM_LOOK)
+        aside = [n for n, at in self._set_aside.items() if at.segment == segment and start <= n < then]
+        for number in sorted((*numbers, *aside)):
+            if budget <= 0 or number in self._unwritten:  # before a roll that is not committed yet
+                then = number
+                break
+            old = self._set_aside.get(number) or self._position(number)
+            copy = journal.move(old)
+            budget -= copy.position.end - copy.position.record
+            journal.drop(number, old)
+            if not copy.damaged:
+                self._index.move(number, copy.position)
+                self._unwritten[number] = (journal.ticket, copy.record.batch.raw, copy.record.batch.body)
+                continue
+            if number not in self._set_aside:
+                self._index.remove(number)
+                damaged.append(number)
+            self._set_aside[number] = copy.position
+        self._moved_up_to = then
+        return tuple(damaged)
 
     # ------------------------------------------------------------------ the end
 
@@ -379,4 +537,6 @@ class Store:
         numbers = list(self._index.numbers)
         assert numbers == sorted(set(numbers)), "batch numbers are unique and in order"
         assert all(number in self for number in self._unwritten)
-        assert sum(self.live.values()) >= len(numbers), "every batch in the index is live in a segment"
+        assert not any(number in self for number in self._set_aside), "a damaged batch is not served"
+        live = len(self._index) + len(self._set_aside)
+        assert sum(self.live.values()) == live, "a batch is live in one segment, and every live one is known"

@@ -22,6 +22,7 @@ from quorumq.core.effects import (
     Durable,
     Effect,
     Event,
+    Forget,
     LinkDown,
     LinkUp,
     Persist,
@@ -715,6 +716,8 @@ class Driver:
                     self.replies.append((key, self.world.reply_id(reply)))
                 case Done(token):
                     self.queue.append(Durable(token))
+                case Forget(numbers):
+                    self.forget(numbers)
                 case SendStored(to, _, _, _):
                     self.send(to, self.world.store)
                 case Stop(reason):
@@ -731,6 +734,16 @@ class Driver:
             return
         self.journal = self.world.append(self.journal, persist.records, self.index)
         self.durable(persist)
+
+    def forget(self, numbers: tuple[int, ...]) -> None:
+        """Drop batches from the journal. While anything before is not durable they stay, as if a crash took that."""
+        if self.journal != UNTRACKED and not self.pending:
+            kept = [
+                record
+                for record in self.world.journals[self.journal]
+                if not (isinstance(record, BatchStored) and record.number in numbers)
+            ]
+            self.journal = self.world.journal_id(tuple(kept), self.index)
 
     def durable(self, persist: Persist) -> None:
         """What waited for this Persist."""

@@ -15,6 +15,7 @@ from quorumq.core.effects import (
     Done,
     Durable,
     Effect,
+    Forget,
     HelloRefused,
     LinkDown,
     LinkUp,
@@ -45,6 +46,7 @@ class Cluster:
         self.names = tuple("abcdefghi"[:count])
         self.settings = {"hold_time_max": 60.0, "auto_create_topics": True, **settings}
         self.journals: dict[NodeId, list[JournalRecord]] = {name: [] for name in self.names}
+        self.forgotten: dict[NodeId, set[int]] = {name: set() for name in self.names}
         self.nodes: dict[NodeId, NodeCore] = {}
         self.queue: deque[tuple[NodeId, object]] = deque()
         self.replies: dict[int, ClientReply] = {}
@@ -69,14 +71,15 @@ class Cluster:
         """Start (again) from the journal, and link to everyone who is up."""
         config = NodeConfig(node=name, nodes=self.names, **self.settings)  # type: ignore[arg-type]
         nonce, directory = self.rng.getrandbits(64), self.rng.getrandbits(64)
+        journal = [
+            record
+            for record in self.journals[name]
+            if not (isinstance(record, BatchStored) and record.number in self.forgotten[name])
+        ]
         core = NodeCore(
-            config,
-            list(self.journals[name]),
-            nonce=nonce,
-            directory=directory,
-            now=self.clocks(name),
-            rng=self.rng,
+            config, journal, nonce=nonce, directory=directory, now=self.clocks(name), rng=self.rng
         )
+        core.state.next_batch = 1 + sum(isinstance(record, BatchStored) for record in self.journals[name])
         self.nodes[name] = core
         self.carry_out(name, core.start(self.clocks(name)))
         self.run()
@@ -149,7 +152,10 @@ class Cluster:
                 case Reply(key, reply):
                     assert key not in self.replies, f"request {key} was answered twice"
                     self.replies[key] = reply
+                case Forget(numbers):
+                    self.forgotten[name].update(numbers)
                 case SendStored(to, epoch, number, age_ms):
+                    assert number not in self.forgotten[name], f"batch {number} was forgotten"
                     for record in self.journals[name]:
                         if isinstance(record, BatchStored) and record.number == number:
                             self.send(name, to, Store(0, epoch, record.batch, age_ms))

@@ -1,7 +1,8 @@
 """Crashes at every byte and at every disk operation, flips of every byte: what is there afterwards.
 
-The oracle is one sentence: what comes back is some prefix of what was appended, not shorter than what was reported
-durable. Small state that a snapshot repeats counts once.
+The oracle is two sentences. What comes back is some prefix of what was appended, not shorter than what was reported
+durable; small state that a snapshot repeats counts once. Batches that were forgotten are missing from it, all
+of them whose forgetting was reported durable, and no others.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import pytest
 from quorumq.core.errors import StorageError
 from quorumq.core.records import BatchStored, CleanStopped, DirectoryMade, JournalRecord, Reserved
 from quorumq.storage.disk import MemoryDisk
+from quorumq.storage.journal import DamagedBatch
 from quorumq.storage.records import BATCH_STORED, TYPE_OF
 from quorumq.storage.segment import Frame, Scan, salt_of, segment_number
 from quorumq.storage.store import Store
@@ -26,23 +28,54 @@ class PowerCut(Exception):
 
 
 class Writer:
-    """A node that appends batches and registers in turn and knows what it was told about them."""
+    """A node that appends batches and registers in turn, forgets batches, and knows what it was told about them."""
 
-    def __init__(self, disk: MemoryDisk, appended: list[JournalRecord] | None = None, **options: int) -> None:
+    def __init__(self, disk: MemoryDisk, before: Writer | None = None, **options: int) -> None:
         self.disk = disk
-        self.appended = appended if appended is not None else []  # since the directory was made
-        self.durable = len(self.appended)  # records of `appended` reported durable
+        self.appended: list[JournalRecord] = [] if before is None else list(before.appended)
+        self.durable = 0 if before is None else before.durable  # records of `appended` reported durable
+        self.forgotten: dict[int, int] = (
+            {} if before is None else dict(before.forgotten)
+        )  # ticket, 0: durable
+        self.damaged: set[int] = set() if before is None else set(before.damaged)
         self.options = options
         self.store: Store | None = None
         self.tickets: list[tuple[int, int]] = []
 
     def open(self) -> None:
+        """Start, and compare what is there with what was appended, forgotten and damaged."""
         self.store = open_store(self.disk, **self.options)
         replayed = list(self.store.replayed)
-        assert not self.store.damaged
-        self.appended = agree(replayed, self.appended, self.durable)
-        assert self.store.position == len(self.appended)
-        bodies_are_right(self.store, replayed)
+        assert isinstance(replayed[0], DirectoryMade)
+        position = self.store.position
+        assert self.durable <= position <= len(self.appended), "a prefix that has all that was durable"
+        self.appended = self.appended[:position]
+        others = [record for record in self.appended if not isinstance(record, BatchStored)]
+        assert others == [record for record in replayed[1:] if not isinstance(record, BatchStored)]
+
+        batches = {record.number: record for record in self.appended if isinstance(record, BatchStored)}
+        self.forgotten = {n: ticket for n, ticket in self.forgotten.items() if n in batches}
+        self.damaged &= set(batches)
+        found = [record for record in replayed if isinstance(record, BatchStored)]
+        aside = {item.record.number for item in self.store.damaged}
+        assert all(record == bare(batches[record.number]) for record in found)
+        there = {record.number for record in found}
+        assert len(there) == len(found), "each batch once"
+        assert not there & aside
+        assert not (there | aside) & {number for number, ticket in self.forgotten.items() if not ticket}
+        assert set(batches) - set(self.forgotten) <= there | aside, "what was not forgotten is there"
+        assert aside <= self.damaged
+        self.forgotten = {number: 0 for number in self.forgotten if number not in there | aside}
+        for record in found:
+            if record.number not in self.damaged:
+                bodies_are_right(self.store, [record])
+            else:
+                with pytest.raises(DamagedBatch):
+                    self.store.read_slice(record.number)
+        for number in aside:
+            with pytest.raises(DamagedBatch):
+                self.store.read_slice(number)
+        assert self.store.next_number > max(batches, default=-1)
         self.store.roll(self.small())
         self.tickets = [(self.store.append([]), len(self.appended))]
         self.commit()
@@ -58,6 +91,27 @@ class Writer:
             self.appended.append(record)
             self.tickets.append((self.store.append([record]), len(self.appended)))
 
+    def live(self) -> list[int]:
+        """Numbers of the batches that were not forgotten."""
+        return [
+            record.number
+            for record in self.appended
+            if isinstance(record, BatchStored) and record.number not in self.forgotten
+        ]
+
+    def forget(self, numbers: list[int]) -> None:
+        assert self.store is not None
+        ticket = self.store.forget(numbers)
+        self.forgotten.update((number, ticket) for number in numbers)
+
+    def reclaim(self, size: int = 1 << 20) -> None:
+        """Empty old segments a little; at most about so many bytes at once."""
+        assert self.store is not None
+        self.store._reclaim_bytes = size
+        assert set(self.store.reclaim()) <= self.damaged
+        bodies_are_right(self.store, [self.appended[n] for n in self.live() if n not in self.damaged])
+        self.store.check()
+
     def roll(self) -> None:
         assert self.store is not None
         self.store.roll(self.small())
@@ -70,21 +124,17 @@ class Writer:
         """The store said that everything up to this ticket is durable."""
         assert self.store is not None
         self.durable = max([self.durable, *(count for ticket, count in self.tickets if ticket <= durable)])
+        self.forgotten = {
+            number: 0 if ticket <= durable else ticket for number, ticket in self.forgotten.items()
+        }
         assert self.store.position == self.durable
         self.store.check()
 
-
-def agree(replayed: list[JournalRecord], appended: list[JournalRecord], durable: int) -> list[JournalRecord]:
-    """Check the oracle; returns the prefix that is there."""
-    assert isinstance(replayed[0], DirectoryMade)
-    batches = [record for record in replayed if isinstance(record, BatchStored)]
-    others = [record for record in replayed[1:] if not isinstance(record, BatchStored)]
-    count = len(batches) + len(others)
-    assert durable <= count <= len(appended), f"{durable} were durable, {count} of {len(appended)} are there"
-    prefix = appended[:count]
-    assert batches == [bare(record) for record in prefix if isinstance(record, BatchStored)]
-    assert others == [record for record in prefix if not isinstance(record, BatchStored)]
-    return list(prefix)
+    def close(self) -> None:
+        assert self.store is not None
+        self.store.close()
+        self.durable = len(self.appended)
+        self.forgotten = dict.fromkeys(self.forgotten, 0)
 
 
 def crashes(disk: MemoryDisk, seeds: int = 4) -> Iterator[Callable[[], MemoryDisk]]:
@@ -117,46 +167,54 @@ def test_a_write_torn_at_every_byte_loses_only_what_was_not_durable() -> None:
     assert unsynced > 300
     found = set()
     for keep in range(unsynced + 1):
-        again = Writer(disk.clone().crash(keep_bytes=keep), writer.appended, segment_bytes=500)
-        again.durable = writer.durable
+        again = Writer(disk.clone().crash(keep_bytes=keep), writer, segment_bytes=500)
         again.open()
         found.add(len(again.appended))
         if keep % 16 == 0:  # what one start gave to the core is there after the next crash
             again.append(2)
-            third = Writer(again.disk.crash(), again.appended)
-            third.durable = again.durable
-            third.open()
+            Writer(again.disk.crash(), again).open()
     assert found == set(range(writer.durable, len(writer.appended) + 1)), "every prefix was seen"
 
 
 def scenario(disk: MemoryDisk) -> Iterator[Writer]:
-    """Three starts and some rolls; yields its writer whenever a new one takes over."""
+    """Three starts, some rolls, batches forgotten and moved; yields its writer whenever a new one takes over."""
     first = Writer(disk)
     yield first
     first.open()
     first.append(1)
     first.commit()
-    assert first.store is not None
-    first.store.close()
-    writer = Writer(disk, first.appended)
+    first.close()
+    writer = Writer(disk, first)
     yield writer
     writer.open()
     writer.append(4)
     writer.commit()
     writer.append(3)
     writer.roll()
-    writer.append(3)
+    writer.append(9)
     writer.roll()
     writer.append(1)
     writer.commit()
     writer.append(2)
+    writer.forget(writer.live()[:6:2])  # the segment of these is emptied, in two steps
+    writer.commit()
+    writer.reclaim(1)
+    writer.append(1)
+    writer.commit()
+    writer.reclaim()
+    writer.forget(writer.live()[1:2])
+    writer.roll()
+    writer.commit()
     assert writer.store is not None
-    writer.store.close()
-    writer.durable = len(writer.appended)
-    second = Writer(disk, writer.appended)
+    assert min(writer.live()) < 5, "what was moved is needed still"
+    assert len(writer.store.live) == 3, "and the segment that it was moved from is gone"
+    writer.append(2)
+    writer.close()
+    second = Writer(disk, writer)
     yield second
     second.open()
     second.append(3)
+    second.forget(second.live()[-3:-1])
     second.commit()
 
 
@@ -186,14 +244,12 @@ def test_a_crash_before_every_disk_operation_of_start_commit_and_roll() -> None:
         disk.on_operation = None
         assert writer is not None
         for crash in crashes(disk):
-            again = Writer(crash(), list(writer.appended))
-            again.durable = writer.durable
+            again = Writer(crash(), writer)
             again.open()
             again.append(2)
             again.commit()
-            last = Writer(again.disk.crash(), again.appended)
-            last.durable = again.durable
-            last.open()
+            again.reclaim()
+            Writer(again.disk.crash(), again).open()
     assert kinds == {"create", "append", "sync", "rename", "sync_dir", "delete"}
 
 
@@ -286,8 +342,11 @@ def test_a_flip_of_any_byte_of_the_newest_segment_is_damage_a_damaged_batch_or_a
                 assert replayed[1:] == [r for r in everything if r not in lost]
             else:
                 seen["cut"] += 1
-                kept = sum(f.type >= 16 for f in frames[index:])
-                assert replayed[1:] == everything[: len(everything) - kept]
+                cut = [f.fields[2] for f in frames[index:] if f.type == BATCH_STORED]
+                small = [r for r in everything if not isinstance(r, BatchStored)]
+                kept = len(small) - sum(f.type >= 16 for f in frames[index:]) + len(cut)
+                batches = [r for r in everything if isinstance(r, BatchStored) and r.number not in cut]
+                assert replayed[1:] == small[:kept] + batches
                 assert not damaged
     assert min(seen.values()) > 20, seen
 

@@ -11,11 +11,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from quorumq.core.errors import StorageError
 from quorumq.storage.disk import MemoryDisk
 from quorumq.storage.journal import Commit
+from quorumq.storage.segment import segment_name
 from tests.storage.test_crash import PowerCut, Writer
 
 
 class JournalMachine(RuleBasedStateMachine):
-    """Appends, commits (in steps), rolls, restarts, crashes in the middle of disk calls, failed syncs."""
+    """Appends, commits (in steps), rolls, restarts, crashes in the middle of disk calls, failed syncs, batches
+    that are forgotten, moved, damaged, or several of these."""
 
     commit: Commit | None = None
 
@@ -53,12 +55,12 @@ class JournalMachine(RuleBasedStateMachine):
     @rule()
     def restart(self) -> None:
         assert self.writer.store is not None
-        self.writer.store.close()
-        self.again(self.writer.disk, len(self.writer.appended))
+        self.writer.close()
+        self.again(self.writer.disk)
 
     @rule(seed=st.integers(0, 1 << 16))
     def crash(self, seed: int) -> None:
-        self.again(self.writer.disk.crash(random.Random(seed)), self.writer.durable)
+        self.again(self.writer.disk.crash(random.Random(seed)))
 
     @rule(seed=st.integers(0, 1 << 16), calls=st.integers(0, 8), kill=st.booleans())
     def crash_inside_a_commit(self, seed: int, calls: int, kill: bool) -> None:
@@ -81,7 +83,7 @@ class JournalMachine(RuleBasedStateMachine):
             pass
         disk.on_operation = None
         self.writer.store.abandon()
-        self.again(disk if kill else disk.crash(random.Random(seed)), self.writer.durable)
+        self.again(disk if kill else disk.crash(random.Random(seed)))
 
     @precondition(lambda self: self.commit is None)
     @rule(seed=st.integers(0, 1 << 16), kill=st.booleans())
@@ -97,13 +99,45 @@ class JournalMachine(RuleBasedStateMachine):
         else:
             raise AssertionError("a failed sync went unnoticed")
         self.writer.store.close()
-        self.again(disk if kill else disk.crash(random.Random(seed)), self.writer.durable)
+        self.again(disk if kill else disk.crash(random.Random(seed)))
 
-    def again(self, disk: MemoryDisk, durable: int) -> None:
+    @precondition(lambda self: self.writer.live())
+    @rule(data=st.data())
+    def forget(self, data: st.DataObject) -> None:
+        live = self.writer.live()
+        numbers = data.draw(st.lists(st.sampled_from(live), unique=True, max_size=len(live)))
+        self.writer.forget(sorted(numbers))
+
+    @rule(keep=st.integers(2, 4))
+    def forget_most(self, keep: int) -> None:
+        self.writer.forget([number for number in self.writer.live() if number % keep])
+
+    @rule(size=st.sampled_from([1, 400, 1 << 20]))
+    def reclaim(self, size: int) -> None:
+        self.writer.reclaim(size)
+
+    @precondition(lambda self: self.commit is None and not self.writer.store.needs_commit)
+    @rule(data=st.data())
+    def damage(self, data: st.DataObject) -> None:
+        """A medium that fails inside the body of a batch of an older segment, whose successor is on the disk."""
+        store = self.writer.store
+        assert store is not None
+        places = [(number, store._index.get(number)) for number in self.writer.live()]
+        places = [
+            (number, at)
+            for number, at in places
+            if at is not None and at.segment < max(store.live) and number not in self.writer.damaged
+        ]
+        if places and len(self.writer.damaged) < 3:
+            number, at = data.draw(st.sampled_from(places))
+            assert at is not None
+            byte = data.draw(st.integers(at.offset, at.end - 1))
+            self.writer.disk.flip(segment_name(at.segment), byte)
+            self.writer.damaged |= {number}
+
+    def again(self, disk: MemoryDisk) -> None:
         self.commit = None
-        before = self.writer
-        self.writer = Writer(disk, before.appended, segment_bytes=700)
-        self.writer.durable = durable
+        self.writer = Writer(disk, self.writer, segment_bytes=700)
         self.writer.open()
 
     @invariant()

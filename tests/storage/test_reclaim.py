@@ -1,0 +1,280 @@
+"""Room comes back: what `forget` and `reclaim` do to the bytes of a directory.
+
+Crashes in the middle of it are in test_crash.py and test_stateful.py.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from quorumq.core.errors import StorageFull
+from quorumq.core.limits import KIB, MIB
+from quorumq.core.records import BatchStored
+from quorumq.storage.disk import Disk, MemoryDisk, RealDisk
+from quorumq.storage.journal import DamagedBatch
+from quorumq.storage.segment import segment_name
+from quorumq.storage.store import Store
+from quorumq.wire.batch import Message, build_batch
+from tests.storage.samples import ORIGIN, PARTITION, batch, bodies_are_right, start, tombstone
+
+
+def commit(store: Store) -> tuple[int, ...]:
+    """What a node does: commit, begin a new segment if it is time, empty old ones a little."""
+    store.commit()
+    if store.should_roll:
+        store.roll([])
+    return store.reclaim()
+
+
+def settle(store: Store) -> tuple[int, ...]:
+    """Commit until nothing is left to be emptied; the batches that were found damaged."""
+    damaged: list[int] = []
+    while True:
+        damaged += commit(store)
+        if not store.needs_commit:
+            return tuple(damaged)
+
+
+def size_of(disk: Disk) -> int:
+    return sum(disk.size(name) for name in disk.list())
+
+
+class Churn:
+    """Batches that come and are forgotten soon, but for some that stay: now the one, now the other out of order."""
+
+    def __init__(self, disk: Disk, messages: int, segment_bytes: int, seed: int = 1) -> None:
+        self.disk = disk
+        self.messages = messages  # per batch
+        self.segment_bytes = segment_bytes
+        self.rng = random.Random(seed)
+        self.store, _ = start(disk, segment_bytes=segment_bytes)
+        self.live: dict[int, int] = {}  # number -> bytes
+        self.staying: list[int] = []
+        self.number = 0
+        self.peak = 0
+        self.worst = 0.0
+
+    def step(self, window: int, staying: int) -> None:
+        """One batch more; at most ``window`` young ones and ``staying`` old ones are kept."""
+        self.number += 1
+        payloads = [Message(self.rng.randbytes(10) * 5) for _ in range(self.messages)]
+        made = build_batch(PARTITION, ORIGIN, self.number * self.messages, 1_000, payloads)
+        self.store.append([BatchStored(self.number, made, 2_000)])
+        self.live[self.number] = len(made.raw) + len(made.body)
+        gone = []
+        old = self.number - window
+        if old in self.live:
+            if self.rng.random() < 0.02:
+                self.staying.append(old)
+            else:
+                gone.append(old)
+        if len(self.staying) > staying:
+            gone.append(self.staying.pop(self.rng.randrange(len(self.staying))))
+        for number in gone:
+            del self.live[number]
+        self.store.forget(gone)
+        if self.number % 8 == 0:
+            commit(self.store)
+            self.measure()
+
+    def measure(self) -> None:
+        size = size_of(self.disk)
+        self.peak = max(self.peak, size)
+        self.worst = max(self.worst, (size - 2 * sum(self.live.values())) / self.segment_bytes)
+
+    def check(self) -> None:
+        """Everything live is there, now and after a start; nothing else is."""
+        for _ in range(2):
+            self.store.check()
+            assert len(self.store) == len(self.live)
+            assert all(number in self.store for number in self.live)
+            self.store.read_slice(self.rng.choice(list(self.live)))
+            self.store.close()
+            self.store, _ = start(self.disk, segment_bytes=self.segment_bytes)
+
+
+def test_a_hundred_thousand_messages_pass_through_a_small_directory() -> None:
+    churn = Churn(MemoryDisk(), messages=50, segment_bytes=256 * KIB)
+    for _ in range(2_000):
+        churn.step(window=60, staying=20)
+    assert churn.worst < 5, "at most twice what is live, and a few segments"
+    churn.check()
+    churn.store.close()
+
+
+@pytest.mark.soak
+def test_ten_million_messages_pass_through_a_small_directory(tmp_path: Path) -> None:
+    churn = Churn(RealDisk(tmp_path), messages=500, segment_bytes=4 * MIB)
+    written = 0
+    for _ in range(20_000):
+        churn.step(window=200, staying=200)
+        written += churn.live[churn.number]
+    print(
+        f"\n{churn.number * churn.messages} messages, {written / MIB:.0f} MiB written by publishes; on disk at most "
+        f"{churn.peak / MIB:.1f} MiB, {churn.worst:.1f} segments more than twice what was live"
+    )
+    assert churn.worst < 5
+    churn.check()
+    settle(churn.store)
+    print(f"live {sum(churn.live.values()) / MIB:.1f} MiB, on disk {size_of(churn.disk) / MIB:.1f} MiB")
+    churn.store.close()
+
+
+def test_a_batch_is_served_before_while_and_after_it_is_moved() -> None:
+    disk = MemoryDisk()
+    store, _ = start(disk)
+    store.append([batch(number, size=1_000) for number in range(4)])
+    store.roll([])
+    store.commit()
+    old = max(store.live) - 1
+    kept = batch(3, size=1_000)
+
+    def served() -> None:
+        bodies_are_right(store, [kept])
+        assert bytes(store.read_slice(3, 5, 50, check=False)) == bytes(kept.batch.body)[5:50]
+
+    store.forget([0, 1, 2])
+    store.commit()
+    served()
+    assert store.reclaim() == ()
+    assert store.live[old] == 0
+    served()
+    running = store.begin_commit()
+    served()
+    running.run()
+    served()
+    store.finish(running)
+    served()
+    assert segment_name(old) in disk.list()
+    store.roll([])
+    served()
+    store.commit()
+    served()
+    assert segment_name(old) not in disk.list()
+    store.close()
+
+
+def test_emptying_goes_a_little_at_a_time() -> None:
+    disk = MemoryDisk()
+    store, _ = start(disk)
+    store.append([batch(number, size=100 * KIB) for number in range(100)])
+    store.roll([])
+    store.commit()
+    store.forget(range(0, 100, 2))
+    store.forget(range(1, 10, 2))
+    store.commit()
+    steps = 0
+    while store.live[min(store.live)]:
+        before = store.pending_bytes
+        store.reclaim()
+        assert 0 < store.pending_bytes - before <= 256 * KIB + 101 * KIB
+        store.commit()
+        steps += 1
+    assert steps > 10
+    store.close()
+
+
+def test_a_segment_that_is_mostly_needed_is_left_alone() -> None:
+    store, _ = start(MemoryDisk())
+    store.append([batch(number, size=1_000) for number in range(10)])
+    store.roll([])
+    store.commit()
+    store.forget([1, 2, 3])
+    store.commit()
+    assert store.reclaim() == ()
+    assert not store.needs_commit
+    store.close()
+
+
+def test_damage_met_while_moving_is_reported_and_kept_until_it_is_forgotten() -> None:
+    """docs/protocol.md, section 6: quarantined, reported, refetched; never served, never silently dropped."""
+    disk = MemoryDisk()
+    store, _ = start(disk)
+    store.append([batch(number, size=1_000) for number in range(6)])
+    store.roll([])
+    store.commit()
+    position = store._index.get(5)
+    assert position is not None
+    disk.flip(segment_name(position.segment), position.offset + 100)
+    store.forget([0, 1, 2, 3])
+    assert settle(store) == (5,)
+    bodies_are_right(store, [batch(4, size=1_000)])
+    for _ in range(3):
+        assert 5 not in store
+        with pytest.raises(DamagedBatch, match="batch number 5 was found damaged") as caught:
+            store.read_slice(5)
+        assert caught.value.number == 5
+        assert segment_name(position.segment) in disk.list() or 5 in {d.record.number for d in store.damaged}
+        store.abandon()  # what was moved may be torn away; the damage is not forgotten for that
+        store, replayed = start(disk)
+        assert [record.number for record in replayed if isinstance(record, BatchStored)] == [4]
+        assert [item.record.number for item in store.damaged] == [5]
+        settle(store)
+    assert store.next_number == 6
+    store.forget([5])
+    store.close()
+    store, _ = start(disk)
+    assert not store.damaged
+    store.close()
+
+
+def test_damage_met_by_the_commit_whose_copy_is_not_known_to_be_durable_cuts_nothing_behind_it() -> None:
+    """A copy of a damaged body must not look like a torn write: what stands behind it may have been promised."""
+    disk = MemoryDisk()
+    store, _ = start(disk)
+    store.append([batch(number, size=1_000) for number in range(3)])
+    store.roll([])
+    store.commit()
+    position = store._index.get(2)
+    assert position is not None
+    disk.flip(segment_name(position.segment), position.offset)
+    store.forget([0, 1])
+    store.commit()
+    assert store.reclaim() == (2,)
+    store.append([tombstone(7)])
+    store.commit()
+    disk = disk.crash()
+    store, replayed = start(disk)
+    assert tombstone(7) in replayed
+    assert not store.notes
+    with pytest.raises(DamagedBatch):
+        store.read_slice(2)
+    store.close()
+
+
+def test_a_full_disk_takes_acks_and_gives_room_back() -> None:
+    """docs/protocol.md, section 6: StorageFull refuses publishes; ACK goes on, and room comes back."""
+    disk = MemoryDisk(capacity=20 * MIB)
+    reserve = 6 * MIB
+    store, _ = start(disk, segment_bytes=2 * MIB, reserve_bytes=reserve)
+    number = 0
+    while store.free_bytes > reserve + 200 * KIB:
+        store.check_space(100 * KIB)
+        store.append([batch(number, size=100 * KIB)])
+        number += 1
+        commit(store)
+    with pytest.raises(StorageFull, match="let consumers ack what is there"):
+        store.check_space(200 * KIB)
+    assert number > 100
+    for at in range(0, 10_000, 10):  # 10,000 acks, of which the core forgets nothing yet
+        store.append([tombstone(at + index) for index in range(10)])
+        commit(store)
+        assert store.free_bytes > reserve // 2 - 2 * MIB, "copies leave room for more acks"
+    with pytest.raises(StorageFull):
+        store.check_space(200 * KIB)
+    kept = list(range(0, number, 20))  # one in each segment: without moving them no file could go
+    store.forget([at for at in range(number) if at % 20])
+    least = store.free_bytes
+    while True:
+        commit(store)
+        least = min(least, store.free_bytes)
+        if not store.needs_commit:
+            break
+    assert least > reserve // 2 - 400 * KIB
+    store.check_space(5 * MIB)
+    bodies_are_right(store, [batch(at, size=100 * KIB) for at in kept])
+    assert size_of(disk) < 2 * len(kept) * 100 * KIB + 3 * 2 * MIB
+    store.close()
