@@ -22,7 +22,7 @@ from typing import Final
 import trio
 
 from quorumq.cli.demo_input import parse_source
-from quorumq.client import Client, HoldLost, Message, Outcome, StaleGeneration, TooFewReplicas, connect
+from quorumq.client import Client, HoldLost, Message, Outcome, TooFewReplicas, connect
 from quorumq.core.limits import DEADLINE_SHARE
 from quorumq.core.types import Span
 from quorumq.history import HistoryWriter, Row, owner_text, spans_value, token_text
@@ -129,18 +129,15 @@ class Work:
             for lot in by_delivery(left):  # first, so that the demo knows which acks may be under way
                 self._write("ack", lot, op=self._op, outcome="invoke")
             self.history.flush()
-            with contextlib.suppress(TooFewReplicas, StaleGeneration):
+            with contextlib.suppress(TooFewReplicas):
                 await self.client.ack(left, timeout=SETTLE_TIMEOUT_S)
             done = [message for message in left if message.outcome is not None]
             for outcome in Outcome:
                 for lot in by_delivery(message for message in done if message.outcome is outcome):
-                    self._write("ack", lot, op=self._op, outcome=outcome.value)
+                    said = "fail" if outcome is Outcome.REWOUND else outcome.value
+                    self._write("ack", lot, op=self._op, outcome=said)
             self.history.flush()
-            left = [
-                message
-                for message in left
-                if message.outcome is None and not isinstance(message.failure, StaleGeneration)
-            ]
+            left = [message for message in left if message.outcome is None]
 
     async def _give_up(self, message: Message, error: Exception) -> None:
         while True:

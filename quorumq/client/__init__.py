@@ -31,7 +31,7 @@ from quorumq.core.errors import (
     Unauthorized,
     UsageError,
 )
-from quorumq.core.types import Letter, Stamp, Topic
+from quorumq.core.types import Group, Letter, Stamp, Topic
 
 __all__ = [
     "connect",
@@ -49,6 +49,7 @@ __all__ = [
     "DefaultPartitioner",
     "Partitioner",
     "partition_of_key",
+    "Group",
     "Letter",
     "Stamp",
     "Topic",

@@ -32,6 +32,7 @@ from quorumq.client.consumer import (
     replica_sets,
     unpack,
 )
+from quorumq.client.groups import Start, is_dead, names_of, source_of, start_fields
 from quorumq.client.history import History
 from quorumq.client.letters import make_letter
 from quorumq.client.message import Lot, Message, MessageId, Named, Outcome, Ticket, deadline_of
@@ -47,6 +48,7 @@ from quorumq.core.errors import (
     NotFound,
     OutcomeUnknown,
     QuorumqError,
+    StaleGeneration,
     TooFewReplicas,
     UsageError,
     error_from,
@@ -58,7 +60,7 @@ from quorumq.core.limits import (
     LONG_POLL_MAX_S,
     TOPIC_BACKOFF_S,
 )
-from quorumq.core.types import Kind, Letter, Origin, PartitionId, Span, Topic
+from quorumq.core.types import Group, Kind, Letter, Origin, PartitionId, Span, Topic
 from quorumq.wire.batch import Message as Parts
 from quorumq.wire.receipts import read_receipt
 from quorumq.wire.values import SealedNamed, WireSlice
@@ -77,11 +79,11 @@ PASS_WAIT_S: Final = 0.25
 FETCH_AGE_SHARE: Final = 0.25
 """`Client.fetch` stops gathering when its oldest message has used this share of its hold."""
 
-Which = Literal["ready", "held", "delayed", "acked", "dead", "all"]
+Which = Literal["ready", "held", "delayed", "acked", "dead", "skipped", "purged", "all"]
 
 
 class Peek(NamedTuple):
-    """Some messages of one partition, as one replica sees them."""
+    """Some messages of one partition, as one replica sees them, or several together."""
 
     topic: str
     partition: int
@@ -324,6 +326,105 @@ class Client:
         self.topic_names[topic.id] = topic.name
         return topic
 
+    # -------------------------------------------------------------------- groups
+
+    async def create_group(
+        self, topic: str, group: str, *, start: Start = "earliest", timeout: float | None = None
+    ) -> Group:
+        """Create a group before anybody reads it. One that is there stays as it is.
+
+        Args:
+            topic: its name.
+            group: its name, without "!".
+            start: "earliest", "latest" (what is published from now on), or a datetime with a time zone: what was
+                published at or after it, by the producers' clocks.
+            timeout: seconds; the client's if None.
+
+        Returns:
+            the group: a majority of the replicas of every partition know it.
+
+        Raises:
+            NotFound: no such topic.
+            UsageError: a name or a start that cannot be.
+            NotStored, OutcomeUnknown: too few replicas answered; do it again.
+        """
+        return await self._set_group(topic, group, start, rewind=False, timeout=timeout)
+
+    async def rewind(self, topic: str, group: str, to: Start, *, timeout: float | None = None) -> Group:
+        """Have a group read again from ``to``, in a new generation; its consumers go on by themselves.
+
+        Everything from there on is delivered again, what was acked and what died included; what is held, once its
+        hold is over. What is before is not delivered any more, and its dead letters stay. What was delivered
+        before the rewind cannot be acked any more: `Outcome.REWOUND`. Done twice, it is done twice.
+
+        Args:
+            topic, group: which.
+            to: as ``start`` in `create_group`.
+            timeout: seconds; the client's if None.
+
+        Returns:
+            the group in its new generation: a majority of the replicas of every partition know it.
+
+        Raises:
+            NotFound: no such topic, or no node knows such a group of it.
+            UsageError: a time that cannot be.
+            NotStored, OutcomeUnknown: too few replicas answered; rewind again.
+        """
+        await self._known_group(topic, group, timeout)
+        return await self._set_group(topic, group, to, rewind=True, timeout=timeout)
+
+    async def _set_group(
+        self, topic: str, group: str, start: Start, *, rewind: bool, timeout: float | None
+    ) -> Group:
+        word, from_ms = start_fields(start)
+        request = m.SetGroup(topic, group, word, from_ms, rewind)
+        what = f"{'rewind' if rewind else 'create'} group {group!r} of {topic!r}"
+        return cast("Group", (await self._ask(request, what, timeout, writes=True)).group)
+
+    async def _known_group(self, topic: str, group: str, timeout: float | None) -> None:
+        """Raise NotFound unless some node knows the group."""
+
+        def judge(reply: m.ClientReply) -> QuorumqError | None:
+            names = sorted(found.name for found in cast("m.MetadataReply", reply).groups)
+            if group in names:
+                return None
+            return NotFound(
+                f"no group {group!r} reads topic {topic!r}: {', '.join(names[:20]) or 'none'} "
+                f"do{'es' if len(names) == 1 else ''}; `create_group`, or a first fetch, makes one"
+            )
+
+        await self._ask(m.Metadata((topic,)), "metadata", timeout, writes=False, judge=judge)
+
+    async def purge(
+        self, topic: str, group: str, *, partition: int | None = None, timeout: float | None = None
+    ) -> int:
+        """Settle a group's backlog unread, or its dead letters (group "g!dead", or topic "t.deadletters").
+
+        What is delivered at the moment may still be acked; what is published meanwhile may stay. Other groups are
+        not concerned. Interrupted and done again, it does the rest.
+
+        Args:
+            topic, group: whose.
+            partition: only this one; all if None.
+            timeout: seconds for each partition; the client's if None.
+
+        Returns:
+            how many messages were settled, as the last node that was asked counted them: after one that failed
+            on the way, these are the rest.
+
+        Raises:
+            NotFound: no such topic, group or partition.
+            TooFewReplicas, OutcomeUnknown: too few replicas answered; purge again.
+        """
+        (topic,), group = names_of((topic,), group)
+        register = await self.topic(topic, timeout=timeout)
+        count = 0
+        for number in range(register.partitions) if partition is None else (partition,):
+            request = m.PurgeRequest(topic, number, group)
+            what = f"purge of group {group!r} in {topic!r}/{number}"
+            count += (await self._ask(request, what, timeout, writes=True)).messages
+        return count
+
     async def metadata(self, *topics: str, timeout: float | None = None) -> m.MetadataReply:
         """Nodes, limits, and the named topics with their groups (all topics if none is named).
 
@@ -406,6 +507,7 @@ class Client:
         topic: str | Sequence[str],
         group: str,
         *,
+        start: Literal["earliest", "latest"] = "earliest",
         hold_time: float = HOLD_TIME_DEFAULT_S,
         prefetch: int = PREFETCH,
         prefetch_bytes: int = PREFETCH_BYTES,
@@ -419,8 +521,9 @@ class Client:
         """A consumer of one group, to be used by ``async with``.
 
         Args:
-            topic: one name or several.
-            group: reads on its own: each group gets every message.
+            topic: one name or several; "t.deadletters" for the group's dead letters of topic "t".
+            group: reads on its own: each group gets every message. "g!dead" is the dead letters of group "g".
+            start: where the group begins if it is new: with the oldest message, or with what is published from now on.
             hold_time: seconds for which a delivered message is this consumer's alone, until extended.
             prefetch: messages fetched ahead, at most; fewer where the handler is slow.
             prefetch_bytes: the same in bytes.
@@ -434,6 +537,7 @@ class Client:
             self,
             (topic,) if isinstance(topic, str) else topic,
             group,
+            start=start,
             hold_time=hold_time,
             prefetch=prefetch,
             prefetch_bytes=prefetch_bytes,
@@ -455,17 +559,19 @@ class Client:
         max_bytes: int = FETCH_BYTES_MAX,
         max_wait: float = 0.0,
         hold_time: float = HOLD_TIME_DEFAULT_S,
+        start: Literal["earliest", "latest"] = "earliest",
         node: str | None = None,
         timeout: float | None = None,
     ) -> list[Message]:
         """Fetch messages once. Their holds are not extended by themselves: see `extend`.
 
         Args:
-            topic, group: whose.
+            topic, group: whose; dead letters as in `consumer`.
             max_messages, max_bytes: at most so much.
             min_messages: wait for so many, as long as ``max_wait`` and a quarter of the hold time allow.
             max_wait: seconds to wait for them; 0 takes what is there.
             hold_time: seconds for which they are the caller's.
+            start: where the group begins if it is new.
             node: ask only this one (id or address).
             timeout: seconds without an answer of any node, before it raises; the client's if None.
 
@@ -477,6 +583,7 @@ class Client:
             TooFewReplicas: no node could serve it; says what was tried.
         """
         began = self.clock()
+        (topic,), group = names_of((topic,), group)
         register = await self.topic(topic, timeout=timeout)
         only = () if node is None else (self.nodes.address_of(node),)
         sets = replica_sets(register)
@@ -504,6 +611,7 @@ class Client:
                     max_wait=wait,
                     hold_time=hold_time,
                     consumer=default_name(),
+                    start=start,
                     timeout=self._time(timeout),
                     only=only,
                 )
@@ -567,7 +675,8 @@ class Client:
         Raises:
             OutcomeUnknown, NotStored: some were not confirmed: ack the same messages again. Each message's
                 ``outcome`` and ``failure`` say which.
-            StaleGeneration, BadReceipt: some were refused.
+            AlreadyResolved: some were read as dead letters, and are none any more.
+            BadReceipt: some were refused.
         """
         if not messages:
             return []
@@ -587,6 +696,8 @@ class Client:
             delay: seconds or a timedelta; 0 is at once. None takes the step of the topic's ``backoff`` for the
                 attempt that ends; at once where the topic has none.
             timeout: seconds to go on trying; the client's if None.
+
+        Dead letters stay dead letters. Where a group was rewound, nothing is done, and ``outcome`` is REWOUND.
 
         Raises:
             UsageError: the delay is negative, or above 366 days.
@@ -613,8 +724,16 @@ class Client:
             timeout: seconds to go on trying; the client's if None.
 
         Raises:
+            UsageError: some are dead letters already; nothing was sent.
             as `reject` does.
         """
+        for message in messages:
+            receipt = message.lot.receipt
+            if is_dead(receipt.group):
+                raise UsageError(
+                    f"{receipt.span.origin}[{message.seq}] of {receipt.group!r} is a dead letter already: "
+                    "ack it to purge it, or reject it to have it wait in the dead-letter queue"
+                )
         # One request has one letter, and letters tell of their own delivery.
         by_letter: dict[Letter, list[Ticket]] = {}
         for message in messages:
@@ -653,6 +772,8 @@ class Client:
         def on_final(ticket: Ticket, verdict: m.Verdict, reply: m.Verdicts) -> None:
             if verdict.outcome == "ok":
                 ticket.outcome = outcome
+            elif verdict.outcome == StaleGeneration.code:
+                ticket.outcome = Outcome.REWOUND
             else:
                 ticket.failure = self._refusal(ticket, verdict, "rejected")
 
@@ -722,7 +843,8 @@ class Client:
     @staticmethod
     def _note_settled(messages: Sequence[Ticket]) -> None:
         for message in messages:
-            if message.outcome is not None and message.lot.consumer is not None:
+            final = message.outcome is not None or isinstance(message.failure, AlreadyResolved)
+            if final and message.lot.consumer is not None:
                 message.lot.consumer.settled(message)
 
     # ------------------------------------------------------------------- looking
@@ -735,6 +857,7 @@ class Client:
         *,
         partition: int | None = None,
         bodies: bool = False,
+        complete: bool = False,
         limit: int | None = None,
         node: str | None = None,
         timeout: float | None = None,
@@ -742,9 +865,11 @@ class Client:
         """Look at messages without holding them: one replica's view, oldest first within each partition.
 
         Args:
-            topic, group: whose.
+            topic, group: whose; dead letters are listed for "g" with ``which="dead"``, and for "g!dead" as that
+                queue has them: ready, held or delayed.
             which: what to show.
             partition: only this one; all if None.
+            complete: ask several replicas, so that everything that a majority has is there, in the order of ids.
             bodies: bring keys, headers and payloads along, where the answering node has them.
             limit: messages in all, about; all of them if None.
             node: ask only this one (id or address).
@@ -752,8 +877,12 @@ class Client:
 
         Raises:
             NotFound: no such topic or partition.
-            TooFewReplicas: no node answered.
+            UsageError: bodies of a complete view are asked for.
+            TooFewReplicas: no node answered, or too few replicas for a complete view.
         """
+        if complete and bodies:
+            raise UsageError("a complete view has no bodies: ask for one of the two")
+        (topic,), group = names_of((topic,), group)
         register = await self.topic(topic, timeout=timeout)
         numbers = range(register.partitions) if partition is None else (partition,)
         left = limit
@@ -761,11 +890,12 @@ class Client:
             members = register.replicas[number] if number < register.partitions else ()
             only = (self.nodes.address_of(node),) if node is not None else self.nodes.addresses_of(members)
             cursor: tuple[int, int] | None = (0, 0)
+            after: Span | None = None
             first = ""
             while cursor is not None and (left is None or left > 0):
-                request = m.PeekAsk(
-                    topic, number, group, which, cursor, min(left or PEEK_LIMIT, PEEK_LIMIT), bodies
-                )
+                # A page of a complete view is looked through as a whole: what it shows may be little of it.
+                most = PEEK_LIMIT if complete else min(left or PEEK_LIMIT, PEEK_LIMIT)
+                request = m.PeekAsk(topic, number, group, which, cursor, most, bodies, complete, after)
                 reply, connection = await self.nodes.ask(
                     lambda request=request: request,  # type: ignore[misc]
                     what=f"peek at {topic!r}/{number}",
@@ -778,12 +908,14 @@ class Client:
                 page = cast("m.PeekPage", reply)
                 found = bodies_of(cast("tuple[WireSlice, ...]", page.slices))
                 if self.history is not None:
-                    self.history.listed(topic, number, group, page.items, connection.node)
+                    self.history.listed(topic, number, group, page.items, connection.node, complete)
                 for item in page.items:
                     if left is not None:
                         left -= item.span.size
                     yield Peek(topic, number, item, *within(item.span, found))
                 cursor = page.cursor
+                if complete and page.upto is not None:
+                    cursor, after = (0, 0), page.upto
 
     async def redrive(
         self, topic: str, group: str, items: Iterable[Peek], *, timeout: float | None = None
@@ -791,7 +923,7 @@ class Client:
         """Make dead letters available again, to that group only, with fresh attempts.
 
         Args:
-            topic, group: whose.
+            topic, group: whose; "g!dead" and "t.deadletters" mean the same.
             items: as `peek` listed them (``which="dead"``). Done twice, it is done once.
             timeout: seconds for each request; the client's if None.
 
@@ -801,6 +933,7 @@ class Client:
         Raises:
             OutcomeUnknown, NotStored: not confirmed; redrive the same items again.
         """
+        topic, group = source_of(topic, group)
         by_partition: dict[int, list[m.Resolved]] = {}
         for item in items:
             if item.peeked.record.kind != Kind.DEAD:

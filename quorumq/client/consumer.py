@@ -15,11 +15,12 @@ import socket
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, cast
 
 import trio
 
 from quorumq.client.connection import Connection, Lost
+from quorumq.client.groups import names_of
 from quorumq.client.message import Lot, Message, Outcome, Ticket, again, deadline_of
 from quorumq.client.settle import chunks, items_of
 from quorumq.core import messages as m
@@ -95,6 +96,7 @@ async def fetch_from(
     hold_time: float,
     consumer: str,
     timeout: float,
+    start: str,
     min_messages: int = 1,
     only: Sequence[str] = (),
     first: str = "",
@@ -111,6 +113,7 @@ async def fetch_from(
         hold_time: seconds.
         consumer: the name of who fetches.
         timeout: seconds for all attempts.
+        start: where the group begins if it is new.
         only: addresses to ask instead.
         first, lane: see `Nodes.ask`.
 
@@ -130,6 +133,7 @@ async def fetch_from(
         sent_at=0.0,
         consumer=consumer,
         partitions=where.partitions,
+        start=start,
     )
     reply, connection = await nodes.ask(
         lambda: request._replace(sent_at=nodes.clock()),
@@ -196,6 +200,7 @@ def unpack(client: Client, stock: Stock, consumer: Consumer | None) -> list[Mess
             hold_time=stock.hold_time,
             client=client,
             consumer=consumer,
+            letter=delivery.letter,
         )
         if client.history is not None:
             lot.via, lot.asked = stock.connection.node, stock.sent_at
@@ -298,6 +303,7 @@ class Feed:
                     hold_time=consumer.hold_time,
                     consumer=consumer.name,
                     timeout=consumer.timeout,
+                    start=consumer.start,
                     only=consumer.only,
                     first=self.first,
                     lane=consumer.lane,
@@ -325,6 +331,7 @@ class Consumer:
         topics: Sequence[str],
         group: str,
         *,
+        start: Literal["earliest", "latest"],
         hold_time: float,
         prefetch: int,
         prefetch_bytes: int,
@@ -342,8 +349,8 @@ class Consumer:
         if not topics:
             raise UsageError("no topic is named")
         self.client = client
-        self.topics = tuple(topics)
-        self.group = group
+        self.topics, self.group = names_of(topics, group)
+        self.start = start
         self.hold_time = hold_time
         self.name = name if name is not None else default_name()
         self.version = version
@@ -367,6 +374,7 @@ class Consumer:
         self._ready: list[Message] = []  # of `_current`, decoded
         self._at = 0  # the next of `_ready`
         self._current: Stock | None = None
+        self._void: dict[bytes, int] = {}  # topic id -> the newest of its generations that a rewind ended
         self._working: dict[Message, float] = {}  # handed over and not settled -> when
         self._arrival = trio.lowlevel.ParkingLot()
         self._error: QuorumqError | None = None
@@ -547,6 +555,9 @@ class Consumer:
                 self.expired += stock.left
                 self._leave_later(self._take_current(), lost=not stock.connection.lost)
                 continue
+            if self._void and self._is_void(stock):
+                self._leave_later(self._take_current())
+                continue
             found = self._ready[self._at : self._at + most]
             self._at += len(found)
             self._unstock(stock, len(found))
@@ -678,6 +689,15 @@ class Consumer:
     def settled(self, message: Ticket) -> None:
         """The client says that a message of ours has its verdict."""
         self._working.pop(message, None)  # type: ignore[call-overload]
+        if message.outcome is Outcome.REWOUND:
+            receipt = message.lot.receipt
+            topic = receipt.partition.topic
+            self._void[topic] = max(receipt.generation, self._void.get(topic, 0))
+
+    def _is_void(self, stock: Stock) -> bool:
+        """Whether it is of a generation that ended: it could not be acked."""
+        receipts = [delivery.receipt for delivery in stock.part.deliveries]
+        return any(receipt.generation <= self._void.get(receipt.partition.topic, -1) for receipt in receipts)
 
     async def ack(self, messages: Sequence[Message], *, timeout: float | None = None) -> list[Outcome]:
         """Ack many at once: see `Client.ack`."""

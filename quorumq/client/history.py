@@ -92,8 +92,10 @@ class History:
             fields = held(receipt, topic_name(receipt, topics))
             self.write("leave", **fields, spans=spans_value(item.spans or (receipt.span,)), op=op)
 
-    def listed(self, topic: str, partition: int, group: str, items: Iterable[m.Peeked], via: str) -> None:
-        """A listing showed these messages."""
+    def listed(
+        self, topic: str, partition: int, group: str, items: Iterable[m.Peeked], via: str, complete: bool
+    ) -> None:
+        """A listing showed these messages; a complete one is what a majority has."""
         for item in items:
             self.write(
                 "list",
@@ -104,6 +106,7 @@ class History:
                 spans=spans_value([item.span]),
                 n=item.record.n,
                 generation=item.record.generation,
+                complete=complete,
                 via=via,
             )
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from quorumq.client.times import Duration
 from quorumq.core.errors import BadReceipt, QuorumqError, TooFewReplicas
 from quorumq.core.limits import DEADLINE_SHARE
-from quorumq.core.types import Origin, PartitionId, Receipt, Span, Stamp
+from quorumq.core.types import Letter, Origin, PartitionId, Receipt, Span, Stamp
 from quorumq.wire import cbor
 from quorumq.wire.batch import HeaderValue
 from quorumq.wire.cbor import BadValue
@@ -40,6 +40,10 @@ class Outcome(Enum):
 
     ACKED_UNPROVEN = "acked_unproven"
     """Final, but too few replicas could tell whether this delivery was alone."""
+
+    REWOUND = "rewound"
+    """Not acked or rejected: the group was rewound since the delivery, and nothing was written. The message comes again
+    if the group now begins before it (docs/protocol.md, "group, generation")."""
 
     REQUEUED = "requeued"
     DEAD_LETTERED = "dead_lettered"
@@ -90,11 +94,12 @@ class Lot:
         crcs: CRC-32C of each record in hex, 8 digits each, where a history is written; else "".
         via: the node that it came from.
         asked: when its FETCH was sent, by the client's clock.
+        letter: why the messages died, where they are dead letters.
     """
 
     __slots__ = (
-        "asked", "attempt", "client", "consumer", "crcs", "delivered_ms", "hold_time", "published_ms", "receipt",
-        "sealed", "topic", "via",
+        "asked", "attempt", "client", "consumer", "crcs", "delivered_ms", "hold_time", "letter", "published_ms",
+        "receipt", "sealed", "topic", "via",
     )  # fmt: skip
 
     def __init__(
@@ -112,6 +117,7 @@ class Lot:
         crcs: str = "",
         via: str = "",
         asked: float = 0.0,
+        letter: Letter | None = None,
     ) -> None:
         self.topic = topic
         self.sealed = sealed
@@ -125,6 +131,7 @@ class Lot:
         self.crcs = crcs
         self.via = via
         self.asked = asked
+        self.letter = letter
 
 
 class Ticket:
@@ -234,6 +241,11 @@ class Message(Ticket):
         return self.lot.published_ms
 
     @property
+    def letter(self) -> Letter | None:
+        """Why it died, where it was read from a group of dead letters; None otherwise."""
+        return self.lot.letter
+
+    @property
     def receipt(self) -> SealedNamed:
         """The receipt, for settling it elsewhere: see `receipt_to_text`."""
         return SealedNamed(self.lot.sealed, (Span(self.lot.receipt.span.origin, self.seq, self.seq + 1),))
@@ -250,7 +262,7 @@ class Message(Ticket):
     # ----------------------------------------------------------------- settling it
 
     async def ack(self, *, timeout: float | None = None) -> Outcome:
-        """It is processed: never deliver it to this group again.
+        """It is processed: never deliver it to this group again. A dead letter is purged.
 
         Many acks at once go as one request. Cancelled while waiting, the ack may still happen.
 
@@ -258,11 +270,11 @@ class Message(Ticket):
             timeout: seconds to go on trying; the client's if None.
 
         Returns:
-            how certain it is that this delivery was alone: see `Outcome`.
+            how certain it is that this delivery was alone, or that the group was rewound: see `Outcome`.
 
         Raises:
             OutcomeUnknown, NotStored: not confirmed within ``timeout``; call it again, with the same message.
-            StaleGeneration: the group was rewound since: the message will come again.
+            AlreadyResolved: it was read as a dead letter, and is none any more: it was redriven or purged meanwhile.
         """
         await self.lot.client.ack((self,), timeout=timeout)
         assert self.outcome is not None
@@ -275,6 +287,8 @@ class Message(Ticket):
             delay: seconds or a timedelta; 0 is at once. None takes the step of the topic's ``backoff`` for this
                 attempt; at once where the topic has none.
             timeout: seconds to go on trying; the client's if None.
+
+        A dead letter stays one. Where the group was rewound since, nothing is done: ``outcome`` is REWOUND.
 
         Raises:
             UsageError: the delay is negative, or above 366 days.
@@ -298,6 +312,7 @@ class Message(Ticket):
             timeout: seconds to go on trying; the client's if None.
 
         Raises:
+            UsageError: it is a dead letter already; nothing was sent.
             HoldLost: the hold is over; another delivery may have begun. Nothing was done.
             OutcomeUnknown, NotStored: not confirmed within ``timeout`` seconds.
         """

@@ -18,6 +18,7 @@ from quorumq.client.message import Outcome, Ticket, again
 from quorumq.client.nodes import Nodes, Watch
 from quorumq.core import messages as m
 from quorumq.core.errors import (
+    AlreadyResolved,
     NotFound,
     OutcomeUnknown,
     QuorumqError,
@@ -331,10 +332,12 @@ class AckQueue:
 
 def was_refused(ticket: Ticket) -> bool:
     """Whether the request that the ticket was in was refused as a whole."""
-    return isinstance(ticket.failure, UsageError) and not isinstance(ticket.failure, StaleGeneration)
+    return isinstance(ticket.failure, UsageError) and not isinstance(ticket.failure, AlreadyResolved)
 
 
-_OUTCOMES: Final = {outcome.value: outcome for outcome in Outcome}
+_OUTCOMES: Final = {
+    outcome.value: outcome for outcome in (Outcome.ACKED, Outcome.ACKED_AFTER_EXPIRY, Outcome.ACKED_UNPROVEN)
+} | {StaleGeneration.code: Outcome.REWOUND}
 
 
 def on_acked(ticket: Ticket, verdict: m.Verdict, reply: m.Verdicts) -> None:
@@ -342,6 +345,11 @@ def on_acked(ticket: Ticket, verdict: m.Verdict, reply: m.Verdicts) -> None:
     outcome = _OUTCOMES.get(verdict.outcome)
     if outcome is not None:
         ticket.outcome = outcome
+    elif verdict.outcome == AlreadyResolved.code:
+        where = f"{ticket.lot.receipt.span.origin}[{ticket.seq}] of {ticket.lot.receipt.group!r}"
+        ticket.failure = AlreadyResolved(
+            f"{where} is no dead letter any more: {verdict.detail or 'it was redriven or purged'}; nothing was done"
+        )
     else:
         ticket.failure = error_from(
             verdict.outcome, verdict.detail or f"the ack was refused: {verdict.outcome}"

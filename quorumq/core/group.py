@@ -37,6 +37,9 @@ class Delay(NamedTuple):
 DEAD_SUFFIX = "!dead"
 """The dead letters of group ``g`` are read as group ``g!dead``."""
 
+DEAD_LETTER_TOPIC = ".deadletters"
+"""The dead letters of topic ``t`` have the name ``t.deadletters`` too."""
+
 
 class GroupView:
     """One group in one partition of one replica.
@@ -338,3 +341,11 @@ class DeadView(GroupView):
 
     def merge(self, span: Span, record: Record) -> list[tuple[Span, Record, bool]]:
         return self.source.merge(span, record)
+
+
+def dead_letter_names(topics: tuple[str, ...], group: str) -> tuple[tuple[str, ...], str]:
+    """Topics and group as they are known: ``orders.deadletters`` of group g are g!dead's messages of ``orders``."""
+    if not topics or not all(name.endswith(DEAD_LETTER_TOPIC) for name in topics):
+        return topics, group
+    group = group if group.endswith(DEAD_SUFFIX) else group + DEAD_SUFFIX
+    return tuple(name.removesuffix(DEAD_LETTER_TOPIC) for name in topics), group

@@ -47,7 +47,7 @@ from quorumq.core.effects import (
     Unsent,
 )
 from quorumq.core.fetch import FetchCoordinator
-from quorumq.core.group import DEAD_SUFFIX
+from quorumq.core.group import DEAD_LETTER_TOPIC, DEAD_SUFFIX, dead_letter_names
 from quorumq.core.groups import GroupCoordinator, PurgeCoordinator, SurveyCoordinator
 from quorumq.core.messages import (
     Ack,
@@ -145,8 +145,6 @@ from quorumq.core.types import (
 )
 
 PROTOCOL_VERSIONS = (1, 1)
-DEAD_LETTER_TOPIC = ".deadletters"
-"""The dead letters of topic ``t`` can be named as topic ``t.deadletters``."""
 SOFTWARE = "quorumq"
 
 TOKEN_STARTED = -1
@@ -1460,11 +1458,3 @@ def check_group_name(group: str) -> str:
             f"{DEAD_SUFFIX!r} of a group's dead letters"
         )
     return ""
-
-
-def dead_letter_names(topics: tuple[str, ...], group: str) -> tuple[tuple[str, ...], str]:
-    """Topics and group as they are known: ``orders.deadletters`` of group g are g!dead's messages of ``orders``."""
-    if not topics or not all(name.endswith(DEAD_LETTER_TOPIC) for name in topics):
-        return topics, group
-    group = group if group.endswith(DEAD_SUFFIX) else group + DEAD_SUFFIX
-    return tuple(name.removesuffix(DEAD_LETTER_TOPIC) for name in topics), group

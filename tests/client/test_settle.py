@@ -18,7 +18,6 @@ from quorumq.client import (
     NotStored,
     Outcome,
     OutcomeUnknown,
-    StaleGeneration,
     UsageError,
     receipt_from_text,
     receipt_to_text,
@@ -174,20 +173,6 @@ async def test_giving_up_says_whether_it_may_have_happened() -> None:
         cluster.mute.clear()
         assert await found[0].ack() is Outcome.ACKED
         assert found[0].failure is None
-
-
-async def test_a_stale_generation_is_raised() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        found = await fetched(cluster, client, 1)
-
-        def answer(node: str, request: object) -> Verdicts | None:
-            if isinstance(request, AckRequest):
-                return Verdicts((Verdict(0, request.items[0].spans[0], "stale-generation", "rewound"),))
-            return None
-
-        cluster.answer = answer
-        with pytest.raises(StaleGeneration):
-            await found[0].ack()
 
 
 async def test_a_node_that_does_not_know_the_topic_is_not_the_last_word() -> None:

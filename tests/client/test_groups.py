@@ -1,0 +1,312 @@
+"""Groups, rewinding under a consumer, dead letters as a queue, PURGE and complete PEEK, through the client."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import trio
+
+from quorumq.client import (
+    AlreadyResolved,
+    Client,
+    Message,
+    NotFound,
+    Outcome,
+    Peek,
+    QuorumqError,
+    TooFewReplicas,
+    UsageError,
+)
+from quorumq.core.messages import LeaveRequest, PurgeRequest, RejectRequest, SetGroup
+from quorumq.core.types import Kind
+from quorumq.history import HistoryWriter, read_history
+from tests.client.fake import connected, fake_cluster
+from tests.client.test_consumer import publish, take
+
+
+def payloads(messages: list[Message]) -> list[int]:
+    return sorted(int(message.payload) for message in messages)
+
+
+async def listed(client: Client, which: str = "all", group: str = "g", topic: str = "jobs") -> list[Peek]:
+    return [item async for item in client.peek(topic, group, which, complete=True)]  # type: ignore[arg-type]
+
+
+async def counts(client: Client, group: str = "g") -> dict[str, int]:
+    found: dict[str, int] = {}
+    for item in await listed(client, group=group):
+        found[item.peeked.state] = found.get(item.peeked.state, 0) + item.peeked.span.size
+    return found
+
+
+async def dying(client: Client, count: int = 3) -> None:
+    """A topic with so many dead letters of group g, and one message more."""
+    await client.create_topic("jobs")
+    await publish(client, count + 1)
+    messages = await client.fetch("jobs", "g", max_messages=count)
+    await client.dead_letter(messages, error=ValueError("no such account"))
+
+
+# ------------------------------------------------------------------------------------------ groups
+
+
+async def test_a_group_begins_where_it_was_created_to_begin() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs", partitions=2)
+        await publish(client, 10)
+        await trio.sleep(1)
+        middle = datetime.fromtimestamp(cluster.wall_ms() / 1000, UTC)
+        await client.create_group("jobs", "new", start="latest")
+        made = await client.create_group("jobs", "middle", start=middle)
+        assert made.from_ms == cluster.wall_ms()
+        assert await client.create_group("jobs", "middle", start="earliest") == made, "it is there"
+        await client.create_group("jobs", "all")
+        assert await client.fetch("jobs", "fetched", start="latest") == []
+        async with client.consumer("jobs", "consumed", start="latest") as consumer:
+            with trio.move_on_after(1.0):
+                await take(consumer, 1)
+            await publish(client, 5)
+            assert payloads(await take(consumer, 5)) == [0, 1, 2, 3, 4]
+        for group, count in (("new", 5), ("middle", 5), ("fetched", 5), ("all", 15), ("other", 15)):
+            assert len(await client.fetch("jobs", group)) == count, group
+
+
+async def test_a_start_that_cannot_be_is_refused_before_anything_is_sent() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        with pytest.raises(UsageError, match="time zone"):
+            await client.create_group("jobs", "g", start=datetime(2026, 1, 1))
+        with pytest.raises(UsageError, match="'newest'"):
+            await client.create_group("jobs", "g", start="newest")  # type: ignore[arg-type]
+        assert not cluster.of(SetGroup)
+        with pytest.raises(UsageError, match="dead letters"):
+            await client.create_group("jobs", "g!dead")
+        with pytest.raises(NotFound, match="'g' reads topic 'jobs': none do"):
+            await client.rewind("jobs", "g", "latest")
+        with pytest.raises(NotFound):
+            await client.create_group("jbs", "g")
+
+
+async def test_a_rewind_is_repeated_at_another_node_and_the_newest_generation_counts() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        await client.create_group("jobs", "g")
+        cluster.lose = lambda node, request: node == "a" and isinstance(request, SetGroup)
+        group = await client.rewind("jobs", "g", "earliest")
+        assert len(cluster.of(SetGroup)) == 3, (
+            "the creation, the one whose answer was lost, the one that was heard"
+        )
+        (known,) = (await client.metadata("jobs")).groups
+        assert known == group
+
+
+# ------------------------------------------------------------------------- rewound under a consumer
+
+
+async def test_a_consumer_goes_on_with_the_new_generation() -> None:
+    """What it has in hand cannot be acked: an outcome. What it has in stock goes back, and comes again."""
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        await publish(client, 40)
+        async with client.consumer("jobs", "g", hold_time=5.0, prefetch=20) as consumer:
+            first = await take(consumer, 10)
+            assert await consumer.ack(first[:5]) == [Outcome.ACKED] * 5
+            group = await client.rewind("jobs", "g", "earliest")
+            assert await consumer.ack(first[5:9]) == [Outcome.REWOUND] * 4
+            await first[9].reject()
+            assert first[9].outcome is Outcome.REWOUND
+            assert consumer.unsettled == 0
+            again: list[Message] = []
+            async for message in consumer:
+                assert message.lot.receipt.generation == group.generation
+                assert await message.ack() is Outcome.ACKED
+                again.append(message)
+                if len(again) == 40:
+                    break
+            assert payloads(again) == list(range(40))
+        assert cluster.of(LeaveRequest), "the stock was given back, or this took a hold longer"
+        assert await counts(client) == {"acked": 40}
+
+
+async def test_a_rewind_to_a_time_leaves_out_what_is_before_it() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        await publish(client, 5)
+        await trio.sleep(10)
+        middle = datetime.fromtimestamp(cluster.wall_ms() / 1000, UTC)
+        await publish(client, 3)
+        held = await client.fetch("jobs", "g", hold_time=5.0)
+        assert len(held) == 8
+        await client.rewind("jobs", "g", middle)
+        assert await client.ack(held) == [Outcome.REWOUND] * 8
+        await trio.sleep(5.1)
+        assert payloads(await client.fetch("jobs", "g")) == [0, 1, 2]
+        await client.rewind("jobs", "g", middle - timedelta(hours=1))
+        await trio.sleep(31)
+        assert len(await client.fetch("jobs", "g")) == 8
+
+
+# --------------------------------------------------------------------------------- dead letters
+
+
+@pytest.mark.parametrize(("topic", "group"), [("jobs", "g!dead"), ("jobs.deadletters", "g")])
+async def test_dead_letters_are_consumed_and_say_why(topic: str, group: str) -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await dying(client)
+        async with client.consumer(topic, group) as consumer:
+            one, two, three = await take(consumer, 3)
+            assert one.letter is not None
+            assert (one.letter.error_class, one.letter.message) == ("ValueError", "no such account")
+            assert (one.topic, one.group) == ("jobs", "g!dead")
+            assert await one.ack() is Outcome.ACKED
+            await two.reject(delay=60.0)
+            cluster.asked.clear()
+            with pytest.raises(UsageError, match="dead letter already"):
+                await three.dead_letter(ValueError("still not"))
+            assert not cluster.of(RejectRequest)
+        assert await counts(client) == {"purged": 1, "dead": 2, "ready": 1}
+        assert await counts(client, "g!dead") == {"delayed": 1, "held": 1}
+        await trio.sleep(60)
+        assert payloads(await client.fetch(topic, group)) == [1, 2]
+        (message,) = await client.fetch("jobs", "g")
+        assert message.letter is None
+
+
+async def test_topics_and_their_dead_letters_are_not_read_together() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        with pytest.raises(UsageError, match="together"):
+            client.consumer(["jobs", "jobs.deadletters"], "g")
+
+
+async def test_a_dead_letter_that_was_redriven_meanwhile_says_so_and_is_not_held_any_longer() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await dying(client, 1)
+        async with client.consumer("jobs", "g!dead", hold_time=5.0) as consumer:
+            (letter,) = await take(consumer, 1)
+            assert (await client.redrive("jobs.deadletters", "g", await listed(client, "dead"))).messages == 1
+            with pytest.raises(AlreadyResolved, match="OPEN at n=1"):
+                await letter.ack()
+            assert consumer.unsettled == 0
+        again = [message for message in await client.fetch("jobs", "g") if message.payload == b"0"]
+        await client.dead_letter(again, reason="once more")
+        await trio.sleep(5)
+        (message,) = await client.fetch("jobs", "g!dead")
+        assert message.letter is not None
+        assert (message.letter.message, message.letter.redrives) == ("once more", 1)
+
+
+async def test_one_redriven_letter_does_not_fail_the_acks_it_went_with() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await dying(client, 2)
+        one, two = await client.fetch("jobs", "g!dead")
+        first = [
+            item._replace(peeked=item.peeked._replace(span=one.receipt.spans[0]))
+            for item in await listed(client, "dead")
+        ]
+        await client.redrive("jobs", "g", first)
+        results: dict[int, object] = {}
+
+        async def ack(message: Message) -> None:
+            try:
+                results[message.seq] = await message.ack()
+            except QuorumqError as error:
+                results[message.seq] = type(error)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ack, one)
+            nursery.start_soon(ack, two)
+        assert results == {0: AlreadyResolved, 1: Outcome.ACKED}
+
+
+# ------------------------------------------------------------------------------- PURGE, PEEK, history
+
+
+async def test_purge_settles_the_backlog_of_all_partitions_and_nothing_of_others() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs", partitions=3)
+        await publish(client, 300)
+        held = await client.fetch("jobs", "g", max_messages=10)
+        await client.create_group("jobs", "other")
+        assert await client.purge("jobs", "g") == 300 - len(held) or await counts(client) == {"skipped": 300}
+        assert await client.fetch("jobs", "g") == []
+        assert set(await client.ack(held)) == {Outcome.ACKED}
+        assert await counts(client, "other") == {"ready": 300}
+        assert await client.purge("jobs", "g") == 0
+        with pytest.raises(NotFound, match="'gg'"):
+            await client.purge("jobs", "gg")
+        with pytest.raises(NotFound):
+            await client.purge("jobs", "g", partition=3)
+
+
+@pytest.mark.parametrize(("topic", "group"), [("jobs", "g!dead"), ("jobs.deadletters", "g")])
+async def test_purging_dead_letters_leaves_the_backlog(topic: str, group: str) -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await dying(client)
+        assert await client.purge(topic, group) == 3
+        assert await counts(client) == {"purged": 3, "ready": 1}
+
+
+async def test_purge_goes_on_at_another_node() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await dying(client)
+        cluster.lose = lambda node, request: node == "a" and isinstance(request, PurgeRequest)
+        assert await client.purge("jobs", "g!dead") == 0, "the first node had done it all"
+        assert (await counts(client))["purged"] == 3
+
+
+async def test_a_complete_view_shows_what_one_replica_has_not_heard_of() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        await client.create_group("jobs", "g")
+        cluster.drop = lambda sender, to, message: to == "c"
+        await publish(client, 30)
+        cluster.drop = lambda sender, to, message: False
+        assert [item async for item in client.peek("jobs", "g", node="c")] == []
+        assert sum(item.peeked.span.size for item in await listed(client, "ready")) == 30
+        with pytest.raises(UsageError, match="bodies"):
+            _ = [item async for item in client.peek("jobs", "g", complete=True, bodies=True)]
+        cluster.kill("a")
+        cluster.kill("b")
+        with pytest.raises(TooFewReplicas):
+            _ = [item async for item in client.peek("jobs", "g", complete=True, timeout=1.0)]
+
+
+async def test_a_complete_view_is_paged_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quorumq.client.client.PEEK_LIMIT", 3)
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs", partitions=2)
+        for _ in range(4):
+            await publish(client, 20)
+        messages = await client.fetch("jobs", "g", max_messages=80)
+        await client.dead_letter(messages[::2])
+        letters = await listed(client, "dead")
+        assert sum(item.peeked.span.size for item in letters) == 40
+        names = [(item.partition, item.peeked.span) for item in letters]
+        assert sorted(names) == names
+        assert (await client.redrive("jobs", "g", letters)).messages == 40
+
+
+async def test_the_history_tells_of_a_late_ack_that_beats_a_dead_letter(tmp_path: Path) -> None:
+    path = tmp_path / "client.jsonl"
+    with HistoryWriter(path, run="r", who="client:x") as history:
+        async with fake_cluster() as cluster, connected(cluster, history=history) as client:
+            await client.create_topic("jobs")
+            await publish(client, 1)
+            (late,) = await client.fetch("jobs", "g", hold_time=1.0)
+            await trio.sleep(1.1)
+            (message,) = await client.fetch("jobs", "g")
+            await message.dead_letter(ValueError("no"))
+            assert await late.ack() is Outcome.ACKED_AFTER_EXPIRY
+            (item,) = await listed(client)
+            assert item.peeked.record.kind is Kind.ACKED
+            assert await client.fetch("jobs", "g!dead") == []
+            await client.rewind("jobs", "g", "earliest")
+            assert await client.ack([late]) == [Outcome.REWOUND]
+    rows = [row for row in read_history([path]) if row.get("outcome") != "invoke"]
+    assert [row["outcome"] for row in rows if row["kind"] == "dead_letter"] == ["ok"]
+    acks = [(row["outcome"], row.get("detail")) for row in rows if row["kind"] == "ack"]
+    assert acks == [("acked_after_expiry", None), ("fail", "stale-generation")]
+    (row,) = [row for row in rows if row["kind"] == "list"]
+    assert (row["state"], row["complete"]) == ("acked", True)
