@@ -640,7 +640,7 @@ def add_slices(
         if (
             before.attempt == won.attempt
             and before.letter == letter
-            and ours.span.stop == piece.start
+            and (ours.span.origin, ours.span.stop) == (piece.origin, piece.start)
             and (ours._replace(span=piece) == receipt)
         ):
             joined = Span(piece.origin, ours.span.start, piece.stop)

@@ -422,11 +422,20 @@ class Replica:
             for time in view.wakeups(piece, now.mono):
                 self.node.at(time, "refresh", self.partition, view.name, piece)
             key = batch.key()
-            if any(view.available.within(section) for section in batch.header.sections):
+            if self._offers(view, batch):
                 if key not in view.ready:
                     view.ready[key] = now.mono
             else:
                 view.ready.pop(key, None)
+
+    def _offers(self, view: GroupView, batch: StoredBatch) -> bool:
+        """Whether a message that is in this very batch is available: of batches that overlap, each has its own."""
+        return any(
+            slot.number == batch.number
+            for section in batch.header.sections
+            for part in view.available.within(section)
+            for _, slot in self.index.within(part)
+        )
 
     def refresh_all(self, now: Now) -> None:
         """After the journal was read."""
@@ -1288,10 +1297,7 @@ class Replica:
                 have = tuple(view.available.within(span))
                 assert have == free, f"{view.name}: available is {have}, should be {free}"
             for key in view.ready:
-                sections = self.batches[key[1]].header.sections
-                assert any(view.available.within(section) for section in sections), (
-                    f"{key} is ready and empty"
-                )
+                assert self._offers(view, self.batches[key[1]]), f"{key} is ready and empty"
 
 
 def is_shown(item: Peeked, group: str, which: str) -> bool:

@@ -1,0 +1,93 @@
+"""Batches that overlap: what derived publishes make of retries (docs/client.md, "exactly once"; promise G6).
+
+A retry of a session's batch is that batch. What several workers derive comes in other batches each time: some of it
+stored here, some there, some under way. Whatever was first, every replica must come to have every message once.
+"""
+
+from __future__ import annotations
+
+from crc32c import crc32c
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quorumq.client.derived import runs_of
+from quorumq.core.messages import Failed, Publish, Published, Store
+from quorumq.core.types import DERIVED, Batch, Origin, PartitionId, Topic
+from quorumq.wire.batch import Message, encode_record, pack_sections
+from tests.core.cluster import Cluster
+from tests.core.test_cluster_smoke import fetch, receipts
+
+ORIGINS = (Origin(DERIVED, 1, 2, 3), Origin(DERIVED, 4, 5, 6))
+Name = tuple[Origin, int]
+
+names = st.sets(st.tuples(st.sampled_from(ORIGINS), st.integers(0, 11)), min_size=1)
+publishes = st.tuples(
+    names,
+    st.sampled_from("abc"),  # through whom
+    st.sets(
+        st.tuples(st.sampled_from("abc"), st.sampled_from("abc")), max_size=3
+    ),  # links that lose the STORE
+    st.sampled_from(["", "", "a", "b", "c"]),  # who is killed and started again afterwards
+)
+
+
+def record_of(name: Name) -> bytes:
+    """A function of the name alone, of a size that differs."""
+    origin, seq = name
+    return encode_record(Message(b"%d/%d " % (origin.k, seq) * (1 + seq % 3)))
+
+
+def batch_of(topic: Topic, found: set[Name], wall_ms: int) -> Batch:
+    ordered = sorted(found)
+    return pack_sections(PartitionId(topic.id, 0), runs_of(ordered), wall_ms, [record_of(x) for x in ordered])
+
+
+def check_stored(cluster: Cluster, topic: Topic, wanted: set[Name]) -> None:
+    for node in cluster.nodes.values():
+        replica = node.replicas[PartitionId(topic.id, 0)]
+        stored: set[Name] = set()
+        for span, slot in replica.index.items():
+            header = replica.batches[slot.number].header
+            for seq in range(span.start, span.stop):
+                stored.add((span.origin, seq))
+                assert header.crc_of(seq + slot.shift) == crc32c(record_of((span.origin, seq)))
+        assert stored == wanted
+
+
+@given(st.lists(publishes, min_size=1, max_size=8))
+@settings(max_examples=30, deadline=None)
+def test_however_derived_messages_are_batched_each_is_stored_once_everywhere(
+    plan: list[tuple[set[Name], str, set[tuple[str, str]], str]],
+) -> None:
+    cluster = Cluster(3, sync_interval=1.0, sync_grace=0.5, hold_time_max=2.0, request_timeout=0.5)
+    topic = cluster.topic()
+    wanted: set[Name] = set()
+    for found, via, losing, victim in plan:
+        cluster.drop = lambda sender, to, message, losing=losing: (  # type: ignore[misc]
+            isinstance(message, Store) and (sender, to) in losing
+        )
+        key = cluster.submit(via, Publish(batch_of(topic, found, cluster.now.wall_ms)))
+        cluster.advance(0.6)
+        reply = cluster.replies[key]
+        assert isinstance(reply, Published) or (isinstance(reply, Failed) and reply.code == "outcome-unknown")
+        if isinstance(reply, Published) or (via, via) not in losing:
+            wanted |= found
+        else:
+            cluster.drop = lambda sender, to, message: False
+            again = cluster.submit(via, Publish(batch_of(topic, found, cluster.now.wall_ms)))
+            cluster.advance(0.6)
+            assert isinstance(cluster.replies[again], Published), "a retry of what is unknown goes through"
+            wanted |= found
+        if victim:
+            cluster.kill(victim)
+            cluster.start(victim)
+    cluster.drop = lambda sender, to, message: False
+    cluster.advance(8.0)
+    check_stored(cluster, topic, wanted)
+    delivered: list[Name] = []
+    for node in "abcabc":
+        key = cluster.submit(node, fetch(most=1000, hold_time=2.0))
+        cluster.advance(0.05)
+        for item in receipts(cluster.replies[key]):
+            delivered += [(item.receipt.span.origin, seq) for seq in range(*item.receipt.span[1:])]
+    assert sorted(delivered) == sorted(wanted), "and is delivered once, under its own name"
