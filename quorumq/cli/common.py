@@ -6,7 +6,7 @@ from __future__ import annotations
 import base64
 import json
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -127,6 +127,17 @@ async def cluster(nodes: Sequence[str], timeout: float = 30.0) -> AsyncIterator[
             raise nobody(nodes) from None
         client.timeout = timeout
         yield client
+
+
+def run_with(nodes: tuple[str, ...], make: Callable[[Client], Awaitable[None]]) -> None:
+    """Run ``make`` with a client of the cluster."""
+    import trio
+
+    async def run() -> None:
+        async with cluster(nodes) as client:
+            await make(client)
+
+    trio.run(run)
 
 
 def print_json(value: Any) -> None:

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import click
 
@@ -24,7 +24,7 @@ from quorumq.cli.common import (
     text_fields,
 )
 from quorumq.core import limits
-from quorumq.core.errors import HoldLost, QuorumqError
+from quorumq.core.errors import AlreadyResolved, HoldLost
 
 if TYPE_CHECKING:
     from quorumq.client import Client, Message
@@ -56,11 +56,20 @@ class Plan(NamedTuple):
     backoff: float | None
     tries: int | None
     as_json: bool
+    start: Literal["earliest", "latest"]
 
 
 @click.command()
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
 @group_option
+@click.option(
+    "--from",
+    "start",
+    type=click.Choice(["earliest", "latest"]),
+    default="earliest",
+    show_default=True,
+    help="Where the group begins if it is new: with the oldest message, or with what is published from now on.",
+)
 @click.option("--max", "most", type=click.IntRange(1), help="Stop after so many messages.")
 @click.option(
     "--wait",
@@ -105,6 +114,7 @@ class Plan(NamedTuple):
 def consume(
     topics: tuple[str, ...],
     group: str,
+    start: Literal["earliest", "latest"],
     most: int | None,
     wait: float | None,
     hold_time: float | None,
@@ -120,8 +130,11 @@ def consume(
     """Take messages of TOPIC for a group: print them, or run a command for each.
 
     Each message goes to one consumer of the group at a time and is acked once it was printed, or once the command
-    succeeded. A group that is new begins with the oldest message. Without --max and --wait it goes on until
-    Ctrl-C.
+    succeeded. A group that is new begins with the oldest message, or --from latest. Without --max and --wait it goes on
+    until Ctrl-C.
+
+    The dead letters of group g are read as group g!dead, or from TOPIC.deadletters as group g. There an ack
+    purges them, a command that fails leaves them for later, and --json shows why each died.
 
     A command finds QUORUMQ_TOPIC, QUORUMQ_ID, QUORUMQ_ATTEMPT and QUORUMQ_KEY in its environment. When it fails, the
     message comes again after a while, and at last becomes a dead letter that keeps the exit code and the end of
@@ -137,7 +150,19 @@ def consume(
     import trio
 
     plan = Plan(
-        topics, group, most, wait, hold_time, ack, reject, dead_letter, command, backoff, tries, as_json
+        topics,
+        group,
+        most,
+        wait,
+        hold_time,
+        ack,
+        reject,
+        dead_letter,
+        command,
+        backoff,
+        tries,
+        as_json,
+        start,
     )
     trio.run(_consume, nodes, plan)
 
@@ -173,7 +198,12 @@ async def _fetches(client: Client, plan: Plan, hold_time: float) -> AsyncGenerat
     while left:
         wait = limits.LONG_POLL_MAX_S if plan.wait is None else plan.wait
         found = await client.fetch(
-            plan.topics[0], plan.group, max_messages=min(BATCH, left), max_wait=wait, hold_time=hold_time
+            plan.topics[0],
+            plan.group,
+            max_messages=min(BATCH, left),
+            max_wait=wait,
+            hold_time=hold_time,
+            start=plan.start,
         )
         if found:
             left -= len(found)
@@ -189,7 +219,12 @@ async def _stream(client: Client, plan: Plan, hold_time: float) -> AsyncGenerato
     batch = 1 if plan.command else BATCH
     left = float("inf") if plan.most is None else plan.most
     async with client.consumer(
-        plan.topics, plan.group, hold_time=hold_time, prefetch=batch, auto_extend=plan.command is not None
+        plan.topics,
+        plan.group,
+        start=plan.start,
+        hold_time=hold_time,
+        prefetch=batch,
+        auto_extend=plan.command is not None,
     ) as consumer:
         while left > 0:
             found: list[Message] | None = None
@@ -213,7 +248,7 @@ async def _last_look(client: Client, plan: Plan, hold_time: float) -> list[Messa
     """
     for topic in plan.topics:
         found = await client.fetch(
-            topic, plan.group, max_messages=1, hold_time=hold_time, timeout=LAST_LOOK_S
+            topic, plan.group, max_messages=1, hold_time=hold_time, start=plan.start, timeout=LAST_LOOK_S
         )
         if found:
             return found
@@ -235,17 +270,24 @@ async def _handle(client: Client, messages: Sequence[Message], plan: Plan) -> No
             await client.dead_letter(messages, reason=plan.dead_letter)
         elif plan.ack:
             await client.ack(messages)
-            _doubts(messages)
-    except HoldLost as error:
+    except (HoldLost, AlreadyResolved) as error:
         lost = sum(message.failure is not None for message in messages)
         click.echo(f"{plural(lost, 'message')}: {error}", err=True)
+    _doubts(messages)
 
 
 def _doubts(messages: Sequence[Message]) -> None:
-    """Tell of acks after which it is not certain that we were alone."""
+    """Tell of acks after which it is not certain that we were alone, and of those that a rewind made void."""
     from quorumq.client import Outcome
 
-    doubtful = [message for message in messages if message.outcome is not Outcome.ACKED]
+    rewound = sum(message.outcome is Outcome.REWOUND for message in messages)
+    if rewound:
+        click.echo(
+            f"{plural(rewound, 'message')}: the group was rewound meanwhile, and what it covers now comes again",
+            err=True,
+        )
+    doubts = (Outcome.ACKED_AFTER_EXPIRY, Outcome.ACKED_UNPROVEN)
+    doubtful = [message for message in messages if message.outcome in doubts]
     if doubtful:
         names = ", ".join(
             sorted({message.outcome.value for message in doubtful if message.outcome is not None})
@@ -261,7 +303,7 @@ def _show(message: Message, as_json: bool) -> None:
     if not as_json:
         sys.stdout.buffer.write(message.payload + b"\n")
         return
-    from quorumq.cli.peek import header_value
+    from quorumq.cli.peek import header_value, letter_fields
 
     sys.stdout.flush()
     line: dict[str, Any] = {
@@ -275,6 +317,8 @@ def _show(message: Message, as_json: bool) -> None:
         "headers": {name: header_value(value) for name, value in message.headers.items()},
         **text_fields("payload", message.payload),
     }
+    if message.letter is not None:
+        line["letter"] = letter_fields(message.letter)
     print_json(line)
 
 
@@ -300,30 +344,28 @@ async def _run(client: Client, message: Message, plan: Plan) -> None:
     sys.stderr.buffer.write(done.stderr)
     sys.stderr.flush()
     code = done.returncode
-    outcome = "acked"
+    outcome = ""
     try:
         if code == 0:
             await message.ack()
-            _doubts([message])
         else:
             topic = await client.topic(message.topic)
             tries = plan.tries or topic.max_deliveries
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
-            if message.attempt >= tries:
+            if message.attempt >= tries and message.letter is None:
                 said = done.stderr.decode(errors="backslashreplace").strip()[-STDERR_CHARS:]
                 await message.dead_letter(
                     CommandFailed(said or f"nothing on standard error, {how}"), reason=how
                 )
-                outcome = "dead_lettered"
             else:
                 first = BACKOFF_S if plan.backoff is None else plan.backoff
                 doubled = min(BACKOFF_MAX_S, first * 2 ** min(message.attempt - 1, 16))
                 await message.reject(None if plan.backoff is None and topic.backoff else doubled)
-                outcome = "requeued"
-    except QuorumqError as error:
-        if not isinstance(error, HoldLost):
-            raise
-        outcome = "hold_lost"
+    except (HoldLost, AlreadyResolved) as error:
+        outcome = error.code.replace("-", "_")
         click.echo(f"{message.id}: {error}", err=True)
+    if message.outcome is not None:
+        outcome = message.outcome.value
+        _doubts([message])
     if plan.as_json:
         print_json({"id": str(message.id), "attempt": message.attempt, "exit_code": code, "outcome": outcome})

@@ -2,7 +2,10 @@
 #
 # A thousand dead letters are rarely a thousand problems. The fingerprint that came with each letter brings equal
 # failures together, so what is listed is problems, each with a count and a few ids to look at.
-"""`quorumq deadletters`: list and redrive."""
+#
+# A redrive lists and redrives page by page, by message id: what it redrives and dies again meanwhile is behind it, so
+# one run redrives a message once. Killed and run again, it finds what is left.
+"""`quorumq deadletters`: list, redrive and purge."""
 
 from __future__ import annotations
 
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
     from quorumq.client import Client, Peek
 
 SAMPLES: Final = 3
+REDRIVE_MESSAGES: Final = 10_000
+"""Messages of one request, where there is no --rate; with one, so many as are due in a tenth of a second."""
 
 
 class Wanted(NamedTuple):
@@ -54,11 +59,11 @@ def _filters(command: Any) -> Any:
 
 @click.group()
 def deadletters() -> None:
-    """List dead letters, and redrive them.
+    """List, redrive and purge dead letters.
 
     A message becomes a dead letter of a group when a consumer rejects it for good, or when it has been delivered
     too often without an ack. It stays where it is, with the history of its failure, until it is redriven or purged;
-    other groups are not concerned.
+    other groups are not concerned. `quorumq consume TOPIC --group GROUP!dead` reads them one by one.
     """
 
 
@@ -86,8 +91,8 @@ def list_letters(
     """List the dead letters of TOPIC for a group, equal failures together.
 
     Each line is a kind of failure: how many messages died of it, its fingerprint, the error, when the last died, and
-    the ids of some of them. It is the view of one replica, which may be a moment behind the others. With --each and
-    --json every dead letter comes with its whole history.
+    the ids of some of them. Everything is listed that a majority of the replicas has. With --each and --json every dead
+    letter comes with its whole history.
     """
     import trio
 
@@ -100,6 +105,10 @@ def list_letters(
 @_filters
 @click.option("--limit", type=click.IntRange(1), help="Redrive at most so many, the oldest first.")
 @click.option("--all", "everything", is_flag=True, help="Redrive all of them; asks first.")
+@click.option("--dry-run", is_flag=True, help="Only say how many it would be.")
+@click.option(
+    "--rate", type=click.FloatRange(0, min_open=True), help="Redrive at most so many messages a second."
+)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @nodes_option
 @json_option
@@ -111,6 +120,8 @@ def redrive(
     partition: int | None,
     limit: int | None,
     everything: bool,
+    dry_run: bool,
+    rate: float | None,
     yes: bool,
     nodes: tuple[str, ...],
     as_json: bool,
@@ -118,8 +129,10 @@ def redrive(
     """Make dead letters of TOPIC available to the group again.
 
     Choose which by their error class, fingerprint or partition, by --limit, or take --all, which asks before it acts
-    unless --yes is given. A redriven message starts anew, with all its deliveries before it. Redriving twice is
-    redriving once, so after exit code 75 (too few replicas answered) run it again.
+    unless --yes is given. A redriven message starts anew, with all its deliveries before it.
+
+    Redriving twice is redriving once, whoever does it, also at the same time. After Ctrl-C, or exit code 75 (too few
+    replicas answered), run it again: it goes on with what is left.
     """
     if not (error_class or fingerprint or limit or everything or partition is not None):
         raise click.UsageError(
@@ -128,12 +141,34 @@ def redrive(
     import trio
 
     wanted = Wanted(topic, group, error_class, fingerprint, partition)
-    trio.run(_redrive, nodes, wanted, limit, everything and not yes, as_json)
+    trio.run(_redrive, nodes, wanted, limit, rate, dry_run, everything and not yes, as_json)
+
+
+@deadletters.command()
+@click.argument("topic")
+@group_option
+@click.option("--partition", type=click.IntRange(0), help="Only this partition.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@nodes_option
+@json_option
+def purge(
+    topic: str, group: str, partition: int | None, yes: bool, nodes: tuple[str, ...], as_json: bool
+) -> None:
+    """Purge the dead letters of TOPIC for a group: all of them, or those of a partition.
+
+    It asks first, with their number, unless --yes is given. To purge some, read them with `quorumq consume` as group
+    GROUP!dead and ack those. After exit code 75 (too few replicas answered) run it again: it does the rest.
+    """
+    from quorumq.cli.purge import purge_group
+
+    purge_group(nodes, topic, group, True, partition, not yes, as_json)
 
 
 async def _letters(client: Client, wanted: Wanted) -> AsyncIterator[Peek]:
-    """The dead letters that are meant, oldest first within each partition."""
-    async for found in client.peek(wanted.topic, wanted.group, "dead", partition=wanted.partition):
+    """The dead letters that are meant, in the order of partitions and ids."""
+    async for found in client.peek(
+        wanted.topic, wanted.group, "dead", partition=wanted.partition, complete=True
+    ):
         letter = found.peeked.record.letter
         if letter is None:
             continue
@@ -144,7 +179,16 @@ async def _letters(client: Client, wanted: Wanted) -> AsyncIterator[Peek]:
         yield found
 
 
+def _named(wanted: Wanted) -> Wanted:
+    """With the topic and group that keep the records: g!dead and TOPIC.deadletters mean the same here."""
+    from quorumq.client.groups import source_of
+
+    topic, group = source_of(wanted.topic, wanted.group)
+    return wanted._replace(topic=topic, group=group)
+
+
 async def _list(nodes: tuple[str, ...], wanted: Wanted, limit: int, each: bool, as_json: bool) -> None:
+    wanted = _named(wanted)
     async with cluster(nodes) as client:
         known = await client.metadata(wanted.topic)
         topic_id = known.topics[0].id
@@ -213,34 +257,108 @@ async def _kinds(client: Client, wanted: Wanted, topic_id: bytes) -> list[dict[s
 
 
 async def _redrive(
-    nodes: tuple[str, ...], wanted: Wanted, limit: int | None, ask: bool, as_json: bool
+    nodes: tuple[str, ...],
+    wanted: Wanted,
+    limit: int | None,
+    rate: float | None,
+    dry_run: bool,
+    ask: bool,
+    as_json: bool,
 ) -> None:
+    import trio
+
+    wanted = _named(wanted)
+    about = {"topic": wanted.topic, "group": wanted.group}
+    chosen = done = already = 0
     async with cluster(nodes) as client:
-        chosen: list[Peek] = []
-        count = 0
-        async for found in _letters(client, wanted):
-            span, record = found.peeked.span, found.peeked.record
-            if limit is not None and count + span.size > limit:
-                span = span._replace(stop=span.start + limit - count)
-                if span.start == span.stop:
-                    break
-            count += span.size
-            # The letter stays where it is: what is redriven is named by generation and n.
-            chosen.append(
-                found._replace(peeked=found.peeked._replace(span=span, record=record._replace(letter=None)))
-            )
-        if ask and count:
-            question = f"redrive all {plural(count, 'dead letter')} of {wanted.topic} for {wanted.group}?"
+        if dry_run or ask:
+            async for item in _chosen(client, wanted, limit):
+                chosen += item.peeked.span.size
+        if dry_run:
+            if as_json:
+                print_json({**about, "chosen": chosen, "dry_run": True})
+            else:
+                click.echo(f"{plural(chosen, 'dead letter')} would be redriven")
+            return
+        if ask and chosen:
+            question = f"redrive all {plural(chosen, 'dead letter')} of {wanted.topic} for {wanted.group}?"
             click.confirm(question, abort=True, err=True)
-        done = await client.redrive(wanted.topic, wanted.group, chosen)
-    already = sum(span.size for span, _ in done.refused)
+        chosen = 0
+        began = trio.current_time()
+        most = REDRIVE_MESSAGES if rate is None else max(1, int(rate / 10))
+        try:
+            async for items in _pieces(_chosen(client, wanted, limit), most):
+                if rate is not None:
+                    await trio.sleep_until(began + chosen / rate)
+                chosen += sum(item.peeked.span.size for item in items)
+                redriven = await client.redrive(wanted.topic, wanted.group, items)
+                done += redriven.messages
+                already += sum(span.size for span, _ in redriven.refused)
+        except BaseException:
+            click.echo(f"redriven {plural(done, 'message')} so far; run it again to go on", err=True)
+            raise
     if as_json:
-        line = {"topic": wanted.topic, "group": wanted.group, "chosen": count}
-        print_json({**line, "redriven": done.messages, "already": already})
+        print_json({**about, "chosen": chosen, "redriven": done, "already": already})
         return
-    click.echo(f"redriven {plural(done.messages, 'message')}" if count else "no dead letters to redrive")
+    click.echo(f"redriven {plural(done, 'message')}" if chosen else "no dead letters to redrive")
     if already:
         click.echo(f"{plural(already, 'message')} had been redriven, purged or acked meanwhile", err=True)
+
+
+async def _chosen(client: Client, wanted: Wanted, limit: int | None) -> AsyncIterator[Peek]:
+    """The dead letters to redrive; with a limit, so many of those published first.
+
+    The letter stays where it is: what is redriven is named by generation and n.
+    """
+    found: list[tuple[int, Peek]] = []
+    async for item in _letters(client, wanted):
+        record = item.peeked.record
+        bare = item._replace(peeked=item.peeked._replace(record=record._replace(letter=None)))
+        if limit is None:
+            yield bare
+            continue
+        found.append((record.letter.published_ms if record.letter is not None else 0, bare))
+        if len(found) > 2 * limit + 1000:
+            found = _oldest(found, limit)
+    for _, bare in _oldest(found, limit or 0):
+        yield bare
+
+
+def _oldest(found: list[tuple[int, Peek]], limit: int) -> list[tuple[int, Peek]]:
+    """So many of the messages, those published first; the last span is cut."""
+    kept: list[tuple[int, Peek]] = []
+    for published, item in sorted(found, key=lambda pair: pair[0]):
+        if limit <= 0:
+            break
+        kept.append((published, _first(item, limit)))
+        limit -= kept[-1][1].peeked.span.size
+    return kept
+
+
+def _first(item: Peek, most: int) -> Peek:
+    """At most so many messages of it, the first ones."""
+    span = item.peeked.span
+    return item._replace(
+        peeked=item.peeked._replace(span=span._replace(stop=min(span.stop, span.start + most)))
+    )
+
+
+async def _pieces(items: AsyncIterator[Peek], most: int) -> AsyncIterator[list[Peek]]:
+    """The items in lists of at most ``most`` messages, spans cut where they must be."""
+    piece: list[Peek] = []
+    room = most
+    async for item in items:
+        rest = item.peeked.span
+        while rest.size:
+            piece.append(_first(item._replace(peeked=item.peeked._replace(span=rest)), room))
+            taken = piece[-1].peeked.span
+            rest = rest._replace(start=taken.stop)
+            room -= taken.size
+            if not room:
+                yield piece
+                piece, room = [], most
+    if piece:
+        yield piece
 
 
 def _print(lines: list[dict[str, Any]], each: bool) -> None:

@@ -21,7 +21,7 @@ from quorumq.cli.common import (
 if TYPE_CHECKING:
     from quorumq.client import Client
 
-STATES: Final = ("ready", "held", "delayed", "acked", "dead", "all")
+STATES: Final = ("ready", "held", "delayed", "acked", "dead", "skipped", "purged", "all")
 
 
 @click.command()
@@ -32,13 +32,19 @@ STATES: Final = ("ready", "held", "delayed", "acked", "dead", "all")
     default="ready",
     show_default=True,
     type=click.Choice(STATES),
-    help="ready to deliver, held by a consumer, delayed, acked, dead letters, or all.",
+    help="ready to deliver, held by a consumer, delayed, acked, dead letters, skipped (purged unread, or before the "
+    "group's beginning), purged dead letters, or all.",
 )
 @click.option("--partition", type=click.IntRange(0), help="Only this partition.")
 @click.option(
     "--limit", default=20, show_default=True, type=click.IntRange(1), help="Show at most so many messages."
 )
 @click.option("--bodies", is_flag=True, help="Show keys, headers and payloads as well.")
+@click.option(
+    "--complete",
+    is_flag=True,
+    help="Ask several replicas, so that what a majority has is there; in the order of ids, without bodies.",
+)
 @nodes_option
 @json_option
 def peek(
@@ -48,6 +54,7 @@ def peek(
     partition: int | None,
     limit: int,
     bodies: bool,
+    complete: bool,
     nodes: tuple[str, ...],
     as_json: bool,
 ) -> None:
@@ -55,11 +62,16 @@ def peek(
 
     Messages are listed oldest first, partition by partition, each with its state, the number of deliveries that
     have ended without an ack, and the seconds that a hold or a delay still has to go. It is the view of one replica,
-    which may be a moment behind the others. Nothing is held or counted by looking.
+    which may be a moment behind the others, unless --complete is given. Nothing is held or counted by looking.
+
+    Group g!dead (or TOPIC.deadletters of group g) shows the dead letters as that queue has them: ready, held or
+    delayed.
     """
+    if bodies and complete:
+        raise click.UsageError("--complete has no --bodies: give one of them")
     import trio
 
-    trio.run(_peek, nodes, topic, group, which, partition, limit, bodies, as_json)
+    trio.run(_peek, nodes, topic, group, which, partition, limit, bodies, complete, as_json)
 
 
 async def _peek(
@@ -70,18 +82,22 @@ async def _peek(
     partition: int | None,
     limit: int,
     bodies: bool,
+    complete: bool,
     as_json: bool,
 ) -> None:
+    from quorumq.client.groups import names_of
+
+    (topic,), group = names_of((topic,), group)
     async with cluster(nodes) as client:
         known = await client.metadata(topic)
         groups = [found.name for found in known.groups]
-        if group not in groups and not as_json:
+        if group.removesuffix("!dead") not in groups and not as_json:
             click.echo(
                 f"there is no group {group!r} of {topic!r} yet: to a new one, everything is ready", err=True
             )
         count = 0
         async for line in _lines(
-            client, known.topics[0].id, topic, group, which, partition, limit + 1, bodies
+            client, known.topics[0].id, topic, group, which, partition, limit + 1, bodies, complete
         ):
             if count == limit:
                 if not as_json:
@@ -106,8 +122,11 @@ async def _lines(
     partition: int | None,
     limit: int,
     bodies: bool,
+    complete: bool,
 ) -> AsyncIterator[dict[str, Any]]:
-    async for found in client.peek(topic, group, which, partition=partition, limit=limit, bodies=bodies):
+    async for found in client.peek(
+        topic, group, which, partition=partition, limit=limit, bodies=bodies, complete=complete
+    ):
         item = found.peeked
         for name in found.ids(topic_id):
             line: dict[str, Any] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -10,12 +10,12 @@ import click
 from quorumq.cli.common import (
     Duration,
     Durations,
-    cluster,
     console,
     json_option,
     nodes_option,
     plural,
     print_json,
+    run_with,
 )
 from quorumq.core import limits
 
@@ -148,17 +148,6 @@ def delete(names: tuple[str, ...], yes: bool, nodes: tuple[str, ...], as_json: b
                 click.echo(f"{name}: deleted")
 
     run_with(nodes, make)
-
-
-def run_with(nodes: tuple[str, ...], make: Callable[[Client], Awaitable[None]]) -> None:
-    """Run ``make`` with a client of the cluster."""
-    import trio
-
-    async def run() -> None:
-        async with cluster(nodes) as client:
-            await make(client)
-
-    trio.run(run)
 
 
 def show(topic: Topic, as_json: bool) -> None:

@@ -290,6 +290,11 @@ def generation_of(stamp: Stamp, nodes: tuple[NodeId, ...]) -> int:
     return stamp.time * NODES_MAX + sorted(nodes).index(stamp.node)
 
 
+def made_ms(generation: int) -> int:
+    """When a generation was made, by the clock of stamps, in milliseconds since 1970: for people, decides nothing."""
+    return generation // NODES_MAX >> 16
+
+
 def rendezvous(nodes: tuple[NodeId, ...] | list[NodeId], *keys: object) -> list[NodeId]:
     """``nodes`` ranked by highest random weight for ``keys``; the same everywhere, whatever their order."""
 

@@ -1,0 +1,188 @@
+"""`quorumq groups`: create, rewind and list groups."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from quorumq.cli.common import (
+    Duration,
+    console,
+    group_option,
+    json_option,
+    nodes_option,
+    print_json,
+    run_with,
+)
+
+if TYPE_CHECKING:
+    from quorumq.client import Client, Group
+
+
+class Moment(click.ParamType):
+    """Where a group begins: earliest, latest, a time of day, or how long ago."""
+
+    name = "moment"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value in ("earliest", "latest") or isinstance(value, datetime):
+            return value
+        try:
+            return datetime.fromisoformat(value).astimezone()  # without a zone: this machine's
+        except ValueError:
+            pass
+        try:
+            return datetime.now(UTC) - timedelta(seconds=Duration().convert(value, param, ctx))
+        except (click.BadParameter, OverflowError):
+            text = (
+                f"{value!r} is no place to begin: say earliest, latest, a time such as 2026-11-21T08:00, or how long "
+                "ago, as 90m or 2d"
+            )
+            self.fail(text, param, ctx)
+
+
+@click.group()
+def groups() -> None:
+    """Create, rewind and list groups.
+
+    A group reads a topic on its own: it gets every message, and its consumers share them. It is made by its first
+    consumer, or here.
+    """
+
+
+@groups.command()
+@click.argument("topic")
+@group_option
+@click.option(
+    "--from",
+    "start",
+    type=Moment(),
+    default="earliest",
+    show_default=True,
+    metavar="WHERE",
+    help="earliest, latest, a time as 2026-11-21T08:00 (of this machine's zone, unless it has one), or how long ago, "
+    "as 90m or 2d.",
+)
+@nodes_option
+@json_option
+def create(topic: str, group: str, start: Any, nodes: tuple[str, ...], as_json: bool) -> None:
+    """Create a group of TOPIC before anybody reads.
+
+    One that is there stays as it is: `rewind` moves it. A time is compared with when a message was published, by its
+    producer's clock; latest is now.
+    """
+
+    async def make(client: Client) -> None:
+        show(topic, await client.create_group(topic, group, start=start), as_json)
+
+    run_with(nodes, make)
+
+
+@groups.command()
+@click.argument("topic")
+@group_option
+@click.option(
+    "--to",
+    "start",
+    required=True,
+    type=Moment(),
+    metavar="WHERE",
+    help="earliest, latest, a time as 2026-11-21T08:00 (of this machine's zone, unless it has one), or how long ago, "
+    "as 90m or 2d.",
+)
+@nodes_option
+@json_option
+def rewind(topic: str, group: str, start: Any, nodes: tuple[str, ...], as_json: bool) -> None:
+    """Have a group read TOPIC again from another place, backwards or forwards.
+
+    Everything published from there on is delivered again, what was acked and what died included; what is before it
+    is not delivered any more, but its dead letters stay. Consumers need not be stopped: what they have in hand cannot
+    be acked any more, and comes again when its hold is over. Other groups do not notice.
+
+    After exit code 75 (too few replicas answered) run it again.
+    """
+
+    async def make(client: Client) -> None:
+        show(topic, await client.rewind(topic, group, start), as_json)
+
+    run_with(nodes, make)
+
+
+@groups.command("list")
+@click.argument("topics", nargs=-1, metavar="[TOPIC]...")
+@nodes_option
+@json_option
+def list_groups(topics: tuple[str, ...], nodes: tuple[str, ...], as_json: bool) -> None:
+    """List groups, of all topics or of those that are named.
+
+    Each with where it begins, and since when it reads from there. How many messages are ready, held, dead and done
+    for each is in `quorumq status`. A node that has just started may not know of a group for a moment.
+    """
+
+    async def make(client: Client) -> None:
+        known = await client.metadata(*topics)
+        names = {topic.id: topic.name for topic in known.topics}
+        lines = [facts_of(names[group.topic], group) for group in known.groups]
+        lines.sort(key=lambda line: (line["topic"], line["group"]))
+        if as_json:
+            for line in lines:
+                print_json(line)
+        elif lines:
+            _print(lines)
+        else:
+            click.echo("no groups yet: the first consumer makes one, or `quorumq groups create`", err=True)
+
+    run_with(nodes, make)
+
+
+def facts_of(topic: str, group: Group) -> dict[str, Any]:
+    """A group's register for JSON."""
+    from quorumq.core.types import made_ms
+
+    return {
+        "topic": topic,
+        "group": group.name,
+        "generation": group.generation,
+        "from_ms": group.from_ms,
+        "since_ms": made_ms(group.generation) if group.generation else None,
+    }
+
+
+def beginning(line: dict[str, Any]) -> str:
+    """Where a group begins, in words."""
+    return (
+        f"what was published from {local_time(line['from_ms'])} on"
+        if line["from_ms"]
+        else "the oldest message"
+    )
+
+
+def local_time(ms: int) -> str:
+    """A time of day for a person, in this machine's zone."""
+    return datetime.fromtimestamp(ms / 1000, UTC).astimezone().isoformat(sep=" ", timespec="seconds")
+
+
+def show(topic: str, group: Group, as_json: bool) -> None:
+    """One line about a group that was made or moved."""
+    line = facts_of(topic, group)
+    if as_json:
+        print_json(line)
+    else:
+        click.echo(f"{group.name} of {topic} begins with {beginning(line)}")
+
+
+def _print(lines: list[dict[str, Any]]) -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table()
+    for column in ("topic", "group", "begins with", "since", "generation"):
+        table.add_column(column, overflow="fold", justify="right" if column == "generation" else "left")
+    for line in lines:
+        since = local_time(line["since_ms"]) if line["since_ms"] else "the start"
+        table.add_row(
+            escape(line["topic"]), escape(line["group"]), beginning(line), since, str(line["generation"])
+        )
+    console().print(table)

@@ -1,0 +1,187 @@
+"""`quorumq groups`, `purge`, `peek --complete`, and dead letters as a queue, against real node processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from quorumq.cli.local import LocalCluster
+from tests.cli.test_cluster_commands import Shell
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture(scope="module")
+def shell() -> Iterator[Shell]:
+    with LocalCluster(3, hold_time_max=2.0) as cluster:
+        yield Shell(cluster)
+
+
+def states(shell: Shell, topic: str, group: str = "g") -> dict[str, int]:
+    found: dict[str, int] = {}
+    look = ("--group", group, "--which", "all", "--limit", "100000", "--complete", "--json")
+    for line in shell("peek", topic, *look).lines():
+        found[line["state"]] = found.get(line["state"], 0) + 1
+    return found
+
+
+def publish(shell: Shell, topic: str, count: int) -> None:
+    shell("publish", topic, "--lines", stdin="".join(f"{number}\n" for number in range(count)).encode())
+
+
+def die(shell: Shell, topic: str, count: int, reason: str = "no") -> None:
+    shell("consume", topic, "--group", "g", "--max", str(count), "--dead-letter", reason)
+
+
+def test_groups_are_created_rewound_and_listed(shell: Shell) -> None:
+    publish(shell, "read", 3)
+    time.sleep(0.05)
+    (new,) = shell("groups", "create", "read", "--group", "new", "--from", "latest", "--json").lines()
+    assert new["from_ms"] > 0
+    assert abs(new["since_ms"] - time.time() * 1000) < 10_000
+    assert "begins with the oldest message" in shell("groups", "create", "read", "--group", "old").out
+    time.sleep(0.05)
+    publish(shell, "read", 2)
+    assert shell("consume", "read", "--group", "new", "--wait", "0.3").out.split() == ["0", "1"]
+    assert shell("consume", "read", "--group", "old", "--max", "5").out.split() == ["0", "1", "2", "0", "1"]
+    lines = {line["group"]: line for line in shell("groups", "list", "read", "--json").lines()}
+    assert set(lines) == {"new", "old"}
+    assert (lines["old"]["generation"], lines["old"]["since_ms"]) == (0, None)
+    assert "the oldest message" in shell("groups", "list").out
+
+    (moved,) = shell("groups", "rewind", "read", "--group", "old", "--to", "1h", "--json").lines()
+    assert moved["generation"] > 0
+    assert shell("consume", "read", "--group", "old", "--max", "5").out.split() == ["0", "1", "2", "0", "1"]
+    shell("groups", "rewind", "read", "--group", "old", "--to", "2099-01-01T00:00")
+    assert shell("consume", "read", "--group", "old", "--wait", "0.2").out == ""
+    assert states(shell, "read", "old") == {"acked": 5}, "what is before the beginning stands as it was"
+    shell("groups", "rewind", "read", "--group", "old", "--to", "earliest")
+    assert states(shell, "read", "old") == {"ready": 5}
+
+
+def test_consuming_from_latest_begins_now(shell: Shell) -> None:
+    publish(shell, "late", 3)
+    time.sleep(0.05)
+    assert shell("consume", "late", "--group", "g", "--from", "latest", "--wait", "0.2").out == ""
+    time.sleep(0.05)
+    publish(shell, "late", 1)
+    assert shell("consume", "late", "--group", "g", "--wait", "0.3").out == "0\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("groups", "rewind", "known", "--group", "other", "--to", "latest"), 66, "g does"),
+        (("groups", "rewind", "nowhere", "--group", "g", "--to", "latest"), 66, "'nowhere'"),
+        (("groups", "create", "nowhere", "--group", "g"), 66, "'nowhere'"),
+        (("groups", "create", "known", "--group", "g!dead"), 64, "dead letters"),
+        (("groups", "rewind", "known", "--group", "g", "--to", "yesterday"), 2, "how long"),
+        (("purge", "known", "--group", "gg", "--yes"), 66, "g do"),
+        (("purge", "known", "--group", "g", "--partition", "7", "--yes"), 66, "7"),
+        (("peek", "known", "--group", "g", "--complete", "--bodies"), 2, "--bodies"),
+        (("consume", "known.deadletters", "known", "--group", "g"), 64, "together"),
+        (("consume", "known.deadletters", "--group", "gg"), 66, "gg"),
+        (("deadletters", "redrive", "known", "--group", "g", "--all", "--rate", "0"), 2, "--rate"),
+    ],
+)
+def test_what_cannot_work_says_so(shell: Shell, arguments: tuple[str, ...], code: int, said: str) -> None:
+    shell("publish", "known", "x")
+    shell("groups", "create", "known", "--group", "g")
+    done = shell(*arguments, code=code)
+    assert said in " ".join(done.err.split())
+
+
+def test_purge_asks_and_settles_one_group_s_backlog(shell: Shell) -> None:
+    publish(shell, "full", 5)
+    shell("groups", "create", "full", "--group", "h")
+    shell("consume", "full", "--group", "g", "--max", "1")
+    die(shell, "full", 1)
+    refused = shell("purge", "full", "--group", "g", stdin=b"n\n", code=1)
+    assert "purge 3 messages of full for g?" in refused.err
+    (done,) = shell("purge", "full", "--group", "g", "--yes", "--json").lines()
+    assert done == {"topic": "full", "group": "g", "purged": 3}
+    assert states(shell, "full") == {"acked": 1, "dead": 1, "skipped": 3}
+    assert states(shell, "full", "h") == {"ready": 5}
+    refused = shell("purge", "full", "--group", "g", "--dead", stdin=b"n\n", code=1)
+    assert "purge 1 dead letter of full for g?" in refused.err
+    assert shell("deadletters", "purge", "full", "--group", "g", "--yes").out == "purged 1 dead letter\n"
+    assert states(shell, "full") == {"acked": 1, "purged": 1, "skipped": 3}
+    assert shell("purge", "full.deadletters", "--group", "g", "--yes").out == "purged 0 dead letters\n"
+
+
+@pytest.mark.parametrize(("topic", "group"), [("queue", "g!dead"), ("queue.deadletters", "g")])
+def test_dead_letters_are_consumed_with_their_reasons(shell: Shell, topic: str, group: str) -> None:
+    publish(shell, "queue", 3)
+    die(shell, "queue", 3, "the printer is on fire")
+    command = '[ "$(cat)" = 1 ]'
+    found = shell(
+        "consume", topic, "--group", group, "--exec", command, "--max", "3", "--tries", "1", "--backoff", "60", "--json"
+    ).lines()  # fmt: skip
+    assert sorted(line["outcome"] for line in found) == ["acked", "requeued", "requeued"]
+    assert len(shell("peek", topic, "--group", group, "--which", "delayed", "--json").lines()) == 2
+    assert shell("consume", topic, "--group", group, "--wait", "0.2").out == ""
+    (kind,) = shell("deadletters", "list", topic, "--group", group, "--json").lines()
+    assert (kind["count"], kind["message"]) == (2, "the printer is on fire")
+    assert "dead letter already" in shell(
+        "consume", *unread(shell), "--max", "1", "--dead-letter", "again", code=64
+    ).err  # fmt: skip
+    shell("deadletters", "purge", topic, "--group", group, "--yes")
+    assert states(shell, "queue")["purged"] in (3, 6)
+
+
+def unread(shell: Shell) -> tuple[str, ...]:
+    """The dead letters of a topic of its own, of which the first says why it died."""
+    publish(shell, "unread", 1)
+    die(shell, "unread", 1, "no paper")
+    (line,) = shell("consume", "unread", "--group", "g!dead", "--max", "1", "--reject", "0", "--json").lines()
+    assert (line["letter"]["message"], line["letter"]["reason"]) == ("no paper", "rejected")
+    return ("unread.deadletters", "--group", "g")
+
+
+def test_a_dry_run_redrives_nothing_and_a_limit_takes_the_oldest(shell: Shell) -> None:
+    publish(shell, "many", 30)
+    die(shell, "many", 30)
+    redrive = ("deadletters", "redrive", "many", "--group", "g")
+    (would,) = shell(*redrive, "--all", "--dry-run", "--json").lines()
+    assert (would["chosen"], would["dry_run"]) == (30, True)
+    assert "10 dead letters would be" in shell(*redrive, "--limit", "10", "--dry-run").out
+    assert states(shell, "many") == {"dead": 30}
+    began = time.monotonic()
+    assert shell(*redrive, "--limit", "10", "--rate", "20").out == "redriven 10 messages\n"
+    assert time.monotonic() - began > 0.35
+    assert sorted(map(int, shell("consume", "many", "--group", "g", "--max", "10").out.split())) == list(
+        range(10)
+    )
+    assert states(shell, "many") == {"acked": 10, "dead": 20}
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_a_redrive_that_is_killed_and_run_again_adds_nothing(shell: Shell, how: signal.Signals) -> None:
+    topic = f"halfway-{how.name.lower()}"
+    publish(shell, topic, 60)
+    die(shell, topic, 60)
+    code = "from quorumq.cli.main import main; main()"
+    options = ("deadletters", "redrive", topic, "--group", "g", "--all", "--yes", "--rate", "30")
+    nodes = {"QUORUMQ_NODES": ",".join(shell.cluster.addresses)}
+    with subprocess.Popen(
+        [sys.executable, "-c", code, *options], env={**os.environ, **nodes}, stderr=subprocess.PIPE, text=True
+    ) as first:
+        while states(shell, topic).get("ready", 0) < 5:
+            assert first.poll() is None
+        first.send_signal(how)
+        assert first.wait(10) == (-9 if how is signal.SIGKILL else 130)
+        assert first.stderr is not None
+        assert ("run it again" in first.stderr.read()) == (how is signal.SIGINT)
+    before = states(shell, topic)
+    assert 0 < before["ready"] < 60
+    (done,) = shell("deadletters", "redrive", topic, "--group", "g", "--all", "--yes", "--json").lines()
+    assert done["redriven"] == before["dead"]
+    assert states(shell, topic) == {"ready": 60}
+    got = shell("consume", topic, "--group", "g", "--wait", "0.5").out.split()
+    assert sorted(map(int, got)) == list(range(60)), "each once"
