@@ -137,6 +137,11 @@ def open_node(
         reserve_bytes=config.disk_reserve_bytes,
     )
     try:
+        if store.cannot_vouch:
+            raise StorageError(
+                f"the data directory was damaged and salvaged, and its node has not resynced since: "
+                f"{store.cannot_vouch}"
+            )
         core = NodeCore(
             config.core(),
             store.replayed,

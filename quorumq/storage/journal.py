@@ -52,6 +52,7 @@ from quorumq.storage.records import (
     Earlier,
     Forgotten,
     Framing,
+    Hole,
     PartitionRange,
     SegmentFooter,
     SegmentStart,
@@ -81,6 +82,12 @@ SEGMENT_BYTES: Final = 64 * MIB
 """A segment is rolled when so much lies behind its snapshot (or as much as the snapshot has, if that is more)."""
 
 
+ASIDE_SUFFIX: Final = ".damaged"
+"""Behind the name of a segment file of which nothing could be read; it is nobody's from then on."""
+
+CANNOT_VOUCH_CHARS: Final = 2_000
+"""Of the reason why a directory cannot vouch for itself, as far as each segment repeats it."""
+
 MOVED_OVERHEAD: Final = 16
 """By how many bytes at most a batch's record may grow when it is moved."""
 
@@ -102,6 +109,19 @@ class DamagedBatch(QuorumqError):
     def __init__(self, text: str, number: int = -1) -> None:
         super().__init__(text)
         self.number = number
+
+
+class DamagedDirectory(StorageError):
+    """Damage that is not confined to the body of a batch: `Store.open` reads past it only when it is to salvage.
+
+    Args:
+        what: what was found, and where.
+        advice: what to do.
+    """
+
+    def __init__(self, what: str, advice: str) -> None:
+        super().__init__(f"{what}; {advice}")
+        self.what = what
 
 
 class BatchPosition(NamedTuple):
@@ -137,7 +157,7 @@ class FoundBatch(NamedTuple):
     damaged: bool
 
 
-class _Segment:
+class Segment:
     """A segment that counts, and what of it is still needed.
 
     Attributes:
@@ -173,7 +193,7 @@ class _Newest:
     """What the newest segment says of batches, gathered while it is replayed."""
 
     def __init__(self) -> None:
-        self.segment = _Segment()
+        self.segment = Segment()
         self.batches: list[FoundBatch] = []
         self.carried: list[FoundBatch] = []  # those that may not be durable
         self.forgotten: set[int] = set()
@@ -185,6 +205,7 @@ class _NewSegment(NamedTuple):
     number: int
     buffers: list[Buffer]
     obsolete: tuple[str, ...]
+    aside: tuple[str, ...]
 
 
 class Commit:
@@ -253,6 +274,7 @@ class Journal:
         position: how many records were ever appended to this directory and are durable: what a replay finds, at
             least, from now on. After `replay` it is what was found, which the first `roll` makes durable.
         notes: what a start found worth telling, in words (a cut tail, files deleted).
+        cannot_vouch: why nobody is to vote from this directory; each new segment says so too.
     """
 
     def __init__(self, disk: Disk, node: str, cluster_id: str, segment_bytes: int) -> None:
@@ -285,12 +307,16 @@ class Journal:
         self._ticket = 0
         self._appended = 0  # records since the directory was made: `position` follows
         # Segments that count, oldest first, the current one last, and what is known damaged in any.
-        self._segments: dict[int, _Segment] = {}
+        self._segments: dict[int, Segment] = {}
         self._sparse: dict[int, None] = {}  # those of the older ones that are worth emptying
         self._empty: dict[int, None] = {}  # those without a live batch
         self._next_number = 0
         self._damaged: dict[DamagedAt, None] = {}
+        self._holes: dict[Hole, None] = {}
+        self.cannot_vouch = ""
+        self._vouched = False  # since the last roll
         self._obsolete: list[str] = []
+        self._aside: list[str] = []  # files of which nothing can be read: renamed, not deleted
         self._last_number = 0
         self._start: SegmentStart | None = None  # of the newest segment found
         self._carried: list[FoundBatch] = []  # batches whose record may not be durable: written again
@@ -326,13 +352,14 @@ class Journal:
             journal._find(new_directory_id)
         except OSError as error:
             disk.unlock()
-            raise StorageError(f"the data directory {disk} cannot be read: {error}") from error
+            raise _unreadable(disk, error) from error
         except BaseException:
             disk.unlock()
             raise
         return journal
 
-    def _find(self, new_directory_id: Callable[[], int]) -> None:
+    def _list(self) -> list[int]:
+        """The numbers of the segments that are complete, in order."""
         finished: list[int] = []
         for name in self._disk.list():
             number = segment_number(name)
@@ -344,6 +371,10 @@ class Journal:
                 self.notes.append(f"{name}: a segment that was not finished; nothing in it counts")
             else:
                 finished.append(number)
+        return finished
+
+    def _find(self, new_directory_id: Callable[[], int]) -> None:
+        finished = self._list()
         if not finished:
             self.fresh = True
             self.directory = new_directory_id()
@@ -352,9 +383,11 @@ class Journal:
         newest = max(finished)
         self._start = start = self._read_start(newest)
         self.directory = start.directory
-        self._segments = {entry.segment: _Segment(entry.bytes) for entry in start.earlier}
+        self._segments = {entry.segment: Segment(entry.bytes) for entry in start.earlier}
         self._next_number = start.next_number
         self._damaged = dict.fromkeys(start.damaged)
+        self._holes = dict.fromkeys(start.holes)
+        self.cannot_vouch = start.cannot_vouch
         counted = {entry.segment for entry in start.earlier}
         for number in finished:
             if number != newest and number not in counted:
@@ -392,7 +425,7 @@ class Journal:
         try:
             size = self._disk.size(name)
         except FileNotFoundError:
-            raise StorageError(f"{self._disk}/{name} is missing, and {says}; {_WHAT_TO_DO}") from None
+            raise DamagedDirectory(f"{self._disk}/{name} is missing, and {says}", _WHAT_TO_DO) from None
         if size < length:
             raise self._damage(name, size, f"the file ends here, and {says} up to byte {length}")
 
@@ -414,7 +447,7 @@ class Journal:
             try:
                 yield from self._replay_segments(self._start)
             except OSError as error:
-                raise StorageError(f"the data directory {self._disk} cannot be read: {error}") from error
+                raise _unreadable(self._disk, error) from error
         self.position = self._appended
         self._replayed = True
 
@@ -463,8 +496,8 @@ class Journal:
     def _replay_older(self, segment: int, newest: _Newest) -> Iterator[JournalRecord | FoundBatch]:
         """The batches of an older segment, headers only: a body is checked when it is read."""
         name = segment_name(segment)
-        start = self._read_start(segment)
-        if start.directory != self.directory:
+        holes = {hole.first: hole.stop for hole in self._holes if hole.segment == segment}
+        if 0 not in holes and self._read_start(segment).directory != self.directory:
             raise self._damage(name, 0, "it belongs to another data directory: somebody mixed their files")
         found_here = self._segments[segment]
         dead, length = set(found_here.dead), found_here.bytes
@@ -474,6 +507,9 @@ class Journal:
         salt = salt_of(self.directory, segment)
         offset = 0
         while offset < length:
+            if offset in holes:
+                offset = holes[offset]
+                continue
             found = scan.frame(offset, salt if offset else 0)
             if isinstance(found, Bad):
                 raise self._damage(name, found.offset, found.reason)
@@ -602,8 +638,8 @@ class Journal:
             lambda offset, length: self._disk.read(name, offset, length), size, check_bodies=check_bodies
         )
 
-    def _damage(self, name: str, offset: int, reason: str) -> StorageError:
-        return StorageError(f"{self._disk}/{name} is damaged at byte {offset}: {reason}; {_WHAT_TO_DO}")
+    def _damage(self, name: str, offset: int, reason: str) -> DamagedDirectory:
+        return DamagedDirectory(f"{self._disk}/{name} is damaged at byte {offset}: {reason}", _WHAT_TO_DO)
 
     # ------------------------------------------------------------------ writing
 
@@ -671,7 +707,7 @@ class Journal:
         Args:
             reserve_bytes: with less than this free, a roll pays sooner.
         """
-        if not self._started:
+        if not self._started or self._vouched:
             return True
         if self._failed:
             return False
@@ -716,6 +752,7 @@ class Journal:
             self._obsolete.append(segment_name(number))
         self._empty.clear()
         self._damaged = {at: None for at in self._damaged if at.segment in self._segments}
+        self._holes = {hole: None for hole in self._holes if hole.segment in self._segments}
         earlier = dict(self._segments)
         if self._pending:
             self._steps.append(self._pending)
@@ -724,7 +761,7 @@ class Journal:
         last, self._segment = self._segment, self._last_number
         self._end = self._durable_end = 0
         self._footer = {}
-        self._segments[self._segment] = _Segment()
+        self._segments[self._segment] = Segment()
         if last in earlier:
             self._judge(last)
         buffers: list[Buffer] = []
@@ -738,7 +775,10 @@ class Journal:
             tuple(self._damaged),
             self._appended,
             self._next_number,
+            tuple(self._holes),
+            self.cannot_vouch[:CANNOT_VOUCH_CHARS],
         )
+        self._vouched = False
         self._encode(start, buffers, 0, salt=0)
         self._salt = salt_of(self.directory, self._segment)
         count = 0
@@ -758,8 +798,8 @@ class Journal:
             count += 1
         self._encode(SnapshotEnd(count), buffers, 0)
         self._snapshot_bytes = self._durable_end = self._end
-        self._steps.append(_NewSegment(self._segment, buffers, tuple(self._obsolete)))
-        self._obsolete = []
+        self._steps.append(_NewSegment(self._segment, buffers, tuple(self._obsolete), tuple(self._aside)))
+        self._obsolete, self._aside = [], []
         self._ticket += 1
         self._started = True
         return moved
@@ -842,6 +882,15 @@ class Journal:
         for obsolete in step.obsolete:
             with contextlib.suppress(FileNotFoundError):
                 self._disk.delete(obsolete)
+        for aside in step.aside:
+            with contextlib.suppress(FileNotFoundError):
+                self._disk.rename(aside, aside + ASIDE_SUFFIX)
+                self._disk.sync_dir()
+
+    def vouch(self) -> None:
+        """The node has resynced: from the next segment on, which is due now, the directory is trusted again."""
+        self._vouched = bool(self.cannot_vouch)
+        self.cannot_vouch = ""
 
     def _poison(self, error: BaseException) -> StorageError:
         full = isinstance(error, OSError) and error.errno == errno.ENOSPC
@@ -1061,8 +1110,13 @@ class Journal:
             assert found.batches >= 0
             assert (found.live_bytes > 0) == (found.batches > 0)
 
-    def _older(self) -> list[tuple[int, _Segment]]:
+    def _older(self) -> list[tuple[int, Segment]]:
         return [(number, found) for number, found in self._segments.items() if number != self._segment]
+
+
+def _unreadable(disk: Disk, error: OSError) -> StorageError:
+    what = f"the data directory {disk} cannot be read: {error}"
+    return DamagedDirectory(what, _WHAT_TO_DO) if error.errno == errno.EIO else StorageError(what)
 
 
 _WHAT_TO_DO: Final = (

@@ -36,11 +36,20 @@ class DamagedAt(NamedTuple):
     offset: int
 
 
+class Hole(NamedTuple):
+    """Bytes [first, stop) of an older segment that could not be read when the directory was salvaged."""
+
+    segment: int
+    first: int
+    stop: int
+
+
 class SegmentStart(NamedTuple):
     """The first record of a segment: whose it is, and which older segments still count, oldest first.
 
     ``position`` is how many records of the core were appended to this directory before this segment, and
-    ``next_number`` is above every batch number that was ever used in it.
+    ``next_number`` is above every batch number that was ever used in it. ``cannot_vouch`` says why the directory is not
+    to be trusted with votes: it was damaged once, and the node has not resynced since.
     """
 
     version: int
@@ -52,6 +61,8 @@ class SegmentStart(NamedTuple):
     damaged: tuple[DamagedAt, ...]
     position: int = 0
     next_number: int = 0
+    holes: tuple[Hole, ...] = ()
+    cannot_vouch: str = ""
 
 
 class SnapshotEnd(NamedTuple):

@@ -27,10 +27,12 @@ from quorumq.storage.journal import (
     BatchPosition,
     Commit,
     DamagedBatch,
+    DamagedDirectory,
     FoundBatch,
     Journal,
 )
 from quorumq.storage.records import forgotten
+from quorumq.storage.salvage import SalvagingJournal
 
 RESERVE_BYTES: Final = 64 * MIB
 """Disk space that publishes leave alone, so that tombstones and snapshots can be written when they no longer can."""
@@ -128,6 +130,14 @@ class _Index:
         return found, self.numbers[last] if last < bisect_left(self.numbers, stop) else stop
 
 
+def _replayed(journal: Journal, reserve_bytes: int) -> tuple[Journal, int, list[JournalRecord | FoundBatch]]:
+    try:
+        return journal, reserve_bytes, list(journal.replay())
+    except BaseException:
+        journal.abandon()
+        raise
+
+
 class Store:
     """A node's journal and the batches in it, by number. Made by `open`; one thread, but for `Commit.run`.
 
@@ -139,8 +149,14 @@ class Store:
         reserve_bytes: what `check_space` leaves free.
     """
 
-    def __init__(self, journal: Journal, reserve_bytes: int) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        reserve_bytes: int,
+        found: list[JournalRecord | FoundBatch] | None = None,
+    ) -> None:
         self._journal = journal
+        self._found = found
         self._index = _Index()
         self._unwritten: dict[int, tuple[int, bytes, Buffer]] = {}  # number -> ticket, raw header, body
         self._set_aside: dict[
@@ -165,6 +181,7 @@ class Store:
         new_directory_id: Callable[[], int] = random_directory_id,
         segment_bytes: int = SEGMENT_BYTES,
         reserve_bytes: int = RESERVE_BYTES,
+        salvage: bool = False,
     ) -> Store:
         """Open a node's data directory, or make it.
 
@@ -175,20 +192,32 @@ class Store:
             new_directory_id: asked once for a new directory's id, 64 bits; the simulator gives its own.
             segment_bytes: when a segment is full.
             reserve_bytes: see `check_space`.
+            salvage: read past damage, and say so in `cannot_vouch`; everything is read before this returns.
 
         Raises:
-            StorageError: as for `Journal.open`. The directory is free again then.
+            StorageError: as for `Journal.open`; a `DamagedDirectory` is what ``salvage`` reads past. The directory is
+                free again then.
         """
         if isinstance(disk, str | os.PathLike):
             disk = RealDisk(disk)
-        journal = Journal.open(
-            disk,
-            node=node,
-            cluster_id=cluster_id,
-            new_directory_id=new_directory_id,
-            segment_bytes=segment_bytes,
-        )
-        return cls(journal, reserve_bytes)
+
+        def opened(kind: type[Journal]) -> Journal:
+            return kind.open(
+                disk,
+                node=node,
+                cluster_id=cluster_id,
+                new_directory_id=new_directory_id,
+                segment_bytes=segment_bytes,
+            )
+
+        if not salvage:
+            return cls(opened(Journal), reserve_bytes)
+        try:
+            return cls(*_replayed(opened(Journal), reserve_bytes))
+        except DamagedDirectory as damage:
+            journal = opened(SalvagingJournal)
+            journal.cannot_vouch = damage.what
+            return cls(*_replayed(journal, reserve_bytes))
 
     # ------------------------------------------------------------------ start
 
@@ -202,7 +231,7 @@ class Store:
         return self._replay
 
     def _replaying(self) -> Iterator[JournalRecord]:
-        for item in self._journal.replay():
+        for item in self._journal.replay() if self._found is None else self._found:
             if not isinstance(item, FoundBatch):
                 yield item
             elif self._take(item):
@@ -242,6 +271,18 @@ class Store:
     def fresh(self) -> bool:
         """Whether the directory was empty at this start."""
         return self._journal.fresh
+
+    @property
+    def cannot_vouch(self) -> str:
+        """Why a node must not vote from this directory before it has resynced; "" where it is sound.
+
+        Every later start says so again until `vouch`, and a commit behind it.
+        """
+        return self._journal.cannot_vouch
+
+    def vouch(self) -> None:
+        """The node has resynced, and that is durable: trust the directory again. `should_roll` is true then."""
+        self._journal.vouch()
 
     @property
     def notes(self) -> list[str]:
