@@ -77,7 +77,7 @@ FIELDS: Final[dict[str, Field]] = {
     "clock": Field("text", "what `at` is: `mono` or `simulated`"),
     "complete": Field("flag", "whether every replica that must be asked was"),
     "crcs": Field("text", "CRC-32C of each record's bytes, 8 hex digits per message, in order of the spans"),
-    "delay": Field("number", "seconds until a rejected message is due again"),
+    "delay": Field("number", "seconds until a message is due: published, or rejected"),
     "detail": Field("text", "anything more, for people"),
     "fault": Field("text", "what was done to the run, as `crash`, `partition`, `heal` …"),
     "generation": Field("integer", "the group's generation; 0 for the first"),
@@ -100,6 +100,7 @@ FIELDS: Final[dict[str, Field]] = {
     "state": Field("text", "what a listing shows: `ready`, `held`, `delayed`, `dead` or `acked`"),
     "token": Field("token", "the fencing token, as text that sorts like it"),
     "topic": Field("text", "the topic's name"),
+    "ttl": Field("number", "seconds after which a published message expires"),
     "until": Field(
         "number", "the deadline of a delivery on the clock of `at`; work after it may not be alone"
     ),
@@ -158,7 +159,7 @@ KINDS: Final[dict[str, KindOf]] = {
     "publish": KindOf(
         ("client",),
         (*_MESSAGES, "op", "outcome"),
-        ("crcs", "via", "detail"),
+        ("crcs", "delay", "ttl", "via", "detail"),
         _CALL,
         "PUBLISH. `fail`: nothing is stored by this try. `unknown`: it may be. `crcs` stands in the `invoke`.",
     ),

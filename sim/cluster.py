@@ -195,6 +195,11 @@ class Cluster:
             if host.core is None:
                 self.world.after(fault.seconds, host.boot, host.life)
 
+    def do_wrong_clock(self, fault: Fault) -> None:
+        """Processes are killed, and find another time of day when they are started again."""
+        self.do_wall_jump(fault)
+        self._down(fault)
+
     do_crash = do_kill = do_stop = _down
 
     def do_partition(self, fault: Fault) -> None:

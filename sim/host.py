@@ -50,7 +50,7 @@ from quorumq.core.messages import (
 from quorumq.core.nodecore import TOKEN_STARTED, NodeCore, node_list_digest
 from quorumq.core.records import AttemptsCounted, BatchStored, RecordsMerged
 from quorumq.core.state import NodeConfig
-from quorumq.core.types import Batch, BatchHeader, Incarnation, Kind, NodeId
+from quorumq.core.types import STAMP_ZERO, Batch, BatchHeader, Incarnation, Kind, NodeId
 from quorumq.history import spans_value
 from sim.disks import MemoryJournal, SimJournal, StoreJournal
 from sim.world import Clock, SimError, World
@@ -360,10 +360,14 @@ class Host:
             if kind is AttemptsCounted:
                 if self.timed:
                     self.world.saw("a hold expired")
-            elif kind is RecordsMerged and self.cluster.full:
+            elif kind is RecordsMerged:
                 for span, value in record.entries:
                     letter = value.letter
-                    if value.kind == Kind.DEAD and letter.node == self.name and letter.reason != "rejected":
+                    if value.kind != Kind.DEAD or letter.node != self.name or letter.reason == "rejected":
+                        continue
+                    if letter.reason == "expired":
+                        self.world.saw("a message expired")
+                    if self.cluster.full or letter.reason == "expired":
                         self.cluster.note_letter(self.name, record, span, value)
 
     # -------------------------------------------------------------- connections
@@ -456,6 +460,10 @@ class Host:
                 world.saw("a replica in quarantine abstained")
             if message.resolved:  # type: ignore[union-attr]
                 world.saw("read repair fired")
+            if any(item.ballot == STAMP_ZERO for item in message.not_due):  # type: ignore[union-attr]
+                world.saw("a HOLD asked for what was not due")
+            if any(item.unseen for item in message.granted):  # type: ignore[union-attr]
+                world.saw("a replica voted on what it had not seen")
             for item in message.refused:  # type: ignore[union-attr]
                 if item.remaining > 0:
                     world.saw("a HOLD met another's hold")

@@ -178,6 +178,13 @@ def _acked_overtaken() -> tuple[tuple[Any, str, Any], ...]:
     )
 
 
+def _forget_delay(self: Replica, record: Any, now: Any) -> None:
+    _LOAD_BATCH(self, record._replace(age_ms=record.batch.header.delay_ms), now)
+
+
+_LOAD_BATCH = Replica.load_batch
+
+
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "quarantine-off",
@@ -254,6 +261,22 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "redrive-forgotten", "REDRIVE is durable on a majority", ((Replica, "on_merge", _redrive_forgotten),)
     ),
+    Mutant(
+        "due-by-one-clock",
+        "what is not due is voted against",
+        ((Replica, "due_parts", lambda self, view, span, n, now: ([span], [])),),
+    ),
+    Mutant(
+        "unseen-votes-on-due",
+        "who has not seen a delayed message cannot say that it is due",
+        ((Replica, "delayed_parts", lambda self, span: []),),
+    ),
+    Mutant(
+        "one-flag-expires",
+        "a majority says that a message has expired",
+        ((FetchCoordinator, "is_over", lambda self, this, late: bool(late)),),
+    ),
+    Mutant("delay-forgotten", "delays survive a restart", ((Replica, "load_batch", _forget_delay),)),
     Mutant(
         "superseded-count",
         "superseded incarnations do not count",

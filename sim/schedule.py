@@ -64,6 +64,11 @@ class Options:
         replay: share of settlements after which an old receipt is tried again.
         redrive: share of the dead letters listed that an operator redrives each time it looks.
         fault_time: how long faults go on before everything is healed.
+        delayed: share of batches that are published with a delay of up to ``delayed_by``.
+        delayed_by: see there.
+        mortal: share of batches that are published with a TTL of up to ``ttl``.
+        ttl: see there.
+        by_topic: share of rejects that leave their delay to the topic's backoff list.
         check: whether every step of every core is followed by its own `check`.
     """
 
@@ -106,6 +111,16 @@ class Options:
     redrive: float = 0.0
     fault_time: float = 6.0
     check: bool = False
+    delayed: float = 0.0
+    delayed_by: float = 0.0
+    mortal: float = 0.0
+    ttl: float = 0.0
+    by_topic: float = 0.0
+
+    @property
+    def backoff(self) -> tuple[float, ...]:
+        """The topic's backoff list."""
+        return (round(self.delay / 3, 3), self.delay)
 
     @property
     def node_names(self) -> tuple[str, ...]:
@@ -123,9 +138,11 @@ class Options:
         """How long a healed cluster may take to deliver and settle everything (promise G4).
 
         A node that came back at the last moment waits out its quarantine; then a hold that was granted just before
-        runs out, or a delay ends; the rest is a few quorum rounds, and two rounds of anti-entropy.
+        runs out, or a delay ends, one that began again where a clock was set back; the rest is a few quorum rounds,
+        and two rounds of anti-entropy.
         """
-        return 2.2 * self.hold_time_max + self.delay + 4 * self.sync_interval + 3 * self.request_timeout + 3.0
+        rounds = 4 * self.sync_interval + 3 * self.request_timeout + 3.0
+        return 2.2 * self.hold_time_max + self.delay + self.delayed_by + rounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +152,11 @@ class Fault:
     Args:
         at: when.
         kind: ``crash`` (power: what is not durable may be lost), ``kill`` (the process alone), ``stop`` (cleanly),
-            ``partition``, ``freeze`` (of nodes), ``pause`` (of clients), ``slow-disk``, ``full-disk``, ``wall-jump``
-            or ``cut`` (connections break).
+            ``partition``, ``freeze`` (of nodes), ``pause`` (of clients), ``slow-disk``, ``full-disk``, ``wall-jump``,
+            ``wrong-clock`` (a kill, and another time of day at the next start) or ``cut`` (connections break).
         nodes: whom it hits.
         seconds: how long it lasts.
-        amount: a factor for ``slow-disk``, seconds for ``wall-jump``.
+        amount: a factor for ``slow-disk``, seconds for ``wall-jump`` and ``wrong-clock``.
         links: for ``partition`` and ``cut``: directed pairs that carry nothing.
     """
 
@@ -256,6 +273,11 @@ def draw_swarm(rng: random.Random) -> Options:
         redrive=sometimes(rng, 0.6, 0.2, 1.0),
         fault_time=rng.choice((2.0, 4.0, 6.0)),
         check=rng.random() < 0.02,
+        delayed=sometimes(rng, 0.5, 0.1, 1.0),
+        delayed_by=rng.choice((0.5, 4.0, 15.0)),
+        mortal=sometimes(rng, 0.4, 0.1, 1.0),
+        ttl=rng.choice((0.3, 2.0, 30.0)),
+        by_topic=sometimes(rng, 0.4, 0.2, 1.0),
     )
 
 
@@ -290,6 +312,8 @@ PROFILES = {
     "quiet": draw_quiet,
 }
 
+YEAR_S = 31_536_000.0
+
 WEIGHTS = {
     "crash": 4,
     "kill": 2,
@@ -301,6 +325,7 @@ WEIGHTS = {
     "full-disk": 1,
     "wall-jump": 1,
     "cut": 1,
+    "wrong-clock": 4,
 }
 
 
@@ -332,8 +357,12 @@ def draw_fault(
         return Fault(at, kind, (rng.choice(options.client_names),), seconds * 2)
     if kind == "slow-disk":
         return Fault(at, kind, some, seconds, rng.choice((20.0, 200.0)))
-    if kind == "wall-jump":
-        return Fault(at, kind, some, 0.0, rng.choice((-3600.0, -1.0, 1.0, 120.0, 86_400.0)))
+    if kind in ("wall-jump", "wrong-clock"):
+        if kind == "wall-jump":
+            seconds = 0.0
+        return Fault(
+            at, kind, some, seconds, rng.choice((-YEAR_S, -3600.0, -1.0, 1.0, 120.0, 86_400.0, YEAR_S))
+        )
     if kind == "cut":
         return Fault(
             at, kind, (), 0.0, 0.0, tuple((one, two) for one in names for two in names if one != two)

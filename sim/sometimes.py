@@ -24,4 +24,7 @@ SOMETIMES: tuple[str, ...] = (
     "an ACK heard acked_unproven",
     "an ACK heard unknown",
     "a redrive of a redrive",
+    "a HOLD asked for what was not due",
+    "a replica voted on what it had not seen",
+    "a message expired",
 )

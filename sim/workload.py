@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from crc32c import crc32c
 
-from quorumq.core.limits import DEADLINE_SHARE
+from quorumq.core.limits import DEADLINE_SHARE, TOPIC_BACKOFF_S
 from quorumq.core.messages import (
     AckRequest,
     ClientReply,
@@ -178,6 +178,7 @@ class Producer(Client):
         self.origin: Origin | None = None
         self.topic: Topic | None = None
         self.left = self.options.batches
+        self.made = 0.0  # when the batch was made that is being published, by our clock
         self.sequence: dict[int, int] = {}
         self.published: dict[PartitionId, int] = {}
         self.finished = False
@@ -212,7 +213,19 @@ class Producer(Client):
         messages = [Message(b"%s/%d/%d" % (self.name.encode(), number, first + i)) for i in range(count)]
         partition = PartitionId(self.topic.id, number)
         wall = 1_700_000_000_000 + int(self.world.time * 1000)
-        batch = build_batch(partition, self.origin, first, wall, messages)
+        options = self.options
+        delayed = rng.random() * options.delayed_by if rng.random() < options.delayed else 0.0
+        ttl = rng.random() * options.ttl if rng.random() < options.mortal else 0.0
+        batch = build_batch(
+            partition,
+            self.origin,
+            first,
+            wall,
+            messages,
+            delay_ms=int(1000 * delayed),
+            ttl_ms=int(1000 * ttl),
+        )
+        self.made = self.clock.mono(self.world.time)
         self.publish(batch, "")
 
     def publish(self, batch: Batch, tried: Any) -> None:
@@ -235,7 +248,9 @@ class Producer(Client):
             "via": node,
         }
         crcs = "".join([f"{header.crc_of(i):08x}" for i in range(header.size)])
-        self.world.note(self.who, "publish", **fields, outcome="invoke", crcs=crcs)
+        times = {"delay": header.delay_ms / 1000, "ttl": header.ttl_ms / 1000}
+        times = {what: seconds for what, seconds in times.items() if seconds}
+        self.world.note(self.who, "publish", **fields, **times, outcome="invoke", crcs=crcs)
 
         def then(answer: Answer, _: Any) -> None:
             if isinstance(answer, Published):
@@ -255,7 +270,8 @@ class Producer(Client):
             else:
                 self.later(0.02 + self.rng.random() * 0.1, self.publish, batch, node)
 
-        self.ask(node, Publish(batch), self.timeout, then, op)
+        age_ms = int(1000 * (self.clock.mono(self.world.time) - self.made))
+        self.ask(node, Publish(batch, age_ms), self.timeout, then, op)
 
     @property
     def gap(self) -> float:
@@ -418,7 +434,10 @@ class Consumer(Client):
             else:
                 acks.append(whole)
         if rejects:
-            self.call("reject", tuple(rejects), 3, delay=round(rng.random() * options.delay, 3))
+            delay = round(rng.random() * options.delay, 3)
+            if rng.random() < options.by_topic:
+                delay = TOPIC_BACKOFF_S
+            self.call("reject", tuple(rejects), 3, delay=delay)
         if deads:
             self.call("dead_letter", tuple(deads), 3)
         if acks:
@@ -474,7 +493,7 @@ class Consumer(Client):
             request = AckRequest(items)
         elif kind == "reject":
             request = RejectRequest(items, delay)
-            extra = {"delay": delay}
+            extra = {"delay": delay} if delay != TOPIC_BACKOFF_S else {}
         elif kind == "extend":
             request = ExtendRequest(items, hold_time, sent_at)
             extra = {"hold_time": hold_time}
@@ -565,7 +584,9 @@ class Operator(Client):
 
     def begin(self, _: object = None, __: object = None) -> None:
         options = self.options
-        request = CreateTopic("jobs", options.rf, options.partitions, options.max_deliveries)
+        request = CreateTopic(
+            "jobs", options.rf, options.partitions, options.max_deliveries, backoff=options.backoff
+        )
         self.ask(self.node(), request, self.timeout, self.on_created)
 
     def on_created(self, answer: Answer, _: Any) -> None:

@@ -163,7 +163,9 @@ class Publishing:
             "op": self._history.op(),
         }
         crcs = "".join(f"{header.crc_of(index):08x}" for index in range(header.size))
-        self._history.write("publish", **self._fields, outcome="invoke", via=via, crcs=crcs)
+        times = {"delay": header.delay_ms / 1000, "ttl": header.ttl_ms / 1000}
+        times = {what: seconds for what, seconds in times.items() if seconds}
+        self._history.write("publish", **self._fields, **times, outcome="invoke", via=via, crcs=crcs)
 
     def answered(self, reply: m.ClientReply | None, *, sent: bool) -> None:
         """What came of it."""

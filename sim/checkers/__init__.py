@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from quorumq.history import Row
 from sim.checkers.base import Checker, Violation
+from sim.checkers.clocks import OneWrongClock
 from sim.checkers.dead_letters import DeadLettersConserved
 from sim.checkers.exclusive import Exclusive
 from sim.checkers.final import FinalAfterAck
@@ -24,6 +25,7 @@ CHECKERS: tuple[type[Checker], ...] = (
     FinalAfterAck,
     DeadLettersConserved,
     Live,
+    OneWrongClock,
 )
 
 

@@ -203,3 +203,46 @@ def test_live_after_healing() -> None:
     assert Story().publish().healed().add("sim", "phase", phase="end").broken() == ["live after healing"]
     story = Story().publish().healed(bound=2.0).deliver(5, at=9.0)
     assert story.broken() == ["live after healing"]
+
+
+def timed(delay: float = 0.0, ttl: float = 0.0, wrong: str = "") -> Story:
+    """Published at 0.0 s and stored by all; the nodes in ``wrong`` have another time of day since a start."""
+    times = {what: seconds for what, seconds in (("delay", delay), ("ttl", ttl)) if seconds}
+    base = {"topic": "t", "partition": 0, "spans": [[ORIGIN, 0, 1]]}
+    story = Story().add("sim", "settings", 0.0, history=1, settings={"rf": 3})
+    story.add("client:p", "publish", 0.0, outcome="invoke", crcs="0000000a", op=1, **times, **base)
+    for node in "abc":
+        story.add(f"node:{node}", "store", 0.1, **base)
+    for node in wrong:
+        story.add("sim", "fault", 0.2, fault="wrong-clock", nodes=[node])
+        story.add(f"node:{node}", "start", 0.3, incarnation=2)
+    return story
+
+
+@pytest.mark.parametrize(
+    ("wrong", "found"), [("", ["one wrong clock"]), ("b", ["one wrong clock"]), ("bc", [])]
+)
+def test_early_deliveries_are_judged_unless_too_many_clocks_were_wrong(wrong: str, found: list[str]) -> None:
+    assert timed(delay=5.0, wrong=wrong).deliver(5, at=4.8).broken() == found
+    assert timed(delay=5.0, wrong=wrong).deliver(5, at=5.0).broken() == []
+    assert timed(delay=5.0, wrong=wrong).deliver(5, at=4.8, n=1).broken()[1:] == [], (
+        "a redriven one is due at once"
+    )
+
+
+def expired(story: Story, at: float) -> Story:
+    return story.add("node:a", "dead_letter", at, outcome="ok", reason="expired", **story.of(5, 0, 1, 0))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "found"), [("", ["one wrong clock"]), ("b", ["one wrong clock"]), ("bc", [])]
+)
+def test_early_expiry_is_judged_unless_too_many_clocks_were_wrong(wrong: str, found: list[str]) -> None:
+    assert expired(timed(ttl=5.0, wrong=wrong), 4.8).broken() == found
+    assert expired(timed(ttl=5.0, wrong=wrong), 5.0).broken() == []
+
+
+def test_a_delivery_after_expiry_is_judged_where_every_replica_knew() -> None:
+    assert timed(ttl=5.0).deliver(5, at=5.5).broken() == ["one wrong clock"]
+    assert timed(ttl=5.0).deliver(5, at=5.5, ago=2.0).broken() == [], "its FETCH was sent in time"
+    assert timed(ttl=5.0, wrong="a").deliver(5, at=5.5).broken() == [], "a may have been asked, and one other"

@@ -1,0 +1,84 @@
+"""One wrong clock decides nothing: delays and TTL go by the majority of the replicas' clocks (section 2).
+
+Judged are first lives (n = 0), in true time, give or take what clocks' rates differ by:
+
+- a message is not delivered before it is due;
+- it is not dead-lettered as expired before its time;
+- it is not delivered to a FETCH that was sent after its time was over at every replica.
+
+Unless too many clocks were wrong: a node's may be wrong for what it stores once its time of day was changed and it was
+started again since, as nothing but a start asks the time of day.
+"""
+
+from __future__ import annotations
+
+from quorumq.history import Row
+from sim.checkers.base import Checker, Key, Violation, messages, name
+
+RATE = 0.011
+SLACK_S = 0.05
+
+
+class OneWrongClock(Checker):
+    kinds = ("settings", "publish", "store", "fault", "start", "deliver", "dead_letter")
+    promise = "one wrong clock"
+
+    def __init__(self) -> None:
+        self.made: dict[Key, tuple[float, float, float]] = {}  # when, delay, TTL: of what has either
+        self.stored: dict[Key, dict[str, float]] = {}
+        self.changed: dict[str, None] = {}  # nodes whose time of day was changed
+        self.wrong: dict[str, None] = {}  # those of them that were started since
+        self.rf = 0
+        self.found: list[Violation] = []
+
+    def see(self, row: Row) -> None:
+        kind, at = row["kind"], row["at"]
+        if kind == "settings":
+            self.rf = self.rf or row["settings"].get("rf", 0)
+        elif kind == "publish":
+            if row["outcome"] == "invoke" and ("delay" in row or "ttl" in row):
+                for key in messages(row):
+                    self.made.setdefault(key, (at, row.get("delay", 0.0), row.get("ttl", 0.0)))
+        elif kind == "store":
+            for key in messages(row):
+                if key in self.made:
+                    self.stored.setdefault(key, {}).setdefault(row["who"], at)
+        elif kind == "fault":
+            if row["fault"] in ("wall-jump", "wrong-clock"):
+                self.changed.update(dict.fromkeys(f"node:{node}" for node in row["nodes"]))
+        elif kind == "start":
+            if row["who"] in self.changed:
+                self.wrong[row["who"]] = None
+        elif row["n"] == 0:
+            self._judge(row)
+
+    def _judge(self, row: Row) -> None:
+        at = row["at"]
+        for key in messages(row):
+            if key not in self.made:
+                continue
+            began, delay, ttl = self.made[key]
+            stored = self.stored.get(key, {})
+            wrong = [node for node in stored if node in self.wrong]
+            if 2 * len(wrong) >= self.rf:
+                continue
+            if row["kind"] == "deliver":
+                due = began + delay / (1 + RATE) - SLACK_S
+                if delay and at < due:
+                    self._found(
+                        at, f"{name(key)}, to be delivered from {began + delay:.4f} s on, was delivered"
+                    )
+                right = [when for node, when in stored.items() if node not in self.wrong]
+                if ttl and len(right) == self.rf and row["asked"] > max(right) + ttl * (1 + RATE) + SLACK_S:
+                    text = f"{name(key)} was delivered, and had expired at all its replicas before that FETCH was sent"
+                    self._found(at, text)
+            elif row.get("reason") == "expired" and at < began + ttl / (1 + RATE) - SLACK_S:
+                self._found(
+                    at, f"{name(key)}, which lives until {began + ttl:.4f} s, was dead-lettered as expired"
+                )
+
+    def _found(self, at: float, text: str) -> None:
+        self.found.append(Violation(self.promise, at, text))
+
+    def verdict(self) -> list[Violation]:
+        return self.found
