@@ -294,7 +294,7 @@ SURVIVORS: dict[str, str] = {
     "dead-ends-holds": "a dead letter on a minority, a delivery, a redrive inside its hold: too rare a chain",
     "ballots-fall": "a HOLD that is late at two replicas, then an ACK of that age: too rare a chain",
     "unseen-votes-on-due": "a replica without the batch, one with a wrong clock, and no third vote: too rare a chain",
-    "quarantine-half": "a hold granted before the second start of a node, and another hold won just after it: rare in 600 seeds",
+    "quarantine-half": "a hold granted just before a node's third start, and won again just after it: too rare",
     "superseded-count": "a node that comes back with an empty or an old directory: there is no such fault",
 }
 """Mutants that the simulator does not catch in `BOUND` seeds, and the fault or the checker that is missing.
