@@ -27,6 +27,8 @@ OURS = {
 CORE_MAY_USE = {
     "__future__", "abc", "bisect", "collections", "contextlib", "dataclasses", "difflib", "enum", "functools",
     "hashlib", "heapq", "itertools", "operator", "random", "sortedcontainers", "typing",
+    "fnmatch",
+    "math",
 }  # fmt: skip
 """Outside of itself the core imports only what neither reads a clock nor touches the world."""
 

@@ -129,6 +129,8 @@ def consume(
 ) -> None:
     """Take messages of TOPIC for a group: print them, or run a command for each.
 
+    A TOPIC may be a pattern in quotes, as 'orders.*': all topics that match, those that are made later included.
+
     Each message goes to one consumer of the group at a time and is acked once it was printed, or once the command
     succeeded. A group that is new begins with the oldest message, or --from latest. Without --max and --wait it goes on
     until Ctrl-C.

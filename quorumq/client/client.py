@@ -29,7 +29,7 @@ from quorumq.client.consumer import (
     give_back,
     leave_items,
     park_time,
-    replica_sets,
+    replica_sets_of,
     unpack,
 )
 from quorumq.client.groups import Start, is_dead, names_of, source_of, start_fields
@@ -521,7 +521,9 @@ class Client:
         """A consumer of one group, to be used by ``async with``.
 
         Args:
-            topic: one name or several; "t.deadletters" for the group's dead letters of topic "t".
+            topic: one name or several; "t.deadletters" for the group's dead letters of topic "t". A shell-style pattern
+                (``orders.*``: ``*`` any letters, ``?`` one, ``[ab]`` one of these, ``[!ab]`` none of these) stands for
+                the topics that match, those to come included.
             group: reads on its own: each group gets every message. "g!dead" is the dead letters of group "g".
             start: where the group begins if it is new: with the oldest message, or with what is published from now on.
             hold_time: seconds for which a delivered message is this consumer's alone, until extended.
@@ -566,7 +568,8 @@ class Client:
         """Fetch messages once. Their holds are not extended by themselves: see `extend`.
 
         Args:
-            topic, group: whose; dead letters as in `consumer`.
+            topic: its name, or a pattern; dead letters as in `consumer`.
+            group: who reads.
             max_messages, max_bytes: at most so much.
             min_messages: wait for so many, as long as ``max_wait`` and a quarter of the hold time allow.
             max_wait: seconds to wait for them; 0 takes what is there.
@@ -584,9 +587,8 @@ class Client:
         """
         began = self.clock()
         (topic,), group = names_of((topic,), group)
-        register = await self.topic(topic, timeout=timeout)
+        sets = await replica_sets_of(self, topic, timeout)
         only = () if node is None else (self.nodes.address_of(node),)
-        sets = replica_sets(register)
         found: list[Message] = []
         slices: list[WireSlice] = []
         size = 0

@@ -32,6 +32,7 @@ from quorumq.core.limits import (
     MIB,
     SPANS_PER_REQUEST_MAX,
 )
+from quorumq.core.topics import is_pattern
 from quorumq.core.types import Span, Topic
 from quorumq.wire.batch import Corrupt, records_of
 from quorumq.wire.batch import Message as Parts
@@ -50,6 +51,9 @@ GIVE_BACK_SHARE: Final = 0.5
 
 EXTEND_SHARE: Final = 0.5
 """After this share of its hold time, the hold of what was handed over is extended."""
+
+REFRESH_S: Final = 5.0
+"""How often consumers and producers look whether their topic has got more partitions."""
 
 LEAVE_TIMEOUT_S: Final = 1.0
 YIELD_EVERY: Final = 64
@@ -73,6 +77,17 @@ class ReplicaSet(NamedTuple):
     topic: str
     partitions: tuple[int, ...]  # () = all, those to come included
     nodes: tuple[str, ...]  # ids
+
+
+async def replica_sets_of(client: Client, name: str, timeout: float | None) -> list[ReplicaSet]:
+    """Those of the topic of that name; of a pattern one, which any node serves with what matches then.
+
+    Raises:
+        NotFound: no such topic.
+    """
+    if is_pattern(name):
+        return [ReplicaSet(name, (), ())]
+    return replica_sets(await client.topic(name, timeout=timeout))
 
 
 def replica_sets(topic: Topic) -> list[ReplicaSet]:
@@ -146,7 +161,10 @@ async def fetch_from(
         attempt_timeout=max_wait + nodes.attempt_timeout,
         orphan=leave_orphan,
     )
-    return cast("m.Fetched", reply), connection
+    fetched = cast("m.Fetched", reply)
+    for part in cast("tuple[WireSlice, ...]", fetched.slices):
+        client.topic_names[part.header.partition.topic] = part.topic
+    return fetched, connection
 
 
 class Stock:
@@ -397,8 +415,9 @@ class Consumer:
                 await self.client.metadata(*self.topics, timeout=self.timeout)
             self.only = (self.client.nodes.address_of(self._node),)
         for name in self.topics:
-            topic = await self.client.topic(name, timeout=self.timeout)
-            self._feeds += [Feed(self, where) for where in replica_sets(topic)]
+            self._feeds += [
+                Feed(self, where) for where in await replica_sets_of(self.client, name, self.timeout)
+            ]
         for feed in self._feeds:
             feed.window = max(1, self.prefetch // len(self._feeds))
         self.window_max = self._feeds[0].window
@@ -436,8 +455,28 @@ class Consumer:
                         nursery.start_soon(self._tend_holds)
                     for feed in self._feeds:
                         nursery.start_soon(self._feed, feed)
+                    await self._tend_feeds(nursery)
         finally:
             self._ended.set()
+
+    async def _tend_feeds(self, nursery: trio.Nursery) -> None:
+        """Fetch from partitions that are made while this runs. A feed that names none fetches from all there are."""
+        while True:
+            await trio.sleep(REFRESH_S)
+            for name in dict.fromkeys(feed.where.topic for feed in self._feeds if feed.where.partitions):
+                try:
+                    topic = await self.client.topic(name, timeout=self.timeout)
+                except QuorumqError:
+                    continue  # the feeds themselves hear what is the matter
+                homes = {feed.where.nodes: feed for feed in self._feeds if feed.where.topic == name}
+                for where in replica_sets(topic):
+                    if where.nodes in homes:
+                        homes[where.nodes].where = where
+                        continue
+                    feed = Feed(self, where)
+                    feed.window = self.window_max
+                    self._feeds.append(feed)
+                    nursery.start_soon(self._feed, feed)
 
     async def _feed(self, feed: Feed) -> None:
         try:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import trio
 
+from quorumq.client.consumer import REFRESH_S
 from quorumq.client.derived import derived_origin, derived_partition, runs_of
 from quorumq.client.message import Message, MessageId, again
 from quorumq.client.partitioner import DefaultPartitioner, Partitioner
@@ -552,7 +553,22 @@ class Producer:
         with self._scope:
             async with trio.open_nursery() as self._nursery:
                 task_status.started()
+                self._nursery.start_soon(self._refresh)
                 await self._pump()
+
+    async def _refresh(self) -> None:
+        """Spread new messages over partitions that are made meanwhile; a batch stays where it was numbered."""
+        while True:
+            await trio.sleep(REFRESH_S)
+            if self._register is None:
+                continue
+            try:
+                topic = await self.client.topic(self.topic, timeout=self._timeout)
+            except QuorumqError:
+                continue  # publishing says what is the matter
+            if topic.id == self._register.id:
+                self._register = topic
+                self._ids += [PartitionId(topic.id, n) for n in range(len(self._ids), topic.partitions)]
 
     async def _pump(self) -> None:
         """Close the batches whose time has come, and send what is closed, as far as allowed."""

@@ -280,8 +280,8 @@ class FetchCoordinator(Coordinator):
         this = HoldRound(
             core.round_count, replica.members, replica.partition, generation, owner, now.mono, hold_time
         )
-        timeout = max(ROUND_TIMEOUT_MIN_S, min(ROUND_TIMEOUT_MAX_S, hold_time / 10))
-        self.adopt(core, this, now, timeout)
+        longest = max(ROUND_TIMEOUT_MIN_S, min(ROUND_TIMEOUT_MAX_S, hold_time / 10))
+        self.adopt(core, this, now, core.hold_times.timeout(ROUND_TIMEOUT_MIN_S, longest))
         for span, n in wants:
             this.pending.add(span)
             this.redrives.set(span, n)
@@ -302,6 +302,7 @@ class FetchCoordinator(Coordinator):
         self._count(core, this, replica, core.state.me, core.state.incarnation, reply, now)
         asked = tuple(Want(span, n) for want in granted.items() for span, n in this.redrives.within(want))
         if asked and len(this.members) > 1:
+            core.note_asked(this.number, now)
             message = message._replace(wants=asked)
             self.requests[this.number] = (replica.partition, message)
             for member in this.members:

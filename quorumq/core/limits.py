@@ -41,6 +41,9 @@ MAX_DELIVERIES_DEFAULT = 5
 LONG_POLL_MAX_S = 20.0
 REQUEST_TIMEOUT_S = 5.0
 PARTITIONS_MAX = 1024
+FETCH_PARTITIONS_MAX = 4096
+"""Partitions that one FETCH looks at; of more, as a pattern may match, each FETCH takes the next so many."""
+
 TOPIC_TIME_MAX_S = 10 * 366 * 86400.0
 """A topic's retention and TTL."""
 DELAY_MAX_S = 366 * 86400.0

@@ -33,6 +33,7 @@ from quorumq.core.effects import (
     Durable,
     Effect,
     Event,
+    Forget,
     Gone,
     HelloRefused,
     LinkDown,
@@ -49,6 +50,7 @@ from quorumq.core.effects import (
 from quorumq.core.fetch import FetchCoordinator
 from quorumq.core.group import DEAD_LETTER_TOPIC, DEAD_SUFFIX, dead_letter_names
 from quorumq.core.groups import GroupCoordinator, PurgeCoordinator, SurveyCoordinator
+from quorumq.core.latency import Latency
 from quorumq.core.messages import (
     Ack,
     AckRequest,
@@ -130,7 +132,14 @@ from quorumq.core.remote import LegCoordinator, SplitCoordinator, free_slice
 from quorumq.core.replica import Replica
 from quorumq.core.settle import AckCoordinator, ExtendCoordinator, RedriveCoordinator, RejectCoordinator
 from quorumq.core.state import NodeConfig, NodeState
-from quorumq.core.topics import check_alteration, check_topic_request, closed, merge_topics
+from quorumq.core.topics import (
+    check_alteration,
+    check_topic_request,
+    closed,
+    is_pattern,
+    matching,
+    merge_topics,
+)
 from quorumq.core.types import (
     NODES_MAX,
     Group,
@@ -151,6 +160,12 @@ TOKEN_STARTED = -1
 TOKEN_VOUCHED = -2
 TOKEN_RESERVE = -(1 << 62)
 """Tokens from here up to 0 name a reserve: the token is TOKEN_RESERVE + the time reserved >> 16."""
+
+FORGET_MAX = 10_000
+"""Batches in one Forget."""
+
+ASKED_MAX = 1024
+"""Rounds of HOLD whose answers are timed; what answers an older one is too late to matter."""
 
 QUORUM_REQUESTS = (Store, Hold, Extend, Ack, Reject, Merge, Survey)
 QUORUM_REPLIES = (
@@ -197,6 +212,9 @@ class NodeCore:
         self.replicas: dict[PartitionId, Replica] = {}
         self.requests: dict[int, Coordinator] = {}
         self.rounds: dict[int, Coordinator] = {}
+        self.orphans: list[int] = []  # batches of deleted topics that the journal still had at this start
+        self.hold_times = Latency()
+        self.asked_at: dict[int, float] = {}  # when rounds of HOLD began, those that are over included
         self.round_count = 0
         self.sessions = 0
         self.fetches = 0
@@ -294,6 +312,8 @@ class NodeCore:
                 replica = self.replicas.get(record.batch.header.partition)
                 if replica is not None:
                     replica.load_batch(record, now)
+                else:
+                    self.orphans.append(record.number)
             else:
                 replica = self.replicas.get(record.partition)
                 if replica is not None:
@@ -414,7 +434,9 @@ class NodeCore:
             self.started = True
             if len(self.config.nodes) == 1:
                 self.state.vouched = True
-        elif token == TOKEN_VOUCHED:
+            orphans, self.orphans = self.orphans, []
+            return forget(orphans)
+        if token == TOKEN_VOUCHED:
             self.state.vouched = True
         elif token < 0:
             self.state.clock.reserved((token - TOKEN_RESERVE) << 16)
@@ -769,6 +791,8 @@ class NodeCore:
             if coordinator is not None:
                 effects += coordinator.on_reply(self, sender, incarnation, message, now)
             return effects
+        if isinstance(message, HoldReply) and message.round in self.asked_at and sender != self.config.node:
+            self.hold_times.note(now.mono - self.asked_at[message.round])
         coordinator = self.rounds.get(message.round)
         if coordinator is not None:
             return coordinator.on_reply(self, sender, incarnation, message, now)
@@ -782,6 +806,12 @@ class NodeCore:
             del self.called_off[message.round]
             return [effect for part in message.slices for effect in free_slice(self, part, now)]
         return []
+
+    def note_asked(self, number: int, now: Now) -> None:
+        """A round of HOLD begins: its answers are timed, also those that come when it is over."""
+        self.asked_at[number] = now.mono
+        if len(self.asked_at) > ASKED_MAX:
+            del self.asked_at[next(iter(self.asked_at))]
 
     def _on_remote_fetch(self, sender: NodeId, message: RemoteFetch, now: Now) -> list[Effect]:
         """Serve a FETCH for a node that has no replica of these partitions."""
@@ -973,7 +1003,7 @@ class NodeCore:
         """DELETE: requests end, replicas go. What the journal has of them means nothing from here on."""
         effects: list[Effect] = []
         for found in [found for found in self.replicas if found.topic == topic.id]:
-            del self.replicas[found]
+            effects += forget(sorted(self.replicas.pop(found).batches))
         for key in [key for key in self.groups if key[0] == topic.id]:
             del self.groups[key]
             self.settled_groups.pop(key, None)
@@ -1115,15 +1145,13 @@ class NodeCore:
         return self.topics[found]
 
     def _on_metadata(self, key: int, names: tuple[str, ...]) -> list[Effect]:
-        topics: list[Topic] = []
-        for name in names or sorted(self.names):
-            topic = self.topic_named(name)
-            if topic is None and names:
+        topics: dict[bytes, Topic] = {}
+        for name in names or ("*",):
+            found = self._topics_matching(name)
+            if not found and not is_pattern(name):
                 return [Reply(key, self._not_found(name))]
-            if topic is not None:
-                topics.append(topic)
-        ids = {topic.id: None for topic in topics}
-        groups = tuple(self.groups[found] for found in sorted(self.groups) if found[0] in ids)
+            topics.update((topic.id, topic) for topic in found)
+        groups = tuple(self.groups[key] for key in sorted(self.groups) if key[0] in topics)
         addresses = dict(self.config.addresses)
         nodes = tuple(
             NodeInfo(node, addresses.get(node, ""), node == self.config.node or node in self.state.links)
@@ -1136,7 +1164,7 @@ class NodeCore:
                     self.config.cluster_id,
                     self.config.node,
                     nodes,
-                    tuple(topics),
+                    tuple(topics.values()),
                     groups,
                     limits.MESSAGE_BYTES_MAX,
                     limits.BATCH_BYTES_MAX,
@@ -1177,34 +1205,54 @@ class NodeCore:
         problem = check_fetch(request, self.config.hold_time_max)
         if problem:
             return [Reply(key, Failed("usage", problem))]
-        partitions: list[PartitionId] = []
-        foreign: list[PartitionId] = []
+        asked: list[PartitionId] = []
         for name in request.topics:
-            topic = self.topic_named(name)
-            if topic is None:
-                return [Reply(key, self._not_found(name))]
-            source = group.removesuffix(DEAD_SUFFIX)
-            if source != group and (topic.id, source) not in self.groups:
-                return [Reply(key, self._no_group(name, source))]
-            for number in request.partitions or range(topic.partitions):
-                if number >= topic.partitions:
-                    detail = f"topic {name!r} has {topic.partitions} partitions: there is no {number}"
-                    return [Reply(key, Failed("not-found", detail))]
-                partition = PartitionId(topic.id, number)
-                (partitions if partition in self.replicas else foreign).append(partition)
+            found = self._partitions_asked(name, request)
+            if isinstance(found, Failed):
+                return [Reply(key, found)]
+            asked += found
         self.fetches += 1
+        if len(asked) > limits.FETCH_PARTITIONS_MAX:
+            start = self.fetches * limits.FETCH_PARTITIONS_MAX % len(asked)
+            asked = (asked[start:] + asked[:start])[: limits.FETCH_PARTITIONS_MAX]
+        partitions = [partition for partition in asked if partition in self.replicas]
+        foreign = [partition for partition in asked if partition not in self.replicas]
         capped = request._replace(
             max_messages=min(request.max_messages, limits.FETCH_MESSAGES_MAX),
             max_bytes=min(request.max_bytes, limits.FETCH_BYTES_MAX),
         )
         able = self.state.may_vote(now)
-        if foreign or not able:
+        if foreign or (asked and not able):
             unfit = () if able else (self.config.node,)
             return self._coordinate(
                 SplitCoordinator(key, capped, tuple(partitions + foreign), now, unfit), now
             )
-        first = self.fetches % len(partitions)
+        first = self.fetches % max(1, len(partitions))
         return self._coordinate(FetchCoordinator(key, capped, tuple(partitions), first, now), now)
+
+    def _partitions_asked(self, name: str, request: Fetch) -> list[PartitionId] | Failed:
+        """Those of the topic of that name, or of all that the pattern matches now: of none, if it matches none."""
+        source = request.group.removesuffix(DEAD_SUFFIX)
+        found: list[PartitionId] = []
+        for topic in self._topics_matching(name):
+            if source != request.group and (topic.id, source) not in self.groups:
+                if is_pattern(name):
+                    continue
+                return self._no_group(name, source)
+            for number in request.partitions or range(topic.partitions):
+                if number < topic.partitions:
+                    found.append(PartitionId(topic.id, number))
+                elif not is_pattern(name):
+                    detail = f"topic {name!r} has {topic.partitions} partitions: there is no {number}"
+                    return Failed("not-found", detail)
+        if not is_pattern(name) and self.topic_named(name) is None:
+            return self._not_found(name)
+        return found
+
+    def _topics_matching(self, name: str) -> list[Topic]:
+        """The topic of that name, or all that the pattern matches; without those that are deleted."""
+        names = matching(name, self.names) if is_pattern(name) else [name]
+        return [topic for topic in map(self.topic_named, names) if topic is not None]
 
     def _no_group(self, topic: str, group: str) -> Failed:
         known = sorted(name for found, name in self.groups if found == self.names.get(topic))
@@ -1351,6 +1399,7 @@ class NodeCore:
 
     def status(self, now: Now) -> dict[str, object]:
         """What `quorumq status` shows of this node; plain values only (docs/operations.md)."""
+        p99 = self.hold_times.p99()
         peers = {
             node: {
                 "up": node in self.state.links,
@@ -1395,6 +1444,7 @@ class NodeCore:
             "hold_time_max": self.config.hold_time_max,
             "disk_full": self.state.disk_full,
             "requests": len(self.requests),
+            "hold_reply_p99_ms": round(1000 * p99, 3) if p99 is not None else None,
             "peers": peers,
             "partitions": partitions,
         }
@@ -1402,12 +1452,18 @@ class NodeCore:
     def check(self, now: Now) -> None:
         """Assert every invariant that holds between any two steps."""
         self.state.check()
+        self.hold_times.check()
         for replica in self.replicas.values():
             replica.check(now)
         for number, coordinator in self.rounds.items():
             assert number in coordinator.rounds, f"round {number} is not its coordinator's"
         for key, coordinator in self.requests.items():
             assert not coordinator.done, f"request {key} was answered and is kept"
+
+
+def forget(numbers: list[int]) -> list[Effect]:
+    """Nobody needs these batches any more, in pieces of bounded size."""
+    return [Forget(tuple(numbers[at : at + FORGET_MAX])) for at in range(0, len(numbers), FORGET_MAX)]
 
 
 def _reserve_token(reserve: int) -> int:

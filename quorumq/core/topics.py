@@ -7,6 +7,8 @@
 
 from __future__ import annotations
 
+import fnmatch
+from collections.abc import Iterable
 from typing import Any
 
 from quorumq.core import limits
@@ -142,6 +144,16 @@ def make_topic(request: CreateTopic, nodes: tuple[NodeId, ...], topic: Topic) ->
         ttl_s=request.ttl_s,
         backoff=request.backoff,
     )
+
+
+def is_pattern(name: str) -> bool:
+    """Whether what stands for a topic is a shell-style pattern: no topic's name has such a letter."""
+    return any(letter in "*?[" for letter in name)
+
+
+def matching(pattern: str, names: Iterable[str]) -> list[str]:
+    """The names that a pattern matches, sorted: ``*`` any letters, ``?`` one, ``[ab]`` one of these, ``[!ab]`` not."""
+    return sorted(name for name in names if fnmatch.fnmatchcase(name, pattern))
 
 
 def check_topic_request(request: CreateTopic, nodes: tuple[NodeId, ...]) -> str:

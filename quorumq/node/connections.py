@@ -382,6 +382,9 @@ class Inbound:
             self.node.damaged(error.number, error)
             detail = f"node {self.node.config.node} has a damaged copy of a batch: ask another node"
             pieces = self._refuse(key, number, reply, Failed("too-few-replicas", detail, 1, 0))
+        except KeyError:  # forgotten since the core answered: its topic was deleted
+            detail = "a batch of this answer was dropped while it waited to be sent: ask again"
+            pieces = self._refuse(key, number, reply, Failed("too-few-replicas", detail, 1, 0))
         except (TooLarge, BadValue) as error:
             refusal = Failed("too-large", f"the answer cannot be sent: {error}; ask for less at once")
             pieces = self._refuse(key, number, reply, refusal)

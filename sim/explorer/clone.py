@@ -34,7 +34,7 @@ SHARED: tuple[type, ...] = (
 """Never copied: these cannot change, or (the source of randomness) are handed in anew with each step."""
 
 LEFT_OUT: dict[str, frozenset[str]] = {
-    "NodeCore": frozenset({"config", "rng", "topics", "names", "groups"}),
+    "NodeCore": frozenset({"config", "rng", "topics", "names", "groups", "asked_at", "hold_times"}),
     "NodeState": frozenset({"config", "timer_count"}),
     "Replica": frozenset({"members", "salts", "topic", "partition", "digests"}),
     "GroupView": frozenset({"digests"}),
@@ -42,7 +42,8 @@ LEFT_OUT: dict[str, frozenset[str]] = {
 }
 """What `key_of` leaves out, by class: what is the same in every state of one exploration, what is worked out from the
 rest and only kept (digests), counters that nothing but a tie-break or a status page reads, and when a batch was
-made, by which nothing is decided where neither it nor its topic has a delay or a TTL."""
+made, by which nothing is decided where neither it nor its topic has a delay or a TTL. The times of
+HOLD's answers decide nothing before there are twenty of them, which is more than an exploration has."""
 
 _fields: dict[type, tuple[str, ...]] = {}
 

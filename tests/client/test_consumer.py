@@ -6,6 +6,7 @@ import pytest
 import trio
 
 from quorumq.client import Client, Consumer, HoldLost, Message, NotFound, Outcome, TooFewReplicas, UsageError
+from quorumq.client.consumer import REFRESH_S
 from quorumq.core.limits import DEADLINE_SHARE
 from quorumq.core.messages import ExtendRequest, Fetch, LeaveRequest
 from tests.client.fake import FakeCluster, connected, failing, fake_cluster
@@ -501,3 +502,56 @@ async def test_fetch_fails_over() -> None:
         await publish(client, 1)
         cluster.answer = failing("too-few-replicas", times=2, of=Fetch)
         assert len(await client.fetch("jobs", "g")) == 1
+
+
+# ---------------------------------------------------------------------- patterns, partitions to come
+
+
+async def test_a_pattern_brings_what_matches_and_what_is_made_later() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        for name in ("orders.at", "orders.de", "other"):
+            await client.create_topic(name)
+            async with client.producer(name) as producer:
+                await producer.publish(name.encode())
+        found = await client.fetch("orders.*", "once")
+        assert sorted(message.payload for message in found) == [b"orders.at", b"orders.de"]
+        async with client.consumer("orders.*", "g") as consumer:
+            got = sorted([(await consumer.__anext__()).topic, (await consumer.__anext__()).topic])
+            assert got == ["orders.at", "orders.de"]
+            await client.create_topic("orders.ch")
+            async with client.producer("orders.ch") as producer:
+                await producer.publish(b"late")
+            message = await consumer.__anext__()
+            assert (message.topic, message.payload) == ("orders.ch", b"late")
+            await message.ack()
+
+
+async def test_a_pattern_that_matches_nothing_is_no_error() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        assert await client.fetch("none.*", "g", max_wait=0.5) == []
+        with trio.move_on_after(30.0) as scope:
+            async with client.consumer("none.*", "g") as consumer:
+                await consumer.__anext__()
+        assert scope.cancelled_caught
+
+
+async def test_partitions_made_later_are_written_and_read_without_a_restart() -> None:
+    """Five nodes, so that the partitions have several replica sets, and new ones come with new partitions."""
+    async with fake_cluster(5) as cluster, connected(cluster) as client:
+        await client.create_topic("jobs", partitions=2)
+        async with client.consumer("jobs", "g") as consumer, client.producer("jobs") as producer:
+            await (await producer.publish(b"first")).wait()
+            await (await consumer.__anext__()).ack()
+            await client.alter_topic("jobs", partitions=12)
+            await trio.sleep(2 * REFRESH_S + 1)
+            sent = [await producer.publish(b"%d" % number) for number in range(64 * 24)]
+            homes = {(await pending.wait()).partition.number for pending in sent}
+            assert len(homes) > 6, "round robin goes over the new ones"
+            seen: list[bytes] = []
+            with trio.fail_after(30.0):
+                async for message in consumer:
+                    seen.append(message.payload)
+                    await message.ack()
+                    if len(seen) == len(sent):
+                        break
+            assert sorted(seen) == sorted(b"%d" % number for number in range(64 * 24))

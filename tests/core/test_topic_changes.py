@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from quorumq.core import limits
 from quorumq.core.effects import Request
 from quorumq.core.messages import (
     AckRequest,
@@ -14,6 +15,8 @@ from quorumq.core.messages import (
     DeleteTopic,
     Failed,
     Fetch,
+    Fetched,
+    Metadata,
     OpenSession,
     Publish,
     Published,
@@ -24,6 +27,7 @@ from quorumq.core.messages import (
     TopicCreated,
     TopicDeleted,
 )
+from quorumq.core.records import BatchStored
 from quorumq.core.types import Topic
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
@@ -225,6 +229,28 @@ def test_nothing_succeeds_on_a_deleted_topic() -> None:
         assert outcomes(cluster.ask(node, AckRequest(got))) == ["not-found"]
         assert not cluster.nodes[node].replicas
     assert agreed(cluster) is None
+
+
+def test_the_payload_of_a_deleted_topic_is_forgotten_also_by_a_later_start() -> None:
+    cluster = Cluster(hold_time_max=1.0)
+    topic, _ = published(cluster)
+    fill(cluster, "other")
+    deleted(cluster, topic)
+    mine = {
+        name: {
+            record.number
+            for record in cluster.journals[name]
+            if isinstance(record, BatchStored) and record.batch.header.partition.topic == topic.id
+        }
+        for name in "abc"
+    }
+    for name in "abc":
+        assert mine[name]
+        assert cluster.forgotten[name] == mine[name]
+        cluster.forgotten[name].clear()  # it crashed before anything of it was durable
+        cluster.kill(name)
+        cluster.start(name)
+        assert cluster.forgotten[name] == mine[name]
 
 
 def test_a_deletion_outlives_every_start() -> None:
@@ -437,3 +463,117 @@ def test_whatever_operators_do_the_nodes_agree_in_the_end(steps: list[tuple[str,
     assert last is None or last.id not in ended
     for core in cluster.nodes.values():
         assert {partition.topic for partition in core.replicas} == ({last.id} if last is not None else set())
+
+
+# ------------------------------------------------------------------------------------ patterns
+
+
+def fill(cluster: Cluster, name: str, count: int = 2) -> None:
+    topic = cluster.nodes["a"].topic_named(name) or cluster.topic(name)
+    origin = cluster.ask("a", OpenSession()).origin
+    assert isinstance(cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"x"] * count))), Published)
+
+
+def asking(*topics: str, most: int = 100, wait: float = 0.0, partitions: tuple[int, ...] = ()) -> Fetch:
+    return Fetch(topics, "g", most, 1 << 20, 1, 0, wait, 10.0, 0.0, partitions=partitions)
+
+
+def came_from(reply: object) -> list[str]:
+    assert isinstance(reply, Fetched), reply
+    return sorted(part.topic for part in reply.slices for _ in part.deliveries)
+
+
+@pytest.mark.parametrize("nodes", [3, 5])
+def test_a_pattern_stands_for_the_topics_that_are_there_when_it_is_asked(nodes: int) -> None:
+    cluster = Cluster(nodes)
+    for name in ("orders.at", "orders.de", "orders", "invoices.at"):
+        fill(cluster, name)
+    for node in cluster.names[-2:]:
+        key = cluster.submit(node, asking("orders.*", most=3))
+        cluster.advance(0.1)
+        assert set(came_from(cluster.replies[key])) <= {"orders.at", "orders.de"}
+    key = cluster.submit("a", asking("invoices.?t", "orders"))
+    cluster.advance(0.1)
+    assert came_from(cluster.replies[key]) == ["invoices.at", "orders"]
+
+
+def test_limits_hold_across_all_topics_of_a_pattern() -> None:
+    cluster = Cluster()
+    for number in range(5):
+        fill(cluster, f"t{number}", 10)
+    got = receipts(cluster.ask("b", asking("t*", most=23)))
+    assert sum(item.receipt.span.size for item in got) == 23
+
+
+def test_a_pattern_that_matches_nothing_waits_and_its_repetition_finds_new_topics() -> None:
+    cluster = Cluster()
+    key = cluster.submit("b", asking("jobs.*", wait=1.0))
+    fill(cluster, "jobs.new")
+    assert key not in cluster.replies
+    cluster.advance(1.1)
+    assert came_from(cluster.replies[key]) == []
+    assert came_from(cluster.ask("b", asking("jobs.*", wait=1.0))) == ["jobs.new"]
+
+
+def test_deleted_topics_are_not_matched_and_end_no_consumer_of_a_pattern() -> None:
+    cluster = Cluster()
+    for name in ("t1", "t2"):
+        fill(cluster, name)
+    assert came_from(cluster.ask("b", asking("t*"))) == ["t1", "t2"]
+    key = cluster.submit("c", asking("t*", wait=1.0))
+    deleted(cluster, cluster.nodes["a"].topic_named("t1"))
+    assert came_from(cluster.replies[key]) == []
+    deleted(cluster, cluster.nodes["a"].topic_named("t2"))
+    assert came_from(cluster.ask("c", asking("t*"))) == []
+    assert cluster.ask("c", Metadata(("t*",))).topics == ()
+
+
+def test_a_pattern_over_more_partitions_than_one_fetch_looks_at_gets_to_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "FETCH_PARTITIONS_MAX", 3)
+    cluster = Cluster()
+    for number in range(8):
+        fill(cluster, f"t{number}", 1)
+    seen: list[str] = []
+    for _ in range(8):
+        seen += came_from(cluster.ask("b", asking("t*")))
+    assert sorted(seen) == [f"t{number}" for number in range(8)]
+
+
+def test_metadata_of_a_pattern() -> None:
+    cluster = Cluster()
+    for name in ("b.1", "b.2", "c"):
+        cluster.topic(name)
+    assert [topic.name for topic in cluster.ask("b", Metadata(("b.*", "b.1"))).topics] == ["b.1", "b.2"]
+    assert [topic.name for topic in cluster.ask("b", Metadata()).topics] == ["b.1", "b.2", "c"]
+    assert cluster.ask("b", Metadata(("z*",))).topics == ()
+
+
+# ------------------------------------------------------------------------------------ more partitions
+
+
+def test_more_partitions_move_nothing_and_are_read_by_the_next_fetch() -> None:
+    cluster = Cluster()
+    topic, origin = published(cluster, 4)
+    grown = cluster.ask("b", AlterTopic("jobs", partitions=3)).topic
+    assert grown.replicas[:1] == topic.replicas
+    again = cluster.batch(topic, origin, 0, [b"%d" % number for number in range(4)])
+    assert isinstance(cluster.ask("c", Publish(again)), Published), "a retry stays where it was numbered"
+    assert isinstance(cluster.ask("c", Publish(cluster.batch(grown, origin, 0, [b"x"], 2))), Published)
+    got = receipts(cluster.ask("b", fetch()))
+    assert sum(item.receipt.span.size for item in got) == 5
+    assert {item.receipt.partition.number for item in got} == {0, 2}
+
+
+def test_a_new_partition_is_stored_by_nodes_that_have_not_heard_of_it() -> None:
+    cluster = Cluster()
+    _, origin = published(cluster, 4)
+    away(cluster, "c")
+    grown = cluster.ask("b", AlterTopic("jobs", partitions=2)).topic
+    cluster.drop = lambda sender, to, message: (
+        isinstance(message, SyncTopics) or (sender != to and "b" in (sender, to))
+    )
+    assert cluster.nodes["c"].topic_named("jobs").partitions == 1
+    assert isinstance(cluster.ask("a", Publish(cluster.batch(grown, origin, 0, [b"x"], 1))), Published)
+    assert cluster.nodes["c"].topic_named("jobs").partitions == 2

@@ -1,0 +1,70 @@
+# quorumq/core/latency.py: how long peers take to answer a HOLD, from the answers themselves.
+#
+# Why not a list of the last answers: this is asked once per round and fed once per reply, on the path of every
+# delivery. Why in steps of 19 %: the question is "when has it become pointless to wait", and three times the answer is
+# used. Nothing here reads a clock, and equal replies give equal answers: the simulator replays it.
+"""A running 99th percentile."""
+
+from __future__ import annotations
+
+import math
+
+STEPS_PER_DOUBLING = 4
+SHORTEST_S = 1e-4
+STEPS_MAX = 4 * 20
+"""The longest time told apart is SHORTEST_S * 2**20, about 100 s."""
+
+HALVE_EVERY = 500
+"""After so many answers the older ones count half: an hour of quiet, or of load, is forgotten within thousands."""
+
+ANSWERS_MIN = 20
+"""With fewer there is no percentile to speak of."""
+
+
+class Latency:
+    """Times in steps that grow with the time, older ones counting less and less."""
+
+    __slots__ = ("counts", "since_halving", "total")
+
+    def __init__(self) -> None:
+        self.counts: dict[int, float] = {}  # step -> how many, weighted
+        self.total = 0.0
+        self.since_halving = 0
+
+    def note(self, seconds: float) -> None:
+        """An answer took so long."""
+        step = 0
+        if seconds > SHORTEST_S:
+            step = min(STEPS_MAX, math.ceil(STEPS_PER_DOUBLING * math.log2(seconds / SHORTEST_S)))
+        self.counts[step] = self.counts.get(step, 0.0) + 1.0
+        self.total += 1.0
+        self.since_halving += 1
+        if self.since_halving >= HALVE_EVERY:
+            self._halve()
+
+    def _halve(self) -> None:
+        self.since_halving = 0
+        self.counts = {step: count / 2 for step, count in self.counts.items() if count > 1.0}
+        self.total = sum(self.counts.values())
+
+    def p99(self) -> float | None:
+        """In seconds, up to 19 % too high; None while too few answers have come."""
+        if self.total < ANSWERS_MIN:
+            return None
+        above = self.total / 100  # so many may have taken longer
+        for step in sorted(self.counts, reverse=True):
+            above -= self.counts[step]
+            if above < 0:
+                return float(SHORTEST_S * 2.0 ** (step / STEPS_PER_DOUBLING))
+        raise AssertionError("more than all answers took longer")
+
+    def timeout(self, shortest: float, longest: float) -> float:
+        """Three times the percentile, within these bounds (seconds); the longer one while there is none."""
+        known = self.p99()
+        return longest if known is None else max(shortest, min(longest, 3 * known))
+
+    def check(self) -> None:
+        """Assert what holds between any two answers."""
+        assert 0 <= self.since_halving < HALVE_EVERY
+        assert math.isclose(self.total, sum(self.counts.values()), abs_tol=1e-6)
+        assert len(self.counts) <= STEPS_MAX + 1

@@ -1,0 +1,90 @@
+"""The running percentile of HOLD reply times, and what a round makes of it (docs/protocol.md, FETCH, step 4)."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quorumq.core.latency import ANSWERS_MIN, HALVE_EVERY, Latency
+from quorumq.core.messages import HoldReply
+from tests.core.cluster import Cluster
+from tests.core.test_cluster_smoke import fetch, published, receipts
+
+
+@given(st.lists(st.floats(1e-4, 60.0), min_size=ANSWERS_MIN, max_size=HALVE_EVERY - 1))
+def test_it_is_the_percentile_of_a_sorted_list_but_for_a_step(times: list[float]) -> None:
+    latency = Latency()
+    for seconds in times:
+        latency.note(seconds)
+        latency.check()
+    exact = sorted(times)[-1 - len(times) // 100]
+    found = latency.p99()
+    assert found is not None
+    assert exact * 0.999 <= found <= exact * 1.2
+
+
+@given(st.integers(0, 2**32), st.integers(1, 40))
+def test_what_is_long_ago_is_forgotten(seed: int, thousands: int) -> None:
+    rng = random.Random(seed)
+    latency = Latency()
+    for _ in range(thousands * 100):
+        latency.note(rng.uniform(2.0, 5.0))
+    for _ in range(10 * HALVE_EVERY):
+        latency.note(rng.uniform(0.001, 0.002))
+        latency.check()
+    found = latency.p99()
+    assert found is not None
+    assert found < 0.003
+
+
+def test_few_answers_say_nothing_and_strange_ones_do_no_harm() -> None:
+    latency = Latency()
+    for seconds in [0.0, -1.0, 1e9] * 6:
+        latency.note(seconds)
+    assert latency.p99() is None
+    assert latency.timeout(0.05, 1.0) == 1.0
+    for _ in range(2000):
+        latency.note(0.0)
+    assert latency.timeout(0.05, 1.0) == 0.05
+
+
+@pytest.mark.parametrize(("delay", "timeout"), [(0.001, 0.05), (0.1, 0.3), (0.6, 1.0)])
+def test_a_round_waits_three_times_the_percentile(delay: float, timeout: float) -> None:
+    """Answers that come after their round was given up count as well: else load could never raise it."""
+    cluster = Cluster()
+    published(cluster, 200)
+    slow: list[tuple[str, str, object]] = []
+
+    def hold_back(sender: str, to: str, message: object) -> bool:
+        if isinstance(message, HoldReply) and sender != to:
+            slow.append((sender, to, message))
+            return True
+        return False
+
+    for _ in range(30):
+        cluster.drop = hold_back
+        key = cluster.submit("a", fetch(most=1))
+        cluster.advance(delay)
+        cluster.drop = lambda sender, to, message: False
+        while slow:
+            cluster.send(*slow.pop())
+        cluster.run()
+        cluster.advance(1.0)
+        assert key in cluster.replies
+    core = cluster.nodes["a"]
+    assert core.hold_times.timeout(0.05, 1.0) == pytest.approx(timeout, rel=0.2)
+    assert core.status(cluster.now)["hold_reply_p99_ms"] == pytest.approx(1000 * max(delay, 1e-4), rel=0.2)
+    cluster.drop = hold_back
+    key = cluster.submit("a", fetch(most=1))
+    cluster.advance(timeout * 0.79)
+    assert core.rounds, "the round is not given up yet"
+    cluster.advance(timeout * 0.5)
+    assert key in cluster.replies
+    assert not receipts_or_none(cluster.replies[key])
+
+
+def receipts_or_none(reply: object) -> object:
+    return getattr(reply, "slices", None) and receipts(reply)
