@@ -299,7 +299,9 @@ class Replica:
                         error, detail = "conflict", f"other bytes are stored under {part}"
                 at += section.size
         if not error and new and self.node.disk_full:
-            error, detail = "storage-full", f"node {self.node.me} has only its reserve of disk space left"
+            advice = "let consumers ack what is there, or give it a larger disk"
+            error = "storage-full"
+            detail = f"node {self.node.me} has only its reserve of disk space left: {advice}"
         if error:
             return [self._stored(sender, message, error, detail)] if message.round else []
         if not new:

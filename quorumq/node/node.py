@@ -76,7 +76,8 @@ PENDING_BYTES_MAX: Final = 64 * MIB
 CHECKED_WHOLE_BYTES: Final = 256 * 1024
 """Batches up to this size are checked as a whole whenever a part of one is read."""
 
-SPACE_CHECK_S: Final = 0.25
+SPACE_CHECK_BYTES: Final = 1 * MIB
+"""The disk is asked for its room after every commit, and whenever so much more waits for the next one."""
 
 EXIT_OK: Final = 0
 EXIT_BUG: Final = 70
@@ -184,7 +185,7 @@ class Node:
         self._last: tuple[PeerMessage | None, int, list[bytes | memoryview]] = (None, 0, [])
         self._timer_scope: trio.CancelScope | None = None
         self._room = trio.Event()
-        self._space_at = -math.inf
+        self._space_checked = 0  # bytes that waited for a commit then
         self._idle = trio.Event()
 
     # ---------------------------------------------------------------- start and end
@@ -380,6 +381,8 @@ class Node:
 
     def _persist(self, effect: Persist) -> None:
         ticket = self.store.append(effect.records)
+        if self.store.pending_bytes > self._space_checked + SPACE_CHECK_BYTES:
+            self._check_space()
         then: tuple[Then, ...] = effect.then
         if self.trace.on and effect.records:
             batches = tuple(record for record in effect.records if isinstance(record, BatchStored))
@@ -523,10 +526,9 @@ class Node:
             await self._room.wait()
 
     def _check_space(self) -> None:
-        now = self.clock().mono
-        if now < self._space_at or self.failed is not None:
+        if self.failed is not None:
             return
-        self._space_at = now + SPACE_CHECK_S
+        self._space_checked = self.store.pending_bytes
         try:
             free = self.store.free_bytes
         except StorageError as error:

@@ -1,0 +1,162 @@
+"""A disk that fails to sync, and one that is full, under real processes: what clients hear, and how it ends.
+
+The failing disk is the process's own `fdatasync`, which fails while a file exists. The full one is a small tmpfs, where
+the tests may mount one.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from quorumq.core import messages as m
+from quorumq.core.replica import Replica
+from quorumq.core.types import Span
+from quorumq.storage.inspect import inspect_segment
+from quorumq.wire.codec import sealed_items
+from quorumq.wire.values import SealedNamed
+from tests.e2e.raw import Raw, outcomes, publish, receipts, size_of
+from tests.node.test_process import start, until, write_config
+
+KIB, MIB = 1024, 1024 * 1024
+
+FAILING = """
+import errno, os, runpy, sys
+flag, sync = sys.argv.pop(1), os.fdatasync
+def fdatasync(fd):
+    if os.path.exists(flag):
+        raise OSError(errno.EIO, "Input/output error")
+    sync(fd)
+os.fdatasync = fdatasync
+runpy.run_module("quorumq.node", run_name="__main__", alter_sys=False)
+"""
+
+
+def address(path: Path) -> str:
+    return next(line.split('"')[1] for line in path.read_text().splitlines() if line.startswith("listen"))
+
+
+def test_after_a_failed_fsync_no_answer_leaves_and_the_process_ends(tmp_path: Path) -> None:
+    """docs/protocol.md, G1: nothing is said to be durable that may not be, and the node stops."""
+    path = write_config(tmp_path, auto_create_topics="true")
+    path.write_text(path.read_text().replace('"true"', "true"))
+    flag = tmp_path / "fail"
+    command = [sys.executable, "-c", FAILING, str(flag), "--config", str(path)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        until(process, "node_started")
+        with Raw(address(path)) as raw:
+            topic = raw.topic("jobs", rf=1)
+            origin = raw.session()
+            assert isinstance(raw.publish(topic, origin, 0, [b"first"]), m.Published)
+            flag.touch()
+            others = [Raw(address(path)) for _ in range(3)]
+            asked = [
+                (other, other.send(publish(topic, origin, seq, [b"never confirmed"])))
+                for seq, other in enumerate((raw, *others), start=1)
+            ]
+            for other, number in asked:  # no answer, not even an error: nobody knows what the disk has
+                with pytest.raises(ConnectionError):
+                    other.receive(number)
+                other.sock.close()
+        assert process.wait(20) == 74
+        assert process.stderr is not None
+        text = process.stderr.read()
+        assert "nothing since then is reported durable" in text
+        assert "Traceback" not in text
+    finally:
+        process.kill()
+        process.wait()
+    flag.unlink()
+    stored = {
+        item.fields["number"]
+        for segment in (tmp_path / "data").glob("*.journal")
+        for item in inspect_segment(segment)
+        if item.type == "BatchStored"
+    }
+    assert stored, "what was confirmed is there"
+    again = start(path)
+    try:
+        until(again, "node_started")
+    finally:
+        again.terminate()
+        assert again.wait(10) == 0
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", str(place)], capture_output=True, text=True
+    )
+    if mounted.returncode:
+        pytest.skip(f"a file system cannot be mounted here: {mounted.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def test_a_full_disk_refuses_publishes_takes_acks_and_gives_room_back(
+    small_disk: Path, tmp_path: Path
+) -> None:
+    """docs/protocol.md, section 6: `StorageFull` refuses publishes; ACK and FETCH go on."""
+    path = write_config(
+        tmp_path, data_dir=str(small_disk / "data"), segment_bytes=4 * MIB, disk_reserve_bytes=12 * MIB
+    )
+    node = start(path)
+    try:
+        until(node, "node_started")
+        with Raw(address(path)) as raw:
+            topic = raw.topic("jobs", rf=1)
+            origin = raw.session()
+            published, refused = fill(raw, topic, origin)
+            assert published > 10_000
+            assert refused.code == "storage-full"
+            assert "let consumers ack" in refused.detail
+            acked = 0
+            while acked < 10_000:  # each in a request of its own
+                asked = [
+                    raw.send(m.AckRequest(sealed_items([one])))
+                    for one in singles(raw.fetch("jobs", "g", most=500))
+                ]
+                assert [outcomes(raw.receive(number)) for number in asked] == [["acked"]] * 500
+                acked += 500
+            if not hasattr(Replica, "reclaim"):
+                pytest.skip("the core forgets no batch yet: room does not come back")
+            while acked < published:
+                reply = raw.fetch("jobs", "g", most=500)
+                raw.ack(*receipts(reply))
+                acked += size_of(reply)
+            end = time.monotonic() + 60
+            while isinstance(raw.publish(topic, origin, published, [bytes(2 * KIB)] * 100), m.Failed):
+                assert time.monotonic() < end, "room comes back when everything is acked"
+                time.sleep(0.2)
+    finally:
+        node.terminate()
+        assert node.wait(20) == 0
+
+
+def singles(reply: m.Fetched) -> list[SealedNamed]:
+    """Each message of a Fetched, to be acked on its own."""
+    return [
+        SealedNamed(delivery.sealed, (Span(span.origin, seq, seq + 1),))
+        for part in reply.slices
+        for delivery in part.deliveries
+        for span in [delivery.receipt.span]
+        for seq in range(span.start, span.stop)
+    ]
+
+
+def fill(raw: Raw, topic: object, origin: object) -> tuple[int, m.Failed]:
+    """Publish until it is refused: how many messages were taken, and the refusal."""
+    published = 0
+    while True:
+        reply = raw.publish(topic, origin, published, [bytes(2 * KIB)] * 100)  # type: ignore[arg-type]
+        if isinstance(reply, m.Failed):
+            return published, reply
+        published += 100
