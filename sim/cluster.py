@@ -112,7 +112,8 @@ class Cluster:
             if core is None or not host.started or not core.state.vouched:
                 return False
             for partition, replica in core.replicas.items():
-                if replica.present.messages < expected.get(partition, 0):
+                known = replica.present.messages + replica.reclaimed.messages
+                if known < expected.get(partition, 0):
                     return False
                 if not expected.get(partition):
                     continue
@@ -123,7 +124,7 @@ class Cluster:
                     settled = sum(
                         span.size for span, record in view.records.items() if record.kind != Kind.OPEN
                     )
-                    if settled < replica.present.messages:
+                    if settled < known:
                         return False
         for partition in expected:
             views: dict[tuple[Any, ...], None] = {}

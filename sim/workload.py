@@ -24,6 +24,7 @@ from quorumq.core.messages import (
     Failed,
     Fetch,
     Fetched,
+    GroupSet,
     LeaveRequest,
     Named,
     OpenSession,
@@ -35,6 +36,7 @@ from quorumq.core.messages import (
     RejectRequest,
     Resolved,
     SessionOpened,
+    SetGroup,
     TopicCreated,
     Verdicts,
 )
@@ -184,7 +186,7 @@ class Producer(Client):
         self.finished = False
 
     def begin(self, _: object = None, __: object = None) -> None:
-        if self.cluster.operator.topic is None:
+        if not self.cluster.operator.created:
             self.later(0.1, self.begin)
             return
         self.topic = self.cluster.operator.topic
@@ -576,11 +578,12 @@ class Operator(Client):
     def __init__(self, cluster: Cluster, name: str) -> None:
         super().__init__(cluster, name)
         self.topic: Topic | None = None
+        self.groups = list(cluster.groups)  # not there yet
 
     @property
     def created(self) -> bool:
-        """Whether the topic is there."""
-        return self.topic is not None
+        """Whether the topic and its groups are there: what is published then is for all of them."""
+        return self.topic is not None and not self.groups
 
     def begin(self, _: object = None, __: object = None) -> None:
         options = self.options
@@ -592,10 +595,23 @@ class Operator(Client):
     def on_created(self, answer: Answer, _: Any) -> None:
         if isinstance(answer, TopicCreated):
             self.topic = answer.topic
+            self.create_group()
             if self.options.redrive:
                 self.later(0.5, self.look)
         else:
             self.later(0.05 + self.rng.random() * 0.1, self.begin)
+
+    def create_group(self, _: object = None, __: object = None) -> None:
+        """Create the next group; what its consumers need not wait for, the producers do."""
+
+        def then(answer: Answer, _: Any) -> None:
+            if isinstance(answer, GroupSet):
+                self.groups.pop()
+            if self.groups:
+                self.later(0.02, self.create_group)
+
+        if self.groups:
+            self.ask(self.node(), SetGroup("jobs", self.groups[-1]), self.timeout, then)
 
     def look(self, _: object = None, __: object = None) -> None:
         """List some dead letters."""

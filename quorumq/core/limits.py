@@ -34,6 +34,9 @@ SPANS_PER_REQUEST_MAX = 10_000
 INFLIGHT_REQUESTS_MAX = 256
 """Requests of one client connection that a node works on at once; the next waits unread."""
 
+RECLAIM_BATCHES_MAX = 4096
+"""Batches of a partition that one sweep of RECLAIM looks at, or drops."""
+
 HOLD_TIME_MIN_S = 0.1
 HOLD_TIME_DEFAULT_S = 30.0
 HOLD_TIME_MAX_DEFAULT_S = 60.0

@@ -430,6 +430,21 @@ class SyncState(NamedTuple):
     spans: tuple[Span, ...]  # present at the sender
     groups: tuple[GroupState, ...]
     rest: bool = False
+    reclaimed: tuple[Span, ...] = ()  # known to the sender, and its payload dropped there
+
+
+class GroupsAsk(NamedTuple):
+    """RECLAIM: which groups of these topics do you know of?"""
+
+    number: int
+    topics: tuple[bytes, ...]
+
+
+class GroupsTold(NamedTuple):
+    """Every group of those topics that the sender knew of when it was asked."""
+
+    number: int
+    groups: tuple[Group, ...]
 
 
 class SyncPull(NamedTuple):
@@ -818,7 +833,8 @@ class Failed(NamedTuple):
 PeerMessage = Union[
     Store, Stored, Hold, HoldReply, Release, Released, Extend, Extended, Ack, Tombed, Reject, Rejected,
     Merge, Merged, PutTopic, PutGroup, Put, PeekRequest, PeekReply, Survey, Surveyed,
-    Heartbeat, SyncOffer, SyncState, SyncPull, SyncTopics, RemoteFetch, RemoteFetched, RemoteGone,
+    Heartbeat, SyncOffer, SyncState, SyncPull, SyncTopics, GroupsAsk, GroupsTold,
+    RemoteFetch, RemoteFetched, RemoteGone,
 ]  # fmt: skip
 
 

@@ -64,6 +64,8 @@ from quorumq.core.messages import (
     Failed,
     Fetch,
     Freed,
+    GroupsAsk,
+    GroupsTold,
     Heartbeat,
     Hello,
     Hold,
@@ -121,6 +123,7 @@ from quorumq.core.records import (
     GroupPut,
     JournalRecord,
     PeerSeen,
+    Reclaimed,
     RecordsMerged,
     Reserved,
     Started,
@@ -130,6 +133,7 @@ from quorumq.core.records import (
 from quorumq.core.registers import AlterTopicCoordinator, CreateTopicCoordinator, DeleteTopicCoordinator
 from quorumq.core.remote import LegCoordinator, SplitCoordinator, free_slice
 from quorumq.core.replica import Replica
+from quorumq.core.rounds import majority_of
 from quorumq.core.settle import AckCoordinator, ExtendCoordinator, RedriveCoordinator, RejectCoordinator
 from quorumq.core.state import NodeConfig, NodeState
 from quorumq.core.topics import (
@@ -152,6 +156,9 @@ from quorumq.core.types import (
     Span,
     Topic,
 )
+
+GROUPS_ASK_S = 60.0
+"""How long an answer to a GroupsAsk is waited for."""
 
 PROTOCOL_VERSIONS = (1, 1)
 SOFTWARE = "quorumq"
@@ -231,6 +238,9 @@ class NodeCore:
         self.vouchers: dict[NodeId, None] = {}
         self.stopped = False
         self.started = False
+        self.void: list[int] = []  # batches that were reclaimed, and that a crash left on disk
+        self.groups_asked: dict[int, float] = {}  # RECLAIM: number -> when it was asked
+        self.groups_heard: dict[NodeId, float] = {}  # peer -> when what it answered was asked
         self._load(journal, nonce, directory, now)
 
     # ---------------------------------------------------------------- start
@@ -243,7 +253,7 @@ class NodeCore:
         vouched = False
         new = True
         stop: CleanStopped | None = None
-        partitioned: list[BatchStored | RecordsMerged | AttemptsCounted | DelaysSet] = []
+        partitioned: list[BatchStored | RecordsMerged | AttemptsCounted | DelaysSet | Reclaimed] = []
         for record in journal:
             stop = None
             if isinstance(record, DirectoryMade):
@@ -304,11 +314,24 @@ class NodeCore:
             replica.refresh_all(now)
 
     def _load_partitions(
-        self, records: list[BatchStored | RecordsMerged | AttemptsCounted | DelaysSet], now: Now
+        self, records: list[BatchStored | RecordsMerged | AttemptsCounted | DelaysSet | Reclaimed], now: Now
     ) -> None:
+        # What was reclaimed comes first: a batch that is not void was stored after that, as it was wanted again.
+        void: dict[int, None] = {}
         for record in records:
+            if isinstance(record, Reclaimed):
+                void.update(dict.fromkeys(record.numbers))
+                replica = self.replicas.get(record.partition)
+                if replica is not None:
+                    replica.replay(record, now)
+        for record in records:
+            if isinstance(record, Reclaimed):
+                continue
             if isinstance(record, BatchStored):
                 self.state.next_batch = max(self.state.next_batch, record.number + 1)
+                if record.number in void:
+                    self.void.append(record.number)
+                    continue
                 replica = self.replicas.get(record.batch.header.partition)
                 if replica is not None:
                     replica.load_batch(record, now)
@@ -333,7 +356,11 @@ class NodeCore:
             if peer != self.config.node:
                 self.state.at(now.mono + self.rng.random() * self.config.sync_interval, "sync", peer)
         self.state.at(now.mono + self.config.heartbeat, "heartbeat")
-        return [Persist(tuple(records), (Done(_reserve_token(reserve)), Done(TOKEN_STARTED)))]
+        self.state.at(now.mono + self.config.sync_interval, "reclaim")
+        return [
+            Persist(tuple(records), (Done(_reserve_token(reserve)), Done(TOKEN_STARTED))),
+            *([Forget(tuple(self.void))] if self.void else []),
+        ]
 
     # ----------------------------------------------------------------- step
 
@@ -692,12 +719,54 @@ class NodeCore:
             case ("heartbeat",):
                 self.state.at(now.mono + self.config.heartbeat, "heartbeat")
                 return self._heartbeats(now)
+            case ("reclaim",):
+                self.state.at(now.mono + self.config.sync_interval, "reclaim")
+                return self._reclaim(now)
             case ("sync", str(peer)):
                 pause = self.config.sync_interval * (0.5 + self.rng.random())
                 self.state.at(now.mono + pause, "sync", peer)
                 if peer in self.state.links and self.state.vouched:
                     return self._send_registers(peer) + self._offer(peer)
         return []
+
+    # -------------------------------------------------------------- RECLAIM
+
+    def _reclaim(self, now: Now) -> list[Effect]:
+        """Drop the payload that no group needs; ask which groups there are where that is what it waits for."""
+        effects: list[Effect] = []
+        topics: dict[bytes, None] = {}
+        for partition, replica in self.replicas.items():
+            replica.sweep(now)
+            if replica.settled and self.state.vouched:
+                heard = self._heard_groups(replica, now)
+                effects += replica.reclaim(heard, now)
+                if any(since > heard for since in replica.settled.values()):
+                    topics[partition.topic] = None
+        if topics:
+            self.round_count += 1
+            self.groups_asked = {
+                number: at for number, at in self.groups_asked.items() if at > now.mono - GROUPS_ASK_S
+            }
+            self.groups_asked[self.round_count] = now.mono
+            ask = GroupsAsk(self.round_count, tuple(self.topics))
+            effects += [Send(peer, ask) for peer in self.state.links]
+        return effects
+
+    def _heard_groups(self, replica: Replica, now: Now) -> float:
+        """When the oldest question was asked that a majority of the replica set, ourselves included, answered."""
+        times = [
+            now.mono if member == self.config.node else self.groups_heard.get(member, -1e18)
+            for member in replica.members
+        ]
+        return sorted(times, reverse=True)[majority_of(len(times)) - 1]
+
+    def _on_groups_told(self, sender: NodeId, message: GroupsTold, now: Now) -> list[Effect]:
+        asked = self.groups_asked.get(message.number)
+        if asked is None:
+            return []
+        effects = [effect for group in message.groups for effect in self.merge_group(group, now)]
+        self.groups_heard[sender] = max(asked, self.groups_heard.get(sender, asked))
+        return effects
 
     # ------------------------------------------------------- messages of peers
 
@@ -755,6 +824,12 @@ class NodeCore:
             case SyncPull():
                 replica = self.replicas.get(message.partition)
                 return replica.on_sync_pull(sender, message, now) if replica is not None else []
+            case GroupsAsk(number, topics) if self.state.vouched:
+                wanted = dict.fromkeys(topics)
+                groups = tuple(self.groups[found] for found in sorted(self.groups) if found[0] in wanted)
+                return [Send(sender, GroupsTold(number, groups))]
+            case GroupsTold():
+                return self._on_groups_told(sender, message, now)
             case RemoteFetch():
                 return self._on_remote_fetch(sender, message, now)
             case RemoteGone(number):
@@ -1417,6 +1492,7 @@ class NodeCore:
                 "replicas": list(replica.members),
                 "messages": replica.present.messages,
                 "missing": replica.absent.messages,
+                "reclaimed": replica.reclaimed.messages,
                 "batches": len(replica.batches),
                 "groups": {
                     view.name: {

@@ -93,6 +93,17 @@ class DelaysSet(NamedTuple):
     entries: tuple[NotDue, ...]
 
 
+class Reclaimed(NamedTuple):
+    """The payload of these messages was dropped here, as nobody needs it; they stay known.
+
+    ``numbers`` are this node's batches that are void with it: should a crash have kept one, it is dropped again.
+    """
+
+    partition: PartitionId
+    spans: tuple[Span, ...]
+    numbers: tuple[int, ...] = ()
+
+
 class HeldAtStop(NamedTuple):
     """One hold in CLEAN_STOP."""
 
@@ -115,5 +126,5 @@ class CleanStopped(NamedTuple):
 
 JournalRecord = Union[
     DirectoryMade, Started, Vouched, PeerSeen, Reserved, TopicPut, GroupPut, BatchStored, RecordsMerged,
-    AttemptsCounted, DelaysSet, CleanStopped,
+    AttemptsCounted, DelaysSet, Reclaimed, CleanStopped,
 ]  # fmt: skip

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from sortedcontainers import SortedList
 
 from quorumq.core import limits
-from quorumq.core.effects import Done, Effect, Persist, Send, SendStored
+from quorumq.core.effects import Done, Effect, Forget, Persist, Send, SendStored
 from quorumq.core.group import DEAD_SUFFIX, DeadView, Delay, GroupView
 from quorumq.core.holds import Held
 from quorumq.core.messages import (
@@ -61,6 +61,7 @@ from quorumq.core.records import (
     DelaysSet,
     HeldAtStop,
     JournalRecord,
+    Reclaimed,
     RecordsMerged,
 )
 from quorumq.core.spans import SpanMap, SpanSet, merge_spans, subtract
@@ -203,9 +204,13 @@ class Replica:
         "partition",
         "present",
         "pulling_until",
+        "reclaimed",
         "salts",
+        "settled",
         "topic",
+        "touched",
         "waiting",
+        "wanted",
     )
 
     def __init__(self, node: NodeState, topic: Topic, partition: PartitionId) -> None:
@@ -219,6 +224,10 @@ class Replica:
         self.digests: dict[Origin, Digest] = {}  # of `present`; dropped where it changes
         self.absent: SpanMap[float] = SpanMap()  # known from a peer, not present here, and since when
         self.pulling_until = 0.0  # a pull is under way until then
+        self.reclaimed = SpanSet()  # known, and their payload was dropped here
+        self.wanted = SpanSet()  # of those, what a group that came later would read
+        self.touched: dict[int, None] = {}  # batches of which something was settled since the last sweep
+        self.settled: dict[int, float] = {}  # batches that no group needs, and since when, the first first
         self.batches: dict[int, StoredBatch] = {}
         self.waiting: dict[int, None] = {}  # batches that are not due yet by our clock
         self.mortal = False  # whether a batch with a TTL of its own was ever here
@@ -240,6 +249,8 @@ class Replica:
         view = self.groups[name] = self._view(name)
         if isinstance(view, DeadView):
             view.source.dead = view
+        else:
+            self._want_again(view)
         for span, _ in self.index.items():
             self.refresh(view, span, Now(0.0, 0))
         return view
@@ -266,6 +277,7 @@ class Replica:
         view.generation, view.from_ms = register.generation, register.from_ms
         for span, _ in self.index.items():
             self.refresh(view, span, now)
+        self._want_again(view)
 
     def vector(self) -> tuple[Incarnation, ...]:
         """What this node knows of the replica set's incarnations; goes with every reply."""
@@ -294,7 +306,7 @@ class Replica:
                 shift = at - section.start
                 for part, slot in self.index.split(section):
                     if slot is None:
-                        new.append((part, Slot(0, shift)))
+                        new += [(gap, Slot(0, shift)) for gap in self._worth_storing(part)]
                     elif not self.same_records(header, shift, part, slot):
                         error, detail = "conflict", f"other bytes are stored under {part}"
                 at += section.size
@@ -314,15 +326,33 @@ class Replica:
         self._add_batch(batch, now)
         for part, slot in new:
             self.index.set(part, Slot(number, slot.shift))
-            self.present.add(part)
-            self.digests.pop(part.origin, None)
-            if self.absent:
-                self.absent.remove(part)
+            self._now_present(part)
         record = BatchStored(number, message.batch, now.wall_ms, age_ms)
         then: tuple[Send | Done, ...] = (Done(number),)
         if message.round:
             then = (self._stored(sender, message, "", ""), Done(number))
         return [Persist((record,), then)]
+
+    def _worth_storing(self, span: Span) -> list[Span]:
+        """What of ``span``, which is not present, is to be stored: not what was reclaimed and nobody would read."""
+        if not self.reclaimed:
+            return [span]
+        return subtract(span, self._not_wanted(self.reclaimed.within(span)))
+
+    def _not_wanted(self, spans: list[Span]) -> list[Span]:
+        """``spans``, reclaimed here, without what a group that came later would read."""
+        if not self.wanted:
+            return spans
+        return [part for span in spans for part in subtract(span, self.wanted.within(span))]
+
+    def _now_present(self, span: Span) -> None:
+        self.present.add(span)
+        self.digests.pop(span.origin, None)
+        if self.absent:
+            self.absent.remove(span)
+        if self.reclaimed:
+            self.reclaimed.remove(span)
+            self.wanted.remove(span)
 
     def _stored(self, sender: NodeId, message: Store, error: str, detail: str) -> Send:
         return Send(sender, Stored(message.round, error, detail, self.vector()))
@@ -393,7 +423,7 @@ class Replica:
                 if record.number not in self.batches:
                     self._add_batch(batch, now)
                 self.index.set(part, Slot(record.number, at - section.start))
-                self.present.add(part)
+                self._now_present(part)
             at += section.size
 
     # ------------------------------------------------------------- availability
@@ -429,6 +459,7 @@ class Replica:
                     view.ready[key] = now.mono
             else:
                 view.ready.pop(key, None)
+                self.touched[slot.number] = None
 
     def _offers(self, view: GroupView, batch: StoredBatch) -> bool:
         """Whether a message that is in this very batch is available: of batches that overlap, each has its own."""
@@ -741,7 +772,7 @@ class Replica:
         resolved: list[Resolved] = []
         for span, owner, n in message.entries:
             yes, no = view.holds.exclusivity(span, owner)
-            if not self.node.in_quarantine(now):
+            if not self.node.in_quarantine(now) and not self.reclaimed.within(span):
                 exclusive += [Acked(part, owner, n) for part in yes]
             higher += [Acked(part, owner, n) for part in no]
             settled = view.settled(message.generation, n)
@@ -1028,7 +1059,7 @@ class Replica:
     def sync_offer(self) -> SyncOffer:
         """Anti-entropy, step 1: a digest of all that we have, by bucket."""
         buckets = [0] * SYNC_BUCKETS
-        for origin in self.present.origins():
+        for origin in self._known_origins():
             buckets[bucket_of(origin)] ^= mix(self._digest(origin).digest)
         for view in self.groups.values():
             salt = salt_of(view.name)
@@ -1043,7 +1074,8 @@ class Replica:
     def _digest(self, origin: Origin) -> Digest:
         known = self.digests.get(origin)
         if known is None:
-            known = Digest(origin, self.present.messages_of(origin), self.present.digest(origin))
+            spans = self._known_spans(origin)
+            known = Digest(origin, sum(span.size for span in spans), SpanSet.from_spans(spans).digest(origin))
             self.digests[origin] = known
         return known
 
@@ -1061,7 +1093,7 @@ class Replica:
     def _full_offers(self, buckets: list[int]) -> list[SyncOffer]:
         """By origin, for these buckets, in pieces that fit a frame."""
         present: dict[int, list[Digest]] = {bucket: [] for bucket in buckets}
-        for origin in self.present.origins():
+        for origin in self._known_origins():
             if bucket_of(origin) in present:
                 present[bucket_of(origin)].append(self._digest(origin))
         views: list[tuple[GroupView, dict[int, list[Digest]]]] = []
@@ -1111,9 +1143,11 @@ class Replica:
         covered = dict.fromkeys(message.buckets)
         theirs = {digest.origin: digest for digest in message.origins}
         spans: list[Span] = []
-        for origin in self.present.origins():
+        gone: list[Span] = []
+        for origin in self._known_origins():
             if bucket_of(origin) in covered and theirs.get(origin) != self._digest(origin):
                 spans += self.present.spans_of(origin)
+                gone += self.reclaimed.spans_of(origin)
         offered = {group.group: group for group in message.groups}
         states: list[GroupState] = []
         for view in self.sorted_groups():
@@ -1130,6 +1164,9 @@ class Replica:
         limit = limits.SPANS_PER_REQUEST_MAX // 2
         for at in range(0, len(spans), limit):
             messages.append(SyncState(self.partition, self.topic.epoch, tuple(spans[at : at + limit]), ()))
+        for at in range(0, len(gone), limit):
+            some = tuple(gone[at : at + limit])
+            messages.append(SyncState(self.partition, self.topic.epoch, (), (), False, some))
         return [Send(sender, state) for state in messages]
 
     def _group_states(self, view: GroupView, origins: list[Origin], now: Now) -> list[GroupState]:
@@ -1166,9 +1203,10 @@ class Replica:
         effects: list[Effect] = []
         for state in message.groups:
             effects += self._merge_group_state(state, now)
+        effects += self._learn_reclaimed(message.reclaimed)
         missing: list[Span] = []
         for span in message.spans:
-            for gap in self.index.gaps(span):
+            for gap in [gap for whole in self.index.gaps(span) for gap in self._worth_storing(whole)]:
                 for part, since in self.absent.split(gap):
                     if since is None:
                         since = now.mono
@@ -1216,11 +1254,127 @@ class Replica:
         left = SyncState(self.partition, self.topic.epoch, merge_spans(rest), (), True)
         return [*effects, Send(sender, left)]
 
+    def _known_origins(self) -> list[Origin]:
+        return sorted({*self.present.origins(), *self.reclaimed.origins()})
+
+    def _known_spans(self, origin: Origin) -> list[Span]:
+        """What counts as here when replicas compare: present, or reclaimed and not wanted again."""
+        return [*self.present.spans_of(origin), *self._not_wanted(self.reclaimed.spans_of(origin))]
+
+    # ------------------------------------------------------------------ RECLAIM
+
+    def batch_settled(self, batch: StoredBatch) -> bool:
+        """Whether no group needs the batch: each has a tombstone for each message, or begins after it."""
+        readers = [view for view in self.groups.values() if view.home is view]
+        if not readers or not batch.durable or batch.number in self.waiting:
+            return False
+        parts = [
+            part
+            for section in batch.header.sections
+            for part, slot in self.index.within(section)
+            if slot.number == batch.number
+        ]
+        for view in readers:
+            covered = view.covers(batch.header.published_ms)
+            for part in parts:
+                if view.readable(part, covered):
+                    return False
+                if any(record.kind == Kind.DEAD for _, record in view.shown(part, covered)):
+                    return False
+                if any(each.holds.holds.within(part) for each in (view, view.dead) if each is not None):
+                    return False
+        return True
+
+    def sweep(self, now: Now) -> None:
+        """Look at the batches of which something was settled; note those that no group needs, and since when."""
+        for number in list(self.touched)[: limits.RECLAIM_BATCHES_MAX]:
+            del self.touched[number]
+            batch = self.batches.get(number)
+            if batch is not None and number not in self.settled and self.batch_settled(batch):
+                self.settled[number] = now.mono
+
+    def reclaim(self, heard: float, now: Now) -> list[Effect]:
+        """RECLAIM: drop the payload of batches that no group needs, once their retention is over.
+
+        Args:
+            heard: a majority of the replica set, this node included, has said which groups there are in answer to a
+                question of then or later (monotonic seconds). A group that was there when the batch was settled has
+                a majority too, so it is known here by now (docs/protocol.md, RECLAIM).
+            now: the clocks.
+        """
+        numbers: list[int] = []
+        spans: list[Span] = []
+        for number, since in list(self.settled.items())[: limits.RECLAIM_BATCHES_MAX]:
+            if since > heard or since + self.topic.retention_s > now.mono:
+                break
+            del self.settled[number]
+            batch = self.batches.get(number)
+            if batch is not None and self.batch_settled(batch):  # a group or a redrive may have come since
+                spans += self._drop(batch)
+                numbers.append(number)
+        if not numbers:
+            return []
+        record = Reclaimed(self.partition, merge_spans(spans), tuple(numbers))
+        return [Persist((record,)), Forget(tuple(numbers))]
+
+    def _drop(self, batch: StoredBatch) -> list[Span]:
+        """Take a batch out: its messages stay known, as reclaimed. Which they are."""
+        spans: list[Span] = []
+        for section in batch.header.sections:
+            for part, slot in self.index.within(section):
+                if slot.number == batch.number:
+                    spans.append(part)
+        for part in spans:
+            self.index.remove(part)
+            self.present.remove(part)
+            self.reclaimed.add(part)
+            self.digests.pop(part.origin, None)
+            for view in self.groups.values():
+                view.available.remove(part)
+                view.holds.ballots.remove(part)  # an ACK from now on hears acked_unproven at best
+                view.hints.remove(part)
+        for view in self.groups.values():
+            view.ready.pop(batch.key(), None)
+        self.order.remove(batch.key())
+        del self.batches[batch.number]
+        self.touched.pop(batch.number, None)
+        return spans
+
+    def _learn_reclaimed(self, spans: tuple[Span, ...]) -> list[Effect]:
+        """A peer has reclaimed these: where their payload never came here, it need not come any more."""
+        learned: list[Span] = []
+        for span in spans:
+            for gap in self.index.gaps(span):
+                learned += subtract(gap, self.reclaimed.within(gap))
+        if not learned:
+            return []
+        for part in learned:
+            self.reclaimed.add(part)
+            self.absent.remove(part)
+            self.digests.pop(part.origin, None)
+        for view in self.groups.values():
+            self._want_again(view)
+        return [Persist((Reclaimed(self.partition, merge_spans(learned)),))]
+
+    def _want_again(self, view: GroupView) -> None:
+        """A group came, or was rewound: what was reclaimed and it would read counts as absent again."""
+        if view.home is not view:
+            return
+        for span in self.reclaimed.items():
+            for part, record in view.record_pieces(span):
+                if record.kind in (Kind.OPEN, Kind.DEAD):
+                    self.wanted.add(part)
+                    self.digests.pop(part.origin, None)
+
     # -------------------------------------------------------- journal and start
 
     def snapshot(self, now: Now) -> list[JournalRecord]:
         """The small state of every group, for the head of a journal segment. Holds are never in it."""
         records: list[JournalRecord] = []
+        gone = self.reclaimed.items()
+        limit = limits.SPANS_PER_REQUEST_MAX
+        for at in range(0, len(gone), limit):
+            records.append(Reclaimed(self.partition, tuple(gone[at : at + limit])))
         for view in self.sorted_groups():
             for state in self._group_states(view, view_origins(view), now):
                 if state.records:
@@ -1231,8 +1385,12 @@ class Replica:
                     records.append(DelaysSet(self.partition, view.name, now.wall_ms, state.delays))
         return records
 
-    def replay(self, record: RecordsMerged | AttemptsCounted | DelaysSet, now: Now) -> None:
+    def replay(self, record: RecordsMerged | AttemptsCounted | DelaysSet | Reclaimed, now: Now) -> None:
         """Merge a record of the journal at start."""
+        if isinstance(record, Reclaimed):
+            for span in record.spans:
+                self.reclaimed.add(span)
+            return
         view = self.group(record.group)
         if isinstance(record, RecordsMerged):
             for span, value in record.entries:
@@ -1283,6 +1441,10 @@ class Replica:
         self.present.check()
         self.absent.check()
         assert merge_spans(span for span, _ in self.index.items()) == tuple(self.present.items())
+        for span in self.reclaimed.items():
+            assert not self.present.within(span), f"{span} is present, and listed as reclaimed"
+        for span in self.wanted.items():
+            assert self.reclaimed.covers(span), f"{span} is wanted again and was not reclaimed"
         for span, slot in self.index.items():
             assert not self.absent.within(span), f"{span} is present, and listed as absent"
             assert slot.number in self.batches, f"{span} is in batch {slot.number}, which is not here"

@@ -137,6 +137,7 @@ TYPE_OF: Final[dict[type, int]] = {
     core.AttemptsCounted: 25,
     core.DelaysSet: 26,
     core.CleanStopped: 27,
+    core.Reclaimed: 30,
 }
 
 CLASS_OF: Final[dict[int, type[Any]]] = {number: cls for cls, number in TYPE_OF.items()}

@@ -373,7 +373,7 @@ class World:
                 return coordinator is not None and (what[0] == "gathered" or not coordinator.rounds)
             case ("forget", key):
                 return key in core.given
-            case ("expire" | "heartbeat" | "sync", *_):
+            case ("expire" | "heartbeat" | "sync" | "reclaim", *_):
                 return False  # set below; never; when the scenario says so
         return True
 

@@ -1,0 +1,229 @@
+"""RECLAIM: payload goes when nobody needs it, and nothing that a group may read goes (docs/protocol.md, RECLAIM)."""
+
+from __future__ import annotations
+
+from quorumq.core.messages import (
+    AckRequest,
+    AlterTopic,
+    GroupsTold,
+    Publish,
+    Published,
+    PurgeRequest,
+    RejectRequest,
+    Store,
+    SyncState,
+    TopicAltered,
+)
+from quorumq.core.records import BatchStored, Reclaimed
+from quorumq.core.replica import Replica
+from tests.core.cluster import Cluster
+from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
+from tests.core.test_groups import LETTER, died, rewind, spans
+
+
+def replica(cluster: Cluster, node: str) -> Replica:
+    (found,) = cluster.nodes[node].replicas.values()
+    return found
+
+
+def batches(cluster: Cluster) -> list[int]:
+    """How many batches each node keeps, in memory and in its journal."""
+    counts = [len(replica(cluster, node).batches) for node in cluster.nodes]
+    for node in cluster.nodes:
+        stored = sum(isinstance(record, BatchStored) for record in cluster.journals[node])
+        assert stored - len(cluster.forgotten[node]) == len(replica(cluster, node).batches)
+    return counts
+
+
+def drained(cluster: Cluster, group: str = "g", node: str = "b") -> None:
+    while got := receipts(cluster.ask(node, fetch(group))):
+        assert set(outcomes(cluster.ask(node, AckRequest(got)))) == {"acked"}
+
+
+def test_payload_goes_once_every_group_is_through_with_it() -> None:
+    cluster = Cluster()
+    published(cluster)
+    cluster.ask("a", fetch("other", hold_time=1.0))
+    drained(cluster)
+    cluster.advance(10)
+    assert batches(cluster) == [1, 1, 1], "the other group has not had it"
+    drained(cluster, "other")
+    cluster.advance(10)
+    assert batches(cluster) == [0, 0, 0]
+    for node in "abc":
+        assert replica(cluster, node).reclaimed.messages == 10
+        assert not replica(cluster, node).group("g").holds.ballots, "nor are its ballots kept"
+
+
+def test_without_a_group_everything_is_kept() -> None:
+    cluster = Cluster()
+    published(cluster)
+    cluster.advance(30)
+    assert batches(cluster) == [1, 1, 1]
+
+
+def test_retention_begins_when_the_last_group_is_through() -> None:
+    cluster = Cluster()
+    published(cluster)
+    assert isinstance(cluster.ask("a", AlterTopic("jobs", retention_s=60.0)), TopicAltered)
+    drained(cluster)
+    cluster.advance(55)
+    assert batches(cluster) == [1, 1, 1]
+    assert spans(cluster.ask("a", fetch("late"))) == [(0, 10)], "a group that comes in time gets it"
+    cluster.advance(120)
+    assert batches(cluster) == [1, 1, 1]
+    drained(cluster, "late")
+    cluster.advance(70)
+    assert batches(cluster) == [0, 0, 0]
+
+
+def test_a_dead_letter_keeps_its_payload_until_it_is_purged() -> None:
+    cluster = Cluster()
+    died(cluster, most=1)
+    drained(cluster)
+    cluster.advance(30)
+    assert batches(cluster) == [1, 1, 1]
+    cluster.ask("c", AckRequest(receipts(cluster.ask("c", fetch("g!dead")))))
+    cluster.advance(10)
+    assert batches(cluster) == [0, 0, 0]
+
+
+def test_a_retry_of_what_was_reclaimed_is_ok_and_makes_no_second_message() -> None:
+    cluster = Cluster()
+    topic, origin = published(cluster)
+    drained(cluster)
+    cluster.advance(10)
+    retry = cluster.batch(topic, origin, 0, [b"%d" % i for i in range(10)])
+    assert isinstance(cluster.ask("c", Publish(retry)), Published)
+    assert spans(cluster.ask("a", fetch())) == []
+    assert batches(cluster) == [0, 0, 0]
+
+
+def test_nothing_is_reclaimed_before_a_majority_has_said_which_groups_there_are() -> None:
+    """c does not know of a group that a and b registered: its own list of groups is not enough."""
+    cluster = Cluster()
+    published(cluster)
+    cluster.ask("c", fetch(hold_time=1.0))
+    cluster.advance(2)
+    cluster.drop = lambda sender, to, message: (
+        to == "c" and type(message).__name__ in ("PutGroup", "SyncTopics")
+    )
+    cluster.ask("a", fetch("other", most=1, hold_time=1.0))
+    cluster.drop = lambda sender, to, message: to == "c" and type(message).__name__ in (
+        "PutGroup", "SyncTopics", "GroupsTold", "Hold", "SyncState",
+    )  # fmt: skip
+    drained(cluster, "g", "c")
+    cluster.advance(20)
+    assert "other" not in {name for _, name in cluster.nodes["c"].groups}
+    assert batches(cluster) == [1, 1, 1], "c has heard no majority"
+    cluster.drop = lambda sender, to, message: (
+        to == "c" and type(message).__name__ in ("PutGroup", "SyncTopics")
+    )
+    cluster.advance(20)
+    assert batches(cluster) == [1, 1, 1], "c has heard of the other group"
+    assert spans(cluster.ask("c", fetch("other"))) == [(0, 1), (1, 10)]
+
+
+def test_an_answer_given_before_the_tombstone_does_not_count() -> None:
+    cluster = Cluster()
+    published(cluster)
+    kept: list[GroupsTold] = []
+    cluster.ask("a", fetch(hold_time=1.0))
+    cluster.advance(2)
+    core = cluster.nodes["a"]
+    core.groups_asked[7] = cluster.time
+    cluster.advance(3)
+    cluster.drop = lambda sender, to, message: isinstance(message, GroupsTold) and not kept
+    drained(cluster)
+    core._on_groups_told("b", GroupsTold(7, ()), cluster.now)  # asked 3 s before the ACK
+    cluster.advance(10)
+    assert batches(cluster) == [1, 1, 1]
+
+
+def test_a_replica_that_was_away_pulls_nothing_that_was_reclaimed_and_agrees_with_the_others() -> None:
+    cluster = Cluster()
+    topic, origin = published(cluster)
+    drained(cluster)
+    cluster.kill("c")
+    cluster.ask("a", Publish(cluster.batch(topic, origin, 10, [b"x"] * 5)))
+    drained(cluster, node="a")
+    cluster.advance(10)
+    sent: list[object] = []
+    cluster.start("c")
+    cluster.drop = lambda sender, to, message: bool(sent.append(message)) and False
+    cluster.advance(30)
+    assert batches(cluster) == [0, 0, 0]
+    assert not any(isinstance(message, Store) for message in sent)
+    assert len({repr(replica(cluster, node).sync_offer()) for node in "abc"}) == 1
+    late = [message for message in sent[-100:] if isinstance(message, SyncState)]
+    assert not late, "they agree, so they have nothing more to say"
+
+
+def test_a_crash_between_the_record_and_the_drop_forgets_the_batch_at_the_next_start() -> None:
+    cluster = Cluster()
+    published(cluster)
+    drained(cluster)
+    cluster.advance(10)
+    assert any(isinstance(record, Reclaimed) for record in cluster.journals["a"])
+    cluster.kill("a")
+    cluster.forgotten["a"].clear()
+    cluster.start("a")
+    assert len(cluster.forgotten["a"]) == 1
+    assert batches(cluster)[0] == 0
+    assert replica(cluster, "a").reclaimed.messages == 10
+
+
+def test_a_group_that_is_rewound_gets_what_any_replica_retained() -> None:
+    """a and b have reclaimed; c, which was away, still has the payload: it comes back to them by anti-entropy."""
+    cluster = Cluster()
+    published(cluster)
+    cluster.drop = lambda sender, to, message: "c" in (sender, to)
+    drained(cluster)
+    cluster.advance(20)
+    assert batches(cluster) == [0, 0, 1]
+    cluster.drop = lambda sender, to, message: "c" in (sender, to) and not isinstance(message, Store)
+    rewind(cluster, "a")
+    cluster.drop = lambda sender, to, message: False
+    cluster.advance(20)
+    assert batches(cluster) == [1, 1, 1]
+    for node in "ab":
+        assert not replica(cluster, node).reclaimed
+    assert spans(cluster.ask("a", fetch())) == [(0, 10)]
+
+
+def test_what_was_reclaimed_is_not_missing_for_a_group_that_comes_later() -> None:
+    cluster = Cluster()
+    topic, origin = published(cluster)
+    drained(cluster)
+    cluster.advance(10)
+    assert spans(cluster.ask("b", fetch("late"))) == []
+    cluster.ask("a", Publish(cluster.batch(topic, origin, 10, [b"x"])))
+    assert spans(cluster.ask("b", fetch("late"))) == [(10, 11)]
+    cluster.advance(20)
+    assert [replica(cluster, node).absent.messages for node in "abc"] == [0, 0, 0]
+
+
+def test_a_held_message_that_was_purged_is_reclaimed_after_its_hold() -> None:
+    cluster = Cluster()
+    published(cluster)
+    cluster.ask("a", fetch(hold_time=10.0))
+    cluster.ask("b", PurgeRequest("jobs", 0, "g"))
+    cluster.advance(8)
+    assert batches(cluster) == [1, 1, 1]
+    cluster.advance(10)
+    assert batches(cluster) == [0, 0, 0]
+
+
+def test_a_late_receipt_of_reclaimed_messages_hears_no_acked() -> None:
+    cluster = Cluster()
+    published(cluster)
+    old = receipts(cluster.ask("b", fetch(hold_time=1.0)))
+    cluster.advance(1.5)
+    drained(cluster)
+    cluster.advance(10)
+    assert batches(cluster) == [0, 0, 0]
+    assert outcomes(cluster.ask("c", AckRequest(old))) == ["acked_unproven"]
+    assert set(outcomes(cluster.ask("c", RejectRequest(old, letter=LETTER)))) <= {
+        "hold-lost",
+        "already-resolved",
+    }
