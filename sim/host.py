@@ -40,6 +40,7 @@ from quorumq.core.messages import (
     Hello,
     Hold,
     HoldReply,
+    HoldsTold,
     PeerMessage,
     Release,
     RemoteFetched,
@@ -144,7 +145,7 @@ class Host:
         held = any(view.holds.holds for replica in core.replicas.values() for view in replica.groups.values())
         if held:
             self.world.saw("a clean stop's holds were restored")
-        quiet = not core.state.in_quarantine(now)
+        quiet = core.state.quarantine_until <= now.mono
         self.world.note(
             f"node:{self.name}",
             "start",
@@ -514,7 +515,19 @@ class Host:
             sender.lose_link(self.name, self.world.options.latency)
         if core.state.superseded(envelope.sender, envelope.incarnation):
             self.world.saw("a message of a superseded incarnation came")
+        waited = bool(core.recovery.unheard)
         self.feed(Received(envelope))
+        if waited and type(envelope.message) is HoldsTold:
+            self.see_recovery(core)
+
+    def see_recovery(self, core: NodeCore) -> None:
+        """A replica was told holds: whether that ended its quarantine, and what it learned."""
+        if core.recovery.unheard:
+            return
+        self.world.saw("a quarantine ended early")
+        tables = [view.holds for replica in core.replicas.values() for view in replica.groups.values()]
+        if any(table.holds for table in tables):
+            self.world.saw("a hold was learned from a peer")
 
     # ------------------------------------------------------------------- clients
 

@@ -153,8 +153,8 @@ def _late_clients(cluster: Cluster) -> None:
     cluster.late_clients = True
 
 
-def _in_quarantine_at_even_starts(self: NodeState, now: Any) -> bool:
-    return now.mono < self.quarantine_until and self.incarnation.n % 2 == 0
+def _in_quarantine_at_even_starts(self: Replica, now: Any) -> bool:
+    return now.mono < self.quarantine_until and self.node.incarnation.n % 2 == 0
 
 
 def _repair_nothing(self: Replica, name: str, resolved: Any, now: Any) -> list[Any]:
@@ -189,12 +189,12 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "quarantine-off",
         "quarantine after a restart",
-        ((NodeState, "in_quarantine", lambda self, now: False),),
+        ((Replica, "in_quarantine", lambda self, now: False),),
     ),
     Mutant(
         "quarantine-half",
         "quarantine after every restart",
-        ((NodeState, "in_quarantine", _in_quarantine_at_even_starts),),
+        ((Replica, "in_quarantine", _in_quarantine_at_even_starts),),
     ),
     Mutant("hold-majority-1", "a hold needs a majority", ((FetchCoordinator, "is_won", _own_vote_enough),)),
     Mutant(

@@ -202,7 +202,7 @@ class FetchCoordinator(Coordinator):
         """Go on: answer if there is enough or the time is over, else start rounds on what is available."""
         effects: list[Effect] = []
         while not self.done and not self.rounds:
-            if not core.state.may_vote(now):
+            if not all(core.replicas[partition].may_vote(now) for partition in self.partitions):
                 return effects + self._refuse(core, now)
             over = now.mono >= min(self.park_until, self.held_until)
             if self._satisfied() or (over and self.tried):
@@ -547,7 +547,7 @@ class FetchCoordinator(Coordinator):
         """In quarantine, or unable to vouch: another node can serve this at once."""
         if self.won:
             return self.on_gone(core, now)
-        wait = core.state.quarantine_until - now.mono
+        wait = core.quarantine_left(now)
         detail = f"node {core.state.me} is in quarantine for {wait:.1f} s: ask another node"
         return self.finish(core, too_few("too-few-replicas", detail, 1, 0))
 

@@ -6,7 +6,7 @@
 # explorer can switch each rule off and show the failure that follows (docs/protocol.md, section 4).
 #
 # Holds and the highest ballot granted belong to the message, whatever generation or redrive number the HOLD had.
-# Nothing here is on disk: a replica that restarts waits out its quarantine instead (docs/protocol.md, RECOVERY).
+# Nothing here is on disk: a replica that restarts asks the others, or waits out its quarantine (core/recovery.py).
 """Who holds what, until when, and the highest ballot ever granted for each message."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from quorumq.core.messages import Refused
 from quorumq.core.spans import SpanMap
-from quorumq.core.types import Owner, Span, Stamp
+from quorumq.core.types import Incarnation, Owner, Span, Stamp
 
 
 class Held(NamedTuple):
@@ -27,6 +27,10 @@ class Held(NamedTuple):
     generation: int = 0  # likewise
 
 
+NOBODY = Owner("", Incarnation(0, 0), Stamp(0, ""))
+"""The owner of what two owners were reported of: it matches none, so nothing can be done in its name."""
+
+
 class HoldTable:
     """The holds of one group in one partition.
 
@@ -34,12 +38,13 @@ class HoldTable:
         floor: stamps up to this time may have been granted before this start and forgotten.
     """
 
-    __slots__ = ("ballots", "floor", "holds")
+    __slots__ = ("ballots", "floor", "holds", "rivals")
 
     def __init__(self, floor: int) -> None:
         self.floor = floor
         self.holds: SpanMap[Held] = SpanMap()
         self.ballots: SpanMap[Stamp] = SpanMap()
+        self.rivals: SpanMap[tuple[Owner, ...]] = SpanMap()  # the owners reported of what NOBODY holds
 
     # ------------------------------------------------------------------- rules
 
@@ -74,18 +79,21 @@ class HoldTable:
         refused: list[Refused] = []
         deadline = now + hold_time
         for part, held in self.holds.split(span):
-            if held is not None and self.is_owner(held, owner):
-                self.holds.set(part, held._replace(deadline=max(held.deadline, deadline)))
-                granted.append(part)
-                continue
+            mine = held is not None and self.is_owner(held, owner)
             for piece, highest in self.ballots.split(part):
+                if held is not None and mine and highest is not None:
+                    self.holds.set(piece, held._replace(deadline=max(held.deadline, deadline)))
+                    granted.append(piece)
+                    continue
+                # A hold learned from a peer was not granted here: it is now, if its ballot is above the floor.
                 if not self.is_above(owner.ballot, highest) or (
-                    held is not None and not self.may_replace(held, owner)
+                    held is not None and not mine and not self.may_replace(held, owner)
                 ):
                     remaining = held.deadline - now if held is not None else 0.0
                     refused.append(Refused(piece, highest or Stamp(self.floor, ""), remaining))
                     continue
-                self.holds.set(piece, Held(owner, deadline, n, generation))
+                until = max(held.deadline, deadline) if held is not None and mine else deadline
+                self.holds.set(piece, Held(owner, until, n, generation))
                 self.ballots.set(piece, owner.ballot)
                 granted.append(piece)
         return granted, refused
@@ -95,7 +103,21 @@ class HoldTable:
         gone = [(part, held) for part, held in self.holds.within(span) if self.is_owner(held, owner)]
         for part, _ in gone:
             self.holds.remove(part)
+        for part, rivals in self.rivals.within(span) if self.rivals else ():
+            if owner in rivals:
+                left = tuple(rival for rival in rivals if rival != owner)
+                if left:
+                    self.rivals.set(part, left)
+                else:
+                    gone += self.holds.within(part)
+                    self._remove(part)
         return gone
+
+    def _remove(self, span: Span) -> bool:
+        """Nobody holds ``span`` any more; whether somebody did."""
+        if self.rivals:
+            self.rivals.remove(span)
+        return bool(self.holds.remove(span))
 
     def extend(self, span: Span, owner: Owner, deadline: float) -> tuple[list[Span], list[Span]]:
         """EXTEND: what now lasts until ``deadline`` at least, and what was refused."""
@@ -118,13 +140,13 @@ class HoldTable:
         """
         for part, held in self.holds.within(span):
             if held.generation <= generation:
-                self.holds.remove(part)
+                self._remove(part)
 
     def expired(self, span: Span, now: float) -> list[tuple[Span, Held]]:
         """Remove and return the holds within ``span`` whose time has run out."""
         gone = [(part, held) for part, held in self.holds.within(span) if held.deadline <= now]
         for part, _ in gone:
-            self.holds.remove(part)
+            self._remove(part)
         return gone
 
     def exclusivity(self, span: Span, owner: Owner) -> tuple[list[Span], list[Span]]:
@@ -147,13 +169,39 @@ class HoldTable:
     def restore(self, span: Span, held: Held, ballot: Stamp) -> None:
         """Take back a hold from CLEAN_STOP."""
         self.holds.set(span, held)
-        self.ballots.set(span, ballot)
+        if ballot.time:
+            self.ballots.set(span, ballot)
+
+    def learn(self, span: Span, held: Held) -> None:
+        """Take over a hold that a peer reported (core/recovery.py). All that are reported are kept.
+
+        Where two owners are, one has half won the message and the other may be delivering it: it is blocked, held by
+        NOBODY, so that nobody is granted, extended or rejected, until both have given it up or all time is over.
+        """
+        for part, ours in self.holds.split(span):
+            if ours is None:
+                self.holds.set(part, held)
+                continue
+            until = max(ours.deadline, held.deadline)
+            if self.is_owner(ours, held.owner):
+                self.holds.set(part, ours._replace(deadline=until))
+                continue
+            newest = max(ours.generation, held.generation)
+            self.holds.set(part, Held(NOBODY, until, max(ours.n, held.n), newest))
+            for piece, rivals in self.rivals.split(part):
+                known = rivals or (ours.owner,)
+                if held.owner not in known:
+                    self.rivals.set(piece, (*known, held.owner))
 
     def check(self) -> None:
-        """Assert what holds between any two events: every hold was granted under the highest ballot."""
+        """Assert what holds between any two events: every hold granted here was granted under the highest ballot."""
         self.holds.check()
         self.ballots.check()
+        self.rivals.check()
         for span, held in self.holds.items():
-            for _, highest in self.ballots.split(span):
-                assert highest is not None, f"{span} is held and has no ballot"
+            for _, highest in self.ballots.within(span):
                 assert held.owner.ballot <= highest, f"{span}: held under {held.owner}, above {highest}"
+        for span, rivals in self.rivals.items():
+            for _, blocked in self.holds.split(span):
+                assert blocked is not None, f"{span} has rivals and is not held"
+                assert blocked.owner == NOBODY, f"{span}: held by {blocked.owner} beside {rivals}"

@@ -369,6 +369,37 @@ class Heartbeat(NamedTuple):
     disk_free: int = -1
 
 
+class HoldsAsk(NamedTuple):
+    """A node that was started again asks which holds there are in these partitions (recovery from peers).
+
+    From which incarnation it comes is settled by HELLO; ``round`` is used for no other request of that start.
+    """
+
+    round: int
+    partitions: tuple[PartitionId, ...]
+
+
+class HeldThere(NamedTuple):
+    """One hold in the answer, with ``remaining`` seconds. An owner with node "" is two owners: see HoldTable.learn."""
+
+    group: str
+    span: Span
+    owner: Owner
+    n: int
+    remaining: float
+    generation: int = 0
+
+
+class HoldsTold(NamedTuple):
+    """One of ``pieces`` pieces of a replica's table of holds. A replica that has no vote itself says nothing."""
+
+    round: int
+    partition: PartitionId
+    piece: int
+    pieces: int
+    holds: tuple[HeldThere, ...]
+
+
 class Digest(NamedTuple):
     """What the sender has of one origin: how many messages, and a digest of the spans."""
 
@@ -835,6 +866,7 @@ PeerMessage = Union[
     Merge, Merged, PutTopic, PutGroup, Put, PeekRequest, PeekReply, Survey, Surveyed,
     Heartbeat, SyncOffer, SyncState, SyncPull, SyncTopics, GroupsAsk, GroupsTold,
     RemoteFetch, RemoteFetched, RemoteGone,
+    HoldsAsk, HoldsTold,
 ]  # fmt: skip
 
 

@@ -70,6 +70,8 @@ from quorumq.core.messages import (
     Hello,
     Hold,
     HoldReply,
+    HoldsAsk,
+    HoldsTold,
     LeaveRequest,
     Left,
     Merge,
@@ -130,6 +132,7 @@ from quorumq.core.records import (
     TopicPut,
     Vouched,
 )
+from quorumq.core.recovery import Recovery, tell
 from quorumq.core.registers import AlterTopicCoordinator, CreateTopicCoordinator, DeleteTopicCoordinator
 from quorumq.core.remote import LegCoordinator, SplitCoordinator, free_slice
 from quorumq.core.replica import Replica
@@ -236,6 +239,7 @@ class NodeCore:
         self.heard_at: dict[NodeId, float] = {}
         self.peer_facts: dict[NodeId, dict[str, object]] = {}
         self.vouchers: dict[NodeId, None] = {}
+        self.recovery = Recovery()
         self.stopped = False
         self.started = False
         self.void: list[int] = []  # batches that were reclaimed, and that a crash left on disk
@@ -288,14 +292,16 @@ class NodeCore:
         self.round_count = incarnation.n << 32
         clock = HybridClock(self.config.node, reserve, reserve)
         clean = stop is not None and stop.incarnation == last
-        quarantine = limits.QUARANTINE_SHARE * self.config.hold_time_max
+        quarantine = limits.QUARANTINE_SHARE * self.config.hold_time_max if vouched else 0.0
+        if clean and stop is not None:
+            quarantine = stop.quarantine_s
         self.state = NodeState(
             config=self.config,
             incarnation=incarnation,
             directory=directory,
             clock=clock,
             vouched=vouched,
-            quarantine_until=now.mono if clean or not vouched else now.mono + quarantine,
+            quarantine_until=now.mono + quarantine,
             registers=self.groups,
         )
         self.state.known[self.config.node] = incarnation
@@ -303,13 +309,17 @@ class NodeCore:
             self.state.learn(node, seen)
         for key in [key for key in self.groups if self.is_deleted(key[0])]:
             del self.groups[key]
-        self._make_replicas()
+        self._make_replicas(now)
         self._load_partitions(partitioned, now)
         if clean and stop is not None:
             for held in stop.holds:
                 replica = self.replicas.get(held.partition)
                 if replica is not None:
                     replica.restore_hold(held, now)
+            for partition in stop.recovered:
+                replica = self.replicas.get(partition)
+                if replica is not None:
+                    replica.end_quarantine([], now)
         for replica in self.replicas.values():
             replica.refresh_all(now)
 
@@ -474,12 +484,19 @@ class NodeCore:
         return []
 
     def _on_clean_stop(self, now: Now) -> list[Effect]:
-        """CLEAN_STOP: the last record. Nothing is sent or answered after it."""
+        """CLEAN_STOP: the last record. Nothing is sent or answered after it.
+
+        It speaks for no replica in quarantine: what was granted before this start may be live and is not in its table.
+        Nor, while it lasts, for one that we have no record of yet: its register may have been lost by a crash.
+        """
         self.stopped = True
-        if not self.state.vouched or self.state.in_quarantine(now):
-            return []  # what was granted before this start may be live and is not in our table
-        holds = [held for replica in self.replicas.values() for held in replica.holds_at_stop(now)]
-        return [Persist((CleanStopped(self.state.incarnation, tuple(holds)),))]
+        if not self.state.vouched:
+            return []
+        able = [replica for replica in self.replicas.values() if not replica.in_quarantine(now)]
+        holds = [held for replica in able for held in replica.holds_at_stop(now)]
+        left = max(0.0, self.state.quarantine_until - now.mono)
+        recovered = tuple(replica.partition for replica in able) if left else ()
+        return [Persist((CleanStopped(self.state.incarnation, tuple(holds), left, recovered),))]
 
     def _stop(self, reason: str) -> list[Effect]:
         self.stopped = True
@@ -507,6 +524,7 @@ class NodeCore:
         self.state.clock.merge(event.stamp)
         self.heard_at[event.peer] = now.mono
         effects = self._vouch(event.peer)
+        effects += self.recovery.ask(self, event.peer, now, afresh=True)
         effects += self._send_registers(event.peer)
         return effects + self._offer(event.peer)
 
@@ -539,6 +557,7 @@ class NodeCore:
         )
         if not hello.node:
             return [Reply(key, welcome)]
+        self.recovery.on_hello(hello.node)
         self.state.clock.merge(hello.stamp)
         self.peer_facts.setdefault(hello.node, {})["clock_difference_s"] = (
             hello.wall_ms - now.wall_ms
@@ -647,8 +666,7 @@ class NodeCore:
 
     def _heartbeats(self, now: Now) -> list[Effect]:
         self.announced = dict.fromkeys(self.parked)
-        quarantine = max(0.0, self.state.quarantine_until - now.mono)
-        beat = Heartbeat(tuple(self.parked)[: limits.SPANS_PER_REQUEST_MAX], quarantine)
+        beat = Heartbeat(tuple(self.parked)[: limits.SPANS_PER_REQUEST_MAX], self.quarantine_left(now))
         return [Send(peer, beat) for peer in self.state.links]
 
     def _on_heartbeat(self, sender: NodeId, message: Heartbeat, now: Now) -> None:
@@ -688,6 +706,8 @@ class NodeCore:
                 return key not in self.given
             case (_, PartitionId() as partition, *_) if partition not in self.replicas:
                 return True  # its topic was deleted
+            case ("recover", str(peer), int(number)):
+                return not self.recovery.is_current(peer, number)
             case ("expire", PartitionId() as partition, str(name), Span() as span):
                 return not self.replicas[partition].group(name).holds.holds.within(span)
         return False
@@ -716,6 +736,8 @@ class NodeCore:
                     return coordinator.on_gathered(self, now)
             case ("forget", int(key)):
                 self.given.pop(key, None)
+            case ("recover", str(peer), int(number)) if self.recovery.is_current(peer, number):
+                return self.recovery.ask(self, peer, now)
             case ("heartbeat",):
                 self.state.at(now.mono + self.config.heartbeat, "heartbeat")
                 return self._heartbeats(now)
@@ -782,7 +804,8 @@ class NodeCore:
         self.state.learn(envelope.sender, envelope.incarnation)
         self.state.clock.merge(envelope.stamp)
         self.heard_at[envelope.sender] = now.mono
-        return self._on_message(envelope.sender, envelope.incarnation, envelope.message, now)
+        effects = self.recovery.on_words(self, envelope.sender, now)
+        return effects + self._on_message(envelope.sender, envelope.incarnation, envelope.message, now)
 
     def _on_message(
         self, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
@@ -830,6 +853,10 @@ class NodeCore:
                 return [Send(sender, GroupsTold(number, groups))]
             case GroupsTold():
                 return self._on_groups_told(sender, message, now)
+            case HoldsAsk():
+                return tell(self, sender, message, now)
+            case HoldsTold():
+                self.recovery.on_told(self, sender, message, now)
             case RemoteFetch():
                 return self._on_remote_fetch(sender, message, now)
             case RemoteGone(number):
@@ -1046,8 +1073,9 @@ class NodeCore:
         self.groups[(group.topic, group.name)] = group
         return True
 
-    def _make_replicas(self) -> None:
-        """A replica for each partition whose replica set names this node."""
+    def _make_replicas(self, now: Now) -> list[Effect]:
+        """A replica for each partition whose replica set names this node. One made in quarantine asks for its holds."""
+        made = False
         for topic in self.topics.values():
             for number, members in enumerate(topic.replicas):
                 partition = PartitionId(topic.id, number)
@@ -1055,11 +1083,15 @@ class NodeCore:
                     replica = self.replicas.get(partition)
                     if replica is None:
                         replica = self.replicas[partition] = Replica(self.state, topic, partition)
+                        self.recovery.want(replica, now)
+                        made = True
                         for found, name in self.groups:
                             if found == topic.id:
                                 replica.group(name)
                     else:
                         replica.topic = topic
+        links = self.state.links if made and self.recovery.unheard else ()
+        return [effect for peer in links for effect in self.recovery.ask(self, peer, now, afresh=True)]
 
     def take_in_topic(self, topic: Topic, now: Now) -> list[Effect]:
         """Merge a register that a peer has, and do what follows from it: partitions begin, or end."""
@@ -1071,8 +1103,7 @@ class NodeCore:
         effects: list[Effect] = [Persist((TopicPut(merged),))]
         if before is not None and self.is_deleted(before.id) and not before.deleted:
             effects += self._end_topic(before, now)
-        self._make_replicas()
-        return effects
+        return effects + self._make_replicas(now)
 
     def _end_topic(self, topic: Topic, now: Now) -> list[Effect]:
         """DELETE: requests end, replicas go. What the journal has of them means nothing from here on."""
@@ -1132,6 +1163,16 @@ class NodeCore:
         for group in groups:
             effects += self.merge_group(group, now)
         return effects
+
+    def may_coordinate(self, partition: PartitionId, now: Now) -> bool:
+        """Whether a FETCH of ``partition`` may be coordinated here: by a replica that may vote."""
+        replica = self.replicas.get(partition)
+        return replica is not None and replica.may_vote(now)
+
+    def quarantine_left(self, now: Now) -> float:
+        """Seconds until the last of this node's replicas is out of quarantine at the latest; 0.0 when all are."""
+        until = max((replica.quarantine_until for replica in self.replicas.values()), default=now.mono)
+        return max(0.0, until - now.mono)
 
     def members_of(self, partition: PartitionId) -> tuple[NodeId, ...]:
         """The replica set of a partition; empty if it is not known here."""
@@ -1290,18 +1331,14 @@ class NodeCore:
         if len(asked) > limits.FETCH_PARTITIONS_MAX:
             start = self.fetches * limits.FETCH_PARTITIONS_MAX % len(asked)
             asked = (asked[start:] + asked[:start])[: limits.FETCH_PARTITIONS_MAX]
-        partitions = [partition for partition in asked if partition in self.replicas]
-        foreign = [partition for partition in asked if partition not in self.replicas]
+        partitions = [partition for partition in asked if self.may_coordinate(partition, now)]
+        foreign = [partition for partition in asked if not self.may_coordinate(partition, now)]
         capped = request._replace(
             max_messages=min(request.max_messages, limits.FETCH_MESSAGES_MAX),
             max_bytes=min(request.max_bytes, limits.FETCH_BYTES_MAX),
         )
-        able = self.state.may_vote(now)
-        if foreign or (asked and not able):
-            unfit = () if able else (self.config.node,)
-            return self._coordinate(
-                SplitCoordinator(key, capped, tuple(partitions + foreign), now, unfit), now
-            )
+        if foreign:
+            return self._coordinate(SplitCoordinator(key, capped, tuple(partitions + foreign), now), now)
         first = self.fetches % max(1, len(partitions))
         return self._coordinate(FetchCoordinator(key, capped, tuple(partitions), first, now), now)
 
@@ -1516,7 +1553,7 @@ class NodeCore:
             "cluster_id": self.config.cluster_id,
             "incarnation": self.state.incarnation.n,
             "vouched": self.state.vouched,
-            "quarantine_s": round(max(0.0, self.state.quarantine_until - now.mono), 3),
+            "quarantine_s": round(self.quarantine_left(now), 3),
             "hold_time_max": self.config.hold_time_max,
             "disk_full": self.state.disk_full,
             "requests": len(self.requests),

@@ -113,15 +113,21 @@ class HeldAtStop(NamedTuple):
     owner: Owner
     n: int
     remaining: float  # seconds
-    ballot: tuple[int, str]  # the highest ballot granted (a Stamp)
+    ballot: tuple[int, str]  # the highest ballot granted (a Stamp); (0, "") for a hold learned from a peer
     generation: int = 0
 
 
 class CleanStopped(NamedTuple):
-    """The very last record of a clean stop; counts only there, and only for the incarnation it names."""
+    """The very last record of a clean stop; counts only there, and only for the incarnation it names.
+
+    ``holds`` are those of the replicas that were out of quarantine. Where some were not yet, or still could have
+    come into being in it, ``quarantine_s`` is how many seconds of it were left, and ``recovered`` the others.
+    """
 
     incarnation: Incarnation
     holds: tuple[HeldAtStop, ...]
+    quarantine_s: float = 0.0
+    recovered: tuple[PartitionId, ...] = ()
 
 
 JournalRecord = Union[

@@ -83,7 +83,6 @@ class SplitCoordinator(Coordinator):
         request: as the client sent it.
         partitions: all that it names.
         now: when it came.
-        unfit: nodes not to ask: this one, where it is in quarantine.
     """
 
     __slots__ = (
@@ -106,7 +105,6 @@ class SplitCoordinator(Coordinator):
         request: Fetch,
         partitions: tuple[PartitionId, ...],
         now: Now,
-        unfit: tuple[NodeId, ...] = (),
     ) -> None:
         super().__init__(key)
         self.request = request
@@ -117,7 +115,7 @@ class SplitCoordinator(Coordinator):
         self.won_messages = 0
         self.won_bytes = 0
         self.legs: dict[int, NodeId] = {}  # round -> who serves it
-        self.asked: dict[NodeId, None] = dict.fromkeys(unfit)  # nodes that refused or did not answer
+        self.asked: dict[NodeId, None] = {}  # nodes that refused or did not answer
         self.problem: Failed | None = None
         self.over = False
 
@@ -128,7 +126,7 @@ class SplitCoordinator(Coordinator):
         """Ask one node for each partition, dividing what is still wanted."""
         shares: dict[NodeId, list[PartitionId]] = {}
         for at, partition in enumerate(partitions):
-            target = self._target(core, partition, at)
+            target = self._target(core, partition, at, now)
             if target is not None:
                 shares.setdefault(target, []).append(partition)
         if not shares and not self.legs:
@@ -160,10 +158,10 @@ class SplitCoordinator(Coordinator):
             effects.append(Send(target, RemoteFetch(this.number, tuple(some), leg)))
         return effects
 
-    def _target(self, core: NodeCore, partition: PartitionId, at: int) -> NodeId | None:
+    def _target(self, core: NodeCore, partition: PartitionId, at: int, now: Now) -> NodeId | None:
         """Who is asked: ourselves if we can, else the replicas in turn, leaving out those that failed us."""
         members = core.members_of(partition)
-        if partition in core.replicas and core.state.me not in self.asked:
+        if core.may_coordinate(partition, now) and core.state.me not in self.asked:
             return core.state.me
         turn = (core.fetches + at) % max(1, len(members))
         for member in members[turn:] + members[:turn]:

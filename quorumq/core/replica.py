@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from sortedcontainers import SortedList
 
@@ -33,6 +33,7 @@ from quorumq.core.messages import (
     Granted,
     GroupDigest,
     GroupState,
+    HeldThere,
     Hold,
     HoldReply,
     Merge,
@@ -82,6 +83,9 @@ from quorumq.core.types import (
     Stamp,
     Topic,
 )
+
+if TYPE_CHECKING:
+    from quorumq.core.recovery import Reported
 
 CHUNK = 64
 """Messages that are ranked together to one coordinator, so that several can drain one large batch."""
@@ -204,6 +208,7 @@ class Replica:
         "partition",
         "present",
         "pulling_until",
+        "quarantine_until",
         "reclaimed",
         "salts",
         "settled",
@@ -233,8 +238,17 @@ class Replica:
         self.mortal = False  # whether a batch with a TTL of its own was ever here
         self.order: SortedList = SortedList()  # keys of the batches, oldest first
         self.groups: dict[str, GroupView] = {}
+        self.quarantine_until = node.quarantine_until
 
     # ------------------------------------------------------------------ helpers
+
+    def may_vote(self, now: Now) -> bool:
+        """Whether this replica may grant and coordinate holds: it can vouch, and no forgotten grant can live."""
+        return self.node.vouched and not self.in_quarantine(now)
+
+    def in_quarantine(self, now: Now) -> bool:
+        """Whether a hold granted before this start may be live and unknown here (docs/protocol.md, RECOVERY)."""
+        return now.mono < self.quarantine_until
 
     def group(self, name: str) -> GroupView:
         """The view of group ``name``; made when first named, at the generation that the group's register names.
@@ -700,7 +714,7 @@ class Replica:
     def abstains(self, ballot: Stamp, now: Now) -> bool:
         """Whether this replica has no vote: in quarantine, unable to vouch, or asked for a ballot above its
         durable reserve (after a crash it would not know that it had granted it)."""
-        return not self.node.may_vote(now) or not self.node.clock.merge(ballot.time)
+        return not self.may_vote(now) or not self.node.clock.merge(ballot.time)
 
     def on_expire(self, name: str, span: Span, now: Now) -> list[Effect]:
         """A hold's time may have run out: remove it, count the attempt, and make the message available."""
@@ -739,7 +753,7 @@ class Replica:
         view = self.groups.get(message.group)
         granted: list[Span] = []
         refused: list[Span] = []
-        if error or not self.node.may_vote(now):
+        if error or not self.may_vote(now):
             return Extended(message.round, (), (), error, self.vector())
         for span in message.spans:
             if view is None:
@@ -772,7 +786,7 @@ class Replica:
         resolved: list[Resolved] = []
         for span, owner, n in message.entries:
             yes, no = view.holds.exclusivity(span, owner)
-            if not self.node.in_quarantine(now) and not self.reclaimed.within(span):
+            if not self.in_quarantine(now) and not self.reclaimed.within(span):
                 exclusive += [Acked(part, owner, n) for part in yes]
             higher += [Acked(part, owner, n) for part in no]
             settled = view.settled(message.generation, n)
@@ -1409,7 +1423,7 @@ class Replica:
         kept: list[HeldAtStop] = []
         for view in self.sorted_groups():
             for span, held in view.holds.holds.items():
-                for part, ballot in view.holds.ballots.within(span):
+                for part, ballot in view.holds.ballots.split(span):
                     kept.append(
                         HeldAtStop(
                             self.partition,
@@ -1418,11 +1432,35 @@ class Replica:
                             held.owner,
                             held.n,
                             max(0.0, held.deadline - now.mono),
-                            ballot,
+                            ballot or (0, ""),
                             held.generation,
                         )
                     )
         return kept
+
+    def holds_to_tell(self, now: Now) -> list[HeldThere]:
+        """Every live hold, for a replica that was started again (core/recovery.py)."""
+        return [
+            HeldThere(view.name, span, held.owner, held.n, held.deadline - now.mono, held.generation)
+            for view in self.sorted_groups()
+            for span, held in view.holds.holds.items()
+            if held.deadline > now.mono
+        ]
+
+    def end_quarantine(self, reported: list[Reported], now: Now) -> None:
+        """All other replicas have told their holds: keep the union, and vote from now on.
+
+        A message that is ACKED here has no hold, whatever was reported while that was on its way.
+        """
+        for (name, span, owner, n, _, generation), deadline in reported:
+            view = self.group(name)
+            for part, record in view.record_pieces(span):
+                acked = record.kind == Kind.ACKED and record.generation >= generation
+                if not acked and deadline > now.mono:
+                    view.holds.learn(part, Held(owner, deadline, n, generation))
+                    self.node.at(deadline, "expire", self.partition, name, part)
+                    self.refresh(view, part, now)
+        self.quarantine_until = now.mono
 
     def restore_hold(self, held: HeldAtStop, now: Now) -> None:
         """Take back a hold of CLEAN_STOP: its remaining time starts again in full."""

@@ -1,8 +1,8 @@
 # quorumq/core/state.py: what one start of a node knows of itself and of its peers.
 #
-# Replicas and coordinators of one node share this object. It decides the two questions that every vote
-# depends on: may this node vote at all (quarantine, vouching), and is that reply from an incarnation that
-# somebody knows to be superseded.
+# Replicas and coordinators of one node share this object. It decides a question that every vote depends on: is that
+# reply from an incarnation that somebody knows to be superseded. The other one, may this replica vote at all, is the
+# replica's (quarantine) and this node's (vouching).
 """The state that all replicas and coordinators of one node share."""
 
 from __future__ import annotations
@@ -57,7 +57,11 @@ class NodeConfig:
 
 @dataclass(slots=True)
 class NodeState:
-    """Identity, clock, incarnations, quarantine, timers and hints of one start of a node."""
+    """Identity, clock, incarnations, timers and hints of one start of a node.
+
+    ``quarantine_until`` (monotonic seconds) is when every hold granted before this start must have run out; a replica
+    may be out of its quarantine earlier (core/recovery.py).
+    """
 
     config: NodeConfig
     incarnation: Incarnation
@@ -81,16 +85,6 @@ class NodeState:
     def me(self) -> NodeId:
         """This node's id."""
         return self.config.node
-
-    # ------------------------------------------------------------------ voting
-
-    def may_vote(self, now: Now) -> bool:
-        """Whether this node may grant and coordinate holds: it can vouch, and no forgotten grant can live."""
-        return self.vouched and not self.in_quarantine(now)
-
-    def in_quarantine(self, now: Now) -> bool:
-        """Whether a hold granted before this start may still be live (docs/protocol.md, RECOVERY)."""
-        return now.mono < self.quarantine_until
 
     # ------------------------------------------------------------ incarnations
 

@@ -254,6 +254,7 @@ class Inbound:
             older.close()
         me = node.config.node
         mine = node.core.state.incarnation
+        node.peer_dialled(hello.node)
         node.log.debug(
             "peer_connected", peer=hello.node, incarnation=hello.incarnation.n, address=self.address
         )

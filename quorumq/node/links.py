@@ -101,7 +101,7 @@ async def keep_link(node: Node, peer: NodeId, dial: Dial, rng: random.Random, nu
             if str(error) != problem:  # once for each new reason, not once for each attempt
                 problem = str(error)
                 node.log.info("peer_unreachable", peer=peer, reason=problem or type(error).__name__)
-        await trio.sleep(pause * rng.uniform(0.5, 1.0))
+        await node.pause_dialling(peer, pause * rng.uniform(0.5, 1.0))
         pause = min(BACKOFF_MAX_S, 2 * pause)
 
 

@@ -186,6 +186,7 @@ class Node:
         self._timer_scope: trio.CancelScope | None = None
         self._room = trio.Event()
         self._space_checked = 0  # bytes that waited for a commit then
+        self._to_dial: dict[NodeId, trio.Event] = {}
         self._idle = trio.Event()
 
     # ---------------------------------------------------------------- start and end
@@ -501,6 +502,19 @@ class Node:
         deadline = math.inf if at == math.inf else trio.current_time() + max(0.0, at - now.mono)
         if deadline < scope.deadline:
             scope.deadline = deadline
+
+    # ------------------------------------------------------------------------- links
+
+    async def pause_dialling(self, peer: NodeId, seconds: float) -> None:
+        """Wait before dialling ``peer`` again: so long, or until it dials us."""
+        self._to_dial[peer] = trio.Event()
+        with trio.move_on_after(seconds):
+            await self._to_dial[peer].wait()
+
+    def peer_dialled(self, peer: NodeId) -> None:
+        """``peer`` is up: it waits for our link to it, so we dial at once, if we have none."""
+        if peer in self._to_dial:
+            self._to_dial[peer].set()
 
     # ---------------------------------------------------------------- room and pressure
 

@@ -12,13 +12,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from quorumq.core import fetch, remote, types
+from quorumq.core import fetch, recovery, remote, types
 from quorumq.core.effects import Effect
 from quorumq.core.fetch import FetchCoordinator, HoldRound, Won
 from quorumq.core.group import GroupView
 from quorumq.core.holds import Held, HoldTable
 from quorumq.core.messages import Extended, Freed, HoldReply, Reject, RemoteFetched
 from quorumq.core.nodecore import NodeCore
+from quorumq.core.recovery import Recovery
 from quorumq.core.replica import Replica
 from quorumq.core.rounds import Round
 from quorumq.core.settle import ExtendCoordinator
@@ -74,6 +75,7 @@ def left_out(rule: Rule | None) -> Iterator[Switches]:
         (fetch, "ROUND_TIMEOUT_MIN_S", NEVER),
         (fetch, "ROUND_TIMEOUT_MAX_S", NEVER),
         (remote, "LEG_MARGIN_S", NEVER),
+        (recovery, "ASK_FIRST_S", NEVER),
     ]
     patches += rule.patches if rule is not None else ()
     before = [(place, name, getattr(place, name)) for place, name, _ in patches]
@@ -92,22 +94,34 @@ def left_out(rule: Rule | None) -> Iterator[Switches]:
 def vote_without_quarantine(self: Replica, ballot: Stamp, now: Now) -> bool:
     """A replica that votes for others from its start on; as a coordinator it still waits."""
     if ballot.node == self.node.me:
-        return not self.node.may_vote(now) or not self.node.clock.merge(ballot.time)
+        return not self.may_vote(now) or not self.node.clock.merge(ballot.time)
     return not self.node.vouched or not self.node.clock.merge(ballot.time)
 
 
 def vote_for_itself_in_quarantine(self: Replica, ballot: Stamp, now: Now) -> bool:
     """A replica that votes for its own node from its start on; for others it still waits."""
-    quarantined = self.node.in_quarantine(now) and ballot.node != self.node.me
+    quarantined = self.in_quarantine(now) and ballot.node != self.node.me
     return not self.node.vouched or quarantined or not self.node.clock.merge(ballot.time)
 
 
-def coordinate_in_quarantine(self: NodeState, now: Now) -> bool:
-    """A node that coordinates FETCHes from its start on."""
-    return self.vouched
+def coordinate_in_quarantine(self: Replica, now: Now) -> bool:
+    """A replica that coordinates FETCHes from its start on."""
+    return self.node.vouched
 
 
 _vote = HoldTable.vote
+
+
+def learn_the_first(self: HoldTable, span: Span, held: Held) -> None:
+    """A replica that keeps, of several owners reported, the first."""
+    for part, ours in self.holds.split(span):
+        if ours is None:
+            self.holds.set(part, held)
+
+
+def hear_one(self: Recovery, replica: Replica, unheard: dict[NodeId, None]) -> bool:
+    """A replica that is content with one answer."""
+    return True
 
 
 def vote_by_node(
@@ -276,6 +290,16 @@ def delivered_and_expired(script: Script, coordinator: NodeId = "a") -> None:
     script.do("tick")
 
 
+def voter_restarted(script: Script) -> None:
+    """a wins a0 with b's vote; its HOLD to c is still under way; b is started again and linked to both others."""
+    script.do("fetch", "a")
+    script.deliver("Hold", "a", "b")
+    script.deliver("HoldReply", "b", "a")
+    script.do("crash", "b")
+    script.do("link", "a", "b")
+    script.do("link", "b", "c")
+
+
 def half_acked(script: Script) -> None:
     """a0 is delivered and runs out; its ACK, through d, which has no replica, reaches b; b answers and is wiped."""
     delivered_and_expired(script, "c")
@@ -351,7 +375,7 @@ RULES: tuple[Rule, ...] = (
         off="it coordinates, with its own vote, at once",
         patches=(
             (Replica, "abstains", vote_for_itself_in_quarantine),
-            (NodeState, "may_vote", coordinate_in_quarantine),
+            (Replica, "may_vote", coordinate_in_quarantine),
         ),
         scenario=scenario(
             "restart-coordinator",
@@ -385,6 +409,38 @@ RULES: tuple[Rule, ...] = (
         off="it removes whatever its node holds",
         patches=((HoldTable, "release", release_by_node),),
         scenario=scenario("release", "3 attempts through 2 nodes", attempts=3, coordinators=(A, C)),
+    ),
+    Rule(
+        name="recovery-keeps-union",
+        says="all holds that the others report are kept; what two owners hold is blocked until both are gone",
+        off="of two owners the one that is reported first is kept",
+        patches=((HoldTable, "learn", learn_the_first),),
+        scenario=scenario(
+            "recovery",
+            "a delivery by the word of a replica that then crashes, and a second attempt",
+            attempts=2,
+            restarts=1,
+            coordinators=(A, C),
+            restart_nodes=(B,),
+            give_up=False,
+            script=voter_restarted,
+        ),
+    ),
+    Rule(
+        name="recovery-hears-all",
+        says="every other replica must have told its holds before a quarantine ends early",
+        off="one of them is enough",
+        patches=((Recovery, "has_heard_enough", hear_one),),
+        scenario=scenario(
+            "recovery",
+            "a delivery by the word of a replica that then crashes, and a second attempt",
+            attempts=2,
+            restarts=1,
+            coordinators=(A, C),
+            restart_nodes=(B,),
+            give_up=False,
+            script=voter_restarted,
+        ),
     ),
     Rule(
         name="own-tombstone",
@@ -461,7 +517,7 @@ RULES: tuple[Rule, ...] = (
             attempts=2,
             acks=1,
             wipes=1,
-            ticks=5,
+            ticks=2,
             coordinators=(C,),
             restart_nodes=(B,),
             via=("d",),

@@ -15,6 +15,8 @@ from quorumq.core.messages import (
     Freed,
     Hold,
     HoldReply,
+    HoldsAsk,
+    HoldsTold,
     Merge,
     Merged,
     Reject,
@@ -187,6 +189,11 @@ class Teller:
                 return f"MERGE {self.record(message.entries[0].record)}"
             case Merged():
                 return f"MERGED ({'exact' if message.exact else 'higher'}) to round {message.round} of"
+            case HoldsAsk():
+                return "HOLDS-ASK"
+            case HoldsTold():
+                holds = ", ".join(self.ballot(held.owner.ballot) for held in message.holds)
+                return f"HOLDS-TOLD ({holds or 'none'})"
             case SyncOffer():
                 return "SYNC-OFFER"
             case SyncState():

@@ -47,6 +47,7 @@ from quorumq.core.messages import (
     Heartbeat,
     Hello,
     HoldReply,
+    HoldsTold,
     LeaveRequest,
     Named,
     PeerMessage,
@@ -73,6 +74,7 @@ from quorumq.core.records import (
     Started,
     Vouched,
 )
+from quorumq.core.recovery import Recovery
 from quorumq.core.state import NodeConfig
 from quorumq.core.types import (
     Incarnation,
@@ -323,7 +325,8 @@ class World:
     def tidy(self, core: NodeCore, now: Now) -> None:
         """Take out of a core what cannot matter here, so that states that behave alike are one.
 
-        Hints on who else is fetching have no effect with ``steal_after = 0``; nobody reads when a peer was heard;
+        Hints on who else is fetching have no effect with ``steal_after = 0``; nobody reads when a peer was heard; what
+        a node was asked for its holds before it could answer waits here until it can, so nobody need ask again;
         timers whose round, request or hold is gone do nothing when they come.
         """
         state = core.state
@@ -341,9 +344,14 @@ class World:
         for peer in [peer for peer, owed in state.unconfirmed.items() if not owed]:
             del state.unconfirmed[peer]
         for replica in core.replicas.values():
+            if replica.quarantine_until <= now.mono:
+                replica.quarantine_until = 0.0
             for view in replica.groups.values():
                 for key in view.ready:
                     view.ready[key] = 0.0
+        core.recovery.forget_greetings()
+        if not any(replica.quarantine_until for replica in core.replicas.values()):
+            core.recovery = Recovery()
         self._tidy_timers(core, now)
 
     def _tidy_timers(self, core: NodeCore, now: Now) -> None:
@@ -373,8 +381,8 @@ class World:
                 return coordinator is not None and (what[0] == "gathered" or not coordinator.rounds)
             case ("forget", key):
                 return key in core.given
-            case ("expire" | "heartbeat" | "sync" | "reclaim", *_):
-                return False  # set below; never; when the scenario says so
+            case ("expire" | "heartbeat" | "sync" | "reclaim" | "recover", *_):
+                return False  # set below; never; when the scenario says so; nothing that was asked is lost for good
         return True
 
     def forget_journal(self, local: int) -> int:
@@ -401,6 +409,11 @@ class World:
         if not core.accepts(envelope):
             return True
         reply = envelope.message
+        if isinstance(reply, HoldsTold):
+            waiting = core.recovery.unheard.get(reply.partition, ())
+            return envelope.sender not in waiting or not core.recovery.is_current(
+                envelope.sender, reply.round
+            )
         if not isinstance(reply, QUORUM_REPLIES) or self.switches.late_replies:
             return False
         coordinator = core.rounds.get(reply.round)

@@ -29,6 +29,8 @@ BROKEN = {
     "quarantine-coordinator": "G2",
     "owner-is-an-attempt": "G2",
     "release-carries-ballot": "G2",
+    "recovery-keeps-union": "G2",
+    "recovery-hears-all": "G2",
     "own-tombstone": "G3",
     "failed-extend-releases-nothing": "G2",
     "replies-for-their-round": "G2",
@@ -49,6 +51,8 @@ BROKEN = {
 """Which promise breaks first without each rule."""
 
 EXHAUSTED = {
+    "recovery-keeps-union",
+    "recovery-hears-all",
     "own-tombstone",
     "extend-never-revives",
     "superseded-do-not-count",

@@ -88,6 +88,8 @@ def clean_stop() -> CleanStopped:
     return CleanStopped(
         Incarnation(1, 99),
         (HeldAtStop(PARTITION, "billing", Span(ORIGIN, 0, 3), owner, 0, 12.5, (5 << 16, "n1")),),
+        3.5,
+        (PARTITION,),
     )
 
 

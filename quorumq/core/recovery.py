@@ -1,0 +1,184 @@
+# quorumq/core/recovery.py: out of quarantine before its time: the holds, learned from the other replicas.
+#
+# A replica that was started again has forgotten which holds it granted, so it abstains until all of them must have run
+# out (quarantine). Where a partition has other replicas, they know. This module asks them (docs/protocol.md,
+# RECOVERY, (b)): once *every* other replica of the partition, itself out of quarantine, has answered with its table
+# of holds, the union of them is kept and the quarantine of this partition is over.
+#
+# Why that is safe. Say that P starts again, and that a hold h is live, or will be, with a majority that counts a vote
+# of P's old start. That majority has another member Q.
+#
+# - Q granted (or extended) h before it answered P: then h is in Q's answer, and P keeps it. If Q has it no more, it
+#   ran out there, and so did its coordinator's deadline; or it was ended by its owner; or it was extended at a
+#   majority without Q, which has a member besides P that answers, too: hence *every* other replica.
+# - Q granted it after it answered: before Q could answer, HELLO made P's new incarnation durable at Q, and every
+#   reply of Q says which incarnation of P it knows. So in that round the vote of P's old start is superseded and does
+#   not count. The same if Q is the coordinator.
+# - Q itself was started again since: it answers only out of quarantine, so this argument holds for Q's table, or all
+#   that Q had granted has run out. Two replicas that were started again together do not answer each other.
+#
+# Two owners may be reported of one message: one of them half won it, and nobody here can say which. It stays blocked
+# for all until both are gone (HoldTable.learn). A hold that was learned is no memory of a ballot granted here: what
+# ballots this replica granted in earlier starts is bounded by the floor, and by nothing else.
+#
+# Durations travel, so a hold may last longer here by the time that the answer was under way. An answer counts only
+# for the last request, which is repeated after ASK_AGAIN_S at the latest: that bounds it. Nothing is taken over before
+# everybody has been heard.
+"""Quick recovery of holds from the other replicas of a partition."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from quorumq.core.effects import Effect, Send
+from quorumq.core.messages import HeldThere, HoldsAsk, HoldsTold
+from quorumq.core.types import NodeId, Now, PartitionId
+
+if TYPE_CHECKING:
+    from quorumq.core.nodecore import NodeCore
+    from quorumq.core.replica import Replica
+
+ASK_FIRST_S = 0.1
+ASK_AGAIN_S = 2.0
+"""A request that is not answered is repeated after the first of these; the pause doubles up to the second."""
+
+HOLDS_PER_PIECE = 2000
+"""Holds in one piece of an answer: some 200 bytes each."""
+
+
+class Reported(NamedTuple):
+    """A hold as a peer reported it, with the deadline by our own clock."""
+
+    hold: HeldThere
+    deadline: float
+
+
+class Asked(NamedTuple):
+    """The request to one peer that an answer would count for."""
+
+    round: int
+    pause: float  # seconds until it is repeated
+
+
+class Recovery:
+    """What the replicas of one node still want to hear before their quarantine may end early.
+
+    Attributes:
+        unheard: per partition in quarantine, the other replicas that have not answered.
+    """
+
+    __slots__ = ("_asked", "_greeted", "_pieces", "_reported", "unheard")
+
+    def __init__(self) -> None:
+        self.unheard: dict[PartitionId, dict[NodeId, None]] = {}
+        self._asked: dict[NodeId, Asked] = {}
+        self._greeted: dict[NodeId, None] = {}  # peers that have dialled us, and said nothing yet
+        self._pieces: dict[tuple[PartitionId, NodeId], dict[int, tuple[HeldThere, ...]]] = {}
+        self._reported: dict[PartitionId, list[Reported]] = {}
+
+    def want(self, replica: Replica, now: Now) -> None:
+        """``replica`` has just been made: if it is in quarantine and has others to ask, ask them from now on."""
+        others = [member for member in replica.members if member != replica.node.me]
+        if others and replica.in_quarantine(now):
+            self.unheard[replica.partition] = dict.fromkeys(others)
+
+    # ------------------------------------------------------------------------ asking
+
+    def ask(self, core: NodeCore, peer: NodeId, now: Now, *, afresh: bool = False) -> list[Effect]:
+        """Ask ``peer`` for what it has not told yet, and again after a pause. Every request has a number of its own.
+
+        Args:
+            core: ours.
+            peer: whom.
+            now: the clocks.
+            afresh: whether a link to it has just come up; else the pause since the last request is over.
+        """
+        for partition in list(self.unheard):
+            replica = core.replicas.get(partition)  # None: its topic was deleted
+            if replica is None or not replica.in_quarantine(now):
+                self._forget(partition)
+        wanted = [partition for partition, unheard in self.unheard.items() if peer in unheard]
+        before = self._asked.pop(peer, None)
+        for key in [key for key in self._pieces if key[1] == peer]:
+            del self._pieces[key]
+        if not wanted or peer not in core.state.links:
+            return []
+        core.round_count += 1
+        pause = ASK_FIRST_S if afresh or before is None else min(2 * before.pause, ASK_AGAIN_S)
+        self._asked[peer] = Asked(core.round_count, pause)
+        core.state.at(now.mono + pause, "recover", peer, core.round_count)
+        return [Send(peer, HoldsAsk(core.round_count, tuple(wanted)))]
+
+    def on_hello(self, peer: NodeId) -> None:
+        """``peer`` dials us. Until it does it cannot answer, so what it was asked before that was in vain."""
+        if self.unheard:
+            self._greeted[peer] = None
+
+    def forget_greetings(self) -> None:
+        """For a driver that loses nothing that was asked too early."""
+        self._greeted.clear()
+
+    def on_words(self, core: NodeCore, peer: NodeId, now: Now) -> list[Effect]:
+        """``peer`` says something: the first thing after its HELLO means that it can answer now."""
+        if peer not in self._greeted:
+            return []
+        del self._greeted[peer]
+        return self.ask(core, peer, now, afresh=True)
+
+    def is_current(self, peer: NodeId, number: int) -> bool:
+        """Whether request ``number`` is the last one that ``peer`` was asked, and it has not told everything."""
+        asked = self._asked.get(peer)
+        return asked is not None and asked.round == number
+
+    def on_told(self, core: NodeCore, sender: NodeId, message: HoldsTold, now: Now) -> None:
+        """A piece of an answer. Once all of every other replica's are here, the quarantine of the partition is over."""
+        unheard = self.unheard.get(message.partition)
+        if unheard is None or sender not in unheard or not self.is_current(sender, message.round):
+            return
+        replica = core.replicas.get(message.partition)
+        if replica is None or not replica.in_quarantine(now):
+            # It grants already: what it is told now may be older than its grants.
+            self._forget(message.partition)
+            return
+        pieces = self._pieces.setdefault((message.partition, sender), {})
+        pieces[message.piece] = message.holds
+        if len(pieces) < message.pieces:
+            return
+        del self._pieces[(message.partition, sender)]
+        del unheard[sender]
+        reported = self._reported.setdefault(message.partition, [])
+        for holds in pieces.values():
+            reported += [Reported(hold, now.mono + hold.remaining) for hold in holds]
+        if self.has_heard_enough(replica, unheard):
+            self._forget(message.partition)
+            replica.end_quarantine(reported, now)
+
+    def has_heard_enough(self, replica: Replica, unheard: dict[NodeId, None]) -> bool:
+        """Every other replica of the partition must have answered."""
+        return not unheard
+
+    def _forget(self, partition: PartitionId) -> None:
+        self.unheard.pop(partition, None)
+        self._reported.pop(partition, None)
+        if not self.unheard:
+            self._asked.clear()
+            self._greeted.clear()
+            self._pieces.clear()
+
+
+def tell(core: NodeCore, sender: NodeId, message: HoldsAsk, now: Now) -> list[Effect]:
+    """HOLDS-ASK: tell the holds of each partition in which this node may vote itself, as they are in this one step.
+
+    The asker's incarnation is durable here since its HELLO, and known to `NodeState.vector` since this message came.
+    """
+    effects: list[Effect] = []
+    for partition in message.partitions:
+        replica = core.replicas.get(partition)
+        if replica is None or sender not in replica.members or not replica.may_vote(now):
+            continue
+        holds = replica.holds_to_tell(now)
+        pieces = [holds[at : at + HOLDS_PER_PIECE] for at in range(0, len(holds), HOLDS_PER_PIECE)] or [[]]
+        for number, piece in enumerate(pieces):
+            told = HoldsTold(message.round, partition, number, len(pieces), tuple(piece))
+            effects.append(Send(sender, told))
+    return effects

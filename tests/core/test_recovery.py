@@ -1,0 +1,445 @@
+"""Out of quarantine before its time: holds learned from the other replicas (docs/protocol.md, RECOVERY, (b))."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quorumq.core import recovery
+from quorumq.core.holds import NOBODY, Held, HoldTable
+from quorumq.core.messages import (
+    AckRequest,
+    ExtendRequest,
+    Failed,
+    HoldReply,
+    HoldsAsk,
+    HoldsTold,
+    RejectRequest,
+    Release,
+    SyncTopics,
+)
+from quorumq.core.records import CleanStopped
+from quorumq.core.types import Incarnation, Origin, Owner, Span, Stamp
+from tests.core.cluster import Cluster
+from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
+
+
+def left(cluster: Cluster, node: str) -> float:
+    return cluster.nodes[node].quarantine_left(cluster.now)
+
+
+def restart(cluster: Cluster, *names: str) -> None:
+    for name in names:
+        cluster.kill(name)
+    for name in names:
+        cluster.start(name)
+
+
+def table_of(cluster: Cluster, node: str) -> HoldTable:
+    (replica,) = cluster.nodes[node].replicas.values()
+    return replica.group("g").holds
+
+
+# ------------------------------------------------------------------------- being told
+
+
+def test_a_restarted_replica_votes_as_soon_as_all_others_told_their_holds() -> None:
+    cluster = Cluster()
+    published(cluster, 10)
+    got = receipts(cluster.ask("a", fetch(most=4)))
+    restart(cluster, "b")
+    assert left(cluster, "b") == 0.0
+    assert table_of(cluster, "b").holds.messages == 4
+    assert sum(item.receipt.span.size for item in receipts(cluster.ask("b", fetch()))) == 6
+    assert outcomes(cluster.ask("b", AckRequest(got))) == ["acked"]
+
+
+def test_its_own_deliveries_of_before_are_still_held_and_go_on() -> None:
+    cluster = Cluster()
+    published(cluster, 4)
+    got = receipts(cluster.ask("b", fetch(hold_time=10.0)))
+    restart(cluster, "b")
+    assert receipts(cluster.ask("b", fetch())) == (), "what it delivered itself is not delivered again"
+    cluster.kill("c")
+    cluster.advance(8.0)
+    assert outcomes(cluster.ask("a", ExtendRequest(got, 10.0, 8.0))) == ["ok"], "a and b extend it"
+    cluster.advance(9.0)
+    assert receipts(cluster.ask("a", fetch())) == ()
+    assert outcomes(cluster.ask("a", RejectRequest(got))) == ["ok"]
+
+
+def test_holds_run_out_where_they_were_learned_and_count_as_attempts() -> None:
+    cluster = Cluster()
+    published(cluster, 1)
+    receipts(cluster.ask("a", fetch(hold_time=5.0)))
+    cluster.advance(2.0)
+    restart(cluster, "b")
+    ((_, held),) = table_of(cluster, "b").holds.items()
+    assert held.deadline == pytest.approx(cluster.time + 3.0)
+    cluster.advance(3.1)
+    (again,) = cluster.ask("b", fetch()).slices  # type: ignore[union-attr]
+    assert again.deliveries[0].attempt == 2
+
+
+def test_a_hold_that_was_learned_is_no_memory_of_a_ballot() -> None:
+    cluster = Cluster()
+    published(cluster, 1)
+    got = receipts(cluster.ask("a", fetch()))
+    restart(cluster, "b")
+    cluster.kill("c")
+    cluster.advance(0.1)
+    key = cluster.submit("a", AckRequest(got))
+    cluster.advance(1.0)
+    assert outcomes(cluster.replies[key]) == ["acked_unproven"], "b may have granted a higher one before"
+
+
+def test_what_is_acked_here_is_not_held_again() -> None:
+    cluster = Cluster()
+    published(cluster, 2)
+    got = receipts(cluster.ask("a", fetch()))
+    told: list[HoldsTold] = []
+
+    def keep(sender: str, to: str, message: object) -> bool:
+        if isinstance(message, HoldsTold) and sender == "c":
+            told.append(message)
+        return isinstance(message, HoldsTold) and sender == "c" and len(told) == 1
+
+    cluster.drop = keep
+    restart(cluster, "b")
+    assert outcomes(cluster.ask("a", AckRequest(got))) == ["acked"]
+    (replica,) = cluster.nodes["b"].replicas.values()
+    replica.end_quarantine(
+        [recovery.Reported(hold, cluster.time + 9.0) for hold in told[0].holds], cluster.now
+    )
+    assert told[0].holds
+    assert not table_of(cluster, "b").holds
+    cluster.nodes["b"].check(cluster.now)
+
+
+# -------------------------------------------------------------------- not being told
+
+
+def test_every_other_replica_must_have_told() -> None:
+    cluster = Cluster(hold_time_max=10.0)
+    published(cluster, 1)
+    cluster.kill("c")
+    restart(cluster, "b")
+    cluster.advance(9.0)
+    assert 1.0 < left(cluster, "b") < 1.3
+    cluster.advance(1.3)
+    assert left(cluster, "b") == 0.0
+
+
+def test_replicas_in_quarantine_tell_nobody_and_wait_together() -> None:
+    cluster = Cluster(hold_time_max=10.0)
+    published(cluster, 1)
+    restart(cluster, "b", "c")
+    cluster.advance(9.0)
+    assert left(cluster, "b") > 1.0
+    assert left(cluster, "c") > 1.0
+    cluster.advance(1.3)
+    assert left(cluster, "b") == left(cluster, "c") == 0.0
+
+
+def test_one_replica_has_nobody_to_ask() -> None:
+    cluster = Cluster(hold_time_max=10.0)
+    topic, _ = published(cluster, 1, rf=1)
+    home = topic.replicas[0][0]
+    restart(cluster, home)
+    cluster.advance(9.0)
+    assert left(cluster, home) > 1.0
+
+
+def test_requests_and_answers_that_are_lost_are_repeated() -> None:
+    cluster = Cluster()
+    published(cluster, 3)
+    receipts(cluster.ask("a", fetch(most=2)))
+    lost = {HoldsAsk: 3, HoldsTold: 3}
+
+    def drop(sender: str, to: str, message: object) -> bool:
+        if lost.get(type(message), 0) == 0:
+            return False
+        lost[type(message)] -= 1
+        return True
+
+    cluster.drop = drop
+    restart(cluster, "b")
+    assert left(cluster, "b") > 0
+    cluster.advance(5.0)
+    assert left(cluster, "b") == 0.0
+    assert table_of(cluster, "b").holds.messages == 2
+    assert lost == {HoldsAsk: 0, HoldsTold: 0}
+
+
+def test_requests_become_rarer_and_end_with_the_quarantine() -> None:
+    cluster = Cluster()
+    published(cluster, 3)
+    asks: list[float] = []
+
+    def drop(sender: str, to: str, message: object) -> bool:
+        if isinstance(message, HoldsAsk) and to == "c":
+            asks.append(cluster.time)
+        return isinstance(message, HoldsTold)
+
+    cluster.drop = drop
+    began = cluster.time
+    restart(cluster, "b")
+    cluster.advance(100.0)
+    assert 25 < len(asks) < 40
+    assert asks[-1] < began + 61.3
+
+
+def test_a_long_table_comes_in_pieces_and_counts_when_all_are_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery, "HOLDS_PER_PIECE", 3)
+    cluster = Cluster()
+    published(cluster, 40)
+    for _ in range(10):
+        receipts(cluster.ask("a", fetch(most=2)))
+    pieces: list[HoldsTold] = []
+
+    def drop(sender: str, to: str, message: object) -> bool:
+        if isinstance(message, HoldsTold):
+            pieces.append(message)
+        return isinstance(message, HoldsTold) and message.piece == 1 and len(pieces) < 6
+
+    cluster.drop = drop
+    restart(cluster, "b")
+    assert pieces[0].pieces == 4
+    assert all(len(piece.holds) <= 3 for piece in pieces)
+    assert left(cluster, "b") > 0.0
+    assert not table_of(cluster, "b").holds, "nothing is taken over before everything is here"
+    cluster.advance(1.0)
+    assert left(cluster, "b") == 0.0
+    assert table_of(cluster, "b").holds.messages == 20
+
+
+def test_an_answer_to_an_earlier_request_does_not_count() -> None:
+    cluster = Cluster()
+    published(cluster, 1)
+    late: list[HoldsTold] = []
+
+    def drop(sender: str, to: str, message: object) -> bool:
+        if isinstance(message, HoldsTold) and sender == "c":
+            late.append(message)
+            return True
+        return False
+
+    cluster.drop = drop
+    restart(cluster, "b")
+    cluster.advance(1.0)
+    assert len(late) > 2
+    core = cluster.nodes["b"]
+    for message in late[:-1]:
+        core.recovery.on_told(core, "c", message, cluster.now)
+        assert left(cluster, "b") > 0.0
+    core.recovery.on_told(core, "c", late[-1], cluster.now)
+    assert left(cluster, "b") == 0.0
+
+
+def test_an_answer_that_comes_after_the_quarantine_changes_nothing() -> None:
+    cluster = Cluster(hold_time_max=10.0)
+    published(cluster, 1)
+    receipts(cluster.ask("a", fetch(hold_time=10.0)))
+    cluster.drop = lambda sender, to, message: isinstance(message, HoldsTold)
+    restart(cluster, "b")
+    cluster.advance(10.19)
+    core = cluster.nodes["b"]
+    (partition,) = core.replicas
+    cluster.time += 0.02
+    asked = core.recovery._asked["c"].round
+    core.recovery.on_told(core, "c", HoldsTold(asked, partition, 0, 1, ()), cluster.now)
+    assert not core.recovery.unheard
+
+
+def test_a_late_vote_of_the_old_start_does_not_count_once_a_peer_has_told() -> None:
+    """b's OK to a's HOLD is late; b is started again and told by a, which has no hold yet... and a knows it."""
+    cluster = Cluster()
+    published(cluster, 1)
+    receipts(cluster.ask("a", fetch("other")))
+    late: list[tuple[str, object]] = []
+
+    def drop(sender: str, to: str, message: object) -> bool:
+        if isinstance(message, HoldReply) and sender == "b":
+            late.append((sender, message))
+            return True
+        return isinstance(message, HoldReply)
+
+    cluster.drop = drop
+    old = cluster.nodes["b"].state.incarnation
+    key = cluster.submit("a", fetch())
+    assert late
+    assert key not in cluster.replies
+    cluster.drop = lambda sender, to, message: False
+    restart(cluster, "b")
+    assert left(cluster, "b") == 0.0
+    assert cluster.nodes["a"].state.superseded("b", old)
+    assert table_of(cluster, "b").holds.messages == 1, "and a's hold of that round is known"
+
+
+# ---------------------------------------------------------------------- per partition
+
+
+def test_a_node_serves_what_is_out_of_quarantine_and_passes_the_rest_on() -> None:
+    cluster = Cluster(5)
+    topic = cluster.topic(partitions=12)
+    alone = next(node for node in "bcde" if any(node in members for members in topic.replicas))
+    both = [members for members in topic.replicas if "a" in members]
+    assert any(alone in members for members in both)
+    assert any(alone not in members for members in both)
+    receipts(cluster.ask("a", fetch()))
+    cluster.kill(alone)
+    restart(cluster, "a")
+    core = cluster.nodes["a"]
+    for partition, replica in core.replicas.items():
+        assert replica.in_quarantine(cluster.now) == (alone in topic.replicas[partition.number])
+    assert left(cluster, "a") > 60.0
+    key = cluster.submit("a", fetch())
+    cluster.advance(1.5)
+    assert not isinstance(cluster.replies[key], Failed), cluster.replies[key]
+
+
+def test_a_replica_that_comes_into_being_in_quarantine_asks_too() -> None:
+    cluster = Cluster()
+    published(cluster, 1)
+    register = cluster.nodes["a"].topics
+    cluster.kill("b")
+    cluster.journals["b"] = [
+        record for record in cluster.journals["b"] if type(record).__name__ not in ("TopicPut", "GroupPut")
+    ]
+    cluster.drop = lambda sender, to, message: isinstance(message, SyncTopics)
+    cluster.start("b")
+    core = cluster.nodes["b"]
+    assert not core.replicas
+    cluster.drop = lambda sender, to, message: False
+    effects = core.take_in_topic(next(iter(register.values())), cluster.now)
+    (replica,) = core.replicas.values()
+    assert replica.in_quarantine(cluster.now)
+    cluster.carry_out("b", effects)
+    cluster.run()
+    assert left(cluster, "b") == 0.0
+
+
+# -------------------------------------------------------------------------- clean stop
+
+
+def test_a_clean_stop_keeps_what_was_learned_and_what_was_out_of_quarantine() -> None:
+    cluster = Cluster(hold_time_max=10.0)
+    published(cluster, 2)
+    got = receipts(cluster.ask("a", fetch(most=1)))
+    alone = cluster.topic("alone", rf=1, partitions=3)
+    assert ("b",) in alone.replicas
+    restart(cluster, "b")
+    cluster.advance(1.0)
+    cluster.stop("b")
+    stop = cluster.journals["b"][-1]
+    assert isinstance(stop, CleanStopped)
+    assert [(held.span, held.owner.node, held.ballot) for held in stop.holds] == [
+        (got[0].receipt.span, "a", (0, ""))
+    ]
+    assert stop.quarantine_s == pytest.approx(9.2)
+    cluster.drop = lambda sender, to, message: isinstance(message, HoldsAsk)
+    cluster.start("b")
+    core = cluster.nodes["b"]
+    waits = {
+        len(replica.members): replica.quarantine_until - cluster.time for replica in core.replicas.values()
+    }
+    assert waits == {3: pytest.approx(0.0), 1: pytest.approx(9.2)}
+    owned = [
+        held.owner.node
+        for replica in core.replicas.values()
+        for _, held in replica.group("g").holds.holds.items()
+    ]
+    assert owned == ["a"]
+    cluster.advance(9.3)
+    cluster.stop("b")
+    assert cluster.journals["b"][-1][2:] == (0.0, ())
+    cluster.start("b")
+    assert left(cluster, "b") == 0.0
+
+
+# ------------------------------------------------------------------- the table of holds
+
+ORIGIN = Origin("a", 1, 7, 1)
+
+
+def owner(time: int, node: str = "a") -> Owner:
+    return Owner(node, Incarnation(1, 1), Stamp(time, node))
+
+
+def test_two_owners_of_one_message_block_it_until_both_are_gone() -> None:
+    span = Span(ORIGIN, 0, 1)
+    table = HoldTable(10)
+    table.learn(span, Held(owner(20), 5.0, 0))
+    table.learn(span, Held(owner(30, "c"), 4.0, 0))
+    table.check()
+    for who in (owner(20), owner(30, "c"), owner(99, "b")):
+        assert table.vote(span, 0, who, 1.0, 5.0)[0] == []
+        assert table.extend(span, who, 9.0) == ([], [span])
+    assert table.release(span, owner(20)) == []
+    assert table.vote(span, 0, owner(99, "b"), 1.0, 5.0)[0] == []
+    assert table.extend(span, owner(30, "c"), 9.0) == ([], [span])
+    assert [part for part, _ in table.release(span, owner(30, "c"))] == [span]
+    assert table.vote(span, 0, owner(99, "b"), 1.0, 5.0)[0] == [span]
+    table.check()
+
+
+def test_two_owners_of_one_message_block_it_until_the_later_time_is_over() -> None:
+    span = Span(ORIGIN, 0, 1)
+    table = HoldTable(10)
+    for who, until in ((owner(20), 5.0), (owner(30, "c"), 4.0)):
+        table.learn(span, Held(who, until, 0))
+    assert table.expired(span, 4.9) == []
+    assert [part for part, _ in table.expired(span, 5.0)] == [span]
+    assert not table.rivals
+    assert table.vote(span, 0, owner(99, "b"), 5.0, 5.0)[0] == [span]
+
+
+def test_a_learned_hold_is_granted_to_its_owner_above_the_floor_only() -> None:
+    """Below it this replica may have granted a higher one in an earlier start: the fencing token would go back."""
+    span = Span(ORIGIN, 0, 2)
+    for time, granted in ((10, []), (11, [span])):
+        table = HoldTable(10)
+        table.learn(span, Held(owner(time), 5.0, 0))
+        assert table.vote(span, 0, owner(time), 1.0, 2.0)[0] == granted
+        assert table.exclusivity(span, owner(10)) == (([span], []) if not granted else ([], [span]))
+        assert [held.deadline for _, held in table.holds.items()] == [5.0], "and never shortened"
+
+
+reports = st.lists(
+    st.tuples(st.integers(0, 5), st.integers(1, 6), st.integers(20, 23), st.integers(1, 9)), max_size=8
+)
+
+
+@given(reports)
+def test_the_union_is_kept_in_whatever_order_it_comes(found: list[tuple[int, int, int, int]]) -> None:
+    tables = []
+    for some in (found, found[::-1]):
+        table = HoldTable(10)
+        for start, size, ballot, until in some:
+            table.learn(Span(ORIGIN, start, start + size), Held(owner(ballot), float(until), 0))
+        table.check()
+        tables.append(table)
+    for seq in range(12):
+        theirs = [(b, until) for start, size, b, until in found if start <= seq < start + size]
+        for table in tables:
+            held = table.holds.get(ORIGIN, seq)
+            if not theirs:
+                assert held is None
+                continue
+            assert held is not None
+            owners = sorted({b for b, _ in theirs})
+            assert held.deadline == max(until for _, until in theirs)
+            assert held.owner == (owner(owners[0]) if len(owners) == 1 else NOBODY)
+            rivals = table.rivals.get(ORIGIN, seq) or ()
+            assert sorted(rival.ballot.time for rival in rivals) == (owners if len(owners) > 1 else [])
+
+
+def test_a_release_that_comes_reaches_what_was_learned() -> None:
+    cluster = Cluster()
+    published(cluster, 1)
+    got = receipts(cluster.ask("a", fetch()))
+    restart(cluster, "b")
+    cluster.drop = lambda sender, to, message: isinstance(message, Release) and to == "c"
+    assert outcomes(cluster.ask("a", RejectRequest(got))) == ["ok"]
+    assert not table_of(cluster, "b").holds
