@@ -15,7 +15,7 @@ from sortedcontainers import SortedDict
 from quorumq.core.holds import HoldTable
 from quorumq.core.messages import Counted, Digest, NotDue
 from quorumq.core.spans import SpanMap, SpanSet
-from quorumq.core.types import OPEN_ZERO, Kind, Letter, Origin, Record, Span, Stamp, merge_records
+from quorumq.core.types import NODES_MAX, OPEN_ZERO, Kind, Letter, Origin, Record, Span, Stamp, merge_records
 
 
 class Attempts(NamedTuple):
@@ -221,9 +221,16 @@ class GroupView:
         return taken
 
     def not_due(self, span: Span, n: int, now: float) -> list[tuple[Span, Delay | None]]:
-        """``span`` in pieces with the delay that keeps redrive number ``n`` from being delivered, or None."""
+        """``span`` in pieces with the delay that keeps redrive number ``n`` from being delivered, or None.
+
+        A delay of an older generation is void, as records are: its ballot is below the stamp that made ours.
+        """
+        oldest = self.generation // NODES_MAX
         return [
-            (part, delay if delay is not None and delay.n == n and delay.due > now else None)
+            (
+                part,
+                delay if delay and delay.n == n and delay.due > now and delay.ballot.time >= oldest else None,
+            )
             for part, delay in self.delays.split(span)
         ]
 

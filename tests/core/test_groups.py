@@ -117,6 +117,24 @@ def test_a_rewind_to_earliest_delivers_everything_again_and_old_receipts_are_sta
     assert rest.slices[0].deliveries[0].attempt == 1, "attempts begin anew"
 
 
+def test_a_rewind_covers_what_was_rejected_with_a_delay_and_delays_of_its_own_count() -> None:
+    cluster = Cluster()
+    published(cluster)
+    held = receipts(cluster.ask("b", fetch(most=4)))
+    assert outcomes(cluster.ask("b", RejectRequest(held, delay=3600.0))) == ["ok"]
+    assert spans(cluster.ask("a", fetch())) == [(4, 10)]
+    rewind(cluster)
+    again = receipts(cluster.ask("a", fetch()))
+    assert spans_of(again) == [(0, 4)]
+    assert outcomes(cluster.ask("c", RejectRequest(again, delay=3600.0))) == ["ok"]
+    cluster.advance(11)
+    for node in "abc":
+        cluster.kill(node)
+        cluster.start(node)
+    cluster.advance(70)
+    assert spans(cluster.ask("b", fetch())) == [(4, 10)]
+
+
 def test_a_rewind_to_latest_skips_the_backlog_and_one_to_a_time_begins_there() -> None:
     cluster = Cluster()
     topic, origin = published(cluster)
