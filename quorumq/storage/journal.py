@@ -667,7 +667,16 @@ class Journal:
         durable: int,
         salt: int | None = None,
     ) -> BatchPosition | None:
-        header, body = encode_record(record, durable)
+        return self._put(record, *encode_record(record, durable), into, salt)
+
+    def _put(
+        self,
+        record: JournalRecord | Framing,
+        header: bytes,
+        body: Buffer,
+        into: list[Buffer],
+        salt: int | None = None,
+    ) -> BatchPosition | None:
         body_crc = body_crc_of(body)
         frame = encode_frame(header, len(body), body_crc, self._salt if salt is None else salt)
         into.append(frame)
@@ -806,9 +815,9 @@ class Journal:
 
     def _encode_cut(self, record: JournalRecord, into: list[Buffer]) -> int:
         """Encode one record of a snapshot, in pieces where it is too large; returns how many."""
-        header, _ = encode_record(record, 0)
+        header, body = encode_record(record, 0)
         if len(header) <= HEADER_BYTES_MAX:
-            self._encode(record, into, 0)
+            self._put(record, header, body, into)
             return 1
         return sum(self._encode_cut(half, into) for half in halves(record))
 

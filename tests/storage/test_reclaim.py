@@ -189,6 +189,40 @@ def test_a_segment_that_is_mostly_needed_is_left_alone() -> None:
     store.close()
 
 
+def test_what_no_commit_has_written_is_moved_later() -> None:
+    """A roll may come before the commit of what stands before it: those bytes cannot be read yet."""
+    store, _ = start(MemoryDisk())
+    store.append([batch(number, size=1_000) for number in range(6)])
+    store.forget(range(5))
+    store.roll([])
+    old = min(store.live)
+    assert store.reclaim() == ()
+    assert store.live[old] == 1
+    settle(store)
+    assert store.live[old] == 0
+    bodies_are_right(store, [batch(5, size=1_000)])
+    store.close()
+
+
+def test_copies_leave_half_of_the_reserve_to_acks() -> None:
+    disk = MemoryDisk()
+    reserve = 4 * MIB
+    store, _ = start(disk, reserve_bytes=reserve)
+    store.append([batch(number, size=100 * KIB) for number in range(20)])
+    store.roll([])
+    store.commit()
+    store.forget(range(15))
+    store.commit()
+    disk.capacity = size_of(disk) + reserve // 2 + 400 * KIB
+    assert store.reclaim() == ()
+    assert not store.needs_commit, "five batches do not fit beside half of the reserve: they are not begun"
+    disk.capacity += 200 * KIB
+    settle(store)
+    assert size_of(disk) < MIB, "moved, and begun a new segment at once to let the old one go"
+    bodies_are_right(store, [batch(number, size=100 * KIB) for number in range(15, 20)])
+    store.close()
+
+
 def test_damage_met_while_moving_is_reported_and_kept_until_it_is_forgotten() -> None:
     """docs/protocol.md, section 6: quarantined, reported, refetched; never served, never silently dropped."""
     disk = MemoryDisk()

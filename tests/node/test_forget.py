@@ -1,0 +1,64 @@
+"""The shell gives the room of forgotten batches back, without being asked twice."""
+
+from __future__ import annotations
+
+import trio
+
+from quorumq.core.effects import Forget
+from quorumq.core.limits import MIB
+from quorumq.node.node import Node
+from quorumq.storage.segment import segment_name
+from tests.node.memory import fetch, payloads, publish, run, world
+
+
+def forget(node: Node, numbers: list[int]) -> None:
+    """Have the core's next step say that nobody needs these batches."""
+    step = node.core.step
+
+    def once(*args: object) -> list[object]:
+        node.core.step = step  # type: ignore[method-assign]
+        return [*step(*args), Forget(tuple(numbers))]  # type: ignore[arg-type]
+
+    node.core.step = once  # type: ignore[assignment, method-assign]
+    node.feed()
+
+
+def test_an_idle_node_empties_old_segments_and_reports_the_damage_it_meets() -> None:
+    async def test() -> None:
+        async with world("a", segment_bytes=MIB) as cluster:
+            client = await cluster.client("a")
+            topic, origin = await client.topic(rf=1), await client.session()
+            for seq in range(60):
+                await client.ask(publish(topic, origin, seq, bytes([seq]) * 100_000))
+            node = cluster.services["a"].node
+            numbers = list(node.store._index.numbers)
+            assert len(numbers) == 60
+            segments = len(node.store.live)
+            assert segments > 4
+            kept = numbers[::6]
+            position = node.store._index.get(kept[1])
+            assert position is not None
+            cluster.disks["a"].flip(segment_name(position.segment), position.offset + 50_000)
+            forget(node, [number for number in numbers if number not in kept])
+            await trio.sleep(2)
+            assert node.failed is None
+            assert list(node.health.damaged) == [kept[1]]
+            size = sum(cluster.disks["a"].size(name) for name in cluster.disks["a"].list())
+            assert size < 2 * len(kept) * 100_000 + 2 * MIB, size
+            idle = cluster.commits["a"].count
+            await trio.sleep(5)
+            assert cluster.commits["a"].count - idle < 5, "it comes to rest"
+            assert await cluster.stop("a") == 0
+            cluster.start("a")
+            await cluster.ready()
+            assert cluster.logs["a"].of("batch_damaged")[-1]["batch"] == kept[1]
+            client = await cluster.client("a")
+            got = payloads(await client.ask(fetch(most=100)))
+            expected = [bytes([seq]) * 100_000 for seq in range(0, 60, 6) if seq != 6]
+            assert got == expected
+            # No number is used twice, though the batches that had the highest ones are gone.
+            await client.ask(publish(topic, await client.session(), 0, b"new"))
+            new = max(cluster.services["a"].node.store._index.numbers)
+            assert new > max(numbers)
+
+    run(test)
