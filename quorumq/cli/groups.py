@@ -97,9 +97,12 @@ def create(topic: str, group: str, start: Any, nodes: tuple[str, ...], as_json: 
 def rewind(topic: str, group: str, start: Any, nodes: tuple[str, ...], as_json: bool) -> None:
     """Have a group read TOPIC again from another place, backwards or forwards.
 
-    Everything published from there on is delivered again, what was acked and what died included; what is before it
-    is not delivered any more, but its dead letters stay. Consumers need not be stopped: what they have in hand cannot
-    be acked any more, and comes again when its hold is over. Other groups do not notice.
+    Everything published from there on is delivered again, what was acked and what died included, as far as the topic
+    still has it: what all groups are done with is kept for the topic's retention. What is before is not delivered any
+    more, but its dead letters stay. Other groups do not notice.
+
+    Consumers need not be stopped: what they have in hand cannot be acked any more, and comes again when its hold is
+    over.
 
     After exit code 75 (too few replicas answered) run it again.
     """

@@ -353,9 +353,10 @@ class Client:
     async def rewind(self, topic: str, group: str, to: Start, *, timeout: float | None = None) -> Group:
         """Have a group read again from ``to``, in a new generation; its consumers go on by themselves.
 
-        Everything from there on is delivered again, what was acked and what died included; what is held, once its
-        hold is over. What is before is not delivered any more, and its dead letters stay. What was delivered
-        before the rewind cannot be acked any more: `Outcome.REWOUND`. Done twice, it is done twice.
+        Everything from there on that the topic still has (`retention`) is delivered again, what was acked and what
+        died included; what is held, once its hold is over. What is before is not delivered any more, and its dead
+        letters stay. What was delivered before the rewind cannot be acked any more: `Outcome.REWOUND`. Done twice, it
+        is done twice.
 
         Args:
             topic, group: which.

@@ -32,6 +32,9 @@ def states(shell: Shell, topic: str, group: str = "g") -> dict[str, int]:
 
 
 def publish(shell: Shell, topic: str, count: int) -> None:
+    shell(
+        "topics", "create", topic, "--retention", "1h"
+    )  # what all have acked stays, to be read again and listed
     shell("publish", topic, "--lines", stdin="".join(f"{number}\n" for number in range(count)).encode())
 
 
@@ -48,8 +51,8 @@ def test_groups_are_created_rewound_and_listed(shell: Shell) -> None:
     assert "begins with the oldest message" in shell("groups", "create", "read", "--group", "old").out
     time.sleep(0.05)
     publish(shell, "read", 2)
-    assert shell("consume", "read", "--group", "new", "--wait", "0.3").out.split() == ["0", "1"]
-    assert shell("consume", "read", "--group", "old", "--max", "5").out.split() == ["0", "1", "2", "0", "1"]
+    assert sorted(shell("consume", "read", "--group", "new", "--wait", "0.3").out.split()) == ["0", "1"]
+    assert sorted(shell("consume", "read", "--group", "old", "--max", "5").out.split()) == list("00112")
     lines = {line["group"]: line for line in shell("groups", "list", "read", "--json").lines()}
     assert set(lines) == {"new", "old"}
     assert (lines["old"]["generation"], lines["old"]["since_ms"]) == (0, None)
@@ -57,7 +60,7 @@ def test_groups_are_created_rewound_and_listed(shell: Shell) -> None:
 
     (moved,) = shell("groups", "rewind", "read", "--group", "old", "--to", "1h", "--json").lines()
     assert moved["generation"] > 0
-    assert shell("consume", "read", "--group", "old", "--max", "5").out.split() == ["0", "1", "2", "0", "1"]
+    assert sorted(shell("consume", "read", "--group", "old", "--max", "5").out.split()) == list("00112")
     shell("groups", "rewind", "read", "--group", "old", "--to", "2099-01-01T00:00")
     assert shell("consume", "read", "--group", "old", "--wait", "0.2").out == ""
     assert states(shell, "read", "old") == {"acked": 5}, "what is before the beginning stands as it was"

@@ -24,7 +24,7 @@ from quorumq.cli.local import LocalCluster
 from quorumq.client import AlreadyResolved, Client, Message, Outcome, Peek, QuorumqError
 from quorumq.core.types import Kind
 from quorumq.history import HistoryWriter, read_history
-from tests.e2e.test_groups import drained, outsider, payloads, publish, through
+from tests.e2e.test_groups import KEPT_S, drained, outsider, payloads, publish, through
 
 HOLD_S = 2.0
 QUORUMQ = (sys.executable, "-c", "from quorumq.cli.main import main; main()")
@@ -88,10 +88,11 @@ async def place(
     cluster: LocalCluster, topic: str, count: int, *, max_deliveries: int = 5, **more: object
 ) -> AsyncIterator[Place]:
     async with through(cluster, "n1") as maker:
-        register = await maker.create_topic(topic, partitions=2, max_deliveries=max_deliveries)
+        settings = {"partitions": 2, "max_deliveries": max_deliveries, "retention": KEPT_S}
+        register = await maker.create_topic(topic, **settings)
         while len({node for members in register.replicas for node in members}) == len(cluster.nodes):
             await maker.delete_topic(register.name)  # its replicas are everywhere: another id, other replicas
-            register = await maker.create_topic(topic, partitions=2, max_deliveries=max_deliveries)
+            register = await maker.create_topic(topic, **settings)
         node = outsider(cluster, register)
     async with through(cluster, node, **more) as client:
         await publish(client, topic, range(count))

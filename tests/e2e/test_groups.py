@@ -21,6 +21,8 @@ from quorumq.history import HistoryWriter, Row, origin_text, read_history
 from tests.e2e.load import First
 
 HOLD_S = 1.0
+KEPT_S = 3600.0
+"""Retention of the topics: what all groups have acked stays, to be read again and listed."""
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +70,7 @@ async def drained(client: Client, topic: str, group: str, node: str | None = Non
 def test_groups_begin_where_they_were_told_to_through_any_node(five: LocalCluster) -> None:
     async def main() -> None:
         async with through(five, "n1") as client:
-            topic = await client.create_topic("begin")
+            topic = await client.create_topic("begin", retention=KEPT_S)
             out = outsider(five, topic)
             await publish(client, "begin", range(50))
             await trio.sleep(0.05)
@@ -237,7 +239,7 @@ def test_a_rewind_to_a_time_under_load_delivers_what_it_covers_again(
 
     async def main() -> None:
         async with through(five, "n1") as client:
-            topic = await client.create_topic("rewound")
+            topic = await client.create_topic("rewound", retention=KEPT_S)
             await client.create_group("rewound", "g")
             async with through(five, outsider(five, topic)) as operator, load.running():
                 await trio.sleep(1.0)
@@ -258,7 +260,7 @@ def test_of_two_rewinds_at_once_the_later_one_stays_everywhere(five: LocalCluste
 
     async def main() -> None:
         async with through(five, "n1") as client:
-            topic = await client.create_topic("twice", partitions=1)
+            topic = await client.create_topic("twice", retention=KEPT_S)
             await client.create_group("twice", "g")
             out = outsider(five, topic)
             inside = topic.replicas[0][0]
