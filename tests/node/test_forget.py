@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import trio
 
+from quorumq.core import messages as m
 from quorumq.core.effects import Forget
 from quorumq.core.limits import MIB
 from quorumq.node.node import Node
@@ -60,5 +61,36 @@ def test_an_idle_node_empties_old_segments_and_reports_the_damage_it_meets() -> 
             await client.ask(publish(topic, await client.session(), 0, b"new"))
             new = max(cluster.services["a"].node.store._index.numbers)
             assert new > max(numbers)
+
+    run(test)
+
+
+def test_damage_met_by_anti_entropy_is_reported_and_the_batch_is_fetched_from_who_has_it() -> None:
+    """docs/protocol.md, section 6: a corrupt record is quarantined, reported, refetched; never served."""
+
+    async def test() -> None:
+        async with world("abc") as cluster:
+            client = await cluster.client("a")
+            topic, origin = await client.topic(), await client.session()
+            cluster.kill("c")
+            for seq in range(5):
+                reply = await client.ask(publish(topic, origin, seq, b"message %d" % seq))
+                assert isinstance(reply, m.Published)
+            await trio.sleep(0.5)
+            cluster.kill("b")
+            a = cluster.services["a"].node
+            position = a.store._index.get(a.store._index.numbers[2])
+            assert position is not None
+            cluster.disks["a"].flip(segment_name(position.segment), position.end - 3)
+            cluster.start("c")  # which can get what it lacks from a alone
+            await trio.sleep(10)
+            assert len(a.health.damaged) == 1
+            assert len(cluster.services["c"].node.store) == 4
+            cluster.start("b")
+            await trio.sleep(30)
+            for name in "abc":
+                assert len(cluster.services[name].node.store) == 5, name
+            got = payloads(await client.ask(fetch(most=100, wait=1.0)))
+            assert sorted(got) == [b"message %d" % seq for seq in range(5)]
 
     run(test)
