@@ -217,7 +217,6 @@ class NodeCore:
         self.rng = rng
         self.topics: dict[bytes, Topic] = {}
         self.names: dict[str, bytes] = {}
-        self.groups: dict[tuple[bytes, str], Group] = {}
         self.settled_groups: dict[tuple[bytes, str], None] = {}
         self.replicas: dict[PartitionId, Replica] = {}
         self.requests: dict[int, Coordinator] = {}
@@ -257,6 +256,7 @@ class NodeCore:
         vouched = False
         new = True
         stop: CleanStopped | None = None
+        groups: list[Group] = []
         partitioned: list[BatchStored | RecordsMerged | AttemptsCounted | DelaysSet | Reclaimed] = []
         for record in journal:
             stop = None
@@ -280,7 +280,7 @@ class NodeCore:
             elif isinstance(record, TopicPut):
                 self._take_topic(record.topic)
             elif isinstance(record, GroupPut):
-                self._take_group(record.group)
+                groups.append(record.group)
             elif isinstance(record, CleanStopped):
                 stop = record
             else:
@@ -302,13 +302,13 @@ class NodeCore:
             clock=clock,
             vouched=vouched,
             quarantine_until=now.mono + quarantine,
-            registers=self.groups,
         )
         self.state.known[self.config.node] = incarnation
         for node, (seen, _) in self.peers.items():
             self.state.learn(node, seen)
-        for key in [key for key in self.groups if self.is_deleted(key[0])]:
-            del self.groups[key]
+        for group in groups:
+            if not self.is_deleted(group.topic):
+                self._take_group(group)
         self._make_replicas(now)
         self._load_partitions(partitioned, now)
         if clean and stop is not None:
@@ -351,6 +351,11 @@ class NodeCore:
                 replica = self.replicas.get(record.partition)
                 if replica is not None:
                     replica.replay(record, now)
+
+    @property
+    def groups(self) -> dict[tuple[bytes, str], Group]:
+        """The registers of groups by (topic id, name), which the replicas read by, too."""
+        return self.state.registers
 
     def start(self, now: Now) -> list[Effect]:
         """The first effects. Until `Durable(TOKEN_STARTED)` is fed back, the node must not speak to anyone."""
