@@ -119,8 +119,10 @@ class DamagedDirectory(StorageError):
         advice: what to do.
     """
 
-    def __init__(self, what: str, advice: str) -> None:
-        super().__init__(f"{what}; {advice}")
+    code = "damaged-directory"
+
+    def __init__(self, what: str, advice: str = "") -> None:
+        super().__init__(f"{what}; {advice}" if advice else what)
         self.what = what
 
 
