@@ -19,7 +19,7 @@ from quorumq.client import (
     TooFewReplicas,
     UsageError,
 )
-from quorumq.core.messages import LeaveRequest, PurgeRequest, RejectRequest, SetGroup
+from quorumq.core.messages import AckRequest, LeaveRequest, PurgeRequest, RejectRequest, SetGroup
 from quorumq.core.types import Kind
 from quorumq.history import HistoryWriter, read_history
 from tests.client.fake import connected, fake_cluster
@@ -168,6 +168,7 @@ async def test_dead_letters_are_consumed_and_say_why(topic: str, group: str) -> 
             assert not cluster.of(RejectRequest)
         assert await counts(client) == {"purged": 1, "dead": 2, "ready": 1}
         assert await counts(client, "g!dead") == {"delayed": 1, "held": 1}
+        assert [item.peeked.state for item in await listed(client, "delayed", group, topic)] == ["delayed"]
         await trio.sleep(60)
         assert payloads(await client.fetch(topic, group)) == [1, 2]
         (message,) = await client.fetch("jobs", "g")
@@ -218,6 +219,7 @@ async def test_one_redriven_letter_does_not_fail_the_acks_it_went_with() -> None
             nursery.start_soon(ack, one)
             nursery.start_soon(ack, two)
         assert results == {0: AlreadyResolved, 1: Outcome.ACKED}
+        assert len(cluster.of(AckRequest)) == 1, "and nothing was asked twice"
 
 
 # ------------------------------------------------------------------------------- PURGE, PEEK, history
