@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, cast
 import trio
 
 from quorumq.client.connection import Connection, Lost
-from quorumq.client.groups import names_of
+from quorumq.client.groups import is_dead, names_of
 from quorumq.client.message import Lot, Message, Outcome, Ticket, again, deadline_of
 from quorumq.client.settle import chunks, items_of
 from quorumq.core import messages as m
@@ -728,7 +728,8 @@ class Consumer:
     def settled(self, message: Ticket) -> None:
         """The client says that a message of ours has its verdict."""
         self._working.pop(message, None)  # type: ignore[call-overload]
-        if message.outcome is Outcome.REWOUND:
+        # Of dead letters, those that the new generation does not cover stand: nothing is void as a whole.
+        if message.outcome is Outcome.REWOUND and not is_dead(self.group):
             receipt = message.lot.receipt
             topic = receipt.partition.topic
             self._void[topic] = max(receipt.generation, self._void.get(topic, 0))
