@@ -873,7 +873,8 @@ class Client:
             which: what to show.
             partition: only this one; all if None.
             complete: ask several replicas, so that everything that a majority has is there, in the order of ids.
-            bodies: bring keys, headers and payloads along, where the answering node has them.
+            bodies: bring keys, headers and payloads along, where the answering replica has them: the first 8 MiB of
+                each page.
             limit: messages in all, about; all of them if None.
             node: ask only this one (id or address).
             timeout: seconds for each page; the client's if None.

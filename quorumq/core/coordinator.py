@@ -211,7 +211,7 @@ class PublishCoordinator(Coordinator):
 
 
 class PeekCoordinator(Coordinator):
-    """PEEK through a node that has no replica of the partition: ask one that does, and pass its page on."""
+    """PEEK through a node that has no replica of the partition: ask one that does, pass on its page with bodies."""
 
     __slots__ = ("request",)
 
@@ -234,7 +234,8 @@ class PeekCoordinator(Coordinator):
         assert isinstance(message, PeekReply)
         if message.error == "unknown-topic":
             return self.teach(core, message.round, sender)
-        return self.finish(core, PeekPage(self.request.partition, message.items, message.cursor))
+        page = PeekPage(self.request.partition, message.items, message.cursor, message.slices)
+        return self.finish(core, page)
 
     def on_timeout(self, core: NodeCore, number: int, now: Now) -> list[Effect]:
         node = self.rounds[number].members[0]

@@ -309,6 +309,7 @@ class PeekRequest(NamedTuple):
     which: str  # "ready" | "held" | "delayed" | "acked" | "dead" | "skipped" | "purged" | "open" | "all"
     cursor: tuple[int, int]  # (batch number, record) to go on from, this replica's own; (0, 0) for the start
     limit: int
+    bodies: bool = False
 
 
 class Peeked(NamedTuple):
@@ -348,12 +349,16 @@ class Surveyed(NamedTuple):
 
 
 class PeekReply(NamedTuple):
-    """One page of PEEK; ``cursor`` is None at the end."""
+    """One page of PEEK; ``cursor`` is None at the end.
+
+    ``slices`` are the messages' bytes, of as many of the first items as fit into `FETCH_BYTES_MAX`.
+    """
 
     round: int
     items: tuple[Peeked, ...]
     cursor: tuple[int, int] | None
     error: str
+    slices: tuple[Slice, ...] = ()
 
 
 # ---------------------------------------------------------------------------------------------

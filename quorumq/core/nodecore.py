@@ -101,7 +101,6 @@ from quorumq.core.messages import (
     RemoteGone,
     SessionOpened,
     SetGroup,
-    Slice,
     StatusAsk,
     StatusReply,
     Store,
@@ -1450,23 +1449,12 @@ class NodeCore:
         if request.complete:
             survey = SurveyCoordinator(key, partition, group, request.which, request.after, request.limit)
             return self._coordinate(survey, now)
-        peek = PeekRequest(0, partition, group, request.which, request.cursor, request.limit)
+        peek = PeekRequest(0, partition, group, request.which, request.cursor, request.limit, request.bodies)
         replica = self.replicas.get(partition)
         if replica is None:
             return self._coordinate(PeekCoordinator(key, peek), now)
         page = replica.on_peek(peek, now)
-        slices: list[Slice] = []
-        if request.bodies:
-            room = limits.FETCH_BYTES_MAX
-            for item in page.items:
-                room -= replica.bytes_of(item.span)
-                if room < 0:
-                    break
-                for piece, slot in replica.index.within(item.span):
-                    header = replica.batches[slot.number].header
-                    first, stop = piece.start + slot.shift, piece.stop + slot.shift
-                    slices.append(Slice(topics[0], partition, slot.number, first, stop, header, ()))
-        return [Reply(key, PeekPage(partition, page.items, page.cursor, tuple(slices)))]
+        return [Reply(key, PeekPage(partition, page.items, page.cursor, page.slices))]
 
     # ------------------------------------------------------- giving holds back
 

@@ -46,6 +46,7 @@ from quorumq.core.messages import (
     Reject,
     Rejected,
     Resolved,
+    Slice,
     Store,
     Stored,
     Survey,
@@ -961,6 +962,24 @@ class Replica:
         A page ends at its limit, at a megabyte of dead letters, or after many batches with nothing to show; the
         cursor says at which record of which batch to go on.
         """
+        page = self._peek_page(message, now)
+        return page._replace(slices=self._slices_of(page.items)) if message.bodies else page
+
+    def _slices_of(self, items: tuple[Peeked, ...]) -> tuple[Slice, ...]:
+        """Where the bytes of the first items are, as many as one answer may bring."""
+        slices: list[Slice] = []
+        room = limits.FETCH_BYTES_MAX
+        for item in items:
+            room -= self.bytes_of(item.span)
+            if room < 0:
+                break
+            for part, (number, shift) in self.index.within(item.span):
+                header = self.batches[number].header
+                first, stop = part.start + shift, part.stop + shift
+                slices.append(Slice(self.topic.name, self.partition, number, first, stop, header, ()))
+        return tuple(slices)
+
+    def _peek_page(self, message: PeekRequest, now: Now) -> PeekReply:
         view = self._view(message.group)
         items: list[Peeked] = []
         limit = min(message.limit, limits.SPANS_PER_REQUEST_MAX)

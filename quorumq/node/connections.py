@@ -41,6 +41,7 @@ from quorumq.core.messages import (
     Hello,
     Metadata,
     PeekAsk,
+    PeekPage,
     PeerMessage,
     Publish,
     StatusAsk,
@@ -356,8 +357,11 @@ class Inbound:
         """Encode the reply now, or queue it where earlier ones wait for the client to read."""
         if self._out.draining:
             size = foreign_bytes(reply)
-            if isinstance(reply, Fetched) and self._queued_bytes + size > INFLIGHT_BYTES_MAX:
-                reply, size = self._too_late(key, reply), 0
+            if self._queued_bytes + size > INFLIGHT_BYTES_MAX:
+                if isinstance(reply, Fetched):
+                    reply, size = self._too_late(key, reply), 0
+                elif isinstance(reply, PeekPage):
+                    reply, size = reply._replace(slices=()), 0
             self._queued_bytes += size
             self._queue.append((key, reply, self.node.clock().mono))
             return
@@ -466,7 +470,7 @@ def late_after(reply: Fetched) -> float:
 
 def foreign_bytes(reply: ClientReply) -> int:
     """How many bytes of records a reply keeps in memory: those that came from another node. Ours are read later."""
-    if not isinstance(reply, Fetched):
+    if not isinstance(reply, Fetched | PeekPage):
         return 0
     parts: tuple[object, ...] = reply.slices
     return sum(len(part.body) for part in parts if isinstance(part, WireSlice))

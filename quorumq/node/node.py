@@ -47,6 +47,7 @@ from quorumq.core.messages import (
     ClientReply,
     Envelope,
     Fetched,
+    PeekReply,
     PeerMessage,
     RemoteFetched,
     Slice,
@@ -319,6 +320,8 @@ class Node:
         if isinstance(message, RemoteFetched) and message.slices:
             pieces = self._encode_fetched(message, stamp)
             queued = link.send(pieces, message)
+        elif isinstance(message, PeekReply) and message.slices:
+            queued = link.send(self._encode_page(message, stamp))
         else:
             last, at, pieces = self._last
             if last is not message or at != stamp:  # one message to several peers is encoded once
@@ -350,6 +353,16 @@ class Node:
             detail = f"{error}: ask for less at once"
         self._events.append(Unposted(message))
         return encode_message(RemoteFetched(message.round, "too-few-replicas", detail, ()), stamp=stamp)
+
+    def _encode_page(self, message: PeekReply, stamp: int) -> list[bytes | memoryview]:
+        """A page of PEEK for a peer's client, with its bytes; where they cannot be had or sent, without."""
+        try:
+            return encode_message(message, stamp=stamp, read=self.read_slice)
+        except DamagedBatch as error:
+            self.damaged(error.number, error)
+        except (KeyError, TooLarge):  # its topic was deleted meanwhile; or letters take up the frame
+            pass
+        return encode_message(message._replace(slices=()), stamp=stamp)
 
     def _send_stored(self, effect: SendStored) -> None:
         to, epoch, number, age_ms = effect

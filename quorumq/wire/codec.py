@@ -95,7 +95,7 @@ def encode_message(
         request: the client's number of the request, in the request and in its reply; 0 between nodes.
         stamp: the sender's clock.
         read: gives the body bytes of a `Slice`: of its batch, from the end of record ``first - 1`` to the end
-            of record ``stop - 1``. Needed for `Fetched` and `PeekPage` with slices. What it raises passes.
+            of record ``stop - 1``. Needed for slices of our own. What it raises passes.
 
     Raises:
         TooLarge: the frame would be over a limit; nothing may be sent.

@@ -100,13 +100,32 @@ def test_what_comes_too_late_or_is_not_sent_is_given_back_everywhere() -> None:
     assert sizes_of(asked(cluster, "a", fetch(most=100))) == 1
 
 
-def test_peek_through_a_node_that_has_no_replica() -> None:
+def test_peek_through_a_node_that_has_no_replica_shows_what_the_replica_shows() -> None:
     cluster = Cluster(5)
-    topic, _ = filled(cluster, 1, 1, 4)
-    stranger = next(name for name in cluster.names if name not in topic.replicas[0])
-    page = cluster.ask(stranger, PeekAsk("jobs", 0, "g", "all", (0, 0), 10))
-    assert isinstance(page, PeekPage)
-    assert sum(item.span.size for item in page.items) == 4
+    topic, origin = filled(cluster, 1, 1, 4)
+    (home,) = topic.replicas[0]
+    cluster.ask(home, Publish(cluster.batch(topic, origin, 4, [b"y"] * 3)))
+    stranger = next(name for name in cluster.names if name != home)
+    for bodies in (False, True):
+        ask = PeekAsk("jobs", 0, "g", "all", (0, 0), 10, bodies)
+        page = cluster.ask(stranger, ask)
+        assert isinstance(page, PeekPage)
+        assert sum(item.span.size for item in page.items) == 7
+        assert sum(part.stop - part.first for part in page.slices) == (7 if bodies else 0)
+        assert page == cluster.ask(home, ask)
+
+
+def test_a_page_brings_no_more_bytes_than_an_answer_may_have() -> None:
+    cluster = Cluster(3)
+    topic, origin = cluster.topic(rf=1), cluster.ask("a", OpenSession()).origin
+    (home,) = topic.replicas[0]
+    for seq in range(10):
+        cluster.ask(home, Publish(cluster.batch(topic, origin, seq, [b"x" * 1_000_000])))
+    for name in cluster.names:
+        page = cluster.ask(name, PeekAsk("jobs", 0, "g", "all", (0, 0), 100, bodies=True))
+        assert isinstance(page, PeekPage)
+        assert sum(item.span.size for item in page.items) == 10
+        assert len(page.slices) == 8
 
 
 def test_all_replicas_down_is_said_at_once() -> None:

@@ -339,6 +339,31 @@ def test_a_damaged_batch_is_not_served_and_what_was_won_is_given_back() -> None:
     run(test)
 
 
+def test_a_page_passed_on_brings_the_bytes_or_where_they_are_damaged_none() -> None:
+    async def test() -> None:
+        async with world() as cluster:
+            maker = await cluster.client("a")
+            topic, origin = await maker.topic(rf=1), await maker.session()
+            await maker.ask(publish(topic, origin, 0, b"the very", b"bytes"))
+            ((home,),) = topic.replicas
+            stranger = await cluster.client(next(name for name in cluster.names if name != home))
+            ask = m.PeekAsk("jobs", 0, "g", "ready", (0, 0), 10, bodies=True)
+            page = await stranger.ask(ask)
+            shown = [message.payload for part in page.slices for message in part.messages()]
+            assert shown == [b"the very", b"bytes"]
+            disk = cluster.disks[home]
+            for name in disk.list():
+                at = bytes(disk.read(name, 0, disk.size(name))).find(b"the very")
+                if at >= 0:
+                    disk.flip(name, at)
+            damaged = await stranger.ask(ask)
+            assert damaged == page._replace(slices=())
+            home_status = await (await cluster.client(home)).ask(m.StatusAsk())
+            assert home_status.facts["damaged_batches"] == 1
+
+    run(test)
+
+
 def test_status_shows_the_shell_and_the_page_lists_every_fact() -> None:
     page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
 
