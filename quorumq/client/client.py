@@ -465,6 +465,21 @@ class Client:
         reply = await self._ask(m.OpenSession(), "open a session", timeout, writes=True)
         return cast("Origin", reply.origin)
 
+    async def close_session(
+        self, origin: Origin, partitions: Sequence[PartitionId], *, timeout: float | None = None
+    ) -> None:
+        """Nothing more is published under ``origin``; producers close theirs.
+
+        Args:
+            origin: all that was published under it is confirmed.
+            partitions: where it was used.
+            timeout: seconds.
+
+        Errors as for any request. Nothing depends on it: a session that is not closed is closed when it has been idle
+        for a day (docs/protocol.md, RECLAIM).
+        """
+        await self._ask(m.CloseSession(origin, tuple(partitions)), "close a session", timeout, writes=True)
+
     # --------------------------------------------------------- producing, consuming
 
     def producer(

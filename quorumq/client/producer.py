@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -44,6 +45,9 @@ from quorumq.wire.batch import Message as Parts
 
 if TYPE_CHECKING:
     from quorumq.client.client import Client
+
+CLOSE_WAIT_S: Final = 1.0
+"""How long a producer that ends waits until the cluster has heard that its session is over."""
 
 LINGER_S: Final = 0.010
 BATCH_BYTES: Final = 64 * KIB
@@ -315,7 +319,7 @@ class Producer:
             self._end()
 
     async def aclose(self) -> None:
-        """Flush, then end.
+        """Flush, then end. A session of which every message is confirmed is closed with it, as far as can be heard.
 
         Raises:
             NotStored, OutcomeUnknown, …: messages were given up and nobody has waited for them: the first error, with
@@ -323,6 +327,7 @@ class Producer:
         """
         try:
             await self._drain()
+            await self._close_session()
         finally:
             self._end()
         unheard = [error for parcel in self._failed for error in parcel.take_failures()]
@@ -332,6 +337,18 @@ class Producer:
                 f"{len(unheard)} messages to {self.topic!r} were given up and nobody waited for them"
             )
             raise error
+
+    async def _close_session(self) -> None:
+        """Tell the cluster that nothing more comes under our origin, so that it need not remember it for ever."""
+        origin = self._origin
+        used = [
+            lane.partition for lane in self._lanes.values() if origin is not None and lane.origin == origin
+        ]
+        if origin is None or not used or self._failed:
+            return  # a session that is not closed is closed for being idle, some day
+        self._origin = None
+        with trio.move_on_after(CLOSE_WAIT_S), contextlib.suppress(QuorumqError):
+            await self.client.close_session(origin, used, timeout=CLOSE_WAIT_S)
 
     def _end(self) -> None:
         """Stop the tasks; what is not confirmed is given up."""

@@ -42,6 +42,7 @@ ANSWERS: Final[Mapping[type, type]] = {
     m.ExtendRequest: m.Verdicts,
     m.LeaveRequest: m.Left,
     m.RedriveRequest: m.Verdicts,
+    m.CloseSession: m.SessionClosed,
     m.SetGroup: m.GroupSet,
     m.PurgeRequest: m.Purged,
     m.PeekAsk: m.PeekPage,

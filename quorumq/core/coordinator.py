@@ -196,6 +196,9 @@ class PublishCoordinator(Coordinator):
         for code, detail in self.problems.values():
             if code == "conflict":
                 return self.finish(core, Failed(code, detail))
+        closed = [node for node, (code, _) in self.problems.items() if code == "origin-closed"]
+        if this.is_out_of_reach(sum(1 << this.members.index(node) for node in closed)) and closed:
+            return self.finish(core, Failed("origin-closed", self.problems[closed[0]][1]))
         if not timed_out and not this.everyone:
             return []
         codes = {code for code, _ in self.problems.values()}

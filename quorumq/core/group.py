@@ -12,10 +12,22 @@ from typing import NamedTuple
 
 from sortedcontainers import SortedDict
 
+from quorumq.core.closed import ClosedOrigins
 from quorumq.core.holds import HoldTable
 from quorumq.core.messages import Counted, Digest, NotDue
 from quorumq.core.spans import SpanMap, SpanSet
-from quorumq.core.types import NODES_MAX, OPEN_ZERO, Kind, Letter, Origin, Record, Span, Stamp, merge_records
+from quorumq.core.types import (
+    NODES_MAX,
+    OPEN_ZERO,
+    Kind,
+    Letter,
+    Origin,
+    Record,
+    Span,
+    Stamp,
+    merge_records,
+    record_rank,
+)
 
 
 class Attempts(NamedTuple):
@@ -47,6 +59,7 @@ class GroupView:
     Args:
         name: the group's name.
         floor: for the hold table: stamps up to here may have been granted and forgotten.
+        closed: the partition's closed origins: all of their messages are settled, and nothing is kept of them.
 
     Attributes:
         generation: the current one: records of older ones are void where ``from_ms`` covers the message.
@@ -57,6 +70,7 @@ class GroupView:
     __slots__ = (
         "attempts",
         "available",
+        "closed",
         "dead",
         "delays",
         "digests",
@@ -69,8 +83,9 @@ class GroupView:
         "records",
     )
 
-    def __init__(self, name: str, floor: int) -> None:
+    def __init__(self, name: str, floor: int, closed: ClosedOrigins) -> None:
         self.name = name
+        self.closed = closed
         self.generation = 0
         self.from_ms = 0
         self.dead: DeadView | None = None
@@ -154,6 +169,8 @@ class GroupView:
         ACKED ends the holds on the message, its attempts and its delay. No other record that is merged does: a
         DEAD learned from a peer leaves the hold of a live delivery alone (docs/protocol.md, "record, hold key").
         """
+        if span.origin in self.closed:
+            return [(span, max(record, Record(record.generation, 0, Kind.ACKED), key=record_rank), False)]
         result: list[tuple[Span, Record, bool]] = []
         implicit = record.kind == Kind.OPEN and record.n == 0
         for part, ours in self.records.split(span):
@@ -180,7 +197,7 @@ class GroupView:
     def count_attempt(self, span: Span, generation: int, n: int) -> list[Counted]:
         """An attempt at (generation, n) ended; the new counts."""
         counted: list[Counted] = []
-        for part, old in self.attempts.split(span):
+        for part, old in self.attempts.split(span) if span.origin not in self.closed else ():
             if old is None or (old.generation, old.n) < (generation, n):
                 new = Attempts(generation, n, 1)
             elif (old.generation, old.n) == (generation, n):
@@ -196,7 +213,7 @@ class GroupView:
         """Merge a count by maximum; whether anything changed."""
         changed = False
         new = Attempts(counted.generation, counted.n, counted.ended)
-        for part, old in self.attempts.split(counted.span):
+        for part, old in self.attempts.split(counted.span) if counted.span.origin not in self.closed else ():
             if old is None or old < new:
                 self.attempts.set(part, new)
                 self.digests.pop(part.origin, None)
@@ -213,7 +230,7 @@ class GroupView:
     def merge_delay(self, span: Span, delay: Delay) -> list[Span]:
         """Keep the delay with the higher (n, ballot), ours where they are equal; where it was taken."""
         taken: list[Span] = []
-        for part, ours in self.delays.split(span):
+        for part, ours in self.delays.split(span) if span.origin not in self.closed else ():
             if ours is None or (ours.n, ours.ballot) < (delay.n, delay.ballot):
                 self.delays.set(part, delay)
                 self.digests.pop(part.origin, None)
@@ -296,12 +313,13 @@ class DeadView(GroupView):
     Args:
         source: the group whose dead letters these are.
         floor: as for `GroupView`.
+        closed: likewise.
     """
 
     __slots__ = ("source",)
 
-    def __init__(self, source: GroupView, floor: int) -> None:
-        super().__init__(source.name + DEAD_SUFFIX, floor)
+    def __init__(self, source: GroupView, floor: int, closed: ClosedOrigins) -> None:
+        super().__init__(source.name + DEAD_SUFFIX, floor, closed)
         self.source = source
 
     @property

@@ -34,6 +34,9 @@ SPANS_PER_REQUEST_MAX = 10_000
 INFLIGHT_REQUESTS_MAX = 256
 """Requests of one client connection that a node works on at once; the next waits unread."""
 
+ORIGIN_IDLE_S = 86_400.0
+"""A producer's session of which everything was reclaimed this long ago is closed."""
+
 RECLAIM_BATCHES_MAX = 4096
 """Batches of a partition that one sweep of RECLAIM looks at, or drops."""
 

@@ -434,6 +434,7 @@ class SyncOffer(NamedTuple):
     buckets: tuple[int, ...] = ()
     origins: tuple[Digest, ...] = ()
     groups: tuple[GroupDigest, ...] = ()
+    closed: tuple[Digest, ...] = ()  # of the numbers of closed origins
 
 
 class Counted(NamedTuple):
@@ -467,6 +468,25 @@ class SyncState(NamedTuple):
     groups: tuple[GroupState, ...]
     rest: bool = False
     reclaimed: tuple[Span, ...] = ()  # known to the sender, and its payload dropped there
+    closed: tuple[Span, ...] = ()  # numbers of closed origins, under the origin with k = 0
+
+
+class CloseAsk(NamedTuple):
+    """Promise, durably, to take no more STOREs of these origins from clients; with which are you done?"""
+
+    round: int
+    partition: PartitionId
+    epoch: int
+    origins: tuple[Origin, ...]
+
+
+class CloseTold(NamedTuple):
+    """``done``: promised, and nothing is left of it here but the knowledge of what it had."""
+
+    round: int
+    done: tuple[Origin, ...]
+    error: str
+    known: tuple[Incarnation, ...]
 
 
 class GroupsAsk(NamedTuple):
@@ -547,6 +567,17 @@ class OpenSession(NamedTuple):
 
 class SessionOpened(NamedTuple):
     origin: Origin
+
+
+class CloseSession(NamedTuple):
+    """The producer is done with its session: all batches of it in these partitions are confirmed, no more will come."""
+
+    origin: Origin
+    partitions: tuple[PartitionId, ...]
+
+
+class SessionClosed(NamedTuple):
+    """The session's replicas were told. What they did not hear is done when it has been idle for long."""
 
 
 class CreateTopic(NamedTuple):
@@ -870,6 +901,7 @@ PeerMessage = Union[
     Store, Stored, Hold, HoldReply, Release, Released, Extend, Extended, Ack, Tombed, Reject, Rejected,
     Merge, Merged, PutTopic, PutGroup, Put, PeekRequest, PeekReply, Survey, Surveyed,
     Heartbeat, SyncOffer, SyncState, SyncPull, SyncTopics, GroupsAsk, GroupsTold,
+    CloseAsk, CloseTold,
     RemoteFetch, RemoteFetched, RemoteGone,
     HoldsAsk, HoldsTold,
 ]  # fmt: skip
@@ -887,11 +919,11 @@ class Envelope(NamedTuple):
 
 
 ClientRequest = Union[
-    Hello, OpenSession, CreateTopic, AlterTopic, DeleteTopic, Metadata, Publish, Fetch, AckRequest,
+    Hello, OpenSession, CloseSession, CreateTopic, AlterTopic, DeleteTopic, Metadata, Publish, Fetch, AckRequest,
     RejectRequest, ExtendRequest, LeaveRequest, RedriveRequest, SetGroup, PurgeRequest, PeekAsk, StatusAsk,
 ]  # fmt: skip
 
 ClientReply = Union[
-    Welcome, SessionOpened, TopicCreated, TopicAltered, TopicDeleted, MetadataReply, Published, Fetched,
+    Welcome, SessionOpened, SessionClosed, TopicCreated, TopicAltered, TopicDeleted, MetadataReply, Published, Fetched,
     Verdicts, Left, GroupSet, Purged, PeekPage, StatusReply, Failed,
 ]  # fmt: skip

@@ -20,6 +20,7 @@ from typing import Union
 
 from quorumq.core import limits
 from quorumq.core.clock import RESERVE_STEP, HybridClock
+from quorumq.core.closing import ORIGINS_PER_ROUND, CloseCoordinator
 from quorumq.core.coordinator import (
     Coordinator,
     PeekCoordinator,
@@ -55,6 +56,9 @@ from quorumq.core.messages import (
     Ack,
     AckRequest,
     AlterTopic,
+    CloseAsk,
+    CloseSession,
+    CloseTold,
     CreateTopic,
     DeleteTopic,
     Envelope,
@@ -99,6 +103,7 @@ from quorumq.core.messages import (
     RemoteFetch,
     RemoteFetched,
     RemoteGone,
+    SessionClosed,
     SessionOpened,
     SetGroup,
     StatusAsk,
@@ -116,16 +121,13 @@ from quorumq.core.messages import (
     Welcome,
 )
 from quorumq.core.records import (
-    AttemptsCounted,
     BatchStored,
     CleanStopped,
-    DelaysSet,
     DirectoryMade,
     GroupPut,
     JournalRecord,
     PeerSeen,
     Reclaimed,
-    RecordsMerged,
     Reserved,
     Started,
     TopicPut,
@@ -134,7 +136,7 @@ from quorumq.core.records import (
 from quorumq.core.recovery import Recovery, tell
 from quorumq.core.registers import AlterTopicCoordinator, CreateTopicCoordinator, DeleteTopicCoordinator
 from quorumq.core.remote import LegCoordinator, SplitCoordinator, free_slice
-from quorumq.core.replica import Replica
+from quorumq.core.replica import PartitionRecord, Replica
 from quorumq.core.rounds import majority_of
 from quorumq.core.settle import AckCoordinator, ExtendCoordinator, RedriveCoordinator, RejectCoordinator
 from quorumq.core.state import NodeConfig, NodeState
@@ -176,14 +178,14 @@ FORGET_MAX = 10_000
 ASKED_MAX = 1024
 """Rounds of HOLD whose answers are timed; what answers an older one is too late to matter."""
 
-QUORUM_REQUESTS = (Store, Hold, Extend, Ack, Reject, Merge, Survey)
+QUORUM_REQUESTS = (Store, Hold, Extend, Ack, Reject, Merge, Survey, CloseAsk)
 QUORUM_REPLIES = (
-    Stored, HoldReply, Extended, Tombed, Rejected, Merged, Surveyed, Put, PeekReply, RemoteFetched,
+    Stored, HoldReply, Extended, Tombed, Rejected, Merged, Surveyed, CloseTold, Put, PeekReply, RemoteFetched,
 )  # fmt: skip
 
 
 QuorumReply = Union[
-    Stored, HoldReply, Extended, Tombed, Rejected, Merged, Surveyed, Put, PeekReply, RemoteFetched
+    Stored, HoldReply, Extended, Tombed, Rejected, Merged, Surveyed, CloseTold, Put, PeekReply, RemoteFetched
 ]  # fmt: skip
 
 
@@ -256,7 +258,7 @@ class NodeCore:
         new = True
         stop: CleanStopped | None = None
         groups: list[Group] = []
-        partitioned: list[BatchStored | RecordsMerged | AttemptsCounted | DelaysSet | Reclaimed] = []
+        partitioned: list[BatchStored | PartitionRecord] = []
         for record in journal:
             stop = None
             if isinstance(record, DirectoryMade):
@@ -322,9 +324,7 @@ class NodeCore:
         for replica in self.replicas.values():
             replica.refresh_all(now)
 
-    def _load_partitions(
-        self, records: list[BatchStored | RecordsMerged | AttemptsCounted | DelaysSet | Reclaimed], now: Now
-    ) -> None:
+    def _load_partitions(self, records: list[BatchStored | PartitionRecord], now: Now) -> None:
         # What was reclaimed comes first: a batch that is not void was stored after that, as it was wanted again.
         void: dict[int, None] = {}
         for record in records:
@@ -758,7 +758,10 @@ class NodeCore:
     # -------------------------------------------------------------- RECLAIM
 
     def _reclaim(self, now: Now) -> list[Effect]:
-        """Drop the payload that no group needs; ask which groups there are where that is what it waits for."""
+        """Drop the payload that no group needs; ask which groups there are where that is what it waits for.
+
+        Origins that are done with are looked at by one of the replicas at a time, on average.
+        """
         effects: list[Effect] = []
         topics: dict[bytes, None] = {}
         for partition, replica in self.replicas.items():
@@ -768,6 +771,10 @@ class NodeCore:
                 effects += replica.reclaim(heard, now)
                 if any(since > heard for since in replica.settled.values()):
                     topics[partition.topic] = None
+            if replica.closable and self.state.vouched and self.rng.random() * len(replica.members) < 1:
+                origins = replica.closing(now, ORIGINS_PER_ROUND)
+                if origins:
+                    effects += CloseCoordinator(partition, tuple(origins)).start(self, now)
         if topics:
             self.round_count += 1
             self.groups_asked = {
@@ -878,16 +885,7 @@ class NodeCore:
         self,
         sender: NodeId,
         incarnation: Incarnation,
-        message: Stored
-        | HoldReply
-        | Extended
-        | Tombed
-        | Rejected
-        | Merged
-        | Surveyed
-        | Put
-        | PeekReply
-        | RemoteFetched,
+        message: QuorumReply,
         now: Now,
     ) -> list[Effect]:
         """A reply goes to its round; one whose round is over teaches what it can."""
@@ -938,7 +936,7 @@ class NodeCore:
         self,
         sender: NodeId,
         incarnation: Incarnation,
-        message: Store | Hold | Extend | Ack | Reject | Merge | Survey,
+        message: Store | Hold | Extend | Ack | Reject | Merge | Survey | CloseAsk,
         now: Now,
     ) -> list[Effect]:
         partition = message.batch.header.partition if isinstance(message, Store) else message.partition
@@ -979,11 +977,13 @@ class NodeCore:
                 return replica.on_merge(sender, message, now)
             case Survey():
                 return [Send(sender, replica.on_survey(message, now))]
+            case CloseAsk():
+                return replica.on_close_ask(sender, message, now)
 
     def _unknown(
         self,
         sender: NodeId,
-        message: Store | Hold | Extend | Ack | Reject | Merge | Survey,
+        message: Store | Hold | Extend | Ack | Reject | Merge | Survey | CloseAsk,
         partition: PartitionId,
     ) -> list[Effect]:
         """We have no such replica: we have not heard of the topic, are not in its replica set, or it was deleted.
@@ -1002,7 +1002,7 @@ class NodeCore:
     def _refuse_quorum_request(
         self,
         sender: NodeId,
-        message: Store | Hold | Extend | Ack | Reject | Merge | Survey,
+        message: Store | Hold | Extend | Ack | Reject | Merge | Survey | CloseAsk,
         partition: PartitionId,
         error: str,
     ) -> list[Effect]:
@@ -1024,6 +1024,8 @@ class NodeCore:
                 return [Send(sender, Merged(number, (), (), error, ()))] if number else []
             case Survey():
                 return [Send(sender, Surveyed(number, (), None, error, ()))]
+            case CloseAsk():
+                return [Send(sender, CloseTold(number, (), error, ()))]
 
     # ------------------------------------------------------------- registers
 
@@ -1209,6 +1211,8 @@ class NodeCore:
                 self.sessions += 1
                 inc = self.state.incarnation
                 return [Reply(key, SessionOpened(Origin(self.config.node, inc.n, inc.nonce, self.sessions)))]
+            case CloseSession():
+                return self._on_close_session(key, request)
             case CreateTopic():
                 return self._on_create_topic(key, request, now)
             case AlterTopic():
@@ -1377,6 +1381,15 @@ class NodeCore:
             f"no group {group!r} reads topic {topic!r}, as far as node {self.config.node} knows; "
             f"{', '.join(known[:20]) or 'none'} do",
         )
+
+    def _on_close_session(self, key: int, request: CloseSession) -> list[Effect]:
+        """Tell the replicas that may have something of the session. Nobody waits: closing takes its time anyway."""
+        effects: list[Effect] = []
+        for partition in request.partitions:
+            topic = self.topics.get(partition.topic)
+            ask = CloseAsk(0, partition, topic.epoch if topic is not None else 0, (request.origin,))
+            effects += [Send(member, ask) for member in self.members_of(partition)]
+        return [*effects, Reply(key, SessionClosed())]
 
     def _on_set_group(self, key: int, request: SetGroup, now: Now) -> list[Effect]:
         problem = check_group_name(request.group)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple, Union
 
 from quorumq.core.messages import Counted, NotDue, Resolved
-from quorumq.core.types import Batch, Group, Incarnation, NodeId, Owner, PartitionId, Span, Topic
+from quorumq.core.types import Batch, Group, Incarnation, NodeId, Origin, Owner, PartitionId, Span, Topic
 
 
 class DirectoryMade(NamedTuple):
@@ -104,6 +104,20 @@ class Reclaimed(NamedTuple):
     numbers: tuple[int, ...] = ()
 
 
+class OriginsPromised(NamedTuple):
+    """No further STORE of these origins is taken from a client."""
+
+    partition: PartitionId
+    origins: tuple[Origin, ...]
+
+
+class OriginsClosed(NamedTuple):
+    """Origins that are over everywhere, as spans of their numbers under the origin with k = 0."""
+
+    partition: PartitionId
+    spans: tuple[Span, ...]
+
+
 class HeldAtStop(NamedTuple):
     """One hold in CLEAN_STOP."""
 
@@ -132,5 +146,6 @@ class CleanStopped(NamedTuple):
 
 JournalRecord = Union[
     DirectoryMade, Started, Vouched, PeerSeen, Reserved, TopicPut, GroupPut, BatchStored, RecordsMerged,
-    AttemptsCounted, DelaysSet, Reclaimed, CleanStopped,
+    AttemptsCounted, DelaysSet, Reclaimed, OriginsPromised, OriginsClosed,
+    CleanStopped,
 ]  # fmt: skip

@@ -13,18 +13,21 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sortedcontainers import SortedList
 
 from quorumq.core import limits
+from quorumq.core.closed import ClosedOrigins, may_close, number_of
 from quorumq.core.effects import Done, Effect, Forget, Persist, Send, SendStored
 from quorumq.core.group import DEAD_SUFFIX, DeadView, Delay, GroupView
 from quorumq.core.holds import Held
 from quorumq.core.messages import (
     Ack,
     Acked,
+    CloseAsk,
+    CloseTold,
     Counted,
     Digest,
     Extend,
@@ -63,6 +66,8 @@ from quorumq.core.records import (
     DelaysSet,
     HeldAtStop,
     JournalRecord,
+    OriginsClosed,
+    OriginsPromised,
     Reclaimed,
     RecordsMerged,
 )
@@ -88,6 +93,9 @@ from quorumq.core.types import (
 if TYPE_CHECKING:
     from quorumq.core.recovery import Reported
 
+PartitionRecord = RecordsMerged | AttemptsCounted | DelaysSet | Reclaimed | OriginsPromised | OriginsClosed
+"""Records of one partition, batches aside."""
+
 CHUNK = 64
 """Messages that are ranked together to one coordinator, so that several can drain one large batch."""
 
@@ -97,6 +105,12 @@ SCAN_MAX = 4096
 PEEK_BYTES_MAX = limits.MIB
 PULL_BATCHES_MAX = 64
 PULL_BYTES_MAX = 4 * limits.MIB
+
+SEQ_END = 1 << 63
+"""Above every sequence number."""
+
+CLOSED_SALT = 0x9E3779B97F4A7C15
+"""Sets the digest of closed origins apart from that of present ones."""
 
 SURVEY_WINDOW = 1 << 16
 """Sequence numbers of an origin that a survey looks at in one go."""
@@ -199,6 +213,8 @@ class Replica:
     __slots__ = (
         "absent",
         "batches",
+        "closable",
+        "closed",
         "digests",
         "groups",
         "index",
@@ -208,6 +224,7 @@ class Replica:
         "order",
         "partition",
         "present",
+        "promised",
         "pulling_until",
         "quarantine_until",
         "reclaimed",
@@ -230,6 +247,9 @@ class Replica:
         self.digests: dict[Origin, Digest] = {}  # of `present`; dropped where it changes
         self.absent: SpanMap[float] = SpanMap()  # known from a peer, not present here, and since when
         self.pulling_until = 0.0  # a pull is under way until then
+        self.closed = ClosedOrigins()
+        self.promised: dict[Origin, None] = {}  # no more STOREs of these are taken from clients
+        self.closable: dict[Origin, float] = {}  # nothing is present of these, and since when
         self.reclaimed = SpanSet()  # known, and their payload was dropped here
         self.wanted = SpanSet()  # of those, what a group that came later would read
         self.touched: dict[int, None] = {}  # batches of which something was settled since the last sweep
@@ -277,8 +297,8 @@ class Replica:
             return found
         floor = self.node.clock.floor
         if name.endswith(DEAD_SUFFIX):
-            return DeadView(self._view(name.removesuffix(DEAD_SUFFIX)), floor)
-        view = GroupView(name, floor)
+            return DeadView(self._view(name.removesuffix(DEAD_SUFFIX)), floor, self.closed)
+        view = GroupView(name, floor, self.closed)
         register = self.node.registers.get((self.partition.topic, name))
         if register is not None:
             view.generation, view.from_ms = register.generation, register.from_ms
@@ -319,12 +339,22 @@ class Replica:
             at = 0
             for section in header.sections:
                 shift = at - section.start
+                at += section.size
+                if section.origin in self.closed:
+                    error, detail = "origin-closed", f"the session {section.origin} is closed: open another"
+                    continue
                 for part, slot in self.index.split(section):
                     if slot is None:
                         new += [(gap, Slot(0, shift)) for gap in self._worth_storing(part)]
                     elif not self.same_records(header, shift, part, slot):
                         error, detail = "conflict", f"other bytes are stored under {part}"
-                at += section.size
+                if message.round and section.origin in self.promised and new:
+                    error, detail = (
+                        "origin-closed",
+                        f"the session {section.origin} is being closed: open another",
+                    )
+        if not message.round and error in ("conflict", "origin-closed"):
+            error = ""  # anti-entropy brings what else is in the batch
         if not error and new and self.node.disk_full:
             advice = "let consumers ack what is there, or give it a larger disk"
             error = "storage-full"
@@ -362,6 +392,7 @@ class Replica:
 
     def _now_present(self, span: Span) -> None:
         self.present.add(span)
+        self.closable.pop(span.origin, None)
         self.digests.pop(span.origin, None)
         if self.absent:
             self.absent.remove(span)
@@ -787,7 +818,11 @@ class Replica:
         resolved: list[Resolved] = []
         for span, owner, n in message.entries:
             yes, no = view.holds.exclusivity(span, owner)
-            if not self.in_quarantine(now) and not self.reclaimed.within(span):
+            if (
+                not self.in_quarantine(now)
+                and not self.reclaimed.within(span)
+                and span.origin not in self.closed
+            ):
                 exclusive += [Acked(part, owner, n) for part in yes]
             higher += [Acked(part, owner, n) for part in no]
             settled = view.settled(message.generation, n)
@@ -1094,6 +1129,8 @@ class Replica:
         buckets = [0] * SYNC_BUCKETS
         for origin in self._known_origins():
             buckets[bucket_of(origin)] ^= mix(self._digest(origin).digest)
+        for family in self.closed.numbers.origins():
+            buckets[bucket_of(family)] ^= mix(self.closed.numbers.digest(family) ^ CLOSED_SALT)
         for view in self.groups.values():
             salt = salt_of(view.name)
             for origin in view_origins(view):
@@ -1144,6 +1181,7 @@ class Replica:
                 pieces.append([])
                 size = 0
             pieces[-1].append(bucket)
+        closed = [self._closed_digest(family) for family in self.closed.numbers.origins()]
         return [
             SyncOffer(
                 self.partition,
@@ -1159,6 +1197,7 @@ class Replica:
                     )
                     for view, found in views
                 ),
+                tuple(digest for digest in closed if bucket_of(digest.origin) in some),
             )
             for some in pieces
         ]
@@ -1181,6 +1220,13 @@ class Replica:
             if bucket_of(origin) in covered and theirs.get(origin) != self._digest(origin):
                 spans += self.present.spans_of(origin)
                 gone += self.reclaimed.spans_of(origin)
+        shut = {digest.origin: digest for digest in message.closed}
+        over = [
+            span
+            for family in self.closed.numbers.origins()
+            if bucket_of(family) in covered and shut.get(family) != self._closed_digest(family)
+            for span in self.closed.numbers.spans_of(family)
+        ]
         offered = {group.group: group for group in message.groups}
         states: list[GroupState] = []
         for view in self.sorted_groups():
@@ -1195,6 +1241,9 @@ class Replica:
                 states += self._group_states(view, origins, now)
         messages = [SyncState(self.partition, self.topic.epoch, (), (state,)) for state in states]
         limit = limits.SPANS_PER_REQUEST_MAX // 2
+        for at in range(0, len(over), limit):
+            shut_here = tuple(over[at : at + limit])
+            messages.append(SyncState(self.partition, self.topic.epoch, (), (), False, (), shut_here))
         for at in range(0, len(spans), limit):
             messages.append(SyncState(self.partition, self.topic.epoch, tuple(spans[at : at + limit]), ()))
         for at in range(0, len(gone), limit):
@@ -1236,9 +1285,12 @@ class Replica:
         effects: list[Effect] = []
         for state in message.groups:
             effects += self._merge_group_state(state, now)
-        effects += self._learn_reclaimed(message.reclaimed)
+        effects += self._learn_reclaimed(message.reclaimed, now)
+        effects += self.close(message.closed)
         missing: list[Span] = []
         for span in message.spans:
+            if span.origin in self.closed:
+                continue
             for gap in [gap for whole in self.index.gaps(span) for gap in self._worth_storing(whole)]:
                 for part, since in self.absent.split(gap):
                     if since is None:
@@ -1345,6 +1397,9 @@ class Replica:
             if batch is not None and self.batch_settled(batch):  # a group or a redrive may have come since
                 spans += self._drop(batch)
                 numbers.append(number)
+        for origin in dict.fromkeys(span.origin for span in spans):
+            if not self.present.spans_of(origin) and may_close(origin):
+                self.closable[origin] = now.mono
         if not numbers:
             return []
         record = Reclaimed(self.partition, merge_spans(spans), tuple(numbers))
@@ -1373,21 +1428,92 @@ class Replica:
         self.touched.pop(batch.number, None)
         return spans
 
-    def _learn_reclaimed(self, spans: tuple[Span, ...]) -> list[Effect]:
+    def _learn_reclaimed(self, spans: tuple[Span, ...], now: Now) -> list[Effect]:
         """A peer has reclaimed these: where their payload never came here, it need not come any more."""
         learned: list[Span] = []
-        for span in spans:
+        for span in [span for span in spans if span.origin not in self.closed]:
             for gap in self.index.gaps(span):
                 learned += subtract(gap, self.reclaimed.within(gap))
         if not learned:
             return []
         for part in learned:
+            self.closable.setdefault(part.origin, now.mono)
             self.reclaimed.add(part)
             self.absent.remove(part)
             self.digests.pop(part.origin, None)
         for view in self.groups.values():
             self._want_again(view)
         return [Persist((Reclaimed(self.partition, merge_spans(learned)),))]
+
+    # --------------------------------------------------------- closing origins
+
+    def closing(self, now: Now, most: int) -> list[Origin]:
+        """Some origins to ask all replicas about: promised, or idle for long, and done with here."""
+        found: list[Origin] = []
+        for origin, since in list(self.closable.items())[: 4 * most]:
+            over = origin in self.promised or since + self.node.config.origin_idle <= now.mono
+            if over and len(found) < most and self.is_done(origin):
+                found.append(origin)
+            del self.closable[origin]
+            self.closable[origin] = since  # behind the others, for the next time
+        return found
+
+    def promise(self, origins: tuple[Origin, ...]) -> list[OriginsPromised]:
+        """Take no more STOREs of these from clients; the record that makes it durable."""
+        fresh = [origin for origin in origins if origin not in self.promised and origin not in self.closed]
+        self.promised.update(dict.fromkeys(fresh))
+        return [OriginsPromised(self.partition, tuple(fresh))] if fresh else []
+
+    def is_done(self, origin: Origin) -> bool:
+        """Whether nothing is left of an origin but the knowledge of what there was: no payload, no hold."""
+        if not may_close(origin) or self.present.spans_of(origin) or self.absent.spans_of(origin):
+            return False
+        return not any(view.holds.holds.spans_of(origin) for view in self.groups.values())
+
+    def on_close_ask(self, sender: NodeId, message: CloseAsk, now: Now) -> list[Effect]:
+        """Promise, and say with which of the origins we are done. An origin that is closed here is both."""
+        error = self.wrong_epoch(message.epoch)
+        if error:
+            return [Send(sender, CloseTold(message.round, (), error, self.vector()))]
+        origins = tuple(origin for origin in message.origins if may_close(origin))
+        records = self.promise(origins)
+        for origin in origins:
+            if origin not in self.closed and not self.present.spans_of(origin):
+                self.closable.setdefault(origin, now.mono)
+        done = tuple(origin for origin in origins if origin in self.closed or self.is_done(origin))
+        reply = Send(sender, CloseTold(message.round, done, "", self.vector()))
+        return [Persist(tuple(records), (reply,) if message.round else ())]
+
+    def close(self, numbers: Iterable[Span]) -> list[Effect]:
+        """These are over everywhere: forget all about them but that. One of which something is present is not."""
+        fresh = [gap for span in numbers for gap in self.closed.numbers.gaps(span)]
+        if not fresh:
+            return []
+        alive = [number_of(origin) for origin in self.present.origins()]
+        fresh = [part for span in fresh for part in subtract(span, alive)]
+        for span in fresh:
+            self.closed.numbers.add(span)
+        for table in (self.reclaimed, self.wanted, self.absent):
+            self._forget_closed(table)
+        for view in self.groups.values():
+            for kept in (view.records, view.attempts, view.delays, view.hints, view.holds.ballots):
+                self._forget_closed(kept)
+            view.digests = {
+                found: digest for found, digest in view.digests.items() if found not in self.closed
+            }
+        for known in (self.promised, self.closable, self.digests):
+            for origin in [origin for origin in known if origin in self.closed]:
+                del known[origin]
+        return [Persist((OriginsClosed(self.partition, merge_spans(fresh)),))] if fresh else []
+
+    def _forget_closed(self, table: SpanSet | SpanMap[Any]) -> None:
+        for origin in table.origins():
+            if origin in self.closed:
+                table.remove(Span(origin, 0, SEQ_END))
+
+    def _closed_digest(self, family: Origin) -> Digest:
+        numbers = self.closed.numbers
+        return Digest(family, numbers.messages_of(family), numbers.digest(family))
 
     def _want_again(self, view: GroupView) -> None:
         """A group came, or was rewound: what was reclaimed and it would read counts as absent again."""
@@ -1404,8 +1530,13 @@ class Replica:
     def snapshot(self, now: Now) -> list[JournalRecord]:
         """The small state of every group, for the head of a journal segment. Holds are never in it."""
         records: list[JournalRecord] = []
-        gone = self.reclaimed.items()
         limit = limits.SPANS_PER_REQUEST_MAX
+        promised, closed = list(self.promised), self.closed.numbers.items()
+        for at in range(0, len(promised), limit):
+            records.append(OriginsPromised(self.partition, tuple(promised[at : at + limit])))
+        for at in range(0, len(closed), limit):
+            records.append(OriginsClosed(self.partition, tuple(closed[at : at + limit])))
+        gone = self.reclaimed.items()
         for at in range(0, len(gone), limit):
             records.append(Reclaimed(self.partition, tuple(gone[at : at + limit])))
         for view in self.sorted_groups():
@@ -1418,11 +1549,18 @@ class Replica:
                     records.append(DelaysSet(self.partition, view.name, now.wall_ms, state.delays))
         return records
 
-    def replay(self, record: RecordsMerged | AttemptsCounted | DelaysSet | Reclaimed, now: Now) -> None:
+    def replay(self, record: PartitionRecord, now: Now) -> None:
         """Merge a record of the journal at start."""
         if isinstance(record, Reclaimed):
             for span in record.spans:
                 self.reclaimed.add(span)
+                self.closable.setdefault(span.origin, now.mono)
+            return
+        if isinstance(record, OriginsPromised):
+            self.promised.update(dict.fromkeys(record.origins))
+            return
+        if isinstance(record, OriginsClosed):
+            self.close(record.spans)
             return
         view = self.group(record.group)
         if isinstance(record, RecordsMerged):
@@ -1498,6 +1636,8 @@ class Replica:
         self.present.check()
         self.absent.check()
         assert merge_spans(span for span, _ in self.index.items()) == tuple(self.present.items())
+        for origin in [*self.present.origins(), *self.reclaimed.origins(), *self.absent.origins()]:
+            assert origin not in self.closed, f"{origin} is closed, and something is kept of it"
         for span in self.reclaimed.items():
             assert not self.present.within(span), f"{span} is present, and listed as reclaimed"
         for span in self.wanted.items():

@@ -34,6 +34,7 @@ class NodeConfig:
         sync_interval: mean seconds between offers of anti-entropy to one peer (may differ).
         sync_grace: seconds for which a message must have been missing before it is pulled (may differ).
         steal_after: seconds after which a message ranked to another coordinator is anyone's (may differ).
+        origin_idle: seconds after which a producer's session of which nothing is left may be closed (may differ).
     """
 
     node: NodeId
@@ -47,6 +48,7 @@ class NodeConfig:
     sync_interval: float = 2.0
     sync_grace: float = 2.0
     steal_after: float = 0.05
+    origin_idle: float = limits.ORIGIN_IDLE_S
 
     def __post_init__(self) -> None:
         if self.node not in self.nodes:

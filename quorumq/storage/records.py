@@ -138,6 +138,8 @@ TYPE_OF: Final[dict[type, int]] = {
     core.DelaysSet: 26,
     core.CleanStopped: 27,
     core.Reclaimed: 30,
+    core.OriginsPromised: 31,
+    core.OriginsClosed: 32,
 }
 
 CLASS_OF: Final[dict[int, type[Any]]] = {number: cls for cls, number in TYPE_OF.items()}

@@ -36,7 +36,9 @@ SHARED: tuple[type, ...] = (
 LEFT_OUT: dict[str, frozenset[str]] = {
     "NodeCore": frozenset({"config", "rng", "topics", "names", "groups", "asked_at", "hold_times"}),
     "NodeState": frozenset({"config", "timer_count"}),
-    "Replica": frozenset({"members", "salts", "topic", "partition", "digests", "touched", "settled"}),
+    "Replica": frozenset(
+        {"members", "salts", "topic", "partition", "digests", "touched", "settled", "closable"}
+    ),
     "GroupView": frozenset({"digests"}),
     "StoredBatch": frozenset({"born", "header", "salt"}),
 }

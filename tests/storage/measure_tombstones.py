@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+from quorumq.core.closed import ClosedOrigins
 from quorumq.core.group import GroupView
 from quorumq.core.messages import Resolved
 from quorumq.core.records import RecordsMerged
@@ -45,7 +46,7 @@ def measure(order: Iterable[int], count: int, name: str) -> None:
         store = Store.open(directory, node="n1", cluster_id="measure")
         assert len(list(store.replayed)) == 1
         store.roll([])
-        view = GroupView("billing", 0)
+        view = GroupView("billing", 0, ClosedOrigins())
         written = peak = stall = spans = snapshot_bytes = 0.0
         for done, seq in enumerate(order, start=1):
             span = Span(ORIGIN, seq, seq + 1)

@@ -1,0 +1,82 @@
+# quorumq/core/closing.py: forgetting origins that are over.
+#
+# Every producer session is an origin, and of every origin each replica keeps which of its messages it knows and what
+# each group made of them: a few runs, but for ever, unless somebody can say that nothing more comes of it. That takes
+# all replicas of the partition (docs/protocol.md, RECLAIM, "Closing an origin"): each promises, durably, to take no
+# further STORE of it from a client; and says that it has nothing of it any more but the knowledge that it is done.
+# When all have said so in one round, each in its newest incarnation, nothing of the origin can be anywhere: what was
+# published is settled and reclaimed, what was not stored yet is refused from then on. What is kept is its number in a
+# set of spans, which spreads by anti-entropy and is part of a resync, and is never dropped.
+#
+# While a promise stands and the origin is not closed, anti-entropy may still bring what another replica had stored
+# before it promised. A replica that is down, or has a message left, delays closing, and nothing else.
+"""Closing origins: the round that asks every replica to promise, and whether it is done."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quorumq.core.closed import number_of
+from quorumq.core.coordinator import Coordinator
+from quorumq.core.effects import Effect
+from quorumq.core.messages import CloseAsk, CloseTold, PeerMessage
+from quorumq.core.types import Incarnation, NodeId, Now, Origin, PartitionId
+
+if TYPE_CHECKING:
+    from quorumq.core.nodecore import NodeCore
+
+ORIGINS_PER_ROUND = 256
+"""Origins that one round asks about."""
+
+
+class CloseCoordinator(Coordinator):
+    """Ask all replicas of a partition to promise, and whether they are done. Nobody waits for it.
+
+    Args:
+        partition: where.
+        origins: that this replica has promised for and is done with.
+    """
+
+    __slots__ = ("done_with", "origins", "partition")
+
+    def __init__(self, partition: PartitionId, origins: tuple[Origin, ...]) -> None:
+        super().__init__(0)
+        self.partition = partition
+        self.origins = origins
+        self.done_with: dict[Origin, int] = {}  # bits of those that promised and are done
+
+    def start(self, core: NodeCore, now: Now) -> list[Effect]:
+        this = self.open_round(core, core.members_of(self.partition), now)
+        epoch = core.topics[self.partition.topic].epoch
+        return self.ask(
+            core, this, self.partition, CloseAsk(this.number, self.partition, epoch, self.origins)
+        )
+
+    def on_reply(
+        self, core: NodeCore, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
+    ) -> list[Effect]:
+        assert isinstance(message, CloseTold)
+        this = self.rounds[message.round]
+        core.state.learn_vector(this.members, message.known)
+        bit = this.hear(sender, incarnation)
+        for origin in message.done:
+            self.done_with[origin] = self.done_with.get(origin, 0) | bit
+        if not this.everyone:
+            return []
+        everyone = (1 << len(this.members)) - 1
+        valid = this.valid(core.state)
+        replica = core.replicas.get(self.partition)
+        closed = [
+            number_of(origin)
+            for origin in self.origins
+            if self.is_closed(self.done_with.get(origin, 0) & valid, everyone)
+        ]
+        effects = replica.close(closed) if replica is not None else []
+        return effects + self.finish(core, None)
+
+    def is_closed(self, done: int, everyone: int) -> bool:
+        """Every replica has promised and is done, in its newest incarnation."""
+        return done == everyone
+
+    def on_timeout(self, core: NodeCore, number: int, now: Now) -> list[Effect]:
+        return self.finish(core, None)

@@ -1,0 +1,173 @@
+"""Closing origins: what a producer's session leaves behind shrinks to its number (docs/protocol.md, RECLAIM)."""
+
+from __future__ import annotations
+
+import pytest
+
+from quorumq.core.messages import (
+    AckRequest,
+    CloseSession,
+    Failed,
+    OpenSession,
+    Publish,
+    Published,
+    SessionClosed,
+    Store,
+)
+from quorumq.core.types import DERIVED, Origin, PartitionId, Topic
+from tests.core.cluster import Cluster
+from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
+from tests.core.test_groups import spans
+from tests.core.test_reclaim import drained, replica
+
+
+def kept(cluster: Cluster) -> list[int]:
+    """How many origins each node keeps anything of."""
+    counts = []
+    for node in cluster.nodes:
+        found = replica(cluster, node)
+        tables = [found.present, found.reclaimed, found.wanted, found.absent]
+        tables += [view.records for view in found.groups.values()]  # type: ignore[misc]
+        tables += [view.attempts for view in found.groups.values()]  # type: ignore[misc]
+        counts.append(len({origin for table in tables for origin in table.origins()}))
+    return counts
+
+
+def closed(cluster: Cluster) -> list[int]:
+    return [replica(cluster, node).closed.numbers.messages for node in cluster.nodes]
+
+
+def close(cluster: Cluster, topic: Topic, origin: Origin, node: str = "b") -> None:
+    answer = cluster.ask(node, CloseSession(origin, (PartitionId(topic.id, 0),)))
+    assert isinstance(answer, SessionClosed)
+
+
+def test_a_closed_session_of_which_nothing_is_left_shrinks_to_its_number() -> None:
+    cluster = Cluster()
+    topic, origin = published(cluster)
+    close(cluster, topic, origin)
+    cluster.advance(20)
+    assert closed(cluster) == [0, 0, 0], "its messages are still wanted"
+    drained(cluster)
+    cluster.advance(60)
+    assert closed(cluster) == [1, 1, 1]
+    assert kept(cluster) == [0, 0, 0]
+    assert len({repr(replica(cluster, node).sync_offer()) for node in "abc"}) == 1
+
+
+def test_a_store_of_a_closed_session_is_refused_and_nothing_comes_back() -> None:
+    cluster = Cluster()
+    topic, origin = published(cluster)
+    old = receipts(cluster.ask("b", fetch(hold_time=1.0)))
+    cluster.advance(1.5)
+    drained(cluster)
+    close(cluster, topic, origin)
+    retry = cluster.batch(topic, origin, 8, [b"8", b"9", b"new"])
+    answer = cluster.ask("a", Publish(retry))
+    assert isinstance(answer, Failed), "promised: a new message of it is refused"
+    assert answer.code == "origin-closed"
+    cluster.advance(60)
+    assert closed(cluster) == [1, 1, 1]
+    answer = cluster.ask("c", Publish(cluster.batch(topic, origin, 0, [b"0"])))
+    assert isinstance(answer, Failed)
+    assert answer.code == "origin-closed"
+    assert outcomes(cluster.ask("a", AckRequest(old))) == ["acked_unproven"], "durable already, and unproven"
+    assert spans(cluster.ask("a", fetch())) == []
+    assert kept(cluster) == [0, 0, 0]
+
+
+def test_an_idle_session_is_closed_and_a_busy_one_is_not() -> None:
+    cluster = Cluster(origin_idle=100.0)
+    topic, origin = published(cluster)
+    drained(cluster)
+    cluster.advance(50)
+    cluster.ask("a", Publish(cluster.batch(topic, origin, 10, [b"x"])))
+    cluster.advance(80)
+    drained(cluster)
+    cluster.advance(80)
+    assert closed(cluster) == [0, 0, 0]
+    cluster.advance(200)
+    assert closed(cluster) == [1, 1, 1]
+
+
+def test_a_replica_that_is_down_delays_closing_and_hears_of_it_later() -> None:
+    cluster = Cluster(origin_idle=10.0)
+    topic, origin = published(cluster)
+    drained(cluster)
+    cluster.advance(5)
+    cluster.kill("c")
+    close(cluster, topic, origin)
+    cluster.advance(100)
+    assert closed(cluster) == [0, 0]
+    cluster.start("c")
+    cluster.advance(100)
+    assert closed(cluster) == [1, 1, 1]
+
+
+def test_what_one_replica_had_stored_before_its_promise_still_reaches_the_others() -> None:
+    cluster = Cluster()
+    topic, origin = published(cluster)
+    drained(cluster)
+    cluster.drop = lambda sender, to, message: isinstance(message, Store) and message.round > 0
+    key = cluster.submit("a", Publish(cluster.batch(topic, origin, 10, [b"late"])))
+    cluster.advance(6)
+    assert isinstance(cluster.replies[key], Failed), "only a has it: the outcome is unknown"
+    close(cluster, topic, origin)
+    cluster.drop = lambda sender, to, message: False
+    cluster.advance(60)
+    assert closed(cluster) == [0, 0, 0]
+    assert spans(cluster.ask("c", fetch())) == [(10, 11)]
+    cluster.advance(70)
+    drained(cluster)
+    cluster.advance(60)
+    assert closed(cluster) == [1, 1, 1]
+
+
+def test_closed_sessions_survive_restarts_and_many_of_them_are_one_span() -> None:
+    cluster = Cluster()
+    topic = cluster.topic()
+    for _ in range(30):
+        origin = cluster.ask("a", OpenSession()).origin
+        assert isinstance(cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"x"]))), Published)
+        close(cluster, topic, origin)
+    drained(cluster)
+    cluster.advance(100)
+    for node in "abc":
+        assert replica(cluster, node).closed.numbers.spans == 1
+        assert replica(cluster, node).closed.numbers.messages == 30
+    for node in "abc":
+        cluster.kill(node)
+    for node in "abc":
+        cluster.start(node)
+    assert closed(cluster) == [30, 30, 30]
+    assert kept(cluster) == [0, 0, 0]
+    snapshot = cluster.nodes["a"].snapshot(cluster.now)
+    cluster.kill("a")
+    cluster.journals["a"] = list(snapshot)
+    cluster.forgotten["a"].clear()
+    cluster.start("a")
+    assert closed(cluster) == [30, 30, 30]
+
+
+def test_a_group_that_comes_later_or_a_rewind_does_not_keep_a_session_open() -> None:
+    cluster = Cluster()
+    topic, origin = published(cluster)
+    drained(cluster)
+    cluster.advance(10)
+    assert spans(cluster.ask("a", fetch("late"))) == []
+    close(cluster, topic, origin)
+    cluster.advance(60)
+    assert closed(cluster) == [1, 1, 1]
+
+
+@pytest.mark.parametrize("ask", [True, False])
+def test_a_derived_origin_is_never_closed(ask: bool) -> None:
+    cluster = Cluster(origin_idle=5.0)
+    topic = cluster.topic()
+    origin = Origin(DERIVED, 0, 7, 0)
+    assert isinstance(cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"x"]))), Published)
+    drained(cluster)
+    if ask:
+        close(cluster, topic, origin)
+    cluster.advance(60)
+    assert closed(cluster) == [0, 0, 0]
