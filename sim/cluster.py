@@ -194,6 +194,8 @@ class Cluster:
             else:
                 host.crash(power=fault.kind == "crash")
             if host.core is None:
+                if fault.kind in ("wipe", "restore"):
+                    host.journal.lose(host.disk_rng, backup=fault.kind == "restore")
                 self.world.after(fault.seconds, host.boot, host.life)
 
     def do_wrong_clock(self, fault: Fault) -> None:
@@ -201,7 +203,7 @@ class Cluster:
         self.do_wall_jump(fault)
         self._down(fault)
 
-    do_crash = do_kill = do_stop = _down
+    do_crash = do_kill = do_stop = do_wipe = do_restore = _down
 
     def do_partition(self, fault: Fault) -> None:
         """Block the pairs; some connections notice and break, some do not."""

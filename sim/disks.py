@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
-from quorumq.core.records import BatchStored, JournalRecord
+from quorumq.core.records import BatchStored, JournalRecord, Started
 from quorumq.core.types import Batch, BatchHeader
 from quorumq.storage.disk import MemoryDisk
 from quorumq.storage.journal import Commit
@@ -68,6 +68,9 @@ class SimJournal(Protocol):
 
     def close(self) -> None:
         """A clean stop: everything appended becomes durable."""
+
+    def lose(self, rng: random.Random, *, backup: bool) -> None:
+        """The node is down, and its directory comes back empty; or, with ``backup``, as it was before some start."""
 
 
 class Forgot(NamedTuple):
@@ -137,6 +140,10 @@ class MemoryJournal:
 
     def close(self) -> None:
         self.durable = self.position
+
+    def lose(self, rng: random.Random, *, backup: bool) -> None:
+        starts = [at for at, record in enumerate(self.records) if isinstance(record, Started)]
+        del self.records[rng.choice(starts) if backup and starts else 0 :]
 
 
 class StoreJournal:
@@ -255,3 +262,6 @@ class StoreJournal:
             self.finish()
         self.store.close()
         self.store = None
+
+    def lose(self, rng: random.Random, *, backup: bool) -> None:
+        self.disk = MemoryDisk()

@@ -27,6 +27,7 @@ from quorumq.core.effects import (
     Received,
     Reply,
     Request,
+    Restart,
     Send,
     SendStored,
     Unposted,
@@ -196,6 +197,13 @@ class Host:
         )
         self.leave_world(power=power)
 
+    def begin_again(self, life: int, _: object = None) -> None:
+        """The core asked for another one in its place: its directory cannot vouch, and is resynced."""
+        if life == self.life and self.core is not None:
+            self.world.saw("a node could not vouch, and began again")
+            self.crash(power=False)
+            self.boot(self.life)
+
     def stop(self) -> None:
         """A clean stop."""
         if self.core is None or not self.started or self.frozen_until > self.world.time:
@@ -285,6 +293,8 @@ class Host:
                 self.send(effect.to, store, again)  # type: ignore[union-attr]
             elif kind is Forget:
                 journal.forget(effect.numbers)  # type: ignore[union-attr]
+            elif kind is Restart:
+                self.world.after(0.0, self.begin_again, self.life)
             else:
                 raise SimError(f"node {self.name} stopped itself: {effect.reason}")  # type: ignore[union-attr]
         if again:
@@ -418,7 +428,7 @@ class Host:
             return
         self.world.messages += 1
         if not isinstance(reply, Welcome):
-            self.feed(HelloRefused(peer, reply.code, reply.detail))  # type: ignore[union-attr]
+            self.feed(HelloRefused(peer, reply.code, reply.detail, reply.needed))  # type: ignore[union-attr]
             return
         self.links[peer] = (reply.incarnation, their_life)
         self.feed(LinkUp(peer, reply.incarnation, reply.stamp, reply.seen_n, reply.seen_directories))

@@ -21,6 +21,7 @@ from quorumq.core.holds import HoldTable
 from quorumq.core.messages import Merged
 from quorumq.core.nodecore import NodeCore
 from quorumq.core.replica import Replica
+from quorumq.core.resync import Resync
 from quorumq.core.rounds import Round
 from quorumq.core.settle import AckCoordinator
 from quorumq.core.state import NodeState
@@ -278,6 +279,11 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant("delay-forgotten", "delays survive a restart", ((Replica, "load_batch", _forget_delay),)),
     Mutant(
+        "resync-skipped",
+        "nothing counts before the resync is complete",
+        ((Resync, "missing", lambda self, core: []),),
+    ),
+    Mutant(
         "superseded-count",
         "superseded incarnations do not count",
         (
@@ -289,13 +295,14 @@ MUTANTS: tuple[Mutant, ...] = (
 """Every mutant. Most are one line of section 4 of docs/protocol.md."""
 
 SURVIVORS: dict[str, str] = {
+    "resync-skipped": "a tombstone on two replicas, one of them wiped, and the third not told yet: too rare",
     "own-vote-not-needed": "nothing is missing: the reply looks at our own hold again, so it needs our vote",
     "tombstone-not-checked": "nothing is missing: ACKED ends the hold, which is looked at too",
     "dead-ends-holds": "a dead letter on a minority, a delivery, a redrive inside its hold: too rare a chain",
     "ballots-fall": "a HOLD that is late at two replicas, then an ACK of that age: too rare a chain",
     "unseen-votes-on-due": "a replica without the batch, one with a wrong clock, and no third vote: too rare a chain",
     "quarantine-half": "a hold granted just before a node's third start, and won again just after it: too rare",
-    "superseded-count": "a node that comes back with an empty or an old directory: there is no such fault",
+    "superseded-count": "an answer that is late by a wipe and a resync, and decides a round: too rare a chain",
 }
 """Mutants that the simulator does not catch in `BOUND` seeds, and the fault or the checker that is missing.
 

@@ -152,6 +152,7 @@ class Fault:
     Args:
         at: when.
         kind: ``crash`` (power: what is not durable may be lost), ``kill`` (the process alone), ``stop`` (cleanly),
+            ``wipe`` and ``restore`` (killed, and the directory is empty, or as before some start, when it comes back),
             ``partition``, ``freeze`` (of nodes), ``pause`` (of clients), ``slow-disk``, ``full-disk``, ``wall-jump``,
             ``wrong-clock`` (a kill, and another time of day at the next start) or ``cut`` (connections break).
         nodes: whom it hits.
@@ -219,7 +220,9 @@ def draw(seed: int, profile: str = "swarm") -> Schedule:
     if profile not in PROFILES:
         raise ValueError(f"profile is {profile!r}: it must be one of {', '.join(PROFILES)}")
     options = PROFILES[profile](random.Random(f"{seed}/options"))
-    return Schedule(seed, profile, options, draw_faults(random.Random(f"{seed}/faults"), options))
+    faults = draw_faults(random.Random(f"{seed}/faults"), options)
+    faults += draw_losses(random.Random(f"{seed}/losses"), options)
+    return Schedule(seed, profile, options, tuple(sorted(faults, key=lambda fault: fault.at)))
 
 
 def sometimes(rng: random.Random, share: float, low: float, high: float) -> float:
@@ -343,6 +346,26 @@ def draw_faults(rng: random.Random, options: Options) -> tuple[Fault, ...]:
         kind = rng.choices(kinds, [WEIGHTS[kind] for kind in kinds])[0]
         faults.append(draw_fault(rng, options, at, kind, seconds, victim))
     return tuple(sorted(faults, key=lambda fault: fault.at))
+
+
+def draw_losses(rng: random.Random, options: Options) -> tuple[Fault, ...]:
+    """In some runs, directories that are lost or brought back from a backup.
+
+    Of one node only: what was confirmed is on another one, as promise G1 wants it. Where a partition has one replica,
+    no such loss is promised to be survived.
+    """
+    if options.rf == 1 or options.fault_time == 2.0 or rng.random() > 0.2:
+        return ()
+    victim = (rng.choice(options.node_names),)
+    return tuple(
+        Fault(
+            round(rng.uniform(0.5, options.fault_time), 4),
+            rng.choice(("wipe", "restore")),
+            victim,
+            round(rng.choice((0.05, 0.5, 2.0)) * rng.uniform(0.5, 2.0), 4),
+        )
+        for _ in range(rng.choice((1, 1, 2)))
+    )
 
 
 def draw_fault(

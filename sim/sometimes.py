@@ -16,6 +16,7 @@ SOMETIMES: tuple[str, ...] = (
     "a HOLD met another's hold",
     "a message of a superseded incarnation came",
     "a replica in quarantine abstained",
+    "a node could not vouch, and began again",
     "a quarantine ended early",
     "a hold was learned from a peer",
     "a clean stop's holds were restored",

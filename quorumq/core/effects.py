@@ -80,7 +80,13 @@ class Stop(NamedTuple):
     reason: str
 
 
-Effect = Union[Send, Reply, Persist, SendStored, Forget, Stop]
+class Restart(NamedTuple):
+    """Begin again in the same process: drop this core, and build another from the journal. Say why."""
+
+    reason: str
+
+
+Effect = Union[Restart, Send, Reply, Persist, SendStored, Forget, Stop]
 
 # ------------------------------------------------------------------------------ events
 
@@ -147,6 +153,7 @@ class HelloRefused(NamedTuple):
     peer: NodeId
     code: str
     detail: str
+    seen_n: int = 0  # "superseded": the highest start count that the peer has seen of us
 
 
 class LinkDown(NamedTuple):

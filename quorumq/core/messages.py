@@ -517,6 +517,29 @@ class SyncTopics(NamedTuple):
     groups: tuple[Group, ...]
 
 
+class ResyncAsk(NamedTuple):
+    """A node that cannot vouch asks for what the receiver has of a partition, from bucket ``start`` on.
+
+    Without a partition it asks for the registers.
+    """
+
+    round: int
+    partition: PartitionId | None
+    start: int
+
+
+class ResyncTold(NamedTuple):
+    """One of ``pieces`` pieces of the answer; ``following`` is the bucket to go on from, 0 at the end."""
+
+    round: int
+    partition: PartitionId | None
+    piece: int
+    pieces: int
+    following: int
+    registers: SyncTopics
+    state: SyncState | None
+
+
 # ---------------------------------------------------------------------------------------------
 # The first frame on every connection
 # ---------------------------------------------------------------------------------------------
@@ -903,7 +926,7 @@ PeerMessage = Union[
     Heartbeat, SyncOffer, SyncState, SyncPull, SyncTopics, GroupsAsk, GroupsTold,
     CloseAsk, CloseTold,
     RemoteFetch, RemoteFetched, RemoteGone,
-    HoldsAsk, HoldsTold,
+    HoldsAsk, HoldsTold, ResyncAsk, ResyncTold,
 ]  # fmt: skip
 
 

@@ -43,6 +43,7 @@ from quorumq.core.effects import (
     Received,
     Reply,
     Request,
+    Restart,
     Send,
     Stop,
     Unposted,
@@ -103,6 +104,8 @@ from quorumq.core.messages import (
     RemoteFetch,
     RemoteFetched,
     RemoteGone,
+    ResyncAsk,
+    ResyncTold,
     SessionClosed,
     SessionOpened,
     SetGroup,
@@ -132,11 +135,14 @@ from quorumq.core.records import (
     Started,
     TopicPut,
     Vouched,
+    VouchingLost,
 )
 from quorumq.core.recovery import Recovery, tell
 from quorumq.core.registers import AlterTopicCoordinator, CreateTopicCoordinator, DeleteTopicCoordinator
 from quorumq.core.remote import LegCoordinator, SplitCoordinator, free_slice
 from quorumq.core.replica import PartitionRecord, Replica
+from quorumq.core.resync import ASK_AGAIN_S, Resync
+from quorumq.core.resync import tell as tell_all
 from quorumq.core.rounds import majority_of
 from quorumq.core.settle import AckCoordinator, ExtendCoordinator, RedriveCoordinator, RejectCoordinator
 from quorumq.core.state import NodeConfig, NodeState
@@ -169,6 +175,7 @@ SOFTWARE = "quorumq"
 
 TOKEN_STARTED = -1
 TOKEN_VOUCHED = -2
+TOKEN_LOST = -3
 TOKEN_RESERVE = -(1 << 62)
 """Tokens from here up to 0 name a reserve: the token is TOKEN_RESERVE + the time reserved >> 16."""
 
@@ -240,6 +247,10 @@ class NodeCore:
         self.peer_facts: dict[NodeId, dict[str, object]] = {}
         self.vouchers: dict[NodeId, None] = {}
         self.recovery = Recovery()
+        self.resync: Resync | None = None  # while this directory cannot vouch
+        self.silenced = False  # waiting for the disk, to begin again
+        self.vouching_floor = 0  # of ballots, once the resync is over
+        self.resynced_above = 0  # the highest start count that its resyncs have taken into account
         self.stopped = False
         self.started = False
         self.void: list[int] = []  # batches that were reclaimed, and that a crash left on disk
@@ -271,11 +282,14 @@ class NodeCore:
             elif isinstance(record, Started):
                 n, last = max(n, record.incarnation.n), record.incarnation
             elif isinstance(record, Vouched):
-                vouched = True
+                vouched, self.resync = True, None
+            elif isinstance(record, VouchingLost):
+                vouched, self.resync = False, Resync(record.reason)
+                self.resynced_above = max(self.resynced_above, record.above)
+                n = max(n, record.above)
             elif isinstance(record, PeerSeen):
                 _, known = self.peers.get(record.node, (last, ()))
-                directories = tuple(dict.fromkeys((*known, record.directory)))
-                self.peers[record.node] = (record.incarnation, directories)
+                self.peers[record.node] = (record.incarnation, seen_last(known, record.directory))
             elif isinstance(record, Reserved):
                 reserve = max(reserve, record.time)
             elif isinstance(record, TopicPut):
@@ -364,6 +378,8 @@ class NodeCore:
         if self.is_new:
             records.append(DirectoryMade(self.config.node, self.config.cluster_id, self.state.directory))
         records += [Started(self.state.incarnation), Reserved(reserve)]
+        if self.resync is not None:
+            self.state.at(now.mono + ASK_AGAIN_S, "resync")
         if len(self.config.nodes) == 1 and not self.state.vouched:
             records.append(Vouched())
         for peer in self.config.nodes:
@@ -391,7 +407,9 @@ class NodeCore:
         """
         self.rng = rng
         effects: list[Effect] = []
-        if self.stopped:
+        if self.silenced:
+            events = [event for event in events if isinstance(event, Durable)]
+        if self.stopped or (self.silenced and not events):
             return effects
         self._absorb(self._run_timers(now), effects, now)
         for event in events:
@@ -407,7 +425,8 @@ class NodeCore:
 
     def next_deadline(self) -> float | None:
         """When `step` should be called at the latest (monotonic seconds), events or not."""
-        return self.state.timers[0][0] if self.state.timers and not self.stopped else None
+        idle = self.stopped or self.silenced or not self.state.timers
+        return None if idle else self.state.timers[0][0]
 
     def _absorb(self, new: list[Effect], effects: list[Effect], now: Now) -> None:
         """Append effects, feeding what is sent to ourselves back in at once, in order."""
@@ -452,7 +471,9 @@ class NodeCore:
                 return coordinator.on_gone(self, now) if coordinator is not None else []
             case LinkUp():
                 return self._on_link_up(event, now)
-            case HelloRefused(peer, code, detail):
+            case HelloRefused(peer, code, detail, seen_n):
+                if code == "superseded" and seen_n:
+                    return self._lose_vouching(seen_n, f"{peer} refuses this node: {detail}")
                 if code == "superseded":
                     return self._stop(f"{peer} refuses this node: {detail}")
                 return []
@@ -477,9 +498,12 @@ class NodeCore:
                 self.state.vouched = True
             orphans, self.orphans = self.orphans, []
             return forget(orphans)
+        if token == TOKEN_LOST:
+            self.stopped = True
+            return [Restart(self.resync.reason if self.resync is not None else "")]
         if token == TOKEN_VOUCHED:
-            self.state.vouched = True
-        elif token < 0:
+            return self._on_vouched(now)
+        if token < 0:
             self.state.clock.reserved((token - TOKEN_RESERVE) << 16)
         else:
             partition = self.batch_partitions.pop(token, None)
@@ -511,35 +535,84 @@ class NodeCore:
     def _on_link_up(self, event: LinkUp, now: Now) -> list[Effect]:
         """HELLO was accepted: exchange registers, and offer what we have."""
         if event.seen_n > self.state.incarnation.n:
-            return self._stop(
+            return self._lose_vouching(
+                event.seen_n,
                 f"{event.peer} has seen start {event.seen_n} of node {self.config.node!r}, and this is start "
-                f"{self.state.incarnation.n}: the data directory is an old copy, and cannot vouch for what was "
-                "promised since. Bring back the newest directory of this node"
+                f"{self.state.incarnation.n}: the data directory is an old copy",
             )
-        strangers = [found for found in event.seen_directories if found != self.state.directory]
-        if strangers:
-            return self._stop(
+        newest = event.seen_directories[-1] if event.seen_directories else self.state.directory
+        if newest != self.state.directory and event.seen_n > self.resynced_above:
+            return self._lose_vouching(
+                event.seen_n,
                 f"{event.peer} knows node {self.config.node!r} by another data directory "
-                f"({strangers[0]:016x}, this one is {self.state.directory:016x}): this one cannot vouch for what "
-                "was promised there. Bring back that directory"
+                f"({newest:016x}, this one is {self.state.directory:016x})",
             )
         self.state.links[event.peer] = event.incarnation
         self.state.learn(event.peer, event.incarnation)
         self.state.clock.merge(event.stamp)
         self.heard_at[event.peer] = now.mono
         effects = self._vouch(event.peer)
+        if self.resync is not None:
+            effects += self.resync.ask(self, event.peer, now, afresh=True)
         effects += self.recovery.ask(self, event.peer, now, afresh=True)
         effects += self._send_registers(event.peer)
         return effects + self._offer(event.peer)
 
     def _vouch(self, peer: NodeId) -> list[Effect]:
         """An empty directory is new once every other node has said that it knows no other under this id."""
-        if self.state.vouched:
+        if self.state.vouched or self.resync is not None:
             return []
         self.vouchers[peer] = None
         if all(node in self.vouchers for node in self.config.nodes if node != self.config.node):
             return [Persist((Vouched(),), (Done(TOKEN_VOUCHED),))]
         return []
+
+    def _lose_vouching(self, seen_n: int, reason: str) -> list[Effect]:
+        """A peer has seen what this directory does not know: it may lack promises. Durable, then begin again above it.
+
+        Nothing is said or counted any more in this start.
+        """
+        self.silenced = True
+        self.state.vouched = False
+        self.resync = Resync(reason)
+        self.resynced_above = max(self.resynced_above, seen_n)
+        return [Persist((VouchingLost(seen_n, reason),), (Done(TOKEN_LOST),))]
+
+    def _resync_over(self) -> list[Effect]:
+        """All has been heard: vouch again, behind all of it in the journal.
+
+        Whatever ballot our old start granted and a majority won under, somebody who has told knows: it is in our
+        clock by now, which is therefore the floor of what may have been granted here and forgotten.
+        """
+        if self.resync is None or self.state.vouched or self.resync.missing(self):
+            return []
+        floor = self.state.clock.wanted
+        reserve = max(floor + RESERVE_STEP, self.state.clock.reserving)
+        self.state.clock.reserving = reserve
+        self.vouching_floor = floor
+        done = (Done(_reserve_token(reserve)), Done(TOKEN_VOUCHED))
+        return [Persist((Reserved(reserve), Vouched()), done)]
+
+    def _on_vouched(self, now: Now) -> list[Effect]:
+        """From here on what this node answers counts; after a resync its quarantine begins."""
+        self.state.vouched = True
+        if self.resync is None:
+            return []
+        self.resync = None
+        self.state.clock.floor = max(self.state.clock.floor, self.vouching_floor)
+        until = now.mono + limits.QUARANTINE_SHARE * self.config.hold_time_max
+        self.state.quarantine_until = until
+        for replica in self.replicas.values():
+            replica.quarantine_until = until
+            replica.pulling_until = 0.0
+            for view in replica.groups.values():
+                view.holds.floor = self.state.clock.floor
+            self.recovery.want(replica, now)
+        effects: list[Effect] = []
+        for peer in self.state.links:
+            effects += self.recovery.ask(self, peer, now, afresh=True)
+            effects += self._offer(peer)
+        return effects
 
     def _on_hello(self, key: int, hello: Hello, now: Now) -> list[Effect]:
         """Answer HELLO; what we have seen of a node is durable before it is welcome."""
@@ -566,9 +639,9 @@ class NodeCore:
         self.peer_facts.setdefault(hello.node, {})["clock_difference_s"] = (
             hello.wall_ms - now.wall_ms
         ) / 1000
-        if seen == hello.incarnation and hello.directory in directories:
+        if seen == hello.incarnation and directories[-1:] == (hello.directory,):
             return [Persist((), (Reply(key, welcome),))]
-        self.peers[hello.node] = (hello.incarnation, tuple(dict.fromkeys((*directories, hello.directory))))
+        self.peers[hello.node] = (hello.incarnation, seen_last(directories, hello.directory))
         self.state.learn(hello.node, hello.incarnation)
         record = PeerSeen(hello.node, hello.incarnation, hello.directory)
         return [Persist((record,), (Reply(key, welcome),))]
@@ -604,13 +677,6 @@ class NodeCore:
             return Failed(
                 "superseded", f"node id {hello.node!r} is this very node's: give each node its own id"
             )
-        seen, _ = self.peers.get(hello.node, (Incarnation(0, 0), ()))
-        if hello.incarnation.n < seen.n or (hello.incarnation.n == seen.n and hello.incarnation != seen):
-            return Failed(
-                "superseded",
-                f"node {self.config.node!r} has seen start {seen.n} of node {hello.node!r}, and this is start "
-                f"{hello.incarnation.n}: the data directory is an old copy, or runs twice",
-            )
         live = self.state.links.get(hello.node)
         if (
             live is not None
@@ -621,6 +687,14 @@ class NodeCore:
                 "not-stored",
                 f"start {live.n} of node {hello.node!r} was heard from within the last 3 s: is it running twice? "
                 "If it was just restarted, this passes by itself",
+            )
+        seen, _ = self.peers.get(hello.node, (Incarnation(0, 0), ()))
+        if hello.incarnation.n < seen.n or (hello.incarnation.n == seen.n and hello.incarnation != seen):
+            return Failed(
+                "superseded",
+                f"node {self.config.node!r} has seen start {seen.n} of node {hello.node!r}, and this is start "
+                f"{hello.incarnation.n}: the data directory is an old copy, or runs twice",
+                seen.n,
             )
         return None
 
@@ -742,6 +816,14 @@ class NodeCore:
                 self.given.pop(key, None)
             case ("recover", str(peer), int(number)) if self.recovery.is_current(peer, number):
                 return self.recovery.ask(self, peer, now)
+            case ("resync",):
+                self.state.at(now.mono + ASK_AGAIN_S, "resync")
+                return [
+                    effect
+                    for peer in self.state.links
+                    if self.resync is not None
+                    for effect in self.resync.ask(self, peer, now, afresh=True)
+                ]
             case ("heartbeat",):
                 self.state.at(now.mono + self.config.heartbeat, "heartbeat")
                 return self._heartbeats(now)
@@ -848,7 +930,7 @@ class NodeCore:
                     return [Send(sender, reply_peek)]
                 return [Send(sender, replica.on_peek(message, now))]
             case SyncTopics(topics, groups):
-                return self._on_sync_topics(sender, topics, groups, now)
+                return self.on_sync_topics(sender, topics, groups, now)
             case SyncOffer():
                 replica = self.replicas.get(message.partition)
                 return replica.on_sync_offer(sender, message, now) if replica is not None else []
@@ -864,6 +946,10 @@ class NodeCore:
                 return [Send(sender, GroupsTold(number, groups))]
             case GroupsTold():
                 return self._on_groups_told(sender, message, now)
+            case ResyncAsk():
+                return tell_all(self, sender, message, now)
+            case ResyncTold() if self.resync is not None and not self.state.vouched:
+                return self.resync.on_told(self, sender, message, now) + self._resync_over()
             case HoldsAsk():
                 return tell(self, sender, message, now)
             case HoldsTold():
@@ -1160,9 +1246,10 @@ class NodeCore:
             return [*effects, Send(sender, PutTopic(0, merged))]
         return effects
 
-    def _on_sync_topics(
+    def on_sync_topics(
         self, sender: NodeId, topics: tuple[Topic, ...], groups: tuple[Group, ...], now: Now
     ) -> list[Effect]:
+        """Merge the registers that a peer has."""
         effects: list[Effect] = []
         for topic in topics:
             effects += self._on_put_topic(sender, 0, topic, now)
@@ -1201,6 +1288,12 @@ class NodeCore:
             missing = [
                 node for node in self.config.nodes if node not in self.vouchers and node != self.config.node
             ]
+            if self.resync is not None:
+                detail = (
+                    f"node {self.config.node} cannot vouch for its directory ({self.resync.reason}) and asks "
+                    f"the others: still missing {', '.join(self.resync.missing(self)) or 'nothing but its own disk'}"
+                )
+                return [Reply(key, Failed("not-stored", detail))]
             detail = (
                 f"node {self.config.node} is new and waits until every other node has said that it never saw it: "
                 f"still missing {', '.join(missing) or 'nothing but its own disk'}"
@@ -1504,6 +1597,9 @@ class NodeCore:
             Started(self.state.incarnation),
             Reserved(self.state.clock.reserving),
         ]
+        if self.resynced_above or self.resync is not None:
+            reason = self.resync.reason if self.resync is not None else "before the last resync"
+            records.append(VouchingLost(self.resynced_above, reason))
         if self.state.vouched:
             records.append(Vouched())
         for node in sorted(self.peers):
@@ -1559,6 +1655,7 @@ class NodeCore:
             "cluster_id": self.config.cluster_id,
             "incarnation": self.state.incarnation.n,
             "vouched": self.state.vouched,
+            "resync": "; ".join([self.resync.reason, *self.resync.missing(self)]) if self.resync else "",
             "quarantine_s": round(self.quarantine_left(now), 3),
             "hold_time_max": self.config.hold_time_max,
             "disk_full": self.state.disk_full,
@@ -1583,6 +1680,11 @@ class NodeCore:
 def forget(numbers: list[int]) -> list[Effect]:
     """Nobody needs these batches any more, in pieces of bounded size."""
     return [Forget(tuple(numbers[at : at + FORGET_MAX])) for at in range(0, len(numbers), FORGET_MAX)]
+
+
+def seen_last(known: tuple[int, ...], directory: int) -> tuple[int, ...]:
+    """The directories that a node was seen with, the last one last."""
+    return (*(found for found in known if found != directory), directory)
 
 
 def _reserve_token(reserve: int) -> int:

@@ -30,6 +30,13 @@ class Vouched(NamedTuple):
     """Every other node said that it never saw this node id with another directory: the node is new."""
 
 
+class VouchingLost(NamedTuple):
+    """This directory cannot vouch until a later Vouched: why, and the highest start count that was reported."""
+
+    above: int
+    reason: str
+
+
 class PeerSeen(NamedTuple):
     """The highest incarnation seen of a peer, and its directory. Durable before its HELLO is answered."""
 
@@ -145,7 +152,7 @@ class CleanStopped(NamedTuple):
 
 
 JournalRecord = Union[
-    DirectoryMade, Started, Vouched, PeerSeen, Reserved, TopicPut, GroupPut, BatchStored, RecordsMerged,
+    DirectoryMade, Started, Vouched, VouchingLost, PeerSeen, Reserved, TopicPut, GroupPut, BatchStored, RecordsMerged,
     AttemptsCounted, DelaysSet, Reclaimed, OriginsPromised, OriginsClosed,
     CleanStopped,
 ]  # fmt: skip

@@ -1251,6 +1251,21 @@ class Replica:
             messages.append(SyncState(self.partition, self.topic.epoch, (), (), False, some))
         return [Send(sender, state) for state in messages]
 
+    def everything(self, start: int, most: int, now: Now) -> tuple[list[SyncState], int]:
+        """All that this replica has, from bucket ``start`` on, in some ``most`` pieces; and the bucket to go on from.
+
+        It is what anti-entropy sends to a replica that has nothing. 0 stands for the end.
+        """
+        states: list[SyncState] = []
+        for bucket in range(start, SYNC_BUCKETS):
+            nothing = SyncOffer(self.partition, self.topic.epoch, (), (bucket,), (), ())
+            for effect in self.on_sync_offer("", nothing, now):
+                if isinstance(effect, Send) and isinstance(effect.message, SyncState):
+                    states.append(effect.message)
+            if len(states) >= most and bucket + 1 < SYNC_BUCKETS:
+                return states, bucket + 1
+        return states, 0
+
     def _group_states(self, view: GroupView, origins: list[Origin], now: Now) -> list[GroupState]:
         """Everything of ``view`` for ``origins``, in pieces that fit a frame."""
         records = [Resolved(*item) for origin in origins for item in view.records.spans_of(origin)]

@@ -119,7 +119,7 @@ async def _run_link(node: Node, peer: NodeId, transport: Transport, nursery: tri
         raise PeerError(f"{peer} did not answer HELLO within {node.config.hello_timeout:g} s")
     if isinstance(answer, Failed):
         node.log.warning("peer_refuses", peer=peer, code=answer.code, detail=answer.detail)
-        node.feed(HelloRefused(peer, answer.code, answer.detail))
+        node.feed(HelloRefused(peer, answer.code, answer.detail, answer.needed))
         return False
     if answer.node != peer:
         raise PeerError(f"node {answer.node!r} answers at the address of {peer!r}: check `nodes`")

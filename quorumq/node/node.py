@@ -35,6 +35,7 @@ from quorumq.core.effects import (
     Persist,
     Received,
     Reply,
+    Restart,
     Send,
     SendStored,
     Stop,
@@ -79,6 +80,9 @@ CHECKED_WHOLE_BYTES: Final = 256 * 1024
 
 SPACE_CHECK_BYTES: Final = 1 * MIB
 """The disk is asked for its room after every commit, and whenever so much more waits for the next one."""
+
+EXIT_AGAIN: Final = -1
+"""Not the end of the process: it begins again from its directory."""
 
 EXIT_OK: Final = 0
 EXIT_BUG: Final = 70
@@ -218,6 +222,14 @@ class Node:
             self.log.error("node_stops", reason=reason, exit_code=code, **facts)
             self.ended.set()
 
+    def _begin_again(self, reason: str) -> None:
+        """This start is over: the process builds another node from the directory (serve.py)."""
+        if self.failed is None:
+            self.failed = (EXIT_AGAIN, reason)
+            self.silent = True
+            self.log.warning("resync_begins", reason=reason)
+            self.ended.set()
+
     @property
     def committing(self) -> bool:
         """Whether a commit is being written."""
@@ -303,6 +315,8 @@ class Node:
                 self._commit_lazily()
             case Stop(reason):
                 self.fail(EXIT_REFUSED, reason)
+            case Restart(reason):
+                self._begin_again(reason)
             case Noted(records):
                 self.trace.stored(self, records)
 

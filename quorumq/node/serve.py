@@ -32,7 +32,7 @@ from quorumq.node.config import ServeConfig, split_address
 from quorumq.node.connections import Inbound
 from quorumq.node.links import Dial, keep_link
 from quorumq.node.logs import make_log
-from quorumq.node.node import EXIT_BUG, EXIT_OK, EXIT_REFUSED, EXIT_STORAGE, Node
+from quorumq.node.node import EXIT_AGAIN, EXIT_BUG, EXIT_OK, EXIT_REFUSED, EXIT_STORAGE, Node
 from quorumq.node.transport import SocketTransport, Transport, connect, listen
 from quorumq.storage.disk import Disk
 from quorumq.storage.store import Store
@@ -63,6 +63,13 @@ def run(config: ServeConfig) -> int:
 
 async def _run(config: ServeConfig, log: Any) -> int:
     _raise_file_limit(config, log)
+    while (code := await _run_node(config, log)) == EXIT_AGAIN:
+        pass
+    return code
+
+
+async def _run_node(config: ServeConfig, log: Any) -> int:
+    """Run one node until it stops; EXIT_AGAIN where another one is to be built from the same directory."""
     place = split_address(config.listen)
     try:
         sockets = listen(*place)
@@ -74,8 +81,9 @@ async def _run(config: ServeConfig, log: Any) -> int:
         )
         log.error("start_refused", reason=f"cannot listen on {config.listen}: {error.strerror}: {what}")
         return EXIT_REFUSED
+    commits = CommitThread()
     try:
-        node = open_node(config, config.data_dir, log=log, commits=CommitThread())
+        node = open_node(config, config.data_dir, log=log, commits=commits)
     except StorageError as error:
         log.error("start_refused", reason=str(error), data_dir=config.data_dir)
         return EXIT_STORAGE
@@ -101,6 +109,9 @@ async def _run(config: ServeConfig, log: Any) -> int:
     finally:
         for sock in sockets:
             sock.close()
+    if code == EXIT_AGAIN:
+        await trio.to_thread.run_sync(commits.close)  # it may be writing to the directory
+        node.store.abandon()
     return code
 
 
@@ -245,7 +256,7 @@ class Service:
         node.trace.stopped(node, node.failed[1] if node.failed is not None else "asked to")
         if node.failed is not None:
             if (
-                not node.committing
+                not node.committing and node.failed[0] != EXIT_AGAIN
             ):  # else its thread still writes to the files: the end of the process closes them
                 node.store.abandon()
             return node.failed[0]

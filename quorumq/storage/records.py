@@ -137,6 +137,7 @@ TYPE_OF: Final[dict[type, int]] = {
     core.AttemptsCounted: 25,
     core.DelaysSet: 26,
     core.CleanStopped: 27,
+    core.VouchingLost: 40,
     core.Reclaimed: 30,
     core.OriginsPromised: 31,
     core.OriginsClosed: 32,

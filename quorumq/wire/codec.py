@@ -34,7 +34,7 @@ TYPES: Final[Mapping[int, type]] = {
     22: m.Merge, 23: m.Merged, 24: m.PutTopic, 25: m.PutGroup, 26: m.Put, 27: m.PeekRequest, 28: m.PeekReply,
     29: m.Heartbeat, 30: m.SyncOffer, 31: m.SyncState, 32: m.SyncPull, 33: m.SyncTopics,
     34: m.RemoteFetch, 35: m.RemoteFetched, 36: m.RemoteGone,
-    40: m.HoldsAsk, 41: m.HoldsTold,
+    40: m.HoldsAsk, 41: m.HoldsTold, 42: m.ResyncAsk, 43: m.ResyncTold,
     50: m.Survey, 51: m.Surveyed, 52: m.GroupsAsk, 53: m.GroupsTold, 54: m.CloseAsk, 55: m.CloseTold,
     # client to node and back
     64: m.OpenSession, 65: m.SessionOpened, 66: m.CreateTopic, 67: m.TopicCreated,

@@ -7,7 +7,8 @@ Judged are first lives (n = 0), in true time, give or take what clocks' rates di
 - it is not delivered to a FETCH that was sent after its time was over at every replica.
 
 Unless too many clocks were wrong: a node's may be wrong for what it stores once its time of day was changed and it was
-started again since, as nothing but a start asks the time of day.
+started again since, as nothing but a start asks the time of day. A node whose directory was lost or brought back
+counts as wrong, too: it knows nothing of the times of a message that it has not fetched again.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ class OneWrongClock(Checker):
         elif kind == "fault":
             if row["fault"] in ("wall-jump", "wrong-clock"):
                 self.changed.update(dict.fromkeys(f"node:{node}" for node in row["nodes"]))
+            elif row["fault"] in ("wipe", "restore"):
+                self.wrong.update(dict.fromkeys(f"node:{node}" for node in row["nodes"]))
         elif kind == "start":
             if row["who"] in self.changed:
                 self.wrong[row["who"]] = None

@@ -29,6 +29,7 @@ from quorumq.core.effects import (
     Received,
     Reply,
     Request,
+    Restart,
     Send,
     SendStored,
     Stop,
@@ -733,7 +734,7 @@ class Driver:
                     self.forget(numbers)
                 case SendStored(to, _, _, _):
                     self.send(to, self.world.store)
-                case Stop(reason):
+                case Stop(reason) | Restart(reason):
                     self.stopped = reason
 
     def persist(self, persist: Persist) -> None:

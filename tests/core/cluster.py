@@ -23,6 +23,7 @@ from quorumq.core.effects import (
     Received,
     Reply,
     Request,
+    Restart,
     Send,
     SendStored,
     Stop,
@@ -52,6 +53,7 @@ class Cluster:
         self.replies: dict[int, ClientReply] = {}
         self.keys = 0
         self.stopped: dict[NodeId, str] = {}
+        self.restarts: list[tuple[NodeId, str]] = []
         self.wall_off_ms: dict[NodeId, int] = {}
         self.drop: Callable[[NodeId, NodeId, object], bool] = lambda sender, to, message: False
         for name in self.names:
@@ -99,7 +101,7 @@ class Cluster:
         )  # fmt: skip
         answer = self.ask(acceptor, hello)
         if isinstance(answer, Failed):
-            self.feed(dialler, HelloRefused(acceptor, answer.code, answer.detail))
+            self.feed(dialler, HelloRefused(acceptor, answer.code, answer.detail, answer.needed))
             return
         assert isinstance(answer, Welcome), answer
         up = LinkUp(acceptor, answer.incarnation, answer.stamp, answer.seen_n, answer.seen_directories)
@@ -129,7 +131,11 @@ class Cluster:
         while self.queue:
             name, event = self.queue.popleft()
             core = self.nodes.get(name)
-            if core is not None:
+            if isinstance(event, Restart):
+                self.restarts.append((name, event.reason))
+                self.kill(name)
+                self.start(name)
+            elif core is not None:
                 self.carry_out(name, core.step([event], self.clocks(name), self.rng))  # type: ignore[list-item]
             steps += 1
             assert steps < 100_000, "the cluster does not come to rest"
@@ -159,6 +165,8 @@ class Cluster:
                     for record in self.journals[name]:
                         if isinstance(record, BatchStored) and record.number == number:
                             self.send(name, to, Store(0, epoch, record.batch, age_ms))
+                case Restart():
+                    self.queue.append((name, effect))
                 case Stop(reason):
                     self.stopped[name] = reason
         core.check(self.now)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from quorumq.core.effects import HelloRefused, LinkUp
+from quorumq.core.effects import HelloRefused, LinkDown, LinkUp
 from quorumq.core.messages import CreateTopic, Failed, Fetch, Hello, OpenSession, TopicCreated, Welcome
-from quorumq.core.nodecore import NodeCore, node_list_digest
+from quorumq.core.nodecore import node_list_digest
 from quorumq.core.records import PeerSeen, Vouched
 from quorumq.core.types import Incarnation
 from tests.core.cluster import Cluster
@@ -52,23 +52,33 @@ def test_a_client_may_leave_the_cluster_id_out_but_not_get_it_wrong() -> None:
     assert isinstance(cluster.ask("a", client._replace(cluster_id="other")), Failed)
 
 
-def test_an_older_start_is_refused_as_superseded_and_stops() -> None:
+def test_an_older_start_is_refused_as_superseded_and_begins_again_above_it() -> None:
     cluster = Cluster()
-    answer = cluster.ask("a", hello(cluster, incarnation=Incarnation(0, 5)))
+    for _ in range(3):
+        cluster.kill("b")
+        cluster.start("b")
+    cluster.feed("a", LinkDown("b"))
+    answer = cluster.ask("a", hello(cluster, incarnation=Incarnation(2, 5)))
     assert isinstance(answer, Failed)
-    assert answer.code == "superseded"
-    cluster.feed("b", HelloRefused("a", answer.code, answer.detail))
-    assert "old copy" in cluster.stopped["b"]
+    assert (answer.code, answer.needed) == ("superseded", 4)
+    assert "old copy" in answer.detail
+    cluster.feed("b", HelloRefused("a", answer.code, answer.detail, answer.needed))
+    assert [name for name, _ in cluster.restarts] == ["b"]
+    assert cluster.nodes["b"].state.incarnation.n == 5
 
 
-def test_a_copy_of_the_directory_started_twice_is_refused() -> None:
+def test_a_copy_of_the_directory_waits_while_the_first_is_heard_from_and_then_resyncs() -> None:
     cluster = Cluster()
     live = cluster.nodes["b"].state
-    answer = cluster.ask(
-        "a", hello(cluster, incarnation=live.incarnation._replace(nonce=1), directory=live.directory)
-    )
+    copy = hello(cluster, incarnation=live.incarnation._replace(nonce=1), directory=live.directory)
+    answer = cluster.ask("a", copy)
     assert isinstance(answer, Failed)
-    assert "runs twice" in answer.detail
+    assert answer.code == "not-stored"
+    assert "running twice" in answer.detail
+    cluster.feed("a", LinkDown("b"))
+    answer = cluster.ask("a", copy)
+    assert isinstance(answer, Failed)
+    assert (answer.code, answer.needed) == ("superseded", 1)
 
 
 def test_a_newer_start_waits_while_the_older_one_is_heard_from() -> None:
@@ -89,31 +99,14 @@ def test_what_was_seen_of_a_peer_is_durable_before_it_is_welcome() -> None:
     assert PeerSeen("b", Incarnation(5, 3), 42) in cluster.journals["a"]
 
 
-def test_an_empty_directory_under_a_known_id_refuses_to_go_on() -> None:
+def test_a_directory_behind_what_a_peer_has_seen_cannot_vouch() -> None:
     cluster = Cluster()
-    cluster.kill("b")
-    cluster.journals["b"] = []
-    cluster.start("b")
-    assert "old copy" in cluster.stopped["b"] or "another data directory" in cluster.stopped["b"]
-
-
-def test_a_directory_behind_what_peers_have_seen_refuses_to_go_on() -> None:
-    cluster = Cluster()
-    backup = list(cluster.journals["b"])
-    for _ in range(2):
-        cluster.kill("b")
-        cluster.start("b")
-    cluster.kill("b")
-    cluster.journals["b"] = backup
-    core = NodeCore(
-        cluster.nodes["a"].config.__class__(node="b", nodes=cluster.names, hold_time_max=60.0),
-        backup, nonce=5, directory=6, now=cluster.now, rng=cluster.rng,
-    )  # fmt: skip
-    cluster.nodes["b"] = core
-    cluster.carry_out("b", core.start(cluster.now))
-    cluster.run()
+    core = cluster.nodes["b"]
     cluster.feed("b", LinkUp("a", Incarnation(1, 1), 0, 3, (core.state.directory,)))
-    assert "start 3" in cluster.stopped["b"]
+    ((name, reason),) = cluster.restarts
+    assert name == "b"
+    assert "start 3" in reason
+    assert cluster.nodes["b"].state.incarnation.n == 4
 
 
 def test_a_new_node_serves_only_once_everybody_said_it_is_new() -> None:

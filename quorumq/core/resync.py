@@ -1,0 +1,152 @@
+# quorumq/core/resync.py: a node that cannot vouch for its directory learns from the others what it may have promised.
+#
+# A directory that was wiped, or brought back from a backup, may lack tombstones that were promised from another copy of
+# it. So nothing that this node answers may count before it knows everything that a majority with its old votes can
+# have decided (docs/protocol.md, RECOVERY). Each `RF - majority + 1` other replicas include a member of every such
+# majority but us; each majority of the node list is met by `nodes - majority + 1` others, who have the registers.
+# What a peer tells, it tells after HELLO made our new incarnation durable there: what it decides later, it decides with
+# a reply that supersedes our old votes.
+#
+# Everything is asked for in requests with a number of their own, repeated until answered; pieces are merged as they
+# come, since merging never harms. Payload is not part of it: once the node vouches, anti-entropy brings that.
+"""Resync of a node that cannot vouch for its directory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quorumq.core.effects import Effect, Send
+from quorumq.core.messages import ResyncAsk, ResyncTold, SyncState, SyncTopics
+from quorumq.core.rounds import majority_of
+from quorumq.core.types import NodeId, Now, PartitionId
+
+if TYPE_CHECKING:
+    from quorumq.core.nodecore import NodeCore
+
+ASK_AGAIN_S = 0.5
+
+PIECES_MAX = 32
+"""Pieces that one request is answered with, but for those of a single bucket of origins, which are never parted."""
+
+REGISTERS_PER_PIECE = 50
+GROUPS_PER_PIECE = 2000
+
+Part = tuple[NodeId, PartitionId | None]
+"""What one peer is to tell: its registers (None), or what it has of one partition."""
+
+
+class Resync:
+    """What a node that cannot vouch has heard, and has still to hear.
+
+    Args:
+        reason: why it cannot vouch, for people.
+    """
+
+    __slots__ = ("_asked", "_at", "_pieces", "heard", "reason")
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        self.heard: dict[Part, None] = {}
+        self._asked: dict[Part, int] = {}  # the number of the request that an answer counts for
+        self._at: dict[Part, int] = {}  # the bucket to go on from
+        self._pieces: dict[Part, dict[int, None]] = {}
+
+    # --------------------------------------------------------------------- what is needed
+
+    def missing(self, core: NodeCore) -> list[str]:
+        """What has still to be heard, for people; empty once the node can vouch again."""
+        nodes = core.config.nodes
+        lacks: list[str] = []
+        needed = min(len(nodes) - majority_of(len(nodes)) + 1, len(nodes) - 1)
+        have = sum(1 for peer in nodes if (peer, None) in self.heard)
+        if have < needed:
+            lacks.append(f"the registers of {needed - have} more nodes")
+        for partition, replica in core.replicas.items():
+            size = len(replica.members)
+            needed = self.needed(size)
+            have = sum(1 for member in replica.members if (member, partition) in self.heard)
+            if have < needed:
+                lacks.append(f"{replica.topic.name}/{partition.number} from {needed - have} more replicas")
+        return lacks
+
+    def needed(self, size: int) -> int:
+        """How many of the ``size - 1`` other replicas must tell what they have."""
+        return min(size - majority_of(size) + 1, size - 1)
+
+    # ------------------------------------------------------------------------------ asking
+
+    def ask(self, core: NodeCore, peer: NodeId, now: Now, *, afresh: bool) -> list[Effect]:
+        """Ask ``peer`` for all that it has not told: what was asked already only ``afresh``."""
+        if peer not in core.state.links:
+            return []
+        parts: list[Part] = [(peer, None)]
+        parts += [(peer, found) for found, replica in core.replicas.items() if peer in replica.members]
+        effects: list[Effect] = []
+        for part in parts:
+            if part not in self.heard and (afresh or part not in self._asked):
+                core.round_count += 1
+                self._asked[part] = core.round_count
+                self._pieces[part] = {}
+                effects.append(Send(peer, ResyncAsk(core.round_count, part[1], self._at.get(part, 0))))
+        return effects
+
+    def on_told(self, core: NodeCore, sender: NodeId, message: ResyncTold, now: Now) -> list[Effect]:
+        """A piece of an answer: merge it, and go on once all pieces are here."""
+        effects: list[Effect] = []
+        topics, groups = message.registers
+        effects += core.on_sync_topics(sender, topics, groups, now)
+        replica = core.replicas.get(message.partition) if message.partition is not None else None
+        if replica is not None and message.state is not None:
+            effects += [
+                effect
+                for effect in replica.on_sync_state(sender, message.state, now)
+                if not isinstance(effect, Send)  # payload is pulled later
+            ]
+        part = (sender, message.partition)
+        if self._asked.get(part) != message.round:
+            return effects
+        pieces = self._pieces[part]
+        pieces[message.piece] = None
+        if len(pieces) < message.pieces:
+            return effects
+        del self._asked[part]
+        if message.following:
+            self._at[part] = message.following
+        else:
+            self.heard[part] = None
+        for peer in core.config.nodes:  # new partitions may have come with the registers
+            effects += self.ask(core, peer, now, afresh=False)
+        return effects
+
+
+def tell(core: NodeCore, sender: NodeId, message: ResyncAsk, now: Now) -> list[Effect]:
+    """RESYNC-ASK: all that this node has of a partition from a bucket on, or its registers. Only if it can vouch."""
+    if not core.state.vouched:
+        return []
+    nothing = SyncTopics((), ())
+    answers: list[tuple[SyncTopics, SyncState | None]] = []
+    following = 0
+    if message.partition is None:
+        topics = [core.topics[found] for found in sorted(core.topics)]
+        groups = [core.groups[found] for found in sorted(core.groups)]
+        answers += [
+            (SyncTopics(tuple(topics[at : at + REGISTERS_PER_PIECE]), ()), None)
+            for at in range(0, len(topics), REGISTERS_PER_PIECE)
+        ]
+        answers += [
+            (SyncTopics((), tuple(groups[at : at + GROUPS_PER_PIECE])), None)
+            for at in range(0, len(groups), GROUPS_PER_PIECE)
+        ]
+    else:
+        replica = core.replicas.get(message.partition)
+        if replica is not None:
+            states, following = replica.everything(message.start, PIECES_MAX, now)
+            answers += [(nothing, state) for state in states]
+    answers = answers or [(nothing, None)]
+    return [
+        Send(
+            sender,
+            ResyncTold(message.round, message.partition, at, len(answers), following, registers, state),
+        )
+        for at, (registers, state) in enumerate(answers)
+    ]

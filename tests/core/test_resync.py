@@ -1,0 +1,154 @@
+"""Nodes that cannot vouch for their directory, and how they come back (docs/protocol.md, RECOVERY)."""
+
+from __future__ import annotations
+
+import pytest
+
+from quorumq.core.messages import AckRequest, Failed, OpenSession, Publish, Published, ResyncTold
+from quorumq.core.records import Vouched, VouchingLost
+from tests.core.cluster import Cluster
+from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
+
+
+def wipe(cluster: Cluster, name: str, kept: list[object] | None = None) -> None:
+    cluster.kill(name)
+    cluster.journals[name] = list(kept or [])  # type: ignore[arg-type]
+    cluster.start(name)
+
+
+def present(cluster: Cluster, name: str) -> int:
+    return sum(replica.present.messages for replica in cluster.nodes[name].replicas.values())
+
+
+def test_a_wiped_node_comes_back_with_everything_and_above_its_old_start() -> None:
+    cluster = Cluster(hold_time_max=10.0)
+    topic, origin = published(cluster, 10)
+    got = receipts(cluster.ask("b", fetch(most=4)))
+    assert outcomes(cluster.ask("a", AckRequest(got))) == ["acked"]
+    before = cluster.nodes["b"].state.incarnation.n
+    directory = cluster.nodes["b"].state.directory
+    wipe(cluster, "b")
+    cluster.advance(1.0)
+    core = cluster.nodes["b"]
+    assert not cluster.stopped
+    assert core.state.vouched
+    assert core.state.incarnation.n > before
+    assert core.state.directory != directory
+    assert len(cluster.restarts) == 1
+    assert Vouched() in cluster.journals["b"]
+    cluster.advance(8.0)
+    assert present(cluster, "b") == 10
+    assert core.quarantine_left(cluster.now) == 0.0
+    cluster.kill("a")
+    assert isinstance(cluster.ask("b", Publish(cluster.batch(topic, origin, 10, [b"x"]))), Published)
+    key = cluster.submit("b", fetch(wait=0.9))
+    cluster.advance(1.0)
+    assert sum(item.receipt.span.size for item in receipts(cluster.replies[key])) == 7, "not what was acked"
+
+
+def test_nothing_of_it_counts_before_the_resync_is_durable() -> None:
+    cluster = Cluster()
+    topic, origin = published(cluster, 3)
+    cluster.drop = lambda sender, to, message: isinstance(message, ResyncTold) and sender == "c"
+    wipe(cluster, "b")
+    cluster.advance(3.0)
+    core = cluster.nodes["b"]
+    assert not core.state.vouched
+    answer = cluster.ask("b", OpenSession())
+    assert isinstance(answer, Failed)
+    assert "cannot vouch" in answer.detail
+    assert "still missing" in answer.detail
+    cluster.kill("c")
+    key = cluster.submit("a", Publish(cluster.batch(topic, origin, 3, [b"x"])))
+    cluster.advance(6.0)
+    assert isinstance(cluster.replies[key], Failed), "b has not stored it in a way that counts"
+    cluster.drop = lambda sender, to, message: False
+    cluster.start("c")
+    cluster.advance(2.0)
+    assert core.state.vouched
+
+
+def test_a_crash_in_the_middle_goes_on_resyncing() -> None:
+    cluster = Cluster()
+    published(cluster, 3)
+    cluster.drop = lambda sender, to, message: isinstance(message, ResyncTold)
+    wipe(cluster, "b")
+    for _ in range(2):
+        cluster.kill("b")
+        cluster.start("b")
+        assert not cluster.nodes["b"].state.vouched
+    assert any(isinstance(record, VouchingLost) for record in cluster.journals["b"])
+    journal = cluster.nodes["b"].snapshot(cluster.now)
+    cluster.kill("b")
+    cluster.journals["b"] = list(journal)
+    cluster.start("b")
+    assert cluster.nodes["b"].resync is not None
+    cluster.drop = lambda sender, to, message: False
+    cluster.advance(2.0)
+    assert cluster.nodes["b"].state.vouched
+    cluster.kill("b")
+    cluster.start("b")
+    assert cluster.nodes["b"].state.vouched, "and it stays so"
+    assert len(cluster.restarts) == 1
+
+
+def test_an_old_backup_resyncs_and_keeps_what_it_has() -> None:
+    cluster = Cluster(hold_time_max=10.0)
+    published(cluster, 10)
+    cluster.advance(1.0)
+    backup = list(cluster.journals["b"])
+    got = receipts(cluster.ask("a", fetch(most=5)))
+    for _ in range(2):
+        cluster.kill("b")
+        cluster.start("b")
+    assert outcomes(cluster.ask("a", AckRequest(got))) == ["acked"]
+    wipe(cluster, "b", backup)
+    cluster.advance(1.0)
+    core = cluster.nodes["b"]
+    assert core.state.vouched
+    assert len(cluster.restarts) == 1
+    assert present(cluster, "b") == 10
+    (replica,) = core.replicas.values()
+    assert sum(span.size for span, _ in replica.group("g").records.items()) == 5
+
+
+def test_a_directory_brought_back_after_another_one_was_used_resyncs_even_at_a_higher_start() -> None:
+    cluster = Cluster()
+    published(cluster, 3)
+    old = list(cluster.journals["b"])
+    wipe(cluster, "b")
+    cluster.advance(2.0)
+    assert cluster.nodes["b"].state.vouched
+    n = cluster.nodes["b"].state.incarnation.n
+    from quorumq.core.records import Started
+    from quorumq.core.types import Incarnation
+
+    wipe(cluster, "b", [*old, Started(Incarnation(n + 5, 1))])
+    assert len(cluster.restarts) == 2
+    cluster.advance(2.0)
+    assert cluster.nodes["b"].state.vouched
+
+
+def test_ballots_do_not_go_back_after_a_resync() -> None:
+    cluster = Cluster(hold_time_max=10.0)
+    published(cluster, 1)
+    core = cluster.nodes["a"]
+    core.state.clock.merge(core.state.clock.value + (30_000 << 16))
+    (first,) = receipts(cluster.ask("a", fetch(hold_time=1.0)))
+    wipe(cluster, "b")
+    cluster.advance(2.0)
+    assert cluster.nodes["b"].state.clock.floor >= first.receipt.owner.ballot.time
+
+
+@pytest.mark.parametrize("count", [2, 5])
+def test_other_sizes_of_clusters(count: int) -> None:
+    cluster = Cluster(count)
+    topic = cluster.topic(rf=1 if count == 2 else 5, partitions=3)
+    origin = cluster.ask("a", OpenSession()).origin
+    cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"x"] * 5)))
+    wipe(cluster, "b")
+    if count == 5:
+        cluster.kill("e")
+    cluster.advance(2.0)
+    assert cluster.nodes["b"].state.vouched
+    assert {found.name for found in cluster.nodes["b"].topics.values()} == {"jobs"}
