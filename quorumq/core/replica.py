@@ -1413,7 +1413,7 @@ class Replica:
                 spans += self._drop(batch)
                 numbers.append(number)
         for origin in dict.fromkeys(span.origin for span in spans):
-            if not self.present.spans_of(origin) and may_close(origin):
+            if not self.present.spans_of(origin):
                 self.closable[origin] = now.mono
         if not numbers:
             return []

@@ -171,3 +171,20 @@ def test_a_derived_origin_is_never_closed(ask: bool) -> None:
         close(cluster, topic, origin)
     cluster.advance(60)
     assert closed(cluster) == [0, 0, 0]
+    assert isinstance(cluster.ask("b", Publish(cluster.batch(topic, origin, 1, [b"y"]))), Published)
+
+
+def test_what_anti_entropy_brings_beside_a_record_that_conflicts_is_stored() -> None:
+    """Outputs derived anew with other bytes: one record conflicts, and the next one is missing here."""
+    cluster = Cluster()
+    topic = cluster.topic()
+    origin = cluster.ask("a", OpenSession()).origin
+    cluster.drop = lambda sender, to, message: isinstance(message, Store) and to == "c"
+    cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"one", b"two"])))
+    cluster.drop = lambda sender, to, message: isinstance(message, Store) and to != "c"
+    key = cluster.submit("c", Publish(cluster.batch(topic, origin, 0, [b"other"])))
+    cluster.advance(6)
+    assert isinstance(cluster.replies[key], Failed)
+    cluster.drop = lambda sender, to, message: False
+    cluster.advance(30)
+    assert replica(cluster, "c").present.messages == 2

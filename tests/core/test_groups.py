@@ -20,6 +20,7 @@ from quorumq.core.messages import (
     RejectRequest,
     Resolved,
     SetGroup,
+    SyncState,
     SyncTopics,
 )
 from quorumq.core.types import Kind, Letter, Origin, Span, Stamp, Topic
@@ -175,6 +176,38 @@ def test_a_coordinator_that_missed_a_rewind_wins_nothing_of_the_old_generation()
     cluster.drop = lambda sender, to, message: False
     cluster.advance(10)
     assert {group.generation for group in cluster.nodes["c"].groups.values()} == {generation}
+
+
+def test_an_ack_of_an_older_generation_that_comes_late_ends_no_delivery_of_the_newer() -> None:
+    cluster = Cluster()
+    published(cluster, 1)
+    cluster.ask("a", fetch(most=1, hold_time=1.0))
+    cluster.advance(1.5)
+    old = receipts(cluster.ask("a", fetch()))
+    cluster.drop = lambda sender, to, message: "c" in (sender, to)
+    assert outcomes(cluster.ask("b", AckRequest(old))) == ["acked"]
+    cluster.drop = lambda sender, to, message: isinstance(message, SyncState)
+    rewind(cluster)
+    cluster.advance(11)
+    assert spans(cluster.ask("c", fetch(hold_time=60.0))) == [(0, 1)]
+    cluster.drop = lambda sender, to, message: False
+    cluster.advance(5)  # anti-entropy brings c the ACKED of before the rewind
+    (replica,) = cluster.nodes["c"].replicas.values()
+    assert [record.kind for _, record in replica.group("g").records.items()] == [Kind.ACKED]
+    assert replica.group("g").holds.holds.messages == 1
+    assert spans(cluster.ask("c", fetch())) == []
+
+
+def test_what_was_won_before_a_rewind_is_not_handed_out_after_it() -> None:
+    cluster = Cluster()
+    published(cluster)
+    cluster.ask("a", fetch(most=1))
+    key = cluster.submit("a", fetch(least=20, wait=1.0))
+    generation = rewind(cluster, start="latest")
+    assert key not in cluster.replies
+    cluster.advance(1.1)
+    assert spans(cluster.replies[key]) == []
+    assert {group.generation for group in cluster.nodes["a"].groups.values()} == {generation}
 
 
 def test_two_rewinds_at_once_end_in_one_generation_everywhere() -> None:
