@@ -1,0 +1,432 @@
+"""What goes wrong in queues of this kind, done to this one (docs/verification.md, "Hazards").
+
+Each test here is a hazard that no other test did on purpose; the page lists all, with the tests that answer them.
+Messages are kept back and handed over late by `drop`; nothing waits.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from quorumq.core.effects import Received
+from quorumq.core.messages import (
+    Ack,
+    Acked,
+    AckRequest,
+    CreateTopic,
+    Envelope,
+    Extend,
+    ExtendRequest,
+    Failed,
+    Fetched,
+    Hold,
+    HoldReply,
+    HoldsTold,
+    Merge,
+    OpenSession,
+    Publish,
+    Published,
+    Reject,
+    RejectRequest,
+    Release,
+    Store,
+    SyncOffer,
+    Want,
+)
+from quorumq.core.nodecore import NodeCore
+from quorumq.core.records import AttemptsCounted, RecordsMerged
+from quorumq.core.replica import Replica
+from quorumq.core.types import Kind, Letter, Record, Span, Stamp
+from tests.core.cluster import Cluster
+from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
+
+LETTER = Letter(Stamp(0, ""), "rejected", "E")
+
+
+def nothing(sender: str, to: str, message: object) -> bool:
+    """What `drop` is where all goes well."""
+    return False
+
+
+def replica_of(cluster: Cluster, node: str) -> Replica:
+    (found,) = cluster.nodes[node].replicas.values()
+    return found
+
+
+def record_of(cluster: Cluster, node: str, span: Span, group: str = "g") -> Record:
+    ((_, record),) = replica_of(cluster, node).group(group).record_pieces(span)
+    return record
+
+
+def asked(cluster: Cluster, node: str, wait: float = 1.0, **more: float) -> list[Span]:
+    """What a FETCH through ``node`` gets, a refusal being nothing, in so many seconds."""
+    key = cluster.submit(node, fetch(wait=wait, **more))  # type: ignore[arg-type]
+    cluster.advance(wait + 0.1)
+    reply = cluster.replies[key]
+    return [item.receipt.span for item in receipts(reply)] if isinstance(reply, Fetched) else []
+
+
+def token(cluster: Cluster, node: str) -> Stamp:
+    (got,) = receipts(cluster.ask(node, fetch(hold_time=1.0)))
+    return got.receipt.owner.ballot
+
+
+def hand_over(cluster: Cluster, sender: str, to: str, message: object) -> None:
+    """A message of an earlier moment arrives now."""
+    core, peer = cluster.nodes[sender], cluster.nodes[to]
+    envelope = Envelope(
+        sender, core.state.incarnation, to, peer.state.incarnation, core.state.clock.value, message
+    )  # type: ignore[arg-type]
+    cluster.feed(to, Received(envelope))
+
+
+# --------------------------------------------------------------------------------- holds
+
+
+def test_a_voter_that_forgot_its_holds_makes_no_second_majority() -> None:
+    """a holds with b's vote alone; b is killed and comes back knowing nothing: b and c are no majority yet."""
+    cluster = Cluster(hold_time_max=10.0)
+    _, origin = published(cluster, 1)
+    cluster.drop = lambda sender, to, message: isinstance(message, Hold) and to == "c"
+    assert len(receipts(cluster.ask("a", fetch(hold_time=10.0)))) == 1
+    cluster.drop = lambda sender, to, message: isinstance(message, HoldsTold) or {sender, to} == {"a", "c"}
+    cluster.kill("b")
+    cluster.start("b")
+    for _ in range(4):
+        assert asked(cluster, "c") == []
+    cluster.advance(7)
+    assert asked(cluster, "c") == [(origin, 0, 1)]
+
+
+def test_no_start_uses_the_ballots_of_an_earlier_one_though_the_clock_was_set_back() -> None:
+    cluster = Cluster(1, hold_time_max=1.0)
+    published(cluster, 1, rf=1)
+    tokens = [token(cluster, "a")]
+    for days in range(1, 4):
+        cluster.kill("a")
+        cluster.wall_off_ms["a"] = -days * 86_400_000
+        cluster.start("a")
+        cluster.advance(1.1)
+        tokens.append(token(cluster, "a"))
+    assert tokens == sorted(set(tokens))
+
+
+def test_a_hold_that_overtook_its_own_release_delays_nobody_and_a_late_release_frees_nobody_else() -> None:
+    cluster = Cluster()
+    _, origin = published(cluster, 1)
+    late: list[tuple[str, str, object]] = []
+
+    def keep(sender: str, to: str, message: object) -> bool:
+        if isinstance(message, Hold | Release) and sender == "a":
+            late.append((sender, to, message))
+        return isinstance(message, Hold) and sender == "a"
+
+    cluster.drop = keep
+    asked(cluster, "a")  # nobody hears of it: lost, and released everywhere
+    cluster.drop = nothing
+    holds = [item for item in late if isinstance(item[2], Hold) and item[1] == "c"]
+    assert holds
+    assert any(isinstance(message, Release) for _, _, message in late)
+    for item in holds[-1:]:
+        hand_over(cluster, *item)  # c: a hold of an attempt that was given up
+    assert replica_of(cluster, "c").group("g").holds.holds.messages == 1
+    assert asked(cluster, "b", hold_time=10.0) == [(origin, 0, 1)], "a and b are a majority"
+    for item in late:
+        if isinstance(item[2], Release):
+            hand_over(cluster, *item)
+    for node in "ac":
+        assert asked(cluster, node) == []
+
+
+def test_a_node_that_stood_still_delivers_nothing_whose_hold_may_be_over() -> None:
+    """The message is won and waits for a second one; the node stands still until just before its replica's deadline."""
+    cluster = Cluster()
+    published(cluster, 1)
+    key = cluster.submit("a", fetch(least=2, wait=1.0, hold_time=10.0))
+    assert key not in cluster.replies
+    cluster.time += 9.85
+    cluster.advance(0.0)
+    assert receipts(cluster.replies[key]) == ()
+
+
+def test_a_late_reject_or_extend_touches_no_other_hold() -> None:
+    """A works on past its hold, B has the message: nothing of A's takes it from B, or says that A still has it."""
+    cluster = Cluster()
+    published(cluster, 1)
+    first = receipts(cluster.ask("a", fetch(hold_time=1.0)))
+    cluster.advance(1.1)
+    second = receipts(cluster.ask("b", fetch(hold_time=10.0)))
+    assert second[0].receipt.owner.ballot > first[0].receipt.owner.ballot
+    for request in (RejectRequest(first), RejectRequest(first, 0.0, LETTER), ExtendRequest(first, 10.0, 0.0)):
+        for node in "abc":
+            assert outcomes(cluster.ask(node, request)) == ["hold-lost"]
+    assert asked(cluster, "c") == []
+    assert outcomes(cluster.ask("c", AckRequest(second))) == ["acked"]
+
+
+def test_what_a_dead_coordinator_won_comes_back_within_one_hold_time() -> None:
+    """a has its majority, and is killed before it hears of it; the message must not be hidden for longer."""
+    cluster = Cluster(hold_time_max=4.0)
+    _, origin = published(cluster, 1)
+    cluster.ask("b", fetch("other"))
+    cluster.drop = lambda sender, to, message: isinstance(message, HoldReply) and to == "a"
+    cluster.submit("a", fetch(hold_time=4.0))
+    assert all(replica_of(cluster, node).group("g").holds.holds for node in "abc")
+    cluster.kill("a")
+    cluster.drop = nothing
+    began = cluster.time
+    while not (got := asked(cluster, "b", wait=0.3, hold_time=4.0)):
+        assert cluster.time < began + 4.0 + 0.5
+    assert got == [(origin, 0, 1)]
+    assert cluster.time >= began + 4.0
+
+
+# --------------------------------------------------------------------------- tombstones
+
+
+def test_an_ack_of_a_minority_is_called_unknown_spreads_and_may_be_repeated_anywhere() -> None:
+    cluster = Cluster(request_timeout=2.0)
+    _, origin = published(cluster, 2)
+    one, two = (receipts(cluster.ask("a", fetch(most=1, hold_time=30.0))) for _ in range(2))
+    cluster.drop = lambda sender, to, message: isinstance(message, Ack) and sender != to
+    keys = [cluster.submit("b", AckRequest(got)) for got in (one, two)]
+    cluster.advance(2.1)
+    assert [outcomes(cluster.replies[key]) for key in keys] == [["outcome-unknown"]] * 2
+    cluster.drop = nothing
+    assert outcomes(cluster.ask("c", AckRequest(one))) == ["acked"]
+    cluster.advance(10)
+    for node in "abc":
+        assert record_of(cluster, node, Span(origin, 0, 2)).kind == Kind.ACKED
+
+
+def test_one_tombstone_outweighs_any_number_of_oks_whenever_it_comes() -> None:
+    """c alone knows of the ACK. Whether its TOMB comes before or after b's OK, a does not deliver."""
+    for first in "bc":
+        cluster = Cluster(5)
+        topic = cluster.topic(rf=5)
+        origin = cluster.ask("a", OpenSession()).origin
+        cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"x"])))
+        cluster.ask("a", fetch("other"))
+        got = receipts(cluster.ask("c", fetch(hold_time=1.0)))
+        cluster.drop = lambda sender, to, message: isinstance(message, Ack | SyncOffer) and sender != to
+        cluster.submit("c", AckRequest(got))
+        cluster.advance(1.1)
+        replies: list[tuple[str, str, object]] = []
+
+        def keep(
+            sender: str, to: str, message: object, replies: list[tuple[str, str, object]] = replies
+        ) -> bool:
+            if isinstance(message, HoldReply) and sender != to:
+                replies.append((sender, to, message))
+                return True
+            return isinstance(message, SyncOffer)
+
+        cluster.drop = keep
+        key = cluster.submit("a", fetch())
+        cluster.drop = lambda sender, to, message: isinstance(message, SyncOffer)
+        for item in sorted(replies, key=lambda item, first=first: (item[0] != first, item[0])):  # type: ignore[misc]
+            if item[0] in "bc":
+                hand_over(cluster, *item)
+        assert key not in cluster.replies or receipts(cluster.replies[key]) == ()
+        cluster.advance(1.2)
+        assert receipts(cluster.replies[key]) == ()
+        assert record_of(cluster, "a", Span(origin, 0, 1)).kind == Kind.ACKED, "read repair"
+
+
+def test_what_names_another_replica_set_is_neither_done_nor_counted() -> None:
+    cluster = Cluster()
+    topic, origin = published(cluster, 1)
+    got = receipts(cluster.ask("a", fetch()))
+    partition, span, owner = got[0].receipt.partition, got[0].receipt.span, got[0].receipt.owner
+    other = topic.epoch + 1
+    view = replica_of(cluster, "b").group("g")
+    before = (view.records.state(), view.holds.holds.state())
+    batch = cluster.batch(topic, origin, 1, [b"new"])
+    answers: list[object] = []
+
+    def listen(sender: str, to: str, message: object) -> bool:
+        if sender == "b":
+            answers.append(message)
+        return sender == "b"
+
+    cluster.drop = listen
+    for message in (
+        Store(1, other, batch),
+        Hold(2, partition, other, "g", 0, Stamp(owner.ballot.time + 9, "a"), 1.0, (Want(span, 0),), ()),
+        Ack(3, partition, other, "g", 0, (Acked(span, owner, 0),)),
+        Extend(4, partition, other, "g", owner, (span,), 10.0),
+        Reject(5, partition, other, "g", 0, 0, owner, (span,), 0.0, LETTER),
+        Merge(6, partition, other, "g", ()),
+    ):
+        hand_over(cluster, "a", "b", message)
+    said = [getattr(answer, "error", getattr(answer, "refused", "")) for answer in answers]
+    assert said == ["wrong-epoch"] * 6
+    assert (view.records.state(), view.holds.holds.state()) == before
+    assert replica_of(cluster, "b").present.messages == 1
+
+
+def test_a_replica_that_slept_through_ack_and_reclaim_brings_nothing_back() -> None:
+    """c has the message and no tombstone; a and b have the tombstone and no payload any more."""
+    cluster = Cluster(hold_time_max=5.0, heartbeat=60.0)
+    topic, origin = published(cluster, 3)
+    got = receipts(cluster.ask("a", fetch(hold_time=5.0)))
+    cluster.kill("c")
+    assert outcomes(cluster.ask("a", AckRequest(got))) == ["acked"]
+    cluster.advance(100)
+    assert not replica_of(cluster, "a").batches
+    cluster.drop = lambda sender, to, message: isinstance(message, SyncOffer)
+    cluster.start("c")
+    cluster.advance(6)
+    assert asked(cluster, "c", hold_time=5.0) == [], "the others answer with the tombstone"
+    assert isinstance(
+        cluster.ask("c", Publish(cluster.batch(topic, origin, 0, [b"0", b"1", b"2"]))), Published
+    )
+    cluster.drop = nothing
+    cluster.advance(20)
+    for node in "abc":
+        assert asked(cluster, node, hold_time=5.0) == []
+        assert record_of(cluster, node, Span(origin, 0, 3)).kind == Kind.ACKED
+        assert not replica_of(cluster, node).batches
+
+
+def test_a_message_that_comes_after_its_tombstone_is_dead_on_arrival() -> None:
+    """c is down when the message is stored, up when it is acked, and gets it after another start."""
+    cluster = Cluster(hold_time_max=5.0)
+    cluster.drop = lambda sender, to, message: to == "c" and isinstance(message, Store) and sender != to
+    topic, origin = published(cluster, 1)
+    cluster.ask("a", fetch("other", hold_time=5.0))  # keeps the payload
+    assert outcomes(cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch(hold_time=5.0)))))) == [
+        "acked"
+    ]
+    assert not replica_of(cluster, "c").present
+    assert any(isinstance(record, RecordsMerged) for record in cluster.journals["c"])
+    cluster.kill("c")
+    cluster.drop = lambda sender, to, message: isinstance(message, SyncOffer)
+    cluster.start("c")
+    stored = next(record for record in cluster.journals["a"] if hasattr(record, "batch"))
+    hand_over(cluster, "a", "c", Store(0, topic.epoch, stored.batch))
+    assert replica_of(cluster, "c").present.messages == 1
+    assert record_of(cluster, "c", Span(origin, 0, 1)).kind == Kind.ACKED
+    assert not replica_of(cluster, "c").group("g").available
+
+
+def test_however_torn_the_tombstones_are_none_is_dropped_and_they_close_up_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Every other message of 4,200 is acked: more runs than fit one message between nodes."""
+    monkeypatch.setattr(NodeCore, "check", lambda core, now: None)  # of thousands of runs, after every event
+    cluster = Cluster(heartbeat=60.0, sync_interval=1.0)
+    _, origin = published(cluster, 4200)
+    (got,) = receipts(cluster.ask("a", fetch(most=4200, hold_time=60.0)))
+    cluster.kill("c")
+    odd = tuple(Span(origin, seq, seq + 1) for seq in range(1, 4200, 2))
+    assert set(outcomes(cluster.ask("a", AckRequest((got._replace(spans=odd),))))) == {"acked"}
+    cluster.start("c")
+    cluster.advance(1.6)
+    runs = [len(replica_of(cluster, node).group("g").records.items()) for node in "abc"]
+    assert runs == [2100, 2100, 2100]
+    kept = [
+        record
+        for record in replica_of(cluster, "c").snapshot(cluster.now)
+        if isinstance(record, RecordsMerged)
+    ]
+    assert sum(len(record.entries) for record in kept) == 2100
+    even = tuple(Span(origin, seq, seq + 1) for seq in range(0, 4200, 2))
+    cluster.ask("a", AckRequest((got._replace(spans=even),)))
+    assert [len(replica_of(cluster, node).group("g").records.items()) for node in "abc"] == [1, 1, 1]
+
+
+# ------------------------------------------------------------ dead letters and attempts
+
+
+def test_a_dead_letter_is_in_one_record_and_survives_the_death_of_all_nodes() -> None:
+    cluster = Cluster(hold_time_max=2.0)
+    _, origin = published(cluster, 2)
+    got = receipts(cluster.ask("a", fetch(most=1, hold_time=2.0)))
+    assert outcomes(cluster.ask("b", RejectRequest(got, 0.0, LETTER))) == ["ok"]
+    for node in "abc":
+        cluster.kill(node)
+    for node in "abc":
+        cluster.start(node)
+    cluster.advance(2.1)
+    assert asked(cluster, "c", hold_time=2.0) == [(origin, 1, 2)]
+    letters = receipts(cluster.ask("c", fetch("g!dead", hold_time=2.0)))
+    assert [item.receipt.span for item in letters] == [(origin, 0, 1)]
+
+
+def test_a_message_that_kills_its_nodes_still_uses_up_its_deliveries() -> None:
+    """All nodes die after each delivery; counts are durable, and the highest of a majority counts."""
+    cluster = Cluster(hold_time_max=1.0)
+    topic, origin = published(cluster, 1)
+    attempts = []
+    for turn in range(topic.max_deliveries):
+        if turn == 2:
+            replica_of(cluster, "c").group("g").attempts.clear()
+            cluster.journals["c"] = [
+                record for record in cluster.journals["c"] if not isinstance(record, AttemptsCounted)
+            ]
+        reply = cluster.ask("abc"[turn % 3], fetch(hold_time=1.0))
+        attempts.append(reply.slices[0].deliveries[0].attempt)
+        cluster.advance(1.1)
+        for node in "abc":
+            cluster.kill(node)
+        for node in "abc":
+            cluster.start(node)
+        cluster.advance(1.1)
+    assert attempts == [1, 2, 3, 4, 5]
+    assert asked(cluster, "a", hold_time=1.0) == []
+    assert record_of(cluster, "a", Span(origin, 0, 1)).kind == Kind.DEAD
+
+
+# ------------------------------------------------------------------------------ networks
+
+
+def test_one_way_cuts_bridges_and_blips_need_no_repair_and_no_side_is_believed_alone() -> None:
+    """Links that are up and lose what they carry, in every shape: each operation counts its own votes."""
+    cuts = [  # and whether a publish through a can be confirmed
+        ({("a", "c")}, True),
+        ({("c", "a")}, True),
+        ({("a", "c"), ("c", "a")}, True),  # b is the bridge
+        ({("a", "b"), ("a", "c")}, False),  # a hears and is not heard
+        ({("b", "a"), ("c", "a")}, False),  # a speaks into the dark
+    ]
+    cluster = Cluster(request_timeout=1.0, hold_time_max=2.0)
+    topic, origin = published(cluster, 1)
+    first = receipts(cluster.ask("a", fetch(hold_time=2.0)))
+    assert outcomes(cluster.ask("a", AckRequest(first))) == ["acked"]
+    acked: list[Span] = []
+    published_count = 1
+    for cut, possible in cuts:
+        cluster.drop = lambda sender, to, message, cut=cut: (sender, to) in cut  # type: ignore[misc]
+        confirmed = []
+        for node in "abc":
+            key = cluster.submit(node, Publish(cluster.batch(topic, origin, published_count, [b"x"])))
+            published_count += 1
+            cluster.advance(1.1)
+            confirmed.append(isinstance(cluster.replies[key], Published))
+            got = cluster.submit(node, fetch(wait=0.2, hold_time=2.0))
+            cluster.advance(0.4)
+            reply = cluster.replies[got]
+            if isinstance(reply, Fetched) and reply.slices:
+                done = cluster.submit(node, AckRequest(receipts(reply)))
+                cluster.advance(1.1)
+                taken = [item.receipt.span for item in receipts(reply)]
+                verdicts = outcomes(cluster.replies[done])
+                acked += [span for span, verdict in zip(taken, verdicts, strict=True) if verdict == "acked"]
+        assert confirmed == [possible, True, True]
+    cluster.drop = nothing
+    cluster.advance(10)
+    while got_now := receipts(cluster.ask("b", fetch(hold_time=2.0))):
+        assert set(outcomes(cluster.ask("c", AckRequest(got_now)))) == {"acked"}
+        acked += [item.receipt.span for item in got_now]
+    seqs = [seq for span in acked for seq in range(span.start, span.stop)]
+    assert sorted(seqs) == list(range(1, published_count)), "each was acked once, none is lost"
+
+
+def test_an_even_number_of_replicas_is_refused() -> None:
+    """Two tolerate the loss of none, as one does; four that of one, as three do."""
+    cluster = Cluster(5)
+    for rf in (0, 2, 4, 6):
+        answer = cluster.ask("a", CreateTopic(f"t{rf}", rf, 1))
+        assert isinstance(answer, Failed)
+        assert (answer.code, f"rf is {rf}: it must be odd" in answer.detail) == ("usage", True)
