@@ -74,6 +74,10 @@ class Round:
         """Whether no majority can come any more, with ``against`` not voting for it."""
         return len(self.members) - (against | self.unasked).bit_count() < self.majority
 
+    def is_refused(self, bits: int) -> bool:
+        """Whether these alone, who all said no, leave no majority: where replicas are only out of touch, nobody did."""
+        return len(self.members) - bits.bit_count() < self.majority
+
 
 class Votes:
     """Bits by span: who said this of which messages."""

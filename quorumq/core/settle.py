@@ -150,7 +150,7 @@ class SettleCoordinator(Coordinator):
                 for part, stood in ballot.stood.pieces(whole):
                     wrote = valid & ~stood
                     outcome = self.judge(ballot, part, yes & wrote, no & wrote, wrote, last=last)
-                    if ballot.round.is_out_of_reach(stood & valid):
+                    if ballot.round.is_refused(stood & valid):
                         outcome = "already-resolved"
                     if outcome is None:
                         return []
@@ -181,7 +181,7 @@ class SettleCoordinator(Coordinator):
     def unknown(self, ballot: Ballot) -> str:
         """The outcome where no majority answered: an error that all who answered agree on, or unknown."""
         errors = list(dict.fromkeys(ballot.errors.values()))
-        if len(errors) == 1 and ballot.round.is_out_of_reach(error_bits(ballot)):
+        if len(errors) == 1 and ballot.round.is_refused(error_bits(ballot)):
             return errors[0]
         return "outcome-unknown"
 
@@ -364,7 +364,7 @@ class ExtendCoordinator(SettleCoordinator):
         this = ballot.round
         if this.is_majority(yes):
             return "ok"
-        if this.is_out_of_reach(no):
+        if this.is_refused(no):
             return "hold-lost"
         return self.unknown(ballot) if last else None
 
@@ -418,7 +418,7 @@ class RedriveCoordinator(SettleCoordinator):
     def judge(self, ballot: Ballot, span: Span, yes: int, no: int, valid: int, *, last: bool) -> str | None:
         if ballot.round.is_majority(yes):
             return "ok"
-        if ballot.round.is_out_of_reach(no):
+        if ballot.round.is_refused(no):
             return "already-resolved"
         return self.unknown(ballot) if last else None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from quorumq.core.effects import Request
 from quorumq.core.messages import (
     AckRequest,
+    ExtendRequest,
     Failed,
     Fetched,
     GroupSet,
@@ -435,3 +436,26 @@ def test_a_complete_peek_goes_page_by_page() -> None:
     assert sorted(paged) == paged
     assert sum(item.span.size for item in whole.items) == 60
     assert isinstance(cluster.ask("a", fetch()), Fetched)
+
+
+# ------------------------------------------------------------------------------ too few replicas
+
+
+def test_where_too_few_replicas_can_be_reached_nobody_is_said_to_have_refused() -> None:
+    """Every settling request through a node that has lost its links: its outcome is unknown, and nothing else."""
+    cluster = Cluster()
+    died(cluster)
+    held = receipts(cluster.ask("a", fetch(most=1)))
+    dead = receipts(cluster.ask("a", fetch("g!dead", most=1)))
+    entries = dead_entries(cluster)
+    cluster.kill("b")
+    cluster.kill("c")
+    for request in (
+        ExtendRequest(held, 5.0, cluster.now.mono),
+        RedriveRequest("jobs", 0, "g", entries),
+        RejectRequest(dead),
+        RejectRequest(held, letter=LETTER),
+        AckRequest(dead),
+        AckRequest(held),
+    ):
+        assert outcomes(cluster.ask("a", request)) == ["outcome-unknown"], request
