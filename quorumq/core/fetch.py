@@ -353,7 +353,7 @@ class FetchCoordinator(Coordinator):
                     this.exhausted.add((span,), bit)
                 if expired:
                     this.expired.add((span,), bit)
-            for span, _, ballot, remaining in reply.not_due:
+            for span, _, ballot, remaining, _ in reply.not_due:
                 if ballot == STAMP_ZERO:
                     for part, old in this.not_due.split(span):
                         this.not_due.set(part, remaining if old is None else min(old, remaining))
@@ -493,7 +493,7 @@ class FetchCoordinator(Coordinator):
         if now.mono >= won.expires:
             return []
         view = replica.group(self.request.group)
-        if view.is_stale(won.generation):  # rewound since
+        if replica.is_stale(view, won.generation, (won.span,)):  # rewound since
             return []
         asked = view.asked(won.generation, won.n)
         parts: list[Span] = []

@@ -17,7 +17,6 @@ from quorumq.core.holds import HoldTable
 from quorumq.core.messages import Counted, Digest, NotDue
 from quorumq.core.spans import SpanMap, SpanSet
 from quorumq.core.types import (
-    NODES_MAX,
     OPEN_ZERO,
     Kind,
     Letter,
@@ -39,11 +38,15 @@ class Attempts(NamedTuple):
 
 
 class Delay(NamedTuple):
-    """A REJECT's delay: the message is not due before ``due`` (monotonic seconds). Higher (n, ballot) wins."""
+    """A REJECT's delay: the message is not due before ``due`` (monotonic seconds).
+
+    It delays (generation, n) alone. The higher (generation, n, ballot) wins.
+    """
 
     n: int
     ballot: Stamp
     due: float
+    generation: int = 0
 
 
 DEAD_SUFFIX = "!dead"
@@ -228,25 +231,23 @@ class GroupView:
         ]
 
     def merge_delay(self, span: Span, delay: Delay) -> list[Span]:
-        """Keep the delay with the higher (n, ballot), ours where they are equal; where it was taken."""
+        """Keep the delay with the higher (generation, n, ballot), ours where they are equal; where it was taken."""
         taken: list[Span] = []
         for part, ours in self.delays.split(span) if span.origin not in self.closed else ():
-            if ours is None or (ours.n, ours.ballot) < (delay.n, delay.ballot):
+            if ours is None or (ours.generation, *ours[:2]) < (delay.generation, *delay[:2]):
                 self.delays.set(part, delay)
                 self.digests.pop(part.origin, None)
                 taken.append(part)
         return taken
 
-    def not_due(self, span: Span, n: int, now: float) -> list[tuple[Span, Delay | None]]:
-        """``span`` in pieces with the delay that keeps redrive number ``n`` from being delivered, or None.
-
-        A delay of an older generation is void, as records are: its ballot is below the stamp that made ours.
-        """
-        oldest = self.generation // NODES_MAX
+    def not_due(self, span: Span, generation: int, n: int, now: float) -> list[tuple[Span, Delay | None]]:
+        """``span`` in pieces with the delay that keeps (generation, n) from being delivered, or None."""
         return [
             (
                 part,
-                delay if delay and delay.n == n and delay.due > now and delay.ballot.time >= oldest else None,
+                delay
+                if delay is not None and (delay.generation, delay.n) == (generation, n) and delay.due > now
+                else None,
             )
             for part, delay in self.delays.split(span)
         ]
@@ -254,7 +255,7 @@ class GroupView:
     def delays_to_send(self, span: Span, now: float) -> list[NotDue]:
         """The delays within ``span`` as a peer hears them: durations, never times."""
         return [
-            NotDue(part, delay.n, delay.ballot, max(0.0, delay.due - now))
+            NotDue(part, delay.n, delay.ballot, max(0.0, delay.due - now), delay.generation)
             for part, delay in self.delays.within(span)
         ]
 
@@ -269,7 +270,8 @@ class GroupView:
         parts: list[Span] = []
         for part, record in self.readable(span, covered):
             for gap in self.holds.holds.gaps(part):
-                for piece, delay in self.not_due(gap, record.n, now) if self.delays else ((gap, None),):
+                due = self.not_due(gap, record.generation, record.n, now) if self.delays else ((gap, None),)
+                for piece, delay in due:
                     if delay is None:
                         parts.extend(self._unhinted(piece, now))
         return parts

@@ -120,6 +120,7 @@ class NotDue(NamedTuple):
     n: int
     ballot: Stamp
     remaining: float
+    generation: int = 0
 
 
 class Refused(NamedTuple):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sortedcontainers import SortedList
@@ -313,6 +313,27 @@ class Replica:
         for span, _ in self.index.items():
             self.refresh(view, span, now)
         self._want_again(view)
+
+    def is_stale(
+        self, view: GroupView, generation: int, spans: Sequence[Span], *, unseen: bool = False
+    ) -> bool:
+        """Whether ``generation`` was rewound since, for these messages: what names it is refused.
+
+        A dead letter is void only where the newer generation covers the message.
+
+        Args:
+            view: the group, of dead letters or not.
+            generation: as a HOLD, ACK or REJECT names it.
+            spans: the messages that it names.
+            unseen: what to take a message for whose payload, and so its time, is not here.
+        """
+        if view.home is view or generation >= view.home.generation:
+            return view.is_stale(generation)
+        return any(
+            unseen if slot is None else view.covers(self.batches[slot.number].header.published_ms)
+            for span in spans
+            for _, slot in self.index.split(span)
+        )
 
     def vector(self) -> tuple[Incarnation, ...]:
         """What this node knows of the replica set's incarnations; goes with every reply."""
@@ -648,7 +669,8 @@ class Replica:
                 message.round, self.partition, message.group, True, (), (), (), (), error, self.vector()
             ), []
         view = self.group(message.group)
-        if view.is_stale(message.generation):
+        wanted = [want.span for want in message.wants]
+        if self.is_stale(view, message.generation, wanted, unseen=True):
             return HoldReply(
                 message.round,
                 self.partition,
@@ -676,9 +698,9 @@ class Replica:
                 if record[:3] != asked[:3]:
                     resolved.append(Resolved(part, record))
                     continue
-                for piece, delay in view.not_due(part, n, now.mono):
+                for piece, delay in view.not_due(part, message.generation, n, now.mono):
                     if delay is not None:
-                        not_due.append(NotDue(piece, delay.n, delay.ballot, delay.due - now.mono))
+                        not_due += view.delays_to_send(piece, now.mono)
                         continue
                     due, early = self.due_parts(view, piece, n, now)
                     not_due += early
@@ -808,7 +830,7 @@ class Replica:
         """
         error = self.wrong_epoch(message.epoch)
         view = self.group(message.group)
-        if not error and view.is_stale(message.generation):
+        if not error and self.is_stale(view, message.generation, [item.span for item in message.entries]):
             error = "stale-generation"
         if error:
             return [Send(sender, Tombed(message.round, (), (), error, self.vector()))]
@@ -844,7 +866,7 @@ class Replica:
         """REJECT: a compare-and-set on the hold; requeue with a delay, or DEAD, in one step with the release."""
         error = self.wrong_epoch(message.epoch)
         view = self.group(message.group)
-        if not error and view.is_stale(message.generation):
+        if not error and self.is_stale(view, message.generation, message.spans):
             error = "stale-generation"
         if error:
             return [Send(sender, Rejected(message.round, (), (), (), error, self.vector()))]
@@ -874,9 +896,9 @@ class Replica:
                 else:
                     counted += view.count_attempt(part, message.generation, message.n)
                     for atom, seconds in self.delays_of(view, part, message):
-                        delay = Delay(message.n, message.owner.ballot, now.mono + seconds)
+                        delay = Delay(message.n, message.owner.ballot, now.mono + seconds, message.generation)
                         for piece in view.merge_delay(atom, delay):
-                            delays.append(NotDue(piece, delay.n, delay.ballot, seconds))
+                            delays.append(NotDue(piece, delay.n, delay.ballot, seconds, delay.generation))
                     applied.append(part)
             view.hints.remove(span)
             self.refresh(view, span, now)
@@ -912,7 +934,7 @@ class Replica:
             ]
         else:
             marks = [
-                (part, delay is not None and (delay.n, delay.ballot) == (message.n, ballot))
+                (part, delay is not None and delay.ballot == ballot)
                 for part, delay in view.delays.split(span)
             ]
         return [part for part, ours in marks if ours], [part for part, ours in marks if not ours]
@@ -925,6 +947,11 @@ class Replica:
         if error:
             return [Send(sender, Merged(message.round, (), (), error, self.vector()))]
         view = self.group(message.group)
+        if message.round and any(
+            record.generation < view.generation for _, record in message.entries if record.kind == Kind.OPEN
+        ):
+            # A redrive through a node that has not heard of a rewind would open the message for nobody.
+            return [Send(sender, Merged(message.round, (), (), "stale-generation", self.vector()))]
         exact: list[Span] = []
         higher: list[Resolved] = []
         changes: list[Resolved] = []
@@ -964,14 +991,14 @@ class Replica:
         )
 
     def adopt_delays(self, name: str, delays: tuple[NotDue, ...], now: Now) -> list[Effect]:
-        """NOT_DUE, adopted by the asker: the higher (n, ballot) wins, at equality ours stays."""
+        """NOT_DUE, adopted by the asker: the higher (generation, n, ballot) wins, at equality ours stays."""
         view = self.group(name)
         taken: list[NotDue] = []
-        for span, n, ballot, remaining in delays:
+        for span, n, ballot, remaining, generation in delays:
             if ballot == STAMP_ZERO:  # of the batch, by the peer's clock: ours has its own
                 continue
-            for part in view.merge_delay(span, Delay(n, ballot, now.mono + remaining)):
-                taken.append(NotDue(part, n, ballot, remaining))
+            for part in view.merge_delay(span, Delay(n, ballot, now.mono + remaining, generation)):
+                taken.append(NotDue(part, n, ballot, remaining, generation))
             self.refresh(view, span, now)
         if not taken:
             return []
@@ -1058,7 +1085,7 @@ class Replica:
         readable = SpanSet.from_spans(part for part, _ in view.readable(span, covered))
         for whole, record in view.shown(span, covered):
             for part, held in view.holds.holds.split(whole):
-                for piece, delay in view.not_due(part, record.n, now.mono):
+                for piece, delay in view.not_due(part, record.generation, record.n, now.mono):
                     for atom, count in view.attempts_at(piece, record.generation, record.n):
                         state, remaining, owner = record.kind.name.lower(), 0.0, None
                         if readable.covers(atom):
@@ -1154,7 +1181,9 @@ class Replica:
         if known is None:
             records = view.records.digest(origin, encode_record)
             attempts = view.attempts.digest(origin, lambda item: repr(tuple(item)).encode())
-            delays = view.delays.digest(origin, lambda item: repr((item.n, tuple(item.ballot))).encode())
+            delays = view.delays.digest(
+                origin, lambda item: repr((item.generation, item.n, tuple(item.ballot))).encode()
+            )
             digest = records ^ mix(attempts) ^ mix(mix(delays))
             known = Digest(origin, view.records.messages_of(origin), digest)
             view.digests[origin] = known
@@ -1586,9 +1615,9 @@ class Replica:
                 view.merge_attempts(counted)
         else:
             gone = (now.wall_ms - record.at_ms) / 1000
-            for span, n, ballot, remaining in record.entries:
+            for span, n, ballot, remaining, generation in record.entries:
                 left = min(remaining, max(0.0, remaining - gone))
-                view.merge_delay(span, Delay(n, ballot, now.mono + left))
+                view.merge_delay(span, Delay(n, ballot, now.mono + left, generation))
 
     def holds_at_stop(self, now: Now) -> list[HeldAtStop]:
         """What CLEAN_STOP keeps: every hold with its remaining time and the highest ballot granted."""

@@ -228,6 +228,56 @@ def test_two_rewinds_at_once_end_in_one_generation_everywhere() -> None:
     assert {group.generation for group in cluster.nodes["c"].groups.values()} == {newest}
 
 
+def test_a_delay_of_an_older_generation_keeps_nothing_from_the_newer_one() -> None:
+    cluster = Cluster()
+    published(cluster, 1)
+    got = receipts(cluster.ask("b", fetch()))
+    assert outcomes(cluster.ask("b", RejectRequest(got, letter=LETTER))) == ["ok"]
+    assert outcomes(cluster.ask("c", RedriveRequest("jobs", 0, "g", dead_entries(cluster)))) == ["ok"]
+    got = receipts(cluster.ask("a", fetch()))
+    assert outcomes(cluster.ask("b", RejectRequest(got, 3600.0))) == ["ok"], "at n = 1"
+    rewind(cluster)
+    got = receipts(cluster.ask("c", fetch()))
+    assert [item.receipt.n for item in got] == [0]
+    assert outcomes(cluster.ask("b", RejectRequest(got, 60.0))) == ["ok"]
+    assert outcomes(cluster.ask("b", RejectRequest(got, 60.0))) == ["ok"], "a retry finds its ballot"
+    assert spans(cluster.ask("c", fetch())) == [], "the delay at n = 1 does not overtake this one"
+    cluster.advance(61)
+    assert spans(cluster.ask("c", fetch())) == [(0, 1)]
+
+
+def deaf_to_registers(cluster: Cluster, name: str) -> None:
+    """Node ``name`` hears of no rewind until this is undone."""
+    cluster.drop = lambda sender, to, message: to == name and isinstance(message, PutGroup | SyncTopics)
+
+
+def test_a_redrive_through_a_node_that_missed_a_rewind_is_refused_and_loses_nothing() -> None:
+    cluster = Cluster()
+    died(cluster)
+    cluster.advance(1)
+    deaf_to_registers(cluster, "c")
+    generation = rewind(cluster, node="a", start="latest")
+    entries = dead_entries(cluster)
+    assert outcomes(cluster.ask("c", RedriveRequest("jobs", 0, "g", entries))) == ["stale-generation"]
+    assert outcomes(cluster.ask("a", RedriveRequest("jobs", 0, "g", entries))) == ["ok"]
+    got = receipts(cluster.ask("a", fetch()))
+    assert [(item.receipt.generation, item.receipt.n) for item in got] == [(generation, 1)]
+
+
+def test_a_node_that_missed_a_rewind_delivers_no_dead_letter_that_it_opened_again() -> None:
+    cluster = Cluster()
+    died(cluster)
+    held = receipts(cluster.ask("b", fetch("g!dead", most=1)))
+    deaf_to_registers(cluster, "c")
+    rewind(cluster, node="a")
+    key = cluster.submit("c", fetch("g!dead", wait=1.0))
+    cluster.advance(1.0)
+    assert spans(cluster.replies[key]) == []
+    assert outcomes(cluster.ask("a", AckRequest(held))) == ["stale-generation"]
+    assert outcomes(cluster.ask("a", RejectRequest(held))) == ["stale-generation"]
+    assert spans(cluster.ask("a", fetch())) == [(0, 10)]
+
+
 # ------------------------------------------------------------------------------- dead letters as a group
 
 
