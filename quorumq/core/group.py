@@ -169,8 +169,9 @@ class GroupView:
         """Merge ``record`` into ours; per piece what it is now, and whether it changed.
 
         OPEN at n = 0 is never written down: it is what a covered message is without a record of its generation.
-        ACKED ends the holds on the message, its attempts and its delay. No other record that is merged does: a
-        DEAD learned from a peer leaves the hold of a live delivery alone (docs/protocol.md, "record, hold key").
+        ACKED ends the message's attempts and its delay. No record ends a hold: another delivery than the one that was
+        acked, or died, may be live, and a rewind or a redrive may open the message again before its hold has run out
+        (docs/protocol.md, "record, hold key").
         """
         if span.origin in self.closed:
             return [(span, max(record, Record(record.generation, 0, Kind.ACKED), key=record_rank), False)]
@@ -183,7 +184,7 @@ class GroupView:
                 self.records.set(part, merged)
                 self.digests.pop(part.origin, None)
                 if merged.kind == Kind.ACKED:
-                    self.holds.end(part, merged.generation)
+                    self.on_acked(part)
                     if not self.is_stale(merged.generation):
                         self.attempts.remove(part)
                         self.delays.remove(part)
@@ -191,6 +192,14 @@ class GroupView:
                     self.on_learned_dead(part)
             result.append((part, merged, changed))
         return result
+
+    def is_acked(self, span: Span, generation: int) -> bool:
+        """Whether ``span`` (of one record) is ACKED in ``generation`` or a newer one."""
+        record = self.records.get(span.origin, span.start)
+        return record is not None and record.kind == Kind.ACKED and record.generation >= generation
+
+    def on_acked(self, span: Span) -> None:
+        """ACKED was merged for ``span``. It ends no hold; the explorer has a version of this rule that does."""
 
     def on_learned_dead(self, span: Span) -> None:
         """A DEAD was merged for ``span``. It ends no hold; the explorer has a version of this rule that does."""
@@ -298,9 +307,6 @@ class GroupView:
             assert (record.kind == Kind.DEAD) == (record.letter is not None), f"{span}: {record}"
             assert record.kind != Kind.ACKED or record.n == 0, f"{span}: {record}"
             assert record.kind != Kind.OPEN or record.n > 0, f"{span}: {record} is written down"
-            if record.kind == Kind.ACKED:
-                for part, held in self.holds.holds.within(span):
-                    assert held.generation > record.generation, f"{part} is ACKED and held"
         for span in self.available.items():
             assert not self.holds.holds.within(span), f"{span} is available and held"
 

@@ -133,15 +133,6 @@ class HoldTable:
                 refused.append(part)
         return granted, refused
 
-    def end(self, span: Span, generation: int) -> None:
-        """``span`` was ACKED in ``generation``: end the holds of that and of older ones.
-
-        An ACKED of an older generation that comes late says nothing of a delivery after the rewind.
-        """
-        for part, held in self.holds.within(span):
-            if held.generation <= generation:
-                self._remove(part)
-
     def expired(self, span: Span, now: float) -> list[tuple[Span, Held]]:
         """Remove and return the holds within ``span`` whose time has run out."""
         gone = [(part, held) for part, held in self.holds.within(span) if held.deadline <= now]

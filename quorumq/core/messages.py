@@ -111,7 +111,7 @@ class Resolved(NamedTuple):
 
 
 class NotDue(NamedTuple):
-    """NOT_DUE: the group's delay (n, ballot) has ``remaining`` seconds left.
+    """NOT_DUE: the group's delay (generation, n, ballot) has ``remaining`` seconds left.
 
     The ballot STAMP_ZERO stands for the batch's own delay, by the clock of whoever answers.
     """

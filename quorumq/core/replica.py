@@ -777,7 +777,9 @@ class Replica:
             return []
         counted: list[Counted] = []
         for part, held in view.holds.expired(span, now.mono):
-            counted += view.count_attempt(part, held.generation, held.n)
+            for piece, _ in view.records.split(part):
+                if not view.is_acked(piece, held.generation):
+                    counted += view.count_attempt(piece, held.generation, held.n)
             self.refresh(view, part, now)
         for part, held in view.holds.holds.within(span):  # extended since the timer was set
             self.node.at(held.deadline, "expire", self.partition, name, part)
@@ -813,9 +815,16 @@ class Replica:
             if view is None:
                 refused.append(span)
                 continue
-            yes, no = view.holds.extend(span, message.owner, now.mono + message.hold_time)
+            yes: list[Span] = []
+            for part, held in view.holds.holds.split(span):
+                for piece, _ in view.records.split(part):
+                    if held is not None and view.is_acked(piece, held.generation):  # by another delivery
+                        refused.append(piece)
+                        continue
+                    more, no = view.holds.extend(piece, message.owner, now.mono + message.hold_time)
+                    yes += more
+                    refused += no
             granted += yes
-            refused += no
             if yes:
                 self.node.at(now.mono + message.hold_time, "expire", self.partition, view.name, span)
                 self.refresh(view, span, now)
@@ -853,7 +862,7 @@ class Replica:
                     merged.append(Resolved(part, record))
                 if settled.kind == Kind.PURGED and record[:3] != settled[:3]:  # nothing stands above ACKED
                     resolved.append(Resolved(part, record))
-            view.holds.release(span, owner)  # ACKED ended it; PURGED leaves the source's holds alone
+            view.holds.release(span, owner)  # of this delivery alone: another one may be live
             view.hints.remove(span)
             self.refresh(view, span, now)
         records = (self._record(view, merged),) if merged else ()
@@ -893,13 +902,18 @@ class Replica:
                             applied.append(piece)
                         else:
                             resolved.append(Resolved(piece, record))
-                else:
-                    counted += view.count_attempt(part, message.generation, message.n)
-                    for atom, seconds in self.delays_of(view, part, message):
+                    continue
+                asked = view.asked(message.generation, message.n)
+                for open_part, record in view.record_pieces(part, message.generation):
+                    if record[:3] != asked[:3]:  # settled by another delivery, or purged
+                        resolved.append(Resolved(open_part, record))
+                        continue
+                    counted += view.count_attempt(open_part, message.generation, message.n)
+                    for atom, seconds in self.delays_of(view, open_part, message):
                         delay = Delay(message.n, message.owner.ballot, now.mono + seconds, message.generation)
                         for piece in view.merge_delay(atom, delay):
                             delays.append(NotDue(piece, delay.n, delay.ballot, seconds, delay.generation))
-                    applied.append(part)
+                    applied.append(open_part)
             view.hints.remove(span)
             self.refresh(view, span, now)
         records: list[JournalRecord] = []

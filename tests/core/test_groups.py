@@ -278,6 +278,35 @@ def test_a_node_that_missed_a_rewind_delivers_no_dead_letter_that_it_opened_agai
     assert spans(cluster.ask("a", fetch())) == [(0, 10)]
 
 
+def test_an_ack_of_one_delivery_ends_no_hold_of_another_so_a_rewind_waits_for_it() -> None:
+    cluster = Cluster()
+    published(cluster, 1)
+    old = receipts(cluster.ask("a", fetch(hold_time=1.0)))
+    cluster.advance(1.1)
+    new = receipts(cluster.ask("b", fetch(hold_time=10.0)))
+    assert outcomes(cluster.ask("c", AckRequest(old))) == ["acked_after_expiry"]
+    assert outcomes(cluster.ask("c", ExtendRequest(new, 10.0, cluster.now.mono))) == ["hold-lost"]
+    rewind(cluster)
+    assert spans(cluster.ask("c", fetch())) == [], "new is live, and knows of nothing"
+    cluster.advance(11)
+    again = cluster.ask("a", fetch())
+    assert spans(again) == [(0, 1)]
+    assert again.slices[0].deliveries[0].attempt == 1
+
+
+def test_what_another_delivery_acked_is_not_rejected() -> None:
+    for request in (RejectRequest, lambda items: RejectRequest(items, letter=LETTER)):
+        cluster = Cluster()
+        published(cluster, 1)
+        old = receipts(cluster.ask("a", fetch(hold_time=1.0)))
+        cluster.advance(1.1)
+        new = receipts(cluster.ask("b", fetch()))
+        cluster.ask("c", AckRequest(old))
+        assert outcomes(cluster.ask("c", request(new))) == ["already-resolved"]
+        cluster.advance(60)
+        assert spans(cluster.ask("c", fetch())) == []
+
+
 # ------------------------------------------------------------------------------- dead letters as a group
 
 
