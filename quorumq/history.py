@@ -80,12 +80,16 @@ FIELDS: Final[dict[str, Field]] = {
     "delay": Field("number", "seconds until a message is due: published, or rejected"),
     "detail": Field("text", "anything more, for people"),
     "fault": Field("text", "what was done to the run, as `crash`, `partition`, `heal` …"),
+    "from_ms": Field(
+        "integer", "where a generation begins: it reads batches published at or after this time"
+    ),
     "generation": Field("integer", "the group's generation; 0 for the first"),
     "group": Field("text", "the group's name"),
     "history": Field("integer", "version of this schema"),
     "hold_time": Field("number", "seconds asked for"),
     "incarnation": Field("integer", "which start of the node this is, counted from 1"),
     "links": Field("links", "directed pairs [from, to] of node ids and client names"),
+    "messages": Field("integer", "how many messages"),
     "n": Field("integer", "the redrive number: how often the message was redriven before"),
     "nodes": Field("texts", "node ids and client names that it concerns"),
     "op": Field("integer", "the writer's number for one request: an `invoke` and its outcome share it"),
@@ -93,11 +97,16 @@ FIELDS: Final[dict[str, Field]] = {
     "owner": Field("owner", "whose hold: `node.n.nonce#time@node`, numbers in hex but for n"),
     "partition": Field("integer", "the partition's number"),
     "phase": Field("text", "a part of the run that begins here"),
+    "published_ms": Field("integer", "when the batch was made, by its producer's time of day"),
     "reason": Field("text", "why"),
+    "rewind": Field("flag", "whether a group that is there is to be rewound"),
     "seconds": Field("number", "how long it lasts"),
     "settings": Field("object", "options of the run, or of the node or client"),
     "spans": Field("spans", "messages: a list of [origin, start, stop), origin as `node.n.nonce.k`"),
-    "state": Field("text", "what a listing shows: `ready`, `held`, `delayed`, `dead` or `acked`"),
+    "start": Field("text", "where a group is to begin: `earliest`, `latest` or `time`"),
+    "state": Field(
+        "text", "what a listing shows: `ready`, `held`, `delayed`, `dead`, `acked`, `skipped`, `purged`"
+    ),
     "token": Field("token", "the fencing token, as text that sorts like it"),
     "topic": Field("text", "the topic's name"),
     "ttl": Field("number", "seconds after which a published message expires"),
@@ -111,7 +120,8 @@ FIELDS: Final[dict[str, Field]] = {
 _MESSAGES: Final = ("topic", "partition", "spans")
 _DELIVERED: Final = ("topic", "partition", "group", "generation", "n", "spans", "owner")
 _CALL: Final = ("invoke", "ok", "unknown", "fail")
-_SETTLED: Final = ("invoke", "ok", "hold-lost", "already-resolved", "unknown", "fail")
+_SETTLED: Final = ("invoke", "ok", "hold-lost", "already-resolved", "stale-generation", "unknown", "fail")
+_ACKED: Final = ("acked", "acked_after_expiry", "acked_unproven")
 
 KINDS: Final[dict[str, KindOf]] = {
     "settings": KindOf(
@@ -159,7 +169,7 @@ KINDS: Final[dict[str, KindOf]] = {
     "publish": KindOf(
         ("client",),
         (*_MESSAGES, "op", "outcome"),
-        ("crcs", "delay", "ttl", "via", "detail"),
+        ("crcs", "published_ms", "delay", "ttl", "via", "detail"),
         _CALL,
         "PUBLISH. `fail`: nothing is stored by this try. `unknown`: it may be. `crcs` stands in the `invoke`.",
     ),
@@ -202,7 +212,7 @@ KINDS: Final[dict[str, KindOf]] = {
         ("client",),
         (*_DELIVERED, "op", "outcome"),
         ("via", "detail"),
-        ("invoke", "acked", "acked_after_expiry", "acked_unproven", "unknown", "fail"),
+        ("invoke", *_ACKED, "already-resolved", "stale-generation", "unknown", "fail"),
         "ACK and its verdict (docs/protocol.md, ACK).",
     ),
     "reject": KindOf(
@@ -246,6 +256,27 @@ KINDS: Final[dict[str, KindOf]] = {
         ("via", "detail"),
         ("invoke", "ok", "already-resolved", "unknown", "fail"),
         "REDRIVE of dead letters that were listed at redrive number `n`.",
+    ),
+    "purge": KindOf(
+        ("client",),
+        ("topic", "partition", "group", "op", "outcome"),
+        ("messages", "via", "detail"),
+        _CALL,
+        "PURGE of a group's backlog, or of its dead letters where the group's name ends in `!dead`.",
+    ),
+    "set_group": KindOf(
+        ("client",),
+        ("topic", "group", "op", "outcome"),
+        ("start", "from_ms", "rewind", "generation", "via", "detail"),
+        _CALL,
+        "A group is created, or rewound. With `ok`, `generation` and `from_ms` are what it is now.",
+    ),
+    "register": KindOf(
+        ("node",),
+        ("topic", "group", "generation", "from_ms"),
+        ("detail",),
+        (),
+        "The node has this of the group: which generation is current, and where that begins.",
     ),
     "list": KindOf(
         ("client", "node", "sim"),

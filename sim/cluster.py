@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from quorumq.core.group import DEAD_SUFFIX
 from quorumq.core.messages import PeekRequest, Release
-from quorumq.core.types import Kind, NodeId, PartitionId, Record, Span
+from quorumq.core.types import Group, Kind, NodeId, PartitionId, Record, Span
 from quorumq.history import VERSION, owner_text, spans_value
 from sim.host import Host
 from sim.schedule import Fault, Schedule
-from sim.workload import Consumer, Operator, Producer, Tally
+from sim.workload import LATE_GROUP, Consumer, Operator, Producer, Tally
 from sim.world import World
 
 TOPIC = "jobs"
@@ -53,8 +54,16 @@ class Cluster:
             Consumer(self, f"c{i}", groups[i % len(groups)])
             for i in range(max(self.options.consumers, len(groups)))
         ]
-        self.operator = Operator(self, "op")
-        self.clients = {client.name: client for client in (*self.producers, *self.consumers, self.operator)}
+        if self.options.late_group:
+            groups.append(LATE_GROUP)
+            self.consumers.append(Consumer(self, "late", LATE_GROUP, "latest"))
+        self.consumers += [
+            Consumer(self, f"d{i}", groups[0] + DEAD_SUFFIX) for i in range(self.options.dead_readers)
+        ]
+        names = self.options.operator_names
+        self.operators = [Operator(self, name, first=name == names[0]) for name in names]
+        self.operator = self.operators[0]
+        self.clients = {client.name: client for client in (*self.producers, *self.consumers, *self.operators)}
         self.healed_at = 0.0
         self.drained = False
 
@@ -68,7 +77,11 @@ class Cluster:
             "settings",
             history=VERSION,
             clock="simulated",
-            settings={"rf": self.options.rf, "schedule": self.schedule.to_json()},
+            settings={
+                "rf": self.options.rf,
+                "hold_min": self.options.hold_times[0],
+                "schedule": self.schedule.to_json(),
+            },
         )
         world.note("sim", "phase", phase="faults", seconds=options.fault_time)
         boot = world.stream("boot")
@@ -82,7 +95,7 @@ class Cluster:
         self.heal()
         self.drained = world.run(world.time + options.drain_bound, self.is_drained)
         world.note("sim", "phase", phase="drained" if self.drained else "end")
-        self.list_dead()
+        self.list_settled()
 
     def heal(self) -> None:
         """No more faults: everyone is up, connected, fast and well behaved from here on."""
@@ -121,11 +134,10 @@ class Cluster:
                     view = replica.groups.get(group)
                     if view is None:
                         return False
-                    settled = sum(
-                        span.size for span, record in view.records.items() if record.kind != Kind.OPEN
-                    )
-                    if settled < known:
-                        return False
+                    for span, slot in replica.index.items():
+                        covered = view.covers(replica.batches[slot.number].header.published_ms)
+                        if view.readable(span, covered):
+                            return False
         for partition in expected:
             views: dict[tuple[Any, ...], None] = {}
             for host in self.hosts.values():
@@ -137,11 +149,15 @@ class Cluster:
                 return False
         return True
 
-    def list_dead(self) -> None:
-        """Each replica's dead letters at the end, as PEEK shows them."""
+    def list_settled(self) -> None:
+        """What each replica has of each group at the end: its register, its dead letters as PEEK shows them, and
+        what was purged, void or not.
+        """
         for name, host in self.hosts.items():
             if host.core is None:
                 continue
+            for register in host.core.groups.values():
+                self.note_register(name, register)
             for partition, replica in host.core.replicas.items():
                 for group in self.groups:
                     page = replica.on_peek(
@@ -149,18 +165,39 @@ class Cluster:
                         host.clock.now(self.world.time),
                     )
                     for item in page.items:
-                        self.world.note(
-                            f"node:{name}",
-                            "list",
-                            topic=TOPIC,
-                            partition=partition.number,
-                            group=group,
-                            state="dead",
-                            spans=spans_value((item.span,)),
-                            n=item.record.n,
-                            generation=item.record.generation,
-                            complete=self.drained,
-                        )
+                        self.note_listed(name, partition, group, "dead", item.span, item.record)
+                    view = replica.groups.get(group)
+                    for span, record in view.records.items() if view is not None else ():
+                        if record.kind in (Kind.SKIPPED, Kind.PURGED):
+                            self.note_listed(name, partition, group, record.kind.name.lower(), span, record)
+
+    def note_listed(
+        self, name: NodeId, partition: PartitionId, group: str, state: str, span: Span, record: Record
+    ) -> None:
+        """A replica has this record at the end."""
+        self.world.note(
+            f"node:{name}",
+            "list",
+            topic=TOPIC,
+            partition=partition.number,
+            group=group,
+            state=state,
+            spans=spans_value((span,)),
+            n=record.n,
+            generation=record.generation,
+            complete=self.drained,
+        )
+
+    def note_register(self, name: NodeId, register: Group) -> None:
+        """A node has this register of a group."""
+        self.world.note(
+            f"node:{name}",
+            "register",
+            topic=TOPIC,
+            group=register.name,
+            generation=register.generation,
+            from_ms=register.from_ms,
+        )
 
     def dispose(self) -> None:
         """Cut the cycles, so that everything is freed at once and campaigns need no garbage collector."""

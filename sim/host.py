@@ -50,7 +50,7 @@ from quorumq.core.messages import (
     Welcome,
 )
 from quorumq.core.nodecore import TOKEN_STARTED, NodeCore, node_list_digest
-from quorumq.core.records import AttemptsCounted, BatchStored, RecordsMerged
+from quorumq.core.records import AttemptsCounted, BatchStored, GroupPut, RecordsMerged
 from quorumq.core.state import NodeConfig
 from quorumq.core.types import STAMP_ZERO, Batch, BatchHeader, Incarnation, Kind, NodeId
 from quorumq.history import spans_value
@@ -371,6 +371,8 @@ class Host:
             if kind is AttemptsCounted:
                 if self.timed:
                     self.world.saw("a hold expired")
+            elif kind is GroupPut:
+                self.cluster.note_register(self.name, record.group)
             elif kind is RecordsMerged:
                 for span, value in record.entries:
                     letter = value.letter

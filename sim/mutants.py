@@ -16,16 +16,16 @@ from quorumq.core import types as types_module
 from quorumq.core.coordinator import PublishCoordinator
 from quorumq.core.effects import Persist, Send
 from quorumq.core.fetch import FetchCoordinator, HoldRound
-from quorumq.core.group import GroupView
+from quorumq.core.group import Attempts, DeadView, GroupView
 from quorumq.core.holds import HoldTable
-from quorumq.core.messages import Merged
+from quorumq.core.messages import Counted, Merged
 from quorumq.core.nodecore import NodeCore
 from quorumq.core.replica import Replica
 from quorumq.core.resync import Resync
 from quorumq.core.rounds import Round
 from quorumq.core.settle import AckCoordinator
 from quorumq.core.state import NodeState
-from quorumq.core.types import Owner, Span
+from quorumq.core.types import OPEN_ZERO, Kind, Owner, Span
 from sim.cluster import Cluster
 from sim.runner import Outcome, run_schedule
 from sim.schedule import draw
@@ -72,7 +72,10 @@ def hunt(mutant: Mutant, first: int, seeds: int, profile: str = "swarm") -> tupl
     for seed in range(first, first + seeds):
         outcome = run_mutant(mutant, seed, profile)
         if outcome.violations:
-            return seed, outcome.violations[0]
+            first_of_all = outcome.violations[0]
+            if "Error at mutants.py" in first_of_all:
+                raise AssertionError(f"mutant {mutant.name} does not fit the core any more: {first_of_all}")
+            return seed, first_of_all
     return None
 
 
@@ -186,6 +189,53 @@ def _forget_delay(self: Replica, record: Any, now: Any) -> None:
 _LOAD_BATCH = Replica.load_batch
 
 
+def _void_stands(self: GroupView, span: Span, generation: int | None = None) -> list[Any]:
+    return [(part, record or OPEN_ZERO) for part, record in self.records.split(span)]
+
+
+def _count_across_generations(self: GroupView, span: Span, generation: int, n: int) -> list[Counted]:
+    counted = []
+    for part, old in self.attempts.split(span):
+        new = Attempts(generation, n, old.ended + 1 if old is not None else 1)
+        self.attempts.set(part, new)
+        self.digests.pop(part.origin, None)
+        counted.append(Counted(part, new.n, new.ended, new.generation))
+    return counted
+
+
+def _attempts_of_any_generation(self: GroupView, span: Span, generation: int, n: int) -> list[Any]:
+    return [(part, old.ended if old is not None else 0) for part, old in self.attempts.split(span)]
+
+
+def _acked_ends_holds(self: GroupView, span: Span) -> None:
+    self.holds.holds.remove(span)
+
+
+def _rank_purge_first(record: Any) -> tuple[int, bool, bool, int, int]:
+    purged = record.kind in (Kind.SKIPPED, Kind.PURGED)
+    return (record.generation, record.kind == Kind.ACKED, purged, record.n, int(record.kind))
+
+
+def _merge_purge_first(ours: Any, theirs: Any) -> Any:
+    return ours if _rank_purge_first(ours) >= _rank_purge_first(theirs) else theirs
+
+
+def _grant_as_asked(self: DeadView, span: Span, asked: Any) -> list[Any]:
+    return [(span, asked, False)]
+
+
+def _with_the_holds_of_the_source(self: DeadView, source: GroupView, floor: int) -> None:
+    _DEAD_VIEW(self, source, floor)
+    self.holds = source.holds
+
+
+_DEAD_VIEW = DeadView.__init__
+
+
+def _never_void(self: Replica, view: GroupView, generation: int, spans: Any, *, unseen: bool = False) -> bool:
+    return view.is_stale(generation)
+
+
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "quarantine-off",
@@ -291,11 +341,63 @@ MUTANTS: tuple[Mutant, ...] = (
             (NodeState, "superseded", lambda self, node, incarnation: False),
         ),
     ),
+    Mutant(
+        "void-stands",
+        "an older record is void where the new generation covers the message",
+        ((GroupView, "record_pieces", _void_stands),),
+    ),
+    Mutant(
+        "predicate-ignored",
+        "every replica applies the start predicate",
+        ((GroupView, "covers", lambda self, published_ms: True),),
+    ),
+    Mutant(
+        "stale-voted-for",
+        "what names an older generation is refused",
+        ((GroupView, "is_stale", lambda self, generation: False),),
+    ),
+    Mutant(
+        "attempts-go-on",
+        "attempts begin anew in a new generation",
+        (
+            (GroupView, "count_attempt", _count_across_generations),
+            (GroupView, "attempts_at", _attempts_of_any_generation),
+        ),
+    ),
+    Mutant(
+        "ack-ends-holds",
+        "an ACK ends the hold of its own delivery only",
+        ((GroupView, "on_acked", _acked_ends_holds),),
+    ),
+    Mutant(
+        "purge-overtakes-redrive",
+        "a redrive is above a purge of what it redrove",
+        (
+            (types_module, "record_rank", _rank_purge_first),
+            (group_module, "merge_records", _merge_purge_first),
+        ),
+    ),
+    Mutant(
+        "dead-granted-unseen",
+        "a dead letter is granted only where the record is DEAD at that n",
+        ((DeadView, "on_asked", _grant_as_asked),),
+    ),
+    Mutant(
+        "dead-holds-shared",
+        "dead letters have holds of their own",
+        ((DeadView, "__init__", _with_the_holds_of_the_source),),
+    ),
+    Mutant(
+        "void-letters-stand",
+        "a dead letter that a newer generation covers is not handed out",
+        ((Replica, "is_stale", _never_void),),
+    ),
 )
 """Every mutant. Most are one line of section 4 of docs/protocol.md."""
 
 SURVIVORS: dict[str, str] = {
     "resync-skipped": "a tombstone on two replicas, one of them wiped, and the third not told yet: too rare",
+    "dead-holds-shared": "nothing is missing: what is redriven only waits for a hold of its dead letter",
     "own-vote-not-needed": "nothing is missing: the reply looks at our own hold again, so it needs our vote",
     "tombstone-not-checked": "nothing is missing: ACKED ends the hold, which is looked at too",
     "dead-ends-holds": "a dead letter on a minority, a delivery, a redrive inside its hold: too rare a chain",

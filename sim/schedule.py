@@ -63,6 +63,11 @@ class Options:
         partial: share of which a part is acked and the rest rejected.
         replay: share of settlements after which an old receipt is tried again.
         redrive: share of the dead letters listed that an operator redrives each time it looks.
+        rewind: share of an operator's rounds in which it rewinds a group.
+        purge: share in which it purges a backlog or dead letters.
+        late_group: whether another group is created from latest while the run goes on.
+        dead_readers: how many read the dead letters of the first group.
+        operators: how many.
         fault_time: how long faults go on before everything is healed.
         delayed: share of batches that are published with a delay of up to ``delayed_by``.
         delayed_by: see there.
@@ -109,6 +114,11 @@ class Options:
     partial: float = 0.0
     replay: float = 0.0
     redrive: float = 0.0
+    rewind: float = 0.0
+    purge: float = 0.0
+    late_group: bool = False
+    dead_readers: int = 0
+    operators: int = 1
     fault_time: float = 6.0
     check: bool = False
     delayed: float = 0.0
@@ -131,7 +141,12 @@ class Options:
     def client_names(self) -> tuple[str, ...]:
         """The names of the clients: producers, consumers, the operator."""
         producers = tuple(f"p{i}" for i in range(self.producers))
-        return (*producers, *(f"c{i}" for i in range(self.consumers)), "op")
+        return (*producers, *(f"c{i}" for i in range(self.consumers)), *self.operator_names)
+
+    @property
+    def operator_names(self) -> tuple[str, ...]:
+        """The names of the operators; the first creates the topic."""
+        return ("op", *(f"op{i}" for i in range(1, self.operators)))
 
     @property
     def drain_bound(self) -> float:
@@ -234,13 +249,13 @@ def sometimes(rng: random.Random, share: float, low: float, high: float) -> floa
 def draw_swarm(rng: random.Random) -> Options:
     """The default: small clusters under everything, each seed with its own mix."""
     shape = rng.random()
-    nodes, rf = (3, 3) if shape < 0.85 else (5, 3) if shape < 0.95 else (3, 1)
+    nodes, rf = (3, 3) if shape < 0.83 else (5, 3) if shape < 0.92 else (5, 5) if shape < 0.96 else (3, 1)
     hold_time_max = rng.choice((2.0, 4.0, 4.0, 8.0))
     shortest = rng.choice((0.3, 0.5, 1.0))
     return Options(
         nodes=nodes,
         rf=rf,
-        partitions=1 if rng.random() < 0.8 else 2,
+        partitions=rng.choices((1, 2, 6), (80, 16, 4))[0],
         groups=1 if rng.random() < 0.8 else 2,
         disk="store" if rng.random() < 0.03 else "memory",
         fifo=rng.random() < 0.3,
@@ -281,6 +296,11 @@ def draw_swarm(rng: random.Random) -> Options:
         mortal=sometimes(rng, 0.4, 0.1, 1.0),
         ttl=rng.choice((0.3, 2.0, 30.0)),
         by_topic=sometimes(rng, 0.4, 0.2, 1.0),
+        rewind=sometimes(rng, 0.35, 0.1, 0.6),
+        purge=sometimes(rng, 0.3, 0.1, 0.6),
+        late_group=rng.random() < 0.15,
+        dead_readers=rng.choice((0, 0, 0, 1, 2)),
+        operators=rng.choice((1, 1, 2)),
     )
 
 

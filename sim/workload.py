@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from crc32c import crc32c
 
+from quorumq.core.group import DEAD_SUFFIX
 from quorumq.core.limits import DEADLINE_SHARE, TOPIC_BACKOFF_S
 from quorumq.core.messages import (
     AckRequest,
@@ -32,6 +33,8 @@ from quorumq.core.messages import (
     PeekPage,
     Publish,
     Published,
+    Purged,
+    PurgeRequest,
     RedriveRequest,
     RejectRequest,
     Resolved,
@@ -44,7 +47,7 @@ from quorumq.core.types import Batch, Letter, Origin, PartitionId, Receipt, Span
 from quorumq.history import owner_text, spans_value, token_text
 from quorumq.wire.batch import Message, build_batch
 from sim.host import REFUSAL, Refusal
-from sim.world import Clock
+from sim.world import EPOCH_MS, Clock
 
 if TYPE_CHECKING:
     from sim.cluster import Cluster
@@ -60,6 +63,14 @@ NOTHING_DONE = (
     "too-large",
 )
 """Errors that say that nothing was done."""
+
+LATE_GROUP = "late"
+"""The group that is created from latest."""
+
+
+def nothing_done(answer: Answer) -> bool:
+    """Whether an answer says that nothing was done, so that the request is over."""
+    return isinstance(answer, Refusal) or (isinstance(answer, Failed) and answer.code in NOTHING_DONE)
 
 
 class Tally:
@@ -214,7 +225,7 @@ class Producer(Client):
         self.sequence[number] = first + count
         messages = [Message(b"%s/%d/%d" % (self.name.encode(), number, first + i)) for i in range(count)]
         partition = PartitionId(self.topic.id, number)
-        wall = 1_700_000_000_000 + int(self.world.time * 1000)
+        wall = EPOCH_MS + int(self.world.time * 1000)
         options = self.options
         delayed = rng.random() * options.delayed_by if rng.random() < options.delayed else 0.0
         ttl = rng.random() * options.ttl if rng.random() < options.mortal else 0.0
@@ -252,7 +263,10 @@ class Producer(Client):
         crcs = "".join([f"{header.crc_of(i):08x}" for i in range(header.size)])
         times = {"delay": header.delay_ms / 1000, "ttl": header.ttl_ms / 1000}
         times = {what: seconds for what, seconds in times.items() if seconds}
-        self.world.note(self.who, "publish", **fields, **times, outcome="invoke", crcs=crcs)
+        made = header.published_ms
+        self.world.note(
+            self.who, "publish", **fields, **times, outcome="invoke", crcs=crcs, published_ms=made
+        )
 
         def then(answer: Answer, _: Any) -> None:
             if isinstance(answer, Published):
@@ -292,11 +306,22 @@ class Taken(NamedTuple):
 
 
 class Consumer(Client):
-    """Fetches, works, and settles what it got in every way there is."""
+    """Fetches, works, and settles what it got in every way there is.
 
-    def __init__(self, cluster: Cluster, name: str, group: str) -> None:
+    A reader of dead letters does the same with those, until everything is healed: they may stay.
+
+    Args:
+        cluster: its surroundings.
+        name: its name.
+        group: for which it reads; one of dead letters ends in "!dead".
+        start: where the group begins if this consumer is the first to read it.
+    """
+
+    def __init__(self, cluster: Cluster, name: str, group: str, start: str = "earliest") -> None:
         super().__init__(cluster, name)
         self.group = group
+        self.start = start
+        self.of_dead = group.endswith(DEAD_SUFFIX)
         self.old: list[Receipt] = []
 
     def begin(self, _: object = None, __: object = None) -> None:
@@ -305,6 +330,8 @@ class Consumer(Client):
     def fetch(self, _: object = None, __: object = None) -> None:
         """One FETCH; the next follows when what it brought is dealt with."""
         rng, options = self.rng, self.options
+        if self.of_dead and self.world.healed:
+            return
         shortest, longest = options.hold_times
         hold = shortest if rng.random() < 0.5 else rng.uniform(shortest, longest)
         wait = rng.choice((0.0, 0.2, 1.0))
@@ -312,7 +339,9 @@ class Consumer(Client):
         most = options.fetch_messages if not self.world.healed else max(64, options.fetch_messages)
         asked = self.world.time
         sent_at = self.clock.mono(asked)
-        request = Fetch(("jobs",), self.group, most, 1 << 20, least, 0, wait, hold, sent_at, self.name)
+        request = Fetch(
+            ("jobs",), self.group, most, 1 << 20, least, 0, wait, hold, sent_at, self.name, start=self.start
+        )
         node = self.node()
 
         def then(answer: Answer, batches: Any) -> None:
@@ -384,6 +413,10 @@ class Consumer(Client):
             crcs=crcs,
             via=via,
         )
+        if self.of_dead:
+            self.world.saw("a dead letter was fetched")
+        elif receipt.generation:
+            self.world.saw("a delivery of a new generation")
         tally = self.cluster.tally
         tally.delivered += receipt.span.size
         if attempt > 1:
@@ -427,7 +460,7 @@ class Consumer(Client):
                 continue
             elif rng.random() < options.reject:
                 rejects.append(whole)
-            elif rng.random() < options.dead:
+            elif rng.random() < options.dead and not self.of_dead:
                 deads.append(whole)
             elif span.size > 1 and rng.random() < options.partial:
                 middle = rng.randrange(span.start + 1, span.stop)
@@ -454,6 +487,8 @@ class Consumer(Client):
         receipt = self.rng.choice(self.old)
         items = (Named(receipt, (receipt.span,)),)
         kind = self.rng.choice(("ack", "ack", "reject", "dead_letter", "extend"))
+        if self.of_dead and kind == "dead_letter":  # a dead letter dies no second time
+            kind = "ack"
         if kind == "extend":
             self.extend([receipt], self.options.hold_times[0])
         else:
@@ -548,12 +583,24 @@ class Consumer(Client):
             if outcome == "ok" and kind == "extend":
                 extra = {"until": self.clock.true_time(until)}
             if kind == "ack":
-                world.saw(f"an ACK heard {outcome}")
+                world.saw(
+                    f"an ACK heard {outcome}"
+                    if not self.of_dead
+                    else f"an ACK of a dead letter heard {outcome}"
+                )
             world.note(self.who, kind, **described(receipt, (verdict.span,)), op=op, outcome=outcome, **extra)
         return tuple(unknown)
 
 
-OUTCOMES = ("ok", "acked", "acked_after_expiry", "acked_unproven", "hold-lost", "already-resolved")
+OUTCOMES = (
+    "ok",
+    "acked",
+    "acked_after_expiry",
+    "acked_unproven",
+    "hold-lost",
+    "already-resolved",
+    "stale-generation",
+)
 
 
 def described(receipt: Receipt, spans: tuple[Span, ...] | None = None) -> dict[str, Any]:
@@ -573,12 +620,19 @@ def described(receipt: Receipt, spans: tuple[Span, ...] | None = None) -> dict[s
 
 
 class Operator(Client):
-    """Creates the topic, then looks through the dead letters and redrives some of them."""
+    """Creates the topic; redrives dead letters, purges, and creates and rewinds groups.
 
-    def __init__(self, cluster: Cluster, name: str) -> None:
+    Args:
+        cluster: its surroundings.
+        name: its name.
+        first: whether it is the one that creates the topic.
+    """
+
+    def __init__(self, cluster: Cluster, name: str, *, first: bool = True) -> None:
         super().__init__(cluster, name)
+        self.first = first
         self.topic: Topic | None = None
-        self.groups = list(cluster.groups)  # not there yet
+        self.groups = [group for group in cluster.groups if first and group != LATE_GROUP]  # not there yet
 
     @property
     def created(self) -> bool:
@@ -587,17 +641,29 @@ class Operator(Client):
 
     def begin(self, _: object = None, __: object = None) -> None:
         options = self.options
-        request = CreateTopic(
-            "jobs", options.rf, options.partitions, options.max_deliveries, backoff=options.backoff
-        )
-        self.ask(self.node(), request, self.timeout, self.on_created)
+        if self.first:
+            keep = (
+                3600.0 if options.rewind or options.late_group else 0.0
+            )  # what is reclaimed cannot be read again
+            request = CreateTopic(
+                "jobs",
+                options.rf,
+                options.partitions,
+                options.max_deliveries,
+                retention_s=keep,
+                backoff=options.backoff,
+            )
+            self.ask(self.node(), request, self.timeout, self.on_created)
+        else:
+            self.later(0.5, self.work)
 
     def on_created(self, answer: Answer, _: Any) -> None:
         if isinstance(answer, TopicCreated):
             self.topic = answer.topic
             self.create_group()
-            if self.options.redrive:
-                self.later(0.5, self.look)
+            self.later(0.5, self.work)
+            if self.options.late_group:
+                self.later(self.rng.random() * self.options.fault_time / 2, self.create_late_group)
         else:
             self.later(0.05 + self.rng.random() * 0.1, self.begin)
 
@@ -613,27 +679,113 @@ class Operator(Client):
         if self.groups:
             self.ask(self.node(), SetGroup("jobs", self.groups[-1]), self.timeout, then)
 
-    def look(self, _: object = None, __: object = None) -> None:
-        """List some dead letters."""
-        if self.world.healed:
+    def work(self, _: object = None, __: object = None) -> None:
+        """One round: perhaps a rewind, perhaps a purge, perhaps some redrives; then again."""
+        rng, options = self.rng, self.options
+        if self.world.healed or not (options.redrive or options.rewind or options.purge):
             return
-        number = self.rng.randrange(self.options.partitions)
-        group = self.rng.choice(self.cluster.groups)
+        group = rng.choice(self.cluster.groups)
+        number = rng.randrange(options.partitions)
+        if rng.random() < options.rewind:
+            self.rewind(group)
+        if rng.random() < options.purge:
+            self.purge(number, rng.choice((group, group + DEAD_SUFFIX)), 2)
+        if rng.random() < 0.7 and options.redrive:
+            self.look(number, group)
+        self.later(0.3 + rng.random() * 0.7, self.work)
+
+    # ------------------------------------------------------------------ groups
+
+    def create_late_group(self, _: object = None, __: object = None) -> None:
+        """Create the group that reads from latest, perhaps through two nodes at once."""
+        for _ in range(self.rng.choice((1, 2))):
+            self.set_group(LATE_GROUP, "latest", 0, rewind=False)
+
+    def rewind(self, group: str) -> None:
+        """Rewind a group; sometimes twice at once, through any two nodes, to other places."""
+        rng = self.rng
+        twice = rng.random() < 0.3
+        for _ in range(2 if twice else 1):
+            start = rng.choice(("earliest", "earliest", "latest", "time"))
+            from_ms = EPOCH_MS + int(1000 * self.world.time * rng.random()) if start == "time" else 0
+            self.set_group(group, start, from_ms, rewind=True)
+        if twice:
+            self.world.saw("two rewinds at once")
+
+    def set_group(self, group: str, start: str, from_ms: int, *, rewind: bool) -> None:
+        """One request, sent once: what is unknown may still come about."""
+        node = self.node()
+        op = self.next_op()
+        common: dict[str, Any] = {"topic": "jobs", "group": group, "op": op, "rewind": rewind}
+        self.world.note(
+            self.who, "set_group", **common, start=start, from_ms=from_ms, outcome="invoke", via=node
+        )
+
+        def then(answer: Answer, _: Any) -> None:
+            if isinstance(answer, GroupSet):
+                now = answer.group
+                self.world.saw("a rewind was confirmed" if rewind else "a group was created from latest")
+                self.world.note(
+                    self.who,
+                    "set_group",
+                    **common,
+                    outcome="ok",
+                    generation=now.generation,
+                    from_ms=now.from_ms,
+                )
+            else:
+                outcome = "fail" if nothing_done(answer) else "unknown"
+                self.world.note(self.who, "set_group", **common, outcome=outcome)
+
+        request = SetGroup("jobs", group, start, from_ms, rewind)
+        self.ask(node, request, self.timeout + self.options.request_timeout, then, op)
+
+    # ------------------------------------------------------------------- purge
+
+    def purge(self, number: int, group: str, tries: int) -> None:
+        """Settle what a group has open, or its dead letters; again where the outcome is unknown."""
+        node = self.node()
+        op = self.next_op()
+        common: dict[str, Any] = {"topic": "jobs", "partition": number, "group": group, "op": op}
+        self.world.note(self.who, "purge", **common, outcome="invoke", via=node)
+
+        def then(answer: Answer, _: Any) -> None:
+            if isinstance(answer, Purged):
+                self.world.note(self.who, "purge", **common, outcome="ok", messages=answer.messages)
+                if answer.messages:
+                    self.world.saw(
+                        "dead letters were purged" if group.endswith(DEAD_SUFFIX) else "a backlog was purged"
+                    )
+                return
+            outcome = "fail" if nothing_done(answer) else "unknown"
+            self.world.note(self.who, "purge", **common, outcome=outcome)
+            if tries > 1 and not self.world.healed:
+                self.later(0.1, lambda _, __: self.purge(number, group, tries - 1))
+
+        self.ask(node, PurgeRequest("jobs", number, group), 2 * self.timeout, then, op)
+
+    # ------------------------------------------------------------------ redrive
+
+    def look(self, number: int, group: str) -> None:
+        """List some dead letters, as one replica or as a majority sees them, and redrive some."""
+        rng = self.rng
         node = self.node()
 
         def then(answer: Answer, _: Any) -> None:
-            if isinstance(answer, PeekPage):
-                chosen = [item for item in answer.items if self.rng.random() < self.options.redrive]
-                for n in sorted({item.record.n for item in chosen}):
-                    entries = tuple(Resolved(x.span, x.record) for x in chosen if x.record.n == n)
-                    self.redrive(number, group, entries, node)
-                    if self.rng.random() < 0.3:  # done twice, it is done once
-                        self.later(
-                            self.rng.random(), lambda _, __, e=entries: self.redrive(number, group, e, node)
-                        )
-            self.later(0.3 + self.rng.random() * 0.7, self.look)
+            if not isinstance(answer, PeekPage) or self.world.healed:
+                return
+            chosen = [item for item in answer.items if rng.random() < self.options.redrive]
+            for life in sorted({item.record[:2] for item in chosen}):
+                entries = tuple(Resolved(x.span, x.record) for x in chosen if x.record[:2] == life)
+                self.redrive(number, group, entries, node)
+                if rng.random() < 0.3:  # done twice, by any operator, it is done once
+                    again = rng.choice(self.cluster.operators).redrive
+                    self.later(rng.random(), lambda _, __, e=entries, go=again: go(number, group, e, node))
+                if rng.random() < self.options.purge:  # or purged at the same time
+                    self.purge(number, group + DEAD_SUFFIX, 1)
 
-        self.ask(node, PeekAsk("jobs", number, group, "dead", (0, 0), 50), self.timeout, then)
+        ask = PeekAsk("jobs", number, group, "dead", (0, 0), 50, complete=rng.random() < 0.3)
+        self.ask(node, ask, self.timeout, then)
 
     def redrive(self, number: int, group: str, entries: tuple[Resolved, ...], tried: str) -> None:
         """Ask for another life for these dead letters, all at the same redrive number."""
@@ -658,6 +810,8 @@ class Operator(Client):
                     outcome, extra = "fail", {"detail": outcome}
                 if outcome == "ok" and n >= 1:
                     self.world.saw("a redrive of a redrive")
+                if outcome == "already-resolved":
+                    self.world.saw("a redrive came too late")
                 self.world.note(
                     self.who,
                     "redrive",

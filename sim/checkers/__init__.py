@@ -14,6 +14,7 @@ from sim.checkers.clocks import OneWrongClock
 from sim.checkers.dead_letters import DeadLettersConserved
 from sim.checkers.exclusive import Exclusive
 from sim.checkers.final import FinalAfterAck
+from sim.checkers.groups import GroupsAsAsked
 from sim.checkers.live import Live
 from sim.checkers.loss import NoLoss
 from sim.checkers.thin_air import NoThinAir
@@ -24,6 +25,7 @@ CHECKERS: tuple[type[Checker], ...] = (
     Exclusive,
     FinalAfterAck,
     DeadLettersConserved,
+    GroupsAsAsked,
     Live,
     OneWrongClock,
 )

@@ -14,6 +14,10 @@ GroupKey = tuple[str, int, str, int]
 """A message as one group sees it."""
 
 
+DEAD = "!dead"
+"""What the name of a group's group of dead letters ends in."""
+
+
 class Violation(NamedTuple):
     """A broken promise: which, when it showed (true seconds), and what happened."""
 

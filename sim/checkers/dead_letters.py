@@ -1,89 +1,215 @@
-"""Dead letters are conserved (promise G7): once confirmed they are there, exactly once, until redriven or acked.
+"""Dead letters are conserved (promise G7): once confirmed one is there, once, until redriven, purged or acked.
 
-What must hold: a dead letter confirmed at redrive number n is not delivered at n or below again; nothing is
-delivered at n + 1 unless someone asked for that redrive; a confirmed redrive is not undone; and in the end,
-where the run was drained, each replica lists the same dead letters, each once, among them every confirmed one
-that nobody asked to redrive or ack.
+What must hold: a dead letter confirmed at redrive number n is not delivered at n or below again in that generation;
+nothing is delivered at n + 1 unless someone asked for that redrive, a
+confirmed redrive is not undone, and what was redriven is delivered; and in the end, where the run was drained, each
+replica lists the same dead letters, each once, among them every confirmed one that nobody asked to redrive, purge or
+ack, and none of which that was confirmed.
+
+A rewind whose generation covers a dead letter opens the message again; one that does not cover it leaves it standing.
 """
 
 from __future__ import annotations
 
 from quorumq.history import Row
-from sim.checkers.base import Checker, GroupKey, Violation, group_messages, name
+from sim.checkers.base import DEAD, Checker, GroupKey, Key, Violation, group_messages, messages, name
+
+Life = tuple[int, int]
+"""Generation and redrive number."""
 
 
 class DeadLettersConserved(Checker):
-    kinds = ("dead_letter", "redrive", "ack", "deliver", "list", "phase")
+    kinds = (
+        "publish",
+        "register",
+        "set_group",
+        "dead_letter",
+        "redrive",
+        "purge",
+        "ack",
+        "deliver",
+        "list",
+        "phase",
+    )
     promise = "dead letters conserved"
 
     def __init__(self) -> None:
-        self.confirmed: dict[GroupKey, tuple[int, float]] = {}  # the highest n confirmed dead, and when
+        self.published_ms: dict[Key, int] = {}
+        self.registers: dict[tuple[str, str], tuple[int, int]] = {}  # (group, node) -> generation, from_ms
+        self.generations: dict[
+            str, dict[int, int]
+        ] = {}  # group -> generation -> from_ms, all there ever were
+        self.rewound: dict[tuple[str, int], float] = {}  # (group, generation) -> when it was confirmed
+        self.confirmed: dict[
+            GroupKey, dict[int, tuple[int, float]]
+        ] = {}  # generation -> highest n dead, and when
         self.asked: dict[GroupKey, int] = {}  # the highest n that a redrive was asked for
-        self.redriven: dict[GroupKey, int] = {}  # the highest n that a redrive was confirmed for
-        self.ack_asked: dict[GroupKey, None] = {}
-        self.acked: dict[GroupKey, None] = {}
-        self.listed: dict[str, dict[GroupKey, int]] = {}
-        self.listers: dict[str, dict[tuple[str, int], None]] = {}
+        self.redriven: dict[
+            GroupKey, dict[int, tuple[int, float]]
+        ] = {}  # generation -> highest n confirmed, sent
+        self.sent: dict[tuple[str, int], float] = {}
+        self.ack_asked: dict[GroupKey, int] = {}  # the newest generation in which an ACK was asked for
+        self.acked: dict[GroupKey, int] = {}  # … was confirmed
+        self.purge_asked: dict[
+            tuple[str, int], None
+        ] = {}  # (group, partition): dead letters, backlog or both
+        self.purged: dict[
+            tuple[str, int], float
+        ] = {}  # the last confirmed purge of dead letters was sent then
+        self.dead_acked: dict[GroupKey, None] = {}  # an ACK of the dead letter was asked for
+        self.delivered: dict[GroupKey, Life] = {}  # the highest
+        self.listed: dict[str, dict[GroupKey, Life]] = {}
+        self.settled: dict[GroupKey, None] = {}
         self.drained_at: float | None = None
         self.found: list[Violation] = []
 
     def see(self, row: Row) -> None:
-        kind, at = row["kind"], row["at"]
-        if kind == "phase":
-            if row["phase"] == "drained":
-                self.drained_at = at
-        elif kind == "dead_letter":
-            if row["outcome"] == "ok" and row["who"].startswith("client:"):
-                for key in group_messages(row):
-                    if self.confirmed.get(key, (-1, 0.0))[0] < row["n"]:
-                        self.confirmed[key] = (row["n"], at)
-        elif kind == "redrive":
-            book = {"invoke": self.asked, "ok": self.redriven}.get(row["outcome"])
-            if book is not None:
-                for key in group_messages(row):
-                    book[key] = max(book.get(key, -1), row["n"])
-        elif kind == "ack":
-            book_of = self.ack_asked if row["outcome"] == "invoke" else self.acked
-            if row["outcome"] == "invoke" or row["outcome"].startswith("acked"):
-                book_of.update(dict.fromkeys(group_messages(row)))
-        elif kind == "deliver":
+        getattr(self, "_" + row["kind"])(row)
+
+    def _phase(self, row: Row) -> None:
+        if row["phase"] == "drained":
+            self.drained_at = row["at"]
+
+    def _publish(self, row: Row) -> None:
+        if row["outcome"] == "invoke":
+            for key in messages(row):
+                self.published_ms[key] = row.get("published_ms", 0)
+
+    def _register(self, row: Row) -> None:
+        self.registers[(row["group"], row["who"])] = (row["generation"], row["from_ms"])
+        self.generations.setdefault(row["group"], {})[row["generation"]] = row["from_ms"]
+
+    def _set_group(self, row: Row) -> None:
+        if row["outcome"] == "ok":
+            self.rewound.setdefault((row["group"], row["generation"]), row["at"])
+
+    def _dead_letter(self, row: Row) -> None:
+        if row["outcome"] == "ok" and row["who"].startswith("client:"):
             for key in group_messages(row):
-                if key in self.confirmed and row["n"] <= self.confirmed[key][0]:
-                    n, when = self.confirmed[key]
-                    self._found(
-                        at, f"{name(key)} was delivered at n = {row['n']}, dead at n = {n} since {when:.4f} s"
-                    )
-                if row["n"] > self.asked.get(key, -1) + 1:
-                    self._found(
-                        at, f"{name(key)} was delivered at n = {row['n']}, and nobody redrove it so often"
-                    )
-        elif row["state"] == "dead":
-            mine = self.listed.setdefault(row["who"], {})
+                lives = self.confirmed.setdefault(key, {})
+                if lives.get(row["generation"], (-1, 0.0))[0] < row["n"]:
+                    lives[row["generation"]] = (row["n"], row["at"])
+
+    def _redrive(self, row: Row) -> None:
+        if row["outcome"] == "invoke":
+            self.sent[(row["who"], row["op"])] = row["at"]
             for key in group_messages(row):
-                if key in mine:
-                    self._found(at, f"{row['who']} lists {name(key)} twice")
-                mine[key] = row["n"]
+                self.asked[key] = max(self.asked.get(key, -1), row["n"])
+        elif row["outcome"] == "ok":
+            sent = self.sent[(row["who"], row["op"])]
+            for key in group_messages(row):
+                lives = self.redriven.setdefault(key, {})
+                if lives.get(row["generation"], (-1, 0.0))[0] < row["n"]:
+                    lives[row["generation"]] = (row["n"], sent)
+
+    def _purge(self, row: Row) -> None:
+        place = (row["group"], row["partition"])
+        if row["outcome"] == "invoke":
+            self.purge_asked[place] = None
+            self.sent[(row["who"], row["op"])] = row["at"]
+        elif row["outcome"] == "ok" and row["group"].endswith(DEAD):
+            self.purged[place] = max(self.purged.get(place, 0.0), self.sent[(row["who"], row["op"])])
+
+    def _ack(self, row: Row) -> None:
+        outcome = row["outcome"]
+        if row["group"].endswith(DEAD):
+            if outcome == "invoke":
+                self.dead_acked.update((source_of(key), None) for key in group_messages(row))
+            return
+        book = self.ack_asked if outcome == "invoke" else self.acked
+        if outcome == "invoke" or outcome.startswith("acked"):
+            for key in group_messages(row):
+                book[key] = max(book.get(key, 0), row["generation"])
+
+    def _deliver(self, row: Row) -> None:
+        at, generation, n = row["at"], row["generation"], row["n"]
+        for key in group_messages(row):
+            if row["group"].endswith(DEAD):
+                continue
+            self.delivered[key] = max((generation, n), self.delivered.get(key, (0, 0)))
+            dead, when = self.confirmed.get(key, {}).get(generation, (-1, 0.0))
+            if n <= dead:
+                self._found(
+                    at, f"{name(key)} was delivered at n = {n}, dead at n = {dead} since {when:.4f} s"
+                )
+            if n > self.asked.get(key, -1) + 1:
+                self._found(at, f"{name(key)} was delivered at n = {n}, and nobody redrove it so often")
+
+    def _list(self, row: Row) -> None:
+        if row["state"] != "dead":
+            return
+        mine = self.listed.setdefault(row["who"], {})
+        for key in group_messages(row):
+            if key in mine:
+                self._found(row["at"], f"{row['who']} lists {name(key)} twice")
+            mine[key] = (row.get("generation", 0), row["n"])
 
     def _found(self, at: float, text: str) -> None:
         self.found.append(Violation(self.promise, at, text))
+
+    # ------------------------------------------------------------------ the end
+
+    def current(self, group: str) -> Life:
+        """The group's generation at the end, and where it begins."""
+        return max((it for (named, _), it in self.registers.items() if named == group), default=(0, 0))
 
     def verdict(self) -> list[Violation]:
         at = self.drained_at
         if at is None:
             return self.found
-        union: dict[GroupKey, int] = {}
+        union: dict[GroupKey, Life] = {}
         for mine in self.listed.values():
             union.update(mine)
-        for key, n in union.items():
+        for key, (generation, n) in union.items():
             holders = {who: mine[key] for who, mine in self.listed.items() if key in mine}
             if len({*holders.values()}) > 1:
                 self._found(at, f"{name(key)} is listed differently: {holders}")
-            if key in self.acked:
+            if self.acked.get(key, -1) >= generation:
                 self._found(at, f"{name(key)} is listed dead, and an ACK of it was confirmed")
-            if n <= self.redriven.get(key, -1):
+            if n <= self.redriven.get(key, {}).get(generation, (-1, 0.0))[0]:
                 self._found(at, f"{name(key)} is listed dead at n = {n}, whose redrive was confirmed")
-        for key, (n, when) in self.confirmed.items():
-            if union.get(key, -1) >= n or key in self.ack_asked or self.asked.get(key, -1) >= n:
-                continue
-            self._found(at, f"{name(key)}, a dead letter at n = {n} since {when:.4f} s, is gone")
+            dead, when = self.confirmed.get(key, {}).get(generation, (-1, 0.0))
+            newer = [start for other, start in self.generations.get(key[0], {}).items() if other > generation]
+            was_void = any(self.published_ms.get(key[1:], 0) >= start for start in newer)
+            if n == dead and when < self.purged.get((key[0] + DEAD, key[1]), 0.0) and not was_void:
+                self._found(at, f"{name(key)} is listed dead at n = {n}, and was purged")
+        for key, lives in self.confirmed.items():
+            self._is_there(key, max(lives.items()), union.get(key), at)
+        for key, redrives in self.redriven.items():
+            self._is_redriven(key, max(redrives.items()), key in union, at)
         return self.found
+
+    def _is_there(
+        self, key: GroupKey, last: tuple[int, tuple[int, float]], listed: Life | None, at: float
+    ) -> None:
+        """A confirmed dead letter is listed, or there is a reason why not."""
+        generation, (n, when) = last
+        current, from_ms = self.current(key[0])
+        if generation < current and self.published_ms.get(key[1:], from_ms) >= from_ms:
+            return  # it is open again
+        if listed is not None and listed >= (generation, n):
+            return
+        if self.ack_asked.get(key, -1) >= generation or self.asked.get(key, -1) >= n:
+            return
+        if (key[0] + DEAD, key[1]) in self.purge_asked or key in self.dead_acked:
+            return
+        self._found(at, f"{name(key)}, a dead letter at n = {n} since {when:.4f} s, is gone")
+
+    def _is_redriven(
+        self, key: GroupKey, last: tuple[int, tuple[int, float]], listed: bool, at: float
+    ) -> None:
+        """What was redriven into the generation that is still the current one was delivered, or is settled."""
+        _, (n, sent) = last
+        current, _ = self.current(key[0])
+        if current and self.rewound.get((key[0], current), sent) >= sent:
+            return  # rewound meanwhile or since, which may have skipped it
+        if listed or self.delivered.get(key, (0, 0))[1] > n or self.delivered.get(key, (0, 0))[0] > last[0]:
+            return
+        if key in self.ack_asked or (key[0], key[1]) in self.purge_asked:
+            return
+        self._found(at, f"{name(key)} was redriven at n = {n}, and nobody ever got it")
+
+
+def source_of(key: GroupKey) -> GroupKey:
+    """A message of a group of dead letters, for the group that they are of."""
+    return (key[0].removesuffix(DEAD), *key[1:])

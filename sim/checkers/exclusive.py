@@ -3,8 +3,10 @@
 A delivery lasts from when the application gets it until its deadline by the client's clock, which an EXTEND
 that was granted moves, or until the client itself asks to REJECT it (an EXTEND still under way changes
 nothing then). An ACK ends nothing here: once it was sent, nobody else may get the message before the
-deadline, whatever came of it. Times are true times: the simulator writes ``until`` as the true moment at
-which the client's clock shows its deadline.
+deadline, whatever came of it. But a rewind may open again at once what was acked, and a redrive a dead letter that was:
+a delivery whose own client has sent an ACK is not in the way of one of a newer generation, nor, of a dead letter, of
+one at a higher redrive number. Any other is, whatever was rewound. Times are true times: the
+simulator writes ``until`` as the true moment at which the client's clock shows its deadline.
 
 In a history of real processes both clocks are the machines' own: ``within`` widens what is tolerated.
 """
@@ -12,32 +14,40 @@ In a history of real processes both clocks are the machines' own: ``within`` wid
 from __future__ import annotations
 
 from quorumq.history import Row
-from sim.checkers.base import Checker, GroupKey, Violation, group_messages, name
+from sim.checkers.base import DEAD, Checker, GroupKey, Violation, group_messages, name
 
 
 class Exclusive(Checker):
-    kinds = ("deliver", "extend", "reject", "dead_letter")
+    kinds = ("deliver", "ack", "extend", "reject", "dead_letter")
     promise = "exclusive holds"
 
     def __init__(self) -> None:
         self.held: dict[GroupKey, dict[str, list[float]]] = {}  # message -> owner -> [from, until]
+        self.acked: dict[
+            tuple[GroupKey, str], tuple[int, int]
+        ] = {}  # generation, n of what its own client acked
         self.given_up: dict[tuple[GroupKey, str], None] = {}
         self.found: list[Violation] = []
 
     def see(self, row: Row) -> None:
         kind, at = row["kind"], row["at"]
         owner = row["owner"]
+        life = (row["generation"], row["n"] if row["group"].endswith(DEAD) else 0)
         if kind == "deliver":
             for key in group_messages(row):
                 holds = self.held.setdefault(key, {})
                 for other, (start, until) in holds.items():
-                    if other != owner and start <= at < until - row["within"]:
+                    done = self.acked.get((key, other), life) < life
+                    if other != owner and start <= at < until - row["within"] and not done:
                         self._found(
                             at,
                             f"{name(key)} was delivered as {owner} while {other}, delivered at {start:.4f} s, was "
                             f"inside its hold until {until:.4f} s",
                         )
                 holds.setdefault(owner, [at, row["until"]])
+        elif kind == "ack":
+            if row["outcome"] == "invoke":
+                self.acked.update(dict.fromkeys(((key, owner) for key in group_messages(row)), life))
         elif kind == "extend":
             if row["outcome"] == "ok":
                 for key in group_messages(row):

@@ -1,7 +1,8 @@
 """No loss (promise G1): what was published with OK is delivered and settled, or is a dead letter, once all is drained.
 
 This is Jepsen's total-queue, with settling in place of taking out: an attempt with an unknown outcome may
-come out or not, a confirmed one must. It is judged once the run was drained to the end.
+come out or not, a confirmed one must. It is judged once the run was drained to the end, for each group's generation at
+the end: what that covers must have been delivered and acked in it, whatever came of it in an older one, or was purged.
 
 Losing nothing in one run proves little where no disk is lost, so the cause is judged as well: when a publish
 is confirmed, a majority of the replicas must have written that its messages are durable there. (Judged where
@@ -11,19 +12,21 @@ the first line says `rf`.)
 from __future__ import annotations
 
 from quorumq.history import Row
-from sim.checkers.base import Checker, GroupKey, Key, Violation, group_messages, messages, name
+from sim.checkers.base import DEAD, Checker, GroupKey, Key, Violation, group_messages, messages, name
 
 
 class NoLoss(Checker):
-    kinds = ("settings", "publish", "store", "deliver", "ack", "list", "phase")
+    kinds = ("settings", "publish", "store", "deliver", "ack", "list", "register", "phase")
     promise = "no loss"
 
     def __init__(self) -> None:
         self.confirmed: dict[Key, float] = {}
+        self.published_ms: dict[Key, int] = {}
         self.groups: dict[str, None] = {}
-        self.delivered: dict[GroupKey, None] = {}
-        self.acked: dict[GroupKey, None] = {}  # an ACK was sent: its outcome may be unknown
-        self.dead: dict[GroupKey, None] = {}
+        self.registers: dict[tuple[str, str], tuple[int, int]] = {}  # (group, node) -> generation, from_ms
+        self.delivered: dict[GroupKey, int] = {}  # the newest generation in which it was
+        self.acked: dict[GroupKey, int] = {}  # likewise: an ACK was sent, its outcome may be unknown
+        self.settled: dict[GroupKey, int] = {}  # listed as dead, skipped or purged in this generation
         self.found: list[Violation] = []
         self.rf = 0
         self.stored: dict[Key, dict[str, None]] = {}
@@ -32,7 +35,10 @@ class NoLoss(Checker):
     def see(self, row: Row) -> None:
         kind = row["kind"]
         if kind == "publish":
-            if row["outcome"] == "ok":
+            if row["outcome"] == "invoke":
+                for key in messages(row):
+                    self.published_ms[key] = row.get("published_ms", 0)
+            elif row["outcome"] == "ok":
                 for key in messages(row):
                     self.confirmed.setdefault(key, row["at"])
                 self._judge_stored(row)
@@ -48,15 +54,17 @@ class NoLoss(Checker):
         elif kind == "phase":
             if row["phase"] == "drained":
                 self.drained_at = row["at"]
-        else:
+        elif kind == "register":
             self.groups[row["group"]] = None
-            if kind == "deliver":
-                self.delivered.update(dict.fromkeys(group_messages(row)))
-            elif kind == "ack":
-                if row["outcome"] == "invoke":
-                    self.acked.update(dict.fromkeys(group_messages(row)))
-            elif row["state"] == "dead":
-                self.dead.update(dict.fromkeys(group_messages(row)))
+            self.registers[(row["group"], row["who"])] = (row["generation"], row["from_ms"])
+        elif not row["group"].endswith(DEAD):
+            self.groups[row["group"]] = None
+            if kind == "ack" and row["outcome"] != "invoke":
+                return
+            book = {"deliver": self.delivered, "ack": self.acked, "list": self.settled}[kind]
+            generation = row.get("generation", 0)
+            for key in group_messages(row):
+                book[key] = max(generation, book.get(key, 0))
 
     def _judge_stored(self, row: Row) -> None:
         if not self.rf:
@@ -72,15 +80,19 @@ class NoLoss(Checker):
         found = self.found
         if self.drained_at is None:
             return found
-        for key, at in self.confirmed.items():
-            for group in self.groups:
+        for group in self.groups:
+            of_nodes = [register for (named, _), register in self.registers.items() if named == group]
+            generation, from_ms = max(of_nodes, default=(0, 0))
+            for key, at in self.confirmed.items():
                 mine = (group, *key)
-                if mine in self.dead:
+                covered = self.published_ms.get(key, from_ms) >= from_ms
+                if not covered or self.settled.get(mine, -1) >= generation:
                     continue
-                if mine not in self.delivered:
-                    text = f"{name(mine)}, confirmed at {at:.4f} s, was never delivered and is no dead letter"
-                elif mine not in self.acked:
-                    text = f"{name(mine)} was delivered, nobody acked it, and it is not a dead letter"
+                where = f" in generation {generation}" if generation else ""
+                if self.delivered.get(mine, -1) < generation:
+                    text = f"{name(mine)}, confirmed at {at:.4f} s, was never delivered{where} and is no dead letter"
+                elif self.acked.get(mine, -1) < generation:
+                    text = f"{name(mine)} was delivered{where}, nobody acked it, and it is not a dead letter"
                 else:
                     continue
                 found.append(Violation(self.promise, self.drained_at, text))

@@ -6,10 +6,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from quorumq.core import limits
-from quorumq.core.messages import ClientReply, Failed, Fetched, Left, Verdicts
+from quorumq.core.group import DEAD_SUFFIX
+from quorumq.core.messages import ClientReply, Failed, Fetched, GroupSet, Left, Purged, Verdicts
 from quorumq.core.types import NodeId, Receipt, Stamp
 from sim.explorer.scenario import HOLD_S
 
@@ -30,20 +31,26 @@ class Attempt(NamedTuple):
     node: NodeId
     phase: str
     sent_at: float
-    after_ack: bool  # it was started after an ACK had succeeded
+    after_ack: int  # it was started after an ACK of this generation had succeeded; -1 for none
     receipt: Receipt | None = None
     until: float = 0.0
+    of_dead: bool = False  # of dead letters
+    after_rewind: int = 0  # it was started after this generation was confirmed, …
+    after_cover: int = (
+        0  # … and after this one, which covers the message and is not followed by one that does not
+    )
 
 
 class Asked(NamedTuple):
     """A client's request that is not answered yet."""
 
     key: int
-    kind: str  # "ack" | "reject" | "dead" | "extend" | "leave" | "redrive"
-    attempt: int  # index of the delivery; -1 for a redrive
+    kind: str  # "ack" | "reject" | "dead" | "extend" | "leave" | "redrive" | "purge" | "rewind" | "skip"
+    attempt: int  # index of the delivery; -1 where it is not about one
     node: NodeId
     sent_at: float
-    n: int
+    life: tuple[int, int]  # generation and n
+    rewound: int  # the generation that was confirmed when it was sent
 
 
 class Facts(NamedTuple):
@@ -51,10 +58,25 @@ class Facts(NamedTuple):
 
     attempts: tuple[Attempt, ...] = ()
     asked: tuple[Asked, ...] = ()
-    token: Stamp | None = None  # the highest fencing token delivered
-    acked: int = -1  # the delivery whose ACK returned `acked`
-    finished: bool = False  # some ACK succeeded
-    dead: int = -1  # REJECT to the dead letters said OK at this n, and nothing was done about it since
+    token: tuple[Stamp | None, Stamp | None] = (
+        None,
+        None,
+    )  # the highest delivered, of the group and its dead letters
+    acked: tuple[int, int] = (
+        -1,
+        -1,
+    )  # the delivery whose ACK returned `acked`, likewise: the newest life of each
+    finished: int = -1  # some ACK of this generation succeeded
+    dead: tuple[int, int] = (
+        -1,
+        -1,
+    )  # REJECT to the dead letters said OK at this life; nothing was done about it since
+    redriven: tuple[int, int] = (
+        -1,
+        -1,
+    )  # a redrive to this life said OK; nothing that could undo it was done since
+    rewound: int = 0  # the newest generation that was confirmed
+    covers: int = 0  # the same if it covers the message
     keys: int = 0
 
 
@@ -67,25 +89,39 @@ def deadline(sent_at: float) -> float:
     return sent_at + limits.DEADLINE_SHARE * HOLD_S
 
 
-def started(facts: Facts, node: NodeId, now: float) -> tuple[Facts, int]:
+def started(facts: Facts, node: NodeId, now: float, *, of_dead: bool = False) -> tuple[Facts, int]:
     """A FETCH goes out; its key."""
-    attempt = Attempt(node, WAITING, now, facts.finished)
+    attempt = Attempt(
+        node,
+        WAITING,
+        now,
+        facts.finished,
+        of_dead=of_dead,
+        after_rewind=facts.rewound,
+        after_cover=facts.covers,
+    )
     return facts._replace(attempts=(*facts.attempts, attempt)), len(facts.attempts) + 1
 
 
-def asked(facts: Facts, kind: str, index: int, node: NodeId, n: int, now: float) -> tuple[Facts, int]:
+def asked(
+    facts: Facts, kind: str, index: int, node: NodeId, life: tuple[int, int], now: float
+) -> tuple[Facts, int]:
     """The client settles a delivery, or redrives; the request's key.
 
     From then on the client does no more work under that delivery, unless it extends it. A LEAVE says that it never
-    did. What was a dead letter need not be one any longer once a redrive or an ACK is on its way.
+    did. What was a dead letter need not be one once a redrive, a purge, an ACK, or a rewind that covers it is
+    on its way; and what was redriven may be skipped by a rewind.
     """
     key = KEY_OF_SETTLING + facts.keys
-    facts = facts._replace(asked=(*facts.asked, Asked(key, kind, index, node, now, n)), keys=facts.keys + 1)
+    asking = Asked(key, kind, index, node, now, life, facts.rewound)
+    facts = facts._replace(asked=(*facts.asked, asking), keys=facts.keys + 1)
     phase = {"ack": ACKING, "reject": REJECTED, "dead": REJECTED, "leave": LEFT}.get(kind)
     if phase is not None:
         facts = with_attempt(facts, index, phase=phase, until=0.0)
-    if kind in ("ack", "redrive"):
-        facts = facts._replace(dead=-1)
+    if kind in ("ack", "redrive", "purge", "rewind"):
+        facts = facts._replace(dead=(-1, -1))
+    if kind in ("rewind", "skip"):
+        facts = facts._replace(redriven=(-1, -1))
     return facts, key
 
 
@@ -114,7 +150,9 @@ def lost(facts: Facts, node: NodeId) -> Facts:
 
 def came_to_nothing(facts: Facts, index: int) -> Facts:
     """A FETCH delivered nothing, and never will."""
-    return with_attempt(facts, index, node="", phase=NOTHING, sent_at=0.0, after_ack=False)
+    return with_attempt(
+        facts, index, node="", phase=NOTHING, sent_at=0.0, after_ack=-1, after_rewind=0, after_cover=0
+    )
 
 
 def heard(facts: Facts, key: int, reply: ClientReply, now: float) -> tuple[Facts, str]:
@@ -130,7 +168,13 @@ def heard(facts: Facts, key: int, reply: ClientReply, now: float) -> tuple[Facts
     if isinstance(reply, Verdicts):
         (verdict,) = reply.verdicts
         return _settled(facts, this, verdict.outcome, now)
-    assert isinstance(reply, Failed | Left), reply
+    if isinstance(reply, GroupSet):
+        generation = reply.group.generation
+        if generation > facts.rewound:
+            covers = generation if this.kind == "rewind" else 0
+            facts = facts._replace(rewound=generation, covers=covers)
+        return facts, ""
+    assert isinstance(reply, Failed | Left | Purged), reply
     return facts, ""
 
 
@@ -143,21 +187,56 @@ def _delivered(facts: Facts, index: int, reply: Fetched, now: float) -> tuple[Fa
     until = deadline(attempt.sent_at)
     if until <= now:  # the client never hands it over
         return with_attempt(facts, index, phase=OVER, receipt=receipt, sent_at=0.0), ""
-    ballot = receipt.owner.ballot
+    ballot, generation = receipt.owner.ballot, receipt.generation
+    queue = int(attempt.of_dead)
+    token, acked = facts.token[queue], facts.acked[queue]
     problem = ""
-    live = [k for k, other in enumerate(facts.attempts) if other.phase == LIVE]
+    live = live_beside(facts, index)
     if live:
         problem = f"G2 exclusive: a{index} is delivered while a{live[0]} is inside its hold"
-    elif facts.acked >= 0:
-        problem = f"G3 final: a{index} is delivered after the ACK of a{facts.acked} returned `acked`"
-    elif facts.finished and attempt.after_ack:
+    elif acked >= 0 and life_of(facts, acked) >= life(receipt):
+        problem = f"G3 final: a{index} is delivered after the ACK of a{acked} returned `acked`"
+    elif attempt.after_rewind > generation and not attempt.of_dead:
+        problem = f"rewind: a{index} was fetched after a rewind was confirmed, and is of an older generation"
+    elif attempt.after_cover > generation and facts.covers:
+        problem = (
+            f"rewind: a{index} is a dead letter, fetched after a rewind that opened it again was confirmed"
+        )
+    elif attempt.after_ack >= generation and not attempt.of_dead:
         problem = f"G3 final: a{index} was fetched after an ACK had succeeded, and is delivered"
-    elif facts.dead >= receipt.n:
+    elif facts.dead >= (generation, receipt.n) and facts.dead[0] == generation and not attempt.of_dead:
         problem = f"G7 dead letters: a{index} is delivered at n={receipt.n}, where it is a dead letter"
-    elif facts.token is not None and ballot <= facts.token:
+    elif token is not None and ballot <= token:
         problem = f"fencing: a{index} is delivered with a token that is not above that of an earlier delivery"
     facts = with_attempt(facts, index, phase=LIVE, receipt=receipt, until=until, sent_at=0.0)
-    return facts._replace(token=max(ballot, facts.token or ballot)), problem
+    return facts._replace(token=put(facts.token, queue, max(ballot, token or ballot))), problem
+
+
+def live_beside(facts: Facts, index: int) -> list[int]:
+    """The other deliveries of the same queue that are inside their holds."""
+    of_dead = facts.attempts[index].of_dead
+    return [
+        k
+        for k, other in enumerate(facts.attempts)
+        if other.phase == LIVE and k != index and other.of_dead == of_dead
+    ]
+
+
+def put(pair: tuple[Any, Any], at: int, value: object) -> tuple[Any, Any]:
+    """``pair`` with one of its values changed."""
+    return (value, pair[1]) if at == 0 else (pair[0], value)
+
+
+def life(receipt: Receipt) -> tuple[int, int]:
+    """What an ACK of it settles: a generation; of a dead letter, (generation, n)."""
+    return (receipt.generation, receipt.n if receipt.group.endswith(DEAD_SUFFIX) else 0)
+
+
+def life_of(facts: Facts, index: int) -> tuple[int, int]:
+    """`life` of a delivery."""
+    receipt = facts.attempts[index].receipt
+    assert receipt is not None
+    return life(receipt)
 
 
 def _settled(facts: Facts, this: Asked, outcome: str, now: float) -> tuple[Facts, str]:
@@ -165,15 +244,32 @@ def _settled(facts: Facts, this: Asked, outcome: str, now: float) -> tuple[Facts
         receipt = facts.attempts[this.attempt].receipt
         assert receipt is not None
         problem = ""
+        queue = int(facts.attempts[this.attempt].of_dead)
         if outcome == "acked":
-            if facts.acked not in (-1, this.attempt):
-                problem = f"one `acked`: a{this.attempt} hears it after a{facts.acked} did"
-            elif facts.token is not None and facts.token > receipt.owner.ballot:
+            before = facts.acked[queue]
+            newest = next(
+                (
+                    other.receipt
+                    for other in facts.attempts
+                    if other.receipt is not None and other.receipt.owner.ballot == facts.token[queue]
+                ),
+                receipt,
+            )
+            later = newest.owner.ballot > receipt.owner.ballot and life(newest) == life(receipt)
+            if before not in (-1, this.attempt) and life_of(facts, before) == life(receipt):
+                problem = f"one `acked`: a{this.attempt} hears it after a{before} did"
+            elif later:
                 problem = f"one `acked`: a{this.attempt} hears it although a later delivery was made"
-            facts = facts._replace(acked=this.attempt)
-        return facts._replace(finished=True), problem
+            if before < 0 or life_of(facts, before) <= life(receipt):
+                facts = facts._replace(acked=put(facts.acked, queue, this.attempt))
+        if not queue:
+            facts = facts._replace(finished=max(facts.finished, receipt.generation))
+        return facts, problem
     if this.kind == "dead" and outcome == "ok":
-        return facts._replace(dead=max(facts.dead, this.n)), ""
+        return facts._replace(dead=max(facts.dead, this.life)), ""
+    rewinding = this.rewound != facts.rewound or any(item.kind in ("rewind", "skip") for item in facts.asked)
+    if this.kind == "redrive" and outcome == "ok" and not rewinding:
+        return facts._replace(redriven=(max(this.life[0], facts.rewound), this.life[1] + 1)), ""
     if this.kind == "extend" and outcome == "ok":
         return _extended(facts, this, now)
     return facts, ""
@@ -185,12 +281,13 @@ def _extended(facts: Facts, this: Asked, now: float) -> tuple[Facts, str]:
     if attempt.phase not in (LIVE, OVER) or until <= now:
         return facts, ""
     assert attempt.receipt is not None
-    live = [k for k, other in enumerate(facts.attempts) if other.phase == LIVE and k != this.attempt]
+    live = live_beside(facts, this.attempt)
+    token, acked = facts.token[int(attempt.of_dead)], facts.acked[int(attempt.of_dead)]
     problem = ""
     if live:
         problem = f"G2 exclusive: a{this.attempt} is extended while a{live[0]} is inside its hold"
-    elif facts.token is not None and attempt.receipt.owner.ballot < facts.token:
+    elif token is not None and attempt.receipt.owner.ballot < token:
         problem = f"fencing: a{this.attempt} is live again after a delivery with a higher token"
-    elif facts.acked >= 0:
-        problem = f"G3 final: a{this.attempt} is live again after the ACK of a{facts.acked} returned `acked`"
+    elif acked >= 0 and life_of(facts, acked) >= life(attempt.receipt):
+        problem = f"G3 final: a{this.attempt} is live again after the ACK of a{acked} returned `acked`"
     return with_attempt(facts, this.attempt, phase=LIVE, until=max(attempt.until, until)), problem

@@ -35,6 +35,9 @@ BUDGETS = (
     "leaves",
     "redrives",
     "offers",
+    "rewinds",
+    "purges",
+    "dead_reads",
 )
 """The countable things, in the order in which a state keeps what is left of them."""
 
@@ -59,6 +62,11 @@ class Scenario:
         wipes: disks lost, each followed by a resync from all other replicas in one step.
         acks, rejects, extends, leaves, redrives: requests of the client.
         offers: rounds of anti-entropy between two nodes.
+        rewinds: of the group, through the nodes of ``rewind_via``.
+        purges: of its dead letters.
+        dead_reads: FETCHes of one dead letter each, through the nodes of ``dead_via``.
+        rewind_to: "rewind" for the earliest message, "skip" for behind it.
+        rewind_via: see there; empty: every replica. So with dead_via.
         reject_as: what a REJECT may ask for: "now", "delay" (one tick) or "dead".
         give_up: whether a round may time out at any moment (else: never).
         low_clocks: whether a FETCH may also take its ballot from a clock that lags behind all others.
@@ -86,6 +94,12 @@ class Scenario:
     leaves: int = 0
     redrives: int = 0
     offers: int = 0
+    rewinds: int = 0
+    purges: int = 0
+    dead_reads: int = 0
+    rewind_to: str = "rewind"
+    rewind_via: tuple[NodeId, ...] = ()
+    dead_via: tuple[NodeId, ...] = ()
     reject_as: tuple[str, ...] = ("dead",)
     give_up: bool = True
     low_clocks: bool = False
@@ -99,7 +113,14 @@ class Scenario:
 
         Names also break ties between ballots, which only lagging clocks can bring about.
         """
-        chosen = (self.stored_on, self.coordinators, self.via, self.restart_nodes)
+        chosen = (
+            self.stored_on,
+            self.coordinators,
+            self.via,
+            self.restart_nodes,
+            self.rewind_via,
+            self.dead_via,
+        )
         return not any(chosen) and len(self.nodes) == self.rf and not self.low_clocks and self.script is None
 
     def budget(self) -> tuple[int, ...]:

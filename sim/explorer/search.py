@@ -20,7 +20,7 @@ from quorumq.core.types import Kind, NodeId
 from sim.explorer import facts as outside
 from sim.explorer.facts import ACKING, LIVE, OVER, REJECTED, Facts
 from sim.explorer.scenario import BUDGETS, Scenario
-from sim.explorer.world import GROUP, WALL_MS, ExplorerError, Outcome, Switches, World
+from sim.explorer.world import DEAD_GROUP, GROUP, WALL_MS, ExplorerError, Outcome, Switches, World
 
 State = tuple[int, ...]
 Action = tuple[Any, ...]
@@ -140,25 +140,33 @@ class Explorer:
         if isinstance(answer, Fetched) and answer.slices:
             this = self.world.locals[local]
             (delivery,) = answer.slices[0].deliveries
-            acked, n, kind = this.rank
-            here = self.scenario.nodes[this.index] == delivery.receipt.owner.node
-            if here and (acked, n, kind) != (False, delivery.receipt.n, Kind.OPEN):
+            _, _, n, kind = this.rank
+            receipt = delivery.receipt
+            here = self.scenario.nodes[this.index] == receipt.owner.node
+            wanted = Kind.DEAD if receipt.group == DEAD_GROUP else Kind.OPEN
+            if here and this.rank != (receipt.generation, False, receipt.n, wanted):
                 return (
-                    f"G3 final: node {self.scenario.nodes[this.index]} delivers at n={delivery.receipt.n} "
+                    f"G3 final: node {self.scenario.nodes[this.index]} delivers at n={receipt.n} "
                     f"what its own record calls {Kind(kind).name} at n={n}"
                 )
         return ""
 
     def conserved(self, state: State) -> str:
-        """G7: what said OK as a dead letter is one at a majority, until something is done about it."""
-        dead = self._facts[state[-1]].dead
-        if dead < 0:
-            return ""
-        world = self.world
-        members = [local for local in state[:-3] if world.names[world.locals[local].index] in world.members]
-        having = [local for local in members if world.locals[local].rank >= (False, dead, int(Kind.DEAD))]
-        if len(having) < len(members) // 2 + 1:
-            return f"G7 dead letters: only {len(having)} of {len(members)} replicas have the dead letter at n={dead}"
+        """G7: what said OK as a dead letter is one at a majority, until something is done about it; and what was
+        redriven is open in the generation that was current when that was asked."""
+        facts = self._facts[state[-1]]
+        for (generation, n), kind in ((facts.dead, Kind.DEAD), (facts.redriven, Kind.OPEN)):
+            if n < 0:
+                continue
+            world = self.world
+            members = [
+                local for local in state[:-3] if world.names[world.locals[local].index] in world.members
+            ]
+            least = (generation, False, n, int(kind))
+            having = [local for local in members if world.locals[local].rank >= least]
+            if len(having) < len(members) // 2 + 1:
+                what = "the dead letter" if kind == Kind.DEAD else "the redriven message"
+                return f"G7 dead letters: only {len(having)} of {len(members)} replicas have {what} at n={n}"
         return ""
 
     def steps(self, state: State) -> Iterator[Step]:
@@ -194,6 +202,13 @@ class Explorer:
                     yield self._one(state, at, ("fsync",), tick)
         if left[SLOT["attempts"]]:
             yield from self._fetches(state, tick)
+        if left[SLOT["dead_reads"]] and self._listed(state):
+            yield from self._fetches(state, tick, "dead_reads")
+        if left[SLOT["rewinds"]]:
+            for name in scenario.rewind_via or world.members:
+                yield self._ask(
+                    state, name, "rewinds", scenario.rewind_to, scenario.rewind_to, -1, (0, 0), tick
+                )
         if fact or len(self._facts) > 1:
             yield from self._settlings(state, left, tick)
         yield from self._links(state, tick)
@@ -221,20 +236,25 @@ class Explorer:
         after, problem = self.after(state, at, self.world.do(state[at], what, tick), tick)
         return (what[0], self.scenario.nodes[at], *what[1:]), after, problem
 
-    def _fetches(self, state: State, tick: int) -> Iterator[Step]:
+    def _fetches(self, state: State, tick: int, slot: str = "attempts") -> Iterator[Step]:
         """A FETCH goes out and arrives: one that is under way longer only has its deadline earlier."""
         world = self.world
         net, budget, fact = state[-3:]
         coordinators = self.scenario.coordinators or world.members
         if self.scenario.symmetric and not self._facts[fact].attempts:
             coordinators = coordinators[:1]  # whatever happened before, happened to every choice of names
+        if slot == "dead_reads":
+            coordinators = self.scenario.dead_via or world.members
+        group = DEAD_GROUP if slot == "dead_reads" else GROUP
         for name in coordinators:
             at = world.index[name]
-            after, key = outside.started(self._facts[fact], name, world.now(tick).mono)
-            begun = (*state[:-3], net, self.spend(budget, SLOT["attempts"]), self.fact_id(after))
+            after, key = outside.started(
+                self._facts[fact], name, world.now(tick).mono, of_dead=group != GROUP
+            )
+            begun = (*state[:-3], net, self.spend(budget, SLOT[slot]), self.fact_id(after))
             ahead = (max(world.locals[local].core.state.clock.value for local in state[:-3]) >> 16) + 1
             for wall_ms in (ahead, WALL_MS) if self.scenario.low_clocks else (ahead,):
-                _, done, problem = self._one(begun, at, ("fetch", key, wall_ms), tick)
+                _, done, problem = self._one(begun, at, ("fetch", key, wall_ms, group), tick)
                 yield ("fetch", name, key - 1, wall_ms == ahead), done, problem
 
     def _remote(self, state: State, message: int, left: tuple[int, ...], tick: int) -> Iterator[Step]:
@@ -268,7 +288,9 @@ class Explorer:
                 wanted.append(("acks", "ack", "ack"))
             if left[SLOT["rejects"]] and (mine or attempt.phase == REJECTED):
                 wanted += [
-                    ("rejects", "dead" if how == "dead" else "reject", how) for how in scenario.reject_as
+                    ("rejects", "dead" if how == "dead" else "reject", how)
+                    for how in scenario.reject_as
+                    if how != "dead" or not attempt.of_dead
                 ]
             if left[SLOT["extends"]] and mine:
                 wanted.append(("extends", "extend", "extend"))
@@ -283,29 +305,39 @@ class Explorer:
                     wanted.append(("leaves", "leave", "leave"))
             for slot, kind, how in wanted:
                 for name in via:
-                    yield self._ask(state, name, slot, kind, how, index, attempt.receipt.n, tick)
-        if left[SLOT["redrives"]]:
-            listed = {
-                world.locals[local].rank[1]
-                for local in state[:-3]
-                if world.locals[local].rank[2] == Kind.DEAD
-            }
-            for n in sorted(listed):
-                for name in via:
-                    yield self._ask(state, name, "redrives", "redrive", "redrive", -1, n, tick)
+                    life = (attempt.receipt.generation, attempt.receipt.n)
+                    yield self._ask(state, name, slot, kind, how, index, life, tick)
+        for slot, kind in (("redrives", "redrive"), ("purges", "purge")):
+            if left[SLOT[slot]]:
+                for life in self._listed(state):
+                    for name in via:
+                        yield self._ask(state, name, slot, kind, kind, -1, life, tick)
+
+    def _listed(self, state: State) -> list[tuple[int, int]]:
+        """(generation, n) of the dead letters that some replica lists."""
+        ranks = [self.world.locals[local].rank for local in state[:-3]]
+        return sorted({(generation, n) for generation, _, n, kind in ranks if kind == Kind.DEAD})
 
     def _ask(
-        self, state: State, name: NodeId, slot: str, kind: str, how: str, index: int, n: int, tick: int
+        self,
+        state: State,
+        name: NodeId,
+        slot: str,
+        kind: str,
+        how: str,
+        index: int,
+        life: tuple[int, int],
+        tick: int,
     ) -> Step:
         world = self.world
         now = world.now(tick)
         facts = self._facts[state[-1]]
         receipt = facts.attempts[index].receipt if index >= 0 else None
-        after, key = outside.asked(facts, kind, index, name, n, now.mono)
+        after, key = outside.asked(facts, kind, index, name, life, now.mono)
         begun = (*state[:-2], self.spend(state[-2], SLOT[slot]), self.fact_id(after))
-        request = world.request(how, receipt, n, now)
+        request = world.request(how, receipt, life, now)
         _, done, problem = self._one(begun, world.index[name], ("ask", key, request), tick)
-        return ("ask", name, how, index, n), done, problem
+        return ("ask", name, how, index, life[1]), done, problem
 
     def _links(self, state: State, tick: int) -> Iterator[Step]:
         """Two nodes that a start has parted find each other again; HELLO waits for the fsyncs before it."""

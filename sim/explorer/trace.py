@@ -84,7 +84,8 @@ class Teller:
             case ("fetch", str(name), int(index), bool(ahead)):
                 self._learn_ballot(after, name, index)
                 clock = "" if ahead else ", by a clock that lags"
-                return f"FETCH a{index} through {name}{clock}", []
+                what = " of dead letters" if self.explorer.facts(after).attempts[index].of_dead else ""
+                return f"FETCH a{index}{what} through {name}{clock}", []
             case ("give up", str(name), int(number)):
                 return f"{name} gives its round {number} up", []
             case ("fsync", str(name)):
@@ -93,6 +94,9 @@ class Teller:
                 said = {"dead": "REJECT to dead letters", "now": "REJECT", "delay": "REJECT with delay"}.get(
                     how, how.upper()
                 )
+                if how in ("rewind", "skip"):
+                    to = "" if how == "rewind" else " to behind the message"
+                    return f"operator: REWIND{to} through {name}", []
                 of = f"of a{index}" if index >= 0 else f"of the dead letter at n={n}"
                 return f"client: {said} {of} through {name}", []
             case ("connection dies", str(name), int(index)):
@@ -131,12 +135,17 @@ class Teller:
                 lines.append(f"a{index} gets nothing")
             elif was is not None and attempt.until > was.until:
                 lines.append(f"a{index} is EXTENDED (until tick {self.until(attempt.until)})")
-        if new.finished and not old.finished:
+        if new.finished > old.finished:
             lines.append("the ACK succeeded")
-        if new.acked != old.acked:
-            lines.append(f"`acked` for a{new.acked}")
+        for acked, before in zip(new.acked, old.acked, strict=True):
+            if acked != before:
+                lines.append(f"`acked` for a{acked}")
         if new.dead > old.dead:
-            lines.append(f"ok: a dead letter at n={new.dead}")
+            lines.append(f"ok: a dead letter at n={new.dead[1]}")
+        if new.redriven > old.redriven:
+            lines.append(f"ok: redriven to n={new.redriven[1]}")
+        if new.rewound > old.rewound:
+            lines.append("ok: REWOUND")
         return lines
 
     def until(self, time: float) -> str:

@@ -35,6 +35,7 @@ from quorumq.core.effects import (
     Stop,
     Unsent,
 )
+from quorumq.core.group import DEAD_SUFFIX
 from quorumq.core.messages import (
     AckRequest,
     ClientReply,
@@ -52,6 +53,7 @@ from quorumq.core.messages import (
     LeaveRequest,
     Named,
     PeerMessage,
+    PurgeRequest,
     PutTopic,
     RedriveRequest,
     RejectRequest,
@@ -59,6 +61,7 @@ from quorumq.core.messages import (
     RemoteFetch,
     RemoteFetched,
     Resolved,
+    SetGroup,
     Store,
     SyncOffer,
     SyncTopics,
@@ -101,6 +104,7 @@ NEVER = 1e9
 """A timeout that does not come by itself: the explorer decides when a round gives up."""
 
 GROUP = "g"
+DEAD_GROUP = GROUP + DEAD_SUFFIX
 TOPIC = "t"
 ORIGIN = Origin("p", 1, 1, 1)
 SPAN = Span(ORIGIN, 0, 1)
@@ -463,8 +467,8 @@ class World:
                 return self._fsync(this, now)
             case ("clean stop",):
                 return self.step(local, [CleanStop()], now)
-            case ("fetch", int(key), int(wall_ms)):
-                fetch = Fetch((TOPIC,), GROUP, 1, 1 << 20, 1, 0, 0.0, HOLD_S, now.mono)
+            case ("fetch", int(key), int(wall_ms), str(group)):
+                fetch = Fetch((TOPIC,), group, 1, 1 << 20, 1, 0, 0.0, HOLD_S, now.mono)
                 return self.step(local, [Request(key, fetch)], self.now(tick, wall_ms))
             case ("ask", int(key), request):
                 return self.step(local, [Request(key, request)], now)  # type: ignore[arg-type]
@@ -664,11 +668,18 @@ class World:
 
     # -------------------------------------------------------------------- requests
 
-    def request(self, kind: str, receipt: Receipt | None, n: int, now: Now) -> ClientRequest:
-        """The request with which a client settles a delivery, or redrives."""
+    def request(self, kind: str, receipt: Receipt | None, life: tuple[int, int], now: Now) -> ClientRequest:
+        """The request with which a client settles a delivery, redrives what was listed dead at (generation, n) =
+        ``life``, purges or rewinds."""
         if kind == "redrive":
-            dead = Record(0, n, Kind.DEAD)
+            dead = Record(*life, Kind.DEAD)
             return RedriveRequest(TOPIC, 0, GROUP, (Resolved(SPAN, dead),))
+        if kind == "purge":
+            return PurgeRequest(TOPIC, 0, DEAD_GROUP)
+        if kind == "rewind":
+            return SetGroup(TOPIC, GROUP, "earliest", 0, rewind=True)
+        if kind == "skip":
+            return SetGroup(TOPIC, GROUP, "time", WALL_MS + 1, rewind=True)
         assert receipt is not None
         items = (Named(receipt, (receipt.span,)),)
         match kind:
@@ -775,14 +786,19 @@ class Driver:
         self.sent.append(self.world.message_id(Envelope(state.me, state.incarnation, to, link, 0, message)))
 
 
-def rank_of(core: NodeCore) -> tuple[bool, int, int]:
-    """What a node's record says of the message: (acked, n, kind), which only rises."""
+def rank_of(core: NodeCore) -> tuple[int, bool, int, int]:
+    """What a node's record says of the message, as its generation reads it: (generation, acked, n, kind).
+
+    It only rises, unless a rewind that covers the message is followed by one that does not.
+    """
     for replica in core.replicas.values():
         view = replica.groups.get(GROUP)
         if view is not None:
             for _, record in view.records.within(SPAN):
-                return (record.kind == Kind.ACKED, record.n, int(record.kind))
-    return (False, 0, int(Kind.OPEN))
+                if record.generation >= view.generation or not view.covers(WALL_MS):
+                    return (record.generation, record.kind == Kind.ACKED, record.n, int(record.kind))
+            return (view.generation if view.covers(WALL_MS) else 0, False, 0, int(Kind.OPEN))
+    return (0, False, 0, int(Kind.OPEN))
 
 
 def stop_found_again(records: tuple[JournalRecord, ...]) -> tuple[JournalRecord, ...]:

@@ -39,27 +39,33 @@ class Story:
 
     def publish(self, outcome: str = "ok", start: int = 0, stop: int = 1, crc: str = "0000000a") -> Story:
         base = {"topic": "t", "partition": 0, "spans": [[ORIGIN, start, stop]], "op": 1}
-        self.add("client:p", "publish", outcome="invoke", crcs=crc * (stop - start), **base)
+        crcs = crc * (stop - start)
+        self.add("client:p", "publish", outcome="invoke", crcs=crcs, published_ms=10, **base)
         return self.add("client:p", "publish", outcome=outcome, **base)
 
-    def of(self, ballot: int, start: int, stop: int, n: int) -> dict[str, object]:
+    def of(
+        self, ballot: int, start: int, stop: int, n: int, group: str = "g", generation: int = 0
+    ) -> dict[str, object]:
         return {
-            "topic": "t", "partition": 0, "group": "g", "generation": 0, "n": n,
+            "topic": "t", "partition": 0, "group": group, "generation": generation, "n": n,
             "spans": [[ORIGIN, start, stop]], "owner": owner(ballot),
         }  # fmt: skip
 
     def deliver(
         self, ballot: int, *, start: int = 0, stop: int = 1, n: int = 0, hold: float = 1.0, ago: float = 0.05,
-        crc: str = "0000000a", at: float | None = None,
+        crc: str = "0000000a", at: float | None = None, attempt: int = 1, group: str = "g", generation: int = 0,
     ) -> Story:  # fmt: skip
         at = self.at + 0.1 if at is None else at
         return self.add(
-            "client:c", "deliver", at, token=token_text(Stamp(ballot, "a")), attempt=1, until=at + hold,
-            asked=at - ago, crcs=crc * (stop - start), **self.of(ballot, start, stop, n),
+            "client:c", "deliver", at, token=token_text(Stamp(ballot, "a")), attempt=attempt, until=at + hold,
+            asked=at - ago, crcs=crc * (stop - start), **self.of(ballot, start, stop, n, group, generation),
         )  # fmt: skip
 
-    def settle(self, kind: str, ballot: int, outcome: str, n: int = 0, **more: object) -> Story:
-        base = self.of(ballot, 0, 1, n)
+    def settle(
+        self, kind: str, ballot: int, outcome: str, n: int = 0, group: str = "g", generation: int = 0,
+        **more: object,
+    ) -> Story:  # fmt: skip
+        base = self.of(ballot, 0, 1, n, group, generation)
         self.add("client:c", kind, op=2, outcome="invoke", **base)
         return self.add("client:c", kind, op=2, outcome=outcome, **base, **more)
 
@@ -68,6 +74,27 @@ class Story:
         del base["owner"]
         self.add("client:op", "redrive", op=3, outcome="invoke", **base)
         return self.add("client:op", "redrive", op=3, outcome=outcome, **base)
+
+    def rewind(self, generation: int, from_ms: int = 0) -> Story:
+        base = {"topic": "t", "group": "g", "op": 4, "rewind": True}
+        self.add("client:op", "set_group", outcome="invoke", start="time", from_ms=from_ms, **base)
+        for node in "abc":
+            self.add(f"node:{node}", "register", topic="t", group="g", generation=generation, from_ms=from_ms)
+        return self.add(
+            "client:op", "set_group", outcome="ok", generation=generation, from_ms=from_ms, **base
+        )
+
+    def purge(self, group: str = "g") -> Story:
+        base = {"topic": "t", "partition": 0, "group": group, "op": 5}
+        self.add("client:op", "purge", outcome="invoke", **base)
+        return self.add("client:op", "purge", outcome="ok", messages=1, **base)
+
+    def settled(self, state: str) -> Story:
+        """A replica lists the message as skipped or purged."""
+        return self.add(
+            "node:a", "list", topic="t", partition=0, group="g", state=state, n=0, generation=0,
+            spans=[[ORIGIN, 0, 1]],
+        )  # fmt: skip
 
     def dead(self, n: int = 0, nodes: str = "abc") -> Story:
         for node in nodes:
@@ -246,3 +273,66 @@ def test_a_delivery_after_expiry_is_judged_where_every_replica_knew() -> None:
     assert timed(ttl=5.0).deliver(5, at=5.5).broken() == ["one wrong clock"]
     assert timed(ttl=5.0).deliver(5, at=5.5, ago=2.0).broken() == [], "its FETCH was sent in time"
     assert timed(ttl=5.0, wrong="a").deliver(5, at=5.5).broken() == [], "a may have been asked, and one other"
+
+
+# ---------------------------------------------------------------------------------------- generations
+
+
+def test_what_a_rewind_covers_is_delivered_again_and_what_it_does_not_cover_need_not_be() -> None:
+    def story(from_ms: int) -> Story:
+        return Story().publish().deliver(5, at=1.0).settle("ack", 5, "acked").rewind(7, from_ms)
+
+    assert story(50).drained().broken() == []
+    assert story(0).drained().broken() == ["no loss"]
+    again = story(0).deliver(6, at=9.0, generation=7)
+    assert again.settle("ack", 6, "acked", generation=7).drained().broken() == []
+    assert story(50).deliver(6, at=9.0, generation=7).broken() == ["groups as asked"], "before its start"
+
+
+def test_no_fetch_sent_after_a_rewind_gets_an_older_generation() -> None:
+    assert Story().publish().rewind(7).deliver(5, at=9.0).broken() == ["groups as asked"]
+    assert Story().publish().rewind(7).deliver(5, at=9.0, ago=8.9).broken() == []
+
+
+def test_a_hold_outlives_a_rewind_unless_its_own_client_acked() -> None:
+    story = Story().publish().deliver(5, at=1.0, hold=9.0).rewind(7)
+    assert story.deliver(6, at=3.0, generation=7).broken() == ["exclusive holds"]
+    story = Story().publish().deliver(5, at=1.0, hold=9.0).settle("ack", 5, "unknown").rewind(7)
+    assert story.deliver(6, at=3.0, generation=7).broken() == []
+
+
+def test_a_new_generation_counts_attempts_from_the_start() -> None:
+    story = Story().add("sim", "settings", history=1, settings={"rf": 3, "hold_min": 1.0}).publish()
+    story.add("node:a", "store", topic="t", partition=0, spans=[[ORIGIN, 0, 1]])
+    broken = story.rewind(7).deliver(6, generation=7, attempt=3).broken()
+    assert broken == ["no loss", "groups as asked"], "the publish is told of on one node only"
+
+
+def test_what_was_purged_is_not_delivered_and_nothing_else_is_purged() -> None:
+    def story() -> Story:
+        return Story().publish().purge()
+
+    assert story().settled("skipped").drained().broken() == []
+    assert story().deliver(5, at=9.0).broken() == ["groups as asked"]
+    assert story().rewind(7).deliver(5, at=9.0, generation=7).broken() == []
+    assert Story().publish().settled("skipped").drained().broken() == ["groups as asked"]
+
+
+def test_dead_letters_end_by_purge_or_ack_and_are_void_where_a_rewind_covers_them() -> None:
+    def story() -> Story:
+        return Story().publish().deliver(5).settle("dead_letter", 5, "ok")
+
+    assert story().purge("g!dead").settled("purged").drained().broken() == []
+    assert story().purge("g!dead").dead().drained().broken() == ["dead letters conserved"]
+    read = story().deliver(9, at=5.0, group="g!dead")
+    assert read.settle("ack", 9, "acked", group="g!dead").settled("purged").drained().broken() == []
+    assert story().settled("purged").drained().broken() == ["dead letters conserved", "groups as asked"]
+    again = story().rewind(7).deliver(8, at=9.0, generation=7)
+    assert again.settle("ack", 8, "acked", generation=7).drained().broken() == []
+    assert story().rewind(7, 50).drained().broken() == ["dead letters conserved"], "it stands"
+    assert story().rewind(7, 50).dead().drained().broken() == []
+
+
+def test_what_was_redriven_is_delivered() -> None:
+    story = Story().publish().deliver(5).settle("dead_letter", 5, "ok").rewind(7, 50).redrive(0)
+    assert story.drained().broken() == ["dead letters conserved"]

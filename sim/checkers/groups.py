@@ -1,0 +1,135 @@
+"""Groups read what they were asked to read: generations, their starts, and purges (protocol.md, "group, generation").
+
+What must hold: once a rewind was confirmed, no FETCH sent later delivers an older generation, nor a dead letter of
+one that is covered; a generation delivers nothing from before its start, but what was redriven; it counts attempts
+anew; what was published before a PURGE that was confirmed is not delivered to a FETCH sent later, unless the group was
+rewound or the message redriven; and in the end nothing is SKIPPED or PURGED that nobody asked to purge (or, of a dead
+letter, to ack).
+
+That what a generation covers is delivered again is the judge of loss's part.
+"""
+
+from __future__ import annotations
+
+from quorumq.history import Row
+from sim.checkers.base import DEAD, Checker, GroupKey, Key, Violation, group_messages, messages, name
+
+
+class GroupsAsAsked(Checker):
+    kinds = ("settings", "publish", "register", "set_group", "purge", "deliver", "reject", "ack", "list")
+    promise = "groups as asked"
+
+    def __init__(self) -> None:
+        self.published_ms: dict[Key, int] = {}
+        self.stored: dict[Key, float] = {}  # when its publish was first confirmed
+        self.first_known: dict[
+            tuple[str, int], tuple[float, int]
+        ] = {}  # (group, generation) -> when, from_ms
+        self.rewound: dict[str, list[tuple[int, float]]] = {}  # confirmed generations, and when
+        self.began: dict[tuple[str, int], float] = {}  # when a request was sent: (who, op)
+        self.purge_asked: dict[tuple[str, int], None] = {}  # (group, partition)
+        self.purged: dict[tuple[str, int], list[tuple[float, float, int]]] = {}  # sent, confirmed, generation
+        self.rejects: dict[tuple[GroupKey, int], int] = {}
+        self.dead_acked: dict[GroupKey, None] = {}
+        self.hold_min = 0.0
+        self.rf = 0
+        self.found: list[Violation] = []
+
+    def see(self, row: Row) -> None:
+        getattr(self, "_" + row["kind"])(row)
+
+    def _settings(self, row: Row) -> None:
+        self.hold_min = self.hold_min or row["settings"].get("hold_min", 0.0)
+        self.rf = self.rf or row["settings"].get("rf", 0)
+
+    def _publish(self, row: Row) -> None:
+        if row["outcome"] == "invoke":
+            for key in messages(row):
+                self.published_ms.setdefault(key, row.get("published_ms", 0))
+        elif row["outcome"] == "ok":
+            for key in messages(row):
+                self.stored.setdefault(key, row["at"])
+
+    def _register(self, row: Row) -> None:
+        self.first_known.setdefault((row["group"], row["generation"]), (row["at"], row["from_ms"]))
+
+    def _set_group(self, row: Row) -> None:
+        if row["outcome"] == "ok" and row["rewind"]:
+            self.rewound.setdefault(row["group"], []).append((row["generation"], row["at"]))
+
+    def _purge(self, row: Row) -> None:
+        place, request = (row["group"], row["partition"]), (row["who"], row["op"])
+        if row["outcome"] == "invoke":
+            self.purge_asked[place] = None
+            self.began[request] = row["at"]
+        elif row["outcome"] == "ok":
+            sent = self.began[request]
+            self.purged.setdefault(place, []).append((sent, row["at"], self.confirmed(row["group"], sent)))
+
+    def confirmed(self, group: str, by: float) -> int:
+        """The newest generation that was confirmed by then."""
+        return max((generation for generation, at in self.rewound.get(group, ()) if at <= by), default=0)
+
+    def _reject(self, row: Row) -> None:
+        if row["outcome"] == "invoke":
+            for key in group_messages(row):
+                at = (key, row["generation"])
+                self.rejects[at] = self.rejects.get(at, 0) + 1
+
+    def _ack(self, row: Row) -> None:
+        if row["group"].endswith(DEAD) and row["outcome"] == "invoke":
+            self.dead_acked.update(dict.fromkeys(group_messages(row)))
+
+    def _deliver(self, row: Row) -> None:
+        group, generation, n = row["group"], row["generation"], row["n"]
+        newest = self.confirmed(group.removesuffix(DEAD), row["asked"])
+        known, from_ms = self.first_known.get((group, generation), (0.0, 0))
+        newer = [
+            start
+            for (named, other), (_, start) in self.first_known.items()
+            if named == group.removesuffix(DEAD) and other >= newest
+        ]
+        for key in group_messages(row):
+            published = self.published_ms.get(key[1:], 0)
+            if generation < newest and (not group.endswith(DEAD) or published >= max(newer)):
+                self._found(
+                    row,
+                    f"{name(key)} was delivered in generation {generation} to a FETCH sent after the rewind to "
+                    f"{newest} was confirmed",
+                )
+            if group.endswith(DEAD):
+                continue
+            if n == 0 and published < from_ms:
+                self._found(row, f"{name(key)} lies before the start of generation {generation}")
+            for sent, done, current in self.purged.get((group, row["partition"]), ()):
+                known_by_then = self.stored.get(key[1:], sent) < sent
+                if n == 0 and generation == current and known_by_then and row["asked"] > done:
+                    self._found(row, f"{name(key)} was purged by {done:.4f} s and is delivered")
+            if generation and self.hold_min:
+                ended = self.rejects.get((key, generation), 0) + int(
+                    (row["at"] - known) * 1.02 / self.hold_min
+                )
+                if (
+                    row["attempt"] > 1 + self.rf * ended
+                ):  # one that a replica hears of before it ends here counts twice
+                    self._found(
+                        row,
+                        f"{name(key)} is said to be at attempt {row['attempt']} of generation {generation}, which is "
+                        f"{row['at'] - known:.2f} s old",
+                    )
+
+    def _list(self, row: Row) -> None:
+        group, partition, state = row["group"], row["partition"], row["state"]
+        for key in group_messages(row):
+            dead = (group + DEAD, *key[1:])
+            if state == "skipped" and (group, partition) not in self.purge_asked:
+                self._found(row, f"{name(key)} is skipped, and nobody purged the group")
+            acked = dead in self.dead_acked
+            if state == "purged" and (group + DEAD, partition) not in self.purge_asked and not acked:
+                self._found(row, f"{name(key)} is purged, and nobody purged or acked the dead letter")
+
+    def _found(self, row: Row, text: str) -> None:
+        self.found.append(Violation(self.promise, row["at"], text))
+
+    def verdict(self) -> list[Violation]:
+        return self.found
