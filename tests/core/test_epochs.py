@@ -1,0 +1,171 @@
+"""A partition's replica set is chosen once: requests of another epoch are refused (docs/protocol.md, section 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from quorumq.core.effects import Effect, Persist, Received, Send
+from quorumq.core.messages import (
+    AckRequest,
+    CloseSession,
+    Envelope,
+    ExtendRequest,
+    Failed,
+    Fetched,
+    OpenSession,
+    PeekAsk,
+    PeerMessage,
+    Publish,
+    PurgeRequest,
+    PutTopic,
+    RedriveRequest,
+    RejectRequest,
+    Resolved,
+    Store,
+    Stored,
+    SyncOffer,
+    SyncState,
+    SyncTopics,
+    Verdicts,
+)
+from quorumq.core.nodecore import QUORUM_REQUESTS
+from quorumq.core.types import STAMP_ZERO, Letter, Origin, PartitionId, Span, Topic
+from tests.core.cluster import Cluster
+from tests.core.test_cluster_smoke import fetch, receipts
+
+LETTER = Letter(STAMP_ZERO, "rejected", "E", "", "", "f")
+
+
+def heard(effects: Iterable[Effect]) -> list[PeerMessage]:
+    """What these effects say to others; nothing may be journaled."""
+    found: list[PeerMessage] = []
+    for effect in effects:
+        if isinstance(effect, Persist):
+            assert not effect.records
+            found += heard(effect.then)  # type: ignore[arg-type]
+        elif isinstance(effect, Send):
+            found.append(effect.message)
+    return found
+
+
+def lively(cluster: Cluster) -> tuple[Topic, Origin, list[Envelope]]:
+    """A topic on which everything was done once, and every message that a sent to b for it."""
+    sent: list[Envelope] = []
+
+    def watch(sender: str, to: str, message: object) -> bool:
+        if (sender, to) == ("a", "b"):
+            ours, theirs = (cluster.nodes[name].state.incarnation for name in "ab")
+            sent.append(Envelope("a", ours, "b", theirs, 0, message))  # type: ignore[arg-type]
+        return False
+
+    cluster.drop = watch
+    topic = cluster.topic()
+    origin = cluster.ask("a", OpenSession()).origin  # type: ignore[union-attr]
+    cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"x"] * 8)))
+    first = receipts(cluster.ask("a", fetch(most=2)))
+    cluster.ask("a", ExtendRequest(first, 20.0, cluster.now.mono))
+    cluster.ask("a", AckRequest(first))
+    cluster.ask("a", RejectRequest(receipts(cluster.ask("a", fetch(most=2))), letter=LETTER))
+    cluster.ask("a", RedriveRequest("jobs", 0, "g", first_half(letters(cluster))))
+    cluster.ask("a", PeekAsk("jobs", 0, "g", "all", (0, 0), 10, complete=True))
+    brief = cluster.ask("a", OpenSession()).origin  # type: ignore[union-attr]
+    cluster.ask("a", CloseSession(brief, (PartitionId(topic.id, 0),)))
+    cluster.drop = lambda sender, to, message: (
+        watch(sender, to, message) or (to == "b" and isinstance(message, Store))
+    )
+    cluster.ask("a", Publish(cluster.batch(topic, origin, 8, [b"y"])))
+    cluster.advance(30)  # they compare, and differ
+    cluster.drop = lambda sender, to, message: False
+    return topic, origin, sent
+
+
+def first_half(entries: tuple[Resolved, ...]) -> tuple[Resolved, ...]:
+    """The first of two messages that were listed together."""
+    (entry,) = entries
+    return (entry._replace(span=entry.span._replace(stop=entry.span.start + 1)),)
+
+
+def letters(cluster: Cluster) -> tuple[Resolved, ...]:
+    page = cluster.ask("a", PeekAsk("jobs", 0, "g", "dead", (0, 0), 10))
+    return tuple(Resolved(item.span, item.record) for item in page.items)  # type: ignore[union-attr]
+
+
+def test_every_request_of_another_epoch_is_refused_and_leaves_no_trace() -> None:
+    cluster = Cluster()
+    topic, origin, sent = lively(cluster)
+    core = cluster.nodes["b"]
+    replica = core.replicas[PartitionId(topic.id, 0)]
+    by_kind = {type(envelope.message): envelope for envelope in sent if hasattr(envelope.message, "epoch")}
+    assert set(by_kind) == {*QUORUM_REQUESTS, SyncOffer, SyncState}, (
+        "every kind was sent, and no other has an epoch"
+    )
+    before = (replica.snapshot(cluster.now), replica.holds_at_stop(cluster.now))
+    for kind, envelope in by_kind.items():
+        for epoch in (topic.epoch + 1, topic.epoch - 1):
+            number = {"round": 99} if hasattr(envelope.message, "round") else {}  # 0 asks for no answer
+            message = envelope.message._replace(epoch=epoch, **number)  # type: ignore[union-attr, arg-type]
+            if kind is SyncState:  # of something that b has not
+                message = message._replace(spans=(Span(origin, 100, 101),))
+            other = envelope._replace(message=message)
+            answers = heard(core.step([Received(other)], cluster.now, cluster.rng))
+            assert (replica.snapshot(cluster.now), replica.holds_at_stop(cluster.now)) == before, kind
+            if kind in (SyncOffer, SyncState):
+                assert answers == []
+                continue
+            (answer,) = answers
+            error = answer.refused if isinstance(answer, Stored) else answer.error  # type: ignore[union-attr]
+            assert error == "wrong-epoch", kind
+    core.check(cluster.now)
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["without a replica", "with one"])
+def test_through_a_node_of_another_epoch_a_client_hears_of_no_success(inside: bool) -> None:
+    """Nor that anything is certain: the client library asks the next node for what is answered like this."""
+    cluster = Cluster(5)
+    topic, origin, _ = lively(cluster)
+    (members,) = topic.replicas
+    node = members[0] if inside else next(name for name in cluster.names if name not in members)
+    held = receipts(cluster.ask(members[1], fetch(most=1, hold_time=50.0)))
+    dead = letters(cluster)
+    before = sizes(cluster, members[1])
+    cluster.drop = lambda sender, to, message: isinstance(
+        message, SyncTopics | PutTopic
+    )  # or all would take it over
+    core = cluster.nodes[node]
+    other = topic._replace(epoch=topic.epoch + 1)
+    core.topics[topic.id] = other
+    for replica in core.replicas.values():
+        replica.topic = other
+    for request, expected in (
+        (Publish(cluster.batch(topic, origin, 20, [b"y"])), "outcome-unknown"),
+        (AckRequest(held), "wrong-epoch"),
+        (ExtendRequest(held, 5.0, cluster.now.mono), "wrong-epoch"),
+        (RejectRequest(held), "wrong-epoch"),
+        (RedriveRequest("jobs", 0, "g", dead), "wrong-epoch"),
+        (PurgeRequest("jobs", 0, "g"), "too-few-replicas"),
+        (PeekAsk("jobs", 0, "g", "all", (0, 0), 10, complete=True), "too-few-replicas"),
+    ):
+        key = cluster.submit(node, request)
+        cluster.advance(6)
+        reply = cluster.replies[key]
+        if isinstance(reply, Verdicts):
+            assert {verdict.outcome for verdict in reply.verdicts} == {expected}, request
+        else:
+            assert isinstance(reply, Failed), request
+            assert reply.code == expected
+            assert "epoch" in reply.detail
+    if inside:
+        key = cluster.submit(node, fetch())
+        cluster.advance(6)
+        assert cluster.replies[key] == Fetched(0.0, 10.0, ())
+    assert sizes(cluster, members[1]) == before
+
+
+def sizes(cluster: Cluster, node: str) -> dict[str, int]:
+    """How many messages are in which state, as one replica has them."""
+    found: dict[str, int] = {}
+    for item in cluster.ask(node, PeekAsk("jobs", 0, "g", "all", (0, 0), 100)).items:  # type: ignore[union-attr]
+        found[item.state] = found.get(item.state, 0) + item.span.size
+    return found
