@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import trio
 from quorumq.cli.local import LocalCluster
 from quorumq.client.client import suspending_clock
 from tests.e2e.load import Load, until_voting
+from tests.e2e.turmoil import Turmoil
 
 DOWN_S = 0.7
 
@@ -62,3 +65,37 @@ def test_nothing_is_lost_or_comes_back_while_nodes_are_killed_for_60_seconds(
     own: LocalCluster, tmp_path: Path
 ) -> None:
     run(own, tmp_path, 60.0, 5000, 9)
+
+
+def turmoil(folder: Path, seconds: float) -> Counter[str]:
+    """Everything at once on five nodes; what happened. The seed is in what a failure says."""
+    seed = int.from_bytes(os.urandom(4), "big")
+    with LocalCluster(5, hold_time_max=3.0, history=True) as five:
+        try:
+            this = Turmoil(five, folder, seconds, seed)
+            trio.run(this.run)
+            return this.check()
+        except BaseException as error:
+            error.add_note(f"seed {seed}")
+            raise
+
+
+def test_every_promise_is_kept_while_everything_happens_for_10_seconds(tmp_path: Path) -> None:
+    counts = turmoil(tmp_path, 10.0)
+    assert counts["kills"] >= 1
+    assert counts["published"] > 100
+    for what in ("acked", "redelivered", "rejected", "redriven"):
+        assert counts[what], f"{what}: {counts}"
+
+
+@pytest.mark.soak
+def test_every_promise_is_kept_while_everything_happens_for_60_seconds(tmp_path: Path) -> None:
+    counts = turmoil(tmp_path, 60.0)
+    assert counts["kills"] >= 6
+    assert counts["pauses"]
+    assert counts["published"] > 2000
+    for what in (
+        "acked", "redelivered", "rejected", "max-deliveries", "expired", "redriven",
+        "read and acked as dead letters",
+    ):  # fmt: skip
+        assert counts[what], f"{what}: {counts}"

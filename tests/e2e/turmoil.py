@@ -1,0 +1,490 @@
+"""Everything at once on five real nodes: three groups, times, rejects, dead letters, redrives, a rewind, kills.
+
+`Turmoil` runs the clients and the faults; `judged` holds the histories against the judges of sim/checkers, generation
+by generation, as a rewind voids what an older generation was told.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import trio
+
+from quorumq.cli.demo_verdict import MessageKey, keys_of
+from quorumq.cli.local import LocalCluster
+from quorumq.client import Client, Message, Pending, QuorumqError, TooFewReplicas, connect
+from quorumq.client.client import suspending_clock
+from quorumq.core.messages import PeekAsk, Peeked, PeekPage
+from quorumq.core.types import Group, Topic
+from quorumq.history import HistoryWriter, Row, origin_text, read_history, spans_value
+from sim.checkers import Checker, Violation
+from sim.checkers.clocks import OneWrongClock
+from sim.checkers.dead_letters import DeadLettersConserved
+from sim.checkers.exclusive import Exclusive
+from sim.checkers.final import FinalAfterAck
+from sim.checkers.live import Live
+from sim.checkers.loss import NoLoss
+from sim.checkers.thin_air import NoThinAir
+from tests.e2e.raw import Raw
+
+TOPIC = "turmoil"
+PARTITIONS = 6
+RF = 3
+HOLD_S = 2.0
+MAX_DELIVERIES = 3
+RETENTION_S = 600.0
+"""Longer than a run: what was reclaimed before a rewind would not come again, and that would look like a loss."""
+
+RATE = 40.0
+"""Messages a second of each producer."""
+
+DRAIN_S = 30.0
+"""How long a healed cluster may take to settle everything (docs/protocol.md, G4): sim/schedule.py, `drain_bound`."""
+
+EARLY, LATE, BACK = "early", "late", "back"
+READER = EARLY + "!dead"
+SETTLED = ("acked", "dead", "purged", "skipped")
+
+
+@dataclass
+class Turmoil:
+    """See the module.
+
+    Args:
+        cluster: five running nodes that write histories.
+        folder: for the histories of the clients.
+        seconds: for how long nodes are hurt.
+        seed: of what is drawn; the processes' timing is not in it.
+    """
+
+    cluster: LocalCluster
+    folder: Path
+    seconds: float
+    seed: int
+    published_ms: dict[MessageKey, int] = field(default_factory=dict)
+    """Of what was delivered, or is a dead letter."""
+    newest: dict[str, Group] = field(default_factory=dict)
+    reasons: dict[str, dict[tuple[str, MessageKey, int, int], None]] = field(default_factory=dict)
+    """By reason, the dead letters that were ever listed."""
+    counts: Counter[str] = field(default_factory=Counter)
+    phases: list[Row] = field(default_factory=list)
+    lists: list[Row] = field(default_factory=list)
+    """What each replica lists as dead at the end."""
+    _calm: bool = False
+
+    def __post_init__(self) -> None:
+        self.rng = random.Random(self.seed)
+
+    # --------------------------------------------------------------------------- the run
+
+    async def run(self) -> None:
+        """Hurt nodes while clients work, heal, and wait until everything is settled."""
+        async with AsyncExitStack() as stack:
+            names = ("o0", "o1", "p0", "p1", "e0", "e1", "b0", "b1", "l0", "r0")
+            of = {name: await stack.enter_async_context(self._client(name)) for name in names}
+            operators = [of["o0"], of["o1"]]
+            topic = await operators[0].create_topic(
+                TOPIC, rf=RF, partitions=PARTITIONS, max_deliveries=MAX_DELIVERIES, retention=RETENTION_S
+            )
+            for group in (EARLY, BACK):
+                self.newest[group] = await operators[0].create_group(TOPIC, group)
+            async with trio.open_nursery() as working:
+                for number in range(2):
+                    working.start_soon(self._consume, of[f"e{number}"], EARLY)
+                    working.start_soon(self._consume, of[f"b{number}"], BACK)
+                working.start_soon(self._read_letters, of["r0"])
+                async with trio.open_nursery() as producing:
+                    for number in range(2):
+                        producing.start_soon(self._produce, of[f"p{number}"], f"p{number}")
+                    async with trio.open_nursery() as hurting:
+                        hurting.start_soon(self._hurt)
+                        hurting.start_soon(self._operate, operators)
+                        await trio.sleep(self.seconds / 3)
+                        middle = datetime.now(UTC)
+                        self.newest[LATE] = await self._insist(
+                            lambda: operators[0].create_group(TOPIC, LATE, start="latest")
+                        )
+                        working.start_soon(self._consume, of["l0"], LATE)
+                        await trio.sleep(self.seconds / 3)
+                        self.newest[BACK] = await self._insist(
+                            lambda: operators[1].rewind(TOPIC, BACK, middle)
+                        )
+                    self._calm = True
+                await self._drain(operators[0])
+                await self._list(topic)
+                working.cancel_scope.cancel()
+
+    @asynccontextmanager
+    async def _client(self, name: str) -> AsyncIterator[Client]:
+        addresses = self.rng.sample(self.cluster.addresses, len(self.cluster.addresses))
+        with HistoryWriter(self.folder / f"{name}.jsonl", run=TOPIC, who=f"client:{name}") as writer:
+            async with connect(addresses, history=writer, rng=random.Random(self.rng.random())) as client:
+                yield client
+
+    async def _insist(self, act: Callable[[], object]) -> Group:
+        """Ask until it is certain: a majority of a replica set may be down at the moment."""
+        with trio.fail_after(DRAIN_S):
+            while True:
+                with suppress(TooFewReplicas):
+                    return await act()  # type: ignore[misc]
+
+    # ------------------------------------------------------------------------- its faults
+
+    async def _hurt(self) -> None:
+        """Kill one node, or two at once, or have one stand still; the next when all vote again."""
+        end = suspending_clock() + self.seconds
+        turns = 0
+        while suspending_clock() < end:
+            what = (
+                ("kill", "pause", "both")[turns] if turns < 3 else self.rng.choice(("kill", "pause", "both"))
+            )
+            turns += 1
+            if what == "pause":
+                name = self.rng.choice(self.cluster.nodes)
+                self.cluster.pause(name)
+                self.counts["pauses"] += 1
+                try:
+                    await trio.sleep(self.rng.uniform(0.5, 3.0))
+                finally:
+                    self.cluster.resume(name)
+            else:
+                names = self.rng.sample(self.cluster.nodes, 2 if what == "both" else 1)
+                for name in names:
+                    self.cluster.kill(name)
+                self.counts["kills"] += len(names)
+                await trio.sleep(self.rng.uniform(0.1, 0.7))
+                for name in names:
+                    self.cluster.spawn(name)
+            await self.cluster.wait_ready_async(quarantine=True)
+            await trio.sleep(self.rng.uniform(0.0, 0.5))
+
+    # ------------------------------------------------------------------------- its clients
+
+    async def _produce(self, client: Client, name: str) -> None:
+        async def confirm(pending: Pending) -> None:
+            try:
+                await pending.wait()
+            except TooFewReplicas:
+                self.counts["unknown publishes"] += 1
+
+        async with client.producer(TOPIC) as producer, trio.open_nursery() as nursery:
+            number = 0
+            while not self._calm:
+                number += 1
+                delay, ttl = None, None
+                if number % 25 == 5:
+                    delay = 1.0
+                elif number % 50 == 7:
+                    delay, ttl = 1.5, 0.7  # expires before it is due
+                elif number % 50 == 9:
+                    ttl = 600.0
+                pending = await producer.publish(b"%s %d" % (name.encode(), number), delay=delay, ttl=ttl)
+                nursery.start_soon(confirm, pending)
+                await trio.sleep(1 / RATE)
+
+    async def _consume(self, client: Client, group: str) -> None:
+        """Through one node after the other, or through whichever has the partitions."""
+        while True:
+            node = self.rng.choice([None, *self.cluster.nodes])
+            with suppress(TooFewReplicas), trio.move_on_after(self.rng.uniform(2.0, 8.0)):
+                async with client.consumer(
+                    TOPIC, group, hold_time=HOLD_S, prefetch=40, auto_extend=False, node=node, timeout=3.0
+                ) as consumer:
+                    async for messages in consumer.batches(20):
+                        await self._handle(client, messages)
+
+    async def _handle(self, client: Client, messages: list[Message]) -> None:
+        good: list[Message] = []
+        for message in messages:
+            self._note(message)
+            number = int(message.payload.split()[1])
+            kind = "" if self._calm else {0: "die", 1: "limit", 2: "again", 3: "late"}.get(number % 40, "")
+            if kind == "die":
+                await self._do(message, lambda message=message: message.dead_letter(ValueError("no")))
+            elif kind == "limit" and message.lot.receipt.n == 0:
+                await self._do(message, lambda message=message: message.reject(delay=0.1))
+            elif kind == "again" and message.attempt == 1:
+                await self._do(message, lambda message=message: message.reject(delay=0.5))
+            elif kind != "late" or message.attempt > 1:  # what is late is left to its hold
+                good.append(message)
+        while good:
+            with suppress(TooFewReplicas):
+                await client.ack(good)
+            good = [message for message in good if message.outcome is None]
+
+    async def _do(self, message: Message, act: Callable[[], object]) -> None:
+        """Settle a message otherwise than by ack; again while that is unknown and the hold lasts."""
+        while message.is_live:
+            try:
+                await act()  # type: ignore[misc]
+                return
+            except TooFewReplicas:
+                continue
+            except QuorumqError:
+                return  # its hold was lost, or it was rewound: it comes again
+
+    async def _read_letters(self, client: Client) -> None:
+        """Acks some of one group's dead letters, rejects others, and leaves the rest to their holds."""
+        while not self._calm:
+            with suppress(QuorumqError):
+                for message in await client.fetch(
+                    TOPIC, READER, max_messages=10, max_wait=0.5, hold_time=HOLD_S
+                ):
+                    self._note(message)
+                    choice = self.rng.random()
+                    if choice < 0.3:
+                        await message.ack()
+                    elif choice < 0.7:
+                        await message.reject(delay=0.3)
+            await trio.sleep(0.1)
+
+    async def _operate(self, operators: list[Client]) -> None:
+        """List dead letters and redrive some, two operators the same ones at once."""
+        end = suspending_clock() + self.seconds
+
+        async def redrive(operator: Client, group: str, items: list[object]) -> None:
+            with suppress(QuorumqError):
+                self.counts["redriven"] += (await operator.redrive(TOPIC, group, items)).messages  # type: ignore[arg-type]
+
+        while suspending_clock() < end:
+            for group in (EARLY, BACK):
+                found = []
+                with suppress(QuorumqError):
+                    async for item in operators[0].peek(
+                        TOPIC, group, "dead", node=self.rng.choice(self.cluster.nodes)
+                    ):
+                        found.append(item)
+                        self._note_letter(group, item.partition, item.peeked)
+                some = [item for item in found if self.rng.random() < 0.5]
+                async with trio.open_nursery() as nursery:
+                    for operator in operators:
+                        nursery.start_soon(redrive, operator, group, some)
+            await trio.sleep(self.rng.uniform(0.3, 1.0))
+
+    def _note(self, message: Message) -> None:
+        origin = origin_text(message.id.origin)
+        self.published_ms[(TOPIC, message.partition, origin, message.id.seq)] = message.published_ms
+
+    def _note_letter(self, group: str, partition: int, item: Peeked) -> None:
+        letter = item.record.letter
+        assert letter is not None, item
+        for key in keys_of({"topic": TOPIC, "partition": partition, "spans": spans_value([item.span])}):
+            name = (group, key, item.record.generation, item.record.n)
+            self.reasons.setdefault(letter.reason, {})[name] = None
+            if letter.published_ms:
+                self.published_ms.setdefault(key, letter.published_ms)
+
+    # ------------------------------------------------------------------------------- the end
+
+    async def _drain(self, client: Client) -> None:
+        self._phase("healed", seconds=DRAIN_S)
+        with trio.move_on_after(DRAIN_S):
+            while True:
+                states = {group: await self._states(client, group) for group in self.newest}
+                if all(state in SETTLED for found in states.values() for state in found):
+                    self._phase("drained")
+                    break
+                await trio.sleep(0.3)
+        self._phase("end")
+        self.counts.update({f"{group} {state}": n for group in states for state, n in states[group].items()})
+
+    async def _states(self, client: Client, group: str) -> Counter[str]:
+        """What a majority makes of every message."""
+        found: Counter[str] = Counter()
+        with suppress(TooFewReplicas):
+            async for item in client.peek(TOPIC, group, "all", complete=True):
+                found[item.peeked.state] += item.peeked.span.size
+            return found
+        return Counter(ready=1)
+
+    def _phase(self, phase: str, **more: object) -> None:
+        self.phases.append({"kind": "phase", "who": "sim", "at": suspending_clock(), "phase": phase, **more})
+
+    async def _list(self, topic: Topic) -> None:
+        """Each replica's dead letters, once all replicas of a partition list the same."""
+        for group in self.newest:
+            for partition, members in enumerate(topic.replicas):
+                end = time.monotonic() + DRAIN_S
+                while True:
+                    pages = [
+                        await trio.to_thread.run_sync(self._dead_at, node, group, partition)
+                        for node in members
+                    ]
+                    ours = [
+                        {(item.span, item.record.generation, item.record.n) for item in page}
+                        for page in pages
+                    ]
+                    if all(found == ours[0] for found in ours) or time.monotonic() > end:
+                        break
+                    await trio.sleep(0.3)
+                assert all(found == ours[0] for found in ours), (
+                    f"{members} list different dead letters: {ours}"
+                )
+                for node, page in zip(members, pages, strict=True):
+                    for item in page:
+                        self._note_letter(group, partition, item)
+                        self.lists.append(
+                            {
+                                "kind": "list", "who": f"node:{node}", "at": suspending_clock(), "topic": TOPIC,
+                                "partition": partition, "group": group, "state": "dead",
+                                "spans": spans_value([item.span]), "n": item.record.n,
+                                "generation": item.record.generation,
+                            }
+                        )  # fmt: skip
+
+    def _dead_at(self, node: str, group: str, partition: int) -> list[Peeked]:
+        found: list[Peeked] = []
+        cursor: tuple[int, int] | None = (0, 0)
+        with Raw(self.cluster.address(node)) as raw:
+            while cursor is not None:
+                page = raw.ask(PeekAsk(TOPIC, partition, group, "dead", cursor, 1000))
+                assert isinstance(page, PeekPage), page
+                found += page.items
+                cursor = page.cursor
+        return found
+
+    # --------------------------------------------------------------------------- its judgement
+
+    def rows(self) -> list[Row]:
+        """Every line of every client and node, in order of time, on the clients' clock."""
+        ahead = suspending_clock() - time.monotonic()
+        rows = list(read_history(sorted(self.folder.glob("*.jsonl"))))
+        for name in self.cluster.nodes:
+            rows += [
+                {**row, "at": row["at"] + ahead} for row in read_history([self.cluster.history_path(name)])
+            ]
+        rows = [row for row in rows if row["kind"] != "list"]  # looked at on the way
+        return sorted([*rows, *self.phases, *self.lists], key=lambda row: row["at"])
+
+    def check(self) -> Counter[str]:
+        """Assert that every promise was kept; what happened, counted."""
+        rows = self.rows()
+        counts = self.counts + counted(rows)
+        counts.update({reason: len(found) for reason, found in self.reasons.items()})
+        report = ", ".join(f"{what} {number}" for what, number in sorted(counts.items()))
+        violations = self.judged(rows)
+        assert not violations, "\n".join([report, *map(str, violations[:20])])
+        print(f"turmoil of {self.seconds:g} s: {report}")
+        return counts
+
+    def covers(self, group: str, key: MessageKey) -> bool:
+        """Whether the newest generation of a group reads a message."""
+        return self.published_ms[key] >= self.newest[group].from_ms
+
+    def from_when_made(self, rows: list[Row]) -> list[Row]:
+        """With each batch when it was made, which is when its times begin, and not when it was first sent."""
+        found = []
+        for row in rows:
+            if row["kind"] == "publish":
+                made_ms = self.published_ms.get(next(keys_of(row)), row["wall_ms"])
+                row = {**row, "at": row["at"] - (row["wall_ms"] - made_ms) / 1000}
+            found.append(row)
+        return sorted(found, key=lambda row: row["at"])
+
+    def judged(self, rows: list[Row]) -> list[Violation]:
+        """What the judges say."""
+        found: list[Violation] = []
+        confirmed = [row for row in rows if row["kind"] == "publish" and row["outcome"] == "ok"]
+        unknown = [key for row in confirmed for key in keys_of(row) if key not in self.published_ms]
+        assert not unknown, f"{len(unknown)} messages were confirmed and never seen again: {unknown[:5]}"
+        common = [row for row in rows if "group" not in row and row["kind"] not in ("settings", "phase")]
+        wanted = {"kind": "settings", "who": "sim", "at": 0.0, "settings": {"rf": RF}}
+        for group, register in self.newest.items():
+            newest = register.generation
+            mine = [row for row in rows if row.get("group") == group and "generation" in row]
+            generations = dict.fromkeys(row["generation"] for row in mine)
+            assert max(generations) == newest, f"{group} is at {newest}, and {max(generations)} was seen"
+            for generation in generations:
+                now = [row for row in mine if row["generation"] == generation]
+                view = merged(common, now, self.phases if generation == newest else ())
+                found += told(view, NoThinAir, Exclusive, FinalAfterAck, Live)
+                found += told([wanted, *self.from_when_made(view)], OneWrongClock)
+                if generation != newest:
+                    found += told(view, DeadLettersConserved)
+            # Where the newest generation does not cover a message, what an older one said of its letter stands.
+            stands = [row for row in mine if row["generation"] != newest]
+            # A redrive that meets the rewind opens a message in the newest: whatever was listed, it was asked for.
+            asks = [row for row in stands if row["kind"] == "redrive" and row["outcome"] == "invoke"]
+            stands = restricted(stands, lambda key, group=group: not self.covers(group, key))
+            now = [row for row in mine if row["generation"] == newest]
+            strangers = restricted(
+                [row for row in now if row["kind"] == "deliver" and row["n"] == 0],
+                lambda key, group=group: not self.covers(group, key),
+            )
+            found += [
+                Violation("begins", row["at"], f"{row['spans']} is before {group} begins")
+                for row in strangers
+            ]
+            letters = [row for row in rows if row.get("group") == group + "!dead" and "generation" in row]
+            read = [{**row, "group": group} for row in letters if row["kind"] in ("deliver", "ack")]
+            purges = [row for row in read if row["kind"] == "ack" and row["outcome"] == "invoke"]
+            found += told(merged(common, now, stands, asks, purges, self.phases), DeadLettersConserved)
+            published = restricted(
+                confirmed,
+                lambda key, group=group: self.covers(group, key),
+            )
+            read = [row for row in read if row["generation"] == newest]
+            found += told(merged(published, now, read, self.phases), NoLoss)
+            for life in dict.fromkeys((row["generation"], row["n"]) for row in letters):
+                once = [row for row in letters if (row["generation"], row["n"]) == life]
+                found += told(merged(common, once), NoThinAir, Exclusive, FinalAfterAck)
+        return found
+
+
+def merged(*parts: Iterable[Row]) -> list[Row]:
+    """Rows of several lists in order of time."""
+    return sorted((row for part in parts for row in part), key=lambda row: row["at"])
+
+
+def told(rows: list[Row], *kinds: type[Checker]) -> list[Violation]:
+    """What these judges say of these rows."""
+    found: list[Violation] = []
+    for kind in kinds:
+        checker = kind()
+        for row in rows:
+            if row["kind"] in kind.kinds:
+                checker.see(row)
+        found += checker.verdict()
+    return found
+
+
+def restricted(rows: Iterable[Row], keep: Callable[[MessageKey], bool]) -> Iterator[Row]:
+    """The rows with only those of their messages that are to be kept; without CRCs."""
+    for row in rows:
+        spans = [
+            [origin, seq, seq + 1]
+            for _, _, origin, seq in keys_of(row)
+            if keep((TOPIC, row["partition"], origin, seq))
+        ]
+        if spans:
+            yield {**{name: value for name, value in row.items() if name != "crcs"}, "spans": spans}
+
+
+def counted(rows: list[Row]) -> Counter[str]:
+    """How much of what there was, for the report and the minimums."""
+    found: Counter[str] = Counter()
+    seen: dict[tuple[str, int, MessageKey], None] = {}
+    for row in rows:
+        size = sum(stop - start for _, start, stop in row.get("spans", ()))
+        kind, outcome = row["kind"], row.get("outcome", "")
+        if kind == "deliver":
+            found["delivered"] += size
+            for key in keys_of(row):
+                name = (row["group"], row["generation"], key)
+                found["redelivered"] += name in seen
+                seen[name] = None
+        elif kind == "publish" and outcome == "ok":
+            found["published"] += size
+        elif kind == "ack" and outcome.startswith("acked"):
+            found[outcome] += size
+            found["read and acked as dead letters"] += size if row["group"].endswith("!dead") else 0
+        elif kind in ("reject", "dead_letter") and outcome == "ok":
+            found[f"{kind} confirmed"] += size
+    return found
