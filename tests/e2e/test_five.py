@@ -1,0 +1,207 @@
+"""Five real nodes: limits and long polls over six partitions, one partition through every node, and RF 5."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from quorumq.cli.local import LocalCluster
+from quorumq.client import Message, Outcome
+from quorumq.core.messages import Fetched
+from quorumq.core.types import Topic
+from tests.e2e.raw import Raw
+from tests.e2e.test_groups import drained, outsider, payloads, publish, through
+
+HOLD_S = 10.0
+
+
+@pytest.fixture(scope="module")
+def five() -> Iterator[LocalCluster]:
+    with LocalCluster(5, hold_time_max=HOLD_S) as cluster:
+        yield cluster
+
+
+def cpu_seconds(cluster: LocalCluster) -> float:
+    """What the nodes' processes have used so far."""
+    ticks = 0
+    for name in cluster.nodes:
+        fields = Path(f"/proc/{cluster.pid(name)}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+async def made(cluster: LocalCluster, name: str, partitions: int, count: int = 0, rf: int = 3) -> Topic:
+    """A topic with so many messages, spread evenly."""
+    async with through(cluster, "n1") as client:
+        topic = await client.create_topic(name, rf=rf, partitions=partitions)
+        async with client.producer(name) as producer:
+            for number in range(count):
+                await producer.publish(b"%d" % number, partition=number % partitions)
+        return topic
+
+
+def test_no_fetch_of_any_node_returns_more_than_its_limits(five: LocalCluster) -> None:
+    trio.run(made, five, "limits", 6, 600)
+    for node in five.nodes:
+        with Raw(five.address(node)) as raw:
+            sizes = []
+            for most, size in ((1, 1 << 20), (5, 1 << 20), (20, 1 << 20), (1000, 40), (7, 100), (1000, 1)):
+                reply = raw.fetch("limits", "g", most, hold_time=HOLD_S, max_bytes=size, max_wait=0.5)
+                assert isinstance(reply, Fetched), reply
+                count = sum(part.header.size for part in reply.slices)
+                got = sum(len(part.body) for part in reply.slices)  # type: ignore[attr-defined]
+                assert 1 <= count <= most, (node, most, size, count)
+                assert got <= size or count == 1, (node, most, size, got)  # one comes, however large
+                sizes.append(count)
+            assert sizes[2] > 1, sizes
+
+
+def test_an_idle_long_poll_lasts_as_long_as_asked_and_costs_nothing(five: LocalCluster) -> None:
+    seconds = 3.0
+
+    async def main() -> None:
+        topic = await made(five, "idle", 6)
+        async with through(five, "n1") as client:
+            await client.fetch("idle", "g", hold_time=HOLD_S)
+            took: dict[str, float] = {}
+
+            async def wait(node: str) -> None:
+                began = trio.current_time()
+                found = await client.fetch("idle", "g", max_wait=seconds, hold_time=HOLD_S, node=node)
+                took[node] = trio.current_time() - began
+                assert found == []
+
+            before = cpu_seconds(five)
+            async with trio.open_nursery() as nursery:
+                for node in five.nodes:
+                    nursery.start_soon(wait, node)
+            used = cpu_seconds(five) - before
+            assert len(topic.replicas) == 6
+            for node, elapsed in took.items():
+                assert seconds - 0.1 <= elapsed < seconds + 1.5, (node, elapsed)
+            assert used < 0.25 * seconds * len(five.nodes), f"{used:.2f} s of CPU in {seconds:g} s"
+
+    trio.run(main)
+
+
+def test_a_publish_to_any_partition_ends_a_long_poll_at_any_node(five: LocalCluster) -> None:
+    async def main() -> None:
+        await made(five, "woken", 6)
+        async with through(five, "n1") as client, client.producer("woken") as producer:
+            await client.fetch("woken", "g", hold_time=HOLD_S)
+            for number in range(10):
+                node, partition = five.nodes[number % 5], number % 6
+                found: list[Message] = []
+                began = trio.current_time()
+
+                async def wait(node: str = node, found: list[Message] = found) -> None:
+                    found += await client.fetch("woken", "g", max_wait=8.0, hold_time=HOLD_S, node=node)
+
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(wait)
+                    await trio.sleep(0.2)
+                    await (await producer.publish(b"%d" % number, partition=partition)).wait()
+                assert payloads(found) == [number]
+                assert trio.current_time() - began < 4.0, (node, partition)
+                await client.ack(found)
+
+    trio.run(main)
+
+
+def test_a_fetch_waits_for_as_many_as_it_asks_for_over_all_partitions(five: LocalCluster) -> None:
+    async def main() -> None:
+        await made(five, "least", 6)
+        async with through(five, "n1") as client, client.producer("least") as producer:
+            await client.fetch("least", "g", hold_time=HOLD_S)
+            got: list[Message] = []
+
+            async def wait() -> None:
+                got.extend(
+                    await client.fetch(
+                        "least",
+                        "g",
+                        min_messages=6,
+                        max_messages=10,
+                        max_wait=2.4,
+                        hold_time=HOLD_S,
+                        node="n2",
+                    )
+                )
+
+            with trio.fail_after(8):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(wait)
+                    for number in range(6):
+                        await trio.sleep(0.1)
+                        await producer.publish(b"%d" % number, partition=number)
+            assert payloads(got) == list(range(6))
+
+    trio.run(main)
+
+
+@pytest.mark.parametrize("node", ["n1", "n2", "n3", "n4", "n5"])
+def test_one_partition_s_life_through_any_node(five: LocalCluster, node: str) -> None:
+    """Published, looked at with payloads, rejected, dead, redriven, acked: all through one node, replica or not."""
+
+    async def main() -> None:
+        topic = await made(five, "one", 1)
+        group = f"g-{node}"
+        async with through(five, node) as client:
+            if node == outsider(five, topic):
+                assert node not in topic.replicas[0]
+            before = len(await drained(client, "one", group, node))
+            await publish(client, "one", range(before, before + 20))
+            shown = [
+                bodies.payload
+                async for item in client.peek("one", group, "ready", bodies=True, node=node)
+                for bodies in item.bodies.values()
+            ]
+            assert sorted(map(int, shown)) == list(range(before, before + 20))
+            found = await client.fetch(
+                "one", group, hold_time=HOLD_S, max_wait=2.0, min_messages=20, node=node
+            )
+            assert len(found) == 20
+            await client.reject(found[:5])
+            await client.dead_letter(found[5:10], error=ValueError("no"))
+            assert await client.ack(found[10:]) == [Outcome.ACKED] * 10
+            dead = [item async for item in client.peek("one", group, "dead", bodies=True, node=node)]
+            letters = [bodies.payload for item in dead for bodies in item.bodies.values()]
+            assert sorted(map(int, letters)) == payloads(found[5:10])
+            assert (await client.redrive("one", group, dead)).messages == 5
+            assert payloads(await drained(client, "one", group, node)) == payloads(found[:10])
+            assert await client.fetch("one", group + "!dead", hold_time=HOLD_S, node=node) == []
+
+    trio.run(main)
+
+
+def test_rf_5_works_with_two_nodes_down() -> None:
+    async def main(cluster: LocalCluster) -> None:
+        topic = await made(cluster, "wide", 6, 60, rf=5)
+        assert {len(members) for members in topic.replicas} == {5}
+        async with through(cluster, "n1") as client:
+            await client.create_group("wide", "h")  # for which everything is kept
+            held = await client.fetch("wide", "g", max_messages=30, max_wait=1.0, hold_time=2.0)
+            for name in ("n4", "n5"):
+                cluster.kill(name)
+            await client.dead_letter(held[:5], error=ValueError("no"))
+            assert set(await client.ack(held[5:])) == {Outcome.ACKED}
+            await publish(client, "wide", range(60, 120))
+            dead = [item async for item in client.peek("wide", "g", "dead", complete=True)]
+            assert (await client.redrive("wide", "g", dead)).messages == 5
+            rest = await drained(client, "wide", "g")
+            assert payloads(rest + held[5:]) == list(range(120))
+            for name in ("n4", "n5"):
+                cluster.spawn(name)
+            await cluster.wait_ready_async(quarantine=True)
+            for name in ("n1", "n2"):
+                cluster.kill(name)
+        async with through(cluster, "n5") as client:
+            assert await client.fetch("wide", "g", max_wait=1.0, hold_time=2.0) == []
+            assert payloads(await drained(client, "wide", "h")) == list(range(120))
+
+    with LocalCluster(5, hold_time_max=3.0) as cluster:
+        trio.run(main, cluster)
