@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -49,11 +50,14 @@ from quorumq.core.messages import (
     Store,
     Welcome,
 )
-from quorumq.core.nodecore import TOKEN_STARTED, NodeCore, node_list_digest
+from quorumq.core.nodecore import TOKEN_STARTED, NodeCore
 from quorumq.core.records import AttemptsCounted, BatchStored, GroupPut, RecordsMerged
 from quorumq.core.state import NodeConfig
 from quorumq.core.types import STAMP_ZERO, Batch, BatchHeader, Incarnation, Kind, NodeId
+from quorumq.core.versions import NEWEST, has
 from quorumq.history import spans_value
+from quorumq.wire.codec import decode_message, encode_message
+from quorumq.wire.frames import FrameReader
 from sim.disks import MemoryJournal, SimJournal, StoreJournal
 from sim.world import Clock, SimError, World
 
@@ -71,6 +75,18 @@ class Refusal:
 REFUSAL = Refusal()
 RESET = None
 """What a client gets when its connection dies: the outcome is unknown."""
+
+
+def in_version(message: PeerMessage, version: int) -> PeerMessage:
+    """What a peer reads of ``message`` in an older version of the protocol, which must have it."""
+    if not has(version, type(message)):
+        raise SimError(f"{type(message).__name__} was sent to a node that speaks version {version}")
+    if type(message) is RemoteFetched and message.slices:
+        return message  # its receipts are sealed, and its bytes read, by the driver
+    reader = FrameReader()
+    reader.feed(b"".join(encode_message(message, version=version)))
+    (frame,) = list(reader)
+    return decode_message(frame, version).message  # type: ignore[return-value]
 
 
 class Host:
@@ -107,6 +123,9 @@ class Host:
         self.journal: SimJournal = (
             StoreJournal(name, CLUSTER_ID, self.disk_rng) if options.disk == "store" else MemoryJournal()
         )
+        self.version_rng = self.world.stream(f"version/{name}")
+        if self.version_rng.random() < options.old:
+            self.config = dataclasses.replace(self.config, protocol_max=1)
         self.core: NodeCore | None = None
         self.started = False
         self.life = 0
@@ -122,6 +141,7 @@ class Host:
         self.open: dict[int, tuple[Any, Any]] = {}
         self.keys_of: dict[tuple[str, int], int] = {}
         self.links: dict[NodeId, tuple[Incarnation, int]] = {}
+        self.versions: dict[NodeId, int] = {}  # of the protocol, over our links
         self.dials: dict[NodeId, int] = {}
         self.stored: dict[tuple[Any, ...], None] = {}  # batches that were durable here once
         self.foreign: dict[tuple[Any, ...], Batch] = {}
@@ -134,6 +154,9 @@ class Host:
         if life != self.life or self.core is not None:
             return
         now = self.clock.now(self.world.time)
+        if self.config.protocol_max < NEWEST and self.life and self.version_rng.random() < 0.5:
+            self.config = dataclasses.replace(self.config, protocol_max=NEWEST)
+            self.world.saw("a node was upgraded")
         records = self.journal.open()
         nonce, directory = self.rng.getrandbits(64), self.rng.getrandbits(64) | 1
         core = NodeCore(self.config, records, nonce=nonce, directory=directory, now=now, rng=self.rng)
@@ -399,11 +422,7 @@ class Host:
         self.world.after(0.1 + self.disk_rng.random() * 0.3, self.dial, peer, life)
         if self.frozen_until > self.world.time:
             return
-        state = self.core.state
-        hello = Hello(
-            (1, 1), CLUSTER_ID, node_list_digest(self.config.nodes), self.config.hold_time_max, self.name,
-            state.incarnation, state.directory, self.clock.now(self.world.time).wall_ms, state.clock.value,
-        )  # fmt: skip
+        hello = self.core.hello(self.clock.now(self.world.time))
         self.dials[peer] = number = self.dials.get(peer, 0) + 1
         target = self.cluster.hosts[peer]
         self.world.transmit(self.name, peer, target.on_hello, (self, life, number), hello)
@@ -433,7 +452,10 @@ class Host:
             self.feed(HelloRefused(peer, reply.code, reply.detail, reply.needed))  # type: ignore[union-attr]
             return
         self.links[peer] = (reply.incarnation, their_life)
-        self.feed(LinkUp(peer, reply.incarnation, reply.stamp, reply.seen_n, reply.seen_directories))
+        self.versions[peer] = reply.version
+        self.feed(
+            LinkUp(peer, reply.incarnation, reply.stamp, reply.seen_n, reply.seen_directories, reply.version)
+        )
 
     def on_link_lost(self, peer: NodeId, lives: tuple[int, int]) -> None:
         """Our connection to that life of ``peer`` is gone, as we notice now."""
@@ -485,6 +507,8 @@ class Host:
             self.cluster.on_hold_sent(self.name, self.life, message.round)  # type: ignore[union-attr]
         elif kind is Release and self.cluster.full:
             self.cluster.note_release(self.name, message)  # type: ignore[arg-type]
+        if self.versions[to] < NEWEST:
+            message = in_version(message, self.versions[to])
         envelope = Envelope(self.name, core.state.incarnation, to, link[0], core.state.clock.value, message)
         if kind.__name__ == "RemoteFetched":  # what another node's client is answered: the bytes go along
             bodies = self.bodies(message.slices)  # type: ignore[union-attr]

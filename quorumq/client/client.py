@@ -61,6 +61,7 @@ from quorumq.core.limits import (
     TOPIC_BACKOFF_S,
 )
 from quorumq.core.types import Group, Kind, Letter, Origin, PartitionId, Span, Topic
+from quorumq.core.versions import NEWEST, OLDEST
 from quorumq.wire.batch import Message as Parts
 from quorumq.wire.receipts import read_receipt
 from quorumq.wire.values import SealedNamed, WireSlice
@@ -1023,6 +1024,7 @@ async def connect(
     clock: Callable[[], float] | None = None,
     wall_ms: Callable[[], int] | None = None,
     rng: random.Random | None = None,
+    protocol_max: int = NEWEST,
 ) -> AsyncIterator[Client]:
     """Connect to a cluster, for the length of an ``async with``.
 
@@ -1037,13 +1039,17 @@ async def connect(
         clock: monotonic seconds, counting suspended time, for the deadlines of holds; the system's if None.
         wall_ms: time of day in milliseconds since 1970; the system's if None.
         rng: for jitter and choices; a fresh one if None.
+        protocol_max: the highest version of the protocol to speak. A request that the version spoken with a node cannot
+            carry fails with ClusterMismatch.
 
     Raises:
-        UsageError: an address is not one.
+        UsageError: an address is not one, or there is no such version.
         TooFewReplicas: no node could be reached within ``timeout``; says what was tried.
         ClusterMismatch, Unauthorized: a node refused the connection.
     """
     names = [addresses] if isinstance(addresses, str) else list(addresses)
+    if not OLDEST <= protocol_max <= NEWEST:
+        raise UsageError(f"protocol_max is {protocol_max}: it must be from {OLDEST} to {NEWEST}")
     if dial is None:
         for name in names:
             split_address(name)
@@ -1058,6 +1064,7 @@ async def connect(
             rng=rng or random.Random(),
             connect_timeout=connect_timeout,
             attempt_timeout=attempt_timeout,
+            protocol_max=protocol_max,
         )
         recorder = History(history, nodes.clock, nodes.wall_ms) if history is not None else None
         client = Client(nodes, nursery, timeout=timeout, history=recorder)

@@ -25,6 +25,7 @@ from quorumq.client.protocol import ClientProtocol
 from quorumq.core import messages as m
 from quorumq.core.errors import PeerError, QuorumqError, UsageError
 from quorumq.core.limits import INFLIGHT_REQUESTS_MAX
+from quorumq.core.versions import NEWEST
 
 RECEIVE_BYTES: Final = 256 * 1024
 WRITE_BYTES: Final = 1024 * 1024
@@ -180,6 +181,7 @@ class Connection:
             Lost: the connection went, the time is over, or the node gives no sign of life and the request may as well
                 go to another; ``sent`` says whether the node may have it.
             TooLarge: the request is over a limit of the wire; nothing was sent.
+            ClusterMismatch: the version of the protocol that the node speaks cannot say it; nothing was sent.
         """
         if self.lost:
             raise Lost(self.lost, sent=False)
@@ -317,7 +319,13 @@ class Connection:
 
 
 async def open_connection(
-    address: str, *, dial: Dial, cluster_id: str, wall_ms: int, timeout: float
+    address: str,
+    *,
+    dial: Dial,
+    cluster_id: str,
+    wall_ms: int,
+    timeout: float,
+    protocol_max: int = NEWEST,
 ) -> Connection:
     """Dial a node and say HELLO.
 
@@ -327,12 +335,13 @@ async def open_connection(
         cluster_id: must be the node's; "" takes any.
         wall_ms: the client's time of day, in milliseconds since 1970.
         timeout: seconds for all of it.
+        protocol_max: the highest version of the protocol to speak.
 
     Raises:
         Lost: nobody there, no answer in time, or not the protocol; ``sent`` is False.
         UsageError: the node refused HELLO: another cluster, no common version, not allowed.
     """
-    protocol = ClientProtocol(cluster_id)
+    protocol = ClientProtocol(cluster_id, protocol_max)
     stream: trio.abc.Stream | None = None
     done = False
     try:

@@ -136,8 +136,8 @@ class Durable(NamedTuple):
 class LinkUp(NamedTuple):
     """Our link to ``peer`` is up and HELLO was accepted on both sides.
 
-    ``seen`` is what the peer had durably seen of us before this HELLO: the highest start count and the ids of
-    the directories that it knows under our node id.
+    ``version`` is that of the protocol which both speak. ``seen`` is what the peer had durably seen of us before this
+    HELLO: the highest start count and the ids of the directories that it knows under our node id.
     """
 
     peer: NodeId
@@ -145,6 +145,7 @@ class LinkUp(NamedTuple):
     stamp: int
     seen_n: int
     seen_directories: tuple[int, ...]
+    version: int
 
 
 class HelloRefused(NamedTuple):

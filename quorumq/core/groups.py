@@ -195,7 +195,9 @@ class SurveyCoordinator(Coordinator):
         message = Survey(this.number, self.partition, epoch, self.group, self.after, self.limit)
         effects = self.ask(core, this, self.partition, message)
         if len(members) - this.unasked.bit_count() < self.needed:
-            return self.finish(core, self.too_few(core, "too few replicas can be reached from here"))
+            outdated = core.state.outdated(members)
+            why = core.state.explain(outdated) if outdated else "too few replicas can be reached from here"
+            return self.finish(core, self.too_few(core, why))
         return effects
 
     def too_few(self, core: NodeCore, why: str) -> Failed:

@@ -166,11 +166,11 @@ from quorumq.core.types import (
     Span,
     Topic,
 )
+from quorumq.core.versions import OLDEST
 
 GROUPS_ASK_S = 60.0
 """How long an answer to a GroupsAsk is waited for."""
 
-PROTOCOL_VERSIONS = (1, 1)
 SOFTWARE = "quorumq"
 
 TOKEN_STARTED = -1
@@ -270,6 +270,7 @@ class NodeCore:
         stop: CleanStopped | None = None
         groups: list[Group] = []
         partitioned: list[BatchStored | PartitionRecord] = []
+        peer_versions: dict[NodeId, int] = {}
         for record in journal:
             stop = None
             if isinstance(record, DirectoryMade):
@@ -290,6 +291,7 @@ class NodeCore:
             elif isinstance(record, PeerSeen):
                 _, known = self.peers.get(record.node, (last, ()))
                 self.peers[record.node] = (record.incarnation, seen_last(known, record.directory))
+                peer_versions[record.node] = record.version
             elif isinstance(record, Reserved):
                 reserve = max(reserve, record.time)
             elif isinstance(record, TopicPut):
@@ -317,6 +319,7 @@ class NodeCore:
             clock=clock,
             vouched=vouched,
             quarantine_until=now.mono + quarantine,
+            versions=peer_versions,
         )
         self.state.known[self.config.node] = incarnation
         for node, (seen, _) in self.peers.items():
@@ -548,6 +551,7 @@ class NodeCore:
                 f"({newest:016x}, this one is {self.state.directory:016x})",
             )
         self.state.links[event.peer] = event.incarnation
+        self.state.versions[event.peer] = event.version
         self.state.learn(event.peer, event.incarnation)
         self.state.clock.merge(event.stamp)
         self.heard_at[event.peer] = now.mono
@@ -614,14 +618,35 @@ class NodeCore:
             effects += self._offer(peer)
         return effects
 
+    @property
+    def versions(self) -> tuple[int, int]:
+        """The lowest and highest version of the protocol that this node speaks."""
+        return OLDEST, self.config.protocol_max
+
+    def hello(self, now: Now) -> Hello:
+        """What this node says first to a peer that it dials."""
+        return Hello(
+            self.versions,
+            self.config.cluster_id,
+            node_list_digest(self.config.nodes),
+            self.config.hold_time_max,
+            self.config.node,
+            self.state.incarnation,
+            self.state.directory,
+            now.wall_ms,
+            self.state.clock.value,
+            SOFTWARE,
+        )
+
     def _on_hello(self, key: int, hello: Hello, now: Now) -> list[Effect]:
         """Answer HELLO; what we have seen of a node is durable before it is welcome."""
         refusal = self._refuse_hello(hello, now)
         if refusal is not None:
             return [Reply(key, refusal)]
         seen, directories = self.peers.get(hello.node, (Incarnation(0, 0), ()))
+        version = min(hello.versions[1], self.config.protocol_max)
         welcome = Welcome(
-            PROTOCOL_VERSIONS[1],
+            version,
             self.config.cluster_id,
             self.config.node,
             self.state.incarnation,
@@ -635,6 +660,7 @@ class NodeCore:
         if not hello.node:
             return [Reply(key, welcome)]
         self.recovery.on_hello(hello.node)
+        self.state.versions[hello.node] = version
         self.state.clock.merge(hello.stamp)
         self.peer_facts.setdefault(hello.node, {})["clock_difference_s"] = (
             hello.wall_ms - now.wall_ms
@@ -643,15 +669,16 @@ class NodeCore:
             return [Persist((), (Reply(key, welcome),))]
         self.peers[hello.node] = (hello.incarnation, seen_last(directories, hello.directory))
         self.state.learn(hello.node, hello.incarnation)
-        record = PeerSeen(hello.node, hello.incarnation, hello.directory)
+        record = PeerSeen(hello.node, hello.incarnation, hello.directory, version)
         return [Persist((record,), (Reply(key, welcome),))]
 
     def _refuse_hello(self, hello: Hello, now: Now) -> Failed | None:
-        if hello.versions[0] > PROTOCOL_VERSIONS[1] or hello.versions[1] < PROTOCOL_VERSIONS[0]:
+        lowest, highest = self.versions
+        if hello.versions[0] > highest or hello.versions[1] < lowest:
             return Failed(
                 "cluster-mismatch",
                 f"protocol versions {hello.versions[0]} to {hello.versions[1]} are offered, node "
-                f"{self.config.node!r} speaks {PROTOCOL_VERSIONS[0]} to {PROTOCOL_VERSIONS[1]}: upgrade the older side",
+                f"{self.config.node!r} speaks {lowest} to {highest}: upgrade the older side",
             )
         if hello.cluster_id != self.config.cluster_id and (hello.node or hello.cluster_id):
             return Failed(
@@ -864,7 +891,7 @@ class NodeCore:
             }
             self.groups_asked[self.round_count] = now.mono
             ask = GroupsAsk(self.round_count, tuple(self.topics))
-            effects += [Send(peer, ask) for peer in self.state.links]
+            effects += [Send(peer, ask) for peer in self.state.links if self.state.speaks(peer, GroupsAsk)]
         return effects
 
     def _heard_groups(self, replica: Replica, now: Now) -> float:
@@ -1399,9 +1426,25 @@ class NodeCore:
             return [Reply(key, TopicCreated(known))]
         if request.implicit and not self.config.auto_create_topics:
             return [Reply(key, self._not_found(request.name))]
+        if request.retention_s or request.ttl_s or request.backoff:
+            refusal = self._refuse_outdated("retention, TTL and backoff")
+            if refusal is not None:
+                return [Reply(key, refusal)]
         return self._coordinate(CreateTopicCoordinator(key, request), now)
 
+    def _refuse_outdated(self, what: str) -> Failed | None:
+        """The answer to what needs every node at the newest version, if one is known not to be."""
+        outdated = self.state.outdated(self.config.nodes)
+        if not outdated:
+            return None
+        return Failed(
+            "cluster-mismatch", f"{what}: every node is needed for it, and {self.state.explain(outdated)}"
+        )
+
     def _on_alter_topic(self, key: int, request: AlterTopic, now: Now) -> list[Effect]:
+        refusal = self._refuse_outdated("changing a topic")
+        if refusal is not None:
+            return [Reply(key, refusal)]
         topic = self.topic_named(request.name)
         if topic is None:
             return [Reply(key, self._not_found(request.name))]
@@ -1411,6 +1454,9 @@ class NodeCore:
         return self._coordinate(AlterTopicCoordinator(key, request, topic), now)
 
     def _on_delete_topic(self, key: int, request: DeleteTopic, now: Now) -> list[Effect]:
+        refusal = self._refuse_outdated("deleting a topic")
+        if refusal is not None:
+            return [Reply(key, refusal)]
         topic = self.topics.get(request.id)
         if topic is None or topic.name != request.name:
             return [Reply(key, self._not_found(request.name))]
@@ -1428,6 +1474,9 @@ class NodeCore:
             if isinstance(found, Failed):
                 return [Reply(key, found)]
             asked += found
+        refusal = self._refuse_fetch_outdated(request, asked)
+        if refusal is not None:
+            return [Reply(key, refusal)]
         self.fetches += 1
         if len(asked) > limits.FETCH_PARTITIONS_MAX:
             start = self.fetches * limits.FETCH_PARTITIONS_MAX % len(asked)
@@ -1442,6 +1491,16 @@ class NodeCore:
             return self._coordinate(SplitCoordinator(key, capped, tuple(partitions + foreign), now), now)
         first = self.fetches % max(1, len(partitions))
         return self._coordinate(FetchCoordinator(key, capped, tuple(partitions), first, now), now)
+
+    def _refuse_fetch_outdated(self, request: Fetch, asked: list[PartitionId]) -> Failed | None:
+        """What an older version takes for a plain group: one of dead letters, one that begins at the latest message."""
+        if request.group.endswith(DEAD_SUFFIX):
+            return self._refuse_outdated("reading dead letters as a group")
+        if request.start == "earliest" or all(
+            (partition.topic, request.group) in self.groups for partition in asked
+        ):
+            return None
+        return self._refuse_outdated("beginning elsewhere than at the earliest message")
 
     def _partitions_asked(self, name: str, request: Fetch) -> list[PartitionId] | Failed:
         """Those of the topic of that name, or of all that the pattern matches now: of none, if it matches none."""
@@ -1481,7 +1540,11 @@ class NodeCore:
         for partition in request.partitions:
             topic = self.topics.get(partition.topic)
             ask = CloseAsk(0, partition, topic.epoch if topic is not None else 0, (request.origin,))
-            effects += [Send(member, ask) for member in self.members_of(partition)]
+            effects += [
+                Send(member, ask)
+                for member in self.members_of(partition)
+                if self.state.speaks(member, CloseAsk)
+            ]
         return [*effects, Reply(key, SessionClosed())]
 
     def _on_set_group(self, key: int, request: SetGroup, now: Now) -> list[Effect]:
@@ -1495,6 +1558,12 @@ class NodeCore:
         topic = self.topic_named(request.topic)
         if topic is None:
             return [Reply(key, self._not_found(request.topic))]
+        if request.rewind or request.start != "earliest":
+            refusal = self._refuse_outdated(
+                "rewinding a group, or beginning elsewhere than at the earliest message"
+            )
+            if refusal is not None:
+                return [Reply(key, refusal)]
         return self._coordinate(GroupCoordinator(key, request, topic.id), now)
 
     def _on_purge(self, key: int, request: PurgeRequest, now: Now) -> list[Effect]:
@@ -1604,7 +1673,8 @@ class NodeCore:
             records.append(Vouched())
         for node in sorted(self.peers):
             incarnation, directories = self.peers[node]
-            records += [PeerSeen(node, incarnation, directory) for directory in directories]
+            version = self.state.versions.get(node, OLDEST)
+            records += [PeerSeen(node, incarnation, directory, version) for directory in directories]
         records += [TopicPut(topic) for topic in self.registers()]
         records += [GroupPut(self.groups[found]) for found in sorted(self.groups)]
         for partition in sorted(self.replicas):
@@ -1618,6 +1688,7 @@ class NodeCore:
             node: {
                 "up": node in self.state.links,
                 "incarnation": self.state.known[node].n if node in self.state.known else 0,
+                "version": self.state.version_of(node) if node in self.state.versions else None,
                 "heard_s_ago": round(now.mono - self.heard_at[node], 3) if node in self.heard_at else None,
                 **self.peer_facts.get(node, {}),
             }
@@ -1654,6 +1725,7 @@ class NodeCore:
             "node": self.config.node,
             "cluster_id": self.config.cluster_id,
             "incarnation": self.state.incarnation.n,
+            "protocol_max": self.config.protocol_max,
             "vouched": self.state.vouched,
             "resync": "; ".join([self.resync.reason, *self.resync.missing(self)]) if self.resync else "",
             "quarantine_s": round(self.quarantine_left(now), 3),

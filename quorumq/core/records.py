@@ -38,11 +38,15 @@ class VouchingLost(NamedTuple):
 
 
 class PeerSeen(NamedTuple):
-    """The highest incarnation seen of a peer, and its directory. Durable before its HELLO is answered."""
+    """The highest incarnation seen of a peer, and its directory. Durable before its HELLO is answered.
+
+    ``version`` is that of the protocol which it spoke with us.
+    """
 
     node: NodeId
     incarnation: Incarnation
     directory: int
+    version: int = 1
 
 
 class Reserved(NamedTuple):

@@ -67,6 +67,9 @@ class Resync:
             have = sum(1 for member in replica.members if (member, partition) in self.heard)
             if have < needed:
                 lacks.append(f"{replica.topic.name}/{partition.number} from {needed - have} more replicas")
+        outdated = core.state.outdated(nodes)
+        if lacks and outdated:
+            lacks.append(core.state.explain(outdated))
         return lacks
 
     def needed(self, size: int) -> int:
@@ -77,7 +80,7 @@ class Resync:
 
     def ask(self, core: NodeCore, peer: NodeId, now: Now, *, afresh: bool) -> list[Effect]:
         """Ask ``peer`` for all that it has not told: what was asked already only ``afresh``."""
-        if peer not in core.state.links:
+        if peer not in core.state.links or not core.state.speaks(peer, ResyncAsk):
             return []
         parts: list[Part] = [(peer, None)]
         parts += [(peer, found) for found, replica in core.replicas.items() if peer in replica.members]

@@ -19,8 +19,7 @@ import trio
 
 from quorumq.core.effects import HelloRefused, LinkDown, LinkUp, Unposted
 from quorumq.core.errors import PeerError
-from quorumq.core.messages import Failed, Hello, RemoteFetched, Welcome
-from quorumq.core.nodecore import PROTOCOL_VERSIONS, SOFTWARE, node_list_digest
+from quorumq.core.messages import Failed, RemoteFetched, Welcome
 from quorumq.core.types import NodeId
 from quorumq.node.node import Node
 from quorumq.node.transport import ConnectionLost, Outflow, Transport
@@ -40,10 +39,12 @@ class PeerLink:
         node: ours.
         peer: whose.
         out: what sends.
+        version: of the protocol, that both speak.
     """
 
-    def __init__(self, node: Node, peer: NodeId, out: Outflow) -> None:
+    def __init__(self, node: Node, peer: NodeId, out: Outflow, version: int) -> None:
         self._node = node
+        self.version = version
         self._most = node.config.link_bytes_max
         self.peer = peer
         self.out = out
@@ -111,7 +112,7 @@ async def _run_link(node: Node, peer: NodeId, transport: Transport, nursery: tri
     out = Outflow(
         transport, nursery, node.config.stall_timeout, lambda: node.silent, lambda reason: transport.close()
     )
-    out.put(encode_message(_hello(node)))
+    out.put(encode_message(node.core.hello(node.clock())))
     out.flush()
     with trio.move_on_after(node.config.hello_timeout) as waiting:
         answer = await _answer(transport, reader)
@@ -123,12 +124,16 @@ async def _run_link(node: Node, peer: NodeId, transport: Transport, nursery: tri
         return False
     if answer.node != peer:
         raise PeerError(f"node {answer.node!r} answers at the address of {peer!r}: check `nodes`")
+    version = answer.version
+    lowest, highest = node.core.versions
+    if not lowest <= version <= highest:
+        raise PeerError(f"{peer} answers HELLO in version {version}; {lowest} to {highest} were offered")
     if node.failed is not None or node.silent:
         return False
-    link = PeerLink(node, peer, out)
+    link = PeerLink(node, peer, out, version)
     node.links[peer] = link
-    node.log.info("link_up", peer=peer, incarnation=answer.incarnation.n)
-    node.feed(LinkUp(peer, answer.incarnation, answer.stamp, answer.seen_n, answer.seen_directories))
+    node.log.info("link_up", peer=peer, incarnation=answer.incarnation.n, version=version)
+    node.feed(LinkUp(peer, answer.incarnation, answer.stamp, answer.seen_n, answer.seen_directories, version))
     reason = "the peer closed the connection"
     try:
         if await transport.receive():
@@ -143,22 +148,6 @@ async def _run_link(node: Node, peer: NodeId, transport: Transport, nursery: tri
             node.log.info("link_down", peer=peer, reason=reason)
             node.feed(*map(Unposted, link.never_begun()), LinkDown(peer))
     return True
-
-
-def _hello(node: Node) -> Hello:
-    core, now = node.core, node.clock()
-    return Hello(
-        PROTOCOL_VERSIONS,
-        core.config.cluster_id,
-        node_list_digest(core.config.nodes),
-        core.config.hold_time_max,
-        core.config.node,
-        core.state.incarnation,
-        core.state.directory,
-        now.wall_ms,
-        core.state.clock.value,
-        SOFTWARE,
-    )
 
 
 async def _answer(transport: Transport, reader: FrameReader) -> Welcome | Failed:

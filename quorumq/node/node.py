@@ -58,6 +58,7 @@ from quorumq.core.messages import (
 from quorumq.core.nodecore import NodeCore
 from quorumq.core.records import BatchStored
 from quorumq.core.types import Batch, NodeId, Now
+from quorumq.core.versions import has
 from quorumq.node.commits import CommitRunner
 from quorumq.node.config import ServeConfig
 from quorumq.node.health import Health
@@ -106,6 +107,10 @@ class Flushing(Protocol):
 
 class Link(Flushing, Protocol):
     """Our connection to a peer."""
+
+    @property
+    def version(self) -> int:
+        """Of the protocol, that it speaks."""
 
     @property
     def waiting(self) -> int:
@@ -187,7 +192,7 @@ class Node:
         self._committing = False
         self._lazy_at = math.inf
         self._dirty: dict[int, Flushing] = {}
-        self._last: tuple[PeerMessage | None, int, list[bytes | memoryview]] = (None, 0, [])
+        self._last: tuple[PeerMessage | None, int, int, list[bytes | memoryview]] = (None, 0, 0, [])
         self._timer_scope: trio.CancelScope | None = None
         self._room = trio.Event()
         self._space_checked = 0  # bytes that waited for a commit then
@@ -328,19 +333,19 @@ class Node:
             self._events.append(Received(envelope))
             return
         link = self.links.get(to)
-        if link is None or not link.has_room():
+        if link is None or not link.has_room() or not has(link.version, type(message)):
             self._drop(message)
             return
         if isinstance(message, RemoteFetched) and message.slices:
-            pieces = self._encode_fetched(message, stamp)
+            pieces = self._encode_fetched(message, stamp, link.version)
             queued = link.send(pieces, message)
         elif isinstance(message, PeekReply) and message.slices:
-            queued = link.send(self._encode_page(message, stamp))
+            queued = link.send(self._encode_page(message, stamp, link.version))
         else:
-            last, at, pieces = self._last
-            if last is not message or at != stamp:  # one message to several peers is encoded once
-                pieces = encode_message(message, stamp=stamp)
-                self._last = (message, stamp, pieces)
+            last, at, version, pieces = self._last
+            if last is not message or (at, version) != (stamp, link.version):
+                pieces = encode_message(message, stamp=stamp, version=link.version)
+                self._last = (message, stamp, link.version, pieces)  # to several peers: encoded once
             queued = link.send(pieces)
         if queued:
             self._dirty[id(link)] = link
@@ -353,11 +358,12 @@ class Node:
         if isinstance(message, RemoteFetched) and message.slices:
             self._events.append(Unposted(message))
 
-    def _encode_fetched(self, message: RemoteFetched, stamp: int) -> list[bytes | memoryview]:
+    def _encode_fetched(self, message: RemoteFetched, stamp: int, version: int) -> list[bytes | memoryview]:
         """What was won on behalf of a peer's client, sealed and with its bytes; where that fails, why."""
         try:
             sealed = seal_slices(message.slices, secret=self.config.secret_bytes)
-            return encode_message(message._replace(slices=sealed), stamp=stamp, read=self.read_slice)
+            answer = message._replace(slices=sealed)
+            return encode_message(answer, stamp=stamp, read=self.read_slice, version=version)
         except DamagedBatch as error:
             self.damaged(error.number, error)
             detail = f"node {self.config.node} has a damaged copy of a batch: ask another node"
@@ -366,17 +372,18 @@ class Node:
         except TooLarge as error:
             detail = f"{error}: ask for less at once"
         self._events.append(Unposted(message))
-        return encode_message(RemoteFetched(message.round, "too-few-replicas", detail, ()), stamp=stamp)
+        refusal = RemoteFetched(message.round, "too-few-replicas", detail, ())
+        return encode_message(refusal, stamp=stamp, version=version)
 
-    def _encode_page(self, message: PeekReply, stamp: int) -> list[bytes | memoryview]:
+    def _encode_page(self, message: PeekReply, stamp: int, version: int) -> list[bytes | memoryview]:
         """A page of PEEK for a peer's client, with its bytes; where they cannot be had or sent, without."""
         try:
-            return encode_message(message, stamp=stamp, read=self.read_slice)
+            return encode_message(message, stamp=stamp, read=self.read_slice, version=version)
         except DamagedBatch as error:
             self.damaged(error.number, error)
         except (KeyError, TooLarge):  # its topic was deleted meanwhile; or letters take up the frame
             pass
-        return encode_message(message._replace(slices=()), stamp=stamp)
+        return encode_message(message._replace(slices=()), stamp=stamp, version=version)
 
     def _send_stored(self, effect: SendStored) -> None:
         to, epoch, number, age_ms = effect
@@ -391,7 +398,8 @@ class Node:
         except (KeyError, DamagedBatch, BadValue) as error:
             self.damaged(number, error)
             return
-        if link.send(encode_message(Store(0, epoch, batch, age_ms), stamp=self.core.state.clock.value)):
+        message = Store(0, epoch, batch, age_ms)
+        if link.send(encode_message(message, stamp=self.core.state.clock.value, version=link.version)):
             self._dirty[id(link)] = link
 
     def _reply(self, key: int, reply: ClientReply) -> None:

@@ -118,8 +118,8 @@ def _start(path: Path, frame: Frame) -> tuple[Inspected, SegmentStart | None]:
         return Inspected(0, UNREADABLE, {"bytes": frame.end}, (str(error),)), None
     assert isinstance(start, SegmentStart)
     notes = []
-    if start.version != FORMAT_VERSION:
-        notes.append(f"format version {start.version}; this program reads {FORMAT_VERSION}")
+    if start.version > FORMAT_VERSION:
+        notes.append(f"format version {start.version}; this program reads up to {FORMAT_VERSION}")
     if segment_number(path.name) not in (start.segment, None):
         notes.append(f"the file was renamed: it is segment {start.segment}")
     return Inspected(0, type(start).__name__, start._asdict(), tuple(notes)), start

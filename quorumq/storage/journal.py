@@ -407,10 +407,11 @@ class Journal:
         start = self._decode(name, found)
         if not isinstance(start, SegmentStart):
             raise self._damage(name, 0, f"the first record is a {type(start).__name__}")
-        if start.version != FORMAT_VERSION:
+        if start.version > FORMAT_VERSION:
             raise StorageError(
-                f"{self._disk}/{name} has format version {start.version}, this quorumq reads {FORMAT_VERSION}: "
-                f"start this node with the version of quorumq that wrote it"
+                f"{self._disk}/{name} was written in format version {start.version} by a newer quorumq; this one reads "
+                f"versions 1 to {FORMAT_VERSION}. Start this node with the release that wrote it, or a newer one. "
+                "Nothing was changed: keep the directory as it is, it is this node's memory"
             )
         if (start.node, start.cluster_id) != (self._node, self._cluster_id):
             raise StorageError(

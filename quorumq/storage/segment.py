@@ -27,8 +27,9 @@ from quorumq.core.limits import BATCH_BYTES_MAX, MIB
 from quorumq.storage.disk import Buffer
 from quorumq.wire import cbor
 
-FORMAT_VERSION = 1
-"""In every segment header. A reader refuses a version it does not know."""
+FORMAT_VERSION = 2
+"""In every segment header, of what this software writes. It reads all versions up to this one and refuses newer ones.
+docs/file-format.md says when it has to be raised."""
 
 MAGIC = b"qjR1"
 PREFIX = struct.Struct("<4sIIII")  # magic, header CRC, header length, body length, body CRC

@@ -47,7 +47,6 @@ from quorumq.core.messages import (
     Fetch,
     Fetched,
     Heartbeat,
-    Hello,
     HoldReply,
     HoldsTold,
     LeaveRequest,
@@ -68,7 +67,7 @@ from quorumq.core.messages import (
     TopicCreated,
     Welcome,
 )
-from quorumq.core.nodecore import QUORUM_REPLIES, NodeCore, node_list_digest
+from quorumq.core.nodecore import QUORUM_REPLIES, NodeCore
 from quorumq.core.records import (
     BatchStored,
     DirectoryMade,
@@ -543,22 +542,19 @@ class World:
     def _dial(self, dialler: Outcome, acceptor: Outcome, now: Now) -> tuple[Outcome, Outcome]:
         """One HELLO and its WELCOME; (acceptor, dialler) after it."""
         core = self.locals[dialler.local].core
-        hello = Hello(
-            (1, 1),
-            core.config.cluster_id,
-            node_list_digest(core.config.nodes),
-            core.config.hold_time_max,
-            core.config.node,
-            core.state.incarnation,
-            core.state.directory,
-            now.wall_ms,
-            core.state.clock.value,
-        )
+        hello = core.hello(now)
         accepted = self.step(acceptor.local, [Request(HELLO_KEY, hello)], now)
         answer = self.replies[accepted.replies[0][1]]
         if not isinstance(answer, Welcome):
             raise ExplorerError(f"{core.config.node} is refused by node {acceptor.local}: {answer}")
-        up = LinkUp(answer.node, answer.incarnation, answer.stamp, answer.seen_n, answer.seen_directories)
+        up = LinkUp(
+            answer.node,
+            answer.incarnation,
+            answer.stamp,
+            answer.seen_n,
+            answer.seen_directories,
+            answer.version,
+        )
         linked = self.step(dialler.local, [up], now)
         return (
             Outcome(

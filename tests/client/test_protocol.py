@@ -40,7 +40,7 @@ def test_hello_names_the_cluster_and_no_node() -> None:
     assert hello.stamp == 0
     assert isinstance(hello.message, m.Hello)
     assert (hello.message.cluster_id, hello.message.node, hello.message.wall_ms) == ("mine", "", 77)
-    assert hello.message.versions == (1, 1)
+    assert hello.message.versions == (1, 2)
 
 
 def test_replies_come_in_any_order_and_in_any_pieces() -> None:

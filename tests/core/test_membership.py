@@ -14,7 +14,7 @@ from tests.core.cluster import Cluster
 
 def hello(cluster: Cluster, **changes: object) -> Hello:
     base = Hello(
-        (1, 1),
+        (1, 2),
         "cluster",
         node_list_digest(cluster.names),
         60.0,
@@ -34,7 +34,7 @@ def hello(cluster: Cluster, **changes: object) -> Hello:
         ({"nodes": node_list_digest(("a", "b"))}, ["node list", "a, b, c"]),
         ({"node": "z"}, ["node list", "'z'"]),
         ({"hold_time_max": 5.0}, ["hold_time_max", "5.0", "60.0"]),
-        ({"versions": (7, 9)}, ["7 to 9", "1 to 1"]),
+        ({"versions": (7, 9)}, ["7 to 9", "1 to 2"]),
     ],
 )
 def test_another_cluster_is_refused_by_name(changes: dict[str, object], words: list[str]) -> None:
@@ -96,13 +96,13 @@ def test_what_was_seen_of_a_peer_is_durable_before_it_is_welcome() -> None:
     cluster = Cluster()
     cluster.kill("b")
     cluster.ask("a", hello(cluster, incarnation=Incarnation(5, 3)))
-    assert PeerSeen("b", Incarnation(5, 3), 42) in cluster.journals["a"]
+    assert PeerSeen("b", Incarnation(5, 3), 42, 2) in cluster.journals["a"]
 
 
 def test_a_directory_behind_what_a_peer_has_seen_cannot_vouch() -> None:
     cluster = Cluster()
     core = cluster.nodes["b"]
-    cluster.feed("b", LinkUp("a", Incarnation(1, 1), 0, 3, (core.state.directory,)))
+    cluster.feed("b", LinkUp("a", Incarnation(1, 1), 0, 3, (core.state.directory,), 2))
     ((name, reason),) = cluster.restarts
     assert name == "b"
     assert "start 3" in reason

@@ -22,6 +22,7 @@ from quorumq.cli.local import LocalCluster
 from quorumq.client import Client, HoldLost, Message, MessageId, Pending, TooFewReplicas, connect
 from quorumq.client.client import suspending_clock
 from quorumq.core.messages import PeekAsk, PeekPage
+from quorumq.core.versions import NEWEST
 from quorumq.history import HistoryWriter, Row, origin_text, read_history
 from tests.e2e.raw import Raw
 
@@ -48,6 +49,7 @@ class Load:
         folder: for histories; one load each.
         rate: messages a second, of each producer.
         hold_time: of the consumers, seconds.
+        protocol_max: the highest version of the protocol that the clients speak.
     """
 
     cluster: LocalCluster
@@ -57,6 +59,7 @@ class Load:
     consumers: int = 4
     rate: float = 150.0
     hold_time: float = 3.0
+    protocol_max: int = NEWEST
     published: dict[MessageId, None] = field(default_factory=dict)
     settled: dict[MessageId, None] = field(default_factory=dict)
     acked: list[float] = field(default_factory=list)
@@ -97,7 +100,9 @@ class Load:
         first = int(name[1:]) % len(self.cluster.nodes)  # p0 and c0 begin at n1, p1 and c1 at n2, …
         addresses = self.cluster.addresses[first:] + self.cluster.addresses[:first]
         with HistoryWriter(self.folder / f"{name}.jsonl", run=self.topic, who=f"client:{name}") as writer:
-            async with connect(addresses, history=writer, rng=First()) as client:
+            async with connect(
+                addresses, history=writer, rng=First(), protocol_max=self.protocol_max
+            ) as client:
                 yield client
 
     async def _produce(self, client: Client) -> None:
