@@ -165,7 +165,8 @@ class Publishing:
         crcs = "".join(f"{header.crc_of(index):08x}" for index in range(header.size))
         times = {"delay": header.delay_ms / 1000, "ttl": header.ttl_ms / 1000}
         times = {what: seconds for what, seconds in times.items() if seconds}
-        self._history.write("publish", **self._fields, **times, outcome="invoke", via=via, crcs=crcs)
+        made = {"crcs": crcs, "published_ms": header.published_ms}
+        self._history.write("publish", **self._fields, **times, outcome="invoke", via=via, **made)
 
     def answered(self, reply: m.ClientReply | None, *, sent: bool) -> None:
         """What came of it."""

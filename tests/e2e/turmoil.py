@@ -1,7 +1,6 @@
 """Everything at once on five real nodes: three groups, times, rejects, dead letters, redrives, a rewind, kills.
 
-`Turmoil` runs the clients and the faults; `judged` holds the histories against the judges of sim/checkers, generation
-by generation, as a rewind voids what an older generation was told.
+`Turmoil` runs the clients and the faults, and has the judges of sim/checkers read the histories.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -23,15 +22,9 @@ from quorumq.client import Client, Message, Pending, QuorumqError, TooFewReplica
 from quorumq.client.client import suspending_clock
 from quorumq.core.messages import PeekAsk, Peeked, PeekPage
 from quorumq.core.types import Group, Topic
-from quorumq.history import HistoryWriter, Row, origin_text, read_history, spans_value
-from sim.checkers import Checker, Violation
+from quorumq.history import HistoryWriter, Row, read_history, spans_value
+from sim.checkers import Violation, judge
 from sim.checkers.clocks import OneWrongClock
-from sim.checkers.dead_letters import DeadLettersConserved
-from sim.checkers.exclusive import Exclusive
-from sim.checkers.final import FinalAfterAck
-from sim.checkers.live import Live
-from sim.checkers.loss import NoLoss
-from sim.checkers.thin_air import NoThinAir
 from tests.e2e.raw import Raw
 
 TOPIC = "turmoil"
@@ -49,6 +42,7 @@ DRAIN_S = 30.0
 """How long a healed cluster may take to settle everything (docs/protocol.md, G4): sim/schedule.py, `drain_bound`."""
 
 EARLY, LATE, BACK = "early", "late", "back"
+GROUPS = (EARLY, LATE, BACK)
 READER = EARLY + "!dead"
 SETTLED = ("acked", "dead", "purged", "skipped")
 
@@ -68,9 +62,8 @@ class Turmoil:
     folder: Path
     seconds: float
     seed: int
-    published_ms: dict[MessageKey, int] = field(default_factory=dict)
-    """Of what was delivered, or is a dead letter."""
-    newest: dict[str, Group] = field(default_factory=dict)
+    marks: list[Row] = field(default_factory=list)
+    """When groups were created and rewound."""
     reasons: dict[str, dict[tuple[str, MessageKey, int, int], None]] = field(default_factory=dict)
     """By reason, the dead letters that were ever listed."""
     counts: Counter[str] = field(default_factory=Counter)
@@ -94,7 +87,7 @@ class Turmoil:
                 TOPIC, rf=RF, partitions=PARTITIONS, max_deliveries=MAX_DELIVERIES, retention=RETENTION_S
             )
             for group in (EARLY, BACK):
-                self.newest[group] = await operators[0].create_group(TOPIC, group)
+                await self._set(group, lambda group=group: operators[0].create_group(TOPIC, group))
             async with trio.open_nursery() as working:
                 for number in range(2):
                     working.start_soon(self._consume, of[f"e{number}"], EARLY)
@@ -108,14 +101,10 @@ class Turmoil:
                         hurting.start_soon(self._operate, operators)
                         await trio.sleep(self.seconds / 3)
                         middle = datetime.now(UTC)
-                        self.newest[LATE] = await self._insist(
-                            lambda: operators[0].create_group(TOPIC, LATE, start="latest")
-                        )
+                        await self._set(LATE, lambda: operators[0].create_group(TOPIC, LATE, start="latest"))
                         working.start_soon(self._consume, of["l0"], LATE)
                         await trio.sleep(self.seconds / 3)
-                        self.newest[BACK] = await self._insist(
-                            lambda: operators[1].rewind(TOPIC, BACK, middle)
-                        )
+                        await self._set(BACK, lambda: operators[1].rewind(TOPIC, BACK, middle), rewind=True)
                     self._calm = True
                 await self._drain(operators[0])
                 await self._list(topic)
@@ -128,12 +117,24 @@ class Turmoil:
             async with connect(addresses, history=writer, rng=random.Random(self.rng.random())) as client:
                 yield client
 
-    async def _insist(self, act: Callable[[], object]) -> Group:
-        """Ask until it is certain: a majority of a replica set may be down at the moment."""
+    async def _set(self, group: str, act: Callable[[], Awaitable[Group]], *, rewind: bool = False) -> None:
+        """Create or rewind, again until it is certain: a majority of a replica set may be down at the moment."""
+        began = suspending_clock()
         with trio.fail_after(DRAIN_S):
             while True:
                 with suppress(TooFewReplicas):
-                    return await act()  # type: ignore[misc]
+                    made = await act()
+                    break
+        mark = {
+            "who": "sim",
+            "topic": TOPIC,
+            "group": group,
+            "generation": made.generation,
+            "from_ms": made.from_ms,
+        }
+        self.marks.append({"kind": "register", "at": began, **mark})
+        done = {"kind": "set_group", "at": suspending_clock(), "outcome": "ok", "rewind": rewind}
+        self.marks.append({**done, **mark})
 
     # ------------------------------------------------------------------------- its faults
 
@@ -203,7 +204,6 @@ class Turmoil:
     async def _handle(self, client: Client, messages: list[Message]) -> None:
         good: list[Message] = []
         for message in messages:
-            self._note(message)
             number = int(message.payload.split()[1])
             kind = "" if self._calm else {0: "die", 1: "limit", 2: "again", 3: "late"}.get(number % 40, "")
             if kind == "die":
@@ -237,7 +237,6 @@ class Turmoil:
                 for message in await client.fetch(
                     TOPIC, READER, max_messages=10, max_wait=0.5, hold_time=HOLD_S
                 ):
-                    self._note(message)
                     choice = self.rng.random()
                     if choice < 0.3:
                         await message.ack()
@@ -268,18 +267,12 @@ class Turmoil:
                         nursery.start_soon(redrive, operator, group, some)
             await trio.sleep(self.rng.uniform(0.3, 1.0))
 
-    def _note(self, message: Message) -> None:
-        origin = origin_text(message.id.origin)
-        self.published_ms[(TOPIC, message.partition, origin, message.id.seq)] = message.published_ms
-
     def _note_letter(self, group: str, partition: int, item: Peeked) -> None:
         letter = item.record.letter
         assert letter is not None, item
         for key in keys_of({"topic": TOPIC, "partition": partition, "spans": spans_value([item.span])}):
             name = (group, key, item.record.generation, item.record.n)
             self.reasons.setdefault(letter.reason, {})[name] = None
-            if letter.published_ms:
-                self.published_ms.setdefault(key, letter.published_ms)
 
     # ------------------------------------------------------------------------------- the end
 
@@ -287,12 +280,16 @@ class Turmoil:
         self._phase("healed", seconds=DRAIN_S)
         with trio.move_on_after(DRAIN_S):
             while True:
-                states = {group: await self._states(client, group) for group in self.newest}
+                states = {group: await self._states(client, group) for group in GROUPS}
                 if all(state in SETTLED for found in states.values() for state in found):
                     self._phase("drained")
                     break
                 await trio.sleep(0.3)
         self._phase("end")
+        for group in GROUPS:
+            with suppress(TooFewReplicas):
+                async for item in client.peek(TOPIC, group, "purged", complete=True):
+                    self._listed("sim", group, item.partition, item.peeked)
         self.counts.update({f"{group} {state}": n for group in states for state, n in states[group].items()})
 
     async def _states(self, client: Client, group: str) -> Counter[str]:
@@ -309,7 +306,7 @@ class Turmoil:
 
     async def _list(self, topic: Topic) -> None:
         """Each replica's dead letters, once all replicas of a partition list the same."""
-        for group in self.newest:
+        for group in GROUPS:
             for partition, members in enumerate(topic.replicas):
                 end = time.monotonic() + DRAIN_S
                 while True:
@@ -330,14 +327,12 @@ class Turmoil:
                 for node, page in zip(members, pages, strict=True):
                     for item in page:
                         self._note_letter(group, partition, item)
-                        self.lists.append(
-                            {
-                                "kind": "list", "who": f"node:{node}", "at": suspending_clock(), "topic": TOPIC,
-                                "partition": partition, "group": group, "state": "dead",
-                                "spans": spans_value([item.span]), "n": item.record.n,
-                                "generation": item.record.generation,
-                            }
-                        )  # fmt: skip
+                        self._listed(f"node:{node}", group, partition, item)
+
+    def _listed(self, who: str, group: str, partition: int, item: Peeked) -> None:
+        where = {"topic": TOPIC, "partition": partition, "group": group, "spans": spans_value([item.span])}
+        life = {"state": item.state, "generation": item.record.generation, "n": item.record.n}
+        self.lists.append({"kind": "list", "who": who, "at": suspending_clock(), **where, **life})
 
     def _dead_at(self, node: str, group: str, partition: int) -> list[Peeked]:
         found: list[Peeked] = []
@@ -361,7 +356,7 @@ class Turmoil:
                 {**row, "at": row["at"] + ahead} for row in read_history([self.cluster.history_path(name)])
             ]
         rows = [row for row in rows if row["kind"] != "list"]  # looked at on the way
-        return sorted([*rows, *self.phases, *self.lists], key=lambda row: row["at"])
+        return sorted([*rows, *self.marks, *self.phases, *self.lists], key=lambda row: row["at"])
 
     def check(self) -> Counter[str]:
         """Assert that every promise was kept; what happened, counted."""
@@ -374,97 +369,20 @@ class Turmoil:
         print(f"turmoil of {self.seconds:g} s: {report}")
         return counts
 
-    def covers(self, group: str, key: MessageKey) -> bool:
-        """Whether the newest generation of a group reads a message."""
-        return self.published_ms[key] >= self.newest[group].from_ms
-
-    def from_when_made(self, rows: list[Row]) -> list[Row]:
-        """With each batch when it was made, which is when its times begin, and not when it was first sent."""
-        found = []
-        for row in rows:
-            if row["kind"] == "publish":
-                made_ms = self.published_ms.get(next(keys_of(row)), row["wall_ms"])
-                row = {**row, "at": row["at"] - (row["wall_ms"] - made_ms) / 1000}
-            found.append(row)
-        return sorted(found, key=lambda row: row["at"])
-
     def judged(self, rows: list[Row]) -> list[Violation]:
-        """What the judges say."""
-        found: list[Violation] = []
-        confirmed = [row for row in rows if row["kind"] == "publish" and row["outcome"] == "ok"]
-        unknown = [key for row in confirmed for key in keys_of(row) if key not in self.published_ms]
-        assert not unknown, f"{len(unknown)} messages were confirmed and never seen again: {unknown[:5]}"
-        common = [row for row in rows if "group" not in row and row["kind"] not in ("settings", "phase")]
-        wanted = {"kind": "settings", "who": "sim", "at": 0.0, "settings": {"rf": RF}}
-        for group, register in self.newest.items():
-            newest = register.generation
-            mine = [row for row in rows if row.get("group") == group and "generation" in row]
-            generations = dict.fromkeys(row["generation"] for row in mine)
-            assert max(generations) == newest, f"{group} is at {newest}, and {max(generations)} was seen"
-            for generation in generations:
-                now = [row for row in mine if row["generation"] == generation]
-                view = merged(common, now, self.phases if generation == newest else ())
-                found += told(view, NoThinAir, Exclusive, FinalAfterAck, Live)
-                found += told([wanted, *self.from_when_made(view)], OneWrongClock)
-                if generation != newest:
-                    found += told(view, DeadLettersConserved)
-            # Where the newest generation does not cover a message, what an older one said of its letter stands.
-            stands = [row for row in mine if row["generation"] != newest]
-            # A redrive that meets the rewind opens a message in the newest: whatever was listed, it was asked for.
-            asks = [row for row in stands if row["kind"] == "redrive" and row["outcome"] == "invoke"]
-            stands = restricted(stands, lambda key, group=group: not self.covers(group, key))
-            now = [row for row in mine if row["generation"] == newest]
-            strangers = restricted(
-                [row for row in now if row["kind"] == "deliver" and row["n"] == 0],
-                lambda key, group=group: not self.covers(group, key),
-            )
-            found += [
-                Violation("begins", row["at"], f"{row['spans']} is before {group} begins")
-                for row in strangers
-            ]
-            letters = [row for row in rows if row.get("group") == group + "!dead" and "generation" in row]
-            read = [{**row, "group": group} for row in letters if row["kind"] in ("deliver", "ack")]
-            purges = [row for row in read if row["kind"] == "ack" and row["outcome"] == "invoke"]
-            found += told(merged(common, now, stands, asks, purges, self.phases), DeadLettersConserved)
-            published = restricted(
-                confirmed,
-                lambda key, group=group: self.covers(group, key),
-            )
-            read = [row for row in read if row["generation"] == newest]
-            found += told(merged(published, now, read, self.phases), NoLoss)
-            for life in dict.fromkeys((row["generation"], row["n"]) for row in letters):
-                once = [row for row in letters if (row["generation"], row["n"]) == life]
-                found += told(merged(common, once), NoThinAir, Exclusive, FinalAfterAck)
-        return found
-
-
-def merged(*parts: Iterable[Row]) -> list[Row]:
-    """Rows of several lists in order of time."""
-    return sorted((row for part in parts for row in part), key=lambda row: row["at"])
-
-
-def told(rows: list[Row], *kinds: type[Checker]) -> list[Violation]:
-    """What these judges say of these rows."""
-    found: list[Violation] = []
-    for kind in kinds:
-        checker = kind()
-        for row in rows:
-            if row["kind"] in kind.kinds:
-                checker.see(row)
-        found += checker.verdict()
-    return found
-
-
-def restricted(rows: Iterable[Row], keep: Callable[[MessageKey], bool]) -> Iterator[Row]:
-    """The rows with only those of their messages that are to be kept; without CRCs."""
-    for row in rows:
-        spans = [
-            [origin, seq, seq + 1]
-            for _, _, origin, seq in keys_of(row)
-            if keep((TOPIC, row["partition"], origin, seq))
+        """What the judges say. A batch's times begin when it was made, which is before it was first sent."""
+        made = [
+            {**row, "at": row["at"] - (row["wall_ms"] - row["published_ms"]) / 1000}
+            if row["kind"] == "publish" and row["outcome"] == "invoke"
+            else row
+            for row in rows
         ]
-        if spans:
-            yield {**{name: value for name, value in row.items() if name != "crcs"}, "spans": spans}
+        made.sort(key=lambda row: row["at"])
+        clocks = OneWrongClock()
+        for row in ({"kind": "settings", "at": 0.0, "settings": {"rf": RF}}, *made):
+            if row["kind"] in clocks.kinds:
+                clocks.see(row)
+        return [*judge(made), *clocks.verdict()]
 
 
 def counted(rows: list[Row]) -> Counter[str]:
