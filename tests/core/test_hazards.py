@@ -11,27 +11,22 @@ import pytest
 from quorumq.core.effects import Received
 from quorumq.core.messages import (
     Ack,
-    Acked,
     AckRequest,
     CreateTopic,
     Envelope,
-    Extend,
     ExtendRequest,
     Failed,
     Fetched,
     Hold,
     HoldReply,
     HoldsTold,
-    Merge,
     OpenSession,
     Publish,
     Published,
-    Reject,
     RejectRequest,
     Release,
     Store,
     SyncOffer,
-    Want,
 )
 from quorumq.core.nodecore import NodeCore
 from quorumq.core.records import AttemptsCounted, RecordsMerged
@@ -231,38 +226,6 @@ def test_one_tombstone_outweighs_any_number_of_oks_whenever_it_comes() -> None:
         cluster.advance(1.2)
         assert receipts(cluster.replies[key]) == ()
         assert record_of(cluster, "a", Span(origin, 0, 1)).kind == Kind.ACKED, "read repair"
-
-
-def test_what_names_another_replica_set_is_neither_done_nor_counted() -> None:
-    cluster = Cluster()
-    topic, origin = published(cluster, 1)
-    got = receipts(cluster.ask("a", fetch()))
-    partition, span, owner = got[0].receipt.partition, got[0].receipt.span, got[0].receipt.owner
-    other = topic.epoch + 1
-    view = replica_of(cluster, "b").group("g")
-    before = (view.records.state(), view.holds.holds.state())
-    batch = cluster.batch(topic, origin, 1, [b"new"])
-    answers: list[object] = []
-
-    def listen(sender: str, to: str, message: object) -> bool:
-        if sender == "b":
-            answers.append(message)
-        return sender == "b"
-
-    cluster.drop = listen
-    for message in (
-        Store(1, other, batch),
-        Hold(2, partition, other, "g", 0, Stamp(owner.ballot.time + 9, "a"), 1.0, (Want(span, 0),), ()),
-        Ack(3, partition, other, "g", 0, (Acked(span, owner, 0),)),
-        Extend(4, partition, other, "g", owner, (span,), 10.0),
-        Reject(5, partition, other, "g", 0, 0, owner, (span,), 0.0, LETTER),
-        Merge(6, partition, other, "g", ()),
-    ):
-        hand_over(cluster, "a", "b", message)
-    said = [getattr(answer, "error", getattr(answer, "refused", "")) for answer in answers]
-    assert said == ["wrong-epoch"] * 6
-    assert (view.records.state(), view.holds.holds.state()) == before
-    assert replica_of(cluster, "b").present.messages == 1
 
 
 def test_a_replica_that_slept_through_ack_and_reclaim_brings_nothing_back() -> None:
