@@ -287,7 +287,7 @@ class Replica:
         else:
             self._want_again(view)
         for span, _ in self.index.items():
-            self.refresh(view, span, Now(0.0, 0))
+            self._refresh_one(view, span, Now(0.0, 0))
         return view
 
     def _view(self, name: str) -> GroupView:

@@ -538,3 +538,16 @@ def test_where_too_few_replicas_can_be_reached_nobody_is_said_to_have_refused() 
         AckRequest(held),
     ):
         assert outcomes(cluster.ask("a", request)) == ["outcome-unknown"], request
+
+
+def test_the_first_look_at_dead_letters_hides_nothing_of_the_group_itself() -> None:
+    """A view that is made looks back to time 0; the group's own messages must not be taken for delayed with it."""
+    cluster = Cluster()
+    published(cluster)
+    got = receipts(cluster.ask("b", fetch(most=1)))
+    assert outcomes(cluster.ask("b", RejectRequest(got, delay=2.0))) == ["ok"]
+    cluster.advance(3)
+    assert spans(cluster.ask("b", fetch("g!dead"))) == []
+    for core in cluster.nodes.values():
+        core.check(cluster.now)
+    assert spans(cluster.ask("b", fetch())) == [(0, 1), (1, 10)]
