@@ -4,10 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from quorumq.core.messages import AckRequest, Failed, OpenSession, Publish, Published, ResyncTold
+from quorumq.core.effects import Send
+from quorumq.core.messages import (
+    AckRequest,
+    Failed,
+    OpenSession,
+    Publish,
+    Published,
+    ResyncTold,
+    Store,
+    Stored,
+)
 from quorumq.core.records import Vouched, VouchingLost
 from tests.core.cluster import Cluster
+from tests.core.test_closing import close, closed
 from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
+from tests.core.test_reclaim import drained, replica
 
 
 def wipe(cluster: Cluster, name: str, kept: list[object] | None = None) -> None:
@@ -152,3 +164,26 @@ def test_other_sizes_of_clusters(count: int) -> None:
     cluster.advance(2.0)
     assert cluster.nodes["b"].state.vouched
     assert {found.name for found in cluster.nodes["b"].topics.values()} == {"jobs"}
+
+
+def test_a_closed_origin_stays_closed_at_a_node_that_was_wiped_after_that() -> None:
+    cluster = Cluster()
+    topic, origin = published(cluster)
+    drained(cluster)
+    close(cluster, topic, origin)
+    cluster.advance(60)
+    assert closed(cluster) == [1, 1, 1]
+    wipe(cluster, "b")
+    cluster.advance(2.0)
+    core = cluster.nodes["b"]
+    assert core.state.vouched
+    assert replica(cluster, "b").closed.numbers.messages == 1
+    late = cluster.batch(topic, origin, 0, [b"%d" % number for number in range(10)])
+    (refused,) = replica(cluster, "b").on_store("a", Store(7, topic.epoch, late), cluster.now)
+    assert isinstance(refused, Send)
+    assert isinstance(refused.message, Stored)
+    assert refused.message.refused == "origin-closed", "by the node that was wiped itself"
+    assert replica(cluster, "b").on_store("a", Store(0, topic.epoch, late), cluster.now) == []
+    cluster.advance(10.0)
+    assert present(cluster, "b") == 0
+    assert all(receipts(cluster.ask(node, fetch(group))) == () for node in "abc" for group in ("g", "new"))
