@@ -179,7 +179,11 @@ def _problems(found: Sequence[Mapping[str, Any]], topics: Sequence[Mapping[str, 
         if not row["up"]:
             problems.append(f"{row['node'] or 'a node'} is down: {row['error']}")
             continue
-        if not row.get("vouched", True):
+        if row.get("resync"):
+            problems.append(
+                f"{name} cannot vouch for its directory and learns from the others: {row['resync']}"
+            )
+        elif not row.get("vouched", True):
             problems.append(f"{name} is new and waits until every other node has said that it never saw it")
         if row.get("quarantine_s", 0) > 0:
             problems.append(
@@ -236,7 +240,7 @@ def _node_state(row: Mapping[str, Any]) -> str:
     if not row["up"]:
         return "[red]down[/]"
     if not row.get("vouched", True):
-        return "[yellow]new[/]"
+        return "[yellow]resyncing[/]" if row.get("resync") else "[yellow]new[/]"
     if row.get("quarantine_s", 0) > 0:
         return f"[yellow]quarantine {row['quarantine_s']:.1f} s[/]"
     return "[green]up[/]"

@@ -170,7 +170,10 @@ class DiskFull(NamedTuple):
 
 
 class Damaged(NamedTuple):
-    """Stored batch ``number`` turned out to be unreadable: it must not be chosen, and is fetched from a peer."""
+    """Stored batch ``number`` turned out to be unreadable: it must not be chosen, and is fetched from a peer.
+
+    The driver keeps it until it is told to `Forget` it. One that a start finds is told by `NodeCore.load_damaged`.
+    """
 
     number: int
 

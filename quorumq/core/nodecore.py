@@ -368,6 +368,16 @@ class NodeCore:
                 if replica is not None:
                     replica.replay(record, now)
 
+    def load_damaged(self, records: Iterable[BatchStored], now: Now) -> None:
+        """Batches of the journal that cannot be read. Before `start`: what is in them is known, and absent."""
+        for record in records:
+            self.state.next_batch = max(self.state.next_batch, record.number + 1)
+            replica = self.replicas.get(record.batch.header.partition)
+            if replica is not None:
+                replica.load_damaged(record, now)
+            else:
+                self.orphans.append(record.number)
+
     @property
     def groups(self) -> dict[tuple[bytes, str], Group]:
         """The registers of groups by (topic id, name), which the replicas read by, too."""
@@ -499,6 +509,8 @@ class NodeCore:
             self.started = True
             if len(self.config.nodes) == 1:
                 self.state.vouched = True
+            if self.resync is not None:
+                return []  # the topic may have been forgotten, not deleted: a later start knows
             orphans, self.orphans = self.orphans, []
             return forget(orphans)
         if token == TOKEN_LOST:
@@ -875,6 +887,7 @@ class NodeCore:
         topics: dict[bytes, None] = {}
         for partition, replica in self.replicas.items():
             replica.sweep(now)
+            effects += forget(replica.mended())
             if replica.settled and self.state.vouched:
                 heard = self._heard_groups(replica, now)
                 effects += replica.reclaim(heard, now)
@@ -1228,7 +1241,8 @@ class NodeCore:
         """DELETE: requests end, replicas go. What the journal has of them means nothing from here on."""
         effects: list[Effect] = []
         for found in [found for found in self.replicas if found.topic == topic.id]:
-            effects += forget(sorted(self.replicas.pop(found).batches))
+            replica = self.replicas.pop(found)
+            effects += forget(sorted({**replica.batches, **replica.damaged}))
         for key in [key for key in self.groups if key[0] == topic.id]:
             del self.groups[key]
             self.settled_groups.pop(key, None)

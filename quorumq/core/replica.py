@@ -215,6 +215,7 @@ class Replica:
         "batches",
         "closable",
         "closed",
+        "damaged",
         "digests",
         "groups",
         "index",
@@ -246,6 +247,9 @@ class Replica:
         self.present = SpanSet()  # what the index covers, in runs
         self.digests: dict[Origin, Digest] = {}  # of `present`; dropped where it changes
         self.absent: SpanMap[float] = SpanMap()  # known from a peer, not present here, and since when
+        self.damaged: dict[
+            int, tuple[Span, ...]
+        ] = {}  # batches that cannot be read here, and what is in them
         self.pulling_until = 0.0  # a pull is under way until then
         self.closed = ClosedOrigins()
         self.promised: dict[Origin, None] = {}  # no more STOREs of these are taken from clients
@@ -465,16 +469,46 @@ class Replica:
         self.order.remove(batch.key())
         for view in self.groups.values():
             view.ready.pop(batch.key(), None)
+        lost: list[Span] = []
         for section in batch.header.sections:
             for part, slot in self.index.within(section):
                 if slot.number != number:
                     continue
+                lost.append(part)
                 self.index.remove(part)
                 self.present.remove(part)
                 self.digests.pop(part.origin, None)
                 self.absent.set(part, now.mono - self.node.config.sync_grace)
                 for view in self.groups.values():
                     view.available.remove(part)
+        self.damaged[number] = tuple(lost)
+
+    def load_damaged(self, record: BatchStored, now: Now) -> None:
+        """A start found this batch damaged: what nothing else here has of it is known, and absent.
+
+        All else in the journal comes first.
+        """
+        lost = [
+            part
+            for section in record.batch.header.sections
+            if section.origin not in self.closed
+            for gap in self.index.gaps(section)
+            for part in self._worth_storing(gap)
+        ]
+        for part in lost:
+            self.absent.set(part, now.mono - self.node.config.sync_grace)
+        self.damaged[record.number] = tuple(lost)
+
+    def mended(self) -> list[int]:
+        """Damaged batches that nobody needs: what was in them is present again, reclaimed, or of a closed origin."""
+        found = [
+            number
+            for number, spans in self.damaged.items()
+            if not any(self.absent.within(span) for span in spans)
+        ]
+        for number in found:
+            del self.damaged[number]
+        return found
 
     def load_batch(self, record: BatchStored, now: Now) -> None:
         """Take a batch from the journal at start; `refresh_all` follows.

@@ -30,7 +30,6 @@ class Health:
         clients: connections of clients.
         connections: all accepted connections, peers and those without HELLO included.
         outbox_bytes: asked for the bytes that wait to be sent.
-        damaged: numbers of batches that were found damaged.
         counts: everything counted by name.
     """
 
@@ -38,7 +37,6 @@ class Health:
         self.config = config
         self.clients = 0
         self.connections = 0
-        self.damaged: dict[int, None] = {}
         self.counts: dict[str, int] = {"sends_dropped": 0, "replies_late": 0, "connections_broken": 0}
         self.outbox_bytes: Callable[[], int] = lambda: 0
         self._clock = clock
@@ -75,7 +73,7 @@ class Health:
             "journal_bytes": journal_bytes(self.config.data_dir),
             "journal_segments": len(node.store.live),
             "batches": len(node.store),
-            "damaged_batches": len(self.damaged) + len(node.store.damaged),
+            "damaged_batches": len(node.store.unreadable),
             "rss": rss(),
             **self.counts,
         }

@@ -198,6 +198,7 @@ class Node:
         self._space_checked = 0  # bytes that waited for a commit then
         self._to_dial: dict[NodeId, trio.Event] = {}
         self._idle = trio.Event()
+        self._resyncing = core.resync is not None
 
     # ---------------------------------------------------------------- start and end
 
@@ -292,6 +293,16 @@ class Node:
                 item.flush()
         if self._waiting:
             self._commit()
+        if self._resyncing and self.core.state.vouched and not self._committing:
+            self._end_resync()
+
+    def _end_resync(self) -> None:
+        """The core vouches again, durably: so may the directory, from the next segment on, which says so."""
+        self._resyncing = False
+        self.log.info("resync_over")
+        if self.store.cannot_vouch:
+            self.store.vouch()
+            self._roll()
 
     def dirty(self, item: Flushing) -> None:
         """Have ``item`` flushed at the end of this step."""
@@ -623,7 +634,6 @@ class Node:
 
     def damaged(self, number: int, error: Exception) -> None:
         """A batch cannot be read here: the core chooses it no more, and fetches it from a peer."""
-        self.health.damaged[number] = None
         self.store.set_aside(number)
         self.log.error("batch_damaged", batch=number, error=str(error))
         self.feed(Damaged(number))

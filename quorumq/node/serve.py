@@ -17,7 +17,8 @@ import resource
 import secrets
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import Any, Final
 
 import trio
@@ -25,6 +26,7 @@ import trio
 from quorumq.core.effects import CleanStop
 from quorumq.core.errors import StorageError
 from quorumq.core.nodecore import NodeCore
+from quorumq.core.records import JournalRecord, VouchingLost
 from quorumq.core.types import NodeId, Now
 from quorumq.node.clock import real_now
 from quorumq.node.commits import CommitRunner, CommitThread
@@ -135,7 +137,8 @@ def open_node(
         rng: for pauses, jitter and ids; a fresh one if None.
 
     Raises:
-        StorageError: the directory is in use, another node's, damaged, or the disk refused.
+        StorageError: the directory is in use, another node's, damaged where no other node can help, or the disk
+            refused.
         ValueError: the journal is another node's or cluster's.
     """
     rng = rng or random.Random(secrets.randbits(64))
@@ -146,24 +149,29 @@ def open_node(
         new_directory_id=lambda: rng.getrandbits(64) or 1,
         segment_bytes=config.segment_bytes,
         reserve_bytes=config.disk_reserve_bytes,
+        salvage=True,
     )
     try:
-        if store.cannot_vouch:
-            raise StorageError(
-                f"the data directory was damaged and salvaged, and its node has not resynced since: "
-                f"{store.cannot_vouch}"
+        records: Iterable[JournalRecord] = store.replayed
+        if store.cannot_vouch:  # the others know what was forgotten: the core resyncs before it votes
+            records = chain(
+                records, [VouchingLost(0, f"the data directory is damaged: {store.cannot_vouch}")]
             )
         core = NodeCore(
             config.core(),
-            store.replayed,
+            records,
             nonce=rng.getrandbits(64),
             directory=store.directory,
             now=clock(),
             rng=rng,
         )
+        core.load_damaged([damage.record for damage in store.damaged], clock())
         core.state.next_batch = max(core.state.next_batch, store.next_number)
         for note in store.notes:
             log.warning("journal_note", note=note)
+        if store.cannot_vouch:
+            _check_others_can_help(core, store.cannot_vouch)
+            log.warning("directory_damaged", reason=store.cannot_vouch, data_dir=config.data_dir)
         for damage in store.damaged:
             log.error("batch_damaged", batch=damage.record.number, segment=damage.position.segment)
         node = Node(core, store, config, clock=clock, rng=rng, commits=commits, log=log)
@@ -172,6 +180,27 @@ def open_node(
         store.abandon()
         raise
     return node
+
+
+def _check_others_can_help(core: NodeCore, damage: str) -> None:
+    """Refuse to go on from a damaged directory where what it forgot is known to nobody else.
+
+    Raises:
+        StorageError: and what to do.
+    """
+    alone = sorted({each.topic.name for each in core.replicas.values() if len(each.members) == 1})
+    if len(core.config.nodes) > 1 and not alone:
+        return
+    what = (
+        f"the only replica of topics: {', '.join(map(repr, alone[:5]))}"
+        + (f" and {len(alone) - 5} more" if len(alone) > 5 else "")
+        if len(core.config.nodes) > 1
+        else "a cluster of one node"
+    )
+    raise StorageError(
+        f"{damage}; and this is {what}: nobody else knows which of its messages were acked. Keep a copy of the "
+        "directory (`quorumq journal inspect` shows what is in it), and start with an empty one, or with a backup"
+    )
 
 
 class Service:

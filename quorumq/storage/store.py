@@ -397,6 +397,11 @@ class Store:
         """How many batches there are."""
         return len(self._index)
 
+    @property
+    def unreadable(self) -> tuple[int, ...]:
+        """The batches that were found damaged, by this start or since, and not forgotten."""
+        return tuple(self._set_aside)
+
     def __contains__(self, number: int) -> bool:
         return self._index.get(number) is not None
 

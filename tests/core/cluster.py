@@ -66,6 +66,7 @@ class Cluster:
         self.settings = {"hold_time_max": 60.0, "auto_create_topics": True, **settings}
         self.journals: dict[NodeId, list[JournalRecord]] = {name: [] for name in self.names}
         self.forgotten: dict[NodeId, set[int]] = {name: set() for name in self.names}
+        self.unreadable: dict[NodeId, set[int]] = {name: set() for name in self.names}  # damaged batches
         self.nodes: dict[NodeId, NodeCore] = {}
         self.queue: deque[tuple[NodeId, object]] = deque()
         self.replies: dict[int, ClientReply] = {}
@@ -97,9 +98,16 @@ class Cluster:
             for record in self.journals[name]
             if not (isinstance(record, BatchStored) and record.number in self.forgotten[name])
         ]
+        bad = [
+            record
+            for record in journal
+            if isinstance(record, BatchStored) and record.number in self.unreadable[name]
+        ]
+        journal = [record for record in journal if record not in bad]
         core = NodeCore(
             config, journal, nonce=nonce, directory=directory, now=self.clocks(name), rng=self.rng
         )
+        core.load_damaged(bad, self.clocks(name))
         core.state.next_batch = 1 + sum(isinstance(record, BatchStored) for record in self.journals[name])
         self.nodes[name] = core
         self.carry_out(name, core.start(self.clocks(name)))

@@ -9,6 +9,7 @@ import pytest
 from quorumq.core.effects import Damaged, Unsent
 from quorumq.core.messages import (
     AckRequest,
+    DeleteTopic,
     Failed,
     Fetch,
     Fetched,
@@ -21,7 +22,9 @@ from quorumq.core.messages import (
     RejectRequest,
     Release,
     Store,
+    SyncState,
 )
+from quorumq.core.records import BatchStored
 from quorumq.core.types import Letter, Origin, Span, Stamp, Topic
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
@@ -405,6 +408,8 @@ def test_a_batch_that_turns_out_damaged_is_not_chosen_and_comes_back_from_a_peer
     cluster.advance(8)
     assert replica.present.messages == 7
     assert not replica.absent
+    assert cluster.forgotten["b"] == {first}, "the bytes of the damaged one go"
+    assert not replica.damaged
     assert sizes(cluster.ask("b", fetch())) == 5
 
 
@@ -422,3 +427,32 @@ def test_a_durable_ack_does_not_wait_the_whole_timeout_for_a_better_verdict() ->
     assert key not in cluster.replies
     cluster.advance(0.6)
     assert outcomes(cluster.replies[key]) == ["acked_after_expiry"]
+
+
+def test_a_batch_that_a_start_finds_damaged_is_known_and_forgotten_once_it_is_here_again() -> None:
+    cluster = Cluster()
+    published(cluster, 5)
+    cluster.kill("b")
+    (batch,) = [record for record in cluster.journals["b"] if isinstance(record, BatchStored)]
+    cluster.unreadable["b"] = {batch.number}
+    cluster.drop = lambda sender, to, message: "b" in (sender, to)
+    cluster.start("b")
+    (replica,) = cluster.nodes["b"].replicas.values()
+    assert replica.absent.messages == 5
+    cluster.advance(8)
+    assert not cluster.forgotten["b"]
+    cluster.drop = lambda sender, to, message: False
+    cluster.advance(8)
+    assert replica.present.messages == 5
+    assert cluster.forgotten["b"] == {batch.number}
+
+
+def test_a_damaged_batch_goes_with_its_topic() -> None:
+    cluster = Cluster()
+    topic, _ = published(cluster, 5)
+    (replica,) = cluster.nodes["b"].replicas.values()
+    number = replica.order[0][1]
+    cluster.drop = lambda sender, to, message: isinstance(message, SyncState)
+    cluster.feed("b", Damaged(number))
+    cluster.ask("a", DeleteTopic("jobs", topic.id))
+    assert cluster.forgotten["b"] == {number}

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 from quorumq.cli.local import LocalCluster
 from quorumq.core import messages as m
+from quorumq.core.records import RecordsMerged
+from quorumq.storage.records import TYPE_OF
 from tests.e2e.raw import Raw, outcomes, receipts, size_of
+from tests.storage.samples import record_headers
 
 
 def publish(client: Raw, topic: object, count: int) -> None:
@@ -52,3 +59,64 @@ def test_a_wiped_node_comes_back_by_itself_and_an_old_copy_does_too() -> None:
                 total += size_of(reply)
                 assert set(outcomes(client.ack(*receipts(reply)))) == {"acked"}
             assert total == 35
+
+
+def status_when(cluster: LocalCluster, name: str, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """The status of a node once something holds of it."""
+    deadline = time.monotonic() + 30
+    while not holds(status := cluster.status(name)):
+        assert time.monotonic() < deadline, status
+        time.sleep(0.1)
+    return status
+
+
+def flip(path: Path, offset: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)[0]
+        file.seek(offset)
+        file.write(bytes([byte ^ 0x55]))
+
+
+def test_a_node_whose_journal_was_damaged_comes_back_by_itself() -> None:
+    with LocalCluster(3, hold_time_max=3.0) as cluster:
+        with Raw(cluster.address("n1")) as client:
+            topic = client.topic("jobs")
+            publish(client, topic, 20)
+            for _ in range(5):
+                got = receipts(client.fetch("jobs", "g", 1, max_wait=1.0))
+                assert set(outcomes(client.ack(*got))) == {"acked"}
+        cluster.kill("n2")
+        segment = max(Path(data_of(cluster, "n2")).glob("*.journal"))
+        tombstones = [
+            at for type_, at in record_headers(segment.read_bytes()) if type_ == TYPE_OF[RecordsMerged]
+        ]
+        flip(segment, tombstones[len(tombstones) // 2] + 5)
+        cluster.kill("n3")
+        cluster.start("n2")
+        status = status_when(cluster, "n2", lambda facts: "from 1 more replicas" in facts["resync"])
+        assert not status["vouched"], "one of the two others is not enough"
+        assert "is damaged" in status["resync"], status
+        cluster.start("n3")
+        cluster.wait_ready(quarantine=True)
+        status = cluster.status("n2")
+        assert (status["vouched"], status["resync"]) == (True, "")
+        (partition,) = status["partitions"]
+        assert partition["groups"]["g"]["resolved"] == 5
+        log = cluster.log_tail("n2", 200)
+        assert "directory_damaged" in log
+        assert "resync_over" in log
+        with Raw(cluster.address("n2")) as client:
+            publish(client, topic, 5)
+            total = 0
+            while total < 20:
+                reply = client.fetch("jobs", "g", 100, hold_time=2.5, max_wait=4.0)
+                assert size_of(reply) > 0
+                total += size_of(reply)
+                assert set(outcomes(client.ack(*receipts(reply)))) == {"acked"}
+            assert total == 20
+            assert size_of(client.fetch("jobs", "g", 100, max_wait=0.5)) == 0
+        cluster.kill("n2")
+        cluster.start("n2")
+        cluster.wait_ready(quarantine=True)
+        assert cluster.log_tail("n2", 400).count("directory_damaged") == 1, "its directory is trusted again"

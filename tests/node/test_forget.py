@@ -43,7 +43,7 @@ def test_an_idle_node_empties_old_segments_and_reports_the_damage_it_meets() -> 
             forget(node, [number for number in numbers if number not in kept])
             await trio.sleep(2)
             assert node.failed is None
-            assert list(node.health.damaged) == [kept[1]]
+            assert node.store.unreadable == (kept[1],)
             size = sum(cluster.disks["a"].size(name) for name in cluster.disks["a"].list())
             assert size < 2 * len(kept) * 100_000 + 2 * MIB, size
             idle = cluster.commits["a"].count
@@ -53,6 +53,8 @@ def test_an_idle_node_empties_old_segments_and_reports_the_damage_it_meets() -> 
             cluster.start("a")
             await cluster.ready()
             assert cluster.logs["a"].of("batch_damaged")[-1]["batch"] == kept[1]
+            (replica,) = cluster.services["a"].node.core.replicas.values()
+            assert replica.absent.messages == 1, "what it had is known"
             client = await cluster.client("a")
             got = payloads(await client.ask(fetch(most=100)))
             expected = [bytes([seq]) * 100_000 for seq in range(0, 60, 6) if seq != 6]
@@ -84,12 +86,13 @@ def test_damage_met_by_anti_entropy_is_reported_and_the_batch_is_fetched_from_wh
             cluster.disks["a"].flip(segment_name(position.segment), position.end - 3)
             cluster.start("c")  # which can get what it lacks from a alone
             await trio.sleep(10)
-            assert len(a.health.damaged) == 1
+            assert len(a.store.unreadable) == 1
             assert len(cluster.services["c"].node.store) == 4
             cluster.start("b")
             await trio.sleep(30)
             for name in "abc":
                 assert len(cluster.services[name].node.store) == 5, name
+            assert not a.store.unreadable, "what is here again is forgotten where it was damaged"
             got = payloads(await client.ask(fetch(most=100, wait=1.0)))
             assert sorted(got) == [b"message %d" % seq for seq in range(5)]
 

@@ -12,6 +12,7 @@ from quorumq.core import messages as m
 from quorumq.core.effects import DiskFull
 from quorumq.core.limits import MIB
 from quorumq.node.links import PeerLink
+from quorumq.node.node import EXIT_AGAIN
 from quorumq.storage.disk import MemoryDisk
 from tests.node.memory import (
     Client,
@@ -219,7 +220,7 @@ def test_a_killed_node_comes_back_into_quarantine_with_all_it_promised() -> None
     run(test)
 
 
-def test_a_node_with_an_older_directory_stops_and_says_why() -> None:
+def test_a_node_with_an_older_directory_begins_again_and_says_why() -> None:
     async def test() -> None:
         async with world() as cluster:
             old = cluster.disks["a"].clone()
@@ -231,9 +232,10 @@ def test_a_node_with_an_older_directory_stops_and_says_why() -> None:
             old.unlock()
             cluster.disks["a"] = old
             cluster.start("a")
-            assert await stopped(cluster, "a") == 78
-            (line,) = cluster.logs["a"].of("node_stops")
+            assert await stopped(cluster, "a") == EXIT_AGAIN
+            (line,) = cluster.logs["a"].of("resync_begins")
             assert "old copy" in line["reason"]
+            assert not cluster.logs["a"].of("node_stops")
 
     run(test)
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import struct
+
+import cbor2
+
 from quorumq.core.messages import Counted, NotDue, Resolved
 from quorumq.core.records import (
     AttemptsCounted,
@@ -155,3 +159,13 @@ def bodies_are_right(store: Store, records: list[JournalRecord]) -> None:
 
 def newest(disk: MemoryDisk) -> str:
     return [name for name in disk.list() if name.endswith(".journal")][-1]
+
+
+def record_headers(segment: bytes) -> list[tuple[int, int]]:
+    """(type, offset of the header) of each record of a segment (docs/file-format.md, "A record")."""
+    found, at = [], 0
+    while segment[at : at + 4] == b"qjR1":
+        header, body = struct.unpack_from("<II", segment, at + 8)
+        found.append((cbor2.loads(segment[at + 20 : at + 20 + header])[0], at + 20))
+        at += 20 + header + body
+    return found

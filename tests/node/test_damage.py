@@ -1,0 +1,66 @@
+"""What a start does with a damaged directory where no other node can help (docs/operations.md)."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from quorumq.core.errors import StorageError
+from quorumq.core.records import Started
+from quorumq.storage.records import TYPE_OF
+from tests.node.memory import World, publish, run, world
+from tests.storage.samples import record_headers
+
+
+def damage(cluster: World, name: str) -> None:
+    """Flip a bit of the newest segment that is not in the body of a batch."""
+    disk = cluster.disks[name]
+    segment = max(found for found in disk.list() if found.endswith(".journal"))
+    headers = record_headers(bytes(disk.read(segment, 0, disk.size(segment))))
+    disk.flip(segment, max(at for type_, at in headers if type_ == TYPE_OF[Started]) + 3)
+
+
+@pytest.mark.parametrize(
+    ("names", "word"), [("a", "a cluster of one node"), ("abc", "the only replica of topics")]
+)
+def test_a_damaged_directory_that_nobody_else_can_complete_is_refused(names: str, word: str) -> None:
+    async def test() -> None:
+        async with world(names) as cluster:
+            client = await cluster.client("a")
+            topic, origin = await client.topic(rf=1), await client.session()
+            (home,) = topic.replicas[0]
+            for seq in range(3):
+                await client.ask(publish(topic, origin, seq, b"x"))
+                await trio.sleep(0.2)
+            cluster.kill(home)
+            damage(cluster, home)
+            with pytest.raises(StorageError, match=word) as caught:
+                cluster.start(home)
+            assert "start with an empty one" in str(caught.value)
+
+    run(test)
+
+
+def test_a_damaged_directory_of_replicated_topics_resyncs_and_is_trusted_again() -> None:
+    async def test() -> None:
+        async with world() as cluster:
+            client = await cluster.client("a")
+            topic, origin = await client.topic(), await client.session()
+            for seq in range(3):
+                await client.ask(publish(topic, origin, seq, b"x"))
+                await trio.sleep(0.2)
+            cluster.kill("b")
+            damage(cluster, "b")
+            service = cluster.start("b")
+            assert service.node.store.cannot_vouch
+            assert not service.node.core.state.vouched
+            await cluster.ready()
+            await trio.sleep(2)
+            node = cluster.services["b"].node
+            assert node.core.state.vouched
+            assert not node.store.cannot_vouch
+            assert cluster.logs["b"].of("resync_over")
+            cluster.kill("b")
+            assert not cluster.start("b").node.store.cannot_vouch, "so it says on the disk"
+
+    run(test)
