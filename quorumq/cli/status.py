@@ -138,11 +138,12 @@ def _topics(up: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     found = []
     for topic in sorted(replicas):
         groups: dict[str, dict[str, int]] = {}
-        messages = missing = 0
+        messages = missing = lost = 0
         for views in replicas[topic].values():
             here = max(view["messages"] for view in views)
             messages += here
-            missing += max(view.get("missing", 0) for view in views)
+            missing += max(view.get("missing", 0) - view.get("lost", 0) for view in views)
+            lost += max(view.get("lost", 0) for view in views)
             for name in sorted({name for view in views for name in view["groups"]}):
                 of_group = [view["groups"][name] for view in views if name in view["groups"]]
                 total = groups.setdefault(name, {"ready": 0, "held": 0, "dead": 0, "done": 0})
@@ -161,6 +162,7 @@ def _topics(up: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 "partitions": len(replicas[topic]),
                 "messages": messages,
                 "missing": missing,
+                "lost": lost,
                 "groups": groups,
             }
         )
@@ -210,6 +212,11 @@ def _problems(found: Sequence[Mapping[str, Any]], topics: Sequence[Mapping[str, 
                 f"{name} has no connection to {', '.join(gone)}, which answers here: check the network"
             )
     for topic in topics:
+        if topic["lost"]:
+            problems.append(
+                f"{plural(topic['lost'], 'message')} of {topic['topic']!r} cannot be found: no replica has the "
+                "payload. If a disk or a backup has it, bring that node back with it: it is not given up by itself"
+            )
         if topic["missing"]:
             problems.append(
                 f"a replica of {topic['topic']!r} knows of {plural(topic['missing'], 'message')} that it does not have "

@@ -753,6 +753,12 @@ class NodeCore:
             Send(peer, replica.sync_offer()) for replica in self.replicas.values() if peer in replica.members
         ]
 
+    def _ask_absent(self, peer: NodeId, now: Now) -> list[Effect]:
+        asked = [
+            replica.ask_absent(peer, now) for replica in self.replicas.values() if peer in replica.members
+        ]
+        return [effect for effects in asked for effect in effects]
+
     def park(self, partitions: tuple[PartitionId, ...], group: str, now: Now) -> list[Effect]:
         """A FETCH is parked: the peers that fetch for the group leave to us what ranks first for us.
 
@@ -873,7 +879,7 @@ class NodeCore:
                 pause = self.config.sync_interval * (0.5 + self.rng.random())
                 self.state.at(now.mono + pause, "sync", peer)
                 if peer in self.state.links and self.state.vouched:
-                    return self._send_registers(peer) + self._offer(peer)
+                    return self._send_registers(peer) + self._offer(peer) + self._ask_absent(peer, now)
         return []
 
     # -------------------------------------------------------------- RECLAIM
@@ -1716,6 +1722,7 @@ class NodeCore:
                 "replicas": list(replica.members),
                 "messages": replica.present.messages,
                 "missing": replica.absent.messages,
+                "lost": replica.lost,
                 "reclaimed": replica.reclaimed.messages,
                 "batches": len(replica.batches),
                 "groups": {

@@ -132,6 +132,15 @@ class Slot(NamedTuple):
     shift: int
 
 
+class Missing(NamedTuple):
+    """What we know of messages that are known and not present here."""
+
+    since: float  # monotonic seconds
+    denied: tuple[
+        NodeId, ...
+    ] = ()  # the other replicas that said since then that they have not got them, sorted
+
+
 class Picked:
     """What a choice has so far, and how much room is left in it."""
 
@@ -246,7 +255,7 @@ class Replica:
         self.index: SpanMap[Slot] = SpanMap()
         self.present = SpanSet()  # what the index covers, in runs
         self.digests: dict[Origin, Digest] = {}  # of `present`; dropped where it changes
-        self.absent: SpanMap[float] = SpanMap()  # known from a peer, not present here, and since when
+        self.absent: SpanMap[Missing] = SpanMap()  # known, not present here
         self.damaged: dict[
             int, tuple[Span, ...]
         ] = {}  # batches that cannot be read here, and what is in them
@@ -478,7 +487,7 @@ class Replica:
                 self.index.remove(part)
                 self.present.remove(part)
                 self.digests.pop(part.origin, None)
-                self.absent.set(part, now.mono - self.node.config.sync_grace)
+                self.absent.set(part, Missing(now.mono - self.node.config.sync_grace))
                 for view in self.groups.values():
                     view.available.remove(part)
         self.damaged[number] = tuple(lost)
@@ -496,7 +505,7 @@ class Replica:
             for part in self._worth_storing(gap)
         ]
         for part in lost:
-            self.absent.set(part, now.mono - self.node.config.sync_grace)
+            self.absent.set(part, Missing(now.mono - self.node.config.sync_grace))
         self.damaged[record.number] = tuple(lost)
 
     def mended(self) -> list[int]:
@@ -1384,12 +1393,17 @@ class Replica:
             if span.origin in self.closed:
                 continue
             for gap in [gap for whole in self.index.gaps(span) for gap in self._worth_storing(whole)]:
-                for part, since in self.absent.split(gap):
-                    if since is None:
-                        since = now.mono
-                        self.absent.set(part, since)
-                    if since + self.node.config.sync_grace <= now.mono:
+                for part, entry in self.absent.split(gap):
+                    if entry is None or sender in entry.denied:  # it has them now
+                        entry = without(entry, sender) if entry is not None else Missing(now.mono)
+                        self.absent.set(part, entry)
+                    if entry.since + self.node.config.sync_grace <= now.mono:
                         missing.append(part)
+        if sender in self.members:
+            for span in message.nowhere:
+                for part, entry in self.absent.within(span):
+                    denied = (*without(entry, sender).denied, sender)
+                    self.absent.set(part, entry._replace(denied=tuple(sorted(denied))))
         if message.rest or self.pulling_until <= now.mono:
             self.pulling_until = now.mono + self.node.config.request_timeout if missing else 0.0
             if missing:
@@ -1428,8 +1442,40 @@ class Replica:
                 size += batch.header.end_of(batch.header.size - 1)
                 age_ms = max(0, int(1000 * (now.mono - batch.born)))
                 effects.append(SendStored(sender, self.topic.epoch, slot.number, age_ms))
-        left = SyncState(self.partition, self.topic.epoch, merge_spans(rest), (), True)
+        nowhere = [
+            part
+            for span in message.spans
+            if span.origin not in self.closed
+            for gap in self.index.gaps(span)
+            for part in subtract(gap, self.reclaimed.within(gap))
+        ][: limits.SPANS_PER_REQUEST_MAX]
+        left = SyncState(
+            self.partition, self.topic.epoch, merge_spans(rest), (), True, nowhere=merge_spans(nowhere)
+        )
         return [*effects, Send(sender, left)]
+
+    def ask_absent(self, peer: NodeId, now: Now) -> list[Effect]:
+        """What has been missing for a while, and ``peer`` has not said that it has not got it: ask it.
+
+        Mostly a peer says by itself what it has, and that is pulled; this finds out what nobody has.
+        """
+        if not self.absent or self.pulling_until > now.mono:
+            return []
+        spans = [
+            span
+            for span, entry in self.absent.items()
+            if peer not in entry.denied and entry.since + self.node.config.sync_grace <= now.mono
+        ][: limits.SPANS_PER_REQUEST_MAX]
+        if not spans:
+            return []
+        self.pulling_until = now.mono + self.node.config.request_timeout
+        return [Send(peer, SyncPull(self.partition, tuple(spans)))]
+
+    @property
+    def lost(self) -> int:
+        """Messages that are known here and that no replica has, as each of the others has said."""
+        others = len(self.members) - 1
+        return sum(span.size for span, entry in self.absent.items() if len(entry.denied) == others)
 
     def _known_origins(self) -> list[Origin]:
         return sorted({*self.present.origins(), *self.reclaimed.origins()})
@@ -1751,6 +1797,11 @@ class Replica:
                 assert have == free, f"{view.name}: available is {have}, should be {free}"
             for key in view.ready:
                 assert self._offers(view, self.batches[key[1]]), f"{key} is ready and empty"
+
+
+def without(entry: Missing, node: NodeId) -> Missing:
+    """As if ``node`` had not said that it has not got them."""
+    return entry._replace(denied=tuple(member for member in entry.denied if member != node))
 
 
 def is_shown(item: Peeked, group: str, which: str) -> bool:

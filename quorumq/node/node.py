@@ -57,7 +57,7 @@ from quorumq.core.messages import (
 )
 from quorumq.core.nodecore import NodeCore
 from quorumq.core.records import BatchStored
-from quorumq.core.types import Batch, NodeId, Now
+from quorumq.core.types import Batch, NodeId, Now, PartitionId
 from quorumq.core.versions import has
 from quorumq.node.commits import CommitRunner
 from quorumq.node.config import ServeConfig
@@ -199,6 +199,7 @@ class Node:
         self._to_dial: dict[NodeId, trio.Event] = {}
         self._idle = trio.Event()
         self._resyncing = core.resync is not None
+        self._lost: dict[PartitionId, int] = {}  # what the log has said last
 
     # ---------------------------------------------------------------- start and end
 
@@ -608,8 +609,20 @@ class Node:
         """Look at the free space when nothing is written, too, and flush the history. Runs until cancelled."""
         while True:
             self._check_space()
+            self._report_lost()
             self.trace.flush()
             await trio.sleep(1.0)
+
+    def _report_lost(self) -> None:
+        """Say where messages were found to be nowhere, or came back."""
+        for partition, replica in self.core.replicas.items():
+            lost, before = replica.lost, self._lost.get(partition, 0)
+            if lost != before:
+                self._lost[partition] = lost
+                say = self.log.error if lost > before else self.log.warning
+                say("messages_lost", topic=replica.topic.name, partition=partition.number, messages=lost)
+        for partition in [found for found in self._lost if found not in self.core.replicas]:
+            del self._lost[partition]
 
     # ----------------------------------------------------------------------- reading
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quorumq.core.effects import Send
+from quorumq.core.effects import Damaged, Send
 from quorumq.core.messages import (
     AckRequest,
     Failed,
@@ -14,8 +14,9 @@ from quorumq.core.messages import (
     ResyncTold,
     Store,
     Stored,
+    SyncState,
 )
-from quorumq.core.records import Vouched, VouchingLost
+from quorumq.core.records import BatchStored, Vouched, VouchingLost
 from tests.core.cluster import Cluster
 from tests.core.test_closing import close, closed
 from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
@@ -187,3 +188,49 @@ def test_a_closed_origin_stays_closed_at_a_node_that_was_wiped_after_that() -> N
     cluster.advance(10.0)
     assert present(cluster, "b") == 0
     assert all(receipts(cluster.ask(node, fetch(group))) == () for node in "abc" for group in ("g", "new"))
+
+
+def test_what_no_replica_has_is_counted_as_lost_until_one_comes_back_with_it() -> None:
+    cluster = Cluster(hold_time_max=5.0)
+    topic, origin = published(cluster, 5)
+    cluster.ask("a", Publish(cluster.batch(topic, origin, 5, [b"x"] * 2)))
+    old = list(cluster.journals["c"])
+    for name in "abc":
+        cluster.kill(name)
+    first = min(record.number for record in cluster.journals["a"] if isinstance(record, BatchStored))
+    cluster.unreadable.update({"a": {first}, "b": {first}})
+    cluster.journals["c"] = []
+    cluster.drop = lambda sender, to, message: isinstance(message, SyncState) and sender == "c"
+    for name in "abc":
+        cluster.start(name)
+    cluster.advance(15.0)
+    assert lost(cluster) == [0, 0, 0], "c has not said yet that it has not got them"
+    cluster.drop = lambda sender, to, message: False
+    cluster.advance(15.0)
+    assert lost(cluster) == [5, 5, 0], "c never knew of them"
+    assert present(cluster, "c") == 2
+    assert not cluster.forgotten["a"], "nor are they given up"
+    key = cluster.submit("a", fetch(wait=0.5, hold_time=2.0))
+    cluster.advance(1.0)
+    got = receipts(cluster.replies[key])
+    assert sum(item.receipt.span.size for item in got) == 2, "what is there is delivered"
+    wipe(cluster, "c", old)
+    cluster.advance(20.0)
+    assert lost(cluster) == [0, 0, 0]
+    assert present(cluster, "a") == present(cluster, "b") == 7
+    assert cluster.forgotten["a"] == {first}
+
+
+def lost(cluster: Cluster) -> list[int]:
+    return [replica(cluster, name).lost for name in cluster.names]
+
+
+def test_the_only_replica_has_lost_what_it_cannot_read() -> None:
+    cluster = Cluster()
+    topic = cluster.topic(rf=1)
+    origin = cluster.ask("a", OpenSession()).origin
+    cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"x"] * 3)))
+    (home,) = topic.replicas[0]
+    (only,) = cluster.nodes[home].replicas.values()
+    cluster.feed(home, Damaged(only.order[0][1]))
+    assert only.lost == 3

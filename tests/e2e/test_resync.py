@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from quorumq.cli.local import LocalCluster
+from quorumq.cli.status import survey
 from quorumq.core import messages as m
 from quorumq.core.records import RecordsMerged
 from quorumq.storage.records import TYPE_OF
@@ -120,3 +121,47 @@ def test_a_node_whose_journal_was_damaged_comes_back_by_itself() -> None:
         cluster.start("n2")
         cluster.wait_ready(quarantine=True)
         assert cluster.log_tail("n2", 400).count("directory_damaged") == 1, "its directory is trusted again"
+
+
+def test_what_no_disk_has_any_more_is_listed_as_lost_and_found_when_one_comes_back() -> None:
+    with LocalCluster(3, hold_time_max=3.0) as cluster:
+        with Raw(cluster.address("n1")) as client:
+            topic = client.topic("jobs")
+            origin = client.session()
+            client.publish(topic, origin, 0, [b"the one that is lost"])
+            publish(client, topic, 3)
+        status_when(cluster, "n3", lambda facts: facts["partitions"][0]["messages"] == 4)
+        for name in cluster.nodes:
+            cluster.terminate(name)
+        shutil.move(data_of(cluster, "n3"), cluster.directory / "kept")
+        for name in ("n1", "n2"):
+            (segment,) = Path(data_of(cluster, name)).glob("*.journal")
+            flip(segment, segment.read_bytes().index(b"the one that is lost"))
+        for name in cluster.nodes:
+            cluster.start(name)
+        cluster.wait_ready(quarantine=True)
+        for name in ("n1", "n2"):
+            facts = status_when(cluster, name, lambda facts: facts["partitions"][0]["lost"] == 1)
+            assert facts["damaged_batches"] == 1
+        (problem,) = [
+            text for text in survey([cluster.address("n1")])["problems"] if "no replica has" in text
+        ]
+        assert "1 message of 'jobs'" in problem
+        status_when(cluster, "n3", lambda facts: facts["partitions"][0]["messages"] == 3)
+        with Raw(cluster.address("n3")) as client:
+            assert size_of(client.fetch("jobs", "g", 100, max_wait=2.0)) == 3, "the others are delivered"
+        cluster.terminate("n3")
+        shutil.rmtree(data_of(cluster, "n3"))
+        shutil.move(cluster.directory / "kept", data_of(cluster, "n3"))
+        cluster.start("n3")
+        for name in ("n1", "n2"):
+            status_when(
+                cluster,
+                name,
+                lambda facts: facts["damaged_batches"] == 0 and facts["partitions"][0]["messages"] == 4,
+            )
+            status_when(cluster, name, lambda facts: facts["partitions"][0]["lost"] == 0)
+            deadline = time.monotonic() + 10
+            while (log := cluster.log_tail(name, 400)).count("messages_lost") < 2:
+                assert time.monotonic() < deadline, log
+                time.sleep(0.1)
