@@ -373,6 +373,7 @@ class Heartbeat(NamedTuple):
     waiting: tuple[tuple[PartitionId, str], ...]
     quarantine_s: float = 0.0
     disk_free: int = -1
+    position: int = 0  # records durable in the sender's directory, or 0 where nobody counts them
 
 
 class HoldsAsk(NamedTuple):
@@ -581,6 +582,8 @@ class Welcome(NamedTuple):
     seen_n: int
     seen_directories: tuple[int, ...]
     software: str = ""
+    position: int = 0  # of the dialler's directory, as it last told us, and the start of it that told
+    position_by: int = 0
 
 
 # ---------------------------------------------------------------------------------------------

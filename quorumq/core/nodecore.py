@@ -129,6 +129,7 @@ from quorumq.core.records import (
     DirectoryMade,
     GroupPut,
     JournalRecord,
+    PeerPosition,
     PeerSeen,
     Reclaimed,
     Reserved,
@@ -176,8 +177,12 @@ SOFTWARE = "quorumq"
 TOKEN_STARTED = -1
 TOKEN_VOUCHED = -2
 TOKEN_LOST = -3
+TOKEN_POSITION = -4
 TOKEN_RESERVE = -(1 << 62)
 """Tokens from here up to 0 name a reserve: the token is TOKEN_RESERVE + the time reserved >> 16."""
+
+POSITIONS_EVERY_S = 5.0
+"""How often the positions of the peers are journaled at most."""
 
 FORGET_MAX = 10_000
 """Batches in one Forget."""
@@ -251,6 +256,13 @@ class NodeCore:
         self.silenced = False  # waiting for the disk, to begin again
         self.vouching_floor = 0  # of ballots, once the resync is over
         self.resynced_above = 0  # the highest start count that its resyncs have taken into account
+        self.counting = False  # whether the driver counts the records of the directory (`take_position`)
+        self.found = 0  # how many of them this start found
+        self.position = 0  # how many are durable, as far as we were told
+        self.positions: dict[NodeId, tuple[int, int]] = {}  # what a peer told last, and which start of it
+        self.positions_new: dict[NodeId, None] = {}  # those that are not in the journal yet
+        self.positions_due = 0.0  # not to be journaled before
+        self.positions_quiet = 0  # nor before something else was
         self.stopped = False
         self.started = False
         self.void: list[int] = []  # batches that were reclaimed, and that a crash left on disk
@@ -290,8 +302,13 @@ class NodeCore:
                 n = max(n, record.above)
             elif isinstance(record, PeerSeen):
                 _, known = self.peers.get(record.node, (last, ()))
+                if known[-1:] != (record.directory,):
+                    self.positions.pop(record.node, None)
                 self.peers[record.node] = (record.incarnation, seen_last(known, record.directory))
                 peer_versions[record.node] = record.version
+            elif isinstance(record, PeerPosition):
+                if record.node in self.peers and self.peers[record.node][1][-1] == record.directory:
+                    self.positions[record.node] = (record.position, record.start)
             elif isinstance(record, Reserved):
                 reserve = max(reserve, record.time)
             elif isinstance(record, TopicPut):
@@ -367,6 +384,11 @@ class NodeCore:
                 replica = self.replicas.get(record.partition)
                 if replica is not None:
                     replica.replay(record, now)
+
+    def take_position(self, position: int) -> None:
+        """How many records this start found in the directory. Before `start`; for a driver that counts them."""
+        self.counting = True
+        self.found = self.position = position
 
     def load_damaged(self, records: Iterable[BatchStored], now: Now) -> None:
         """Batches of the journal that cannot be read. Before `start`: what is in them is known, and absent."""
@@ -473,7 +495,9 @@ class NodeCore:
                 return self._on_received(envelope, now)
             case Request(key, request):
                 return self._on_request(key, request, now)
-            case Durable(token):
+            case Durable(token, position):
+                if self.counting:
+                    self.position = max(self.position, position)
                 return self._on_durable(token, now)
             case Unsent(key):
                 return self._on_unsent(key, now)
@@ -505,8 +529,11 @@ class NodeCore:
                 return self._on_clean_stop(now)
 
     def _on_durable(self, token: int, now: Now) -> list[Effect]:
+        if token == TOKEN_POSITION:
+            return []
         if token == TOKEN_STARTED:
             self.started = True
+            self.positions_quiet = self.position
             if len(self.config.nodes) == 1:
                 self.state.vouched = True
             if self.resync is not None:
@@ -561,6 +588,13 @@ class NodeCore:
                 event.seen_n,
                 f"{event.peer} knows node {self.config.node!r} by another data directory "
                 f"({newest:016x}, this one is {self.state.directory:016x})",
+            )
+        told_before = self.resynced_above < event.position_by < self.state.incarnation.n
+        if self.counting and self.resync is None and told_before and event.position > self.found:
+            return self._lose_vouching(
+                event.seen_n,
+                f"start {event.position_by} of node {self.config.node!r} told {event.peer} of {event.position} "
+                f"records, and this one found {self.found}: the data directory is an old copy",
             )
         self.state.links[event.peer] = event.incarnation
         self.state.versions[event.peer] = event.version
@@ -657,6 +691,8 @@ class NodeCore:
             return [Reply(key, refusal)]
         seen, directories = self.peers.get(hello.node, (Incarnation(0, 0), ()))
         version = min(hello.versions[1], self.config.protocol_max)
+        same = directories[-1:] == (hello.directory,)
+        position, position_by = self.positions.get(hello.node, (0, 0)) if same else (0, 0)
         welcome = Welcome(
             version,
             self.config.cluster_id,
@@ -668,6 +704,8 @@ class NodeCore:
             seen.n,
             directories,
             SOFTWARE,
+            position,
+            position_by,
         )
         if not hello.node:
             return [Reply(key, welcome)]
@@ -677,8 +715,11 @@ class NodeCore:
         self.peer_facts.setdefault(hello.node, {})["clock_difference_s"] = (
             hello.wall_ms - now.wall_ms
         ) / 1000
-        if seen == hello.incarnation and directories[-1:] == (hello.directory,):
+        if seen == hello.incarnation and same:
             return [Persist((), (Reply(key, welcome),))]
+        if not same:
+            self.positions.pop(hello.node, None)
+            self.positions_new.pop(hello.node, None)
         self.peers[hello.node] = (hello.incarnation, seen_last(directories, hello.directory))
         self.state.learn(hello.node, hello.incarnation)
         record = PeerSeen(hello.node, hello.incarnation, hello.directory, version)
@@ -789,10 +830,32 @@ class NodeCore:
 
     def _heartbeats(self, now: Now) -> list[Effect]:
         self.announced = dict.fromkeys(self.parked)
-        beat = Heartbeat(tuple(self.parked)[: limits.SPANS_PER_REQUEST_MAX], self.quarantine_left(now))
+        parked = tuple(self.parked)[: limits.SPANS_PER_REQUEST_MAX]
+        beat = Heartbeat(parked, self.quarantine_left(now), position=self.position)
         return [Send(peer, beat) for peer in self.state.links]
 
-    def _on_heartbeat(self, sender: NodeId, message: Heartbeat, now: Now) -> None:
+    def _new_positions(self, now: Now) -> tuple[PeerPosition, ...]:
+        """What the peers told of theirs, to be journaled: now and then, where anything else was written since.
+
+        Else two idle nodes would go on writing down each other's writing.
+        """
+        if now.mono < self.positions_due or self.position <= self.positions_quiet or not self.positions_new:
+            return ()
+        records = tuple(
+            PeerPosition(node, self.peers[node][1][-1], *self.positions[node])
+            for node in sorted(self.positions_new)
+        )
+        self.positions_new.clear()
+        self.positions_due = now.mono + POSITIONS_EVERY_S
+        self.positions_quiet = self.position + len(records)
+        return records
+
+    def _on_heartbeat(self, sender: NodeId, incarnation: Incarnation, message: Heartbeat, now: Now) -> None:
+        if message.position and self.peers.get(sender, (None,))[0] == incarnation:
+            told = (message.position, incarnation.n)
+            if self.positions.get(sender) != told:
+                self.positions[sender] = told
+                self.positions_new[sender] = None
         named = dict.fromkeys(message.waiting)
         for key in [key for key in self.state.parked if key[2] == sender and key[:2] not in named]:
             del self.state.parked[key]
@@ -871,7 +934,10 @@ class NodeCore:
                 ]
             case ("heartbeat",):
                 self.state.at(now.mono + self.config.heartbeat, "heartbeat")
-                return self._heartbeats(now)
+                effects = self._heartbeats(now)
+                if self.counting:  # for the next ones
+                    effects.append(Persist(self._new_positions(now), (Done(TOKEN_POSITION),)))
+                return effects
             case ("reclaim",):
                 self.state.at(now.mono + self.config.sync_interval, "reclaim")
                 return self._reclaim(now)
@@ -960,7 +1026,7 @@ class NodeCore:
             case Released(freed):
                 self.state.release_confirmed(sender, freed)
             case Heartbeat():
-                self._on_heartbeat(sender, message, now)
+                self._on_heartbeat(sender, incarnation, message, now)
             case PutTopic(number, topic) if self.state.vouched or not number:
                 return self._on_put_topic(sender, number, topic, now)
             case PutGroup(number, group, ask) if self.state.vouched or not number:
@@ -1695,6 +1761,8 @@ class NodeCore:
             incarnation, directories = self.peers[node]
             version = self.state.versions.get(node, OLDEST)
             records += [PeerSeen(node, incarnation, directory, version) for directory in directories]
+            if node in self.positions:  # of the last directory, which stands before it
+                records.append(PeerPosition(node, directories[-1], *self.positions[node]))
         records += [TopicPut(topic) for topic in self.registers()]
         records += [GroupPut(self.groups[found]) for found in sorted(self.groups)]
         for partition in sorted(self.replicas):

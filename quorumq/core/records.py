@@ -49,6 +49,15 @@ class PeerSeen(NamedTuple):
     version: int = 1
 
 
+class PeerPosition(NamedTuple):
+    """How many records a peer's directory had, as start ``start`` of that peer told us. Written without waiting."""
+
+    node: NodeId
+    directory: int
+    position: int
+    start: int
+
+
 class Reserved(NamedTuple):
     """Stamps up to this time may be used: the next start begins above it."""
 
@@ -156,7 +165,7 @@ class CleanStopped(NamedTuple):
 
 
 JournalRecord = Union[
-    DirectoryMade, Started, Vouched, VouchingLost, PeerSeen, Reserved, TopicPut, GroupPut, BatchStored, RecordsMerged,
-    AttemptsCounted, DelaysSet, Reclaimed, OriginsPromised, OriginsClosed,
+    DirectoryMade, Started, Vouched, VouchingLost, PeerSeen, PeerPosition, Reserved, TopicPut, GroupPut, BatchStored,
+    RecordsMerged, AttemptsCounted, DelaysSet, Reclaimed, OriginsPromised, OriginsClosed,
     CleanStopped,
 ]  # fmt: skip

@@ -133,7 +133,18 @@ async def _run_link(node: Node, peer: NodeId, transport: Transport, nursery: tri
     link = PeerLink(node, peer, out, version)
     node.links[peer] = link
     node.log.info("link_up", peer=peer, incarnation=answer.incarnation.n, version=version)
-    node.feed(LinkUp(peer, answer.incarnation, answer.stamp, answer.seen_n, answer.seen_directories, version))
+    node.feed(
+        LinkUp(
+            peer,
+            answer.incarnation,
+            answer.stamp,
+            answer.seen_n,
+            answer.seen_directories,
+            version,
+            answer.position,
+            answer.position_by,
+        )
+    )
     reason = "the peer closed the connection"
     try:
         if await transport.receive():

@@ -165,6 +165,7 @@ def open_node(
             now=clock(),
             rng=rng,
         )
+        core.take_position(store.position)
         core.load_damaged([damage.record for damage in store.damaged], clock())
         core.state.next_batch = max(core.state.next_batch, store.next_number)
         for note in store.notes:

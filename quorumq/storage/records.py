@@ -138,6 +138,7 @@ TYPE_OF: Final[dict[type, int]] = {
     core.DelaysSet: 26,
     core.CleanStopped: 27,
     core.VouchingLost: 40,
+    core.PeerPosition: 41,
     core.Reclaimed: 30,
     core.OriginsPromised: 31,
     core.OriginsClosed: 32,

@@ -107,6 +107,7 @@ class Cluster:
         core = NodeCore(
             config, journal, nonce=nonce, directory=directory, now=self.clocks(name), rng=self.rng
         )
+        core.take_position(len(self.journals[name]))
         core.load_damaged(bad, self.clocks(name))
         core.state.next_batch = 1 + sum(isinstance(record, BatchStored) for record in self.journals[name])
         self.nodes[name] = core
@@ -134,6 +135,8 @@ class Cluster:
             answer.seen_n,
             answer.seen_directories,
             answer.version,
+            answer.position,
+            answer.position_by,
         )
         self.queue.append((dialler, up))
         self.run()

@@ -16,7 +16,7 @@ from quorumq.core.messages import (
     Stored,
     SyncState,
 )
-from quorumq.core.records import BatchStored, Vouched, VouchingLost
+from quorumq.core.records import BatchStored, PeerPosition, Reserved, Vouched, VouchingLost
 from tests.core.cluster import Cluster
 from tests.core.test_closing import close, closed
 from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
@@ -234,3 +234,72 @@ def test_the_only_replica_has_lost_what_it_cannot_read() -> None:
     (only,) = cluster.nodes[home].replicas.values()
     cluster.feed(home, Damaged(only.order[0][1]))
     assert only.lost == 3
+
+
+def test_a_backup_of_the_last_start_is_noticed_by_how_many_records_it_has() -> None:
+    cluster = Cluster(hold_time_max=10.0)
+    published(cluster, 10)
+    cluster.advance(1.0)
+    backup = list(cluster.journals["b"])
+    n = cluster.nodes["b"].state.incarnation.n
+    assert outcomes(cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch(most=5)))))) == ["acked"]
+    cluster.advance(1.5)
+    wipe(cluster, "b", backup)
+    assert len(cluster.restarts) == 1
+    assert f"start {n} of node 'b' told" in cluster.restarts[0][1]
+    cluster.advance(2.0)
+    core = cluster.nodes["b"]
+    assert core.state.vouched
+    assert core.state.incarnation.n == n + 2
+    assert sum(span.size for span, _ in replica(cluster, "b").group("g").records.items()) == 5
+    for _ in range(2):  # it has fewer records than it once had, and that is known now
+        cluster.kill("b")
+        cluster.start("b")
+        cluster.advance(2.0)
+    assert len(cluster.restarts) == 1
+    assert cluster.nodes["b"].state.vouched
+
+
+def test_an_ordinary_restart_is_not_taken_for_a_backup() -> None:
+    cluster = Cluster(hold_time_max=10.0)
+    topic, origin = published(cluster, 10)
+    for at in range(5):
+        cluster.ask("a", Publish(cluster.batch(topic, origin, 10 + at, [b"x"])))
+        cluster.advance(0.7)
+        name = "abc"[at % 3]
+        cluster.kill(name)
+        cluster.start(name)
+        cluster.advance(0.7)
+    assert not cluster.restarts
+
+
+def test_positions_survive_a_restart_of_those_that_were_told() -> None:
+    cluster = Cluster(hold_time_max=10.0)
+    topic, origin = published(cluster, 10)
+    cluster.advance(1.0)
+    backup = list(cluster.journals["b"])
+    for at in range(20):
+        cluster.ask("a", Publish(cluster.batch(topic, origin, 10 + at, [b"x"])))
+        cluster.advance(1.0)
+    for name in "abc":
+        cluster.kill(name)
+    cluster.journals["b"] = backup
+    for name in "abc":
+        cluster.start(name)
+    assert len(cluster.restarts) == 1
+    for name in "ac":
+        snapshot = cluster.nodes[name].snapshot(cluster.now)
+        assert any(isinstance(record, PeerPosition) and record.node == "b" for record in snapshot)
+
+
+def test_idle_nodes_do_not_write_down_each_others_writing() -> None:
+    cluster = Cluster()
+    published(cluster, 10)
+    cluster.advance(60.0)
+    before = {name: len(cluster.journals[name]) for name in "abc"}
+    cluster.advance(300.0)
+    for name in "abc":
+        written = cluster.journals[name][before[name] :]
+        reserves = sum(isinstance(record, Reserved) for record in written)
+        positions = sum(isinstance(record, PeerPosition) for record in written)
+        assert positions <= 4 * reserves + 4, (positions, reserves)

@@ -64,3 +64,34 @@ def test_a_damaged_directory_of_replicated_topics_resyncs_and_is_trusted_again()
             assert not cluster.start("b").node.store.cannot_vouch, "so it says on the disk"
 
     run(test)
+
+
+def test_a_backup_of_the_last_start_resyncs() -> None:
+    async def test() -> None:
+        async with world() as cluster:
+            client = await cluster.client("a")
+            topic, origin = await client.topic(), await client.session()
+            await client.ask(publish(topic, origin, 0, b"before"))
+            await trio.sleep(2)
+            backup = cluster.disks["b"].clone()
+            await client.ask(publish(topic, origin, 1, b"after"))
+            await trio.sleep(1)
+            cluster.kill("b")
+            backup.unlock()
+            cluster.disks["b"] = backup
+            cluster.start("b")
+            await trio.sleep(2)
+            (line,) = cluster.logs["b"].of("resync_begins")
+            assert "the data directory is an old copy" in line["reason"]
+            cluster.disks["b"].unlock()
+            cluster.start("b")
+            await cluster.ready()
+            assert cluster.services["b"].node.core.state.vouched
+            await trio.sleep(10)
+            assert len(cluster.services["b"].node.store) == 2
+            cluster.kill("b")
+            cluster.start("b")
+            await cluster.ready()
+            assert len(cluster.logs["b"].of("resync_begins")) == 1
+
+    run(test)
