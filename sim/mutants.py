@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from quorumq.core import group as group_module
+from quorumq.core import replica as replica_module
 from quorumq.core import types as types_module
 from quorumq.core.coordinator import PublishCoordinator
 from quorumq.core.effects import Persist, Send
@@ -327,6 +328,11 @@ MUTANTS: tuple[Mutant, ...] = (
         "a majority says that a message has expired",
         ((FetchCoordinator, "is_over", lambda self, this, late: bool(late)),),
     ),
+    Mutant(
+        "copied-clock",
+        "a batch from a peer is as old as enough replicas say",
+        ((replica_module, "majority_of", lambda members: members),),
+    ),
     Mutant("delay-forgotten", "delays survive a restart", ((Replica, "load_batch", _forget_delay),)),
     Mutant(
         "resync-skipped",
@@ -403,6 +409,7 @@ SURVIVORS: dict[str, str] = {
     "dead-ends-holds": "a dead letter on a minority, a delivery, a redrive inside its hold: too rare a chain",
     "ballots-fall": "a HOLD that is late at two replicas, then an ACK of that age: too rare a chain",
     "unseen-votes-on-due": "a replica without the batch, one with a wrong clock, and no third vote: too rare a chain",
+    "copied-clock": "a batch that two replicas have, one with a wrong clock, and the third from that one: too rare",
     "quarantine-half": "a hold granted just before a node's third start, and won again just after it: too rare",
     "superseded-count": "an answer that is late by a wipe and a resync, and decides a round: too rare a chain",
 }

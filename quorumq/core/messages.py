@@ -37,7 +37,10 @@ from quorumq.core.types import (
 
 
 class Store(NamedTuple):
-    """STORE: keep this batch on disk. ``age_ms``: how long ago its producer made it, as far as is known."""
+    """STORE: keep this batch on disk. ``age_ms``: how long ago its producer made it, as far as is known.
+
+    In one of anti-entropy (round 0) it is what the sender's clock says, -1 where the sender is itself in doubt.
+    """
 
     round: int
     epoch: int
@@ -457,6 +460,13 @@ class GroupState(NamedTuple):
     delays: tuple[NotDue, ...]
 
 
+class Aged(NamedTuple):
+    """How long ago the batch with these messages was made, by the clock of the sender."""
+
+    span: Span
+    age_ms: int
+
+
 class SyncState(NamedTuple):
     """Anti-entropy: the answer to a full offer: the sender's spans and records for what differed.
 
@@ -474,6 +484,7 @@ class SyncState(NamedTuple):
     nowhere: tuple[
         Span, ...
     ] = ()  # with ``rest``: asked for, and neither present at the sender nor reclaimed
+    ages: tuple[Aged, ...] = ()  # what a SyncPull asked for, as far as the sender is not in doubt of it
 
 
 class CloseAsk(NamedTuple):
@@ -509,10 +520,11 @@ class GroupsTold(NamedTuple):
 
 
 class SyncPull(NamedTuple):
-    """Anti-entropy: send the batches that hold these spans, as STOREs of round 0."""
+    """Anti-entropy: send the batches that hold these spans, as STOREs of round 0; and say how old others are."""
 
     partition: PartitionId
     spans: tuple[Span, ...]
+    ages: tuple[Span, ...] = ()  # a message of each batch whose age is asked for
 
 
 class SyncTopics(NamedTuple):

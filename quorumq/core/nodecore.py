@@ -790,9 +790,14 @@ class NodeCore:
         return effects
 
     def _offer(self, peer: NodeId) -> list[Effect]:
-        return [
-            Send(peer, replica.sync_offer()) for replica in self.replicas.values() if peer in replica.members
-        ]
+        effects: list[Effect] = []
+        for replica in self.replicas.values():
+            if peer in replica.members:
+                effects.append(Send(peer, replica.sync_offer()))
+                ages = replica.ages_wanted(peer)
+                if ages:
+                    effects.append(Send(peer, SyncPull(replica.partition, (), ages)))
+        return effects
 
     def _ask_absent(self, peer: NodeId, now: Now) -> list[Effect]:
         asked = [

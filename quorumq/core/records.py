@@ -79,7 +79,7 @@ class GroupPut(NamedTuple):
 class BatchStored(NamedTuple):
     """A batch. ``number`` is this node's own, counted up; ``received_ms`` its time of day then.
 
-    ``age_ms``: how old the batch was then, from when its producer made it.
+    ``age_ms``: how old the batch was then, from when its producer made it; -1 where only peers' clocks could tell.
     """
 
     number: int

@@ -26,6 +26,7 @@ from quorumq.core.holds import Held
 from quorumq.core.messages import (
     Ack,
     Acked,
+    Aged,
     CloseAsk,
     CloseTold,
     Counted,
@@ -71,6 +72,7 @@ from quorumq.core.records import (
     Reclaimed,
     RecordsMerged,
 )
+from quorumq.core.rounds import majority_of
 from quorumq.core.spans import SpanMap, SpanSet, merge_spans, subtract
 from quorumq.core.state import NodeState
 from quorumq.core.types import (
@@ -105,6 +107,9 @@ SCAN_MAX = 4096
 PEEK_BYTES_MAX = limits.MIB
 PULL_BATCHES_MAX = 64
 PULL_BYTES_MAX = 4 * limits.MIB
+
+AGE_UNKNOWN = -1
+"""Of a batch that a peer brought: its age is by the peer's clock."""
 
 SEQ_END = 1 << 63
 """Above every sequence number."""
@@ -226,6 +231,7 @@ class Replica:
         "closed",
         "damaged",
         "digests",
+        "doubtful",
         "groups",
         "index",
         "members",
@@ -269,6 +275,7 @@ class Replica:
         self.settled: dict[int, float] = {}  # batches that no group needs, and since when, the first first
         self.batches: dict[int, StoredBatch] = {}
         self.waiting: dict[int, None] = {}  # batches that are not due yet by our clock
+        self.doubtful: dict[int, dict[NodeId, float]] = {}  # batches of unknown age: when made, as peers say
         self.mortal = False  # whether a batch with a TTL of its own was ever here
         self.order: SortedList = SortedList()  # keys of the batches, oldest first
         self.groups: dict[str, GroupView] = {}
@@ -400,9 +407,13 @@ class Replica:
             return [Persist((), (answer,))] if message.round else []
         number = self.node.next_batch
         self.node.next_batch += 1
-        age_ms = max(0, message.age_ms)
-        batch = StoredBatch(number, header, now.mono - age_ms / 1000, durable=False)
+        age_ms = max(0, message.age_ms) if message.round else AGE_UNKNOWN
+        batch = StoredBatch(number, header, now.mono - max(0, age_ms) / 1000, durable=False)
         self._add_batch(batch, now)
+        if age_ms == AGE_UNKNOWN:
+            self._doubt(batch)
+            if message.age_ms >= 0:
+                self._told_age(sender, number, message.age_ms, now)
         for part, slot in new:
             self.index.set(part, Slot(number, slot.shift))
             self._now_present(part)
@@ -462,6 +473,53 @@ class Replica:
             self.waiting[batch.number] = None
             self.node.at(batch.due, "due", self.partition, batch.number)
 
+    def _doubt(self, batch: StoredBatch) -> None:
+        """A peer brought this batch, and its age is by the peer's clock: ours begins now, until enough have told.
+
+        Else a wrong clock would decide together with whoever has copied it.
+        """
+        if batch.header.delay_ms or batch.header.ttl_ms or self.topic.ttl_s:
+            self.doubtful[batch.number] = {}
+
+    def ages_wanted(self, peer: NodeId) -> tuple[Span, ...]:
+        """A message of each batch whose age we want to hear from ``peer``, as many as one request may have."""
+        wanted: list[Span] = []
+        for number in list(self.doubtful):
+            batch = self.batches[number]
+            if number not in self.waiting and not batch.header.ttl_ms and not self.topic.ttl_s:
+                del self.doubtful[number]  # due by now: its age matters no more
+            elif peer not in self.doubtful[number] and len(wanted) < limits.SPANS_PER_REQUEST_MAX:
+                wanted.append(self._part_of(batch))
+        return tuple(wanted)
+
+    def _part_of(self, batch: StoredBatch) -> Span:
+        """A message that is in this very batch."""
+        return next(
+            Span(part.origin, part.start, part.start + 1)
+            for section in batch.header.sections
+            for part, slot in self.index.within(section)
+            if slot.number == batch.number
+        )
+
+    def _told_age(self, sender: NodeId, number: int, age_ms: int, now: Now) -> None:
+        """A peer says how old a batch is; believed is what enough of them say for one right clock to be among them."""
+        told = self.doubtful.get(number)
+        if told is None:
+            return
+        told[sender] = now.mono - max(0, age_ms) / 1000
+        wrong = len(self.members) - majority_of(len(self.members))  # at most so many clocks
+        if len(told) <= wrong:
+            return
+        del self.doubtful[number]
+        batch = self.batches[number]
+        batch.born = min(batch.born, sorted(told.values())[wrong])
+        if number not in self.waiting:
+            return
+        if batch.due <= now.mono:
+            self.on_due(number, now)
+        else:
+            self.node.at(batch.due, "due", self.partition, number)
+
     def on_due(self, number: int, now: Now) -> None:
         """Batch ``number`` is due by our clock: its messages are available from now on."""
         self.waiting.pop(number, None)
@@ -475,6 +533,7 @@ class Replica:
         """
         batch = self.batches.pop(number)
         self.waiting.pop(number, None)
+        self.doubtful.pop(number, None)
         self.order.remove(batch.key())
         for view in self.groups.values():
             view.ready.pop(batch.key(), None)
@@ -525,13 +584,15 @@ class Replica:
         It has aged by the time of day; where that was set back, not at all, so that no delay grows.
         """
         header = record.batch.header
-        age_ms = record.age_ms + max(0, now.wall_ms - record.received_ms)
+        age_ms = max(0, record.age_ms) + max(0, now.wall_ms - record.received_ms)
         batch = StoredBatch(record.number, header, now.mono - age_ms / 1000, durable=True)
         at = 0
         for section in header.sections:
             for part in self.index.gaps(section):
                 if record.number not in self.batches:
                     self._add_batch(batch, now)
+                    if record.age_ms == AGE_UNKNOWN:
+                        self._doubt(batch)
                 self.index.set(part, Slot(record.number, at - section.start))
                 self._now_present(part)
             at += section.size
@@ -1388,6 +1449,9 @@ class Replica:
             effects += self._merge_group_state(state, now)
         effects += self._learn_reclaimed(message.reclaimed, now)
         effects += self.close(message.closed)
+        for span, age_ms in message.ages:
+            for _, slot in self.index.within(span):
+                self._told_age(sender, slot.number, age_ms, now)
         missing: list[Span] = []
         for span in message.spans:
             if span.origin in self.closed:
@@ -1440,8 +1504,14 @@ class Replica:
                     continue
                 numbers[slot.number] = None
                 size += batch.header.end_of(batch.header.size - 1)
-                age_ms = max(0, int(1000 * (now.mono - batch.born)))
+                age_ms = self._age_ms(slot.number, now)
                 effects.append(SendStored(sender, self.topic.epoch, slot.number, age_ms))
+        ages = [
+            Aged(part, self._age_ms(slot.number, now))
+            for span in message.ages
+            for part, slot in self.index.within(span)
+            if slot.number not in self.doubtful
+        ]
         nowhere = [
             part
             for span in message.spans
@@ -1450,7 +1520,13 @@ class Replica:
             for part in subtract(gap, self.reclaimed.within(gap))
         ][: limits.SPANS_PER_REQUEST_MAX]
         left = SyncState(
-            self.partition, self.topic.epoch, merge_spans(rest), (), True, nowhere=merge_spans(nowhere)
+            self.partition,
+            self.topic.epoch,
+            merge_spans(rest),
+            (),
+            bool(message.spans),
+            nowhere=merge_spans(nowhere),
+            ages=tuple(ages),
         )
         return [*effects, Send(sender, left)]
 
@@ -1476,6 +1552,12 @@ class Replica:
         """Messages that are known here and that no replica has, as each of the others has said."""
         others = len(self.members) - 1
         return sum(span.size for span, entry in self.absent.items() if len(entry.denied) == others)
+
+    def _age_ms(self, number: int, now: Now) -> int:
+        """How old a batch is, by our clock."""
+        if number in self.doubtful:
+            return AGE_UNKNOWN
+        return max(0, int(1000 * (now.mono - self.batches[number].born)))
 
     def _known_origins(self) -> list[Origin]:
         return sorted({*self.present.origins(), *self.reclaimed.origins()})
@@ -1563,6 +1645,7 @@ class Replica:
             view.ready.pop(batch.key(), None)
         self.order.remove(batch.key())
         del self.batches[batch.number]
+        self.doubtful.pop(batch.number, None)
         self.touched.pop(batch.number, None)
         return spans
 
@@ -1785,6 +1868,8 @@ class Replica:
             assert slot.number in self.batches, f"{span} is in batch {slot.number}, which is not here"
         for number in self.waiting:
             assert self.batches[number].due > now.mono, f"batch {number} is due, and waits"
+        for number in self.doubtful:
+            assert number in self.batches, f"the age of batch {number} is asked for, and it is not here"
         for view in self.groups.values():
             view.check()
             for span, slot in self.index.items():

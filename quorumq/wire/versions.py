@@ -21,7 +21,7 @@ FIELDS: Final[Mapping[int, Mapping[str, int]]] = {
     1: {
         "Topic": 9, "Granted": 4, "NotDue": 4, "Acked": 2, "Counted": 3, "Delivery": 3,
         "Store": 3, "Tombed": 5, "PutGroup": 2, "PeekRequest": 6, "PeekReply": 4, "SyncOffer": 6, "SyncState": 5,
-        "CreateTopic": 6, "Publish": 1, "Fetch": 11, "PeekAsk": 7, "PeekPage": 4,
+        "SyncPull": 2, "CreateTopic": 6, "Publish": 1, "Fetch": 11, "PeekAsk": 7, "PeekPage": 4,
         "Heartbeat": 3, "Welcome": 10,
     },
 }  # fmt: skip

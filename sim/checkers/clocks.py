@@ -7,8 +7,9 @@ Judged are first lives (n = 0), in true time, give or take what clocks' rates di
 - it is not delivered to a FETCH that was sent after its time was over at every replica.
 
 Unless too many clocks were wrong: a node's may be wrong for what it stores once its time of day was changed and it was
-started again since, as nothing but a start asks the time of day. A node whose directory was lost or brought back
-counts as wrong, too: it knows nothing of the times of a message that it has not fetched again.
+started again since, as nothing but a start asks the time of day. A node whose directory was lost or brought back has
+no wrong clock: without the batch it does not say that it is due or expired, and what it fetches again is as old as
+enough of the others say. But it cannot help to expire a message, either, that it has not fetched again.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ class OneWrongClock(Checker):
 
     def __init__(self) -> None:
         self.made: dict[Key, tuple[float, float, float]] = {}  # when, delay, TTL: of what has either
-        self.stored: dict[Key, dict[str, float]] = {}
+        self.stored: dict[Key, dict[str, float]] = {}  # when last, by node
+        self.lost: dict[str, float] = {}  # when a node's directory was last lost or brought back
         self.changed: dict[str, None] = {}  # nodes whose time of day was changed
         self.wrong: dict[str, None] = {}  # those of them that were started since
         self.rf = 0
@@ -43,12 +45,12 @@ class OneWrongClock(Checker):
         elif kind == "store":
             for key in messages(row):
                 if key in self.made:
-                    self.stored.setdefault(key, {}).setdefault(row["who"], at)
+                    self.stored.setdefault(key, {})[row["who"]] = at
         elif kind == "fault":
             if row["fault"] in ("wall-jump", "wrong-clock"):
                 self.changed.update(dict.fromkeys(f"node:{node}" for node in row["nodes"]))
             elif row["fault"] in ("wipe", "restore"):
-                self.wrong.update(dict.fromkeys(f"node:{node}" for node in row["nodes"]))
+                self.lost.update(dict.fromkeys((f"node:{node}" for node in row["nodes"]), at))
         elif kind == "start":
             if row["who"] in self.changed:
                 self.wrong[row["who"]] = None
@@ -73,7 +75,11 @@ class OneWrongClock(Checker):
                     self._found(
                         at, f"{name(key)}, to be delivered from {began + delay:.4f} s on, was delivered"
                     )
-                right = [when for node, when in stored.items() if node not in self.wrong]
+                right = [
+                    when
+                    for node, when in stored.items()
+                    if node not in self.wrong and when > self.lost.get(node, 0.0)
+                ]
                 if ttl and len(right) == self.rf and row["asked"] > max(right) + ttl * (1 + RATE) + SLACK_S:
                     text = f"{name(key)} was delivered, and had expired at all its replicas before that FETCH was sent"
                     self._found(at, text)

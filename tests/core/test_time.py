@@ -22,6 +22,7 @@ from quorumq.core.messages import (
     Store,
     SyncOffer,
 )
+from quorumq.core.records import BatchStored
 from quorumq.core.types import PartitionId
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, receipts
@@ -54,6 +55,11 @@ def letters(cluster: Cluster, node: str) -> list[str]:
     page = cluster.ask(node, PeekAsk("jobs", 0, "g", "dead", (0, 0), 100))
     assert isinstance(page, PeekPage)
     return [item.record.letter.reason for item in page.items if item.record.letter is not None]
+
+
+def doubtful(cluster: Cluster, node: str) -> int:
+    """How many batches there are whose age this node asks for."""
+    return sum(len(replica.doubtful) for replica in cluster.nodes[node].replicas.values())
 
 
 def restart(cluster: Cluster, names: str, off_ms: int = 0) -> None:
@@ -190,6 +196,72 @@ def test_a_replica_without_the_batch_votes_on_what_was_never_delayed() -> None:
     publish(cluster)
     cluster.kill("b")
     assert got(cluster, "a") == 1
+
+
+def test_a_batch_from_a_peer_does_not_copy_the_peers_clock() -> None:
+    """c has the batch from a, whose clock is ahead. For both together it must not be due, nor over, before its time."""
+    for ttl_ms in (0, 40_000):
+        cluster = Cluster(hold_time_max=1.0)
+        cluster.drop = lambda sender, to, message: "c" in (sender, to) and isinstance(message, Store)
+        publish(cluster, delay_ms=30_000, ttl_ms=ttl_ms)
+        born = cluster.time
+        restart(cluster, "a", YEAR_MS)
+        cluster.drop = lambda sender, to, message: {sender, to} == {"b", "c"}
+        cluster.advance(12)
+        left = 30 - (cluster.time - born)
+        assert [state for state, _ in shown(cluster, "a")] == ["ready"]
+        assert left < shown(cluster, "c")[0][1] < 30, "c counts from when it came"
+        assert [got(cluster, node) for node in "ac"] == [0, 0]
+        cluster.drop = lambda sender, to, message: False
+        cluster.advance(10)
+        assert shown(cluster, "c")[0][1] == pytest.approx(born + 30 - cluster.time, abs=0.002), "as b says"
+        assert got(cluster, "a") == 0
+        cluster.advance(born + 30 - cluster.time - 0.1)
+        assert [got(cluster, node) for node in "abc"] == [0, 0, 0]
+        cluster.advance(0.2)
+        assert (got(cluster, "c"), letters(cluster, "c")) == (1, [])
+
+
+@pytest.mark.parametrize("wrong", [1, 2])
+def test_of_five_replicas_two_wrong_clocks_decide_nothing_for_one_that_was_away(wrong: int) -> None:
+    cluster = Cluster(5, hold_time_max=1.0)
+    cluster.drop = lambda sender, to, message: to == "e" and isinstance(message, Store)
+    topic = cluster.topic(rf=5)
+    origin = cluster.ask("a", OpenSession()).origin  # type: ignore[union-attr]
+    batch = cluster.batch(topic, origin, 0, [b"x"], delay_ms=60_000)
+    assert isinstance(cluster.ask("a", Publish(batch)), Published)
+    born = cluster.time
+    for node in "ab"[:wrong]:
+        restart(cluster, node, YEAR_MS)
+    cluster.drop = lambda sender, to, message: False
+    cluster.advance(30)
+    assert shown(cluster, "e")[0][1] == pytest.approx(born + 60 - cluster.time, abs=0.002)
+    assert got(cluster, "a") == 0
+
+
+def test_who_is_in_doubt_of_an_age_counts_on_after_a_restart_and_tells_nobody() -> None:
+    """c has the batch from a, then b, which lost it, too: only a knows its age, and one clock decides nothing."""
+    cluster = Cluster(hold_time_max=1.0)
+    cluster.drop = lambda sender, to, message: "c" in (sender, to) and isinstance(message, Store)
+    publish(cluster, delay_ms=60_000)
+    cluster.advance(15)
+    cluster.drop = lambda sender, to, message: {sender, to} == {"b", "c"}
+    cluster.advance(10)
+    due = cluster.time + shown(cluster, "c")[0][1]
+    restart(cluster, "c")
+    assert cluster.time + shown(cluster, "c")[0][1] == pytest.approx(due, abs=0.002)
+    cluster.kill("b")
+    cluster.journals["b"] = [item for item in cluster.journals["b"] if not isinstance(item, BatchStored)]
+    cluster.drop = lambda sender, to, message: {sender, to} == {"a", "b"} and isinstance(message, Store)
+    cluster.start("b")
+    cluster.advance(15)
+    cluster.drop = lambda sender, to, message: False
+    cluster.advance(5)
+    assert {node: doubtful(cluster, node) for node in "abc"} == {"a": 0, "b": 1, "c": 1}
+    assert cluster.time + shown(cluster, "c")[0][1] == pytest.approx(due, abs=0.002)
+    cluster.advance(60)
+    assert got(cluster, "b") == 1
+    assert not any(doubtful(cluster, node) for node in "abc"), "it is due everywhere: nobody asks any more"
 
 
 def test_a_wrong_not_due_holds_back_no_redelivery() -> None:
