@@ -195,7 +195,6 @@ def test_two_operators_redrive_at_once_one_is_killed_and_each_message_is_in_one_
             assert states["dead"] == 0
             assert states["ready"] + states["purged"] == count
             assert purging or not purged
-            assert not states["purged"] or states["purged"] <= purged
             got = await here.everything()
             assert len(got) == states["ready"]
             assert len(set(payloads(got))) == len(got), "each once"
