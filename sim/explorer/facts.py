@@ -39,6 +39,7 @@ class Attempt(NamedTuple):
     after_cover: int = (
         0  # … and after this one, which covers the message and is not followed by one that does not
     )
+    after_redrive: tuple[int, int] = (-1, -1)  # a FETCH of dead letters: after a redrive to this life said OK
 
 
 class Asked(NamedTuple):
@@ -99,6 +100,7 @@ def started(facts: Facts, node: NodeId, now: float, *, of_dead: bool = False) ->
         of_dead=of_dead,
         after_rewind=facts.rewound,
         after_cover=facts.covers,
+        after_redrive=facts.redriven if of_dead else (-1, -1),
     )
     return facts._replace(attempts=(*facts.attempts, attempt)), len(facts.attempts) + 1
 
@@ -151,7 +153,15 @@ def lost(facts: Facts, node: NodeId) -> Facts:
 def came_to_nothing(facts: Facts, index: int) -> Facts:
     """A FETCH delivered nothing, and never will."""
     return with_attempt(
-        facts, index, node="", phase=NOTHING, sent_at=0.0, after_ack=-1, after_rewind=0, after_cover=0
+        facts,
+        index,
+        node="",
+        phase=NOTHING,
+        sent_at=0.0,
+        after_ack=-1,
+        after_rewind=0,
+        after_cover=0,
+        after_redrive=(-1, -1),
     )
 
 
@@ -204,6 +214,8 @@ def _delivered(facts: Facts, index: int, reply: Fetched, now: float) -> tuple[Fa
         )
     elif attempt.after_ack >= generation and not attempt.of_dead:
         problem = f"G3 final: a{index} was fetched after an ACK had succeeded, and is delivered"
+    elif attempt.after_redrive > (generation, receipt.n):
+        problem = f"G7 dead letters: a{index} is a dead letter, fetched after its redrive had said OK"
     elif facts.dead >= (generation, receipt.n) and facts.dead[0] == generation and not attempt.of_dead:
         problem = f"G7 dead letters: a{index} is delivered at n={receipt.n}, where it is a dead letter"
     elif token is not None and ballot <= token:

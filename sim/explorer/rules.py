@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 from quorumq.core import fetch, recovery, remote, types
 from quorumq.core.effects import Effect
 from quorumq.core.fetch import FetchCoordinator, HoldRound, Won
-from quorumq.core.group import GroupView
+from quorumq.core.group import DeadView, GroupView
 from quorumq.core.holds import Held, HoldTable
 from quorumq.core.messages import Extended, Freed, HoldReply, Reject, RemoteFetched
 from quorumq.core.nodecore import NodeCore
@@ -275,6 +275,26 @@ def any_ballot(self: HoldTable, ballot: Stamp, highest: Stamp | None) -> bool:
     return True
 
 
+def drop_any_hold(self: GroupView, span: Span) -> None:
+    """An ACK ends whatever hold is on the message, also that of a later delivery."""
+    self.holds.holds.remove(span)
+
+
+_is_stale = Replica.is_stale
+
+
+def stale_but_in_holds(
+    self: Replica, view: GroupView, generation: int, spans: Sequence[Span], *, unseen: bool = False
+) -> bool:
+    """A replica that votes on a HOLD (which alone says what to take `unseen` messages for) of any generation."""
+    return not unseen and _is_stale(self, view, generation, spans)
+
+
+def grant_any_dead(self: DeadView, span: Span, asked: Record) -> list[tuple[Span, Record, bool]]:
+    """A replica that takes the asker's word for it that the message is a dead letter."""
+    return [(span, asked, False)]
+
+
 def no_hint(self: FetchCoordinator, replica: Replica, span: Span, remaining: float, now: Now) -> None:
     """Hints are elsewhere (see `hints_vote`)."""
 
@@ -300,13 +320,21 @@ def voter_restarted(script: Script) -> None:
     script.do("link", "b", "c")
 
 
-def half_acked(script: Script) -> None:
-    """a0 is delivered and runs out; its ACK, through d, which has no replica, reaches b; b answers and is wiped."""
+def half_acked(script: Script, via: NodeId = "d", wiped: NodeId = "b") -> None:
+    """a0 is delivered and runs out; its ACK, through ``via``, which has no replica, reaches one, which is wiped."""
     delivered_and_expired(script, "c")
-    script.do("ask", "d", "ack", 0)
-    script.deliver("Ack", "d", "b")
-    script.deliver("Tombed", "b", "d")
-    script.do("wipe", "b")
+    script.do("ask", via, "ack", 0)
+    script.deliver("Ack", via, wiped)
+    script.deliver("Tombed", wiped, via)
+    script.do("wipe", wiped)
+
+
+def half_acked_of_five(script: Script) -> None:
+    """The same with five replicas, none of them b; d, which is wiped, has heard the others' holds since."""
+    half_acked(script, "b", "d")
+    for peer in ("a", "c", "e", "f"):
+        script.deliver("HoldsAsk", "d", peer)
+        script.deliver("HoldsTold", peer, "d")
 
 
 def clean_stop_of_b(script: Script) -> None:
@@ -326,6 +354,22 @@ def dead_at_one(script: Script) -> None:
     script.do("fetch", "a")
     script.deliver("Hold", "a", "c")
     script.deliver("HoldReply", "c", "a")
+
+
+def delivered_late(script: Script) -> None:
+    """a0 is delivered through a, and its hold runs out; a1 is delivered through a by the vote of c."""
+    delivered_and_expired(script)
+    script.do("fetch", "a")
+    script.deliver("Hold", "a", "c")
+    script.deliver("HoldReply", "c", "a")
+
+
+def dead_everywhere(script: Script) -> None:
+    """a0 is delivered through a and dead-lettered through b, at every replica."""
+    script.do("fetch", "a")
+    script.settle()
+    script.do("ask", "b", "dead", 0)
+    script.settle()
 
 
 # -------------------------------------------------------------------------- the table
@@ -526,6 +570,27 @@ RULES: tuple[Rule, ...] = (
         ),
     ),
     Rule(
+        name="superseded-of-five",
+        says="nor does it with five replicas, where an ACK counts three answers",
+        off="it counts",
+        patches=((Round, "is_superseded", count_every_incarnation),),
+        scenario=scenario(
+            "wipe-of-five",
+            "an ACK through a node without a replica, and one of five disks lost meanwhile",
+            nodes=(A, B, C, "d", "e", "f"),
+            rf=5,
+            attempts=2,
+            acks=1,
+            wipes=1,
+            ticks=2,
+            coordinators=(C,),
+            restart_nodes=("d",),
+            via=(B,),
+            give_up=False,
+            script=half_acked_of_five,
+        ),
+    ),
+    Rule(
         name="clean-stop-once",
         says="the hold table of a clean stop is used once",
         off="it is found again at every start",
@@ -671,6 +736,59 @@ RULES: tuple[Rule, ...] = (
             nodes=(A, B, C, "d"),
             attempts=2,
             coordinators=("d", A),
+        ),
+    ),
+    Rule(
+        name="ack-ends-own-hold",
+        says="an ACK ends the hold of its own delivery, and no other",
+        off="it ends whatever hold there is",
+        patches=((GroupView, "on_acked", drop_any_hold),),
+        scenario=scenario(
+            "ack-rewind",
+            "an expired delivery is acked beside a live one, and the group is rewound",
+            attempts=3,
+            acks=1,
+            rewinds=1,
+            ticks=2,
+            coordinators=(A,),
+            via=(B,),
+            rewind_via=(B,),
+            give_up=False,
+            script=delivered_late,
+        ),
+    ),
+    Rule(
+        name="stale-generation-refused",
+        says="a HOLD of a generation that was rewound is refused",
+        off="it is voted on as if that were the current one",
+        patches=((Replica, "is_stale", stale_but_in_holds),),
+        scenario=scenario(
+            "rewind",
+            "2 attempts and a rewind",
+            attempts=2,
+            rewinds=1,
+            coordinators=(A, C),
+            give_up=False,
+            rewind_via=(B,),
+        ),
+    ),
+    Rule(
+        name="dead-granted-at-its-n",
+        says="a dead letter is granted to a reader only where the record is DEAD at exactly that n",
+        off="it is granted whatever the record says",
+        patches=((DeadView, "on_asked", grant_any_dead),),
+        scenario=scenario(
+            "dead-reads",
+            "a dead letter is redriven beside its readers",
+            attempts=1,
+            rejects=1,
+            redrives=1,
+            dead_reads=2,
+            coordinators=(A,),
+            via=(B,),
+            dead_via=(A, C),
+            give_up=False,
+            script=dead_everywhere,
         ),
     ),
 )

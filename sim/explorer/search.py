@@ -535,7 +535,7 @@ def search(
             if len(seen) >= states_max:
                 full = True
                 break
-        if following:
+        if following or broken is not None:
             result.depth += 1
         frontier = following
     result.states = len(seen)
@@ -546,7 +546,6 @@ def search(
     if broken is None:
         return result, []
     result.violation = broken[1][2]
-    result.depth += 1
     return result, [*script.path, *path_to(explorer, seen, parents, broken[0]), broken[1]]
 
 
