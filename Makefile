@@ -32,7 +32,7 @@ $(VENV)/.run-stamp: pyproject.toml .ci/constraints.txt | $(VENV)/bin/python
 	touch $@
 
 $(VENV)/.dev-stamp: pyproject.toml .ci/constraints.txt | $(VENV)/bin/python
-	$(PIP) install -c .ci/constraints.txt -e '.[dev]'
+	$(PIP) install -c .ci/constraints.txt -e '.[dev,spark]'
 	touch $@ $(VENV)/.run-stamp
 
 clean:

@@ -21,6 +21,10 @@ OURS = {
     "sim": {
         "sim", "quorumq.core", "quorumq.wire", "quorumq.storage", "quorumq.history", "quorumq.node", "quorumq.client",
     },
+    "spark": {
+        "spark", "quorumq.core", "quorumq.wire", "quorumq.storage", "quorumq.history", "quorumq.client",
+    },
+    "spark.transforms": {"spark"},
 }  # fmt: skip
 """What each package may import of ours."""
 

@@ -1,0 +1,217 @@
+# spark/schemas.py: every table that quorumq shows to Spark, column by column.
+#
+# The tables are the contract between the data source, which fills them, and everybody who queries them: our own jobs,
+# a notebook, somebody's SQL. So names are those of the protocol (docs/protocol.md, "Words"), a name means one thing in
+# every table, and what a column says stands here once: docs/spark.md is compared with it by a test.
+"""The schemas of the tables: copies, messages, deadletters, tombstones, holds and history."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DecimalType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+TEXT: Final = StringType()
+TEXTS: Final = ArrayType(StringType(), containsNull=False)
+NUMBER: Final = LongType()
+SMALL: Final = IntegerType()
+GENERATION: Final = DecimalType(20, 0)
+"""A generation is one number of up to 64 bits made from a stamp: from 2039 on it is above Spark's long."""
+
+BYTES: Final = BinaryType()
+TIME: Final = TimestampType()
+FLAG: Final = BooleanType()
+SECONDS: Final = DoubleType()
+SPANS: Final = ArrayType(
+    StructType(
+        [
+            StructField("origin", TEXT, False),
+            StructField("start", NUMBER, False),
+            StructField("stop", NUMBER, False),
+        ]
+    ),
+    containsNull=False,
+)
+
+
+class Column(NamedTuple):
+    """A column: its name, its type, what it says, and whether it may be null."""
+
+    name: str
+    type: DataType
+    meaning: str
+    nullable: bool = False
+
+
+_NAME: Final = (
+    Column("id", TEXT, "the message's id, as the command line and the client write it"),
+    Column("topic", TEXT, "the topic's name; its id in hex where no register says the name"),
+    Column("topic_id", TEXT, "the topic's id in hex: another one after the topic was deleted and made again"),
+    Column("partition", SMALL, "the partition's number"),
+    Column("origin", TEXT, "who numbered the message, as in a history: `node.n.nonce.k`"),
+    Column("seq", NUMBER, "the message's number within its origin and partition"),
+)
+_CONTENT: Final = (
+    Column("key", BYTES, "the message's key", True),
+    Column("headers", MapType(StringType(), StringType()), "its headers", True),
+    Column("payload", BYTES, "its payload; null where no intact copy was found", True),
+    Column("size", NUMBER, "bytes of the payload", True),
+    Column("crc", TEXT, "CRC-32C of the record's bytes, 8 hex digits, as `crcs` in a history", True),
+)
+_SPAN: Final = (
+    Column("topic", TEXT, "the topic's name; its id in hex where no register says the name"),
+    Column("topic_id", TEXT, "the topic's id in hex"),
+    Column("partition", SMALL, "the partition's number"),
+    Column("group", TEXT, "the group's name"),
+    Column("origin", TEXT, "the origin of the messages"),
+    Column("start", NUMBER, "the first number"),
+    Column("stop", NUMBER, "the number behind the last"),
+)
+
+TABLES: Final[dict[str, tuple[Column, ...]]] = {
+    "copies": (
+        Column("node", TEXT, "the replica that has this copy"),
+        *_NAME,
+        *_CONTENT,
+        Column("published_at", TIME, "when the batch was made, by its producer's time of day"),
+        Column("received_at", TIME, "when this replica stored it, by its own time of day", True),
+        Column("delay_ms", NUMBER, "not to be delivered for so long from `published_at`"),
+        Column("ttl_ms", NUMBER, "expires after so long; 0: as the topic says"),
+        Column("intact", FLAG, "whether the bytes match their checksum"),
+        Column("batch", NUMBER, "the replica's own number of the batch"),
+        Column("segment", NUMBER, "which segment of its journal the copy is in"),
+        Column("offset", NUMBER, "where the batch's record begins in that file"),
+    ),
+    "messages": (
+        *_NAME,
+        *_CONTENT,
+        Column("published_at", TIME, "when the batch was made, by its producer's time of day"),
+        Column("delay_ms", NUMBER, "not to be delivered for so long from `published_at`"),
+        Column("ttl_ms", NUMBER, "expires after so long; 0: as the topic says"),
+        Column("replicas", TEXTS, "the nodes with an intact copy, sorted"),
+        Column("damaged", TEXTS, "the nodes whose copy is damaged, sorted"),
+        Column("replica_set", TEXTS, "the nodes that the topic assigns to the partition, sorted"),
+    ),
+    "deadletters": (
+        *_NAME,
+        Column("group", TEXT, "the group for which the message is a dead letter"),
+        Column("generation", GENERATION, "the group's generation in which it died"),
+        Column("n", SMALL, "the redrive number: how often it had been redriven before"),
+        Column(
+            "resolution",
+            TEXT,
+            "what became of it: `dead` (still a dead letter), `redriven`, `acked`, `purged`, or `reopened` by a rewind",
+        ),
+        Column("reason", TEXT, "why: `rejected`, `max-deliveries` or `expired`"),
+        Column("error_class", TEXT, "the class of the error that the consumer reported"),
+        Column("message", TEXT, "its text"),
+        Column("stack", TEXT, "its traceback"),
+        Column("fingerprint", TEXT, "16 hex digits, equal for equal failures; computed when it died"),
+        Column("attempts", SMALL, "how often it had been delivered"),
+        Column("published_at", TIME, "when the batch was made", True),
+        Column("first_delivered_at", TIME, "when it was first delivered, where that is known", True),
+        Column("last_delivered_at", TIME, "when it was last delivered, where that is known", True),
+        Column(
+            "died_at", TIME, "when it died, by the time of day of the node that wrote the dead letter", True
+        ),
+        Column("consumer", TEXT, "the consumer's name"),
+        Column("consumer_version", TEXT, "and its version"),
+        Column("host", TEXT, "the consumer's host"),
+        Column("node", TEXT, "the node that wrote the dead letter"),
+        *_CONTENT,
+        Column("digest", TEXT, "SHA-256 of the payload in hex: equal for equal payloads", True),
+        Column("replicas", TEXTS, "the nodes that have the record, sorted"),
+    ),
+    "tombstones": (
+        *_SPAN,
+        Column("generation", GENERATION, "the group's generation"),
+        Column("n", SMALL, "the redrive number"),
+        Column("kind", TEXT, "`skipped`, `dead`, `purged` or `acked`; `open` where it was redriven"),
+        Column("replicas", TEXTS, "the nodes that have exactly this record, sorted"),
+    ),
+    "holds": (
+        *_SPAN,
+        Column("node", TEXT, "the node that was asked"),
+        Column("owner", TEXT, "whose hold it is, as in a history", True),
+        Column("remaining", SECONDS, "seconds until it runs out, by that node's clock", True),
+        Column("attempt", SMALL, "which delivery it is, where that is known", True),
+    ),
+    "history": (
+        Column("run", TEXT, "name of the run"),
+        Column("who", TEXT, "who wrote the line: `node:<id>`, `client:<name>` or `sim`"),
+        Column("at", SECONDS, "seconds on the writer's monotonic clock"),
+        Column("wall_ms", NUMBER, "the writer's time of day, milliseconds since 1970"),
+        Column("within", SECONDS, "how far `at` may be from the truth, either way"),
+        Column("kind", TEXT, "which of the kinds of docs/history.md"),
+        *(
+            Column(name, kind, "see docs/history.md", True)
+            for name, kind in (
+                ("asked", SECONDS),
+                ("attempt", SMALL),
+                ("clock", TEXT),
+                ("complete", FLAG),
+                ("crcs", TEXT),
+                ("delay", SECONDS),
+                ("detail", TEXT),
+                ("fault", TEXT),
+                ("from_ms", NUMBER),
+                ("generation", GENERATION),
+                ("group", TEXT),
+                ("history", SMALL),
+                ("hold_time", SECONDS),
+                ("incarnation", NUMBER),
+                ("links", ArrayType(TEXTS, containsNull=False)),
+                ("messages", NUMBER),
+                ("n", SMALL),
+                ("nodes", TEXTS),
+                ("op", NUMBER),
+                ("outcome", TEXT),
+                ("owner", TEXT),
+                ("partition", SMALL),
+                ("phase", TEXT),
+                ("published_ms", NUMBER),
+                ("reason", TEXT),
+                ("rewind", FLAG),
+                ("seconds", SECONDS),
+                ("settings", TEXT),
+                ("spans", SPANS),
+                ("start", TEXT),
+                ("state", TEXT),
+                ("token", TEXT),
+                ("topic", TEXT),
+                ("ttl", SECONDS),
+                ("until", SECONDS),
+                ("via", TEXT),
+            )
+        ),
+    ),
+}
+"""Every table by its name in `option("table", …)`."""
+
+
+def schema(table: str) -> StructType:
+    """The schema of a table, each column with its meaning as the comment that Spark shows.
+
+    Args:
+        table: a key of `TABLES`.
+    """
+    return StructType(
+        [
+            StructField(column.name, column.type, column.nullable, {"comment": column.meaning})
+            for column in TABLES[table]
+        ]
+    )

@@ -1,0 +1,1 @@
+"""The data source ``quorumq``: data directories of nodes, running clusters and histories as tables."""

@@ -1,0 +1,1 @@
+"""Pure functions from DataFrames to DataFrames: no reading, no writing, no session."""
