@@ -13,6 +13,7 @@ ROOT = Path(__file__).parent.parent
 OURS = {
     "quorumq.core": {"quorumq.core"},
     "quorumq.history": {"quorumq.core"},
+    "quorumq.commands": {"quorumq.core"},
     "quorumq.wire": {"quorumq.core", "quorumq.wire"},
     "quorumq.storage": {"quorumq.core", "quorumq.wire", "quorumq.storage"},
     "quorumq.node": {"quorumq.core", "quorumq.wire", "quorumq.storage", "quorumq.history", "quorumq.node"},
@@ -20,9 +21,11 @@ OURS = {
     "quorumq.cli": {"quorumq", "sim"},
     "sim": {
         "sim", "quorumq.core", "quorumq.wire", "quorumq.storage", "quorumq.history", "quorumq.node", "quorumq.client",
+        "quorumq.commands",
     },
     "spark": {
         "spark", "quorumq.core", "quorumq.wire", "quorumq.storage", "quorumq.history", "quorumq.client",
+        "quorumq.commands",
     },
     "spark.transforms": {"spark"},
 }  # fmt: skip

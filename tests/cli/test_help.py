@@ -10,7 +10,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from quorumq.cli.main import COMMANDS, INTERRUPTED, main
+from quorumq.cli.main import COMMANDS, main
+from quorumq.commands import INTERRUPTED
 from quorumq.core.errors import HoldLost, NotFound, OutcomeUnknown, QuorumqError, error_classes
 
 OURS = [name for name in COMMANDS if name != "demo"]  # the demo's own tests look at its help
@@ -75,6 +76,7 @@ def test_help_imports_no_command_and_nothing_heavy() -> None:
         "quorumq",
         "quorumq.cli",
         "quorumq.cli.main",
+        "quorumq.commands",
         "quorumq.core",
         "quorumq.core.errors",
     ]

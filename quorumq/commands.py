@@ -1,0 +1,100 @@
+# quorumq/commands.py: what `quorumq`, `python -m sim` and `python -m spark` share: how subcommands are found, and how
+# they fail.
+#
+# Promise: an error that quorumq raises on purpose reaches a person as one sentence on standard error that says
+# what happened and what to do, and a script as the exit code of its class (core/errors.py). Ctrl-C ends with
+# 130. A traceback is a bug.
+"""A click group that imports its commands when they are called and reports errors in words."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+import click
+
+from quorumq.core.errors import QuorumqError
+
+INTERRUPTED: Final = 130
+"""The exit code after Ctrl-C: 128 + SIGINT, as shells have it."""
+
+
+class Reported(click.ClickException):
+    """A QuorumqError on its way to a person."""
+
+    def __init__(self, error: QuorumqError) -> None:
+        text = (
+            str(error).strip()
+            or f"the cluster answered {error.code!r} and gave no reason: see `quorumq status`"
+        )
+        super().__init__(text)
+        self.exit_code = error.exit_code
+
+    def show(self, file: Any = None) -> None:
+        click.echo(f"quorumq: {self.message}", file=file or sys.stderr)
+
+
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """The exceptions in a group, however nested; an exception that is none is its own only leaf."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from leaves(inner)
+    else:
+        yield error
+
+
+class Commands(click.Group):
+    """A group whose commands are imported when they are needed.
+
+    Args:
+        lazy: for each name where its command is, as ``module:object``, and the one line that `--help` shows.
+    """
+
+    def __init__(
+        self, *args: Any, lazy: Mapping[str, tuple[str, str]] = MappingProxyType({}), **attributes: Any
+    ) -> None:
+        super().__init__(*args, **attributes)
+        self.lazy = lazy
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.lazy)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in self.lazy:
+            return None
+        module, _, attribute = self.lazy[name][0].partition(":")
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in self.lazy.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            if args and args[0] not in self.lazy:
+                error.message = f"there is no command {args[0]!r}: the commands are {', '.join(self.lazy)}"
+            raise
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BaseException as error:
+            found = list(leaves(error))
+            if any(isinstance(leaf, KeyboardInterrupt) for leaf in found):
+                raise click.exceptions.Exit(INTERRUPTED) from None
+            if all(isinstance(leaf, QuorumqError) for leaf in found):
+                first = found[0]
+                assert isinstance(first, QuorumqError)
+                raise Reported(first) from error
+            if len(found) == 1 and found[0] is not error:
+                raise found[0] from None
+            raise

@@ -1,0 +1,63 @@
+# spark/__main__.py: `python -m spark`. Jobs are imported when they are called: the list of them needs no Spark.
+"""The command line of the data pipeline."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from quorumq.commands import Commands, Reported
+from quorumq.core.errors import UsageError
+
+COMMANDS = {
+    "deadletters": (
+        "spark.jobs.deadletters:command",
+        "Analyse dead letters: tables, an HTML report, a redrive plan.",
+    ),
+    "audit": ("spark.jobs.audit:command", "Check every guarantee against histories of what happened."),
+    "generate": (
+        "spark.generate:command",
+        "Make histories or dead letters of any size, with planted faults.",
+    ),
+    "bench": (
+        "spark.bench:command",
+        "Measure both jobs on generated input, and whether they find every fault.",
+    ),
+}
+"""Per job: where the click command is, and the line that `--help` shows."""
+
+EXTRA = ("pyspark", "pyarrow", "matplotlib")
+"""What the extra `quorumq[spark]` brings."""
+
+
+class Jobs(Commands):
+    """The group of jobs, which says what to install where Spark is missing."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ModuleNotFoundError as error:
+            missing = (error.name or "").partition(".")[0]
+            if missing not in EXTRA:
+                raise
+            raise Reported(UsageError(f"{missing} is not installed: pip install 'quorumq[spark]'")) from error
+
+
+@click.group(
+    "python -m spark",
+    cls=Jobs,
+    lazy=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+def main() -> None:
+    """Dead letters and delivery histories of quorumq in Spark.
+
+    Needs the extra `pip install 'quorumq[spark]'` and Java 17 or newer; docs/spark.md is the manual. Exit codes are
+    those of `quorumq`: 0 done, 1 failed, or a guarantee is broken, 2 a wrong flag, 64 and 66 cannot work as asked or
+    not found, 69 nobody answers, 74 the disk or what is on it, 130 Ctrl-C.
+    """
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m spark")
