@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -151,3 +152,18 @@ def test_nothing_imports_the_command_line() -> None:
         for path in modules(package):
             for line, name in imports(path):
                 assert not is_within(name, {"quorumq.cli"}), f"{path.name}:{line} imports {name}"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for top in ("quorumq", "sim", "spark") for path in modules(top)],
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
+def test_every_import_finds_what_it_names(path: Path) -> None:
+    """Also those inside of functions, which fail only when somebody runs the command."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and is_within(node.module or "", {"quorumq", "sim", "spark"}):
+            module = importlib.import_module(node.module or "")
+            for alias in node.names:
+                if not hasattr(module, alias.name):  # then it is a module of its own
+                    importlib.import_module(f"{node.module}.{alias.name}")

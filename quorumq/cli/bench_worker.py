@@ -247,7 +247,7 @@ async def work() -> None:
 
 def main() -> int:
     """Run; an error that quorumq raises on purpose goes to whoever started this."""
-    from quorumq.cli.main import leaves
+    from quorumq.commands import leaves
 
     try:
         trio.run(work)
