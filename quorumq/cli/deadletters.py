@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
@@ -100,9 +101,15 @@ def list_letters(
 
 
 @deadletters.command()
-@click.argument("topic")
-@group_option
+@click.argument("topic", required=False)
+@click.option("--group", metavar="NAME", help="The group whose dead letters they are.")
 @_filters
+@click.option(
+    "--plan",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Redrive what a plan says, at its rates; it names topics and groups itself.",
+)
 @click.option("--limit", type=click.IntRange(1), help="Redrive at most so many, the oldest first.")
 @click.option("--all", "everything", is_flag=True, help="Redrive all of them; asks first.")
 @click.option("--dry-run", is_flag=True, help="Only say how many it would be.")
@@ -113,11 +120,12 @@ def list_letters(
 @nodes_option
 @json_option
 def redrive(
-    topic: str,
-    group: str,
+    topic: str | None,
+    group: str | None,
     error_class: str | None,
     fingerprint: str | None,
     partition: int | None,
+    plan: Path | None,
     limit: int | None,
     everything: bool,
     dry_run: bool,
@@ -133,13 +141,27 @@ def redrive(
 
     Redriving twice is redriving once, whoever does it, also at the same time. After Ctrl-C, or exit code 75 (too few
     replicas answered), run it again: it goes on with what is left.
+
+    With --plan FILE, the plan of `python -m spark deadletters`, TOPIC and --group are left out. What was redriven,
+    acked or purged since the plan was made is left alone and counted, so it can be run again.
     """
+    import trio
+
+    if plan is not None:
+        if topic or group or error_class or fingerprint or partition is not None or limit or everything:
+            raise click.UsageError(
+                "a plan says which dead letters: beside --plan give only --rate and --dry-run"
+            )
+        from quorumq.cli.plans import carry_out
+
+        trio.run(carry_out, nodes, plan, rate, dry_run, as_json)
+        return
+    if not topic or not group:
+        raise click.UsageError("give TOPIC and --group, or --plan FILE")
     if not (error_class or fingerprint or limit or everything or partition is not None):
         raise click.UsageError(
             "say which dead letters: --error-class, --fingerprint, --partition, --limit, or --all for all of them"
         )
-    import trio
-
     wanted = Wanted(topic, group, error_class, fingerprint, partition)
     trio.run(_redrive, nodes, wanted, limit, rate, dry_run, everything and not yes, as_json)
 
@@ -287,7 +309,7 @@ async def _redrive(
         began = trio.current_time()
         most = REDRIVE_MESSAGES if rate is None else max(1, int(rate / 10))
         try:
-            async for items in _pieces(_chosen(client, wanted, limit), most):
+            async for items in pieces(_chosen(client, wanted, limit), most):
                 if rate is not None:
                     await trio.sleep_until(began + chosen / rate)
                 chosen += sum(item.peeked.span.size for item in items)
@@ -343,7 +365,7 @@ def _first(item: Peek, most: int) -> Peek:
     )
 
 
-async def _pieces(items: AsyncIterator[Peek], most: int) -> AsyncIterator[list[Peek]]:
+async def pieces(items: AsyncIterator[Peek], most: int) -> AsyncIterator[list[Peek]]:
     """The items in lists of at most ``most`` messages, spans cut where they must be."""
     piece: list[Peek] = []
     room = most

@@ -74,6 +74,11 @@ CONNECT_TIMEOUT_S: Final = 3.0
 RF_DEFAULT: Final = 3
 PEEK_LIMIT: Final = 500
 REDRIVE_ENTRIES_MAX: Final = 1000
+LOOKUP_FIRST: Final = 16
+"""Items of the first page of a lookup: more only where the messages asked for are close together."""
+
+SEQ_MAX: Final = (1 << 63) - 1
+"""Above every number of a message."""
 PASS_WAIT_S: Final = 0.25
 """How long one of several nodes may park a `Client.fetch` that has to go round them."""
 
@@ -937,6 +942,71 @@ class Client:
                 if complete and page.upto is not None:
                     cursor, after = (0, 0), page.upto
 
+    async def lookup(
+        self, topic: str, group: str, ids: Iterable[MessageId], *, timeout: float | None = None
+    ) -> dict[MessageId, Peek]:
+        """What became of messages for a group, as a majority knows it.
+
+        Args:
+            topic, group: whose; "g!dead" and "t.deadletters" mean the same.
+            ids: of that topic, in any order.
+            timeout: seconds for each request; the client's if None.
+
+        Returns:
+            for each message its record and state, without bodies. A message that no replica which answered knows is
+            left out.
+
+        Raises:
+            NotFound: no such topic or partition.
+            UsageError: an id is of another topic.
+            TooFewReplicas: too few replicas answered.
+        """
+        topic, group = source_of(topic, group)
+        register = await self.topic(topic, timeout=timeout)
+        by_partition: dict[int, list[MessageId]] = {}
+        for name in sorted(set(ids)):
+            if name.partition.topic != register.id:
+                raise UsageError(
+                    f"{name} is of another topic than {topic!r}, which has the id {register.id.hex()}"
+                )
+            by_partition.setdefault(name.partition.number, []).append(name)
+        found: dict[MessageId, Peek] = {}
+        for number, names in by_partition.items():
+            members = register.replicas[number] if number < register.partitions else ()
+            at, most = 0, LOOKUP_FIRST
+            after: Span | None = None
+            while at < len(names):
+                # What is between is skipped; but a page may end before the message, and then the next follows it.
+                skip = _before(names[at])
+                if after is None or (
+                    skip is not None and (skip.origin, skip.stop) > (after.origin, after.stop)
+                ):
+                    after = skip
+                request = m.PeekAsk(topic, number, group, "all", (0, 0), most, False, True, after)
+                reply, _ = await self.nodes.ask(
+                    lambda request=request: request,  # type: ignore[misc]
+                    what=f"look at {topic!r}/{number}",
+                    timeout=self._time(timeout),
+                    writes=False,
+                    only=self.nodes.addresses_of(members),
+                )
+                page = cast("m.PeekPage", reply)
+                begin = at
+                for item in page.items:
+                    span = item.span
+                    while at < len(names) and names[at][1:] < (span.origin, span.start):
+                        at += 1
+                    while at < len(names) and names[at][1:] < (span.origin, span.stop):
+                        one = span._replace(start=names[at].seq, stop=names[at].seq + 1)
+                        found[names[at]] = Peek(topic, number, item._replace(span=one), 0, {})
+                        at += 1
+                after = page.upto
+                while at < len(names) and (after is None or names[at][1:] < (after.origin, after.stop)):
+                    at += 1
+                # Messages that are close together are worth long pages, others short ones.
+                most = min(2 * most, PEEK_LIMIT) if 2 * (at - begin) >= len(page.items) else LOOKUP_FIRST
+        return found
+
     async def redrive(
         self, topic: str, group: str, items: Iterable[Peek], *, timeout: float | None = None
     ) -> Redriven:
@@ -980,6 +1050,16 @@ class Client:
                     else:
                         refused.append((verdict.span, error_from(verdict.outcome, verdict.detail)))
         return Redriven(count, tuple(refused))
+
+
+def _before(name: MessageId) -> Span | None:
+    """A place in the order of ids just before a message, with nothing or little between; None for the beginning."""
+    origin = name.origin
+    if name.seq:
+        return Span(origin, 0, name.seq)
+    if origin.k:
+        return Span(origin._replace(k=origin.k - 1), 0, SEQ_MAX)
+    return Span(origin._replace(nonce=origin.nonce - 1), 0, SEQ_MAX) if origin.nonce else None
 
 
 def judge_redrive(reply: m.ClientReply) -> QuorumqError | None:
