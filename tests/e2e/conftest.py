@@ -28,10 +28,16 @@ def shared() -> Iterator[LocalCluster]:
 
 
 @pytest.fixture
-def own() -> Iterator[LocalCluster]:
-    """A cluster of the test's own, to be killed."""
-    with LocalCluster(3, hold_time_max=3.0) as cluster:
+def own(request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
+    """A cluster of the test's own, to be killed: of three nodes, or of as many as the test is parametrised with."""
+    with LocalCluster(getattr(request, "param", 3), hold_time_max=3.0) as cluster:
         yield cluster
+
+
+through_any_node = pytest.mark.parametrize(
+    "own", [3, pytest.param(5, marks=pytest.mark.soak)], indirect=True, ids=["replicas", "outsiders"]
+)
+"""The test runs with clients of replicas, and (`Load`, outside) of nodes that have no replica of the topic."""
 
 
 def rss_of(pid: int) -> int:

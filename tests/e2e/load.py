@@ -50,6 +50,7 @@ class Load:
         rate: messages a second, of each producer.
         hold_time: of the consumers, seconds.
         protocol_max: the highest version of the protocol that the clients speak.
+        outside: the topic has one partition, and clients begin at nodes that are replica of none.
     """
 
     cluster: LocalCluster
@@ -60,26 +61,34 @@ class Load:
     rate: float = 150.0
     hold_time: float = 3.0
     protocol_max: int = NEWEST
+    outside: bool = False
     published: dict[MessageId, None] = field(default_factory=dict)
     settled: dict[MessageId, None] = field(default_factory=dict)
     acked: list[float] = field(default_factory=list)
     """When each message was acked, for waiting; the judgement is from the histories."""
     publish_seconds: list[float] = field(default_factory=list)
     """How long each publish waited until it was confirmed."""
+    replica: str = ""
+    """One of the nodes that keep the first partition, once it is there."""
     _producing: bool = True
+
+    @property
+    def partitions(self) -> int:
+        """Of the topic."""
+        return 1 if self.outside else PARTITIONS
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Load]:
         """Publish and consume during the body; afterwards publish no more, and go on until all is settled."""
+        nodes = await self._entries()
         async with AsyncExitStack() as stack:
             clients = [
-                await stack.enter_async_context(self._client(name))
+                await stack.enter_async_context(self._client(name, nodes))
                 for name in (
                     *(f"p{number}" for number in range(self.producers)),
                     *(f"c{number}" for number in range(self.consumers)),
                 )
             ]
-            await clients[0].create_topic(self.topic, partitions=PARTITIONS)
             async with trio.open_nursery() as consuming:
                 async with trio.open_nursery() as producing:
                     for client in clients[: self.producers]:
@@ -95,9 +104,21 @@ class Load:
                         await trio.sleep(0.05)
                 consuming.cancel_scope.cancel()
 
+    async def _entries(self) -> list[str]:
+        """The topic is made; at which nodes clients begin."""
+        nodes = list(self.cluster.nodes)
+        async with connect(self.cluster.addresses, protocol_max=self.protocol_max) as client:
+            made = await client.create_topic(self.topic, partitions=self.partitions)
+        self.replica = made.replicas[0][-1]
+        if self.outside:
+            nodes = [node for node in nodes if node not in made.replicas[0]]
+            assert nodes, "every node is a replica: give it more nodes than the topic has replicas"
+        return nodes
+
     @asynccontextmanager
-    async def _client(self, name: str) -> AsyncIterator[Client]:
-        first = int(name[1:]) % len(self.cluster.nodes)  # p0 and c0 begin at n1, p1 and c1 at n2, …
+    async def _client(self, name: str, nodes: list[str]) -> AsyncIterator[Client]:
+        begins_at = nodes[int(name[1:]) % len(nodes)]  # p0 and c0 at the first, p1 and c1 at the second, …
+        first = self.cluster.nodes.index(begins_at)
         addresses = self.cluster.addresses[first:] + self.cluster.addresses[:first]
         with HistoryWriter(self.folder / f"{name}.jsonl", run=self.topic, who=f"client:{name}") as writer:
             async with connect(
@@ -167,7 +188,7 @@ class Load:
         for row in self.rows():
             account.feed(row)
         for name in self.cluster.nodes:
-            for key in letters(self.cluster.address(name), self.topic):
+            for key in letters(self.cluster.address(name), self.topic, self.partitions):
                 account.list_letter(key, "ValueError")
         return account
 
@@ -186,7 +207,9 @@ class Load:
         gone = [key for key in account.rejected if key not in account.letters and key not in account.acks]
         assert not gone, f"rejected with OK, and neither a dead letter nor acked: {gone[:5]}"
         for name in self.cluster.nodes:
-            listed = eventually(lambda name=name: letters(self.cluster.address(name), self.topic), expected)
+            listed = eventually(
+                lambda name=name: letters(self.cluster.address(name), self.topic, self.partitions), expected
+            )
             assert listed == expected, f"{name} lists {len(listed)} dead letters, {len(expected)} exist"
         return account
 
@@ -218,11 +241,11 @@ class Load:
         )
 
 
-def letters(address: str, topic: str) -> list[MessageKey]:
+def letters(address: str, topic: str, partitions: int) -> list[MessageKey]:
     """The dead letters that one node lists, sorted; one that is listed twice is in it twice."""
     found: list[MessageKey] = []
     with Raw(address) as raw:
-        for partition in range(PARTITIONS):
+        for partition in range(partitions):
             cursor: tuple[int, int] | None = (0, 0)
             while cursor is not None:
                 page = raw.ask(PeekAsk(topic, partition, GROUP, "dead", cursor, 1000))

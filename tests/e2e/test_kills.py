@@ -11,6 +11,7 @@ import trio
 
 from quorumq.cli.local import LocalCluster
 from quorumq.client.client import suspending_clock
+from tests.e2e.conftest import through_any_node
 from tests.e2e.load import Load, until_voting
 from tests.e2e.turmoil import Turmoil
 
@@ -35,7 +36,7 @@ async def kill_one_after_the_other(load: Load, seconds: float) -> tuple[float, f
 
 
 def run(cluster: LocalCluster, folder: Path, seconds: float, acked_min: int, kills_min: int) -> None:
-    load = Load(cluster, folder, "kills")
+    load = Load(cluster, folder, "kills", outside=len(cluster.nodes) > 3)
 
     async def main() -> tuple[float, float, int]:
         async with load.running():
@@ -54,6 +55,7 @@ def run(cluster: LocalCluster, folder: Path, seconds: float, acked_min: int, kil
     )
 
 
+@through_any_node
 def test_nothing_is_lost_or_comes_back_while_nodes_are_killed_for_20_seconds(
     own: LocalCluster, tmp_path: Path
 ) -> None:
