@@ -19,6 +19,7 @@ from typing import Final
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
+from quorumq.core import errors
 from quorumq.core.errors import UsageError
 from spark.java import java_home
 
@@ -138,11 +139,9 @@ def packages(folder: Path) -> Path:
 
     What they need of others is compiled, and has to be where the executors run (docs/spark.md, "On a cluster").
     """
-    import quorumq
-
     found = folder / "quorumq-packages.zip"
     with zipfile.ZipFile(found, "w", zipfile.ZIP_DEFLATED) as archive:
-        for package in (Path(quorumq.__file__).parent, Path(__file__).parent):
+        for package in (Path(errors.__file__).parent.parent, Path(__file__).parent):
             for path in sorted(package.rglob("*")):
                 if path.is_file() and "__pycache__" not in path.parts:
                     archive.write(path, path.relative_to(package.parent))
