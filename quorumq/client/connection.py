@@ -23,7 +23,7 @@ import trio
 
 from quorumq.client.protocol import ClientProtocol
 from quorumq.core import messages as m
-from quorumq.core.errors import PeerError, QuorumqError, UsageError
+from quorumq.core.errors import PeerError, QuorumqError, TooFewReplicas, UsageError
 from quorumq.core.limits import INFLIGHT_REQUESTS_MAX
 from quorumq.core.versions import NEWEST
 
@@ -338,7 +338,7 @@ async def open_connection(
         protocol_max: the highest version of the protocol to speak.
 
     Raises:
-        Lost: nobody there, no answer in time, or not the protocol; ``sent`` is False.
+        Lost: nobody there, no answer in time, not the protocol, or a node that has too many clients; ``sent`` is False.
         UsageError: the node refused HELLO: another cluster, no common version, not allowed.
     """
     protocol = ClientProtocol(cluster_id, protocol_max)
@@ -358,6 +358,8 @@ async def open_connection(
         raise Lost(reason_of(exc), sent=False) from exc
     except PeerError as exc:
         raise Lost(f"not the protocol: {exc}", sent=False) from exc
+    except TooFewReplicas as exc:  # it has no room for another client
+        raise Lost(str(exc), sent=False) from exc
     finally:
         if not done and stream is not None:
             await trio.aclose_forcefully(stream)
