@@ -110,6 +110,12 @@ def split_address(address: str) -> tuple[str, int]:
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise UsageError(f"address is {address!r}: write it as host:port, for example 127.0.0.1:7401")
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        raise UsageError(
+            f"address is {address!r}: {host!r} is no name of a host: its labels have 1 to 63 characters"
+        ) from None
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
