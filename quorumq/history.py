@@ -178,7 +178,7 @@ KINDS: Final[dict[str, KindOf]] = {
         _MESSAGES,
         ("detail",),
         (),
-        "These messages are durable on this node, by STORE or by anti-entropy.",
+        "These messages are durable (durability `os`: written) on this node, by STORE or by anti-entropy.",
     ),
     "hold_won": KindOf(
         ("node",),

@@ -369,7 +369,7 @@ class Replica:
         """STORE: keep what of the batch is not here yet. STORED, once durable, for anything that is.
 
         A batch that is present already is answered behind whatever may not be durable yet, so a retry that
-        overtakes its own fsync is not promised early.
+        overtakes its own fsync is not promised early. With durability "os", read "written" for "durable".
         """
         header = message.batch.header
         error = self.wrong_epoch(message.epoch)
@@ -404,7 +404,7 @@ class Replica:
             return [self._stored(sender, message, error, detail)] if message.round else []
         if not new:
             answer = self._stored(sender, message, "", "")
-            return [Persist((), (answer,))] if message.round else []
+            return [Persist((), (answer,), self.syncs)] if message.round else []
         number = self.node.next_batch
         self.node.next_batch += 1
         age_ms = max(0, message.age_ms) if message.round else AGE_UNKNOWN
@@ -421,7 +421,12 @@ class Replica:
         then: tuple[Send | Done, ...] = (Done(number),)
         if message.round:
             then = (self._stored(sender, message, "", ""), Done(number))
-        return [Persist((record,), then)]
+        return [Persist((record,), then, self.syncs)]
+
+    @property
+    def syncs(self) -> bool:
+        """Whether what is published here waits for an fsync: not where the topic trusts the page cache."""
+        return self.topic.durability != "os"
 
     def _worth_storing(self, span: Span) -> list[Span]:
         """What of ``span``, which is not present, is to be stored: not what was reclaimed and nobody would read."""
@@ -455,7 +460,7 @@ class Replica:
         return ours.crcs[4 * (part.start + slot.shift) : 4 * (part.stop + slot.shift)] == theirs
 
     def on_durable(self, number: int, now: Now) -> None:
-        """Batch ``number`` is on disk: its messages are available from now on."""
+        """Batch ``number`` is on disk, or as far as its topic waits for that: its messages are available now."""
         batch = self.batches.get(number)
         if batch is None:  # found damaged meanwhile
             return

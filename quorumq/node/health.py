@@ -47,7 +47,7 @@ class Health:
         """One more of ``what``."""
         self.counts[what] = self.counts.get(what, 0) + by
 
-    def committed(self, seconds: float) -> None:
+    def synced(self, seconds: float) -> None:
         """A commit (write and fsync) took this long."""
         self._commits.append((self._clock().mono, seconds))
 

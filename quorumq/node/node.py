@@ -7,7 +7,7 @@
 # that is running already: the core is never entered twice.
 #
 # The rule that everything here obeys is in core/effects.py: `Persist.then` is carried out after the commit, and
-# there is one place that does it, `_committed`. After a failed commit `failed` is set first, and from then on
+# there is one place that does it, `_carry_out_waiting`. After a failed commit `failed` is set first, and from then on
 # nothing is sent to anyone: not what waited for that commit, and not what was queued before it.
 #
 # Nothing here knows what a HOLD or a majority is.
@@ -72,6 +72,9 @@ from quorumq.wire.receipts import seal_slices
 
 LAZY_COMMIT_S: Final = 0.05
 """How long records that nobody waits for may stay in memory."""
+
+UNSYNCED_S: Final = 1.0
+"""How long what was published with durability "os" may stay without an fsync."""
 
 PENDING_BYTES_MAX: Final = 64 * MIB
 """What may wait for a commit; above it no connection is read."""
@@ -189,8 +192,12 @@ class Node:
         self._events: deque[Event] = deque()
         self._stepping = False
         self._waiting: deque[tuple[int, tuple[Then, ...]]] = deque()  # (ticket, then)
-        self._committing = False
-        self._lazy_at = math.inf
+        self._hasty: deque[tuple[int, tuple[Then, ...]]] = deque()  # likewise, for what needs no fsync
+        self._ever_hasty = False
+        self._writing: Commit | None = None
+        self._syncing: Commit | None = None
+        self._sync_wanted = False  # though nobody waits for it
+        self._lazy_at = math.inf  # when a commit that syncs is due at the latest
         self._dirty: dict[int, Flushing] = {}
         self._last: tuple[PeerMessage | None, int, int, list[bytes | memoryview]] = (None, 0, 0, [])
         self._timer_scope: trio.CancelScope | None = None
@@ -239,15 +246,15 @@ class Node:
 
     @property
     def committing(self) -> bool:
-        """Whether a commit is being written."""
-        return self._committing
+        """Whether a commit is under way."""
+        return self._writing is not None or self._syncing is not None
 
     async def settled(self) -> None:
         """Wait until everything appended is durable, or the node has failed."""
-        while self.failed is None and (self._committing or self.store.needs_commit):
+        while self.failed is None and (self.committing or self.store.needs_sync):
             self._idle = trio.Event()
-            self._commit()
-            if self._committing:
+            self._commit_all()
+            if self.committing:
                 await self._idle.wait()
 
     # ----------------------------------------------------------------------- events
@@ -292,9 +299,9 @@ class Node:
             dirty, self._dirty = self._dirty, {}
             for item in dirty.values():
                 item.flush()
-        if self._waiting:
-            self._commit()
-        if self._resyncing and self.core.state.vouched and not self._committing:
+        if self._waiting or self._hasty:
+            self._commit(sync=bool(self._waiting))
+        if self._resyncing and self.core.state.vouched and not self.committing:
             self._end_resync()
 
     def _end_resync(self) -> None:
@@ -435,34 +442,73 @@ class Node:
         if self.trace.on and effect.records:
             batches = tuple(record for record in effect.records if isinstance(record, BatchStored))
             then = (Noted(batches), *then) if batches else then
-        if then:
-            if ticket <= self.store.durable and not self._waiting:
-                for item in then:
-                    self._carry_out(item)
-            else:
-                self._waiting.append((ticket, then))
-        else:
+        if not then:
             self._commit_lazily()
+            return
+        self._ever_hasty = self._ever_hasty or not effect.sync
+        waiting, reached = (
+            (self._waiting, self.store.durable) if effect.sync else (self._hasty, self.store.written)
+        )
+        if ticket <= reached and not waiting:
+            for item in then:
+                self._carry_out(item)
+        else:
+            waiting.append((ticket, then))
 
     def _commit_lazily(self) -> None:
         """Nobody waits for what was appended: the next commit takes it, and one comes soon."""
-        if self._lazy_at == math.inf:
-            self._lazy_at = self.clock().mono + LAZY_COMMIT_S
+        self._sync_within(LAZY_COMMIT_S)
 
-    def _commit(self) -> None:
-        """Start a commit of everything appended, unless one is under way: then the next takes it."""
-        if self._committing or self.failed is not None:
+    def _sync_within(self, seconds: float) -> None:
+        self._lazy_at = min(self._lazy_at, self.clock().mono + seconds)
+
+    def _commit_all(self) -> None:
+        """Have everything appended fsynced, as soon as no other commit is in the way."""
+        self._sync_wanted = True
+        self._commit()
+
+    def _commit(self, sync: bool = False) -> None:
+        """Start a commit of everything appended, unless one is in the way: then the next takes it.
+
+        Args:
+            sync: with an fsync. Without, it only writes, if somebody waits for that; it may begin beside an fsync that
+                is under way, and its own follows within `UNSYNCED_S`.
+        """
+        if self._writing is not None or self.failed is not None:
             return
-        if not self.store.needs_commit:
+        if (sync or self._sync_wanted) and self._syncing is None:
+            self._sync_wanted = False
+            self._lazy_at = math.inf
+            if not self.store.needs_sync:
+                self._carry_out_waiting()
+                return
+            self._writing = self._syncing = commit = self.store.begin_commit()
+        elif self._hasty and self.store.needs_write and not self.store.rolling:
+            self._sync_within(UNSYNCED_S)
+            self._writing = commit = self.store.begin_commit(sync=False)
+        else:
+            return
+        # Telling that it is written costs a wake-up: only nodes where somebody may wait for it pay.
+        self._commits.start(commit, self._written if self._ever_hasty else None, self._committed)
+
+    def _written(self, commit: Commit) -> None:
+        """On the loop: a commit has written, and syncs now. Others may write meanwhile."""
+        self._writing = None
+        if self.failed is not None:
+            return
+        try:
+            self.store.note_written(commit)
+        except StorageError as failure:
+            self.fail(EXIT_STORAGE, str(failure))
+            return
+        if self._hasty:
             self._carry_out_waiting()
-            return
-        self._lazy_at = math.inf
-        self._committing = True
-        self._commits.start(self.store.begin_commit(), self._committed)
+            self.feed()
 
     def _committed(self, commit: Commit, error: BaseException | None, seconds: float) -> None:
         """On the loop: the disk has it, or has refused. What waited for it may be said now, or never."""
-        self._committing = False
+        self._writing = None if commit is self._writing else self._writing
+        self._syncing = None if commit is self._syncing else self._syncing
         self._idle.set()
         if self.failed is not None:
             with contextlib.suppress(StorageError):
@@ -476,20 +522,27 @@ class Node:
         except StorageError as failure:
             self.fail(EXIT_STORAGE, str(failure))
             return
-        self.health.committed(seconds)
+        if commit.syncs:
+            self.health.synced(seconds)
         self._carry_out_waiting()
         if not self.silent:  # nothing may stand behind CLEAN_STOP
-            if self.store.should_roll:
+            if not self.store.rolling and self.store.should_roll:
                 self._roll()
-            self._reclaim()
+            if commit.syncs:
+                self._reclaim()
         if not self.pressed:
             self._room.set()
         self._check_space()
+        if self._sync_wanted:
+            self._commit()
         self.feed()
 
     def _carry_out_waiting(self) -> None:
         stepping, self._stepping = self._stepping, True  # what follows is fed afterwards
         try:
+            while self._hasty and self._hasty[0][0] <= self.store.written:
+                for item in self._hasty.popleft()[1]:
+                    self._carry_out(item)
             while self._waiting and self._waiting[0][0] <= self.store.durable:
                 for item in self._waiting.popleft()[1]:
                     self._carry_out(item)
@@ -501,7 +554,7 @@ class Node:
             self._stepping = stepping
 
     def _reclaim(self) -> None:
-        """Go on emptying old segments, a little after each commit until there is none worth it."""
+        """Go on emptying old segments, a little after each fsync until there is none worth it."""
         before = self.store.pending_bytes
         try:
             damaged = self.store.reclaim()
@@ -509,7 +562,7 @@ class Node:
             self.fail(EXIT_STORAGE, str(error))
             return
         if self.store.pending_bytes > before:
-            self._commit()
+            self._commit_all()
         for number in damaged:
             self.damaged(number, DamagedBatch("found while it was copied out of an old segment", number))
 
@@ -522,7 +575,7 @@ class Node:
             self.fail(EXIT_STORAGE, str(error))
             return
         self.log.info("segment_begun", segments=len(self.store.live))
-        self._commit()
+        self._commit_all()
 
     # ------------------------------------------------------------------------ timers
 
@@ -536,7 +589,7 @@ class Node:
             self._timer_scope = None
             if self.clock().mono >= self._lazy_at:
                 self._lazy_at = math.inf
-                self._commit()
+                self._commit_all()
             self.feed()
 
     def _arm(self, now: Now) -> None:

@@ -14,12 +14,11 @@
 # 2. `rename` is atomic: after a crash the file is there under the old name or under the new one.
 # 3. After a failed `sync` nothing is known of the bytes it was for, and a later `sync` that succeeds
 #    proves nothing about them: the system may have dropped the pages and called them clean.
-# 4. `append` and `sync` of one file may run in another thread than `read`; nothing else may.
+# 4. `append` and `sync` of one file may each run in a thread of its own, beside `read`; nothing else may.
 """The Disk port, on a real directory and in memory."""
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import errno
 import fcntl
@@ -55,11 +54,7 @@ class Disk(Protocol):
     """
 
     def lock(self) -> None:
-        """Take the directory for this process. Released by `unlock`.
-
-        Raises:
-            StorageError: another process has it, or it cannot be made or written to.
-        """
+        """Take the directory for this process; `StorageError` if another one has it. Released by `unlock`."""
 
     def unlock(self) -> None:
         """Close every handle and give the directory back. May be called twice."""
@@ -125,11 +120,8 @@ class RealDisk:
 
     def lock(self) -> None:
         assert self._lock_fd is None, "locked already"
-        try:
-            _make_directory(self.directory)
-            fd = os.open(self.directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise self._unusable(error) from error
+        _make_directory(self.directory)
+        fd = os.open(self.directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -139,19 +131,9 @@ class RealDisk:
                 f"{self.directory} is in use by another quorumq process (pid {holder}): "
                 f"stop it first, or give this node a data directory of its own"
             ) from None
-        except OSError as error:
-            os.close(fd)
-            raise self._unusable(error) from error
-        with contextlib.suppress(OSError):  # for people only, and on a full disk it does not fit
-            os.ftruncate(fd, 0)
-            os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
         self._lock_fd = fd
-
-    def _unusable(self, error: OSError) -> StorageError:
-        return StorageError(
-            f"{self.directory} cannot be used as a data directory: {error.strerror}; "
-            f"give the node a directory that it may write to"
-        )
 
     def unlock(self) -> None:
         for fd in sorted(self._open):

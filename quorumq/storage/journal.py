@@ -21,7 +21,11 @@
 # (everything behind the last durable offset it mentions) are written again into the new one, because
 # nobody knows whether those bytes are on the disk or only in the memory of the system.
 #
-# Threads: `Commit.run` is the only thing that may run outside the node's loop, one at a time.
+# A commit may leave the sync out: then what it wrote survives the process, and not the machine. It counts as `written`
+# and not as `durable`, in the journal's own frames too; the next commit that syncs makes it durable.
+#
+# Threads: of a commit only `write` and `sync` run outside the node's loop. One commit writes at a time and one syncs
+# at a time; others may write while one syncs, if they begin no segment.
 """The journal: append, group commit, segments, replay."""
 
 from __future__ import annotations
@@ -214,16 +218,19 @@ class Commit:
     """What was pending when `Journal.begin_commit` was called, on its way to the disk.
 
     Attributes:
-        ticket: what `Journal.durable` becomes when it is finished.
+        syncs: whether it ends with an fsync, of all that was ever written.
+        ticket: what `Journal.durable` becomes when it is finished, or `written` without a sync.
         position: what `Journal.position` becomes then.
         size: how many bytes it writes.
-        done: it was run, and the disk has it.
+        written: the operating system has it.
+        done: it was run, and the disk has it, or the operating system without a sync.
     """
 
     def __init__(
         self,
         journal: Journal,
         steps: list[list[Buffer] | _NewSegment],
+        syncs: bool,
         ticket: int,
         position: int,
         segment: int,
@@ -232,34 +239,50 @@ class Commit:
     ) -> None:
         self._journal = journal
         self._steps = steps
+        self._unsynced: int | None = None  # the file to be synced
+        self.syncs = syncs
         self.ticket = ticket
         self.position = position
         self.segment = segment
         self.end = end  # of that segment, with this commit
         self.size = size
+        self.written = False
         self.done = False
 
     def run(self) -> None:
-        """Write and sync. The one call that may be made in a worker thread; `Journal.finish` follows always.
+        """`write`, and `sync` if it does; `Journal.finish` follows always.
 
         Raises:
             StorageError: the disk refused; the journal is unusable from now on.
         """
-        assert not self.done, "a commit runs once"
+        self.write()
+        if self.syncs:
+            self.sync()
+
+    def write(self) -> None:
+        """Write. May be called in a worker thread, while another commit is in its `sync`. Errors as of `run`."""
+        assert not self.written, "a commit runs once"
         journal = self._journal
-        journal._check_usable()
-        try:
+        with journal._poisoned_by_failure():
             for step in self._steps:
                 if isinstance(step, _NewSegment):
                     journal._write_new_segment(step)
                 else:
                     journal._write(step)
-            journal._sync()
-        except OSError as error:
-            raise journal._poison(error) from error
-        except BaseException as error:
-            journal._poison(error)
-            raise
+            if self.syncs:
+                self._unsynced = journal._take_unsynced()
+        self.written = True
+        self.done = not self.syncs
+
+    def sync(self) -> None:
+        """Sync what this commit wrote, and what others wrote before. In a worker thread, too. Errors as of `run`."""
+        assert self.syncs, "a commit that only writes is done"
+        assert self.written, "write first"
+        assert not self.done, "a commit runs once"
+        journal = self._journal
+        with journal._poisoned_by_failure():
+            if self._unsynced is not None:
+                journal._disk.sync(self._unsynced)
         self.done = True
 
 
@@ -273,6 +296,7 @@ class Journal:
         directory: the id of the data directory, 64 random bits minted when it was made.
         fresh: nothing was found: the directory was made just now.
         durable: everything `append` gave a ticket not above this is durable.
+        written: likewise written to the operating system: a crash of the process alone leaves it.
         position: how many records were ever appended to this directory and are durable: what a replay finds, at
             least, from now on. After `replay` it is what was found, which the first `roll` makes durable.
         notes: what a start found worth telling, in words (a cut tail, files deleted).
@@ -287,12 +311,14 @@ class Journal:
         self.directory = 0
         self.fresh = False
         self.durable = 0
+        self.written = 0
         self.position = 0
         self.notes: list[str] = []
         self._failed = ""
         self._replayed = False
         self._started = False
-        self._committing: Commit | None = None
+        self._writing: Commit | None = None
+        self._syncing: Commit | None = None
         # The segment being written: appended so far, known durable, end of its snapshot.
         self._segment = 0
         self._salt = 0
@@ -301,7 +327,7 @@ class Journal:
         self._snapshot_bytes = 0
         self._footer: dict[tuple[bytes, int], PartitionRange] = {}
         self._handle: int | None = None
-        self._unsynced = False  # written to _handle since the last sync; the worker thread's, like _handle
+        self._unsynced = False  # written to _handle since a sync began; whose turn it is to write owns both
         # Not taken by a commit yet.
         self._steps: list[list[Buffer] | _NewSegment] = []
         self._pending: list[Buffer] = []
@@ -825,42 +851,77 @@ class Journal:
         return sum(self._encode_cut(half, into) for half in halves(record))
 
     @property
-    def needs_commit(self) -> bool:
-        """Whether anything waits for `begin_commit`."""
+    def needs_write(self) -> bool:
+        """Whether anything waits for a commit to write it."""
         return bool(self._pending or self._steps)
 
-    def begin_commit(self) -> Commit:
-        """Take everything appended so far; the caller then runs `Commit.run`, in a thread, and `finish`."""
+    @property
+    def needs_sync(self) -> bool:
+        """Whether anything is not durable, nor on its way."""
+        return self._ticket > (self.durable if self._syncing is None else self._syncing.ticket)
+
+    @property
+    def rolling(self) -> bool:
+        """Whether a segment waits to be begun, which only a commit that syncs can do."""
+        return any(isinstance(step, _NewSegment) for step in self._steps)
+
+    def begin_commit(self, sync: bool = True) -> Commit:
+        """Take everything appended so far; the caller then runs `Commit.run`, in a thread, and `finish`.
+
+        Args:
+            sync: whether it makes durable what was written; no other that does may be under way then. Without, it may
+                begin as soon as `note_written` was called for the last, unless `rolling`.
+        """
         self._check_usable()
-        assert self._committing is None, "one commit at a time"
+        assert self._writing is None, "one commit writes at a time"
+        assert self._syncing is None if sync else not self.rolling, "one commit syncs, or rolls, at a time"
         steps, size = self._steps, self.pending_bytes
         if self._pending:
             steps.append(self._pending)
         self._steps, self._pending, self.pending_bytes = [], [], 0
-        self._committing = Commit(self, steps, self._ticket, self._appended, self._segment, self._end, size)
-        return self._committing
+        commit = Commit(self, steps, sync, self._ticket, self._appended, self._segment, self._end, size)
+        self._writing = commit
+        if sync:
+            self._syncing = commit
+        return commit
+
+    def note_written(self, commit: Commit) -> None:
+        """Back on the loop: what the commit held is written, if not synced. Another may begin to write.
+
+        Raises:
+            StorageError: the journal failed before.
+        """
+        assert commit is self._writing, "the commit that writes"
+        assert commit.written, "its write() returned"
+        self._writing = None
+        self._check_usable()
+        self.written = commit.ticket
 
     def finish(self, commit: Commit) -> int:
-        """Back on the loop: what the commit held is durable. Returns the new `durable`.
+        """Back on the loop: what the commit held is durable, if it synced. Returns the new `durable`.
 
         Raises:
             StorageError: it did not succeed. Nothing is reported durable from now on.
         """
-        assert commit is self._committing, "finish() belongs to the commit that was begun last"
-        self._committing = None
+        assert commit is self._writing or commit is self._syncing, "finish() belongs to a commit under way"
+        if commit is self._writing and commit.written:
+            self.written = commit.ticket
         if not commit.done:
             self._failed = self._failed or "a commit was given up half way; the node must stop"
+        self._writing = None if commit is self._writing else self._writing
+        self._syncing = None if commit is self._syncing else self._syncing
         self._check_usable()
-        self.durable = commit.ticket
-        self.position = commit.position
-        if commit.segment == self._segment:
-            self._durable_end = commit.end
+        if commit.syncs:
+            self.durable = commit.ticket
+            self.position = commit.position
+            if commit.segment == self._segment:
+                self._durable_end = commit.end
         return self.durable
 
     def commit(self) -> int:
         """`begin_commit`, `run` and `finish` in one, for those who may block."""
         self._check_usable()
-        if self.needs_commit:
+        if self.needs_write or self.needs_sync:
             commit = self.begin_commit()
             commit.run()
             self.finish(commit)
@@ -873,15 +934,16 @@ class Journal:
         self._unsynced = True
         self._disk.append(self._handle, buffers)
 
-    def _sync(self) -> None:
-        if self._unsynced:
-            assert self._handle is not None
-            self._disk.sync(self._handle)
-            self._unsynced = False
+    def _take_unsynced(self) -> int | None:
+        """The file with bytes that no sync was for, if there are any: whoever asks syncs it now."""
+        unsynced, self._unsynced = self._unsynced, False
+        return self._handle if unsynced else None
 
     def _write_new_segment(self, step: _NewSegment) -> None:
         if self._handle is not None:
-            self._sync()  # the new segment's start says that these bytes count
+            unsynced = self._take_unsynced()
+            if unsynced is not None:
+                self._disk.sync(unsynced)  # the new segment's start says that these bytes count
             self._disk.close(self._handle)
             self._handle = None
         name = segment_name(step.number)
@@ -903,6 +965,18 @@ class Journal:
         """The node has resynced: from the next segment on, which is due now, the directory is trusted again."""
         self._vouched = bool(self.cannot_vouch)
         self.cannot_vouch = ""
+
+    @contextlib.contextmanager
+    def _poisoned_by_failure(self) -> Iterator[None]:
+        """What fails in here makes the journal unusable."""
+        self._check_usable()
+        try:
+            yield
+        except OSError as error:
+            raise self._poison(error) from error
+        except BaseException as error:
+            self._poison(error)
+            raise
 
     def _poison(self, error: BaseException) -> StorageError:
         full = isinstance(error, OSError) and error.errno == errno.ENOSPC
@@ -1093,7 +1167,7 @@ class Journal:
             StorageError: the last commit failed.
         """
         try:
-            if self._started and not self._failed and self._committing is None:
+            if self._started and not self._failed and self._writing is None and self._syncing is None:
                 self.commit()
                 if self._end > self._snapshot_bytes:
                     # Not synced: if it is lost, the last commit merely cannot be told from a torn one.
@@ -1110,7 +1184,7 @@ class Journal:
 
     def check(self) -> None:
         """Assert what holds between any two calls."""
-        assert 0 <= self.durable <= self._ticket
+        assert 0 <= self.durable <= self.written <= self._ticket
         assert 0 <= self.position <= self._appended
         assert 0 <= self._durable_end <= self._end
         if self._started:

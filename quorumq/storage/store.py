@@ -139,7 +139,7 @@ def _replayed(journal: Journal, reserve_bytes: int) -> tuple[Journal, int, list[
 
 
 class Store:
-    """A node's journal and the batches in it, by number. Made by `open`; one thread, but for `Commit.run`.
+    """A node's journal and the batches in it, by number. Made by `open`; one thread, but for what a `Commit` does.
 
     After `open`: exhaust `replayed`, build the core from it, `roll` with the core's snapshot, `commit`. Nothing
     else can be written before that.
@@ -313,9 +313,19 @@ class Store:
         return journal.ticket
 
     @property
-    def needs_commit(self) -> bool:
-        """Whether anything waits for a commit."""
-        return self._journal.needs_commit
+    def needs_write(self) -> bool:
+        """Whether anything waits for a commit to write it."""
+        return self._journal.needs_write
+
+    @property
+    def needs_sync(self) -> bool:
+        """Whether anything is not durable, nor on its way."""
+        return self._journal.needs_sync
+
+    @property
+    def rolling(self) -> bool:
+        """Whether a segment waits to be begun, which only a commit that syncs can do."""
+        return self._journal.rolling
 
     @property
     def pending_bytes(self) -> int:
@@ -328,6 +338,11 @@ class Store:
         return self._journal.durable
 
     @property
+    def written(self) -> int:
+        """Likewise written to the operating system: it survives the process, and not the machine."""
+        return self._journal.written
+
+    @property
     def position(self) -> int:
         """How many records were ever appended to this directory and are durable.
 
@@ -337,27 +352,37 @@ class Store:
         """
         return self._journal.position
 
-    def begin_commit(self) -> Commit:
-        """Take everything appended so far. Then `Commit.run`, in a thread, then `finish`; one at a time."""
-        return self._journal.begin_commit()
+    def begin_commit(self, sync: bool = True) -> Commit:
+        """Take everything appended so far. Then `Commit.run`, in a thread, then `finish`.
+
+        Args:
+            sync: whether it makes durable what was written: one such at a time. Without, it may begin once another's
+                `Commit.write` is over and `note_written` was called, unless `rolling`.
+        """
+        return self._journal.begin_commit(sync)
+
+    def note_written(self, commit: Commit) -> None:
+        """The commit has written, and syncs. `StorageError` if the journal failed before."""
+        self._journal.note_written(commit)
+        self._forget_written()
 
     def finish(self, commit: Commit) -> int:
         """The commit was run: returns the new `durable`. `StorageError` if it failed: the node must stop."""
         durable = self._journal.finish(commit)
-        self._forget_written(durable)
+        self._forget_written()
         self._reclaim_bytes = min(max(RECLAIM_BYTES, commit.size), RECLAIM_BYTES_MAX)
         return durable
 
     def commit(self) -> int:
         """All three in one, for those who may block."""
         durable = self._journal.commit()
-        self._forget_written(durable)
+        self._forget_written()
         return durable
 
-    def _forget_written(self, durable: int) -> None:
+    def _forget_written(self) -> None:
         while self._unwritten:
             number = next(iter(self._unwritten))
-            if self._unwritten[number][0] > durable:
+            if self._unwritten[number][0] > self._journal.written:
                 break
             del self._unwritten[number]
 

@@ -7,7 +7,6 @@ as long as the test says. Time is trio's, so with `trio.testing.MockClock(autoju
 from __future__ import annotations
 
 import random
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -17,7 +16,7 @@ import trio.testing
 
 from quorumq.core import messages as m
 from quorumq.core.types import Incarnation, Now, Origin, PartitionId, Topic
-from quorumq.node.commits import Finished
+from quorumq.node.commits import Finished, Written
 from quorumq.node.config import ServeConfig, make_config
 from quorumq.node.serve import Service, open_node
 from quorumq.node.transport import ConnectionLost, Transport
@@ -104,7 +103,11 @@ def pair(capacity: int = CAPACITY) -> tuple[MemoryTransport, MemoryTransport]:
 
 
 class Commits:
-    """Runs commits after ``seconds``, or when ``gate`` is opened."""
+    """Runs commits: they write at once, and sync after ``seconds``, or not before `release` after `hold`.
+
+    Attributes:
+        count: how many have synced.
+    """
 
     def __init__(self, nursery: trio.Nursery, seconds: float = 0.001) -> None:
         self.nursery = nursery
@@ -114,7 +117,7 @@ class Commits:
         self._open = trio.Event()
 
     def hold(self) -> None:
-        """Commits that begin from now on wait for `release`."""
+        """Syncs that begin from now on wait for `release`."""
         self.held = True
         self._open = trio.Event()
 
@@ -122,17 +125,22 @@ class Commits:
         self.held = False
         self._open.set()
 
-    def start(self, commit: Commit, finished: Finished) -> None:
-        self.nursery.start_soon(self._run, commit, finished)
+    def start(self, commit: Commit, written: Written | None, finished: Finished) -> None:
+        self.nursery.start_soon(self._run, commit, written, finished)
 
-    async def _run(self, commit: Commit, finished: Finished) -> None:
-        if self.held:
-            await self._open.wait()
-        await trio.sleep(self.seconds)
-        self.count += 1
+    async def _run(self, commit: Commit, written: Written | None, finished: Finished) -> None:
         error: BaseException | None = None
         try:
-            commit.run()
+            await trio.sleep(self.seconds / 10)
+            commit.write()
+            if commit.syncs:
+                if written is not None:
+                    written(commit)
+                if self.held:
+                    await self._open.wait()
+                await trio.sleep(self.seconds)
+                self.count += 1
+                commit.sync()
         except Exception as exc:
             error = exc
         finished(commit, error, self.seconds)
@@ -184,7 +192,7 @@ class World:
             }
         )
 
-    def start(self, name: str, sockets: Sequence[socket.socket] = ()) -> Service:
+    def start(self, name: str) -> Service:
         self.seed += 1
         node = open_node(
             self.config(name),
@@ -201,13 +209,13 @@ class World:
 
         service = self.services[name] = Service(node, dial)
         self.codes.pop(name, None)
-        self.nursery.start_soon(self._run, name, service, sockets)
+        self.nursery.start_soon(self._run, name, service)
         return service
 
-    async def _run(self, name: str, service: Service, sockets: Sequence[socket.socket]) -> None:
+    async def _run(self, name: str, service: Service) -> None:
         with trio.CancelScope() as scope:
             self.scopes[name] = scope
-            code = await service.run(list(sockets))
+            code = await service.run([])
             self.codes[name] = code
             if self.services.get(name) is service:
                 del self.services[name]

@@ -34,7 +34,7 @@ def settle(store: Store) -> tuple[int, ...]:
     damaged: list[int] = []
     while True:
         damaged += commit(store)
-        if not store.needs_commit:
+        if not store.needs_write:
             return tuple(damaged)
 
 
@@ -185,7 +185,7 @@ def test_a_segment_that_is_mostly_needed_is_left_alone() -> None:
     store.forget([1, 2, 3])
     store.commit()
     assert store.reclaim() == ()
-    assert not store.needs_commit
+    assert not store.needs_write
     store.close()
 
 
@@ -215,7 +215,7 @@ def test_copies_leave_half_of_the_reserve_to_acks() -> None:
     store.commit()
     disk.capacity = size_of(disk) + reserve // 2 + 400 * KIB
     assert store.reclaim() == ()
-    assert not store.needs_commit, "five batches do not fit beside half of the reserve: they are not begun"
+    assert not store.needs_write, "five batches do not fit beside half of the reserve: they are not begun"
     disk.capacity += 200 * KIB
     settle(store)
     assert size_of(disk) < MIB, "moved, and begun a new segment at once to let the old one go"
@@ -305,7 +305,7 @@ def test_a_full_disk_takes_acks_and_gives_room_back() -> None:
     while True:
         commit(store)
         least = min(least, store.free_bytes)
-        if not store.needs_commit:
+        if not store.needs_write:
             break
     assert least > reserve // 2 - 400 * KIB
     store.check_space(5 * MIB)

@@ -16,8 +16,8 @@ from tests.storage.test_crash import PowerCut, Writer
 
 
 class JournalMachine(RuleBasedStateMachine):
-    """Appends, commits (in steps), rolls, restarts, crashes in the middle of disk calls, failed syncs, batches
-    that are forgotten, moved, damaged, or several of these."""
+    """Appends, commits (in steps, with and without a sync, one writing while another syncs), rolls, restarts, crashes
+    in the middle of disk calls, failed syncs, batches that are forgotten, moved, damaged, or several of these."""
 
     commit: Commit | None = None
 
@@ -42,8 +42,30 @@ class JournalMachine(RuleBasedStateMachine):
         assert self.commit is not None
         assert self.writer.store is not None
         commit, self.commit = self.commit, None
-        commit.run()
+        if commit.written:
+            commit.sync()
+        else:
+            commit.run()
         self.writer.note_durable(self.writer.store.finish(commit))
+
+    @precondition(lambda self: self.commit is not None and not self.commit.written)
+    @rule()
+    def write_of_the_commit(self) -> None:
+        assert self.commit is not None
+        assert self.writer.store is not None
+        self.commit.write()
+        self.writer.store.note_written(self.commit)
+        self.writer.note_written()
+
+    @precondition(lambda self: (self.commit is None or self.commit.written) and not self.writer.store.rolling)
+    @rule()
+    def write_without_a_sync(self) -> None:
+        assert self.writer.store is not None
+        commit = self.writer.store.begin_commit(sync=False)
+        commit.run()
+        durable = self.writer.store.finish(commit)
+        self.writer.note_durable(durable)
+        self.writer.note_written()
 
     @rule()
     def roll(self) -> None:
@@ -76,13 +98,15 @@ class JournalMachine(RuleBasedStateMachine):
         disk.on_operation = cut
         try:
             if self.commit is not None:
-                self.commit.run()
+                self.commit.sync() if self.commit.written else self.commit.run()
             else:
                 self.writer.store.begin_commit().run()
         except PowerCut:
             pass
         disk.on_operation = None
         self.writer.store.abandon()
+        if kill:
+            self.writer.durable = max(self.writer.durable, self.writer.written)
         self.again(disk if kill else disk.crash(random.Random(seed)))
 
     @precondition(lambda self: self.commit is None)
@@ -116,7 +140,7 @@ class JournalMachine(RuleBasedStateMachine):
     def reclaim(self, size: int) -> None:
         self.writer.reclaim(size)
 
-    @precondition(lambda self: self.commit is None and not self.writer.store.needs_commit)
+    @precondition(lambda self: self.commit is None and not self.writer.store.needs_write)
     @rule(data=st.data())
     def damage(self, data: st.DataObject) -> None:
         """A medium that fails inside the body of a batch of an older segment, whose successor is on the disk."""
