@@ -80,6 +80,7 @@ class Cluster:
             settings={
                 "rf": self.options.rf,
                 "hold_min": self.options.hold_times[0],
+                "durability": self.options.durability,
                 "schedule": self.schedule.to_json(),
             },
         )

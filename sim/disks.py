@@ -28,10 +28,14 @@ class PowerCut(Exception):
 
 
 class SimJournal(Protocol):
-    """What a host needs of a journal. Positions count up; what is at or below ``durable`` survives anything."""
+    """What a host needs of a journal. Positions count up; what is at or below ``durable`` survives anything.
+
+    What is at or below ``written`` survives the process.
+    """
 
     position: int
     durable: int
+    written: int
 
     def open(self) -> list[JournalRecord]:
         """The records found at a start."""
@@ -57,6 +61,9 @@ class SimJournal(Protocol):
     def finish(self) -> None:
         """That fsync is over: ``durable`` is what it covered."""
 
+    def write(self) -> None:
+        """Write everything appended so far, beside an fsync if one is under way."""
+
     def batch(self, number: int) -> Batch:
         """A stored batch, header and body."""
 
@@ -64,7 +71,7 @@ class SimJournal(Protocol):
         """The header of a stored batch."""
 
     def crash(self, rng: random.Random, *, power: bool) -> None:
-        """The node dies; with ``power``, what is not durable may be lost."""
+        """The node dies; what is not written may be lost, with ``power`` what is not durable."""
 
     def close(self) -> None:
         """A clean stop: everything appended becomes durable."""
@@ -87,10 +94,11 @@ class MemoryJournal:
         self.batches: dict[int, Batch] = {}
         self.position = 0
         self.durable = 0
+        self.written = 0
         self.target = 0
 
     def open(self) -> list[JournalRecord]:
-        self.durable = self.position = len(self.records)
+        self.durable = self.written = self.position = len(self.records)
         gone = {number for record in self.records if isinstance(record, Forgot) for number in record.numbers}
         found = [
             record
@@ -128,6 +136,10 @@ class MemoryJournal:
 
     def finish(self) -> None:
         self.durable = self.target
+        self.written = max(self.written, self.durable)
+
+    def write(self) -> None:
+        self.written = self.position
 
     def batch(self, number: int) -> Batch:
         return self.batches[number]
@@ -136,7 +148,8 @@ class MemoryJournal:
         return self.batches[number].header
 
     def crash(self, rng: random.Random, *, power: bool) -> None:
-        del self.records[rng.randint(self.durable, self.position) :]  # a killed process loses its buffers too
+        kept = self.durable if power else self.written  # a killed process loses its buffers too
+        del self.records[rng.randint(kept, self.position) :]
 
     def close(self) -> None:
         self.durable = self.position
@@ -166,6 +179,7 @@ class StoreJournal:
         self.headers: dict[int, Batch] = {}
         self.position = 0
         self.durable = 0
+        self.written = 0
 
     def open(self) -> list[JournalRecord]:
         self.store = Store.open(
@@ -186,7 +200,7 @@ class StoreJournal:
         assert self.store is not None
         self.snapshot = snapshot
         self.store.roll(snapshot)
-        self.durable = self.position = self.store.commit()
+        self.durable = self.written = self.position = self.store.commit()
 
     def append(self, records: tuple[JournalRecord, ...]) -> None:
         assert self.store is not None
@@ -218,12 +232,27 @@ class StoreJournal:
     def finish(self) -> None:
         assert self.store is not None
         assert self.commit is not None
-        self.commit.run()
+        if self.commit.written:
+            self.commit.sync()
+        else:
+            self.commit.run()
         self.durable = self.store.finish(self.commit)
+        self.written = self.store.written
         self.commit = None
         damaged = self.store.reclaim()
         assert not damaged, f"bodies that no fault damaged are damaged: {damaged}"
         self.position = self.store.append([])
+        self.store.check()
+
+    def write(self) -> None:
+        assert self.store is not None
+        if self.commit is not None and not self.commit.written:
+            self.commit.write()
+            self.store.note_written(self.commit)
+        commit = self.store.begin_commit(sync=False)
+        commit.run()
+        self.store.finish(commit)
+        self.written = self.store.written
         self.store.check()
 
     def batch(self, number: int) -> Batch:
@@ -247,7 +276,10 @@ class StoreJournal:
 
             self.disk.on_operation = cut
             with contextlib.suppress(PowerCut):
-                self.commit.run()
+                if self.commit.written:
+                    self.commit.sync()
+                else:
+                    self.commit.run()
             self.disk.on_operation = None
             self.commit = None
         self.store = None

@@ -1,7 +1,7 @@
 # sim/host.py: one simulated machine: the real NodeCore, its journal, its clocks and its connections.
 #
 # The driver's duties are those of core/effects.py. What is added here is everything that goes wrong: fsyncs
-# take their time and serve many Persists, a crash loses what was not durable, the process freezes,
+# take their time and serve many Persists, a crash loses what was not durable, or not written, the process freezes,
 # connections break, and peers notice late. A host has a `life` number per start: what was scheduled in an
 # earlier life does nothing.
 """A node's driver inside the simulator."""
@@ -66,6 +66,9 @@ if TYPE_CHECKING:
     from sim.workload import Client
 
 CLUSTER_ID = "sim"
+
+UNSYNCED_S = 1.0
+"""After a write that nobody waits for to be synced, an fsync comes within this time."""
 
 
 class Refusal:
@@ -136,7 +139,9 @@ class Host:
         self.backlog: deque[tuple[Any, Any, Any]] = deque()
         self.wake_at: float | None = None
         self.waiting: deque[tuple[int, tuple[Any, ...]]] = deque()
+        self.hasty: deque[tuple[int, tuple[Any, ...]]] = deque()  # waits for a write alone
         self.syncing = False
+        self.writing = False
         self.keys = 0
         self.open: dict[int, tuple[Any, Any]] = {}
         self.keys_of: dict[tuple[str, int], int] = {}
@@ -191,12 +196,17 @@ class Host:
         self.started = False
         self.life += 1
         self.waiting.clear()
-        self.syncing = False
+        self.hasty.clear()
+        self.syncing = self.writing = False
         self.backlog.clear()
         self.wake_at = None
         self.frozen_until = 0.0
         self.links.clear()
         self.dials.clear()
+        if power and self.world.options.durability == "os":
+            self.stored.clear()  # what is found at the next start, or stored again, is noted again
+            if self.journal.durable < self.journal.written:
+                self.world.saw("a power cut took what was only written")
         if not clean:
             self.journal.crash(self.disk_rng, power=power)
         if power:
@@ -297,17 +307,21 @@ class Host:
             if kind is Send:
                 self.send(effect.to, effect.message, again)  # type: ignore[union-attr]
             elif kind is Persist:
-                records, then = effect  # type: ignore[misc]
+                records, then, sync = effect  # type: ignore[misc]
                 if records:
                     journal.append(records)
                     self.observe(records)
                 if then:
-                    if journal.durable >= journal.position or self.cluster.eager:
+                    reached = journal.durable if sync else journal.written
+                    if reached >= journal.position or self.cluster.eager:
                         for item in then:
                             self.carry_out_then(item, again)
-                    else:
+                    elif sync:
                         self.waiting.append((journal.position, then))
                         self.sync()
+                    else:
+                        self.hasty.append((journal.position, then))
+                        self.write()
             elif kind is Reply:
                 self.reply(effect.key, effect.reply, again)  # type: ignore[union-attr]
             elif kind is SendStored:
@@ -361,17 +375,46 @@ class Host:
             return
         self.syncing = False
         self.journal.finish()
-        again: list[Event] = []
-        while self.waiting and self.waiting[0][0] <= self.journal.durable:
-            _, then = self.waiting.popleft()
-            for item in then:
-                if type(item) is Done and item.token > 0:
-                    self.note_stored(self.journal.header(item.token))
-                self.carry_out_then(item, again)
+        self.carry_out_waiting()
         if self.waiting:
             self.sync()
+
+    def carry_out_waiting(self) -> None:
+        """What waited for the disk, and has what it waited for."""
+        again: list[Event] = []
+        for waiting, reached in ((self.hasty, self.journal.written), (self.waiting, self.journal.durable)):
+            while waiting and waiting[0][0] <= reached:
+                _, then = waiting.popleft()
+                for item in then:
+                    if type(item) is Done and item.token > 0:
+                        self.note_stored(self.journal.header(item.token))
+                    self.carry_out_then(item, again)
         if again:
             self.feed(*again)
+
+    def write(self) -> None:
+        """Begin a write without an fsync, if none is under way."""
+        if not self.writing:
+            self.writing = True
+            self.world.after(0.0001 + self.disk_rng.random() * 0.001, self.on_written, self.life)
+
+    def on_written(self, life: int, _: object) -> None:
+        """Everything appended so far is written: it survives the process, and an fsync follows."""
+        if life != self.life or self.core is None:
+            return
+        if self.frozen_until > self.world.time:
+            self.world.at(self.frozen_until, self.on_written, life)
+            return
+        self.writing = False
+        self.journal.write()
+        self.world.saw("a batch waited for no fsync")
+        self.world.after(UNSYNCED_S, self.sync_rest, life)
+        self.carry_out_waiting()
+
+    def sync_rest(self, life: int, _: object) -> None:
+        """The bound is over: what was only written is synced."""
+        if life == self.life and self.core is not None and self.journal.durable < self.journal.position:
+            self.sync()
 
     def note_stored(self, header: BatchHeader) -> None:
         """A batch is durable here: the judge of loss counts on how many nodes each is when its publish is confirmed."""

@@ -293,6 +293,11 @@ MUTANTS: tuple[Mutant, ...] = (
         ((PublishCoordinator, "_decide", _publish_majority_of_one),),
     ),
     Mutant("then-before-fsync", "persist before send", (), _eager),
+    Mutant(
+        "publish-unsynced",
+        "a publish waits for the fsync, unless its topic says otherwise",
+        ((Replica, "syncs", False),),
+    ),
     Mutant("deadline-from-reply", "a client's deadline counts from its request", (), _late_clients),
     Mutant(
         "tombstone-not-checked",

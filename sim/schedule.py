@@ -74,6 +74,7 @@ class Options:
         mortal: share of batches that are published with a TTL of up to ``ttl``.
         ttl: see there.
         by_topic: share of rejects that leave their delay to the topic's backoff list.
+        durability: of the topic.
         old: share of the nodes that begin with version 1 of the protocol; each later start is an upgrade, or not.
         check: whether every step of every core is followed by its own `check`.
     """
@@ -128,6 +129,7 @@ class Options:
     ttl: float = 0.0
     by_topic: float = 0.0
     old: float = 0.0
+    durability: str = "fsync"
 
     @property
     def backoff(self) -> tuple[float, ...]:
@@ -241,6 +243,8 @@ def draw(seed: int, profile: str = "swarm") -> Schedule:
     options = PROFILES[profile](random.Random(f"{seed}/options"))
     faults = draw_faults(random.Random(f"{seed}/faults"), options)
     faults += draw_losses(random.Random(f"{seed}/losses"), options)
+    if options.durability == "os":
+        faults = spare_power(faults, options)
     return Schedule(seed, profile, options, tuple(sorted(faults, key=lambda fault: fault.at)))
 
 
@@ -305,6 +309,7 @@ def draw_swarm(rng: random.Random) -> Options:
         late_group=rng.random() < 0.15,
         dead_readers=rng.choice((0, 0, 0, 1, 2)),
         operators=rng.choice((1, 1, 2)),
+        durability="os" if rng.random() < 0.2 else "fsync",
     )
 
 
@@ -399,6 +404,27 @@ def draw_losses(rng: random.Random, options: Options) -> tuple[Fault, ...]:
         )
         for _ in range(rng.choice((1, 1, 2)))
     )
+
+
+def spare_power(faults: tuple[Fault, ...], options: Options) -> tuple[Fault, ...]:
+    """The same with no power cut but of one node, the one whose directory is lost where one is: others are killed.
+
+    With durability "os" that is what a confirmed message is promised to survive; with one replica, no power cut at all.
+    """
+    lost = [fault.nodes[0] for fault in faults if fault.kind in ("wipe", "restore")]
+    cut = [fault.nodes[0] for fault in faults if fault.kind == "crash"]
+    victim = "" if options.rf == 1 else next(iter(lost + cut), "")
+    spared: list[Fault] = []
+    for fault in faults:
+        if fault.kind != "crash":
+            spared.append(fault)
+            continue
+        killed = tuple(name for name in fault.nodes if name != victim)
+        if victim in fault.nodes:
+            spared.append(dataclasses.replace(fault, nodes=(victim,)))
+        if killed:
+            spared.append(dataclasses.replace(fault, kind="kill", nodes=killed))
+    return tuple(spared)
 
 
 def draw_fault(

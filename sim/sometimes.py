@@ -40,4 +40,6 @@ SOMETIMES: tuple[str, ...] = (
     "a HOLD asked for what was not due",
     "a replica voted on what it had not seen",
     "a message expired",
+    "a batch waited for no fsync",
+    "a power cut took what was only written",
 )

@@ -650,6 +650,7 @@ class Operator(Client):
                 options.rf,
                 options.partitions,
                 options.max_deliveries,
+                options.durability,
                 retention_s=keep,
                 backoff=options.backoff,
             )

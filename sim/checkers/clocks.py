@@ -9,7 +9,8 @@ Judged are first lives (n = 0), in true time, give or take what clocks' rates di
 Unless too many clocks were wrong: a node's may be wrong for what it stores once its time of day was changed and it was
 started again since, as nothing but a start asks the time of day. A node whose directory was lost or brought back has
 no wrong clock: without the batch it does not say that it is due or expired, and what it fetches again is as old as
-enough of the others say. But it cannot help to expire a message, either, that it has not fetched again.
+enough of the others say. But it cannot help to expire a message, either, that it has not fetched again. With durability
+"os", a power cut is such a loss of what was not synced: what the node still has, or has again, its history says again.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ SLACK_S = 0.05
 
 
 class OneWrongClock(Checker):
-    kinds = ("settings", "publish", "store", "fault", "start", "deliver", "dead_letter")
+    kinds = ("settings", "publish", "store", "fault", "crash", "start", "deliver", "dead_letter")
     promise = "one wrong clock"
 
     def __init__(self) -> None:
@@ -32,12 +33,14 @@ class OneWrongClock(Checker):
         self.changed: dict[str, None] = {}  # nodes whose time of day was changed
         self.wrong: dict[str, None] = {}  # those of them that were started since
         self.rf = 0
+        self.unsynced = False  # whether a power cut may take a batch that was stored
         self.found: list[Violation] = []
 
     def see(self, row: Row) -> None:
         kind, at = row["kind"], row["at"]
         if kind == "settings":
             self.rf = self.rf or row["settings"].get("rf", 0)
+            self.unsynced = self.unsynced or row["settings"].get("durability") == "os"
         elif kind == "publish":
             if row["outcome"] == "invoke" and ("delay" in row or "ttl" in row):
                 for key in messages(row):
@@ -51,6 +54,9 @@ class OneWrongClock(Checker):
                 self.changed.update(dict.fromkeys(f"node:{node}" for node in row["nodes"]))
             elif row["fault"] in ("wipe", "restore"):
                 self.lost.update(dict.fromkeys((f"node:{node}" for node in row["nodes"]), at))
+        elif kind == "crash":
+            if self.unsynced and row.get("detail") == "power":
+                self.lost[row["who"]] = at
         elif kind == "start":
             if row["who"] in self.changed:
                 self.wrong[row["who"]] = None

@@ -36,7 +36,7 @@ def test_a_campaign_sees_everything_that_it_must() -> None:
 
 
 def test_mixed_clusters_are_upgraded_and_message_types_are_watched(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert run_campaign("mixed", 500, 5, 1).seen["a node was upgraded"]
+    assert run_campaign("mixed", 500, 10, 1).seen["a node was upgraded"]
     monkeypatch.setattr(NodeState, "speaks", lambda self, node, kind: True)
     found = [
         violation for _, violations in run_campaign("mixed", 500, 10, 1).failures for violation in violations

@@ -275,6 +275,19 @@ def test_a_delivery_after_expiry_is_judged_where_every_replica_knew() -> None:
     assert timed(ttl=5.0, wrong="a").deliver(5, at=5.5).broken() == [], "a may have been asked, and one other"
 
 
+def test_a_power_cut_takes_what_was_only_written_out_of_the_clocks_votes() -> None:
+    def story(durability: str) -> Story:
+        story = timed(ttl=5.0)
+        story.rows[0]["settings"]["durability"] = durability
+        story.add("node:b", "crash", 0.3, detail="power")
+        return story
+
+    assert story("fsync").deliver(5, at=5.5).broken() == ["one wrong clock"]
+    assert story("os").deliver(5, at=5.5).broken() == [], "b cannot say that it expired"
+    again = story("os").add("node:b", "store", 0.4, topic="t", partition=0, spans=[[ORIGIN, 0, 1]])
+    assert again.deliver(5, at=5.6).broken() == ["one wrong clock"]
+
+
 # ---------------------------------------------------------------------------------------- generations
 
 
