@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import click
 
 from quorumq.commands import Commands, Reported
-from quorumq.core.errors import UsageError
+from quorumq.core.errors import QuorumqError, UsageError, error_classes, error_from
 
 COMMANDS = {
     "deadletters": (
@@ -31,8 +32,24 @@ EXTRA = ("pyspark", "pyarrow", "matplotlib")
 """What the extra `quorumq[spark]` brings."""
 
 
+def told(error: BaseException) -> QuorumqError | None:
+    """What Spark's exception says in our words: an error of ours that was raised in a worker, or the end of Java."""
+    if not type(error).__module__.startswith(("pyspark.", "py4j.")):
+        return None
+    text = str(error)
+    ours = {cls.__name__: cls for cls in error_classes().values()}
+    for name, said in re.findall(r"quorumq\.core\.errors\.(\w+): (.+)", text):
+        if name in ours:
+            return error_from(ours[name].code, said.strip())
+    if type(error).__name__ == "Py4JNetworkError" or "java.lang.OutOfMemoryError" in text:
+        return QuorumqError(
+            "Spark's Java process ran out of memory or was ended from outside: give it more with --memory, or free some"
+        )
+    return None
+
+
 class Jobs(Commands):
-    """The group of jobs, which says what to install where Spark is missing."""
+    """The group of jobs, which says what to install where Spark is missing, and what went wrong inside of it."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -42,6 +59,11 @@ class Jobs(Commands):
             if missing not in EXTRA:
                 raise
             raise Reported(UsageError(f"{missing} is not installed: pip install 'quorumq[spark]'")) from error
+        except Exception as error:
+            ours = told(error)
+            if ours is None:
+                raise
+            raise Reported(ours) from error
 
 
 @click.group(

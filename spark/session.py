@@ -1,36 +1,148 @@
-"""One way to a Spark session in which everything of quorumq works."""
+# spark/session.py: one way to a Spark session in which everything of quorumq works.
+#
+# Three ways lead here: `python -m spark` on a machine, where we choose the Java and start it; a notebook, where a
+# session may be there already; and spark-submit, where Java runs before Python does and what was said to spark-submit
+# stands. Spark's own log is silent unless QUORUMQ_SPARK_LOG asks for it: what goes wrong arrives as an exception.
+"""A Spark session for quorumq."""
 
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
+import tempfile
+import zipfile
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
 
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
+
+from quorumq.core import errors
+from quorumq.core.errors import UsageError
+from spark.java import java_home
+
+LOG_VARIABLE: Final = "QUORUMQ_SPARK_LOG"
+"""Names the level of Spark's log: `off` if not set, else `error`, `warn`, `info`."""
+
+LOG_LEVELS: Final = ("off", "fatal", "error", "warn", "info", "debug", "trace")
+
+OURS: Final = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.adaptive.enabled": "true",
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",
+}
+"""What we set unless `conf`, or spark-submit, says otherwise."""
+
+NEEDED_BY_WORKERS: Final = ("pyspark", "pyarrow", "cbor2", "crc32c", "sortedcontainers")
+"""What a worker's Python must be able to import, besides quorumq and spark."""
 
 
 def session(
-    name: str = "quorumq", *, master: str | None = None, conf: Mapping[str, str] | None = None
+    name: str = "quorumq",
+    *,
+    master: str | None = None,
+    memory: str | None = None,
+    conf: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """A Spark session in which ``read.format("quorumq")`` works, or the one that is there already.
 
     Args:
         name: of the application.
         master: where it runs; what `spark-submit` says, else this machine with all its cores.
+        memory: of the driver's Java, as `512m` or `4g`; 1g if not said. Without effect where Java runs already.
         conf: further settings of Spark, which win over ours.
+
+    Raises:
+        UsageError: no Java, an interpreter for the workers that cannot do, or an unknown level of the log.
     """
+    existing = SparkSession.getActiveSession()
+    if existing is not None:
+        return existing
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    check_python(os.environ["PYSPARK_PYTHON"])
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     builder = SparkSession.builder.appName(name)
-    if master is not None or not os.environ.get("SPARK_SUBMIT"):
+    wanted = dict(OURS)
+    if submitted:
+        said = SparkConf()
+        wanted = {key: value for key, value in wanted.items() if not said.contains(key)}
+        if master is not None:
+            builder = builder.master(master)
+    else:
         builder = builder.master(master or "local[*]")
-    ours = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.sql.adaptive.enabled": "true",
-        "spark.sql.python.filterPushdown.enabled": "true",
-        "spark.sql.session.timeZone": "UTC",
-    }
-    for key, value in {**ours, **(conf or {})}.items():
+        if (master or "local").startswith("local"):
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        if memory is not None:
+            wanted["spark.driver.memory"] = memory
+    wanted |= conf or {}
+    if not submitted:
+        options = wanted.get("spark.driver.extraJavaOptions", "")
+        wanted["spark.driver.extraJavaOptions"] = f"{_log_option()} {options}".strip()
+    for key, value in wanted.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    if submitted or SparkContext._gateway is not None:
+        made = builder.getOrCreate()
+    else:
+        with java_home():
+            made = builder.getOrCreate()
+    if not made.sparkContext.master.startswith("local"):
+        made.sparkContext.addPyFile(str(packages(Path(tempfile.mkdtemp(prefix="quorumq-")))))
+    return made
+
+
+def _log_option() -> str:
+    level = os.environ.get(LOG_VARIABLE, "off")
+    if level.lower() not in LOG_LEVELS:
+        raise UsageError(f"{LOG_VARIABLE}={level} is no level of a log: say one of {', '.join(LOG_LEVELS)}")
+    config = Path(__file__).with_name("log4j2.properties")
+    return f'"-Dlog4j2.configurationFile={config.as_uri()}" -Dquorumq.log={level.lower()}'
+
+
+def check_python(interpreter: str) -> None:
+    """See that the Python of the workers can do their work, where it is another one than ours.
+
+    Args:
+        interpreter: a path, or a name to be found on the PATH, as PYSPARK_PYTHON has it.
+
+    Raises:
+        UsageError: it does not run, is another version of Python, or lacks a package.
+    """
+    if interpreter == sys.executable:
+        return
+    remedy = f"unset it, or set PYSPARK_PYTHON={sys.executable}"
+    code = (
+        "import importlib.util as u, sys\n"
+        "print('%d.%d' % sys.version_info[:2])\n"
+        f"print(*[name for name in {NEEDED_BY_WORKERS!r} if u.find_spec(name) is None])\n"
+    )
+    try:
+        done = subprocess.run([interpreter, "-c", code], capture_output=True, text=True, check=True)
+        version, missing = done.stdout.splitlines()[:2]
+    except (OSError, ValueError, subprocess.CalledProcessError):
+        raise UsageError(f"PYSPARK_PYTHON={interpreter} is no Python that runs: {remedy}") from None
+    ours = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    if version != ours:
+        raise UsageError(f"PYSPARK_PYTHON={interpreter} is Python {version}, and this is {ours}: {remedy}")
+    if missing.strip():
+        raise UsageError(
+            f"PYSPARK_PYTHON={interpreter} lacks {', '.join(missing.split())}: install 'quorumq[spark]' there, "
+            f"or {remedy}"
+        )
+
+
+def packages(folder: Path) -> Path:
+    """A zip of quorumq and spark in `folder`, for `addPyFile` or `spark-submit --py-files`.
+
+    What they need of others is compiled, and has to be where the executors run (docs/spark.md, "On a cluster").
+    """
+    found = folder / "quorumq-packages.zip"
+    with zipfile.ZipFile(found, "w", zipfile.ZIP_DEFLATED) as archive:
+        for package in (Path(errors.__file__).parent.parent, Path(__file__).parent):
+            for path in sorted(package.rglob("*")):
+                if path.is_file() and "__pycache__" not in path.parts:
+                    archive.write(path, path.relative_to(package.parent))
+    return found

@@ -23,7 +23,7 @@ import trio
 
 from quorumq.client.protocol import ClientProtocol
 from quorumq.core import messages as m
-from quorumq.core.errors import PeerError, QuorumqError, UsageError
+from quorumq.core.errors import PeerError, QuorumqError, TooFewReplicas, UsageError
 from quorumq.core.limits import INFLIGHT_REQUESTS_MAX
 from quorumq.core.versions import NEWEST
 
@@ -110,6 +110,12 @@ def split_address(address: str) -> tuple[str, int]:
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise UsageError(f"address is {address!r}: write it as host:port, for example 127.0.0.1:7401")
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        raise UsageError(
+            f"address is {address!r}: {host!r} is no name of a host: its labels have 1 to 63 characters"
+        ) from None
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
@@ -338,7 +344,7 @@ async def open_connection(
         protocol_max: the highest version of the protocol to speak.
 
     Raises:
-        Lost: nobody there, no answer in time, or not the protocol; ``sent`` is False.
+        Lost: nobody there, no answer in time, not the protocol, or a node that has too many clients; ``sent`` is False.
         UsageError: the node refused HELLO: another cluster, no common version, not allowed.
     """
     protocol = ClientProtocol(cluster_id, protocol_max)
@@ -358,6 +364,8 @@ async def open_connection(
         raise Lost(reason_of(exc), sent=False) from exc
     except PeerError as exc:
         raise Lost(f"not the protocol: {exc}", sent=False) from exc
+    except TooFewReplicas as exc:  # it has no room for another client
+        raise Lost(str(exc), sent=False) from exc
     finally:
         if not done and stream is not None:
             await trio.aclose_forcefully(stream)

@@ -294,7 +294,6 @@ class Producer:
         self._in_flight = 0
         self._buffered = 0
         self._room = trio.lowlevel.ParkingLot()
-        self._idle = trio.lowlevel.ParkingLot()
         self._poke = trio.Event()
         self._lock = trio.Lock()
         self._scope = trio.CancelScope()
@@ -422,20 +421,21 @@ class Producer:
         size = len(record)
         wall_ms = self.client.wall_ms
         times = Times(delay_ms(delay, not_before, wall_ms()), ttl_ms(ttl))
-        if self._ended:
-            raise NotStored(f"the producer to {self.topic!r} is closed")
-        if self._register is None or (self._origin is None and derived_from is None):
-            await self._prepare(numbered=derived_from is None)
         self._since_yield += 1
         if self._since_yield >= YIELD_EVERY:
             self._since_yield = 0
             await trio.lowlevel.checkpoint()
         else:
             await trio.lowlevel.checkpoint_if_cancelled()
-        while self._buffered and self._buffered + size > self._buffer_bytes:
-            await self._room.park()
+        while not self._ended:  # while it waits for room the session may be closed, and another needed
+            if self._register is None or (self._origin is None and derived_from is None):
+                await self._prepare(numbered=derived_from is None)
+            elif self._buffered and self._buffered + size > self._buffer_bytes:
+                await self._room.park()
+            else:
+                break
         if self._ended:
-            raise NotStored(f"the producer to {self.topic!r} was closed")
+            raise NotStored(f"the producer to {self.topic!r} is closed")
         # From here on nothing waits: a cancelled publish has taken nothing.
         if not_before is not None:  # it may have waited here
             times = Times(delay_ms(None, not_before, wall_ms()), times.ttl_ms)

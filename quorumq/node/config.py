@@ -34,7 +34,9 @@ ALIASES: Final = {"data": "data_dir"}
 HIDDEN: Final = ("secret",)
 """Values that no error text and no log shows."""
 
-Seconds = Annotated[float, Meta(gt=0)]
+SECONDS_MAX: Final = 366 * 86400.0
+Seconds = Annotated[float, Meta(gt=0, le=SECONDS_MAX)]
+SecondsOrZero = Annotated[float, Meta(ge=0, le=SECONDS_MAX)]
 
 
 class ConfigError(UsageError):
@@ -54,13 +56,15 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     nodes: dict[str, str] = {}
     listen: str = "127.0.0.1:7401"
     advertise: str = ""
-    hold_time_max: Annotated[float, Meta(ge=limits.HOLD_TIME_MIN_S)] = limits.HOLD_TIME_MAX_DEFAULT_S
+    hold_time_max: Annotated[float, Meta(ge=limits.HOLD_TIME_MIN_S, le=SECONDS_MAX)] = (
+        limits.HOLD_TIME_MAX_DEFAULT_S
+    )
     request_timeout: Seconds = limits.REQUEST_TIMEOUT_S
     auto_create_topics: bool = False
     heartbeat: Seconds = 0.5
     sync_interval: Seconds = 2.0
-    sync_grace: Annotated[float, Meta(ge=0)] = 2.0
-    steal_after: Annotated[float, Meta(ge=0)] = 0.05
+    sync_grace: SecondsOrZero = 2.0
+    steal_after: SecondsOrZero = 0.05
     segment_bytes: Annotated[int, Meta(ge=MIB)] = SEGMENT_BYTES
     disk_reserve_bytes: Annotated[int, Meta(ge=0)] = RESERVE_BYTES
     connections_max: Annotated[int, Meta(ge=1, le=100_000)] = 2_000
@@ -68,7 +72,7 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     link_bytes_max: Annotated[int, Meta(ge=limits.FRAME_BYTES_MAX)] = 32 * MIB
     hello_timeout: Seconds = 5.0
     stall_timeout: Seconds = 30.0
-    stop_timeout: Annotated[float, Meta(ge=0)] = 1.0
+    stop_timeout: SecondsOrZero = 1.0
     log_format: Literal["console", "json"] = "console"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     history: str = ""
@@ -228,6 +232,10 @@ def split_address(address: str) -> tuple[str, int]:
         raise ValueError("an IPv6 address stands in brackets, such as '[::1]:7401'")
     if not colon or not host:
         raise ValueError("must be host:port, such as '127.0.0.1:7401'")
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        raise ValueError("the host is not a name: its labels have 1 to 63 characters") from None
     if not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65_535:
         raise ValueError("the port must be a number from 1 to 65535")
     return host, int(port)

@@ -401,9 +401,11 @@ class Inbound:
         except StorageError as error:
             self.node.fail(EXIT_STORAGE, str(error))
             return
-        self._put(pieces)
-        self._weight -= weight
+        self._weight -= (
+            weight  # before it is sent: where that ends the connection, `close` takes back the rest
+        )
         self.node.take_weight(-weight)
+        self._put(pieces)
         self._changed.set()
 
     def _encode_fetched(self, key: int, number: int, reply: Fetched) -> list[bytes | memoryview]:

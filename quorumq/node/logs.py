@@ -2,11 +2,13 @@
 #
 # One line per thing that happened, as JSON or for a terminal, on standard error. Each kind of line is limited by
 # itself, so that ten thousand broken connections cannot hide the one disk that fails; how many were held back is
-# said with the next line of that kind.
+# said with the next line of that kind. A line that cannot be written is lost: the disk that is full may be the one
+# that the log is on, and whoever read it may be gone, and neither may stop a node.
 """Structured logs with a limit per kind of event."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 import time
@@ -58,6 +60,21 @@ class RateLimit:
         return event
 
 
+class Lines:
+    """Writes lines to a file, as far as it takes them."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def msg(self, line: str) -> None:
+        """Write one line."""
+        with contextlib.suppress(OSError):
+            self._file.write(line + "\n")
+            self._file.flush()
+
+    debug = info = warning = error = msg
+
+
 def make_log(
     form: str, level: str, node: str, file: TextIO | None = None, limit: RateLimit | None = None
 ) -> Any:
@@ -76,7 +93,7 @@ def make_log(
     else:
         render = structlog.dev.ConsoleRenderer(colors=(file or sys.stderr).isatty())
     return structlog.wrap_logger(
-        structlog.PrintLogger(file or sys.stderr),
+        Lines(file or sys.stderr),
         processors=[
             limit or RateLimit(),
             structlog.processors.add_log_level,

@@ -5,7 +5,7 @@
 # A failed fsync skips all of that: the node falls silent in the very step that hears of it.
 #
 # Exit codes: 0 stopped cleanly; 70 a bug; 74 the disk or the data directory; 78 the configuration, or another node
-# refuses this one.
+# refuses this one; 130 interrupted before it had started.
 """Running a node."""
 
 from __future__ import annotations
@@ -45,7 +45,11 @@ PEER_USER_TIMEOUT_S: Final = 10.0
 SPARE_CONNECTIONS: Final = 64
 """Accepted beyond connections_max: peers, and those that have not said who they are."""
 
+OTHER_FILES: Final = 256
+"""File descriptors that are no accepted connections: a journal that gets none stops the node."""
+
 POLL_S: Final = 0.005
+EXIT_INTERRUPTED: Final = 130
 
 
 def run(config: ServeConfig) -> int:
@@ -58,6 +62,9 @@ def run(config: ServeConfig) -> int:
         return EXIT_REFUSED
     try:
         return trio.run(_run, config, log)
+    except KeyboardInterrupt:  # once it has started, a signal is a request to stop
+        log.warning("node_stops", reason="interrupted while it started", exit_code=EXIT_INTERRUPTED)
+        return EXIT_INTERRUPTED
     except BaseException:
         log.error("node_stops", reason="a bug in this node", exit_code=EXIT_BUG, exc_info=True)
         return EXIT_BUG
@@ -219,6 +226,10 @@ class Service:
         self._peers: dict[NodeId, Inbound] = {}
         self._stop = trio.Event()
         self._nursery: trio.Nursery | None = None
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._inbound_max = node.config.connections_max + SPARE_CONNECTIONS
+        if files != resource.RLIM_INFINITY:
+            self._inbound_max = min(self._inbound_max, max(SPARE_CONNECTIONS, files - OTHER_FILES))
         node.health.outbox_bytes = lambda: sum(found.waiting_bytes for found in self._inbound.values())
 
     def stop(self) -> None:
@@ -243,7 +254,14 @@ class Service:
                     rng = random.Random(f"{node.core.state.incarnation.nonce} {peer}")
                     nursery.start_soon(keep_link, node, peer, self._dial, rng, nursery)
             for sock in sockets:
-                sock.listen(BACKLOG)
+                try:
+                    sock.listen(BACKLOG)
+                except (
+                    OSError
+                ) as error:  # another process bound the port too, while neither listened, and was first
+                    reason = f"cannot listen on {node.config.listen}: {error.strerror}"
+                    node.fail(EXIT_REFUSED, f"{reason}: something else listens there")
+                    break
                 nursery.start_soon(self._accept, sock, accepting)
             now = node.clock()
             node.log.info(
@@ -313,7 +331,7 @@ class Service:
                     await trio.sleep(0.1)
                     continue
                 text = f"{address[0]}:{address[1]}"
-                if len(self._inbound) >= self.node.config.connections_max + SPARE_CONNECTIONS:
+                if len(self._inbound) >= self._inbound_max:
                     self.node.log.warning("connections_max", connections=len(self._inbound), client=text)
                     sock.close()
                     continue
@@ -348,10 +366,10 @@ def dial_from(config: ServeConfig) -> Dial:
 def _raise_file_limit(config: ServeConfig, log: Any) -> None:
     """Take as many file descriptors as the system gives; say so where connections_max does not fit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = config.connections_max + SPARE_CONNECTIONS + 256
+    wanted = config.connections_max + SPARE_CONNECTIONS + OTHER_FILES
     if hard != resource.RLIM_INFINITY:
         wanted = min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    if wanted < config.connections_max + SPARE_CONNECTIONS + 256:
+    if wanted < config.connections_max + SPARE_CONNECTIONS + OTHER_FILES:
         log.warning("file_limit", limit=hard, connections_max=config.connections_max)

@@ -227,7 +227,7 @@ async def connect(host: str, port: int, timeout: float, user_timeout: float | No
     """Dial a TCP address.
 
     Args:
-        host: a name or an address.
+        host: a name or an address; of a name with several addresses, the first that answers.
         port: the port.
         timeout: seconds for everything.
         user_timeout: see `SocketTransport`.
@@ -236,24 +236,13 @@ async def connect(host: str, port: int, timeout: float, user_timeout: float | No
         OSError: nobody is there; TimeoutError where that took too long.
     """
     with trio.move_on_after(timeout):
-        found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        error: OSError = OSError(errno.EHOSTUNREACH, f"no address for {host}")
-        for family, kind, protocol, _, address in found:
-            sock = socket.socket(family, kind, protocol)
-            try:
-                sock.setblocking(False)
-                code = sock.connect_ex(address)
-                if code == errno.EINPROGRESS:
-                    await trio.lowlevel.wait_writable(sock)
-                    code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-                if not code:
-                    return SocketTransport(sock, user_timeout)
-                error = OSError(code, errno.errorcode.get(code, str(code)))
-                sock.close()
-            except BaseException:
-                sock.close()
-                raise
-        raise error
+        try:
+            stream = await trio.open_tcp_stream(host, port)
+        except OSError as error:
+            if isinstance(error.__cause__, BaseExceptionGroup):  # one for each of its addresses
+                raise error.__cause__.exceptions[0] from None
+            raise
+        return SocketTransport(socket.socket(fileno=stream.socket.detach()), user_timeout)
     raise TimeoutError(errno.ETIMEDOUT, f"no answer within {timeout:g} s")
 
 

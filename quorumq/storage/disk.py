@@ -19,6 +19,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import errno
 import fcntl
@@ -54,7 +55,11 @@ class Disk(Protocol):
     """
 
     def lock(self) -> None:
-        """Take the directory for this process; `StorageError` if another one has it. Released by `unlock`."""
+        """Take the directory for this process. Released by `unlock`.
+
+        Raises:
+            StorageError: another process has it, or it cannot be made or written to.
+        """
 
     def unlock(self) -> None:
         """Close every handle and give the directory back. May be called twice."""
@@ -120,8 +125,11 @@ class RealDisk:
 
     def lock(self) -> None:
         assert self._lock_fd is None, "locked already"
-        _make_directory(self.directory)
-        fd = os.open(self.directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            _make_directory(self.directory)
+            fd = os.open(self.directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise self._unusable(error) from error
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -131,9 +139,19 @@ class RealDisk:
                 f"{self.directory} is in use by another quorumq process (pid {holder}): "
                 f"stop it first, or give this node a data directory of its own"
             ) from None
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        except OSError as error:
+            os.close(fd)
+            raise self._unusable(error) from error
+        with contextlib.suppress(OSError):  # for people only, and on a full disk it does not fit
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
         self._lock_fd = fd
+
+    def _unusable(self, error: OSError) -> StorageError:
+        return StorageError(
+            f"{self.directory} cannot be used as a data directory: {error.strerror}; "
+            f"give the node a directory that it may write to"
+        )
 
     def unlock(self) -> None:
         for fd in sorted(self._open):

@@ -25,7 +25,7 @@ from quorumq.client import (
     partition_of_key,
 )
 from quorumq.client.connection import Lost
-from quorumq.core.messages import CreateTopic, Failed, OpenSession, Publish
+from quorumq.core.messages import CreateTopic, Failed, Hello, OpenSession, Publish
 from tests.client.fake import FakeCluster, connected, failing, fake_cluster
 
 
@@ -345,6 +345,22 @@ async def test_a_closed_origin_fails_its_batches_and_the_next_go_under_a_new_ses
         assert second.seq == 0
 
 
+async def test_what_waited_for_room_while_the_session_was_closed_goes_under_the_next_one() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        async with client.producer("jobs", batch_bytes=1, buffer_bytes=1) as producer:
+            first = await (await producer.publish(b"0")).wait()
+            cluster.answer = failing("origin-closed", times=1, of=Publish)
+            refused = await producer.publish(b"1")
+            stored = await producer.publish(
+                b"2"
+            )  # waits until there is room, which is when that one has failed
+            with pytest.raises(OriginClosed):
+                await refused.wait()
+            second = await stored.wait()
+        assert (second.origin != first.origin, second.seq) == (True, 0)
+
+
 async def test_usage_errors_are_raised_at_once() -> None:
     async with fake_cluster() as cluster, connected(cluster) as client:
         await client.create_topic("jobs")
@@ -464,6 +480,27 @@ async def test_what_the_body_raises_comes_out_as_it_is() -> None:
         with pytest.raises(KeyError):
             async with connected(cluster):
                 raise KeyError("mine")
+
+
+async def test_a_node_with_too_many_clients_is_left_for_another() -> None:
+    async with fake_cluster() as cluster:
+
+        def answer(node: str, request: object) -> Failed | None:
+            full = node == "a" and isinstance(request, Hello)
+            return (
+                Failed("not-stored", "node a has 2 clients, its connections_max: ask another node")
+                if full
+                else None
+            )
+
+        cluster.answer = answer
+        async with connected(cluster) as client:
+            await client.create_topic("jobs")
+            async with client.producer("jobs") as producer:
+                await (await producer.publish(b"0")).wait()
+        with pytest.raises(TooFewReplicas, match=r"a:1: .*its connections_max"):
+            async with connected(cluster, addresses=["a:1"], timeout=2.0):
+                pytest.fail("it was let in")
 
 
 async def test_a_node_that_cannot_be_reached_is_dialled_once_for_all_who_wait() -> None:

@@ -7,6 +7,7 @@ as long as the test says. Time is trio's, so with `trio.testing.MockClock(autoju
 from __future__ import annotations
 
 import random
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -192,7 +193,7 @@ class World:
             }
         )
 
-    def start(self, name: str) -> Service:
+    def start(self, name: str, sockets: Sequence[socket.socket] = ()) -> Service:
         self.seed += 1
         node = open_node(
             self.config(name),
@@ -209,13 +210,13 @@ class World:
 
         service = self.services[name] = Service(node, dial)
         self.codes.pop(name, None)
-        self.nursery.start_soon(self._run, name, service)
+        self.nursery.start_soon(self._run, name, service, sockets)
         return service
 
-    async def _run(self, name: str, service: Service) -> None:
+    async def _run(self, name: str, service: Service, sockets: Sequence[socket.socket]) -> None:
         with trio.CancelScope() as scope:
             self.scopes[name] = scope
-            code = await service.run([])
+            code = await service.run(list(sockets))
             self.codes[name] = code
             if self.services.get(name) is service:
                 del self.services[name]

@@ -227,6 +227,24 @@ def test_a_connection_that_dies_gives_back_what_was_never_begun_and_nothing_else
     run(test)
 
 
+def test_a_connection_that_dies_under_a_large_reply_takes_its_weight_back_once() -> None:
+    async def test() -> None:
+        async with world("a") as cluster:
+            dying, other = await cluster.client("a"), await cluster.client("a")
+            topic, origin = await other.topic(rf=1), await other.session()
+            assert (
+                payloads(await other.ask(fetch())) == []
+            )  # the group is there: the next FETCH waits for no disk
+            await other.ask(publish(topic, origin, 0, *[b"x" * 100_000] * 5))
+            await dying.send(fetch(most=5))
+            dying.transport.close()  # before the node has read the request: its reply is the first to notice
+            await trio.sleep(0.02)
+            assert cluster.services["a"].node.inflight_bytes == 0
+            assert len(payloads(await other.ask(fetch()))) == 5, "not a byte was sent, so it was given back"
+
+    run(test)
+
+
 def test_a_client_that_takes_no_byte_for_long_is_hung_up_on() -> None:
     async def test() -> None:
         async with world("a", stall_timeout=3.0) as cluster:

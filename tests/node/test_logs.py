@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 
@@ -29,6 +30,14 @@ def test_one_kind_is_limited_the_others_are_not_and_what_was_left_out_is_counted
     last = json.loads(file.getvalue().splitlines()[-1])
     assert (last["suppressed_before"], last["node"], last["level"]) == (30, "a", "warning")
     assert last["timestamp"].endswith("Z")
+
+
+def test_a_log_that_takes_no_more_stops_nothing() -> None:
+    with open("/dev/full", "w", buffering=1) as full:
+        make_log("json", "info", "a", full).warning("disk_full")
+        assert full.write("") == 0
+        with contextlib.suppress(OSError):
+            full.close()
 
 
 def test_the_console_form_is_one_line_per_event() -> None:

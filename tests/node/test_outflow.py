@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import trio
@@ -134,8 +137,49 @@ def test_real_sockets_carry_bytes_both_ways_and_end() -> None:
                 theirs.send_some([memoryview(b"x")])
             with pytest.raises(ConnectionLost):
                 await theirs.receive()
-        with pytest.raises(OSError, match="ECONNREFUSED"):
+        with pytest.raises(ConnectionRefusedError):
             await connect("127.0.0.1", 1, 1.0)
+
+    trio.run(test)
+
+
+class Resolver(trio.abc.HostnameResolver):
+    """Knows one host, with several addresses."""
+
+    def __init__(self, *places: tuple[str, int]) -> None:
+        self.places = places
+
+    async def getaddrinfo(
+        self,
+        host: bytes | None,
+        port: bytes | str | int | None,
+        family: int = 0,
+        type: int = 0,
+        proto: int = 0,
+        flags: int = 0,
+    ) -> list[Any]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", place) for place in self.places]
+
+    async def getnameinfo(self, sockaddr: Any, flags: int) -> tuple[str, str]:
+        raise AssertionError("nobody asks for names")
+
+
+def test_an_address_that_swallows_what_is_sent_keeps_nobody_from_the_next() -> None:
+    async def test() -> None:
+        (full,), (good,) = listen("127.0.0.1", 0), listen("127.0.0.1", 0)
+        with full, good, contextlib.ExitStack() as stack:
+            full.listen(0)
+            good.listen()
+            for _ in range(4):  # what does not fit into the backlog is not even refused
+                sock = stack.enter_context(socket.socket())
+                sock.setblocking(False)
+                sock.connect_ex(full.getsockname())
+            trio.socket.set_custom_hostname_resolver(Resolver(full.getsockname(), good.getsockname()))
+            transport = await connect("node.example", 7401, 5.0)
+            await trio.lowlevel.wait_readable(good)
+            good.accept()[0].close()
+            assert await transport.receive() == b""
+            transport.close()
 
     trio.run(test)
 

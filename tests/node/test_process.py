@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from quorumq.cli.local import LocalCluster, free_ports
+from tests.e2e.raw import Raw, size_of
 
 pytestmark = pytest.mark.e2e
 
@@ -31,8 +35,10 @@ def write_config(directory: Path, **values: object) -> Path:
     return path
 
 
-def start(path: Path, *options: str) -> subprocess.Popen[str]:
+def start(path: Path, *options: str, files: int = 0) -> subprocess.Popen[str]:
     command = [sys.executable, *options, "-m", "quorumq.node", "--config", str(path)]
+    if files:
+        command = ["sh", "-c", f'ulimit -n {files} && exec "$@"', "sh", *command]
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
 
@@ -74,6 +80,40 @@ def test_a_port_in_use_and_an_address_of_another_machine_are_refused(tmp_path: P
     assert (code, "192.0.2.1:7401" in text) == (78, True)
 
 
+def test_a_data_directory_that_is_none_is_refused(tmp_path: Path) -> None:
+    code, text = ends(write_config(tmp_path, data_dir="node.toml"))
+    assert (code, "Not a directory" in text, "Traceback" in text) == (74, True, False)
+
+
+def test_an_interrupted_start_is_no_bug(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "history")  # whoever opens it waits for a reader
+    node = start(write_config(tmp_path, history="history"))
+    while not (tmp_path / "data" / "LOCK").exists():
+        assert node.poll() is None
+        time.sleep(0.01)
+    node.send_signal(signal.SIGINT)
+    _, text = node.communicate(timeout=20)
+    assert (node.returncode, "interrupted" in text, "bug" in text) == (130, True, False)
+
+
+def test_more_connections_than_the_system_has_files_for_stop_nothing(tmp_path: Path) -> None:
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    node = start(write_config(tmp_path, listen=address), files=320)
+    try:
+        until(node, "node_started")
+        with Raw(address) as client, contextlib.ExitStack() as stack:
+            topic, origin = client.topic("jobs", rf=1), client.session()
+            client.publish(topic, origin, 0, [b"x"])
+            host, _, port = address.rpartition(":")
+            for _ in range(400):
+                stack.enter_context(socket.create_connection((host, int(port))))
+            assert size_of(client.fetch("jobs", "g")) == 1, "for which the journal is opened"
+    finally:
+        node.send_signal(signal.SIGTERM)
+        _, text = node.communicate(timeout=20)
+    assert (node.returncode, "connections_max" in text) == (0, True), text
+
+
 def test_one_process_per_directory_and_one_node_and_both_signals_stop_it_cleanly(tmp_path: Path) -> None:
     first = start(write_config(tmp_path))
     try:
@@ -107,8 +147,6 @@ def test_a_thousand_idle_connections_cost_less_than_64_mib() -> None:
         cluster.start_all()
         before = cluster.status("n1")["rss"]
         host, _, port = cluster.address("n1").rpartition(":")
-        from tests.e2e.raw import Raw
-
         idle = [Raw(f"{host}:{port}") for _ in range(1000)]
         facts = cluster.status("n1")
         assert facts["clients"] == 1001

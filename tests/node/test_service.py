@@ -12,7 +12,8 @@ from quorumq.core import messages as m
 from quorumq.core.effects import DiskFull
 from quorumq.core.limits import MIB
 from quorumq.node.links import PeerLink
-from quorumq.node.node import EXIT_AGAIN
+from quorumq.node.node import EXIT_AGAIN, EXIT_REFUSED
+from quorumq.node.transport import listen
 from quorumq.storage.disk import MemoryDisk
 from tests.node.memory import (
     Client,
@@ -378,6 +379,23 @@ def test_status_shows_the_shell_and_the_page_lists_every_fact() -> None:
             assert facts["fsync_ms"]["p50"] == 1.0
             for name in facts:
                 assert f"`{name}`" in page, f"docs/operations.md does not say what {name} is"
+
+    run(test)
+
+
+def test_a_port_that_another_process_takes_while_the_journal_is_read_is_said_to_be_taken() -> None:
+    async def test() -> None:
+        async with world("a") as cluster:
+            (first,) = listen("127.0.0.1", 0)
+            (second,) = listen(*first.getsockname())  # possible as long as neither listens
+            with first, second:
+                first.listen()
+                assert await cluster.stop("a") == 0
+                service = cluster.start("a", [second])
+                while "a" not in cluster.codes:
+                    await trio.sleep(0.01)
+                assert cluster.codes["a"] == EXIT_REFUSED
+                assert "something else listens there" in service.node.failed[1]
 
     run(test)
 

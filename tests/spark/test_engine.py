@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 
+import click
 import pytest
 from click.testing import CliRunner
+from py4j.protocol import Py4JNetworkError
+from pyspark.sql import SparkSession
 
-from quorumq.core.errors import StorageError
+from quorumq.core.errors import NotFound, StorageError
 from spark.__main__ import COMMANDS, main
 
 WITHOUT_SPARK = (
@@ -49,3 +53,31 @@ def test_a_module_of_ours_that_is_missing_is_a_bug(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(type(main), "get_command", fails)
     assert isinstance(CliRunner().invoke(main, ["audit"]).exception, ModuleNotFoundError)
+
+
+def test_an_error_of_ours_in_a_worker_reaches_a_person_as_one_sentence(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(rows: Iterator[object]) -> Iterator[object]:
+        raise NotFound("there is no journal in /x: name a data directory of a node")
+
+    @click.command()
+    def job() -> None:
+        spark.sparkContext.parallelize([1], 1).mapPartitions(fails).count()
+
+    monkeypatch.setattr(type(main), "get_command", lambda *args: job)
+    result = CliRunner().invoke(main, ["audit"])
+    assert (result.exit_code, result.output) == (
+        66,
+        "quorumq: there is no journal in /x: name a data directory of a node\n",
+    )
+
+
+def test_a_java_that_is_gone_is_told_as_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*args: object) -> None:
+        raise Py4JNetworkError("Answer from Java side is empty")
+
+    monkeypatch.setattr(type(main), "get_command", fails)
+    result = CliRunner().invoke(main, ["audit"])
+    assert result.exit_code == 1
+    assert "--memory" in result.output

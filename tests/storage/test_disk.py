@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import resource
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,28 @@ def test_the_lock_is_held_until_unlock(disk: Disk) -> None:
     disk.unlock()
     other.lock()
     other.unlock()
+
+
+@pytest.mark.parametrize("below", ["", "deeper"])
+def test_a_directory_that_cannot_be_used_is_named_with_the_reason(tmp_path: Path, below: str) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(
+        StorageError, match=r"file.* cannot be used as a data directory: Not a directory; give"
+    ):
+        RealDisk(tmp_path / "file" / below).lock()
+
+
+def test_a_disk_without_room_for_the_holders_pid_is_locked_all_the_same(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        disk = RealDisk(tmp_path)
+        disk.lock()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    with pytest.raises(StorageError, match=r"in use by another quorumq process .pid unknown"):
+        RealDisk(tmp_path).lock()
+    disk.unlock()
 
 
 def test_free_bytes_is_a_number_that_shrinks_with_what_is_written() -> None:

