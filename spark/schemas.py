@@ -3,7 +3,7 @@
 # The tables are the contract between the data source, which fills them, and everybody who queries them: our own jobs,
 # a notebook, somebody's SQL. So names are those of the protocol (docs/protocol.md, "Words"), a name means one thing in
 # every table, and what a column says stands here once: docs/spark.md is compared with it by a test.
-"""The schemas of the tables: copies, messages, deadletters, tombstones, holds and history."""
+"""The schemas of the tables: copies, messages, deadletters, tombstones, holds, problems and history."""
 
 from __future__ import annotations
 
@@ -100,10 +100,14 @@ TABLES: Final[dict[str, tuple[Column, ...]]] = {
         *_NAME,
         *_CONTENT,
         Column("published_at", TIME, "when the batch was made, by its producer's time of day"),
-        Column("delay_ms", NUMBER, "not to be delivered for so long from `published_at`"),
-        Column("ttl_ms", NUMBER, "expires after so long; 0: as the topic says"),
+        Column("delay_ms", NUMBER, "not to be delivered for so long from `published_at`; null live", True),
+        Column("ttl_ms", NUMBER, "expires after so long; 0: as the topic says; null live", True),
         Column("replicas", TEXTS, "the nodes with an intact copy, sorted"),
-        Column("damaged", TEXTS, "the nodes whose copy is damaged, sorted"),
+        Column(
+            "damaged", TEXTS, "the nodes whose only copies are damaged, sorted; live they count as absent"
+        ),
+        Column("reclaimed", TEXTS, "the nodes that dropped it, as nobody needs it, sorted; empty live"),
+        Column("asked", TEXTS, "the nodes of `replica_set` that were read, or that answered, sorted"),
         Column("replica_set", TEXTS, "the nodes that the topic assigns to the partition, sorted"),
     ),
     "deadletters": (
@@ -114,7 +118,8 @@ TABLES: Final[dict[str, tuple[Column, ...]]] = {
         Column(
             "resolution",
             TEXT,
-            "what became of it: `dead` (still a dead letter), `redriven`, `acked`, `purged`, or `reopened` by a rewind",
+            "what became of it: `dead` (still a dead letter), `redriven`, `acked`, `purged`, `reopened` by a rewind, "
+            "or `closed`: settled, and all that is known besides is that",
         ),
         Column("reason", TEXT, "why: `rejected`, `max-deliveries` or `expired`"),
         Column("error_class", TEXT, "the class of the error that the consumer reported"),
@@ -149,6 +154,21 @@ TABLES: Final[dict[str, tuple[Column, ...]]] = {
         Column("owner", TEXT, "whose hold it is, as in a history", True),
         Column("remaining", SECONDS, "seconds until it runs out, by that node's clock", True),
         Column("attempt", SMALL, "which delivery it is, where that is known", True),
+    ),
+    "problems": (
+        Column("node", TEXT, "whose directory it is; empty where nothing in it says"),
+        Column("path", TEXT, "the directory"),
+        Column("segment", NUMBER, "the segment of its journal", True),
+        Column("offset", NUMBER, "where it begins in that file", True),
+        Column("bytes", NUMBER, "how much cannot be read", True),
+        Column(
+            "what",
+            TEXT,
+            "`torn` (the last write, which nobody was told of), `body` (a batch's), `record` (a message's), `damage`, "
+            "`hole` (found when the directory was salvaged), `missing` (a file), or `cannot-vouch`",
+        ),
+        Column("reason", TEXT, "what was found, in words"),
+        Column("impact", TEXT, "what the tables lack for it"),
     ),
     "history": (
         Column("run", TEXT, "name of the run"),

@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 from quorumq.core import errors
 from quorumq.core.errors import UsageError
 from spark.java import java_home
+from spark.source import register
 
 LOG_VARIABLE: Final = "QUORUMQ_SPARK_LOG"
 """Names the level of Spark's log: `off` if not set, else `error`, `warn`, `info`."""
@@ -37,7 +38,7 @@ OURS: Final = {
 }
 """What we set unless `conf`, or spark-submit, says otherwise."""
 
-NEEDED_BY_WORKERS: Final = ("pyspark", "pyarrow", "cbor2", "crc32c", "sortedcontainers")
+NEEDED_BY_WORKERS: Final = ("pyspark", "pyarrow", "cbor2", "crc32c", "sortedcontainers", "trio")
 """What a worker's Python must be able to import, besides quorumq and spark."""
 
 
@@ -61,6 +62,7 @@ def session(
     """
     existing = SparkSession.getActiveSession()
     if existing is not None:
+        register(existing)
         return existing
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     check_python(os.environ["PYSPARK_PYTHON"])
@@ -91,6 +93,7 @@ def session(
             made = builder.getOrCreate()
     if not made.sparkContext.master.startswith("local"):
         made.sparkContext.addPyFile(str(packages(Path(tempfile.mkdtemp(prefix="quorumq-")))))
+    register(made)
     return made
 
 

@@ -1,1 +1,116 @@
-"""The data source ``quorumq``: data directories of nodes, running clusters and histories as tables."""
+# spark/source/__init__.py: `format("quorumq")`.
+#
+# Spark calls this in Python processes of its own: the driver's planner, and the workers of tasks. So everything here is
+# picklable, and the reader that goes to every task is small: what a task needs is in its partition.
+"""The data source ``quorumq``: data directories of nodes, running clusters and histories as tables.
+
+    from spark.source import register
+    register(session)                       # spark.session.session() has done it already
+    session.read.format("quorumq").option("table", "deadletters").load("/var/lib/quorumq/a,/var/lib/quorumq/b")
+
+docs/spark.md, "The data source", is its manual.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    Filter,
+)
+from pyspark.sql.types import StructType
+
+from quorumq.core.errors import UsageError
+from spark.schemas import TABLES
+from spark.schemas import schema as schema_of
+from spark.source.options import Options, Wanted, read_options
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FLAG = "spark.sql.python.filterPushdown.enabled"
+"""Spark hands filters to a source in Python only where this is on."""
+
+
+def register(session: SparkSession) -> None:
+    """Make ``format("quorumq")`` known to a session, and let Spark push filters down to it."""
+    session.dataSource.register(QuorumqDataSource)
+    session.conf.set(FLAG, "true")
+
+
+class QuorumqDataSource(DataSource):
+    """``format("quorumq")``."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "quorumq"
+
+    def schema(self) -> StructType:
+        options = read_options(self.options)
+        whole = schema_of(options.table)
+        return StructType([whole[name] for name in options.columns]) if options.columns else whole
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        options = read_options(self.options)
+        check_schema(options.table, schema)
+        return (PushingReader if options.pushdown else Reader)(options, schema)
+
+
+def check_schema(table: str, schema: StructType) -> None:
+    """See that a schema that the caller gave is one of columns of the table.
+
+    Raises:
+        UsageError: another column, or another type.
+    """
+    there = {column.name: column.type for column in TABLES[table]}
+    for field in schema:
+        if there.get(field.name) != field.dataType:
+            raise UsageError(
+                f"the schema names {field.name} {field.dataType.simpleString()}, and table {table} has "
+                + ", ".join(f"{name} {kind.simpleString()}" for name, kind in there.items())
+            )
+
+
+class Reader(DataSourceReader):
+    """A batch read. Spark applies all filters; the options alone say what is read."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self.options = options
+        self.wanted = Wanted()
+        self.schema = schema
+
+    def partitions(self) -> Sequence[Any]:
+        if self.options.table == "history":
+            from spark.source import histories
+
+            return histories.plan(self.options)
+        from spark.source import offline
+
+        return offline.plan(self.options, self.wanted)
+
+    def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
+        if type(partition).__name__ == "InputPartition":  # what Spark makes where there is nothing to read
+            return
+        if self.options.table == "history":
+            from spark.source import histories
+
+            yield from histories.read(partition, self.schema)
+        else:
+            from spark.source import offline
+
+            yield from offline.read(partition, self.options, self.wanted, self.schema)
+
+
+class PushingReader(Reader):
+    """The same, told of the filters: what they rule out is not read. Spark applies them again all the same."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        self.wanted.push(filters)
+        return filters
+
+
+__all__ = ["QuorumqDataSource", "register"]

@@ -1,0 +1,89 @@
+"""The table `history`: files of JSON Lines, each line checked by quorumq's own reader."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
+
+from quorumq.core.errors import StorageError, UsageError
+from quorumq.history import HistoryError, read_history
+from spark.schemas import TABLES
+from spark.source.arrow import Batches, Same, Values
+from spark.source.options import Options
+
+
+class HistoryFile(InputPartition):
+    """One file."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+
+def plan(options: Options) -> list[HistoryFile]:
+    """One task for each file; of a directory, its files called `*.jsonl`, however deep.
+
+    Raises:
+        UsageError: there is no such file, or none in a directory.
+    """
+    found: list[str] = []
+    for name in options.paths:
+        path = Path(name)
+        if path.is_dir():
+            inside = sorted(str(file) for file in path.rglob("*.jsonl"))
+            if not inside:
+                raise UsageError(
+                    f"{path}: no file in this directory ends in .jsonl; give the files of a history"
+                )
+            found += inside
+        elif path.is_file():
+            found.append(name)
+        else:
+            raise UsageError(f"{path}: there is no such file; give the files of a history")
+    return [HistoryFile(name) for name in dict.fromkeys(found)]
+
+
+def read(task: HistoryFile, schema: StructType) -> Iterator[pa.RecordBatch]:
+    """The lines of one file. A last line without its newline is the mark of a killed writer, and left out.
+
+    Raises:
+        StorageError: a line that is not of the schema: names file and line.
+    """
+    out = Batches(schema)
+    columns = [column.name for column in TABLES["history"]]
+    try:
+        for row in read_history([task.path]):
+            values: dict[str, Values] = {name: Same(_value(name, row.get(name))) for name in columns}
+            yield from out.add(1, 32 * len(row.get("spans", ())), values)
+    except HistoryError as error:
+        raise StorageError(str(error)) from None
+    yield from out.rest()
+
+
+def _value(name: str, value: Any) -> Any:
+    if value is None:
+        return None
+    if name == "settings":
+        return json.dumps(value, sort_keys=True)
+    if name == "spans":
+        return [{"origin": origin, "start": start, "stop": stop} for origin, start, stop in value]
+    if name == "generation":
+        return Decimal(value)
+    if isinstance(value, int) and name in (
+        "at",
+        "within",
+        "asked",
+        "delay",
+        "hold_time",
+        "seconds",
+        "ttl",
+        "until",
+    ):
+        return float(value)
+    return value

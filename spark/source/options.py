@@ -1,0 +1,295 @@
+# spark/source/options.py: what a caller may ask of the data source, checked before anything is read.
+"""Options of ``format("quorumq")``, and the filters that Spark pushes down."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+
+from pyspark.sql.datasource import (
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    LessThan,
+    LessThanOrEqual,
+)
+
+from quorumq.core.errors import UsageError
+from spark.schemas import TABLES
+
+READ: Final = {
+    "table": "which table: " + ", ".join(TABLES),
+    "data": "data directories of nodes, offline: separated by commas, or a JSON list; `load(path)` means the same",
+    "nodes": "`host:port,…` of a running cluster, live: a look that holds, counts and consumes nothing",
+    "path": "for `history`: files in JSON Lines, or directories of them; else as `data`",
+    "columns": "only these columns, separated by commas: what is not wanted is not read",
+    "topic": "only these topics, by name, separated by commas",
+    "partition": "only these partitions, separated by commas",
+    "group": "only these groups, separated by commas",
+    "bodies": "false: key, headers, payload, size and digest are null, and no bodies are read for them (default true)",
+    "verify": "false: bodies are not read to see whether they are intact; what nobody knows to be damaged counts as "
+    "intact (default true)",
+    "resolved": "false: of `deadletters` only what is a dead letter now (default true: those that were settled too, as "
+    "far as the journals still have them)",
+    "onDamage": "fail (default): whatever cannot be read ends the read; report: go on without it, and `problems` lists "
+    "it",
+    "splitBytes": "bytes of a journal that one Spark task reads (default 67108864)",
+    "buckets": "Spark tasks per topic partition, each with a share of the origins (default 1)",
+    "timeout": "live: seconds that a request may take, all attempts together (default 30)",
+    "pushdown": "false: for a session with spark.sql.python.filterPushdown.enabled off (default true)",
+}
+"""Options of `read`."""
+
+STREAM: Final = {
+    **{
+        name: READ[name]
+        for name in ("table", "data", "path", "columns", "topic", "partition", "group", "bodies")
+    },
+    "onDamage": READ["onDamage"],
+    "from": "earliest (default): begin with the dead letters that are there; latest: with those that come",
+    "onGap": "fail (default): a node's journal no longer reaches back to the checkpoint, or it is another one; reread: "
+    "all dead letters that this node still has come again, but for those that another node proves to be known",
+}
+"""Options of `readStream`."""
+
+WRITE: Final = {
+    "nodes": "`host:port,…` of the cluster",
+    "action": "publish (default) or redrive",
+    "topic": "publish: to which topic; it must be there",
+    "job": "publish: a name for this write. Written twice under one name, a row is published once",
+    "group": "publish: with message ids as `id`, the group that the rows are derived for (default spark)",
+    "timeout": READ["timeout"],
+}
+"""Options of `write`."""
+
+LIVE_TABLES: Final = ("messages", "deadletters", "tombstones", "holds")
+OFFLINE_TABLES: Final = ("copies", "messages", "deadletters", "tombstones", "problems")
+TIMEOUT_S: Final = 30.0
+SPLIT_BYTES: Final = 64 << 20
+
+
+class Options(NamedTuple):
+    """A checked request to read."""
+
+    table: str
+    data: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    topics: frozenset[str] | None = None
+    partitions: frozenset[int] | None = None
+    groups: frozenset[str] | None = None
+    bodies: bool = True
+    verify: bool = True
+    resolved: bool = True
+    report: bool = False
+    split_bytes: int = SPLIT_BYTES
+    buckets: int = 1
+    timeout: float = TIMEOUT_S
+    pushdown: bool = True
+    latest: bool = False
+    reread: bool = False
+
+
+def names_in(value: str) -> tuple[str, ...]:
+    """The names in an option: a JSON list, or separated by commas."""
+    text = value.strip()
+    if text.startswith("["):
+        try:
+            found = json.loads(text)
+        except ValueError:
+            found = None
+        if isinstance(found, list) and all(isinstance(item, str) for item in found):
+            return tuple(found)
+        raise UsageError(f"{value!r} begins like a JSON list and is no list of texts")
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def known_only(given: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:
+    """The options by their own names, whatever case they were given in; UsageError for one there is not."""
+    by_lower = {name.lower(): name for name in [*known, "paths"]}
+    found: dict[str, str] = {}
+    for name, value in given.items():
+        if name.lower() not in by_lower:
+            raise UsageError(f"there is no option {name!r}; there are: {', '.join(known)}")
+        found[by_lower[name.lower()]] = value
+    return found
+
+
+def flag(options: Mapping[str, str], name: str, default: bool) -> bool:
+    """An option that is true or false."""
+    value = options.get(name, str(default)).strip().lower()
+    if value not in ("true", "false"):
+        raise UsageError(f"option {name} is {value!r}: it must be true or false")
+    return value == "true"
+
+
+def number(options: Mapping[str, str], name: str, default: float, least: float) -> float:
+    """An option that is a number."""
+    value = options.get(name, "")
+    try:
+        found = float(value) if value else default
+    except ValueError:
+        found = least - 1
+    if not least <= found < 1e15:
+        raise UsageError(f"option {name} is {value!r}: it must be a number from {least:g} on")
+    return found
+
+
+def one_of(options: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
+    """An option with a few values; the first is the default."""
+    value = options.get(name, allowed[0])
+    if value not in allowed:
+        raise UsageError(f"option {name} is {value!r}: it must be {' or '.join(allowed)}")
+    return value
+
+
+def read_options(given: Mapping[str, str], *, stream: bool = False) -> Options:
+    """Check the options of a read.
+
+    Raises:
+        UsageError: one that there is not, a value that cannot be, or not exactly one place to read from.
+    """
+    options = known_only(given, STREAM if stream else READ)
+    table = options.get("table", "")
+    if table not in TABLES:
+        what = f"there is no table {table!r}" if table else "option table is missing"
+        raise UsageError(f"{what}: it must be one of {', '.join(TABLES)}")
+    data = names_in(options.get("data", ""))
+    paths = names_in(options["paths"]) if "paths" in options else names_in(options.get("path", ""))
+    nodes = names_in(options.get("nodes", ""))
+    if table != "history":
+        data, paths = (*data, *paths), ()
+    _check_place(table, data, nodes, paths, stream)
+    columns = names_in(options.get("columns", ""))
+    there = [column.name for column in TABLES[table]]
+    for name in columns:
+        if name not in there:
+            raise UsageError(f"table {table} has no column {name!r}; it has {', '.join(there)}")
+    if len(set(columns)) != len(columns):
+        raise UsageError(f"option columns is {options['columns']!r}: it names a column twice")
+    topics, groups = names_in(options.get("topic", "")), names_in(options.get("group", ""))
+    if groups and not any(column.name == "group" for column in TABLES[table]):
+        raise UsageError(f"table {table} has no groups: leave out option group")
+    partitions = names_in(options.get("partition", ""))
+    if not all(text.isascii() and text.isdigit() for text in partitions):
+        raise UsageError(f"option partition is {options['partition']!r}: it must be numbers from 0 on")
+    return Options(
+        table,
+        data,
+        nodes,
+        paths,
+        columns,
+        frozenset(topics) if topics else None,
+        frozenset(map(int, partitions)) if partitions else None,
+        frozenset(groups) if groups else None,
+        flag(options, "bodies", True),
+        flag(options, "verify", True),
+        flag(options, "resolved", True),
+        one_of(options, "onDamage", ("fail", "report")) == "report",
+        int(number(options, "splitBytes", SPLIT_BYTES, 1)),
+        int(number(options, "buckets", 1, 1)),
+        number(options, "timeout", TIMEOUT_S, 0.1),
+        flag(options, "pushdown", True),
+        one_of(options, "from", ("earliest", "latest")) == "latest",
+        one_of(options, "onGap", ("fail", "reread")) == "reread",
+    )
+
+
+def _check_place(
+    table: str, data: tuple[str, ...], nodes: tuple[str, ...], paths: tuple[str, ...], stream: bool
+) -> None:
+    if table == "history":
+        if data or nodes or not paths:
+            raise UsageError("table history is read from files: give option path, and neither data nor nodes")
+        return
+    if stream and (nodes or table != "deadletters"):
+        raise UsageError(
+            f"only table deadletters can be followed, and only in data directories (option data), not {table}"
+            + (" of a running cluster: its nodes have no positions to go on from" if nodes else "")
+        )
+    if bool(data) == bool(nodes):
+        what = "both are given" if data else "none is given"
+        raise UsageError(
+            f"give either option data (directories of nodes) or option nodes (a running cluster): {what}"
+        )
+    if nodes:
+        raise UsageError("a running cluster cannot be read yet: give option data")
+    if nodes and table not in LIVE_TABLES:
+        why = {
+            "copies": "a node that is asked does not say where a copy lies",
+            "problems": "a node that is asked does not show its journal",
+        }.get(table, "")
+        raise UsageError(f"table {table} cannot be read from a running cluster: {why}; give option data")
+    if data and table not in OFFLINE_TABLES:
+        raise UsageError(
+            "table holds cannot be read from data directories: holds are in the memory of running nodes only; give "
+            "option nodes"
+        )
+
+
+# --------------------------------------------------------------------------- filters
+
+
+def micros(value: object) -> int | None:
+    """A timestamp that Spark pushed down, in microseconds since 1970; None where it is none."""
+    if not isinstance(value, datetime):
+        return None
+    at = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+    since = at - datetime(1970, 1, 1, tzinfo=UTC)
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+
+
+class Wanted:
+    """What filters say of rows, as far as it helps to read less. Spark applies every filter again itself.
+
+    Attributes:
+        values: by column, which values it may have; a column that is not there may have any.
+        times: by column, its least and greatest value in microseconds since 1970.
+    """
+
+    def __init__(self) -> None:
+        self.values: dict[str, frozenset[Any]] = {}
+        self.times: dict[str, tuple[int, int]] = {}
+
+    def push(self, filters: Iterable[Filter]) -> None:
+        """Take in what filters say; those that say nothing of use are left to Spark."""
+        for found in filters:
+            column = getattr(found, "attribute", ())
+            if len(column) != 1:
+                continue
+            name = column[0]
+            at = micros(getattr(found, "value", None))
+            if isinstance(found, EqualTo | EqualNullSafe):
+                if at is not None:
+                    self._between(name, at, at)
+                elif found.value is not None:
+                    self._among(name, frozenset((found.value,)))
+            elif isinstance(found, In):
+                self._among(name, frozenset(found.value))
+            elif at is not None and isinstance(found, GreaterThan | GreaterThanOrEqual):
+                self._between(name, at, 1 << 63)
+            elif at is not None and isinstance(found, LessThan | LessThanOrEqual):
+                self._between(name, -(1 << 63), at)
+
+    def _among(self, name: str, values: frozenset[Any]) -> None:
+        self.values[name] = self.values.get(name, values) & values
+
+    def _between(self, name: str, low: int, high: int) -> None:
+        before = self.times.get(name, (-(1 << 63), 1 << 63))
+        self.times[name] = (max(before[0], low), min(before[1], high))
+
+    def may_be(self, name: str, value: object) -> bool:
+        """Whether a row whose column has this value may be wanted."""
+        values = self.values.get(name)
+        return values is None or value in values
+
+    def may_be_at(self, name: str, first_ms: int, last_ms: int) -> bool:
+        """Whether a row whose column is a time between these, in milliseconds, may be wanted."""
+        low, high = self.times.get(name, (-(1 << 63), 1 << 63))
+        return first_ms * 1000 <= high and last_ms * 1000 >= low

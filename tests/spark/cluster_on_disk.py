@@ -1,0 +1,277 @@
+"""Journals of several nodes, written by the real Store, beside a naive account of what is in them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from quorumq.core.messages import Resolved
+from quorumq.core.records import BatchStored, GroupPut, JournalRecord, Reclaimed, RecordsMerged, TopicPut
+from quorumq.core.types import (
+    DERIVED,
+    Batch,
+    Group,
+    Kind,
+    Letter,
+    Origin,
+    PartitionId,
+    Record,
+    Span,
+    Stamp,
+    Topic,
+    merge_records,
+    topic_id,
+)
+from quorumq.storage.disk import RealDisk
+from quorumq.storage.store import Store
+from quorumq.wire.batch import Message, encode_record, pack_sections
+from spark.schemas import schema
+from spark.source import offline
+from spark.source.options import Options, Wanted, read_options
+
+NAMES = ("n1", "n2", "n3")
+ORDERS = topic_id("orders", 3)
+MAILS = topic_id("mails", 3)
+GROUPS = ("billing", "audit")
+Name = tuple[PartitionId, Origin, int]
+
+
+def topic(name: str, identity: bytes, partitions: int = 2) -> Topic:
+    return Topic(identity, name, 3, 1, (NAMES,) * partitions, 5, "fsync", Stamp(1, "n1"))
+
+
+def options_of(table: str, data: Iterable[Path], **more: str) -> Options:
+    return read_options({"table": table, "data": ",".join(map(str, data)), **more})
+
+
+def batches_of(table: str, data: Iterable[Path], **more: str) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """What Spark would get, task by task."""
+    options = options_of(table, data, **more)
+    wanted = Wanted()
+    whole = schema(table)
+    columns = type(whole)([whole[name] for name in options.columns]) if options.columns else whole
+    for at, task in enumerate(offline.plan(options, wanted)):
+        for batch in offline.read(task, options, wanted, columns):
+            yield at, batch
+
+
+def rows_of(table: str, data: Iterable[Path], **more: str) -> list[dict[str, Any]]:
+    """The rows of a table, read without Spark."""
+    return [row for _, batch in batches_of(table, data, **more) for row in batch.to_pylist()]
+
+
+class Node:
+    """One node's store, and what a node would know besides its batches."""
+
+    def __init__(self, root: Path, name: str, segment_bytes: int) -> None:
+        self.path = root / name
+        self.name = name
+        self.segment_bytes = segment_bytes
+        self.batches: dict[int, Batch] = {}
+        self.records: dict[tuple[PartitionId, str], dict[tuple[Origin, int], Record]] = {}
+        self.reclaimed: dict[PartitionId, dict[tuple[Origin, int], None]] = {}
+        self.registers: list[JournalRecord] = []
+        self.number = 0
+        self.store = self._open()
+
+    def _open(self) -> Store:
+        store = Store.open(
+            RealDisk(self.path), node=self.name, cluster_id="test", segment_bytes=self.segment_bytes
+        )
+        list(store.replayed)
+        store.roll(self.snapshot)
+        store.commit()
+        return store
+
+    def snapshot(self) -> list[JournalRecord]:
+        found = list(self.registers)
+        for key, names in self.reclaimed.items():
+            found.append(Reclaimed(key, tuple(Span(origin, seq, seq + 1) for origin, seq in names)))
+        for (key, group), records in self.records.items():
+            entries = tuple(
+                Resolved(Span(origin, seq, seq + 1), record) for (origin, seq), record in records.items()
+            )
+            found.append(RecordsMerged(key, group, entries))
+        return found
+
+    def register(self, record: TopicPut | GroupPut) -> None:
+        self.registers.append(record)
+        self.store.append([record])
+
+    def put(self, batch: Batch) -> int:
+        self.number = max(self.number + 1, self.store.next_number)
+        self.store.append([BatchStored(self.number, batch, 2_000 + self.number)])
+        self.batches[self.number] = batch
+        return self.number
+
+    def resolve(self, key: PartitionId, group: str, span: Span, record: Record) -> None:
+        """Merge a record, and write down what came of it, as a node does."""
+        mine = self.records.setdefault((key, group), {})
+        for seq in range(span.start, span.stop):
+            name = (span.origin, seq)
+            mine[name] = merge_records(mine[name], record) if name in mine else record
+        self.store.append([RecordsMerged(key, group, (Resolved(span, record),))])
+
+    def reclaim(self, number: int) -> None:
+        batch = self.batches.pop(number)
+        key = batch.header.partition
+        self.store.append([Reclaimed(key, batch.header.sections, (number,))])
+        kept = self.reclaimed.setdefault(key, {})
+        for origin, start, stop in batch.header.sections:
+            kept.update(dict.fromkeys((origin, seq) for seq in range(start, stop)))
+        self.store.forget([number])
+
+    def commit(self) -> None:
+        self.store.commit()
+        if self.store.should_roll:
+            self.store.roll(self.snapshot)
+            self.store.commit()
+        self.store.reclaim()
+
+    def restart(self) -> None:
+        self.store.close()
+        self.store = self._open()
+
+    def stored(self) -> dict[Name, list[tuple[int, Batch]]]:
+        """Every message that is here, with the batches that have it."""
+        found: dict[Name, list[tuple[int, Batch]]] = {}
+        for number, batch in self.batches.items():
+            for origin, start, stop in batch.header.sections:
+                for seq in range(start, stop):
+                    found.setdefault((batch.header.partition, origin, seq), []).append((number, batch))
+        return found
+
+
+def payload_of(key: PartitionId, origin: Origin, seq: int) -> bytes:
+    return f"{key.number} {origin} {seq} ".encode() * 3
+
+
+def batch_of(key: PartitionId, sections: tuple[Span, ...], published_ms: int) -> Batch:
+    records = [
+        encode_record(Message(payload_of(key, origin, seq), f"k{seq % 5}".encode(), {"seq": seq}))
+        for origin, start, stop in sections
+        for seq in range(start, stop)
+    ]
+    return pack_sections(key, sections, published_ms, records, delay_ms=0, ttl_ms=published_ms % 3)
+
+
+def letter(ballot: int, published_ms: int, message: str = "no such account") -> Letter:
+    return Letter(
+        Stamp(ballot, "n2"), "rejected", "ValueError", message, "stack", "f1", 5, published_ms, 20, 30, 40, "c",
+        "1.0", "h", "n2",
+    )  # fmt: skip
+
+
+class DiskCluster:
+    """Three nodes, and every message, record and death that there ever was."""
+
+    def __init__(self, root: Path, *, segment_bytes: int = 1 << 26) -> None:
+        self.nodes = [Node(root, name, segment_bytes) for name in NAMES]
+        self.keys = [PartitionId(ORDERS, 0), PartitionId(ORDERS, 1), PartitionId(MAILS, 0)]
+        self.published: dict[Name, int] = {}
+        self.deaths: dict[tuple[Name, str, int, int], Letter] = {}
+        self.groups: dict[tuple[bytes, str], Group] = {}
+        for made in (topic("orders", ORDERS), topic("mails", MAILS, 1)):
+            for node in self.nodes:
+                node.register(TopicPut(made))
+            for group in GROUPS:
+                self.set_group(Group(made.id, group, 0, 0))
+
+    @property
+    def data(self) -> list[Path]:
+        return [node.path for node in self.nodes]
+
+    def set_group(self, group: Group) -> None:
+        self.groups[(group.topic, group.name)] = group
+        for node in self.nodes:
+            node.register(GroupPut(group))
+
+    def publish(
+        self,
+        key: PartitionId,
+        sections: tuple[Span, ...],
+        published_ms: int,
+        nodes: Iterable[Node] | None = None,
+    ) -> None:
+        batch = batch_of(key, sections, published_ms)
+        for node in self.nodes if nodes is None else nodes:
+            node.put(batch)
+        for origin, start, stop in sections:
+            for seq in range(start, stop):
+                name = (key, origin, seq)
+                self.published[name] = min(self.published.get(name, published_ms), published_ms)
+
+    def resolve(
+        self, key: PartitionId, group: str, span: Span, record: Record, nodes: Iterable[Node] | None = None
+    ) -> None:
+        for node in self.nodes if nodes is None else nodes:
+            node.resolve(key, group, span, record)
+        if record.letter is not None:
+            for seq in range(span.start, span.stop):
+                self.deaths[((key, span.origin, seq), group, record.generation, record.n)] = record.letter
+
+    def commit(self) -> None:
+        for node in self.nodes:
+            node.commit()
+
+    def close(self) -> None:
+        for node in self.nodes:
+            node.store.close()
+
+    def merged(self, key: PartitionId, group: str, name: tuple[Origin, int]) -> Record:
+        """What all nodes together make of a message for a group."""
+        found = Record(0, 0, Kind.OPEN)
+        for node in self.nodes:
+            record = node.records.get((key, group), {}).get(name)
+            if record is not None:
+                found = merge_records(found, record)
+        return found
+
+
+def turmoil(cluster: DiskCluster, rng: random.Random, steps: int) -> None:
+    """Everything that may happen to journals, at random: batches of several sections, of which some overlap, some that
+    reached few nodes, records in any order, reclaimed batches, rolls and restarts."""
+    origins = [Origin("n1", 1, 0xABC, k) for k in range(3)] + [Origin(DERIVED, 7, 0xDEF, 1)]
+    next_seq: dict[tuple[PartitionId, Origin], int] = {}
+    for step in range(steps):
+        key = rng.choice(cluster.keys)
+        some = rng.sample(cluster.nodes, rng.choice((1, 2, 3, 3, 3)))
+        what = rng.random()
+        known = sorted(name for name in cluster.published if name[0] == key)
+        if what < 0.4 or not known:
+            sections = []
+            for origin in rng.sample(origins, rng.choice((1, 1, 2, 3))):
+                count = rng.randrange(1, 6)
+                start = next_seq.get((key, origin), 0)
+                if origin.node == DERIVED and start > 3 and rng.random() < 0.5:
+                    start -= rng.randrange(3)  # published again, among others
+                sections.append(Span(origin, start, start + count))
+                next_seq[(key, origin)] = max(start + count, next_seq.get((key, origin), 0))
+            cluster.publish(key, tuple(sections), 1_000 + step, some)
+        elif what < 0.8:
+            _, origin, seq = rng.choice(known)
+            group = rng.choice(GROUPS)
+            span = Span(origin, seq, seq + 1)
+            now = cluster.merged(key, group, (origin, seq))
+            kind = rng.choice((Kind.ACKED, Kind.DEAD, Kind.DEAD, Kind.PURGED, Kind.OPEN, Kind.SKIPPED))
+            n = now.n + (kind == Kind.OPEN)
+            wrote = letter(step + 1, cluster.published[(key, origin, seq)], f"step {step}")
+            record = Record(
+                now.generation, 0 if kind == Kind.ACKED else n, kind, wrote if kind == Kind.DEAD else None
+            )
+            if kind == Kind.DEAD and now.kind == Kind.DEAD:
+                record = now  # the replicas that have not heard of it hear the same letter
+            cluster.resolve(key, group, span, record, some)
+        elif what < 0.9:
+            node = rng.choice(cluster.nodes)
+            if node.batches:
+                node.reclaim(rng.choice(sorted(node.batches)))
+        elif what < 0.95:
+            rng.choice(cluster.nodes).restart()
+        if rng.random() < 0.5:
+            rng.choice(cluster.nodes).commit()
+    cluster.commit()

@@ -1,0 +1,140 @@
+"""`format("quorumq")` through Spark: options, columns, filters, errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from quorumq.core.types import Kind, Origin, Record, Span
+from spark.schemas import TABLES, schema
+from spark.source import FLAG
+from spark.source.options import OFFLINE_TABLES
+from tests.spark.cluster_on_disk import DiskCluster, letter, rows_of
+
+ORIGIN = Origin("n1", 1, 0xABC, 0)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DiskCluster]:
+    found = DiskCluster(tmp_path_factory.mktemp("nodes"), segment_bytes=3_000)
+    for at in range(40):
+        key = found.keys[at % 3]
+        found.publish(key, (Span(ORIGIN, at, at + 1),), 1_000 + at, found.nodes[: 2 + at % 2])
+        if at % 4 == 0:
+            found.resolve(
+                key, "billing", Span(ORIGIN, at, at + 1), Record(0, 0, Kind.DEAD, letter(at, 1_000 + at))
+            )
+        found.commit()
+    yield found
+    found.close()
+
+
+def data_of(cluster: DiskCluster) -> str:
+    return ",".join(map(str, cluster.data))
+
+
+@pytest.mark.parametrize("table", OFFLINE_TABLES)
+def test_every_table_comes_through_spark_with_its_schema(
+    spark: SparkSession, cluster: DiskCluster, table: str
+) -> None:
+    found = spark.read.format("quorumq").option("table", table).load(data_of(cluster))
+    assert found.schema == schema(table)
+    assert found.count() == len(rows_of(table, cluster.data))
+
+
+def test_filters_and_columns_read_less_and_give_the_same(spark: SparkSession, cluster: DiskCluster) -> None:
+    whole = (
+        spark.read.format("quorumq").option("table", "messages").load([str(path) for path in cluster.data])
+    )
+    wanted = (
+        (F.col("topic") == "orders")
+        & (F.col("partition") == 1)
+        & (F.col("published_at") > F.timestamp_millis(F.lit(1_010)))
+    )
+    rows = [
+        row for row in rows_of("messages", cluster.data) if row["topic"] == "orders" and row["partition"] == 1
+    ]
+    expected = sorted(row["id"] for row in rows if row["published_at"].timestamp() > 1.010)
+    assert expected
+    narrow = (
+        spark.read.format("quorumq")
+        .option("table", "messages")
+        .option("columns", "id,topic,partition,published_at")
+    )
+    for found in (
+        whole.where(wanted),
+        narrow.load(data_of(cluster)).where(wanted),
+        narrow.option("pushdown", "false").load(data_of(cluster)).where(wanted),
+    ):
+        assert sorted(row["id"] for row in found.collect()) == expected
+    assert narrow.load(data_of(cluster)).columns == ["id", "topic", "partition", "published_at"]
+
+
+def test_without_the_flag_it_reads_with_an_option_and_says_so_without(
+    spark: SparkSession, cluster: DiskCluster
+) -> None:
+    reader = spark.read.format("quorumq").option("table", "tombstones")
+    spark.conf.set(FLAG, "false")
+    try:
+        with pytest.raises(Exception, match=FLAG):
+            reader.load(data_of(cluster)).count()
+        assert reader.option("pushdown", "false").load(data_of(cluster)).where("kind = 'dead'").count() == 10
+    finally:
+        spark.conf.set(FLAG, "true")
+
+
+def test_under_replication_is_a_query(spark: SparkSession, cluster: DiskCluster) -> None:
+    messages = spark.read.format("quorumq").option("table", "messages").load(data_of(cluster))
+    missing = F.array_except(F.array_except("asked", "replicas"), "reclaimed")
+    found = messages.select("seq", missing.alias("missing")).where(F.size("missing") > 0).collect()
+    assert {row["seq"]: row["missing"] for row in found} == {at: ["n3"] for at in range(0, 40, 2)}
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({}, "option table is missing"),
+        ({"table": "letters"}, "there is no table 'letters'"),
+        ({"table": "copies"}, "give either option data"),
+        ({"table": "messages", "data": "a", "nodes": "b:1"}, "both are given"),
+        ({"table": "holds", "data": "a"}, "holds are in the memory of running nodes only"),
+        ({"table": "copies", "data": "a", "colour": "red"}, "there is no option 'colour'"),
+        ({"table": "copies", "data": "a", "columns": "id,colour"}, "has no column 'colour'"),
+        ({"table": "copies", "data": "a", "group": "g"}, "has no groups"),
+        ({"table": "copies", "data": "a", "partition": "-1"}, "must be numbers"),
+        ({"table": "copies", "data": "a", "onDamage": "ignore"}, "must be fail or report"),
+        ({"table": "copies", "data": "[1"}, "begins like a JSON list"),
+        ({"table": "history", "data": "a"}, "give option path"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_by_its_options(
+    spark: SparkSession, options: dict[str, str], says: str
+) -> None:
+    with pytest.raises(Exception, match=says):
+        spark.read.format("quorumq").options(**options).load().count()
+
+
+def test_a_schema_of_other_columns_is_refused(spark: SparkSession, cluster: DiskCluster) -> None:
+    reader = spark.read.format("quorumq").option("table", "copies")
+    assert reader.schema("id string, intact boolean").load(data_of(cluster)).columns == ["id", "intact"]
+    with pytest.raises(Exception, match="the schema names id bigint"):
+        reader.schema("id bigint").load(data_of(cluster)).count()
+
+
+def test_a_directory_that_is_no_nodes_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    for path, says in (
+        (tmp_path, "is no node's data directory"),
+        (tmp_path / "nowhere", "there is no such directory"),
+    ):
+        with pytest.raises(Exception, match=says):
+            spark.read.format("quorumq").option("table", "copies").load(str(path)).count()
+
+
+def test_the_offline_and_live_tables_are_all_there_are() -> None:
+    from spark.source.options import LIVE_TABLES
+
+    assert {*OFFLINE_TABLES, *LIVE_TABLES, "history"} == set(TABLES)
