@@ -15,9 +15,10 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from quorumq.core import messages as m
-from quorumq.core.errors import ClusterMismatch, PeerError
+from quorumq.core.errors import ClusterMismatch, PeerError, UsageError
 from quorumq.core.types import Incarnation
 from quorumq.core.versions import NEWEST, OLDEST, has
+from quorumq.wire.cbor import BadValue
 from quorumq.wire.codec import (
     UnknownMessage,
     decode_message,
@@ -108,11 +109,15 @@ class ClientProtocol:
 
         Raises:
             TooLarge: the frame would be over a limit. No number was used up.
+            UsageError: a value in it cannot be written: an integer of more than 64 bits, text that is not Unicode.
             ClusterMismatch: the version that is spoken cannot say this. No number was used up.
         """
         self._check_version(message)
         number = self._count + 1
-        pieces = encode_message(message, request=number, version=self.version)
+        try:
+            pieces = encode_message(message, request=number, version=self.version)
+        except (BadValue, UnicodeEncodeError) as exc:
+            raise UsageError(f"{type(message).__name__} cannot be sent: {exc}") from None
         self._count = number
         self._awaited[number] = ANSWERS[type(message)]
         return number, pieces

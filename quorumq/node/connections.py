@@ -54,7 +54,15 @@ from quorumq.node.transport import ConnectionLost, Outflow, Transport
 from quorumq.storage.journal import DamagedBatch
 from quorumq.wire import cbor
 from quorumq.wire.cbor import BadValue
-from quorumq.wire.codec import TYPE_OF, UnknownMessage, decode_message, encode_message, failed, open_request
+from quorumq.wire.codec import (
+    TYPE_OF,
+    BadFields,
+    UnknownMessage,
+    decode_message,
+    encode_message,
+    failed,
+    open_request,
+)
 from quorumq.wire.frames import HANDSHAKE_BYTES_MAX, Frame, FrameReader
 from quorumq.wire.receipts import seal_fetched
 from quorumq.wire.values import WireSlice
@@ -331,11 +339,8 @@ class Inbound:
         except BadReceipt as error:
             self._answer(number, failed(error))
             return None
-        except PeerError:
-            too_large = oversize(frame)
-            if too_large is None:
-                raise
-            self._answer(*too_large)
+        except BadFields as error:
+            self._answer(error.request, oversize(frame) or Failed("usage", str(error)))
             return None
         weight = weight_of(request, len(frame.header) + len(frame.body))
         key = self._admit(number, weight, isinstance(request, Fetch))
@@ -495,8 +500,8 @@ def weight_of(request: Any, frame_bytes: int) -> int:
     return 2 * frame_bytes + KIB
 
 
-def oversize(frame: Frame) -> tuple[int, Failed] | None:
-    """The request number and answer where a well-formed PUBLISH was refused only for its size."""
+def oversize(frame: Frame) -> Failed | None:
+    """The answer where a well-formed PUBLISH was refused only for its size."""
     try:
         data = cbor.load(frame.header)
         if not isinstance(data, tuple) or len(data) < 4 or data[0] != TYPE_OF[Publish]:
@@ -505,15 +510,14 @@ def oversize(frame: Frame) -> tuple[int, Failed] | None:
         ends = memoryview(batch[6]).cast("B")
         sizes = [int.from_bytes(ends[at : at + 4], "little") for at in range(0, len(ends) - len(ends) % 4, 4)]
         largest = max((after - before for before, after in zip([0, *sizes], sizes, strict=False)), default=0)
-        number = int(data[1])
     except (BadValue, QuorumqError, TypeError, IndexError, ValueError):
         return None
     if largest > MESSAGE_BYTES_MAX:
         detail = (
             f"a message of {largest} bytes: at most {MESSAGE_BYTES_MAX} (1 MiB), key and headers included"
         )
-        return number, Failed("too-large", detail)
+        return Failed("too-large", detail)
     if sizes and sizes[-1] > BATCH_BYTES_MAX:
         detail = f"a batch of {sizes[-1]} bytes: at most {BATCH_BYTES_MAX}; send it as several"
-        return number, Failed("too-large", detail)
+        return Failed("too-large", detail)
     return None

@@ -70,6 +70,19 @@ class UnknownMessage(PeerError):
         self.request = request
 
 
+class BadFields(PeerError):
+    """A frame of a known TYPE with a request number, and a field that is not what the TYPE says, or over a limit.
+
+    Frames behind it can be read. A node answers it with `Failed` (code "usage"), which names field and value.
+    """
+
+    code = "bad-fields"
+
+    def __init__(self, text: str, *, request: int = 0) -> None:
+        super().__init__(text)
+        self.request = request
+
+
 class Decoded(NamedTuple):
     """One message as it came.
 
@@ -122,9 +135,10 @@ def decode_message(frame: Frame, version: int = NEWEST) -> Decoded:
 
     Raises:
         UnknownMessage: a TYPE of a newer version; the connection can go on.
+        BadFields: a request with fields that cannot be; likewise.
         PeerError: anything else that is off, by name; hang up.
     """
-    name = "a frame header"
+    name, asked = "a frame header", 0
     try:
         data = cbor.load(frame.header)
         if type(data) is not tuple or len(data) < 3:
@@ -140,11 +154,13 @@ def decode_message(frame: Frame, version: int = NEWEST) -> Decoded:
                 type=number,
                 request=request,
             )
-        name = TYPES[number].__name__
+        name, asked = TYPES[number].__name__, request
         body = Body(frame.body)
         message = decode(data[3:], body)
         body.check_finished()
     except BadValue as exc:
+        if asked:
+            raise BadFields(f"{name}: {exc}", request=asked) from None
         raise PeerError(f"{name}: {exc}") from None
     return Decoded(message, request, stamp)
 

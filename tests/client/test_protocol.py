@@ -55,6 +55,22 @@ def test_replies_come_in_any_order_and_in_any_pieces() -> None:
     protocol.close()
 
 
+@pytest.mark.parametrize(
+    ("request_", "says"),
+    [
+        (m.Metadata(("a\udc80",)), "Metadata cannot be sent: .*surrogates"),
+        (m.CreateTopic("jobs", 1 << 70), "CreateTopic cannot be sent: .*64 bits"),
+    ],
+)
+def test_what_cannot_be_written_is_the_callers_mistake_and_uses_no_number(
+    request_: m.ClientRequest, says: str
+) -> None:
+    protocol = welcomed()
+    with pytest.raises(UsageError, match=says):
+        protocol.request(request_)
+    assert protocol.request(m.StatusAsk())[0] == 2
+
+
 def test_failed_answers_anything() -> None:
     protocol = welcomed()
     number, _ = protocol.request(m.OpenSession())

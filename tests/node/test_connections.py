@@ -100,6 +100,27 @@ def test_what_is_well_formed_and_no_request_is_answered_and_the_connection_goes_
     run(test)
 
 
+def test_a_request_with_a_value_that_cannot_be_is_answered_by_name_and_the_connection_goes_on() -> None:
+    async def test() -> None:
+        async with world("a") as cluster:
+            client = await cluster.client("a")
+            waiting = await client.send(fetch(wait=0.2))
+            for request, says in (
+                (m.Metadata(("x" * 300,)), "Metadata.topics is 'xxx"),
+                (m.CreateTopic("jobs", 1, ttl_s=float("inf")), "CreateTopic.ttl_s is inf"),
+                (m.CreateTopic("jobs", -1), "CreateTopic.rf is -1"),
+                (fetch(hold_time=float("nan")), "Fetch.hold_time is nan"),
+            ):
+                reply = await client.ask(request)
+                assert (reply.code, says in reply.detail) == ("usage", True), reply
+            assert isinstance(await client.receive(waiting), m.Fetched | m.Failed), (
+                "nobody else was hung up on"
+            )
+            assert isinstance(await client.ask(m.StatusAsk()), m.StatusReply)
+
+    run(test)
+
+
 def test_a_message_over_the_limit_is_refused_with_the_limit_and_the_connection_goes_on() -> None:
     async def test() -> None:
         async with world("a") as cluster:
