@@ -180,8 +180,8 @@ class Connection:
         Args:
             request: to be sent.
             timeout: seconds to wait for the reply.
-            orphan: called (in another task, and must not block) with a reply that comes after this wait was
-                cancelled or timed out.
+            orphan: called (in another task, perhaps, and must not block) with a reply that comes after this wait
+                was cancelled or timed out.
 
         Raises:
             Lost: the connection went, the time is over, or the node gives no sign of life and the request may as well
@@ -198,6 +198,10 @@ class Connection:
                 assert waiter.event is not None
                 try:
                     await waiter.event.wait()
+                except trio.Cancelled:
+                    if waiter.reply is not None and orphan is not None:  # it came in the same moment
+                        orphan(self, waiter.reply)
+                    raise
                 finally:
                     waiter.event = None
                     if waiter.reply is None and not self.lost:

@@ -458,6 +458,8 @@ class Consumer:
                     await self._tend_feeds(nursery)
         finally:
             self._ended.set()
+            self._closed = True  # where the client is closed first, whoever waits has to hear of it
+            self._arrival.unpark_all()
 
     async def _tend_feeds(self, nursery: trio.Nursery) -> None:
         """Fetch from partitions that are made while this runs. A feed that names none fetches from all there are."""

@@ -567,11 +567,14 @@ class Producer:
     # ------------------------------------------------------------------- sending
 
     async def _run(self, task_status: trio.TaskStatus[None]) -> None:
-        with self._scope:
-            async with trio.open_nursery() as self._nursery:
-                task_status.started()
-                self._nursery.start_soon(self._refresh)
-                await self._pump()
+        try:
+            with self._scope:
+                async with trio.open_nursery() as self._nursery:
+                    task_status.started()
+                    self._nursery.start_soon(self._refresh)
+                    await self._pump()
+        finally:
+            self._end()  # where the client is closed first, whoever waits has to hear of it
 
     async def _refresh(self) -> None:
         """Spread new messages over partitions that are made meanwhile; a batch stays where it was numbered."""

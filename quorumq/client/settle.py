@@ -233,14 +233,25 @@ def raise_failure(tickets: Iterable[Ticket]) -> None:
 
 
 class Call:
-    """One `ack` that waits."""
+    """One `ack` that waits; why it failed, once its event is set."""
 
-    __slots__ = ("event", "tickets", "timeout")
+    __slots__ = ("error", "event", "tickets", "timeout")
 
     def __init__(self, tickets: Sequence[Ticket], timeout: float) -> None:
         self.tickets = tickets
         self.timeout = timeout
+        self.error: QuorumqError | None = None
         self.event = trio.Event()
+
+    def finish(self) -> None:
+        """Its tickets have their verdicts, or the client was closed while it asked for them."""
+        for ticket in self.tickets:
+            if ticket.outcome is None and ticket.failure is None:
+                ticket.failure = OutcomeUnknown(
+                    "the client was closed before the answer came: it may be acked"
+                )
+            self.error = self.error or ticket.failure
+        self.event.set()
 
 
 class AckQueue:
@@ -276,7 +287,8 @@ class AckQueue:
         self._queue.append(call)
         self._kick()
         await call.event.wait()
-        raise_failure(tickets)
+        if call.error is not None:
+            raise again(call.error)
 
     def _kick(self) -> None:
         if not self._queue or self._scheduled:
@@ -289,11 +301,13 @@ class AckQueue:
             self._nodes.spawn(self._linger)
 
     async def _linger(self) -> None:
-        await trio.sleep(ACK_LINGER_S)
-        self._lingering = False
-        if self._queue and not self._scheduled:
-            self._scheduled = True
-            await self._send()
+        try:
+            await trio.sleep(ACK_LINGER_S)
+        finally:  # also where the client is closed: what was queued has to hear of it
+            self._lingering = False
+            if self._queue and not self._scheduled:
+                self._scheduled = True
+                self._nodes.spawn(self._send)
 
     async def _send(self) -> None:
         """Everything that is queued, as one request (more only where the limits demand it)."""
@@ -308,7 +322,7 @@ class AckQueue:
         finally:
             self._flying -= 1
             for call in calls:
-                call.event.set()
+                call.finish()
             self._kick()
 
     async def _settle(self, calls: list[Call]) -> None:

@@ -122,6 +122,55 @@ async def test_replies_find_who_asked_in_any_order_and_late_ones_are_orphans() -
         connection.close()
 
 
+class AtOnce(trio.abc.Stream):
+    """A stream that, once ``reply`` is set, has whoever reads cancel ``scope`` and get ``reply`` in the same moment."""
+
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        self.stream = stream
+        self.reply = b""
+        self.scope = trio.CancelScope()
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        await self.stream.send_all(data)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await self.stream.wait_send_all_might_not_block()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        data = await self.stream.receive_some(max_bytes)
+        if self.reply:
+            self.scope.cancel()
+        return data
+
+    async def aclose(self) -> None:
+        await self.stream.aclose()
+
+
+async def test_a_reply_that_comes_with_the_cancellation_is_an_orphan() -> None:
+    async with trio.open_nursery() as nursery:
+        ours, theirs = trio.testing.memory_stream_pair()
+        node, stream = Node(theirs), AtOnce(ours)
+
+        async def dial(address: str) -> trio.abc.Stream:
+            return stream
+
+        async def serve() -> None:
+            await node.answer(WELCOME, (await node.take()).request)
+            number = (await node.take()).request
+            stream.reply = b"".join(encode_message(m.StatusReply({}), request=number))
+            await node.stream.send_all(stream.reply)
+
+        nursery.start_soon(serve)
+        connection = await open_connection("a:1", dial=dial, cluster_id="", wall_ms=0, timeout=5.0)
+        nursery.start_soon(connection.run)
+        orphans: list[m.ClientReply] = []
+        with stream.scope:
+            await connection.ask(m.StatusAsk(), timeout=5.0, orphan=lambda _, reply: orphans.append(reply))
+        assert stream.scope.cancelled_caught
+        assert orphans == [m.StatusReply({})]
+        connection.close()
+
+
 async def test_a_silent_node_loses_first_what_may_be_done_twice_and_then_everything() -> None:
     async with trio.open_nursery() as nursery:
         connection, _ = await start(nursery)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 import pytest
@@ -18,6 +19,7 @@ from quorumq.client import (
     NotStored,
     Outcome,
     OutcomeUnknown,
+    QuorumqError,
     UsageError,
     receipt_from_text,
     receipt_to_text,
@@ -203,6 +205,42 @@ async def test_a_cancelled_ack_may_happen_and_hangs_nobody() -> None:
 
 
 # ---------------------------------------------------------------------------- reject, letters
+
+
+async def test_who_still_waits_when_the_client_is_closed_hears_of_it() -> None:
+    heard: dict[str, BaseException | None] = {}
+
+    async def wait(name: str, call: Callable[[], Awaitable[object]]) -> None:
+        try:
+            await call()
+            heard[name] = None
+        except (QuorumqError, StopAsyncIteration) as exc:
+            heard[name] = exc
+
+    async with fake_cluster() as cluster, trio.open_nursery() as nursery:
+        async with connected(cluster) as client:
+            found = await fetched(cluster, client, 2)
+            producer = await client.producer("jobs").__aenter__()
+            await client.create_topic("silent")
+            consumer = await client.consumer("silent", "g").__aenter__()
+            await (await producer.publish(b"0")).wait()
+            cluster.mute.update("abc")
+            pending = await producer.publish(b"1")
+            nursery.start_soon(wait, "publish", pending.wait)
+            nursery.start_soon(wait, "next", consumer.__anext__)
+            nursery.start_soon(wait, "first ack", found[0].ack)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(wait, "queued ack", found[1].ack)
+            await trio.testing.wait_all_tasks_blocked()
+        with trio.fail_after(1.0):
+            while len(heard) < 4:
+                await trio.sleep(0.01)
+    assert {name: type(found) for name, found in heard.items()} == {
+        "publish": OutcomeUnknown,
+        "next": StopAsyncIteration,
+        "first ack": OutcomeUnknown,
+        "queued ack": OutcomeUnknown,
+    }
 
 
 async def test_reject_requeues_after_its_delay() -> None:
