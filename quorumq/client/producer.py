@@ -38,7 +38,7 @@ from quorumq.core.errors import (
     QuorumqError,
     UsageError,
 )
-from quorumq.core.limits import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, KIB, MIB
+from quorumq.core.limits import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, KIB, MIB, ORIGIN_IDLE_S
 from quorumq.core.types import Batch, Origin, PartitionId, Span, Topic
 from quorumq.wire.batch import SECTIONS_MAX, HeaderValue, encode_record, pack_sections
 from quorumq.wire.batch import Message as Parts
@@ -48,6 +48,10 @@ if TYPE_CHECKING:
 
 CLOSE_WAIT_S: Final = 1.0
 """How long a producer that ends waits until the cluster has heard that its session is over."""
+
+SESSION_S: Final = ORIGIN_IDLE_S / 2
+"""A session numbers for so long: nodes close one under which nothing comes to a partition for twice that time, and
+refuse the next batch. One message a day must not mean one failed publish a day."""
 
 LINGER_S: Final = 0.010
 BATCH_BYTES: Final = 64 * KIB
@@ -287,6 +291,7 @@ class Producer:
         self._register: Topic | None = None
         self._ids: list[PartitionId] = []
         self._origin: Origin | None = None
+        self._origin_until = 0.0  # by the client's clock, which counts while the machine is suspended
         self._lanes: dict[tuple[int, bool], Lane] = {}  # by partition, and whether what goes there is derived
         self._open: dict[Lane, None] = {}  # lanes with a batch being filled
         self._closed: deque[tuple[Lane, Parcel]] = deque()  # batches that wait for their turn
@@ -428,7 +433,7 @@ class Producer:
         else:
             await trio.lowlevel.checkpoint_if_cancelled()
         while not self._ended:  # while it waits for room the session may be closed, and another needed
-            if self._register is None or (self._origin is None and derived_from is None):
+            if self._register is None or (derived_from is None and self._needs_session):
                 await self._prepare(numbered=derived_from is None)
             elif self._buffered and self._buffered + size > self._buffer_bytes:
                 await self._room.park()
@@ -553,6 +558,10 @@ class Producer:
         self._closed.append((lane, parcel))
         self._poke.set()
 
+    @property
+    def _needs_session(self) -> bool:
+        return self._origin is None or self.client.clock() >= self._origin_until
+
     async def _prepare(self, *, numbered: bool = True) -> None:
         """Learn of the topic, and open the session that numbers the messages, if any are to be numbered."""
         async with self._lock:
@@ -561,8 +570,10 @@ class Producer:
                     self.topic, create=self._create, timeout=self._timeout
                 )
                 self._ids = [PartitionId(self._register.id, n) for n in range(self._register.partitions)]
-            if self._origin is None and numbered:
+            if numbered and self._needs_session:
+                until = self.client.clock() + SESSION_S
                 self._origin = await self.client.open_session(timeout=self._timeout)
+                self._origin_until = until
 
     # ------------------------------------------------------------------- sending
 

@@ -25,6 +25,7 @@ from quorumq.client import (
     partition_of_key,
 )
 from quorumq.client.connection import Lost
+from quorumq.core.limits import ORIGIN_IDLE_S
 from quorumq.core.messages import CreateTopic, Failed, Hello, OpenSession, Publish
 from tests.client.fake import FakeCluster, connected, failing, fake_cluster
 
@@ -343,6 +344,30 @@ async def test_a_closed_origin_fails_its_batches_and_the_next_go_under_a_new_ses
             second = await (await producer.publish(b"2")).wait()
         assert second.origin != first.origin
         assert second.seq == 0
+
+
+async def test_a_message_every_other_day_comes_through() -> None:
+    later = 0.0
+    async with (
+        fake_cluster() as cluster,
+        connected(cluster, clock=lambda: trio.current_time() + later) as client,
+    ):
+        await client.create_topic("jobs")
+        async with client.producer("jobs") as producer:
+            first = await (await producer.publish(b"0")).wait()
+            same = await (await producer.publish(b"1")).wait()
+            assert same.origin == first.origin
+            later = 2 * ORIGIN_IDLE_S
+
+            def closed(node: str, request: object) -> Failed | None:
+                """As nodes answer once the session was closed for being idle."""
+                if isinstance(request, Publish) and request.batch.header.sections[0].origin == first.origin:
+                    return Failed("origin-closed", "closed for being idle")
+                return None
+
+            cluster.answer = closed
+            second = await (await producer.publish(b"2")).wait()
+            assert (second.origin != first.origin, second.seq) == (True, 0)
 
 
 async def test_what_waited_for_room_while_the_session_was_closed_goes_under_the_next_one() -> None:
