@@ -9,11 +9,12 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator
 
 from quorumq.core.records import DirectoryMade, JournalRecord
 from quorumq.storage.disk import PAGE_BYTES
-from quorumq.storage.journal import DamagedDirectory, FoundBatch, Journal, Segment
+from quorumq.storage.journal import DamagedDirectory, FoundBatch, Journal, Segment, _unreadable
 from quorumq.storage.records import (
     BATCH_MOVED,
     BATCH_STORED,
@@ -181,10 +182,16 @@ class SalvagingJournal(Journal):
         )
 
     def _read_what_can_be(self, name: str, offset: int, length: int) -> bytes:
-        """Bytes of a file, with zeros for the pages that the disk cannot read."""
+        """Bytes of a file, with zeros for the pages that the disk cannot read.
+
+        Raises:
+            StorageError: it is not the disk: no permission, or no file descriptor, says nothing of what is there.
+        """
         try:
             return self._disk.read(name, offset, length)
-        except OSError:
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise _unreadable(self._disk, error) from error
             if length <= PAGE_BYTES:
                 return bytes(length)
         half = length // 2

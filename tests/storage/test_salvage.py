@@ -224,6 +224,25 @@ def test_pages_that_the_disk_cannot_read_are_damage_too() -> None:
     store.close()
 
 
+def test_a_file_that_may_not_be_read_is_no_damage() -> None:
+    disk = worn().disk.crash()
+    whole, read = disk.clone(), disk.read
+    oldest, *_, last = (name for name in disk.list() if name.endswith(".journal"))
+    disk.flip(last, 100)
+
+    def refused(at: str, offset: int, length: int) -> bytes:
+        if at == oldest:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return read(at, offset, length)
+
+    disk.read = refused  # type: ignore[method-assign]
+    with pytest.raises(StorageError, match="Permission denied"):
+        salvage(disk)
+    disk.read = read  # type: ignore[method-assign]
+    batches = {r.number for r in salvage(disk)[1] if isinstance(r, BatchStored)}
+    assert batches == {r.number for r in start(whole)[1] if isinstance(r, BatchStored)}, "nothing was given up"
+
+
 def test_a_sound_directory_is_opened_as_ever() -> None:
     writer = worn()
     disk = writer.disk.clone()
