@@ -148,7 +148,8 @@ class Nodes:
         self.attempt_timeout = attempt_timeout
         self.protocol_max = protocol_max
         self.ids: dict[str, str] = {}
-        """Address of each node id, as far as known."""
+        """Address of each node id, as far as known: where it was reached, else what METADATA said first."""
+        self._said: dict[str, str] = {}  # what METADATA said last
         self._dial = dial
         self._connections: dict[tuple[str, str], Connection] = {}  # by lane and address
         self._dialling: dict[tuple[str, str], trio.Lock] = {}
@@ -162,8 +163,9 @@ class Nodes:
     def learn(self, reply: m.MetadataReply) -> None:
         """Take note of the nodes in METADATA, for when those given cannot be reached."""
         for info in reply.nodes:
-            if info.address and info.node not in self.ids:
-                self.ids[info.node] = info.address
+            if info.address and self._said.get(info.node) != info.address:
+                self._said[info.node] = info.address
+                self.ids.setdefault(info.node, info.address)
                 if info.address not in self.addresses:
                     self.addresses.append(info.address)
 
@@ -178,7 +180,8 @@ class Nodes:
             NotFound: no such node is known.
         """
         if node in self.ids:
-            return self.ids[node]
+            known = self.ids[node]
+            return self._said.get(node, known) if known in self._failed else known
         if node in self.addresses:
             return node
         raise NotFound(
@@ -187,8 +190,8 @@ class Nodes:
         )
 
     def addresses_of(self, nodes: Iterable[str]) -> tuple[str, ...]:
-        """The known addresses of node ids; those unknown are left out."""
-        return tuple(self.ids[node] for node in nodes if node in self.ids)
+        """The known addresses of node ids, two of one that was reached elsewhere than METADATA says now."""
+        return tuple(dict.fromkeys(at[node] for node in nodes for at in (self.ids, self._said) if node in at))
 
     async def connection(self, address: str, *, timeout: float, lane: str = "") -> Connection:
         """The connection to ``address``, dialled if there is none.
@@ -236,6 +239,7 @@ class Nodes:
                 self.cluster_id = (
                     made.welcome.cluster_id
                 )  # the first one decides; no wandering between clusters
+            self._failed.pop(address, None)
             self.ids[made.node] = address
             self._connections[(lane, address)] = made
             self.spawn(made.run)

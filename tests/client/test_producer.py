@@ -26,7 +26,15 @@ from quorumq.client import (
 )
 from quorumq.client.connection import Lost
 from quorumq.core.limits import ORIGIN_IDLE_S
-from quorumq.core.messages import CreateTopic, Failed, Hello, OpenSession, Publish
+from quorumq.core.messages import (
+    CreateTopic,
+    Failed,
+    Hello,
+    Metadata,
+    MetadataReply,
+    OpenSession,
+    Publish,
+)
 from tests.client.fake import FakeCluster, connected, failing, fake_cluster
 
 
@@ -485,6 +493,39 @@ async def test_one_address_is_enough_to_learn_the_others() -> None:
             await (await producer.publish(b"0")).wait()
             cluster.kill("a")
             await (await producer.publish(b"1")).wait()
+
+
+async def test_nodes_that_move_one_after_the_other_are_followed() -> None:
+    async with fake_cluster() as cluster:
+        moved: set[str] = set()
+
+        async def dial(address: str) -> trio.abc.Stream:
+            node, _, port = address.partition(":")
+            if port != ("2" if node in moved else "1"):
+                raise ConnectionRefusedError(111, "Connection refused")
+            return await cluster.dial(f"{node}:1")
+
+        def answer(node: str, request: object) -> MetadataReply | None:
+            if not isinstance(request, Metadata):
+                return None
+            reply = cluster.ask(node, request)
+            assert isinstance(reply, MetadataReply)
+            said = [info._replace(address=f"{info.node}:{1 + (info.node in moved)}") for info in reply.nodes]
+            return reply._replace(nodes=tuple(said))
+
+        cluster.answer = answer
+        async with connected(cluster, addresses=["a:1"], dial=dial) as client:
+            await client.create_topic("jobs")
+            await client.metadata()
+            for name in "bca":
+                moved.add(name)
+                cluster.hang_up(name)
+                await client.metadata()
+            async with client.producer("jobs") as producer:
+                await (await producer.publish(b"0")).wait()
+            (message,) = await client.fetch("jobs", "g")
+            (other,) = await client.fetch("jobs", "h", node="b")
+            assert (message.payload, other.payload) == (b"0", b"0")
 
 
 async def test_another_cluster_is_refused_at_once() -> None:

@@ -240,7 +240,9 @@ def test_a_file_that_may_not_be_read_is_no_damage() -> None:
         salvage(disk)
     disk.read = read  # type: ignore[method-assign]
     batches = {r.number for r in salvage(disk)[1] if isinstance(r, BatchStored)}
-    assert batches == {r.number for r in start(whole)[1] if isinstance(r, BatchStored)}, "nothing was given up"
+    assert batches == {r.number for r in start(whole)[1] if isinstance(r, BatchStored)}, (
+        "nothing was given up"
+    )
 
 
 def test_a_sound_directory_is_opened_as_ever() -> None:
