@@ -232,10 +232,7 @@ class StoreJournal:
     def finish(self) -> None:
         assert self.store is not None
         assert self.commit is not None
-        if self.commit.written:
-            self.commit.sync()
-        else:
-            self.commit.run()
+        self.commit.run()
         self.durable = self.store.finish(self.commit)
         self.written = self.store.written
         self.commit = None
@@ -276,10 +273,7 @@ class StoreJournal:
 
             self.disk.on_operation = cut
             with contextlib.suppress(PowerCut):
-                if self.commit.written:
-                    self.commit.sync()
-                else:
-                    self.commit.run()
+                self.commit.run()
             self.disk.on_operation = None
             self.commit = None
         self.store = None

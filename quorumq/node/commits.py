@@ -1,9 +1,11 @@
-# quorumq/node/commits.py: the threads that wait for the disk, so that the node does not.
+# quorumq/node/commits.py: who waits for the disk.
 #
-# Threads of the node's own rather than one borrowed for each commit: a commit then starts from inside the step
-# that needs it and ends in a callback on the loop, with no task to be woken on either side. Two, so that what waits
-# for a write alone (durability "os") need not wait for somebody else's fsync.
-"""Running commits beside the event loop."""
+# One thread of the node's own waits for fsyncs, so that the loop does not; rather than one borrowed for each commit,
+# as a commit then starts from inside the step that needs it and ends in a callback on the loop. Handing it over still
+# costs two wake-ups, a good part of what a single message takes. So where nothing else seems to be going on and the
+# disk has been fast, the loop waits itself: what arrives meanwhile waits for less than `HERE_S`. A disk that becomes
+# slow is waited for on the loop once.
+"""Running commits beside the event loop, or on it."""
 
 from __future__ import annotations
 
@@ -12,75 +14,85 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 import trio
 
+from quorumq.core.limits import KIB
 from quorumq.storage.journal import Commit
 
-Written = Callable[[Commit], None]
-"""Told, on the loop: the commit has written, and is about to sync."""
+HERE_S: Final = 0.002
+"""Seconds that an fsync may usually take for the loop to wait for it, and that must have passed since the last one: in
+a burst of commits those that come during an fsync are to share the next."""
+
+HERE_BYTES: Final = 64 * KIB
+"""The largest commit that the loop waits for."""
+
+WEIGHT: Final = 0.2
+"""Of the newest commit in what is usual."""
 
 Finished = Callable[[Commit, "BaseException | None", float], None]
 """Told, on the loop: the commit, what it raised, how many seconds it took."""
 
-Todo = queue.SimpleQueue["tuple[Commit, Written | None, Finished] | None"]
-
 
 class CommitRunner(Protocol):
-    """Something that runs `Commit.run`, one that syncs and one that does not at a time, and says so afterwards."""
+    """Something that runs `Commit.run`, one at a time, and says so afterwards."""
 
-    def start(self, commit: Commit, written: Written | None, finished: Finished) -> None:
-        """Run ``commit`` and then call ``finished`` on the loop, after this returned.
+    def start(self, commit: Commit, finished: Finished, *, here: bool) -> None:
+        """Run ``commit`` and then call ``finished`` on the loop.
 
         Args:
             commit: what to run.
-            written: called before, if the commit syncs, between the two.
             finished: called when it is over.
+            here: whether it may be run on the loop, before this returns.
         """
 
     def close(self) -> None:
         """No more commits will come."""
 
 
-class CommitThreads:
-    """Runs commits that sync in one thread, others in a second. Made and used on the loop that is called back."""
+class CommitThread:
+    """Runs commits in one thread, or on the loop. Made and used on the trio loop that ``finished`` is called on.
 
-    def __init__(self) -> None:
+    Args:
+        clock: seconds, from anywhere.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._usual = HERE_S  # seconds that a commit takes
+        self._ended = clock()
         self._token = trio.lowlevel.current_trio_token()
-        self._todo: dict[bool, Todo] = {}
-        self._threads: list[threading.Thread] = []
+        self._todo: queue.SimpleQueue[tuple[Commit, Finished] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="quorumq-commit", daemon=True)
+        self._thread.start()
 
-    def start(self, commit: Commit, written: Written | None, finished: Finished) -> None:
-        todo = self._todo.get(commit.syncs)
-        if todo is None:
-            todo = self._todo[commit.syncs] = queue.SimpleQueue()
-            name = "quorumq-commit" if commit.syncs else "quorumq-write"
-            self._threads.append(threading.Thread(target=self._run, args=(todo,), name=name, daemon=True))
-            self._threads[-1].start()
-        todo.put((commit, written, finished))
+    def start(self, commit: Commit, finished: Finished, *, here: bool) -> None:
+        idle = self._clock() - self._ended > HERE_S
+        if here and idle and self._usual < HERE_S and commit.size <= HERE_BYTES:
+            finished(commit, *self._run(commit))
+        else:
+            self._todo.put((commit, finished))
 
     def close(self) -> None:
-        for todo in self._todo.values():
-            todo.put(None)
-        for thread in self._threads:
-            thread.join()
+        self._todo.put(None)
+        self._thread.join()
 
-    def _run(self, todo: Todo) -> None:
-        while (item := todo.get()) is not None:
-            commit, written, finished = item
-            error: BaseException | None = None
-            began = time.perf_counter()
-            try:
-                commit.write()
-                if commit.syncs:
-                    if written is not None:
-                        self._tell(written, commit)
-                    commit.sync()
-            except BaseException as exc:  # the loop must hear of it, whatever it is
-                error = exc
-            self._tell(finished, commit, error, time.perf_counter() - began)
+    def _work(self) -> None:
+        while (item := self._todo.get()) is not None:
+            commit, finished = item
+            error, seconds = self._run(commit)
+            with contextlib.suppress(trio.RunFinishedError):
+                self._token.run_sync_soon(finished, commit, error, seconds)
 
-    def _tell(self, what: Callable[..., None], *facts: object) -> None:
-        with contextlib.suppress(trio.RunFinishedError):
-            self._token.run_sync_soon(what, *facts)
+    def _run(self, commit: Commit) -> tuple[BaseException | None, float]:
+        error: BaseException | None = None
+        began = self._clock()
+        try:
+            commit.run()
+        except BaseException as exc:  # whoever waits has to hear of it, whatever it is
+            error = exc
+        self._ended = self._clock()
+        seconds = self._ended - began
+        self._usual += WEIGHT * (seconds - self._usual)
+        return error, seconds

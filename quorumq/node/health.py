@@ -48,7 +48,7 @@ class Health:
         self.counts[what] = self.counts.get(what, 0) + by
 
     def synced(self, seconds: float) -> None:
-        """A commit (write and fsync) took this long."""
+        """An fsync took this long."""
         self._commits.append((self._clock().mono, seconds))
 
     def facts(self, node: Node) -> dict[str, object]:

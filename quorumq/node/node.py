@@ -193,8 +193,7 @@ class Node:
         self._stepping = False
         self._waiting: deque[tuple[int, tuple[Then, ...]]] = deque()  # (ticket, then)
         self._hasty: deque[tuple[int, tuple[Then, ...]]] = deque()  # likewise, for what needs no fsync
-        self._ever_hasty = False
-        self._writing: Commit | None = None
+        self._writing = False  # a commit that begins a segment is under way: nothing else may write
         self._syncing: Commit | None = None
         self._sync_wanted = False  # though nobody waits for it
         self._lazy_at = math.inf  # when a commit that syncs is due at the latest
@@ -247,7 +246,7 @@ class Node:
     @property
     def committing(self) -> bool:
         """Whether a commit is under way."""
-        return self._writing is not None or self._syncing is not None
+        return self._syncing is not None
 
     async def settled(self) -> None:
         """Wait until everything appended is durable, or the node has failed."""
@@ -295,14 +294,18 @@ class Node:
         if self.silent:
             self._dirty.clear()
             return
+        self._flush()
+        if self._waiting or self._hasty:
+            self._commit(sync=bool(self._waiting))
+            self._flush()
+        if self._resyncing and self.core.state.vouched and not self.committing:
+            self._end_resync()
+
+    def _flush(self) -> None:
         while self._dirty:
             dirty, self._dirty = self._dirty, {}
             for item in dirty.values():
                 item.flush()
-        if self._waiting or self._hasty:
-            self._commit(sync=bool(self._waiting))
-        if self._resyncing and self.core.state.vouched and not self.committing:
-            self._end_resync()
 
     def _end_resync(self) -> None:
         """The core vouches again, durably: so may the directory, from the next segment on, which says so."""
@@ -445,7 +448,6 @@ class Node:
         if not then:
             self._commit_lazily()
             return
-        self._ever_hasty = self._ever_hasty or not effect.sync
         waiting, reached = (
             (self._waiting, self.store.durable) if effect.sync else (self._hasty, self.store.written)
         )
@@ -468,13 +470,13 @@ class Node:
         self._commit()
 
     def _commit(self, sync: bool = False) -> None:
-        """Start a commit of everything appended, unless one is in the way: then the next takes it.
+        """Write what was appended, and start an fsync unless one is under way: then the next commit has it.
 
         Args:
-            sync: with an fsync. Without, it only writes, if somebody waits for that; it may begin beside an fsync that
-                is under way, and its own follows within `UNSYNCED_S`.
+            sync: whether somebody waits for the fsync. Without, it only writes, if somebody waits for that; it may
+                do so while an fsync is under way, and its own follows within `UNSYNCED_S`.
         """
-        if self._writing is not None or self.failed is not None:
+        if self._writing or self.failed is not None:
             return
         if (sync or self._sync_wanted) and self._syncing is None:
             self._sync_wanted = False
@@ -482,33 +484,38 @@ class Node:
             if not self.store.needs_sync:
                 self._carry_out_waiting()
                 return
-            self._writing = self._syncing = commit = self.store.begin_commit()
+            self._writing = self.store.rolling
+            self._syncing = commit = self.store.begin_commit()
+            if self._writing or self._write(commit):
+                self._commits.start(commit, self._committed, here=sync and not self._writing)
         elif self._hasty and self.store.needs_write and not self.store.rolling:
             self._sync_within(UNSYNCED_S)
-            self._writing = commit = self.store.begin_commit(sync=False)
-        else:
-            return
-        # Telling that it is written costs a wake-up: only nodes where somebody may wait for it pay.
-        self._commits.start(commit, self._written if self._ever_hasty else None, self._committed)
+            if (
+                self._write(self.store.begin_commit(sync=False))
+                and self.store.should_roll
+                and not self.silent
+            ):
+                self._roll()
 
-    def _written(self, commit: Commit) -> None:
-        """On the loop: a commit has written, and syncs now. Others may write meanwhile."""
-        self._writing = None
-        if self.failed is not None:
-            return
+    def _write(self, commit: Commit) -> bool:
+        """Write on the loop: that is a copy in memory. Whether the system took it."""
         try:
+            commit.write()
             self.store.note_written(commit)
-        except StorageError as failure:
-            self.fail(EXIT_STORAGE, str(failure))
-            return
+        except StorageError as error:
+            self._syncing = None if commit is self._syncing else self._syncing
+            self.fail(EXIT_STORAGE, str(error))
+            return False
         if self._hasty:
             self._carry_out_waiting()
-            self.feed()
+        if not self.pressed:
+            self._room.set()
+        return True
 
     def _committed(self, commit: Commit, error: BaseException | None, seconds: float) -> None:
         """On the loop: the disk has it, or has refused. What waited for it may be said now, or never."""
-        self._writing = None if commit is self._writing else self._writing
-        self._syncing = None if commit is self._syncing else self._syncing
+        self._writing = False
+        self._syncing = None
         self._idle.set()
         if self.failed is not None:
             with contextlib.suppress(StorageError):
@@ -522,14 +529,12 @@ class Node:
         except StorageError as failure:
             self.fail(EXIT_STORAGE, str(failure))
             return
-        if commit.syncs:
-            self.health.synced(seconds)
+        self.health.synced(seconds)
         self._carry_out_waiting()
         if not self.silent:  # nothing may stand behind CLEAN_STOP
             if not self.store.rolling and self.store.should_roll:
                 self._roll()
-            if commit.syncs:
-                self._reclaim()
+            self._reclaim()
         if not self.pressed:
             self._room.set()
         self._check_space()

@@ -29,7 +29,7 @@ from quorumq.core.nodecore import NodeCore
 from quorumq.core.records import JournalRecord, VouchingLost
 from quorumq.core.types import NodeId, Now
 from quorumq.node.clock import real_now
-from quorumq.node.commits import CommitRunner, CommitThreads
+from quorumq.node.commits import CommitRunner, CommitThread
 from quorumq.node.config import ServeConfig, split_address
 from quorumq.node.connections import Inbound
 from quorumq.node.links import Dial, keep_link
@@ -90,7 +90,7 @@ async def _run_node(config: ServeConfig, log: Any) -> int:
         )
         log.error("start_refused", reason=f"cannot listen on {config.listen}: {error.strerror}: {what}")
         return EXIT_REFUSED
-    commits = CommitThreads()
+    commits = CommitThread()
     try:
         node = open_node(config, config.data_dir, log=log, commits=commits)
     except StorageError as error:

@@ -250,12 +250,13 @@ class Commit:
         self.done = False
 
     def run(self) -> None:
-        """`write`, and `sync` if it does; `Journal.finish` follows always.
+        """`write` unless that is done, and `sync` if it does; `Journal.finish` follows always.
 
         Raises:
             StorageError: the disk refused; the journal is unusable from now on.
         """
-        self.write()
+        if not self.written:
+            self.write()
         if self.syncs:
             self.sync()
 

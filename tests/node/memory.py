@@ -17,7 +17,7 @@ import trio.testing
 
 from quorumq.core import messages as m
 from quorumq.core.types import Incarnation, Now, Origin, PartitionId, Topic
-from quorumq.node.commits import Finished, Written
+from quorumq.node.commits import Finished
 from quorumq.node.config import ServeConfig, make_config
 from quorumq.node.serve import Service, open_node
 from quorumq.node.transport import ConnectionLost, Transport
@@ -104,21 +104,23 @@ def pair(capacity: int = CAPACITY) -> tuple[MemoryTransport, MemoryTransport]:
 
 
 class Commits:
-    """Runs commits: they write at once, and sync after ``seconds``, or not before `release` after `hold`.
+    """Runs commits after ``seconds``, or not before `release` after `hold`.
 
     Attributes:
-        count: how many have synced.
+        count: how many have run.
+        at_once: whether they run on the loop where they may.
     """
 
     def __init__(self, nursery: trio.Nursery, seconds: float = 0.001) -> None:
         self.nursery = nursery
         self.seconds = seconds
         self.held = False
+        self.at_once = False
         self.count = 0
         self._open = trio.Event()
 
     def hold(self) -> None:
-        """Syncs that begin from now on wait for `release`."""
+        """Commits that begin from now on wait for `release`."""
         self.held = True
         self._open = trio.Event()
 
@@ -126,22 +128,22 @@ class Commits:
         self.held = False
         self._open.set()
 
-    def start(self, commit: Commit, written: Written | None, finished: Finished) -> None:
-        self.nursery.start_soon(self._run, commit, written, finished)
+    def start(self, commit: Commit, finished: Finished, *, here: bool) -> None:
+        if here and self.at_once:
+            self.count += 1
+            commit.run()
+            finished(commit, None, 0.0)
+        else:
+            self.nursery.start_soon(self._run, commit, finished)
 
-    async def _run(self, commit: Commit, written: Written | None, finished: Finished) -> None:
+    async def _run(self, commit: Commit, finished: Finished) -> None:
         error: BaseException | None = None
         try:
-            await trio.sleep(self.seconds / 10)
-            commit.write()
-            if commit.syncs:
-                if written is not None:
-                    written(commit)
-                if self.held:
-                    await self._open.wait()
-                await trio.sleep(self.seconds)
-                self.count += 1
-                commit.sync()
+            if self.held:
+                await self._open.wait()
+            await trio.sleep(self.seconds)
+            self.count += 1
+            commit.run()
         except Exception as exc:
             error = exc
         finished(commit, error, self.seconds)

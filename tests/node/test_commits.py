@@ -1,0 +1,142 @@
+"""Where a commit is waited for: on the loop when the node is idle and the disk fast, else in the thread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import trio
+
+from quorumq.core import messages as m
+from quorumq.node.commits import HERE_BYTES, HERE_S, CommitThread
+from tests.node.memory import fetch, outcomes, payloads, publish, receipts, run, world
+
+FAST, SLOW = HERE_S / 10, HERE_S * 20
+
+
+@dataclass
+class Work:
+    """What a commit is to its runner: so many bytes, so many seconds, or a failure."""
+
+    clock: list[float]
+    seconds: float = FAST
+    size: int = 100
+    error: OSError | None = None
+
+    def run(self) -> None:
+        self.clock[0] += self.seconds
+        if self.error is not None:
+            raise self.error
+
+
+@dataclass
+class Bench:
+    """Runs commits one after the other, and notes of each whether the loop waited for it."""
+
+    thread: CommitThread
+    clock: list[float]
+    errors: list[BaseException | None] = field(default_factory=list)
+
+    async def on_loop(self, work: Work, *, after: float = 10 * HERE_S, here: bool = True) -> bool:
+        self.clock[0] += after
+        done = trio.Event()
+
+        def finished(commit: object, error: BaseException | None, seconds: float) -> None:
+            assert commit is work
+            assert threading.current_thread() is threading.main_thread()
+            assert abs(seconds - work.seconds) < 1e-9
+            self.errors.append(error)
+            done.set()
+
+        self.thread.start(work, finished, here=here)  # type: ignore[arg-type]
+        waited = done.is_set()
+        await done.wait()
+        return waited
+
+
+@asynccontextmanager
+async def bench() -> AsyncIterator[Bench]:
+    clock = [0.0]
+    thread = CommitThread(lambda: clock[0])
+    try:
+        yield Bench(thread, clock)
+    finally:
+        thread.close()
+
+
+def test_an_idle_node_with_a_fast_disk_waits_itself_once_it_knows_that_it_is_fast() -> None:
+    async def test() -> None:
+        async with bench() as it:
+            assert [await it.on_loop(Work(it.clock)) for _ in range(4)] == [False, True, True, True]
+
+    run(test)
+
+
+def test_in_a_burst_the_thread_waits_so_that_commits_are_shared() -> None:
+    async def test() -> None:
+        async with bench() as it:
+            await it.on_loop(Work(it.clock))
+            assert await it.on_loop(Work(it.clock))
+            assert not await it.on_loop(Work(it.clock), after=HERE_S / 2)
+            assert await it.on_loop(Work(it.clock))
+
+    run(test)
+
+
+def test_a_disk_that_becomes_slow_is_waited_for_on_the_loop_once() -> None:
+    async def test() -> None:
+        async with bench() as it:
+            for _ in range(5):
+                await it.on_loop(Work(it.clock))
+            assert await it.on_loop(Work(it.clock, SLOW))
+            assert not any([await it.on_loop(Work(it.clock, SLOW)) for _ in range(20)])
+            again = [await it.on_loop(Work(it.clock)) for _ in range(40)]
+            assert not again[0]
+            assert again[-1], "and it may become fast again"
+
+    run(test)
+
+
+def test_what_is_large_or_wanted_by_nobody_is_left_to_the_thread() -> None:
+    async def test() -> None:
+        async with bench() as it:
+            await it.on_loop(Work(it.clock))
+            assert not await it.on_loop(Work(it.clock, size=HERE_BYTES + 1))
+            assert not await it.on_loop(Work(it.clock), here=False)
+
+    run(test)
+
+
+def test_a_failure_is_told_wherever_it_happens() -> None:
+    async def test() -> None:
+        async with bench() as it:
+            failures = [OSError(5, "in the thread"), OSError(5, "on the loop")]
+            for error in failures:
+                await it.on_loop(Work(it.clock, error=error))
+            assert it.errors == failures
+
+    run(test)
+
+
+def test_nothing_waits_for_a_timer_where_the_loop_itself_has_waited_for_the_disk() -> None:
+    async def test() -> None:
+        async with world("abc") as cluster:
+            client = await cluster.client("a")
+            reply = await client.ask(m.CreateTopic("jobs", 3, 1))
+            assert isinstance(reply, m.TopicCreated), reply
+            origin = await client.session()
+            for commits in cluster.commits.values():
+                commits.at_once = True
+            began = trio.current_time()
+            for seq in range(10):
+                assert isinstance(
+                    await client.ask(publish(reply.topic, origin, seq, b"%d" % seq)), m.Published
+                )
+                given = await client.ask(fetch())
+                assert payloads(given) == [b"%d" % seq]
+                assert outcomes(await client.ask(m.AckRequest(receipts(given)))) == ["acked"]
+            assert trio.current_time() - began < 0.3, "a hundredth of a second each, on this network"
+
+    run(test)
