@@ -590,12 +590,9 @@ class FetchCoordinator(Coordinator):
         topic, ask = self.group_rounds[message.round]
         effects = core.merge_group(message.group, now) if message.group is not None else []
         this.hear(sender, incarnation)
-        valid = this.valid(core.state)
-        heard = [node for node in this.members if valid & (1 << this.members.index(node))]
-        for partition in self.partitions:
-            members = core.members_of(partition) if partition.topic == topic else ()
-            if members and len([node for node in members if node in heard]) < majority_of(len(members)):
-                return effects
+        sets = [core.members_of(partition) for partition in self.partitions if partition.topic == topic]
+        if not this.is_majority_of_each(this.valid(core.state), sets):
+            return effects
         self.close_round(core, message.round)
         del self.group_rounds[message.round]
         if ask:

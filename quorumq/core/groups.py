@@ -110,11 +110,8 @@ class GroupCoordinator(Coordinator):
         this = self.rounds[message.round]
         effects = core.merge_group(message.group, now) if message.group is not None else []
         this.hear(sender, incarnation)
-        valid = this.valid(core.state)
-        heard = [node for node in this.members if valid & (1 << this.members.index(node))]
-        for members in core.topics[self.topic].replicas:
-            if len([node for node in members if node in heard]) < majority_of(len(members)):
-                return effects
+        if not this.is_majority_of_each(this.valid(core.state), core.topics[self.topic].replicas):
+            return effects
         self.close_round(core, this.number)
         known = core.groups.get((self.topic, self.request.group))
         if not self.asking and known == self.wanted:

@@ -216,10 +216,7 @@ class DeleteTopicCoordinator(TopicCoordinator):
 
     def is_enough(self, core: NodeCore, this: Round) -> bool:
         bits = self.stored & this.valid(core.state)
-        heard = [node for node in this.members if bits & (1 << this.members.index(node))]
-        return this.is_majority(bits) and all(
-            sum(node in heard for node in members) >= majority_of(len(members)) for members in self.replicas
-        )
+        return this.is_majority(bits) and this.is_majority_of_each(bits, self.replicas)
 
     def on_written(self, core: NodeCore, this: Round, now: Now) -> list[Effect]:
         return self.finish(core, TopicDeleted(self.topic))

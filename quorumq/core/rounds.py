@@ -70,6 +70,11 @@ class Round:
         """Whether these bits are a majority of the members."""
         return bits.bit_count() >= self.majority
 
+    def is_majority_of_each(self, bits: int, sets: Iterable[tuple[NodeId, ...]]) -> bool:
+        """Whether these bits are a majority of each of ``sets`` of members, as of every partition's replica set."""
+        heard = [member for at, member in enumerate(self.members) if bits & (1 << at)]
+        return all(sum(node in heard for node in nodes) >= majority_of(len(nodes)) for nodes in sets)
+
     def is_out_of_reach(self, against: int) -> bool:
         """Whether no majority can come any more, with ``against`` not voting for it."""
         return len(self.members) - (against | self.unasked).bit_count() < self.majority
