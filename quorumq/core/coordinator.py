@@ -18,12 +18,13 @@ from quorumq.core.messages import (
     PeerMessage,
     Publish,
     Published,
+    PutGroup,
     PutTopic,
     Store,
     Stored,
 )
 from quorumq.core.rounds import Round
-from quorumq.core.types import Incarnation, NodeId, Now, PartitionId, Topic
+from quorumq.core.types import Group, Incarnation, NodeId, Now, PartitionId, Topic
 
 if TYPE_CHECKING:
     from quorumq.core.nodecore import NodeCore
@@ -111,6 +112,18 @@ class Coordinator:
             return []
         self.taught[(number, sender)] = None
         return [Send(sender, PutTopic(0, topic)), Send(sender, message)]
+
+    def put_group(self, core: NodeCore, group: Group, now: Now, *, ask: bool) -> tuple[Round, list[Effect]]:
+        """A round that writes a group's register to all nodes, or with ``ask`` just asks them for theirs."""
+        this = self.open_round(core, core.config.nodes, now)
+        topic = PutTopic(0, core.topics[group.topic])  # first, for a node that has not heard of it
+        put = PutGroup(this.number, group, ask)
+        return this, [Send(node, message) for node in core.config.nodes for message in (topic, put)]
+
+    def refuse_unstamped(self, core: NodeCore) -> list[Effect]:
+        """There is no stamp to be had for some milliseconds."""
+        detail = f"node {core.state.me} is writing its clock's reserve: try again"
+        return self.finish(core, too_few("not-stored", detail, 1, 0))
 
     def close_round(self, core: NodeCore, number: int) -> None:
         """Replies to this round no longer matter."""

@@ -27,8 +27,6 @@ from quorumq.core.messages import (
     HoldReply,
     PeerMessage,
     Put,
-    PutGroup,
-    PutTopic,
     Reject,
     Rejected,
     Slice,
@@ -50,7 +48,6 @@ from quorumq.core.types import (
     Span,
     Stamp,
     Topic,
-    generation_of,
     record_rank,
 )
 
@@ -563,7 +560,7 @@ class FetchCoordinator(Coordinator):
         for topic in dict.fromkeys(partition.topic for partition in self.partitions):
             if (topic, self.register_name) not in core.settled_groups:
                 known = (topic, self.register_name) in core.groups
-                effects += self._put_group(core, topic, self.request.start == "latest" and not known, now)
+                effects += self._put(core, topic, self.request.start == "latest" and not known, now)
         return effects
 
     @property
@@ -571,16 +568,10 @@ class FetchCoordinator(Coordinator):
         """The group whose register this FETCH needs: of a dead-letter group, its source."""
         return self.request.group.removesuffix(DEAD_SUFFIX)
 
-    def _put_group(self, core: NodeCore, topic: bytes, ask: bool, now: Now) -> list[Effect]:
-        this = self.open_round(core, core.config.nodes, now)
-        self.group_rounds[this.number] = (topic, ask)
+    def _put(self, core: NodeCore, topic: bytes, ask: bool, now: Now) -> list[Effect]:
         group = core.groups.get((topic, self.register_name)) or Group(topic, self.register_name, 0, 0)
-        effects: list[Effect] = []
-        for node in core.config.nodes:
-            effects += [
-                Send(node, PutTopic(0, core.topics[topic])),
-                Send(node, PutGroup(this.number, group, ask)),
-            ]
+        this, effects = self.put_group(core, group, now, ask=ask)
+        self.group_rounds[this.number] = (topic, ask)
         return effects
 
     def _on_registered(
@@ -597,13 +588,11 @@ class FetchCoordinator(Coordinator):
         del self.group_rounds[message.round]
         if ask:
             if (topic, self.register_name) not in core.groups:
-                stamp = core.state.clock.fresh(now)
-                if stamp is None:
-                    detail = f"node {core.state.me} is writing its clock's reserve: try again"
-                    return effects + self.finish(core, too_few("not-stored", detail, 1, 0))
-                generation = generation_of(stamp, core.config.nodes)
-                effects += core.merge_group(Group(topic, self.register_name, generation, now.wall_ms), now)
-            return effects + self._put_group(core, topic, False, now)
+                group = core.next_generation(Group(topic, self.register_name, 0, 0), now.wall_ms, now)
+                if group is None:
+                    return effects + self.refuse_unstamped(core)
+                effects += core.merge_group(group, now)
+            return effects + self._put(core, topic, False, now)
         core.settled_groups[(topic, self.register_name)] = None
         return effects + self.advance(core, now)
 

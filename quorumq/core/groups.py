@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from quorumq.core.coordinator import Coordinator, too_few
-from quorumq.core.effects import Effect, Send
+from quorumq.core.effects import Effect
 from quorumq.core.group import DEAD_SUFFIX
 from quorumq.core.messages import (
     Failed,
@@ -25,8 +25,6 @@ from quorumq.core.messages import (
     PeerMessage,
     Purged,
     Put,
-    PutGroup,
-    PutTopic,
     Resolved,
     SetGroup,
     Survey,
@@ -36,7 +34,6 @@ from quorumq.core.replica import is_shown
 from quorumq.core.rounds import Votes, majority_of
 from quorumq.core.spans import SpanMap
 from quorumq.core.types import (
-    NODES_MAX,
     Group,
     Incarnation,
     Kind,
@@ -46,7 +43,6 @@ from quorumq.core.types import (
     PartitionId,
     Record,
     Span,
-    generation_of,
     record_rank,
 )
 
@@ -94,13 +90,7 @@ class GroupCoordinator(Coordinator):
         return self._put(core, now)
 
     def _put(self, core: NodeCore, now: Now) -> list[Effect]:
-        this = self.open_round(core, core.config.nodes, now)
-        effects: list[Effect] = []
-        for node in core.config.nodes:
-            effects += [
-                Send(node, PutTopic(0, core.topics[self.topic])),
-                Send(node, PutGroup(this.number, self.wanted, self.asking)),
-            ]
+        _, effects = self.put_group(core, self.wanted, now, ask=self.asking)
         return effects
 
     def on_reply(
@@ -135,14 +125,11 @@ class GroupCoordinator(Coordinator):
                 return self._put(core, now)
         if known is None and request.start == "earliest":
             return self._put(core, now)
-        if known is not None:
-            core.state.clock.merge(known.generation // NODES_MAX)
-        stamp = core.state.clock.fresh(now)
-        if stamp is None:
-            detail = f"node {core.state.me} is writing its clock's reserve: try again"
-            return self.finish(core, too_few("not-stored", detail, 1, 0))
         from_ms = {"earliest": 0, "latest": now.wall_ms, "time": request.from_ms}[request.start]
-        self.wanted = Group(self.topic, request.group, generation_of(stamp, core.config.nodes), from_ms)
+        wanted = core.next_generation(known or self.wanted, from_ms, now)
+        if wanted is None:
+            return self.refuse_unstamped(core)
+        self.wanted = wanted
         return [*core.merge_group(self.wanted, now), *self._put(core, now)]
 
     def on_timeout(self, core: NodeCore, number: int, now: Now) -> list[Effect]:

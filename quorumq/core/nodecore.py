@@ -166,6 +166,7 @@ from quorumq.core.types import (
     PartitionId,
     Span,
     Topic,
+    generation_of,
 )
 from quorumq.core.versions import OLDEST
 
@@ -1340,6 +1341,14 @@ class NodeCore:
             if partition.topic == group.topic:
                 replica.on_register(group, now)
         return [Persist((GroupPut(group),))]
+
+    def next_generation(self, group: Group, from_ms: int, now: Now) -> Group | None:
+        """``group`` in a generation above its own; None while the clock's reserve has to be raised for it."""
+        self.state.clock.merge(group.generation // NODES_MAX)
+        stamp = self.state.clock.fresh(now)
+        if stamp is None:
+            return None
+        return group._replace(generation=generation_of(stamp, self.config.nodes), from_ms=from_ms)
 
     def _on_put_topic(self, sender: NodeId, number: int, topic: Topic, now: Now) -> list[Effect]:
         """A register, to be kept (round ``number``), or just told (round 0). A sender behind the times is told."""

@@ -77,12 +77,6 @@ class TopicCoordinator(Coordinator):
         core.state.clock.merge(topic.stamp.time)
         return core.state.clock.fresh(now)
 
-    def refuse_unstamped(self, core: NodeCore) -> list[Effect]:
-        """There is no stamp to be had for some milliseconds."""
-        return self.finish(
-            core, too_few("not-stored", "the clock's reserve is being written: try again", 1, 0)
-        )
-
     def on_reply(
         self, core: NodeCore, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
     ) -> list[Effect]:
