@@ -113,18 +113,15 @@ class GroupCoordinator(Coordinator):
         """Write what is known where the group is only to be there, else a generation above it."""
         request = self.request
         self.asking = False
-        self.stamps += 1
-        if known is not None and (not request.rewind or known.generation >= self.wanted.generation > 0):
-            if request.rewind and self.stamps <= STAMPS_MAX:
-                pass  # somebody else's is newer: above it
-            elif request.rewind:
-                detail = f"group {request.group!r} is being rewound by others all the time: try again"
-                return self.finish(core, too_few("outcome-unknown", detail, 1, 0))
-            else:
-                self.wanted = known
-                return self._put(core, now)
+        if known is not None and not request.rewind:
+            self.wanted = known
+            return self._put(core, now)
         if known is None and request.start == "earliest":
             return self._put(core, now)
+        self.stamps += 1
+        if self.stamps > STAMPS_MAX:
+            detail = f"group {request.group!r} is being rewound by others all the time: try again"
+            return self.finish(core, too_few("outcome-unknown", detail, 1, 0))
         from_ms = {"earliest": 0, "latest": now.wall_ms, "time": request.from_ms}[request.start]
         wanted = core.next_generation(known or self.wanted, from_ms, now)
         if wanted is None:
