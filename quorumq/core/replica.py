@@ -466,8 +466,8 @@ class Replica:
             return
         batch.durable = True
         for section in batch.header.sections:
-            for view in self.groups.values():
-                self.refresh(view, section, now)
+            for view in self.groups.values():  # those of dead letters among them
+                self._refresh_one(view, section, now)
 
     def _add_batch(self, batch: StoredBatch, now: Now) -> None:
         """List a batch; until it is due by our clock it is left out of every choice."""
