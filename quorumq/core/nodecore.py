@@ -969,7 +969,7 @@ class NodeCore:
             if replica.settled and self.state.vouched:
                 heard = self._heard_groups(replica, now)
                 effects += replica.reclaim(heard, now)
-                if any(since > heard for since in replica.settled.values()):
+                if replica.settled_last > heard:
                     topics[partition.topic] = None
             if replica.closable and self.state.vouched and self.rng.random() * len(replica.members) < 1:
                 origins = replica.closing(now, ORIGINS_PER_ROUND)

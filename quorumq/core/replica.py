@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -1597,11 +1598,16 @@ class Replica:
 
     def sweep(self, now: Now) -> None:
         """Look at the batches of which something was settled; note those that no group needs, and since when."""
-        for number in list(self.touched)[: limits.RECLAIM_BATCHES_MAX]:
+        for number in list(itertools.islice(self.touched, limits.RECLAIM_BATCHES_MAX)):
             del self.touched[number]
             batch = self.batches.get(number)
             if batch is not None and number not in self.settled and self.batch_settled(batch):
                 self.settled[number] = now.mono
+
+    @property
+    def settled_last(self) -> float:
+        """Since when no group needs the newest of the batches to be reclaimed; minus infinity where there is none."""
+        return next(reversed(self.settled.values()), float("-inf"))
 
     def reclaim(self, heard: float, now: Now) -> list[Effect]:
         """RECLAIM: drop the payload of batches that no group needs, once their retention is over.
@@ -1614,7 +1620,7 @@ class Replica:
         """
         numbers: list[int] = []
         spans: list[Span] = []
-        for number, since in list(self.settled.items())[: limits.RECLAIM_BATCHES_MAX]:
+        for number, since in list(itertools.islice(self.settled.items(), limits.RECLAIM_BATCHES_MAX)):
             if since > heard or since + self.topic.retention_s > now.mono:
                 break
             del self.settled[number]
@@ -1676,7 +1682,7 @@ class Replica:
     def closing(self, now: Now, most: int) -> list[Origin]:
         """Some origins to ask all replicas about: promised, or idle for long, and done with here."""
         found: list[Origin] = []
-        for origin, since in list(self.closable.items())[: 4 * most]:
+        for origin, since in list(itertools.islice(self.closable.items(), 4 * most)):
             over = origin in self.promised or since + self.node.config.origin_idle <= now.mono
             if over and len(found) < most and self.is_done(origin):
                 found.append(origin)
@@ -1871,6 +1877,8 @@ class Replica:
         for span, slot in self.index.items():
             assert not self.absent.within(span), f"{span} is present, and listed as absent"
             assert slot.number in self.batches, f"{span} is in batch {slot.number}, which is not here"
+        times = list(self.settled.values())
+        assert times == sorted(times), "batches to be reclaimed are out of order"
         for number in self.waiting:
             assert self.batches[number].due > now.mono, f"batch {number} is due, and waits"
         for number in self.doubtful:
