@@ -217,7 +217,7 @@ class PublishCoordinator(Coordinator):
             if code == "conflict":
                 return self.finish(core, Failed(code, detail))
         closed = [node for node, (code, _) in self.problems.items() if code == "origin-closed"]
-        if this.is_out_of_reach(sum(1 << this.members.index(node) for node in closed)) and closed:
+        if this.is_refused(sum(1 << this.members.index(node) for node in closed)):
             return self.finish(core, Failed("origin-closed", self.problems[closed[0]][1]))
         if not timed_out and not this.everyone:
             return []

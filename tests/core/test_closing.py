@@ -188,3 +188,20 @@ def test_what_anti_entropy_brings_beside_a_record_that_conflicts_is_stored() -> 
     cluster.drop = lambda sender, to, message: False
     cluster.advance(30)
     assert replica(cluster, "c").present.messages == 2
+
+
+def test_one_promise_beside_a_replica_that_is_down_leaves_the_outcome_unknown() -> None:
+    """b refuses, c may come back: a has stored it, and nothing says that it ends there."""
+    cluster = Cluster()
+    topic, origin = published(cluster)
+    cluster.kill("c")
+    replica(cluster, "b").promise((origin,))
+    key = cluster.submit("a", Publish(cluster.batch(topic, origin, 10, [b"late"])))
+    answer = cluster.replies[key]
+    assert isinstance(answer, Failed)
+    assert answer.code == "outcome-unknown"
+    assert "being closed" in answer.detail
+    cluster.start("c")
+    cluster.advance(20)
+    assert [replica(cluster, node).present.messages for node in "abc"] == [11, 11, 11]
+    assert isinstance(cluster.ask("b", Publish(cluster.batch(topic, origin, 10, [b"late"]))), Published)
