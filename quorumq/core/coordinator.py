@@ -222,7 +222,7 @@ class PublishCoordinator(Coordinator):
         if not timed_out and not this.everyone:
             return []
         codes = {code for code, _ in self.problems.values()}
-        if not self.stored and codes == {"storage-full"} and this.is_out_of_reach(this.valid(core.state)):
+        if not self.stored and codes == {"storage-full"} and this.everyone:  # so nothing was done anywhere
             _, detail = next(iter(self.problems.values()))
             return self.finish(core, Failed("storage-full", detail))
         detail = "it may be stored: publish the same batch again, through any node"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from quorumq.core.effects import DiskFull
 from quorumq.core.messages import (
     AckRequest,
     ExtendRequest,
+    Failed,
     Fetch,
     Fetched,
     HoldsAsk,
@@ -16,6 +18,7 @@ from quorumq.core.messages import (
     RedriveRequest,
     RejectRequest,
     Resolved,
+    Stored,
     Verdicts,
 )
 from quorumq.core.types import Letter, Origin, Stamp, Topic
@@ -228,3 +231,24 @@ def test_nobody_waits_for_a_replica_that_could_not_be_asked() -> None:
     cluster.kill("b")
     cluster.start("b")
     assert outcomes(cluster.ask("a", AckRequest(got))) == ["acked_unproven"]
+
+
+def test_full_disks_are_the_answer_only_if_no_replica_that_was_asked_can_have_stored_it() -> None:
+    """`storage-full` says that nothing was done."""
+    cluster = Cluster()
+    topic, origin = published(cluster)
+    batch = cluster.batch(topic, origin, 10, [b"x"])
+    cluster.feed("a", DiskFull(True))
+    cluster.feed("b", DiskFull(True))
+    cluster.drop = lambda sender, to, message: isinstance(message, Stored) and sender == "c"
+    key = cluster.submit("a", Publish(batch))
+    cluster.advance(6)
+    answer = cluster.replies[key]
+    assert isinstance(answer, Failed)
+    assert answer.code == "outcome-unknown", "c has it"
+    assert "reserve of disk space" in answer.detail
+    cluster.feed("c", DiskFull(True))
+    cluster.drop = lambda sender, to, message: False
+    answer = cluster.ask("a", Publish(cluster.batch(topic, origin, 11, [b"y"])))
+    assert isinstance(answer, Failed)
+    assert answer.code == "storage-full"
