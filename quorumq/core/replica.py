@@ -306,7 +306,7 @@ class Replica:
         if isinstance(view, DeadView):
             view.source.dead = view
         else:
-            self._want_again(view)
+            self._want_again(view, self.reclaimed.items())
         for span, _ in self.index.items():
             self._refresh_one(view, span, Now(0.0, 0))
         return view
@@ -333,7 +333,7 @@ class Replica:
         view.generation, view.from_ms = register.generation, register.from_ms
         for span, _ in self.index.items():
             self.refresh(view, span, now)
-        self._want_again(view)
+        self._want_again(view, self.reclaimed.items())
 
     def is_stale(
         self, view: GroupView, generation: int, spans: Sequence[Span], *, unseen: bool = False
@@ -649,6 +649,7 @@ class Replica:
 
     def refresh_all(self, now: Now) -> None:
         """After the journal was read."""
+        self._want_anew(self.reclaimed.items())
         for view in self.groups.values():
             for span, _ in self.index.items():
                 self._refresh_one(view, span, now)
@@ -1454,6 +1455,7 @@ class Replica:
         for state in message.groups:
             effects += self._merge_group_state(state, now)
         effects += self._learn_reclaimed(message.reclaimed, now)
+        self._want_anew([*message.reclaimed, *message.spans])
         effects += self.close(message.closed)
         for span, age_ms in message.ages:
             for _, slot in self.index.within(span):
@@ -1673,8 +1675,6 @@ class Replica:
             self.reclaimed.add(part)
             self.absent.remove(part)
             self.digests.pop(part.origin, None)
-        for view in self.groups.values():
-            self._want_again(view)
         return [Persist((Reclaimed(self.partition, merge_spans(learned)),))]
 
     # --------------------------------------------------------- closing origins
@@ -1747,15 +1747,26 @@ class Replica:
         numbers = self.closed.numbers
         return Digest(family, numbers.messages_of(family), numbers.digest(family))
 
-    def _want_again(self, view: GroupView) -> None:
-        """A group came, or was rewound: what was reclaimed and it would read counts as absent again."""
-        if view.home is not view:
-            return
-        for span in self.reclaimed.items():
+    def _want_again(self, view: GroupView, spans: Iterable[Span]) -> None:
+        """What ``view``, new or rewound, would read of ``spans``, reclaimed here, counts as absent again."""
+        for span in spans:
             for part, record in view.record_pieces(span):
                 if record.kind in (Kind.OPEN, Kind.DEAD):
                     self.wanted.add(part)
                     self.digests.pop(part.origin, None)
+
+    def _want_anew(self, spans: Sequence[Span]) -> None:
+        """Work out again what is wanted of ``spans``, which were reclaimed before or after their records came.
+
+        Only so does it follow from what replicas exchange: else those that agree in all of that would differ for ever.
+        """
+        gone = [part for span in spans for part in self.reclaimed.within(span)]
+        for part in gone:
+            if self.wanted.remove(part):
+                self.digests.pop(part.origin, None)
+        for view in self.groups.values():
+            if view.home is view:
+                self._want_again(view, gone)
 
     # -------------------------------------------------------- journal and start
 

@@ -227,3 +227,43 @@ def test_a_late_receipt_of_reclaimed_messages_hears_no_acked() -> None:
         "hold-lost",
         "already-resolved",
     }
+
+
+def test_what_is_reclaimed_elsewhere_before_its_tombstones_are_here_is_not_wanted_for_ever() -> None:
+    """The pieces of a sync come in any order; one that is lost comes with the next sync."""
+    cluster = Cluster()
+    cluster.kill("c")
+    published(cluster)
+    drained(cluster)
+    cluster.advance(20)
+    assert batches(cluster) == [0, 0]
+    cluster.drop = lambda sender, to, message: (
+        to == "c" and isinstance(message, SyncState) and bool(message.groups)
+    )
+    cluster.start("c")
+    cluster.advance(20)
+    assert replica(cluster, "c").wanted.messages == 10, "c has heard of no tombstone"
+    sent: list[object] = []
+    cluster.drop = lambda sender, to, message: bool(sent.append(message)) and False
+    cluster.advance(40)
+    assert not replica(cluster, "c").wanted
+    assert len({repr(replica(cluster, node).sync_offer()) for node in "abc"}) == 1
+    sent.clear()
+    cluster.advance(10)
+    assert not any(isinstance(message, SyncState) for message in sent), "they agree"
+
+
+def test_what_a_group_would_read_again_is_still_wanted_after_a_restart() -> None:
+    cluster = Cluster()
+    published(cluster)
+    cluster.drop = lambda sender, to, message: "c" in (sender, to)
+    drained(cluster)
+    cluster.advance(20)
+    assert batches(cluster) == [0, 0, 1]
+    rewind(cluster, "a")
+    cluster.kill("a")
+    cluster.start("a")
+    cluster.drop = lambda sender, to, message: False
+    cluster.advance(20)
+    assert batches(cluster) == [1, 1, 1]
+    assert spans(cluster.ask("a", fetch())) == [(0, 10)]
