@@ -506,17 +506,19 @@ class CloseTold(NamedTuple):
 
 
 class GroupsAsk(NamedTuple):
-    """RECLAIM: which groups of these topics do you know of?"""
+    """RECLAIM: which groups of these topics, sorted, do you know of?"""
 
     number: int
     topics: tuple[bytes, ...]
+    after: str = ""  # only those behind this group of the first topic
 
 
 class GroupsTold(NamedTuple):
-    """Every group of those topics that the sender knew of when it was asked."""
+    """The groups of those topics that the sender knew of when it was asked, sorted: all of them, or the first."""
 
     number: int
     groups: tuple[Group, ...]
+    more: bool = False
 
 
 class SyncPull(NamedTuple):

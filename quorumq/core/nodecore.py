@@ -15,8 +15,9 @@ import difflib
 import hashlib
 import heapq
 import random
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from typing import Union
+from typing import NamedTuple, Union
 
 from quorumq.core import limits
 from quorumq.core.clock import RESERVE_STEP, HybridClock
@@ -142,7 +143,7 @@ from quorumq.core.recovery import Recovery, tell
 from quorumq.core.registers import AlterTopicCoordinator, CreateTopicCoordinator, DeleteTopicCoordinator
 from quorumq.core.remote import LegCoordinator, SplitCoordinator, free_slice
 from quorumq.core.replica import PartitionRecord, Replica
-from quorumq.core.resync import ASK_AGAIN_S, Resync
+from quorumq.core.resync import ASK_AGAIN_S, GROUPS_PER_PIECE, Resync
 from quorumq.core.resync import tell as tell_all
 from quorumq.core.rounds import majority_of
 from quorumq.core.settle import AckCoordinator, ExtendCoordinator, RedriveCoordinator, RejectCoordinator
@@ -173,6 +174,9 @@ from quorumq.core.versions import OLDEST
 GROUPS_ASK_S = 60.0
 """How long an answer to a GroupsAsk is waited for."""
 
+GROUPS_ASK_TOPICS = 64
+"""Topics in one GroupsAsk."""
+
 SOFTWARE = "quorumq"
 
 TOKEN_STARTED = -1
@@ -200,6 +204,13 @@ QUORUM_REPLIES = (
 QuorumReply = Union[
     Stored, HoldReply, Extended, Tombed, Rejected, Merged, Surveyed, CloseTold, Put, PeekReply, RemoteFetched
 ]  # fmt: skip
+
+
+class GroupsAsked(NamedTuple):
+    """A GroupsAsk: when the question was asked (monotonic seconds), of which topics."""
+
+    at: float
+    topics: tuple[bytes, ...]
 
 
 class NodeCore:
@@ -267,8 +278,9 @@ class NodeCore:
         self.stopped = False
         self.started = False
         self.void: list[int] = []  # batches that were reclaimed, and that a crash left on disk
-        self.groups_asked: dict[int, float] = {}  # RECLAIM: number -> when it was asked
-        self.groups_heard: dict[NodeId, float] = {}  # peer -> when what it answered was asked
+        self.groups_asked: dict[int, GroupsAsked] = {}  # RECLAIM: questions by number
+        # By peer and topic: when the question was asked that it has answered.
+        self.groups_heard: dict[tuple[NodeId, bytes], float] = {}
         self._load(journal, nonce, directory, now)
 
     # ---------------------------------------------------------------- start
@@ -786,8 +798,8 @@ class NodeCore:
         effects: list[Effect] = [
             Send(peer, SyncTopics(tuple(topics[at : at + 50]), ())) for at in range(0, len(topics), 50)
         ]
-        for at in range(0, len(groups), 2000):
-            effects.append(Send(peer, SyncTopics((), tuple(groups[at : at + 2000]))))
+        for at in range(0, len(groups), GROUPS_PER_PIECE):
+            effects.append(Send(peer, SyncTopics((), tuple(groups[at : at + GROUPS_PER_PIECE]))))
         return effects
 
     def _offer(self, peer: NodeId) -> list[Effect]:
@@ -975,30 +987,55 @@ class NodeCore:
                 origins = replica.closing(now, ORIGINS_PER_ROUND)
                 if origins:
                     effects += CloseCoordinator(partition, tuple(origins)).start(self, now)
-        if topics:
-            self.round_count += 1
-            self.groups_asked = {
-                number: at for number, at in self.groups_asked.items() if at > now.mono - GROUPS_ASK_S
-            }
-            self.groups_asked[self.round_count] = now.mono
-            ask = GroupsAsk(self.round_count, tuple(self.topics))
-            effects += [Send(peer, ask) for peer in self.state.links if self.state.speaks(peer, GroupsAsk)]
+        self.groups_asked = {
+            number: asked for number, asked in self.groups_asked.items() if asked.at > now.mono - GROUPS_ASK_S
+        }
+        peers = [peer for peer in self.state.links if self.state.speaks(peer, GroupsAsk)]
+        waiting = sorted(topics)
+        for at in range(0, len(waiting), GROUPS_ASK_TOPICS):
+            ask = self._ask_groups(GroupsAsked(now.mono, tuple(waiting[at : at + GROUPS_ASK_TOPICS])), "")
+            effects += [Send(peer, ask) for peer in peers]
         return effects
+
+    def _ask_groups(self, asked: GroupsAsked, after: str) -> GroupsAsk:
+        self.round_count += 1
+        self.groups_asked[self.round_count] = asked
+        return GroupsAsk(self.round_count, asked.topics, after)
 
     def _heard_groups(self, replica: Replica, now: Now) -> float:
         """When the oldest question was asked that a majority of the replica set, ourselves included, answered."""
         times = [
-            now.mono if member == self.config.node else self.groups_heard.get(member, -1e18)
+            now.mono
+            if member == self.config.node
+            else self.groups_heard.get((member, replica.partition.topic), -1e18)
             for member in replica.members
         ]
         return sorted(times, reverse=True)[majority_of(len(times)) - 1]
 
+    def _on_groups_ask(self, sender: NodeId, message: GroupsAsk) -> list[Effect]:
+        """Answer with what fits a frame; the rest is asked for, so that a page that is lost is missed."""
+        wanted = dict.fromkeys(message.topics)
+        found = sorted(key for key in self.groups if key[0] in wanted)
+        if found and message.after:
+            found = found[bisect_right(found, (message.topics[0], message.after)) :]
+        groups = tuple(self.groups[key] for key in found[:GROUPS_PER_PIECE])
+        return [Send(sender, GroupsTold(message.number, groups, len(found) > len(groups)))]
+
     def _on_groups_told(self, sender: NodeId, message: GroupsTold, now: Now) -> list[Effect]:
+        """What a peer knows counts from when it was asked first, topic by topic, once all of it is here."""
         asked = self.groups_asked.get(message.number)
-        if asked is None:
+        if asked is None or (message.more and not message.groups):
             return []
         effects = [effect for group in message.groups for effect in self.merge_group(group, now)]
-        self.groups_heard[sender] = max(asked, self.groups_heard.get(sender, asked))
+        rest: tuple[bytes, ...] = ()
+        if message.more:
+            last = message.groups[-1]
+            rest = tuple(topic for topic in asked.topics if topic >= last.topic)
+            effects.append(Send(sender, self._ask_groups(asked._replace(topics=rest), last.name)))
+        for topic in asked.topics[: len(asked.topics) - len(rest)]:
+            self.groups_heard[(sender, topic)] = max(
+                asked.at, self.groups_heard.get((sender, topic), asked.at)
+            )
         return effects
 
     # ------------------------------------------------------- messages of peers
@@ -1058,10 +1095,8 @@ class NodeCore:
             case SyncPull():
                 replica = self.replicas.get(message.partition)
                 return replica.on_sync_pull(sender, message, now) if replica is not None else []
-            case GroupsAsk(number, topics) if self.state.vouched:
-                wanted = dict.fromkeys(topics)
-                groups = tuple(self.groups[found] for found in sorted(self.groups) if found[0] in wanted)
-                return [Send(sender, GroupsTold(number, groups))]
+            case GroupsAsk() if self.state.vouched:
+                return self._on_groups_ask(sender, message)
             case GroupsTold():
                 return self._on_groups_told(sender, message, now)
             case ResyncAsk():
@@ -1324,6 +1359,8 @@ class NodeCore:
         for key in [key for key in self.groups if key[0] == topic.id]:
             del self.groups[key]
             self.settled_groups.pop(key, None)
+        for heard in [heard for heard in self.groups_heard if heard[1] == topic.id]:
+            del self.groups_heard[heard]
         for hints in (self.state.parked, self.state.active):
             for hint in [hint for hint in hints if hint[0].topic == topic.id]:
                 del hints[hint]

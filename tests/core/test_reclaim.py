@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
+
+from quorumq.core import limits, nodecore
 from quorumq.core.messages import (
     AckRequest,
     AlterTopic,
+    GroupsAsk,
     GroupsTold,
+    OpenSession,
     Publish,
     Published,
     PurgeRequest,
@@ -14,8 +21,11 @@ from quorumq.core.messages import (
     SyncState,
     TopicAltered,
 )
+from quorumq.core.nodecore import GroupsAsked
 from quorumq.core.records import BatchStored, Reclaimed
 from quorumq.core.replica import Replica
+from quorumq.core.types import Group
+from quorumq.wire.codec import encode_message
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
 from tests.core.test_groups import LETTER, died, rewind, spans
@@ -33,6 +43,12 @@ def batches(cluster: Cluster) -> list[int]:
         stored = sum(isinstance(record, BatchStored) for record in cluster.journals[node])
         assert stored - len(cluster.forgotten[node]) == len(replica(cluster, node).batches)
     return counts
+
+
+def deaf(node: str, *more: str) -> Callable[[str, str, object], bool]:
+    """For `Cluster.drop`: ``node`` hears of no group but by the answer to its own question."""
+    kinds = ("PutGroup", "SyncTopics", "Hold", "SyncState", *more)
+    return lambda sender, to, message: to == node and type(message).__name__ in kinds
 
 
 def drained(cluster: Cluster, group: str = "g", node: str = "b") -> None:
@@ -105,23 +121,78 @@ def test_nothing_is_reclaimed_before_a_majority_has_said_which_groups_there_are(
     published(cluster)
     cluster.ask("c", fetch(hold_time=1.0))
     cluster.advance(2)
-    cluster.drop = lambda sender, to, message: (
-        to == "c" and type(message).__name__ in ("PutGroup", "SyncTopics")
-    )
+    cluster.drop = deaf("c", "GroupsTold")
     cluster.ask("a", fetch("other", most=1, hold_time=1.0))
-    cluster.drop = lambda sender, to, message: to == "c" and type(message).__name__ in (
-        "PutGroup", "SyncTopics", "GroupsTold", "Hold", "SyncState",
-    )  # fmt: skip
     drained(cluster, "g", "c")
     cluster.advance(20)
     assert "other" not in {name for _, name in cluster.nodes["c"].groups}
     assert batches(cluster) == [1, 1, 1], "c has heard no majority"
-    cluster.drop = lambda sender, to, message: (
-        to == "c" and type(message).__name__ in ("PutGroup", "SyncTopics")
-    )
+    cluster.drop = deaf("c")
     cluster.advance(20)
     assert batches(cluster) == [1, 1, 1], "c has heard of the other group"
     assert spans(cluster.ask("c", fetch("other"))) == [(0, 1), (1, 10)]
+
+
+def test_more_groups_than_fit_one_answer_are_told_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nodecore, "GROUPS_PER_PIECE", 2)
+    cluster = Cluster()
+    published(cluster)
+    for name in ("g", "h1", "h2", "h3"):
+        cluster.ask("c", fetch(name, hold_time=1.0))
+        cluster.advance(2)
+    pages: list[GroupsTold] = []
+
+    def lost(sender: str, to: str, message: object) -> bool:
+        if isinstance(message, GroupsTold) and to == "c":
+            pages.append(message)
+            return not message.more  # the last page, where the other group is
+        return deaf("c")(sender, to, message)
+
+    cluster.drop = lost
+    cluster.ask("a", fetch("other", most=1, hold_time=1.0))
+    for name in ("g", "h1", "h2", "h3"):
+        drained(cluster, name, "c")
+    cluster.advance(20)
+    assert {tuple(group.name for group in page.groups) for page in pages} == {
+        ("g", "h1"), ("h2", "h3"), ("other",)
+    }  # fmt: skip
+    assert batches(cluster) == [1, 1, 1], "c has not heard all"
+    cluster.drop = deaf("c")
+    cluster.advance(20)
+    assert "other" in {name for _, name in cluster.nodes["c"].groups}
+    assert batches(cluster) == [1, 1, 1], "it has not had it"
+    drained(cluster, "other", "c")
+    cluster.advance(20)
+    assert batches(cluster) == [0, 0, 0]
+
+
+def test_of_many_topics_those_that_wait_are_asked_about_a_few_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(nodecore, "GROUPS_ASK_TOPICS", 2)
+    cluster = Cluster()
+    asks: list[GroupsAsk] = []
+    cluster.drop = lambda sender, to, message: (
+        isinstance(message, GroupsAsk) and bool(asks.append(message) or False)
+    )
+    topics = [cluster.topic(name) for name in ("one", "two", "three", "four", "five", "idle")]
+    for topic in topics[:5]:
+        origin = cluster.ask("a", OpenSession()).origin
+        cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"x"])))
+        found = receipts(cluster.ask("b", fetch()._replace(topics=(topic.name,))))
+        assert outcomes(cluster.ask("b", AckRequest(found))) == ["acked"]
+    cluster.advance(10)
+    assert max(len(ask.topics) for ask in asks) == 2
+    assert topics[5].id not in {topic for ask in asks for topic in ask.topics}
+    for core in cluster.nodes.values():
+        for partition, found_here in core.replicas.items():
+            assert not found_here.batches, f"{core.topics[partition.topic].name} waits for ever"
+
+
+def test_a_full_page_of_groups_fits_a_frame() -> None:
+    name = "x" * limits.NAME_BYTES_MAX
+    group = Group(b"t" * 16, name, (1 << 62) - 1, 1 << 48)
+    encode_message(GroupsTold(1 << 60, (group,) * nodecore.GROUPS_PER_PIECE, True))
 
 
 def test_an_answer_given_before_the_tombstone_does_not_count() -> None:
@@ -131,7 +202,7 @@ def test_an_answer_given_before_the_tombstone_does_not_count() -> None:
     cluster.ask("a", fetch(hold_time=1.0))
     cluster.advance(2)
     core = cluster.nodes["a"]
-    core.groups_asked[7] = cluster.time
+    core.groups_asked[7] = GroupsAsked(cluster.time, tuple(core.topics))
     cluster.advance(3)
     cluster.drop = lambda sender, to, message: isinstance(message, GroupsTold) and not kept
     drained(cluster)
