@@ -130,6 +130,7 @@ from quorumq.core.records import (
     DirectoryMade,
     GroupPut,
     JournalRecord,
+    OriginsClosed,
     PeerPosition,
     PeerSeen,
     Reclaimed,
@@ -277,7 +278,7 @@ class NodeCore:
         self.positions_quiet = 0  # nor before something else was
         self.stopped = False
         self.started = False
-        self.void: list[int] = []  # batches that were reclaimed, and that a crash left on disk
+        self.void: list[int] = []  # batches on disk that nobody needs: reclaimed before a crash, or no use
         self.groups_asked: dict[int, GroupsAsked] = {}  # RECLAIM: questions by number
         # By peer and topic: when the question was asked that it has answered.
         self.groups_heard: dict[tuple[NodeId, bytes], float] = {}
@@ -373,15 +374,16 @@ class NodeCore:
 
     def _load_partitions(self, records: list[BatchStored | PartitionRecord], now: Now) -> None:
         # What was reclaimed comes first: a batch that is not void was stored after that, as it was wanted again.
-        void: dict[int, None] = {}
+        # Then what was closed: nothing is stored of it any more.
+        reclaimed = [record for record in records if isinstance(record, Reclaimed)]
+        over: list[PartitionRecord] = [record for record in records if isinstance(record, OriginsClosed)]
+        void = dict.fromkeys(number for record in reclaimed for number in record.numbers)
+        for gone in [*reclaimed, *over]:
+            replica = self.replicas.get(gone.partition)
+            if replica is not None:
+                replica.replay(gone, now)
         for record in records:
-            if isinstance(record, Reclaimed):
-                void.update(dict.fromkeys(record.numbers))
-                replica = self.replicas.get(record.partition)
-                if replica is not None:
-                    replica.replay(record, now)
-        for record in records:
-            if isinstance(record, Reclaimed):
+            if isinstance(record, Reclaimed | OriginsClosed):
                 continue
             if isinstance(record, BatchStored):
                 self.state.next_batch = max(self.state.next_batch, record.number + 1)
@@ -391,6 +393,8 @@ class NodeCore:
                 replica = self.replicas.get(record.batch.header.partition)
                 if replica is not None:
                     replica.load_batch(record, now)
+                    if record.number not in replica.batches:
+                        self.void.append(record.number)
                 else:
                     self.orphans.append(record.number)
             else:
@@ -437,7 +441,7 @@ class NodeCore:
         self.state.at(now.mono + self.config.sync_interval, "reclaim")
         return [
             Persist(tuple(records), (Done(_reserve_token(reserve)), Done(TOKEN_STARTED))),
-            *([Forget(tuple(self.void))] if self.void else []),
+            *forget(self.void),
         ]
 
     # ----------------------------------------------------------------- step

@@ -585,7 +585,7 @@ class Replica:
         return found
 
     def load_batch(self, record: BatchStored, now: Now) -> None:
-        """Take a batch from the journal at start; `refresh_all` follows.
+        """Take from a batch of the journal what nothing else here has, at start; `refresh_all` follows.
 
         It has aged by the time of day; where that was set back, not at all, so that no delay grows.
         """
@@ -594,7 +594,7 @@ class Replica:
         batch = StoredBatch(record.number, header, now.mono - age_ms / 1000, durable=True)
         at = 0
         for section in header.sections:
-            for part in self.index.gaps(section):
+            for part in self.index.gaps(section) if section.origin not in self.closed else ():
                 if record.number not in self.batches:
                     self._add_batch(batch, now)
                     if record.age_ms == AGE_UNKNOWN:
@@ -1800,7 +1800,7 @@ class Replica:
                 self.closable.setdefault(span.origin, now.mono)
             return
         if isinstance(record, OriginsPromised):
-            self.promised.update(dict.fromkeys(record.origins))
+            self.promise(record.origins)
             return
         if isinstance(record, OriginsClosed):
             self.close(record.spans)

@@ -14,6 +14,7 @@ from quorumq.core.messages import (
     SessionClosed,
     Store,
 )
+from quorumq.core.records import BatchStored
 from quorumq.core.types import DERIVED, Origin, PartitionId, Topic
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
@@ -141,12 +142,30 @@ def test_closed_sessions_survive_restarts_and_many_of_them_are_one_span() -> Non
         cluster.start(node)
     assert closed(cluster) == [30, 30, 30]
     assert kept(cluster) == [0, 0, 0]
+    assert not any(replica(cluster, node).promised for node in "abc")
     snapshot = cluster.nodes["a"].snapshot(cluster.now)
     cluster.kill("a")
     cluster.journals["a"] = list(snapshot)
     cluster.forgotten["a"].clear()
     cluster.start("a")
     assert closed(cluster) == [30, 30, 30]
+
+
+def test_a_batch_of_a_closed_session_that_was_left_on_disk_does_not_open_it_again() -> None:
+    cluster = Cluster()
+    topic, origin = published(cluster)
+    left = next(record for record in cluster.journals["a"] if isinstance(record, BatchStored))
+    drained(cluster)
+    close(cluster, topic, origin)
+    cluster.advance(60)
+    assert closed(cluster) == [1, 1, 1]
+    cluster.kill("a")
+    cluster.journals["a"].insert(0, left._replace(number=77))
+    cluster.start("a")
+    assert 77 in cluster.forgotten["a"]
+    cluster.advance(70)
+    assert closed(cluster) == [1, 1, 1]
+    assert spans(cluster.ask("a", fetch())) == []
 
 
 def test_a_group_that_comes_later_or_a_rewind_does_not_keep_a_session_open() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from quorumq.core import limits, nodecore
+from quorumq.core.effects import Forget
 from quorumq.core.messages import (
     AckRequest,
     AlterTopic,
@@ -21,9 +22,10 @@ from quorumq.core.messages import (
     SyncState,
     TopicAltered,
 )
-from quorumq.core.nodecore import GroupsAsked
+from quorumq.core.nodecore import GroupsAsked, NodeCore
 from quorumq.core.records import BatchStored, Reclaimed
 from quorumq.core.replica import Replica
+from quorumq.core.state import NodeConfig
 from quorumq.core.types import Group
 from quorumq.wire.codec import encode_message
 from tests.core.cluster import Cluster
@@ -242,6 +244,23 @@ def test_a_crash_between_the_record_and_the_drop_forgets_the_batch_at_the_next_s
     assert len(cluster.forgotten["a"]) == 1
     assert batches(cluster)[0] == 0
     assert replica(cluster, "a").reclaimed.messages == 10
+
+
+def test_a_start_forgets_batches_of_which_it_keeps_nothing_in_pieces_of_bounded_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(nodecore, "FORGET_MAX", 3)
+    cluster = Cluster()
+    published(cluster)
+    stored = next(record for record in cluster.journals["a"] if isinstance(record, BatchStored))
+    cluster.kill("a")
+    cluster.journals["a"] += [stored._replace(number=number) for number in range(70, 77)]
+    config = NodeConfig(node="a", nodes=cluster.names, hold_time_max=60.0)
+    core = NodeCore(config, cluster.journals["a"], nonce=1, directory=1, now=cluster.now, rng=cluster.rng)
+    pieces = [effect.numbers for effect in core.start(cluster.now) if isinstance(effect, Forget)]
+    assert pieces == [(70, 71, 72), (73, 74, 75), (76,)]
+    (found,) = core.replicas.values()
+    assert list(found.batches) == [stored.number]
 
 
 def test_a_group_that_is_rewound_gets_what_any_replica_retained() -> None:
