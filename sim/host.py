@@ -636,9 +636,8 @@ class Host:
             return
         client, _ = self.open[key]
         self.open[key] = (client, -1)
-        if (
-            self.disk_rng.random() < 0.5
-        ):  # else the core's answer is under way already when the connection ends
+        # Else the core's answer is under way already when the connection ends.
+        if self.disk_rng.random() < 0.5:
             self.feed(Gone(key))
 
     def reply(self, key: int, reply: ClientReply, again: list[Event]) -> None:

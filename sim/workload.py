@@ -642,9 +642,8 @@ class Operator(Client):
     def begin(self, _: object = None, __: object = None) -> None:
         options = self.options
         if self.first:
-            keep = (
-                3600.0 if options.rewind or options.late_group else 0.0
-            )  # what is reclaimed cannot be read again
+            # What is reclaimed cannot be read again.
+            keep = 3600.0 if options.rewind or options.late_group else 0.0
             request = CreateTopic(
                 "jobs",
                 options.rf,

@@ -236,9 +236,8 @@ class Nodes:
                 self._failed[address] = (trio.current_time(), exc.cause)
                 raise
             if not self.cluster_id:
-                self.cluster_id = (
-                    made.welcome.cluster_id
-                )  # the first one decides; no wandering between clusters
+                # The first one decides; no wandering between clusters.
+                self.cluster_id = made.welcome.cluster_id
             self._failed.pop(address, None)
             self.ids[made.node] = address
             self._connections[(lane, address)] = made

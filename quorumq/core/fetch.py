@@ -181,9 +181,8 @@ class FetchCoordinator(Coordinator):
         self.parked_since = float("inf")
         self.unanswered = False  # a round ran out of time without a majority's answers
         self.tried = False  # a FETCH that may not wait looks once all the same
-        self.group_rounds: dict[
-            int, tuple[bytes, bool]
-        ] = {}  # round number -> topic id, and whether it only asks
+        # Round number -> topic id, and whether it only asks.
+        self.group_rounds: dict[int, tuple[bytes, bool]] = {}
 
     # --------------------------------------------------------------- going round
 
@@ -373,9 +372,8 @@ class FetchCoordinator(Coordinator):
             behind: list[Span] = []
             for part, n in this.redrives.within(item.span):
                 if record_rank(item.record) > record_rank(asked._replace(n=n)):
-                    this.no.add(
-                        (part,), (1 << len(this.members)) - 1
-                    )  # a TOMB loses it, whoever else said OK
+                    # A TOMB loses it, whoever else said OK.
+                    this.no.add((part,), (1 << len(this.members)) - 1)
                 else:
                     behind.append(part)
             if behind and sender != core.state.me:  # it has not heard of the dead letter, and is told

@@ -290,9 +290,8 @@ class PurgeCoordinator(SurveyCoordinator):
             return self.teach(core, message.round, sender)
         bit = this.hear(sender, incarnation)
         self.votes.add(message.exact, bit)
-        self.votes.add(
-            [item.span for item in message.higher], bit
-        )  # settled otherwise, or redriven: not ours
+        # Settled otherwise, or redriven: not ours.
+        self.votes.add([item.span for item in message.higher], bit)
         valid = this.valid(core.state)
         if all(
             this.is_majority(bits & valid) for span, _ in self.wanted for _, bits in self.votes.pieces(span)

@@ -481,9 +481,8 @@ class SyncState(NamedTuple):
     rest: bool = False
     reclaimed: tuple[Span, ...] = ()  # known to the sender, and its payload dropped there
     closed: tuple[Span, ...] = ()  # numbers of closed origins, under the origin with k = 0
-    nowhere: tuple[
-        Span, ...
-    ] = ()  # with ``rest``: asked for, and neither present at the sender nor reclaimed
+    # With ``rest``: asked for, and neither present at the sender nor reclaimed.
+    nowhere: tuple[Span, ...] = ()
     ages: tuple[Aged, ...] = ()  # what a SyncPull asked for, as far as the sender is not in doubt of it
 
 

@@ -142,9 +142,8 @@ class Missing(NamedTuple):
     """What we know of messages that are known and not present here."""
 
     since: float  # monotonic seconds
-    denied: tuple[
-        NodeId, ...
-    ] = ()  # the other replicas that said since then that they have not got them, sorted
+    # The other replicas that said since then that they have not got them, sorted.
+    denied: tuple[NodeId, ...] = ()
 
 
 class Picked:
@@ -263,9 +262,8 @@ class Replica:
         self.present = SpanSet()  # what the index covers, in runs
         self.digests: dict[Origin, Digest] = {}  # of `present`; dropped where it changes
         self.absent: SpanMap[Missing] = SpanMap()  # known, not present here
-        self.damaged: dict[
-            int, tuple[Span, ...]
-        ] = {}  # batches that cannot be read here, and what is in them
+        # Batches that cannot be read here, and what is in them.
+        self.damaged: dict[int, tuple[Span, ...]] = {}
         self.pulling_until = 0.0  # a pull is under way until then
         self.closed = ClosedOrigins()
         self.promised: dict[Origin, None] = {}  # no more STOREs of these are taken from clients
@@ -391,10 +389,8 @@ class Replica:
                     elif not self.same_records(header, shift, part, slot):
                         error, detail = "conflict", f"other bytes are stored under {part}"
                 if message.round and section.origin in self.promised and new:
-                    error, detail = (
-                        "origin-closed",
-                        f"the session {section.origin} is being closed: open another",
-                    )
+                    error = "origin-closed"
+                    detail = f"the session {section.origin} is being closed: open another"
         if not message.round and error in ("conflict", "origin-closed"):
             error = ""  # anti-entropy brings what else is in the batch
         if not error and new and self.node.disk_full:

@@ -79,9 +79,8 @@ class NodeState:
     quarantine_until: float
     known: dict[NodeId, Incarnation] = field(default_factory=dict)
     links: dict[NodeId, Incarnation] = field(default_factory=dict)
-    versions: dict[NodeId, int] = field(
-        default_factory=dict
-    )  # the highest that each peer's newest start speaks
+    # The highest that each peer's newest start speaks.
+    versions: dict[NodeId, int] = field(default_factory=dict)
     registers: dict[tuple[bytes, str], Group] = field(default_factory=dict)  # of groups, by (topic id, name)
     parked: dict[tuple[PartitionId, str, NodeId], float] = field(default_factory=dict)
     active: dict[tuple[PartitionId, str, NodeId], float] = field(default_factory=dict)

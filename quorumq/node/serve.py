@@ -303,9 +303,8 @@ class Service:
         node = self.node
         node.trace.stopped(node, node.failed[1] if node.failed is not None else "asked to")
         if node.failed is not None:
-            if (
-                not node.committing and node.failed[0] != EXIT_AGAIN
-            ):  # else its thread still writes to the files: the end of the process closes them
+            # Else its thread still writes to the files: the end of the process closes them.
+            if not node.committing and node.failed[0] != EXIT_AGAIN:
                 node.store.abandon()
             return node.failed[0]
         try:

@@ -159,9 +159,8 @@ class Store:
         self._found = found
         self._index = _Index()
         self._unwritten: dict[int, tuple[int, bytes, Buffer]] = {}  # number -> ticket, raw header, body
-        self._set_aside: dict[
-            int, BatchPosition
-        ] = {}  # damaged batches, which are neither served nor forgotten
+        # Damaged batches, which are neither served nor forgotten.
+        self._set_aside: dict[int, BatchPosition] = {}
         self._replay = self._replaying()
         self._emptying: int | None = (
             None  # a segment, and the number from which on its batches were not moved yet

@@ -36,26 +36,21 @@ class DeadLettersConserved(Checker):
     def __init__(self) -> None:
         self.published_ms: dict[Key, int] = {}
         self.registers: dict[tuple[str, str], tuple[int, int]] = {}  # (group, node) -> generation, from_ms
-        self.generations: dict[
-            str, dict[int, int]
-        ] = {}  # group -> generation -> from_ms, all there ever were
+        # Group -> generation -> from_ms, all there ever were.
+        self.generations: dict[str, dict[int, int]] = {}
         self.rewound: dict[tuple[str, int], float] = {}  # (group, generation) -> when it was confirmed
-        self.confirmed: dict[
-            GroupKey, dict[int, tuple[int, float]]
-        ] = {}  # generation -> highest n dead, and when
+        # Generation -> highest n dead, and when.
+        self.confirmed: dict[GroupKey, dict[int, tuple[int, float]]] = {}
         self.asked: dict[GroupKey, int] = {}  # the highest n that a redrive was asked for
-        self.redriven: dict[
-            GroupKey, dict[int, tuple[int, float]]
-        ] = {}  # generation -> highest n confirmed, sent
+        # Generation -> highest n confirmed, sent.
+        self.redriven: dict[GroupKey, dict[int, tuple[int, float]]] = {}
         self.sent: dict[tuple[str, int], float] = {}
         self.ack_asked: dict[GroupKey, int] = {}  # the newest generation in which an ACK was asked for
         self.acked: dict[GroupKey, int] = {}  # … was confirmed
-        self.purge_asked: dict[
-            tuple[str, int], None
-        ] = {}  # (group, partition): dead letters, backlog or both
-        self.purged: dict[
-            tuple[str, int], float
-        ] = {}  # the last confirmed purge of dead letters was sent then
+        # (group, partition): dead letters, backlog or both.
+        self.purge_asked: dict[tuple[str, int], None] = {}
+        # When the last confirmed purge of dead letters was sent.
+        self.purged: dict[tuple[str, int], float] = {}
         self.dead_acked: dict[GroupKey, None] = {}  # an ACK of the dead letter was asked for
         self.delivered: dict[GroupKey, Life] = {}  # the highest
         self.listed: dict[str, dict[GroupKey, Life]] = {}

@@ -23,9 +23,8 @@ class Exclusive(Checker):
 
     def __init__(self) -> None:
         self.held: dict[GroupKey, dict[str, list[float]]] = {}  # message -> owner -> [from, until]
-        self.acked: dict[
-            tuple[GroupKey, str], tuple[int, int]
-        ] = {}  # generation, n of what its own client acked
+        # Generation, n of what its own client acked.
+        self.acked: dict[tuple[GroupKey, str], tuple[int, int]] = {}
         self.given_up: dict[tuple[GroupKey, str], None] = {}
         self.found: list[Violation] = []
 

@@ -22,9 +22,8 @@ class GroupsAsAsked(Checker):
     def __init__(self) -> None:
         self.published_ms: dict[Key, int] = {}
         self.stored: dict[Key, float] = {}  # when its publish was first confirmed
-        self.first_known: dict[
-            tuple[str, int], tuple[float, int]
-        ] = {}  # (group, generation) -> when, from_ms
+        # (group, generation) -> when, from_ms.
+        self.first_known: dict[tuple[str, int], tuple[float, int]] = {}
         self.rewound: dict[str, list[tuple[int, float]]] = {}  # confirmed generations, and when
         self.began: dict[tuple[str, int], float] = {}  # when a request was sent: (who, op)
         self.purge_asked: dict[tuple[str, int], None] = {}  # (group, partition)
@@ -109,9 +108,8 @@ class GroupsAsAsked(Checker):
                 ended = self.rejects.get((key, generation), 0) + int(
                     (row["at"] - known) * 1.02 / self.hold_min
                 )
-                if (
-                    row["attempt"] > 1 + self.rf * ended
-                ):  # one that a replica hears of before it ends here counts twice
+                # One that a replica hears of before it ends there counts twice.
+                if row["attempt"] > 1 + self.rf * ended:
                     self._found(
                         row,
                         f"{name(key)} is said to be at attempt {row['attempt']} of generation {generation}, which is "

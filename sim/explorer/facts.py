@@ -59,23 +59,27 @@ class Facts(NamedTuple):
 
     attempts: tuple[Attempt, ...] = ()
     asked: tuple[Asked, ...] = ()
+    # The highest delivered, of the group and its dead letters.
     token: tuple[Stamp | None, Stamp | None] = (
         None,
         None,
-    )  # the highest delivered, of the group and its dead letters
+    )
+    # The delivery whose ACK returned `acked`, likewise: the newest life of each.
     acked: tuple[int, int] = (
         -1,
         -1,
-    )  # the delivery whose ACK returned `acked`, likewise: the newest life of each
+    )
     finished: int = -1  # some ACK of this generation succeeded
+    # REJECT to the dead letters said OK at this life; nothing was done about it since.
     dead: tuple[int, int] = (
         -1,
         -1,
-    )  # REJECT to the dead letters said OK at this life; nothing was done about it since
+    )
+    # A redrive to this life said OK; nothing that could undo it was done since.
     redriven: tuple[int, int] = (
         -1,
         -1,
-    )  # a redrive to this life said OK; nothing that could undo it was done since
+    )
     rewound: int = 0  # the newest generation that was confirmed
     covers: int = 0  # the same if it covers the message
     keys: int = 0

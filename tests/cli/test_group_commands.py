@@ -32,9 +32,8 @@ def states(shell: Shell, topic: str, group: str = "g") -> dict[str, int]:
 
 
 def publish(shell: Shell, topic: str, count: int) -> None:
-    shell(
-        "topics", "create", topic, "--retention", "1h"
-    )  # what all have acked stays, to be read again and listed
+    # What all have acked stays, to be read again and listed.
+    shell("topics", "create", topic, "--retention", "1h")
     shell("publish", topic, "--lines", stdin="".join(f"{number}\n" for number in range(count)).encode())
 
 

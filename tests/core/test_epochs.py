@@ -138,9 +138,8 @@ def test_through_a_node_of_another_epoch_a_client_hears_of_no_success(inside: bo
     held = receipts(cluster.ask(members[1], fetch(most=1, hold_time=50.0)))
     dead = letters(cluster)
     before = sizes(cluster, members[1])
-    cluster.drop = lambda sender, to, message: isinstance(
-        message, SyncTopics | PutTopic
-    )  # or all would take it over
+    # Otherwise all would take it over.
+    cluster.drop = lambda sender, to, message: isinstance(message, SyncTopics | PutTopic)
     core = cluster.nodes[node]
     other = topic._replace(epoch=topic.epoch + 1)
     core.topics[topic.id] = other

@@ -102,10 +102,11 @@ def test_a_node_or_client_of_another_cluster_is_refused_by_name(shared: LocalClu
     other_hold = refusal(ours._replace(hold_time_max=60.0))
     assert (other_hold.code, "hold_time_max" in other_hold.detail) == ("cluster-mismatch", True)
     twice = refusal(ours)
+    # It may be a restart: try again.
     assert (twice.code, "running twice" in twice.detail) == (
         "not-stored",
         True,
-    )  # it may be a restart: try again
+    )
     itself = refusal(ours._replace(node="n1"))
     assert (itself.code, "'n1'" in itself.detail) == ("superseded", True)
     old = refusal(ours._replace(node="n3", incarnation=Incarnation(0, 1)))

@@ -111,9 +111,8 @@ class Load:
     topic: str
     newest: Group = field(default_factory=lambda: Group(b"", "g", 0, 0))
     published: dict[MessageKey, int] = field(default_factory=dict)  # -> published_ms, once it was delivered
-    done: dict[str, dict[MessageKey, int]] = field(
-        default_factory=lambda: {"g": {}, "h": {}}
-    )  # -> generation
+    # By group and message: the generation.
+    done: dict[str, dict[MessageKey, int]] = field(default_factory=lambda: {"g": {}, "h": {}})
     outcomes: Counter[Outcome] = field(default_factory=Counter)
     _producing: bool = True
 

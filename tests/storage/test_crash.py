@@ -35,9 +35,8 @@ class Writer:
         self.appended: list[JournalRecord] = [] if before is None else list(before.appended)
         self.durable = 0 if before is None else before.durable  # records of `appended` reported durable
         self.written = 0  # of this start, likewise written
-        self.forgotten: dict[int, int] = (
-            {} if before is None else dict(before.forgotten)
-        )  # ticket, 0: durable
+        # Ticket, 0: durable.
+        self.forgotten: dict[int, int] = {} if before is None else dict(before.forgotten)
         self.damaged: set[int] = set() if before is None else set(before.damaged)
         self.options = options
         self.store: Store | None = None

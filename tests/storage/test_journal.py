@@ -302,9 +302,8 @@ def test_a_commit_of_the_old_segment_says_nothing_about_the_new_one() -> None:
     store.abandon()
     name = newest(disk)
     data = disk.read(name, 0, 1 << 20)
-    disk.flip(
-        name, data.index(b"payload 1")
-    )  # unsynced when batch 2 was written: a torn tail, as far as is known
+    # Unsynced when batch 2 was written: a torn tail, as far as is known.
+    disk.flip(name, data.index(b"payload 1"))
     _, replayed = start(disk)
     assert [r.number for r in replayed if isinstance(r, BatchStored)] == [0]
 
@@ -542,9 +541,8 @@ def test_a_tail_that_only_the_page_cache_has_is_written_again() -> None:
     with pytest.raises(StorageError):
         store.commit()
     store.abandon()
-    store, replayed = start(
-        disk
-    )  # the process starts again, the machine did not stop: batch 0 is still readable
+    # The process starts again, the machine did not stop: batch 0 is still readable.
+    store, replayed = start(disk)
     assert bare(batch(0)) in replayed
     assert store.append([]) == store.durable
     bodies_are_right(store, replayed)  # from the new segment: the old one held nothing else and is gone
