@@ -132,7 +132,6 @@ class Host:
         self.core: NodeCore | None = None
         self.started = False
         self.life = 0
-        self.down_until = 0.0
         self.frozen_until = 0.0
         self.slow_until = 0.0
         self.slow_factor = 1.0

@@ -81,7 +81,6 @@ class Tally:
         self.redelivered = 0
         self.published = 0
         self.dead = 0
-        self.delivered_keys: dict[Any, None] = {}
 
 
 class Client:

@@ -38,14 +38,6 @@ Run = tuple[int, int, Any]
 """(start, stop, value): every seq of ``start <= seq < stop`` has the value."""
 
 
-def intersect(a: Span, b: Span) -> Span | None:
-    """The messages that both spans name, or None if there are none (other origins never meet)."""
-    if a.origin != b.origin:
-        return None
-    start, stop = max(a.start, b.start), min(a.stop, b.stop)
-    return Span(a.origin, start, stop) if start < stop else None
-
-
 def merge_spans(spans: Iterable[Span]) -> tuple[Span, ...]:
     """The same messages in as few spans as possible, sorted; empty spans are dropped."""
     merged: list[Span] = []
@@ -238,18 +230,6 @@ class _Runs:
                 return False
             at = run[1]
         return at >= stop
-
-    def first_gap(self, origin: Origin) -> int:
-        """The smallest seq from 0 on that is not covered. O(runs before it)."""
-        runs = self._runs.get(origin)
-        if runs is None:
-            return 0
-        at = 0
-        for run in runs if type(runs) is tuple else runs.values():
-            if run[0] != at:
-                break
-            at = run[1]
-        return at
 
     def messages_of(self, origin: Origin) -> int:
         """How many messages of one origin are covered. O(runs of the origin)."""

@@ -486,10 +486,6 @@ class MemoryDisk:
         inode = self._inode(name)
         return len(inode.data) - inode.synced
 
-    def unsynced_names(self) -> int:
-        """How many changes of names a crash may take."""
-        return len(self._name_changes)
-
     # ------------------------------------------------------------------ inside
 
     def _alive(self) -> None:

@@ -18,7 +18,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from quorumq.core.errors import StorageError, StorageFull
+from quorumq.core.errors import StorageError
 from quorumq.core.limits import KIB, MIB
 from quorumq.core.records import BatchStored, JournalRecord
 from quorumq.storage.disk import Buffer, Disk, RealDisk
@@ -146,7 +146,7 @@ class Store:
 
     Attributes:
         damaged: batches whose body was found damaged by the replay: not in `replayed`, not served.
-        reserve_bytes: what `check_space` leaves free.
+        reserve_bytes: with less than this free, room is made sooner.
     """
 
     def __init__(
@@ -190,7 +190,7 @@ class Store:
             cluster_id: the cluster's id; a directory of another is refused.
             new_directory_id: asked once for a new directory's id, 64 bits; the simulator gives its own.
             segment_bytes: when a segment is full.
-            reserve_bytes: see `check_space`.
+            reserve_bytes: of the disk, kept for acks; with less than this free, room is made sooner.
             salvage: read past damage, and say so in `cannot_vouch`; everything is read before this returns.
 
         Raises:
@@ -487,22 +487,6 @@ class Store:
     def free_bytes(self) -> int:
         """Bytes that the disk still takes, less what waits for a commit."""
         return self._journal.free_bytes()
-
-    def check_space(self, size: int) -> None:
-        """Refuse a publish of ``size`` bytes that would eat into the reserve. Ask before appending a batch.
-
-        The reserve, and room for a snapshot, stay free for tombstones: ACK goes on when publishing cannot.
-
-        Raises:
-            StorageFull: and what to do.
-        """
-        free = self._journal.free_bytes()
-        reserve = self.reserve_bytes + self._journal.snapshot_bytes
-        if free < size + reserve:
-            raise StorageFull(
-                f"{free // MIB} MiB are free on the disk and {reserve // MIB} MiB are kept for acks: {size} bytes "
-                f"more are refused; let consumers ack what is there, or give the node a larger disk"
-            )
 
     @property
     def live(self) -> dict[int, int]:

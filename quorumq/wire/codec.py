@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple, Union, cast
 
 from quorumq.core import messages as m
-from quorumq.core.errors import ClusterMismatch, PeerError, QuorumqError, TooFewReplicas, error_from
+from quorumq.core.errors import PeerError, QuorumqError, TooFewReplicas, error_from
 from quorumq.core.versions import NEWEST, VERSIONS, has
 from quorumq.wire import cbor
 from quorumq.wire.cbor import BadValue, bad
@@ -183,25 +183,6 @@ def open_request(message: Message, *, keys: Mapping[int, bytes]) -> Message:
         return message
     items = cast("Iterable[SealedNamed]", message.items)
     return cast("Message", cast("Any", message)._replace(items=open_items(items, keys=keys)))
-
-
-def negotiate(ours: tuple[int, int], theirs: tuple[int, int]) -> int:
-    """The version that two sides speak: the highest that both do.
-
-    Args:
-        ours, theirs: lowest and highest version, as in HELLO.
-
-    Raises:
-        ClusterMismatch: there is none.
-    """
-    low, high = max(ours[0], theirs[0]), min(ours[1], theirs[1])
-    if low > high:
-        older, newer = ("this", "the other") if ours[1] < theirs[1] else ("the other", "this")
-        raise ClusterMismatch(
-            f"no common protocol version: this side speaks {ours[0]} to {ours[1]}, the other {theirs[0]} to "
-            f"{theirs[1]}; upgrade {older} side, or start with an older release on {newer} one"
-        )
-    return high
 
 
 def failed(error: QuorumqError) -> m.Failed:

@@ -167,14 +167,13 @@ class Switches:
     A rule's entry in rules.py changes these, or patches the core, and nothing else.
     """
 
-    __slots__ = ("asserts", "late_replies", "leave_delivered", "reorder_journal", "speak_before_sync")
+    __slots__ = ("late_replies", "leave_delivered", "reorder_journal", "speak_before_sync")
 
     def __init__(self) -> None:
         self.leave_delivered = False  # LEAVE also for what was delivered
         self.late_replies = False  # replies whose round is over still matter
         self.reorder_journal = False  # a CLEAN_STOP is found again after other records
         self.speak_before_sync = False  # answers do not wait for their fsync
-        self.asserts = True  # a rule that is off may break what the explorer takes for granted
 
 
 class World:

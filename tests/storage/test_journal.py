@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from quorumq.core.errors import StorageError, StorageFull
+from quorumq.core.errors import StorageError
 from quorumq.core.records import BatchStored, DirectoryMade, RecordsMerged, Reserved
 from quorumq.core.types import Span
 from quorumq.storage.disk import Disk, MemoryDisk, RealDisk
@@ -392,19 +392,6 @@ def test_an_unknown_record_or_version_asks_for_the_newer_program() -> None:
         StorageError, match=r"type 99, which this version of quorumq does not know.*newer version"
     ):
         start(disk)
-
-
-def test_publishes_are_refused_while_acks_still_have_room() -> None:
-    disk = MemoryDisk(capacity=100_000)
-    store, _ = start(disk, reserve_bytes=50_000)
-    for number in range(4):
-        store.check_space(10_000)
-        store.append([batch(number, size=10_000)])
-    with pytest.raises(StorageFull, match="kept for acks"):
-        store.check_space(10_000)
-    store.append([tombstone(number) for number in range(100)])
-    store.commit()
-    store.close()
 
 
 def test_a_full_disk_does_not_start_a_roll() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from quorumq.core import errors
 from quorumq.core import messages as m
-from quorumq.core.errors import BadReceipt, ClusterMismatch, PeerError, TooLarge
+from quorumq.core.errors import BadReceipt, PeerError, TooLarge
 from quorumq.core.types import Batch, Incarnation, Owner, Receipt, Span, Stamp
 from quorumq.wire import codec
 from quorumq.wire.batch import Corrupt, Message, build_batch
@@ -210,15 +210,6 @@ def test_what_is_too_large_is_not_sent() -> None:
     oversized = m.Publish(BATCHES[0]._replace(body=b"x" * (17 << 20)))
     with pytest.raises(TooLarge, match="Publish has"):
         encode_message(oversized)
-
-
-def test_versions_are_negotiated() -> None:
-    assert codec.negotiate((1, 1), (1, 4)) == 1
-    assert codec.negotiate((1, 5), (3, 9)) == 5
-    with pytest.raises(ClusterMismatch, match="this side speaks 1 to 1, the other 2 to 3; upgrade this side"):
-        codec.negotiate((1, 1), (2, 3))
-    with pytest.raises(ClusterMismatch, match="upgrade the other side"):
-        codec.negotiate((2, 3), (1, 1))
 
 
 @pytest.mark.parametrize("cls", errors.error_classes().values(), ids=lambda cls: cls.code)
