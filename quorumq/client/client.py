@@ -218,15 +218,7 @@ class Client:
             UsageError: a value that cannot be; names it.
             NotStored, OutcomeUnknown: too few nodes answered.
         """
-        given = {
-            "rf": rf,
-            "partitions": partitions,
-            "max_deliveries": max_deliveries,
-            "durability": durability,
-            "retention_s": retention,
-            "ttl_s": ttl,
-            "backoff": None if backoff is None else tuple(backoff),
-        }
+        given = {"rf": rf, **_settings(partitions, max_deliveries, durability, retention, ttl, backoff)}
         named: dict[str, Any] = {field: value for field, value in given.items() if value is not None}
         unnamed = tuple(field for field in given if field not in named)
         if rf is None:
@@ -263,15 +255,8 @@ class Client:
             UsageError: a value that cannot be, or nothing given.
             NotStored, OutcomeUnknown: too few nodes answered; repeat it.
         """
-        request = m.AlterTopic(
-            name,
-            partitions,
-            max_deliveries,
-            durability,
-            retention,
-            ttl,
-            None if backoff is None else tuple(backoff),
-        )
+        settings = _settings(partitions, max_deliveries, durability, retention, ttl, backoff)
+        request = m.AlterTopic(name, **settings)
         reply = await self._ask(request, f"change topic {name!r}", timeout, writes=True)
         return self._known(cast("Topic", reply.topic))
 
@@ -1050,6 +1035,25 @@ class Client:
                     else:
                         refused.append((verdict.span, error_from(verdict.outcome, verdict.detail)))
         return Redriven(count, tuple(refused))
+
+
+def _settings(
+    partitions: int | None,
+    max_deliveries: int | None,
+    durability: str | None,
+    retention: float | None,
+    ttl: float | None,
+    backoff: Sequence[float] | None,
+) -> dict[str, Any]:
+    """A topic's settings as CreateTopic and AlterTopic name them; None where nothing is given."""
+    return {
+        "partitions": partitions,
+        "max_deliveries": max_deliveries,
+        "durability": durability,
+        "retention_s": retention,
+        "ttl_s": ttl,
+        "backoff": None if backoff is None else tuple(backoff),
+    }
 
 
 def _before(name: MessageId) -> Span | None:

@@ -24,7 +24,7 @@ from quorumq.cli.local import LocalCluster
 from quorumq.client import AlreadyResolved, Client, Message, Outcome, Peek, QuorumqError
 from quorumq.core.types import Kind
 from quorumq.history import HistoryWriter, read_history
-from tests.e2e.test_groups import KEPT_S, drained, outsider, payloads, publish, through
+from tests.e2e.groups import KEPT_S, drained, outsider, payloads, publish, through
 
 HOLD_S = 2.0
 QUORUMQ = (sys.executable, "-c", "from quorumq.cli.main import main; main()")

@@ -13,8 +13,8 @@ from quorumq.cli.local import LocalCluster
 from quorumq.client import Message, Outcome
 from quorumq.core.messages import Fetched
 from quorumq.core.types import Topic
+from tests.e2e.groups import drained, outsider, payloads, publish, through
 from tests.e2e.raw import Raw
-from tests.e2e.test_groups import drained, outsider, payloads, publish, through
 
 HOLD_S = 10.0
 

@@ -15,56 +15,16 @@ import trio
 
 from quorumq.cli.demo_verdict import MessageKey, keys_of
 from quorumq.cli.local import LocalCluster
-from quorumq.client import Client, Group, Message, MessageId, Outcome, Topic, connect
+from quorumq.client import Client, Group, MessageId, Outcome
 from quorumq.client.client import suspending_clock
 from quorumq.history import HistoryWriter, Row, origin_text, read_history
-from tests.e2e.load import First
-
-HOLD_S = 1.0
-KEPT_S = 3600.0
-"""Retention of the topics: what all groups have acked stays, to be read again and listed."""
+from tests.e2e.groups import HOLD_S, KEPT_S, drained, outsider, payloads, publish, through
 
 
 @pytest.fixture(scope="module")
 def five() -> Iterator[LocalCluster]:
     with LocalCluster(5, hold_time_max=3.0) as cluster:
         yield cluster
-
-
-@asynccontextmanager
-async def through(cluster: LocalCluster, node: str, **more: object) -> AsyncIterator[Client]:
-    """A client that asks ``node`` first."""
-    at = cluster.nodes.index(node)
-    addresses = cluster.addresses[at:] + cluster.addresses[:at]
-    async with connect(addresses, rng=First(), **more) as client:  # type: ignore[arg-type]
-        yield client
-
-
-def outsider(cluster: LocalCluster, topic: Topic) -> str:
-    """A node that is replica of none of the topic's partitions."""
-    homes = {node for members in topic.replicas for node in members}
-    return next(node for node in cluster.nodes if node not in homes)
-
-
-def payloads(messages: list[Message]) -> list[int]:
-    return sorted(int(message.payload) for message in messages)
-
-
-async def publish(client: Client, topic: str, numbers: range) -> None:
-    async with client.producer(topic) as producer:
-        for number in numbers:
-            await producer.publish(b"%d" % number)
-
-
-async def drained(client: Client, topic: str, group: str, node: str | None = None) -> list[Message]:
-    """Everything that there is, acked."""
-    found: list[Message] = []
-    while messages := await client.fetch(
-        topic, group, max_messages=5000, max_wait=0.5, hold_time=HOLD_S, node=node
-    ):
-        await client.ack(messages)
-        found += messages
-    return found
 
 
 def test_groups_begin_where_they_were_told_to_through_any_node(five: LocalCluster) -> None:

@@ -125,6 +125,14 @@ async def facts(cluster: LocalCluster, name: str) -> dict[str, dict[str, dict[st
     return await trio.to_thread.run_sync(cluster.status, name)
 
 
+async def kill_in_turn(cluster: LocalCluster) -> None:
+    for name in cluster.nodes:
+        cluster.kill(name)
+        await trio.sleep(0.7)
+        await cluster.start_async(name)
+        await until_voting(cluster, name)
+
+
 def test_nothing_is_lost_while_nodes_of_two_versions_are_killed_in_turn(tmp_path: Path) -> None:
     with cluster_of(n1=1) as cluster:
         load = Load(cluster, tmp_path, "mixed", rate=60.0)
@@ -132,11 +140,7 @@ def test_nothing_is_lost_while_nodes_of_two_versions_are_killed_in_turn(tmp_path
         async def main() -> None:
             async with load.running():
                 await trio.sleep(1.0)
-                for name in cluster.nodes:
-                    cluster.kill(name)
-                    await trio.sleep(0.7)
-                    await cluster.start_async(name)
-                    await until_voting(cluster, name)
+                await kill_in_turn(cluster)
 
         trio.run(main)
         account = load.check()
@@ -209,11 +213,7 @@ def test_a_node_of_the_first_version_is_killed_and_upgraded_among_newer_ones(tmp
         async def main() -> None:
             async with load.running():
                 await trio.sleep(1.0)
-                for name in cluster.nodes:
-                    cluster.kill(name)
-                    await trio.sleep(0.7)
-                    await cluster.start_async(name)
-                    await until_voting(cluster, name)
+                await kill_in_turn(cluster)
                 assert await trio.to_thread.run_sync(cluster.terminate, "n1") == 0
                 cluster.old = ()
                 await cluster.start_async("n1")
