@@ -88,6 +88,10 @@ class Reader(DataSourceReader):
             from spark.source import histories
 
             return histories.plan(self.options)
+        if self.options.nodes:
+            from spark.source import live
+
+            return live.plan(self.options, self.wanted)
         from spark.source import offline
 
         return offline.plan(self.options, self.wanted)
@@ -99,6 +103,10 @@ class Reader(DataSourceReader):
             from spark.source import histories
 
             yield from histories.read(partition, self.schema)
+        elif self.options.nodes:
+            from spark.source import live
+
+            yield from live.read(partition, self.options, self.wanted, self.schema)
         else:
             from spark.source import offline
 

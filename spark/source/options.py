@@ -218,8 +218,6 @@ def _check_place(
         raise UsageError(
             f"give either option data (directories of nodes) or option nodes (a running cluster): {what}"
         )
-    if nodes:
-        raise UsageError("a running cluster cannot be read yet: give option data")
     if nodes and table not in LIVE_TABLES:
         why = {
             "copies": "a node that is asked does not say where a copy lies",

@@ -102,6 +102,7 @@ def test_under_replication_is_a_query(spark: SparkSession, cluster: DiskCluster)
         ({"table": "copies"}, "give either option data"),
         ({"table": "messages", "data": "a", "nodes": "b:1"}, "both are given"),
         ({"table": "holds", "data": "a"}, "holds are in the memory of running nodes only"),
+        ({"table": "copies", "nodes": "127.0.0.1:1"}, "does not say where a copy lies"),
         ({"table": "copies", "data": "a", "colour": "red"}, "there is no option 'colour'"),
         ({"table": "copies", "data": "a", "columns": "id,colour"}, "has no column 'colour'"),
         ({"table": "copies", "data": "a", "group": "g"}, "has no groups"),

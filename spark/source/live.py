@@ -1,0 +1,454 @@
+# spark/source/live.py: tables out of a running cluster, by PEEK alone: nothing is held, counted or consumed.
+#
+# One Spark task looks at one topic partition. It asks each replica for spans first, which costs little, so that it
+# knows who has what; then one after the other for bodies, page by page, until everything that was listed has come.
+# What it keeps in memory is spans; a page is at most 8 MiB.
+#
+# The client is async and Spark pulls, so the client runs in a thread of its own, a few batches ahead.
+"""The tables `messages`, `deadletters`, `tombstones` and `holds`, from a running cluster."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Final, cast
+
+import pyarrow as pa
+import trio
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
+
+from quorumq.client import Client, connect
+from quorumq.core import messages as m
+from quorumq.core.errors import QuorumqError, TooFewReplicas
+from quorumq.core.group import DEAD_SUFFIX
+from quorumq.core.spans import SpanMap, SpanSet
+from quorumq.core.types import Kind, PartitionId, Record, Span
+from quorumq.history import origin_text, owner_text
+from quorumq.wire.batch import Message
+from quorumq.wire.values import WireSlice
+from spark.source.arrow import Batches, Same, Values, generation_of, known_time, small, time_of
+from spark.source.offline import CONTENT, ROWS_AT_ONCE, content, letter_columns, names
+from spark.source.options import Options, Wanted
+
+PAGE: Final = 500
+"""Items of one page."""
+
+MEMBER_TIMEOUT_S: Final = 5.0
+"""How long one replica may take to answer, where others can be asked."""
+
+AHEAD: Final = 2
+"""Batches that are read ahead of Spark."""
+
+NOBODY: Final = "!spark"
+"""A group that cannot be: to it, every message is ready. Looking at a group does not create it."""
+
+
+class LiveTask(InputPartition):
+    """One topic partition.
+
+    Args:
+        topic: the topic's name.
+        key: its partition.
+        members: the nodes of its replica set.
+        groups: the names of the groups that are wanted.
+    """
+
+    def __init__(
+        self, topic: str, key: PartitionId, members: tuple[str, ...], groups: tuple[str, ...]
+    ) -> None:
+        self.topic = topic
+        self.key = key
+        self.members = members
+        self.groups = groups
+
+
+def plan(options: Options, wanted: Wanted) -> list[LiveTask]:
+    """One task for each topic partition.
+
+    Raises:
+        TooFewReplicas: no node answered within the timeout; says what was tried.
+    """
+
+    async def ask() -> m.MetadataReply:
+        async with connect(options.nodes, timeout=options.timeout) as client:
+            return await client.metadata()
+
+    reply = trio.run(ask)
+    tasks: list[LiveTask] = []
+    for topic in reply.topics:
+        if topic.deleted or (options.topics is not None and topic.name not in options.topics):
+            continue
+        if not (wanted.may_be("topic", topic.name) and wanted.may_be("topic_id", topic.id.hex())):
+            continue
+        groups = sorted(
+            found.name
+            for found in reply.groups
+            if found.topic == topic.id
+            and (options.groups is None or found.name in options.groups)
+            and (options.table == "holds" or wanted.may_be("group", found.name))
+        )
+        for number, members in enumerate(topic.replicas):
+            chosen = options.partitions is None or number in options.partitions
+            if chosen and wanted.may_be("partition", number):
+                tasks.append(LiveTask(topic.name, PartitionId(topic.id, number), members, tuple(groups)))
+    return tasks
+
+
+def read(task: LiveTask, options: Options, wanted: Wanted, schema: StructType) -> Iterator[pa.RecordBatch]:
+    """The rows of one task."""
+    found: queue.Queue[pa.RecordBatch | BaseException | None] = queue.Queue(AHEAD)
+    stopped = threading.Event()
+
+    def put(item: pa.RecordBatch | BaseException | None) -> None:
+        while not stopped.is_set():
+            try:
+                return found.put(item, timeout=0.2)
+            except queue.Full:
+                continue
+        return None
+
+    async def run() -> None:
+        out = Batches(schema)
+        async with connect(options.nodes, timeout=options.timeout) as client:
+            await client.metadata()  # where the members are
+            looker = Looker(client, task, options, wanted, out)
+            table: Callable[[], AsyncIterator[pa.RecordBatch]] = getattr(looker, options.table)
+            async for batch in table():
+                await trio.to_thread.run_sync(put, batch)
+                if stopped.is_set():
+                    return
+        for batch in out.rest():
+            await trio.to_thread.run_sync(put, batch)
+
+    def work() -> None:
+        try:
+            trio.run(run)
+        except BaseException as error:
+            put(error)
+        else:
+            put(None)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        while (item := found.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+    finally:
+        stopped.set()
+        thread.join()
+
+
+class Looker:
+    """Looks at one topic partition. A method for each table."""
+
+    def __init__(
+        self, client: Client, task: LiveTask, options: Options, wanted: Wanted, out: Batches
+    ) -> None:
+        self.client = client
+        self.task = task
+        self.options = options
+        self.wanted = wanted
+        self.out = out
+        self.asked: list[str] = []  # members that answered
+        self.unpacked: tuple[WireSlice, list[Message]] | None = None  # the slice that was looked at last
+
+    # ------------------------------------------------------------------ pages
+
+    async def pages(
+        self, group: str, which: str, *, member: str = "", bodies: bool = False, complete: bool = False
+    ) -> AsyncIterator[m.PeekPage]:
+        """A listing, page by page; where bodies are asked for, each page has those of all its items."""
+        cursor: tuple[int, int] | None = (0, 0)
+        after: Span | None = None
+        limit = PAGE
+        addresses = (
+            (self.client.nodes.address_of(member),)
+            if member
+            else self.client.nodes.addresses_of(self.task.members)
+        )
+        timeout = min(self.options.timeout, MEMBER_TIMEOUT_S) if member else self.options.timeout
+        while cursor is not None:
+            request = m.PeekAsk(
+                self.task.topic, self.task.key.number, group, which, cursor, limit, bodies, complete, after
+            )
+            reply, _ = await self.client.nodes.ask(
+                lambda request=request: request,  # type: ignore[misc]
+                what=f"peek at {self.task.topic!r}/{self.task.key.number}",
+                timeout=timeout,
+                writes=False,
+                only=addresses,
+            )
+            page = cast("m.PeekPage", reply)
+            if bodies and page.items and limit > 1:
+                whole = SpanSet.from_spans(span for part in page.slices for span in part.header.sections)
+                covered = 0
+                while covered < len(page.items) and whole.covers(page.items[covered].span):
+                    covered += 1
+                if covered < len(page.items):
+                    limit = max(1, covered)  # as many as one answer can bring
+                    continue
+            limit = PAGE
+            yield page
+            cursor = page.cursor
+            if complete and page.upto is not None:
+                cursor, after = (0, 0), page.upto
+
+    async def each_member(self, look: Callable[[int, str], Awaitable[None]]) -> None:
+        """Ask every replica; enough must answer that what a majority has is seen.
+
+        Raises:
+            TooFewReplicas: fewer did.
+        """
+        failures: list[str] = []
+        self.asked = []
+        for at, member in enumerate(self.task.members):
+            try:
+                await look(at, member)
+            except QuorumqError as error:
+                failures.append(f"{member}: {error}")
+            else:
+                self.asked.append(member)
+        needed = (len(self.task.members) + 1) // 2
+        if len(self.asked) < needed:
+            raise TooFewReplicas(
+                f"{self.task.topic}/{self.task.key.number}: {'; '.join(failures)}; read again",
+                needed=needed,
+                answered=len(self.asked),
+            )
+
+    def nodes_of(self, mask: int) -> list[str]:
+        return sorted(member for at, member in enumerate(self.task.members) if mask >> at & 1)
+
+    # ------------------------------------------------------------------ messages
+
+    async def messages(self) -> AsyncIterator[pa.RecordBatch]:
+        have: SpanMap[int] = SpanMap()
+
+        async def look(at: int, member: str) -> None:
+            async for page in self.pages(NOBODY, "all", member=member):
+                for item in page.items:
+                    have.update(item.span, lambda old: (old or 0) | 1 << at)
+
+        await self.each_member(look)
+        if not self.out.wants(*CONTENT, "crc", "published_at"):
+            for span, mask in have.items():
+                for batch in self._message(span, mask, [None] * span.size, None, 0, 0):
+                    yield batch
+            return
+        for member in self.asked:
+            if not have:
+                break
+            async for page in self.pages(NOBODY, "all", member=member, bodies=True):
+                for part, first, span in sections_of(page):
+                    for piece, mask in have.within(span):
+                        start = first + piece.start - span.start
+                        for batch in self._message(piece, mask, None, part, start, part.header.published_ms):
+                            yield batch
+                        have.remove(piece)
+        # What is left was reclaimed since it was listed: every group is done with it.
+
+    def _message(
+        self,
+        span: Span,
+        mask: int,
+        messages: list[Message | None] | None,
+        part: WireSlice | None,
+        first: int,
+        published_ms: int,
+    ) -> Iterator[pa.RecordBatch]:
+        messages, crcs, size = (
+            self._content(span, part, first) if messages is None else (messages, Same(None), 0)
+        )
+        members = sorted(self.task.members)
+        yield from self.out.add(
+            span.size,
+            size,
+            {
+                **names(self.task.key, span, self.task.topic),
+                **content(messages, crcs),
+                "published_at": Same(time_of(published_ms)),
+                "delay_ms": Same(None),
+                "ttl_ms": Same(None),
+                "replicas": Same(self.nodes_of(mask)),
+                "damaged": Same([]),
+                "reclaimed": Same([]),
+                "asked": Same(sorted(self.asked)),
+                "replica_set": Same(members),
+            },
+        )
+
+    def _content(
+        self, span: Span, part: WireSlice | None, first: int
+    ) -> tuple[list[Message | None], Values, int]:
+        """What a slice has of a span: messages, their CRCs, bytes."""
+        if part is None:
+            return [None] * span.size, Same(None), 0
+        crcs = [f"{part.header.crc_of(first + at):08x}" for at in range(span.size)]
+        if not (self.options.bodies and self.out.wants(*CONTENT)):
+            return [None] * span.size, crcs, 0
+        if self.unpacked is None or self.unpacked[0] is not part:
+            self.unpacked = (part, part.messages())
+        found = self.unpacked[1][first : first + span.size]
+        return list(found), crcs, sum(len(item.payload) for item in found)
+
+    # ------------------------------------------------------------------ records
+
+    async def _records(self, group: str, which: str) -> SpanMap[tuple[int, int, Kind, int]]:
+        """Which replica has which record: (generation, n, kind, mask) of the highest that any has."""
+        found: SpanMap[tuple[int, int, Kind, int]] = SpanMap()
+
+        async def look(at: int, member: str) -> None:
+            def merge(record: Record, old: tuple[int, int, Kind, int] | None) -> tuple[int, int, Kind, int]:
+                new = (*record[:3], 1 << at)
+                if old is None:
+                    return new
+                if old[:3] == new[:3]:
+                    return (*new[:3], old[3] | 1 << at)
+                ranks = [(each[0], each[2] == Kind.ACKED, each[1], each[2]) for each in (old, new)]
+                return new if ranks[1] > ranks[0] else old
+
+            async for page in self.pages(group, which, member=member):
+                for item in page.items:
+                    found.update(item.span, lambda old, record=item.record: merge(record, old))  # type: ignore[misc]
+
+        await self.each_member(look)
+        return found
+
+    async def tombstones(self) -> AsyncIterator[pa.RecordBatch]:
+        for group in self.task.groups:
+            there = await self._records(group, "all")
+            async for page in self.pages(group, "all", complete=True):
+                for item in page.items:
+                    record = item.record
+                    kind = record.kind.name.lower()
+                    if (record.kind == Kind.OPEN and not record.n) or not self.wanted.may_be("kind", kind):
+                        continue
+                    for span, known in there.split(item.span):
+                        mask = known[3] if known is not None and known[:3] == record[:3] else 0
+                        values: dict[str, Values] = {
+                            **self._span(group, span),
+                            "generation": Same(generation_of(record.generation)),
+                            "n": Same(small(record.n)),
+                            "kind": Same(kind),
+                            "replicas": Same(self.nodes_of(mask)),
+                        }
+                        for batch in self.out.add(1, 0, values):
+                            yield batch
+
+    def _span(self, group: str, span: Span) -> dict[str, Values]:
+        key = self.task.key
+        return {
+            "topic": Same(self.task.topic),
+            "topic_id": Same(key.topic.hex()),
+            "partition": Same(key.number),
+            "group": Same(group),
+            "origin": Same(origin_text(span.origin)),
+            "start": Same(span.start),
+            "stop": Same(span.stop),
+        }
+
+    # ------------------------------------------------------------------ dead letters
+
+    async def deadletters(self) -> AsyncIterator[pa.RecordBatch]:
+        for group in self.task.groups:
+            there = await self._records(group, "dead")
+            asked = list(self.asked)
+            left: SpanMap[tuple[int, int]] = SpanMap()  # what is dead, and was not given out yet
+            async for page in self.pages(group, "dead", complete=True):
+                for item in page.items:
+                    left.set(item.span, (item.record.generation, item.record.n))
+            for member in asked if self.out.wants(*CONTENT, "crc") else ():
+                if not left:
+                    break
+                async for page in self.pages(group, "dead", member=member, bodies=True):
+                    records: SpanMap[Record] = SpanMap()
+                    for item in page.items:
+                        records.set(item.span, item.record)
+                    for part, first, span in sections_of(page):
+                        for piece, record in records.within(span):
+                            for batch in self._letters(
+                                group, piece, record, left, there, part, first - span.start
+                            ):
+                                yield batch
+            if left:  # whose payload no replica that answered has
+                async for page in self.pages(group, "dead", complete=True):
+                    for item in page.items:
+                        for batch in self._letters(group, item.span, item.record, left, there, None, 0):
+                            yield batch
+
+    def _letters(
+        self,
+        group: str,
+        span: Span,
+        record: Record,
+        left: SpanMap[tuple[int, int]],
+        there: SpanMap[tuple[int, int, Kind, int]],
+        part: WireSlice | None,
+        shift: int,
+    ) -> Iterator[pa.RecordBatch]:
+        """Rows of what of ``span`` is still to be given out."""
+        letter = record.letter
+        if letter is None:
+            return
+        for wanted, dead in left.within(span):
+            if dead != (record.generation, record.n):
+                continue
+            for piece, known in there.split(wanted):
+                mask = known[3] if known is not None and known[:3] == record[:3] else 0
+                for start in range(piece.start, piece.stop, ROWS_AT_ONCE):
+                    some = piece._replace(start=start, stop=min(piece.stop, start + ROWS_AT_ONCE))
+                    messages, crcs, size = self._content(some, part, shift + start)
+                    published = part.header.published_ms if part is not None else letter.published_ms
+                    yield from self.out.add(
+                        some.size,
+                        size + some.size * 2 * (len(letter.message) + len(letter.stack)),
+                        {
+                            **names(self.task.key, some, self.task.topic),
+                            "group": Same(group),
+                            "generation": Same(generation_of(record.generation)),
+                            "n": Same(small(record.n)),
+                            "resolution": Same("dead"),
+                            "published_at": Same(known_time(letter.published_ms or published)),
+                            **letter_columns(letter),
+                            **content(messages, crcs),
+                            "replicas": Same(self.nodes_of(mask)),
+                        },
+                    )
+            left.remove(wanted)
+
+    # ------------------------------------------------------------------ holds
+
+    async def holds(self) -> AsyncIterator[pa.RecordBatch]:
+        for group in [name + suffix for name in self.task.groups for suffix in ("", DEAD_SUFFIX)]:
+            found: list[tuple[str, m.Peeked]] = []
+
+            async def look(at: int, member: str) -> None:
+                some: list[tuple[str, m.Peeked]] = []
+                async for page in self.pages(group, "held", member=member):  # noqa: B023 - called in this turn
+                    some += [(member, item) for item in page.items]
+                found.extend(some)  # noqa: B023
+
+            await self.each_member(look)
+            for member, item in found:
+                values: dict[str, Values] = {
+                    **self._span(group, item.span),
+                    "node": Same(member),
+                    "owner": Same(None if item.owner is None else owner_text(item.owner)),
+                    "remaining": Same(item.remaining),
+                    "attempt": Same(small(item.attempts + 1)),
+                }
+                for batch in self.out.add(1, 0, values):
+                    yield batch
+
+
+def sections_of(page: m.PeekPage) -> Iterator[tuple[WireSlice, int, Span]]:
+    """Every run of messages whose bytes a page has: the slice, the index of its first record in it, and the span."""
+    for part in cast("tuple[WireSlice, ...]", page.slices):
+        at = 0
+        for section in part.header.sections:
+            yield part, at, section
+            at += section.size
