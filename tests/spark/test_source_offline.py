@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,15 +12,29 @@ from typing import Any
 import pytest
 
 from quorumq.client.message import MessageId
+from quorumq.core.errors import StorageError, UsageError
 from quorumq.core.types import Group, Kind, Origin, Record, Span
+from quorumq.storage import records as storage_records
+from quorumq.storage.disk import RealDisk
+from quorumq.storage.records import BATCH_STORED
+from quorumq.storage.segment import FORMAT_VERSION
+from quorumq.storage.store import Store
+from quorumq.wire.batch import Message, encode_record, pack_sections
+from spark.schemas import schema
+from spark.source import journals, offline
+from spark.source.arrow import BYTES_MAX, ROWS_MAX
+from spark.source.options import Options, Wanted
 from tests.spark.cluster_on_disk import (
     DiskCluster,
     Name,
+    batches_of,
     letter,
+    options_of,
     payload_of,
     rows_of,
     turmoil,
 )
+from tests.storage.samples import record_headers
 
 ORIGIN = Origin("n1", 1, 0xABC, 0)
 
@@ -183,3 +198,287 @@ def test_a_generation_that_covers_a_dead_letter_makes_it_void(cluster: DiskClust
         **{(seq, 0): "reopened" for seq in (4, 5, 6, 7)},
         (5, rewound): "dead",
     }
+
+
+def filled(cluster: DiskCluster, batches: int = 12) -> None:
+    """Batches of three messages each on all nodes, in segments of a few, and some records."""
+    for at in range(batches):
+        key = cluster.keys[at % 3]
+        cluster.publish(key, (Span(ORIGIN, 3 * at, 3 * at + 3),), 1_000 + at)
+        dead = Record(0, 0, Kind.DEAD, letter(at, 1_000 + at))
+        cluster.resolve(key, "billing", Span(ORIGIN, 3 * at, 3 * at + 1), dead)
+        cluster.commit()
+
+
+def segments(path: Path) -> list[Path]:
+    return sorted(path.glob("*.journal"))
+
+
+def flip(path: Path, offset: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)[0]
+        file.seek(offset)
+        file.write(bytes([byte ^ 0x40]))
+
+
+def first_batch(path: Path) -> tuple[int, int]:
+    """Where the first batch of a segment begins, and where its body does."""
+    data = path.read_bytes()
+    for kind, header in record_headers(data):
+        if kind == BATCH_STORED:
+            return header - 20, header + int.from_bytes(data[header - 12 : header - 8], "little")
+    raise AssertionError(f"{path} has no batch")
+
+
+@pytest.mark.parametrize("tail", [b"qjR1", b"\0" * 500, b"x" * 30])
+def test_a_torn_tail_is_cut_and_listed(tmp_path: Path, tail: bytes) -> None:
+    cluster = DiskCluster(tmp_path)
+    filled(cluster)
+    cluster.close()
+    before = by_name(rows_of("messages", cluster.data))
+    newest = segments(cluster.data[0])[-1]
+    size = newest.stat().st_size
+    with newest.open("ab") as file:
+        file.write(tail)
+    assert by_name(rows_of("messages", cluster.data)) == before
+    (problem,) = rows_of("problems", cluster.data)
+    assert (problem["node"], problem["offset"], problem["bytes"], problem["what"]) == (
+        "n1",
+        size,
+        len(tail),
+        "torn",
+    )
+
+
+def test_a_batch_that_is_half_written_is_cut_at_every_byte(tmp_path: Path) -> None:
+    """What a reader sees of a node that is writing: the last record ends anywhere, and was told to nobody."""
+    cluster = DiskCluster(tmp_path)
+    filled(cluster, 3)
+    newest = segments(cluster.data[0])[-1]
+    start = newest.stat().st_size
+    before = by_name(rows_of("copies", cluster.data[:1]))
+    cluster.publish(cluster.keys[0], (Span(ORIGIN, 90, 93),), 5_000)
+    cluster.nodes[0].store.commit()
+    data = newest.read_bytes()
+    for cut in range(start + 1, len(data), 7):
+        newest.write_bytes(data[:cut])
+        assert by_name(rows_of("copies", cluster.data[:1])) == before, cut
+    newest.write_bytes(data)
+    assert len(rows_of("copies", cluster.data[:1])) == len(before) + 3
+    cluster.close()
+
+
+def test_a_damaged_body_ends_the_read_or_is_shown(tmp_path: Path) -> None:
+    cluster = DiskCluster(tmp_path)
+    filled(cluster)
+    cluster.close()
+    path = segments(cluster.data[1])[-1]
+    record, body = first_batch(path)
+    flip(path, body)
+    for table in ("copies", "messages"):
+        with pytest.raises(StorageError, match=f"{path}, byte {record}: the body of the batch"):
+            rows_of(table, cluster.data)
+    rows = rows_of("messages", cluster.data, onDamage="report")
+    spoilt = [row for row in rows if row["damaged"]]
+    assert {tuple(row["damaged"]) for row in spoilt} == {("n2",)}
+    assert {tuple(row["replicas"]) for row in spoilt} == {("n1", "n3")}
+    assert len(spoilt) == 3
+    assert all(row["payload"] == payload_of(*name_of(row)) for row in rows)
+    copies = rows_of("copies", cluster.data, onDamage="report")
+    assert [row["payload"] for row in copies if not row["intact"]] == [None] * 3
+    (problem,) = rows_of("problems", cluster.data)
+    assert (problem["node"], problem["offset"], problem["what"]) == ("n2", record, "body")
+    only = rows_of("messages", cluster.data[1:2], onDamage="report")
+    assert [row["payload"] for row in only if not row["replicas"]] == [None] * 3, "and where no other copy is"
+
+
+def test_bodies_are_not_read_where_they_are_not_wanted(tmp_path: Path) -> None:
+    cluster = DiskCluster(tmp_path)
+    filled(cluster)
+    cluster.close()
+    for path in segments(cluster.data[0]):
+        flip(path, first_batch(path)[1])
+    rows_of("messages", cluster.data, columns="id,crc,published_at")
+    rows_of("messages", cluster.data, columns="id,replicas", verify="false")
+    rows_of("copies", cluster.data, columns="id,intact", verify="false")
+    rows_of("deadletters", cluster.data, columns="id,message,replicas")
+    rows_of("deadletters", cluster.data, bodies="false")
+    for columns in ("id,payload", "id,replicas"):
+        with pytest.raises(StorageError, match="onDamage"):
+            rows_of("messages", cluster.data, columns=columns)
+
+
+def test_damage_between_records_is_passed_over_only_when_asked(tmp_path: Path) -> None:
+    cluster = DiskCluster(tmp_path, segment_bytes=1_500)
+    filled(cluster)
+    cluster.close()
+    path = segments(cluster.data[0])[0]
+    record, _ = first_batch(path)
+    whole = rows_of("copies", cluster.data)
+    flip(path, record + 30)
+    with pytest.raises(StorageError, match=f"{path}, byte {record}: the checksum of the record's header"):
+        rows_of("copies", cluster.data)
+    left = rows_of("copies", cluster.data, onDamage="report")
+    assert len(left) == len(whole) - 3
+    problems = rows_of("problems", cluster.data)
+    assert [(row["segment"], row["offset"], row["what"]) for row in problems] == [
+        (int(path.name[:12]), record, "damage")
+    ]
+    messages = rows_of("messages", cluster.data, onDamage="report")
+    assert len(messages) == 36, "the other nodes have them"
+
+
+def test_small_state_that_is_damaged_is_looked_for_in_older_segments(tmp_path: Path) -> None:
+    cluster = DiskCluster(tmp_path, segment_bytes=1_500)
+    filled(cluster)
+    cluster.close()
+    expected = {row["id"] for row in rows_of("deadletters", cluster.data[:1])}
+    path = segments(cluster.data[0])[-1]
+    for kind, header in record_headers(path.read_bytes()):
+        if kind == journals.RECORDS_MERGED:
+            flip(path, header + 20)
+            break
+    with pytest.raises(StorageError, match=str(path)):
+        rows_of("deadletters", cluster.data[:1])
+    assert len(segments(cluster.data[0])) > 2
+    found = {row["id"] for row in rows_of("deadletters", cluster.data[:1], onDamage="report")}
+    assert len(found) > len(expected) // 2
+    assert [row["what"] for row in rows_of("problems", cluster.data[:1])] == ["damage"]
+    flip(path, 25)  # and now nothing says what counts: every file that is there does
+    found = {
+        row["id"] for row in rows_of("messages", cluster.data[:1], onDamage="report", columns="id,topic")
+    }
+    assert len(found) == 36
+
+
+def test_a_segment_that_is_missing_is_named(tmp_path: Path) -> None:
+    cluster = DiskCluster(tmp_path, segment_bytes=1_500)
+    filled(cluster)
+    cluster.close()
+    gone = segments(cluster.data[0])[0]
+    gone.unlink()
+    with pytest.raises(StorageError, match=f"{gone}.*missing"):
+        rows_of("messages", cluster.data)
+    assert len(rows_of("messages", cluster.data, onDamage="report")) == 36
+    assert [row["what"] for row in rows_of("problems", cluster.data)] == ["missing"]
+
+
+@pytest.mark.parametrize("damage", ["fail", "report"])
+def test_a_newer_format_and_unknown_records_are_refused_always(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    cluster = DiskCluster(tmp_path)
+    filled(cluster, 3)
+    cluster.close()
+    with monkeypatch.context() as patch:
+        patch.setattr(journals, "FORMAT_VERSION", FORMAT_VERSION - 1)
+        with pytest.raises(StorageError, match=f"format version {FORMAT_VERSION} by a newer quorumq"):
+            rows_of("messages", cluster.data, onDamage=damage)
+    with monkeypatch.context() as patch:
+        patch.delitem(journals.CLASS_OF, BATCH_STORED)
+        patch.delitem(storage_records._DECODERS, BATCH_STORED)
+        with pytest.raises(StorageError, match=f"a record of type {BATCH_STORED}, which this version"):
+            rows_of("messages", cluster.data, onDamage=damage)
+
+
+def test_two_directories_of_one_node_or_of_two_clusters_are_refused(tmp_path: Path) -> None:
+    cluster = DiskCluster(tmp_path)
+    filled(cluster, 1)
+    cluster.close()
+    copy = tmp_path / "copy"
+    shutil.copytree(cluster.data[0], copy)
+    with pytest.raises(UsageError, match=r"are both of node 'n1'"):
+        rows_of("messages", [cluster.data[0], copy])
+    store = Store.open(RealDisk(tmp_path / "strange"), node="n9", cluster_id="other")
+    list(store.replayed)
+    store.roll([])
+    store.close()
+    with pytest.raises(UsageError, match="read one cluster at a time"):
+        rows_of("messages", [cluster.data[0], tmp_path / "strange"])
+    with pytest.raises(UsageError, match="no file in it is called"):
+        rows_of("messages", [cluster.data[0], tmp_path])
+
+
+def test_segments_that_go_between_plan_and_read_lose_nothing(tmp_path: Path) -> None:
+    """The node rolls and reclaims after the plan was made: merged tables plan again, `copies` says to read again."""
+    cluster = DiskCluster(tmp_path, segment_bytes=1_500)
+    filled(cluster)
+    node = cluster.nodes[0]
+    stay = sorted(node.batches)[-2:]
+    messages, copies = (options_of(table, cluster.data) for table in ("messages", "copies"))
+    planned = offline.plan(messages, Wanted())
+    segment_tasks = offline.plan(copies._replace(split_bytes=1), Wanted())
+    begun = offline.read(planned[0], messages, Wanted(), schema("messages"))
+    first = next(begun).to_pylist()
+    before = segments(node.path)
+    for number in sorted(node.batches):
+        if number not in stay:
+            node.reclaim(number)
+    for _ in range(3):
+        node.store.roll(node.snapshot)
+        node.store.commit()
+        node.store.reclaim()
+    assert not set(before) & set(segments(node.path)), "every file that was planned is gone"
+    found = [*first, *(row for batch in begun for row in batch.to_pylist())]
+    assert len(found) == 36, "who had opened them reads on"
+    check_messages(cluster, read_all(planned, messages, Wanted()))
+    with pytest.raises(StorageError, match="run the query again"):
+        read_all(segment_tasks, copies, Wanted())
+    check_copies(cluster, rows_of("copies", cluster.data))
+    cluster.close()
+
+
+def read_all(tasks: list[offline.Task], options: Options, wanted: Wanted) -> list[dict[str, Any]]:
+    return [
+        row
+        for task in tasks
+        for batch in offline.read(task, options, wanted, schema(options.table))
+        for row in batch.to_pylist()
+    ]
+
+
+def test_segments_without_what_is_wanted_are_not_opened(tmp_path: Path) -> None:
+    cluster = DiskCluster(tmp_path, segment_bytes=1_500)
+    for at in range(12):
+        cluster.publish(cluster.keys[at // 6], (Span(ORIGIN, 3 * at, 3 * at + 3),), 1_000 + at)
+        cluster.commit()
+    planned = journals.plan_directory(str(cluster.data[0]), journals.refuse).directory.segments
+    without = next(
+        plan for plan in planned if plan.footer and all(part.partition == 0 for part in plan.footer)
+    )
+    path = segments(cluster.data[0])[planned.index(without)]
+    assert int(path.name[:12]) == without.number
+    flip(path, first_batch(path)[0] + 30)
+    wanted = Wanted()
+    wanted.values["partition"] = frozenset((1,))
+    options = options_of("copies", cluster.data[:1], splitBytes="1")
+    rows = read_all(offline.plan(options, wanted), options, wanted)
+    assert {row["partition"] for row in rows} == {1}
+    assert len(rows) == 18
+    with pytest.raises(StorageError):
+        rows_of("copies", cluster.data[:1])
+    cluster.close()
+
+
+def test_arrow_batches_are_bounded_in_rows_and_bytes(cluster: DiskCluster) -> None:
+    key = cluster.keys[0]
+    small = [encode_record(Message(b"x")) for _ in range(9_000)]
+    large = [encode_record(Message(b"y" * 900_000)) for _ in range(4)]
+    start = 0
+    for records in (small, small, large, large, large, large):
+        span = Span(ORIGIN, start, start + len(records))
+        cluster.nodes[0].put(pack_sections(key, (span,), 1_000, records))
+        start = span.stop
+    cluster.commit()
+    for table in ("copies", "messages"):
+        found = [batch for _, batch in batches_of(table, cluster.data)]
+        assert sum(batch.num_rows for batch in found) == start
+        assert max(batch.num_rows for batch in found) <= ROWS_MAX
+        assert max(batch.nbytes for batch in found) <= BYTES_MAX + (1 << 20)
+
+
+def test_numbers_are_kept_as_ranges() -> None:
+    numbers = journals.Numbers.of([(5, 6), (1, 3), (3, 4), (9, 12)])
+    assert numbers == journals.Numbers((1, 5, 9), (4, 6, 12))
+    assert [number for number in range(14) if number in numbers] == [1, 2, 3, 5, 9, 10, 11]
