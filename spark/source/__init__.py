@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
+    DataSourceWriter,
     Filter,
 )
 from pyspark.sql.types import StructType
@@ -58,6 +59,11 @@ class QuorumqDataSource(DataSource):
         options = read_options(self.options)
         check_schema(options.table, schema)
         return (PushingReader if options.pushdown else Reader)(options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from spark.source.writer import Writer, write_options
+
+        return Writer(write_options(self.options, schema, overwrite))
 
 
 def check_schema(table: str, schema: StructType) -> None:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 from pyspark.sql.types import StructType
 
 from quorumq.history import COMMON, FIELDS
 from spark.schemas import TABLES, schema
+from spark.source.options import READ, WRITE
+
+DOC = (Path(__file__).parent.parent.parent / "docs" / "spark.md").read_text()
 
 
 @pytest.mark.parametrize("table", TABLES)
@@ -27,3 +33,23 @@ def test_a_schema_carries_the_meanings(table: str) -> None:
 
 def test_the_history_has_every_field_of_the_schema_of_histories() -> None:
     assert [column.name for column in TABLES["history"]] == [*COMMON, *sorted(FIELDS)]
+
+
+def section(title: str) -> str:
+    found = re.search(rf"^#+ {re.escape(title)}\n(.*?)(?=^#|\Z)", DOC, re.S | re.M)
+    assert found is not None, f"docs/spark.md has no section {title!r}"
+    return found[1]
+
+
+@pytest.mark.parametrize("table", [name for name in TABLES if name != "history"])
+def test_the_page_lists_every_column(table: str) -> None:
+    rows = [line for line in section(f"`{table}`").splitlines() if line.startswith("| `")]
+    assert rows == [
+        f"| `{column.name}` | {column.type.simpleString()} | {column.meaning} |" for column in TABLES[table]
+    ]
+
+
+@pytest.mark.parametrize(("title", "options"), [("Options of read", READ), ("Options of write", WRITE)])
+def test_the_page_lists_every_option(title: str, options: dict[str, str]) -> None:
+    rows = [line for line in section(title).splitlines() if line.startswith("| `")]
+    assert rows == [f"| `{name}` | {meaning} |" for name, meaning in options.items()]

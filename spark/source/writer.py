@@ -1,0 +1,340 @@
+# spark/source/writer.py: rows become messages, or redrives.
+#
+# Spark may run a task twice, at once or after a failure, and a person runs a job again. So a row has a name that does
+# not depend on when or where it is written, and a message is stored once per name (docs/protocol.md, promise G6).
+# Where the rows bring no names of their own, their place in the Spark partition is the name: if a repeated task sees
+# them in another order, the cluster finds another payload under a name that it has, and the write ends with `Conflict`.
+"""Writing through Spark: publishing rows, and redriving dead letters."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import trio
+from pyspark.sql import Row
+from pyspark.sql.datasource import DataSourceWriter, WriterCommitMessage
+from pyspark.sql.types import (
+    BinaryType,
+    ByteType,
+    DataType,
+    DecimalType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructType,
+)
+
+from quorumq.client import Client, DefaultPartitioner, MessageId, Peek, connect
+from quorumq.client.derived import derived_origin, derived_partition, runs_of
+from quorumq.core import messages as m
+from quorumq.core.errors import AlreadyResolved, Conflict, OriginClosed, QuorumqError, UsageError
+from quorumq.core.limits import BATCH_MESSAGES_MAX
+from quorumq.core.types import DERIVED, Kind, Origin, PartitionId, Record, Span, Topic
+from quorumq.wire.batch import SECTIONS_MAX, Message, encode_record, pack_sections
+from spark.source.options import TIMEOUT_S, WRITE, known_only, names_in, number, one_of
+
+BATCH_BYTES: Final = 256 << 10
+RUN: Final = 1024
+"""Rows with consecutive numbers that go to one partition where they have no key: nodes keep runs, not messages."""
+
+REDRIVE_AT_ONCE: Final = 1000
+
+_TEXT: Final = (StringType, BinaryType)
+_WHOLE: Final = (ByteType, ShortType, IntegerType, LongType)
+PUBLISH_COLUMNS: Final[Mapping[str, tuple[type[DataType], ...]]] = {
+    "payload": _TEXT,
+    "key": _TEXT,
+    "headers": (MapType,),
+    "id": (StringType, *_WHOLE),
+}
+REDRIVE_COLUMNS: Final[Mapping[str, tuple[type[DataType], ...]]] = {
+    "id": (StringType,),
+    "group": (StringType,),
+    "n": _WHOLE,
+    "generation": (DecimalType, *_WHOLE),
+}
+
+
+class Options(NamedTuple):
+    """A checked request to write."""
+
+    nodes: tuple[str, ...]
+    topic: str
+    redrive: bool
+    job: str
+    group: str
+    timeout: float
+
+
+class Done(WriterCommitMessage):
+    """What a task did. Kept for whoever debugs a job; nothing depends on it."""
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+
+
+def write_options(given: Mapping[str, str], schema: StructType, overwrite: bool) -> Options:
+    """Check the options of a write, and the columns of its rows.
+
+    Raises:
+        UsageError: an option that there is not, a value that cannot be, or a column that is missing or of another type.
+    """
+    options = known_only(given, WRITE)
+    if overwrite:
+        raise UsageError("messages are only ever added: write with mode('append')")
+    redrive = one_of(options, "action", ("publish", "redrive")) == "redrive"
+    nodes = names_in(options.get("nodes", ""))
+    if not nodes:
+        raise UsageError("option nodes is missing: `host:port,…` of the cluster that is to be written to")
+    topic = options.get("topic", "")
+    if redrive and topic:
+        raise UsageError("option topic is given and action is redrive: ids say of which topic they are")
+    if not redrive and not topic:
+        raise UsageError("option topic is missing: to which topic the rows are published")
+    known = REDRIVE_COLUMNS if redrive else PUBLISH_COLUMNS
+    there = {field.name: field.dataType for field in schema}
+    for name in REDRIVE_COLUMNS if redrive else ("payload",):
+        if name not in there:
+            raise UsageError(f"column {name} is missing: the rows have {', '.join(there)}")
+    for name, kind in there.items():
+        if name not in known and not redrive:
+            raise UsageError(f"there is no place for column {name} in a message: select {', '.join(known)}")
+        if name in known and not isinstance(kind, known[name]):
+            allowed = " or ".join(
+                allowed().typeName() if allowed is not MapType else "map" for allowed in known[name]
+            )
+            raise UsageError(f"column {name} is {kind.simpleString()}: it must be {allowed}")
+    return Options(
+        nodes,
+        topic,
+        redrive,
+        options.get("job", "") or uuid.uuid4().hex,
+        options.get("group", "spark"),
+        number(options, "timeout", TIMEOUT_S, 0.1),
+    )
+
+
+class Writer(DataSourceWriter):
+    """Publishes or redrives. What a failed job wrote stays: run it again under the same `job`, and it does the rest."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+
+    def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        return Done(trio.run(self._write, iterator, context.partitionId()))
+
+    async def _write(self, rows: Iterator[Row], task: int) -> int:
+        first = next(rows, None)
+        if first is None:
+            return 0
+        count = 0
+
+        def counted() -> Iterator[Row]:
+            nonlocal count
+            count = 1
+            yield first
+            for row in rows:
+                count += 1
+                yield row
+
+        async with connect(self.options.nodes, timeout=self.options.timeout) as client:
+            if self.options.redrive:
+                await redrive(client, counted())
+            else:
+                await Publisher(client, self.options, task).publish(counted())
+        return count
+
+
+def binary(value: str | bytes | bytearray | None) -> bytes | None:
+    """A text or binary column as bytes."""
+    return value.encode() if isinstance(value, str) else None if value is None else bytes(value)
+
+
+class Named(NamedTuple):
+    """A row as a message, and its name."""
+
+    partition: int
+    origin: Origin
+    seq: int
+    record: bytes
+
+
+class Publisher:
+    """Publishes the rows of one task.
+
+    Args:
+        client: connected.
+        options: of the write.
+        task: the number of the Spark partition.
+    """
+
+    def __init__(self, client: Client, options: Options, task: int) -> None:
+        self.client = client
+        self.options = options
+        self.task = task
+        self.partitioner = DefaultPartitioner()
+        self.counts: dict[int, int] = {}  # rows without a name, by the partition that they go to
+        self.count = 0
+
+    async def publish(self, rows: Iterator[Row]) -> None:
+        """Publish all rows.
+
+        Raises:
+            NotFound: no such topic.
+            UsageError: a row that is no message.
+            Conflict: a row's name has another payload.
+            OutcomeUnknown, NotStored: too few replicas answered; running the task again does the rest.
+        """
+        topic = await self.client.topic(self.options.topic)
+        open_batches: dict[int, dict[tuple[Origin, int], bytes]] = {}
+        sizes: dict[int, int] = {}
+        for row in rows:
+            named = self.name(row, topic)
+            batch = open_batches.setdefault(named.partition, {})
+            name = (named.origin, named.seq)
+            if batch.get(name, named.record) != named.record:
+                raise Conflict(
+                    self._conflict(f"id {row['id']!r} occurs twice in these rows, with two payloads")
+                )
+            size = sizes.get(named.partition, 0) + len(named.record)
+            if batch and (
+                size > BATCH_BYTES or len(batch) >= BATCH_MESSAGES_MAX or len(batch) >= SECTIONS_MAX
+            ):
+                await self._send(PartitionId(topic.id, named.partition), batch)
+                batch = open_batches[named.partition] = {}
+                size = len(named.record)
+            batch[name] = named.record
+            sizes[named.partition] = size
+        for partition, batch in open_batches.items():
+            if batch:
+                await self._send(PartitionId(topic.id, partition), batch)
+
+    def name(self, row: Row, topic: Topic) -> Named:
+        """A row's message and its name."""
+        given = row.asDict()
+        payload, key = binary(given.get("payload")), binary(given.get("key"))
+        if payload is None:
+            raise UsageError("a row's payload is null: a message has one, if empty")
+        record = encode_record(Message(payload, key, dict(given.get("headers") or {})))
+        born = topic.born or 1
+        if "id" not in given:
+            place = self.count
+            self.count += 1
+            partition = self.partitioner(key, born) if key is not None else (place // RUN + self.task) % born
+            seq = self.counts.get(partition, 0)
+            self.counts[partition] = seq + 1
+            return Named(partition, self._origin(topic, "row", self.task), seq, record)
+        value = given["id"]
+        if isinstance(value, int):
+            if value < 0:
+                raise UsageError(f"a row's id is {value}: a number must be 0 or more")
+            partition = self.partitioner(key, born) if key is not None else value // RUN % born
+            return Named(partition, self._origin(topic, "id", ""), value, record)
+        if not value:
+            raise UsageError("a row's id is null or empty: without one the write cannot be repeated")
+        try:
+            source = MessageId.parse(value)
+        except ValueError:
+            partition = self.partitioner(value.encode() if key is None else key, born)
+            return Named(partition, self._origin(topic, "text", value), 0, record)
+        partition = derived_partition(source, key, topic, self.partitioner)
+        return Named(partition, derived_origin(source, self.options.group, topic.id, 0), source.seq, record)
+
+    def _origin(self, topic: Topic, kind: str, name: str | int) -> Origin:
+        text = "\0".join(("quorumq spark", self.options.job, topic.id.hex(), kind, str(name)))
+        digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
+        n, k, nonce = (int.from_bytes(digest[at:end], "big") for at, end in ((0, 4), (4, 8), (8, 16)))
+        return Origin(DERIVED, n, nonce, k)
+
+    def _conflict(self, what: str) -> str:
+        return (
+            f"{what}. Nothing was lost, and what was published stays. Without a column id, rows are named by their "
+            "order: sort them, or give them ids, and write under a new job"
+        )
+
+    async def _send(self, partition: PartitionId, batch: Mapping[tuple[Origin, int], bytes]) -> None:
+        await self._publish(partition, sorted(batch), batch)
+
+    async def _publish(
+        self,
+        partition: PartitionId,
+        some: Sequence[tuple[Origin, int]],
+        batch: Mapping[tuple[Origin, int], bytes],
+    ) -> None:
+        wall_ms, began = self.client.wall_ms(), self.client.clock()
+        made = pack_sections(partition, runs_of(some), wall_ms, [batch[name] for name in some])
+        try:
+            await self.client.nodes.ask(
+                lambda: m.Publish(made, max(0, int(1000 * (self.client.clock() - began)))),
+                what=f"publish of {len(some)} rows to {self.options.topic!r}/{partition.number}",
+                timeout=self.options.timeout,
+                writes=True,
+            )
+        except (Conflict, OriginClosed) as error:
+            if len(some) > 1:  # one that is refused must not keep the others from being stored
+                half = len(some) // 2
+                failed: QuorumqError | None = None
+                for part in (some[:half], some[half:]):
+                    try:
+                        await self._publish(partition, part, batch)
+                    except (Conflict, OriginClosed) as exc:
+                        failed = exc
+                if failed is not None:
+                    raise failed from None
+                return
+            raise Conflict(self._conflict(str(error))) from None
+
+
+async def redrive(client: Client, rows: Iterator[Row]) -> None:
+    """Redrive the dead letters that rows name. One that was redriven, acked or purged since is left as it is.
+
+    Raises:
+        UsageError: a row that names no dead letter.
+        NotFound: of a topic that there is no more.
+        OutcomeUnknown, NotStored: too few replicas answered; running the task again does the rest.
+    """
+    known = await client.metadata()
+    topics = {topic.id: topic.name for topic in known.topics if not topic.deleted}
+    waiting: dict[tuple[str, str], list[Peek]] = {}
+    for row in rows:
+        try:
+            partition, origin, seq = MessageId.parse(row["id"] or "")
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+        topic = topics.get(partition.topic)
+        if topic is None:
+            raise UsageError(
+                f"{row['id']} is of a topic that this cluster does not have: nothing of it can be redriven"
+            )
+        if any(row[name] is None for name in REDRIVE_COLUMNS):
+            raise UsageError(
+                f"the row of {row['id']} has a null: a dead letter has an id, a group, a generation and an n"
+            )
+        record = Record(int(row["generation"]), int(row["n"]), Kind.DEAD)
+        item = Peek(
+            topic, partition.number, m.Peeked(Span(origin, seq, seq + 1), "dead", record, 0, 0.0, None), 0, {}
+        )
+        some = waiting.setdefault((topic, row["group"]), [])
+        some.append(item)
+        if len(some) >= REDRIVE_AT_ONCE:
+            await _redrive(client, topic, row["group"], some)
+            some.clear()
+    for (topic, group), some in waiting.items():
+        if some:
+            await _redrive(client, topic, group, some)
+
+
+async def _redrive(client: Client, topic: str, group: str, items: list[Peek]) -> None:
+    found: Any = await client.redrive(topic, group, items)
+    for _, error in found.refused:
+        if not isinstance(error, AlreadyResolved):
+            raise error

@@ -1,0 +1,131 @@
+"""Writing to a real cluster: what is written twice is there once, and a redrive twice is one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import trio
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from quorumq.cli.local import LocalCluster
+from quorumq.client import connect
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(3, hold_time_max=600.0) as found:
+        found.start_all()
+
+        async def run() -> None:
+            async with connect(list(found.addresses)) as client:
+                for name in ("rows", "outputs"):
+                    await client.create_topic(name, partitions=3)
+
+        trio.run(run)
+        yield found
+
+
+def write(frame: DataFrame, cluster: LocalCluster, **options: str) -> None:
+    nodes = ",".join(cluster.addresses)
+    frame.write.format("quorumq").mode("append").options(nodes=nodes, **options).save()
+
+
+def payloads(spark: SparkSession, cluster: LocalCluster, topic: str) -> list[tuple[bytes, Any, Any]]:
+    found = spark.read.format("quorumq").options(
+        table="messages", nodes=",".join(cluster.addresses), topic=topic, columns="key,headers,payload"
+    )
+    return sorted(
+        (bytes(row.payload), row.key and bytes(row.key), row.headers) for row in found.load().collect()
+    )
+
+
+def test_a_job_that_runs_again_or_fails_half_way_adds_nothing(
+    spark: SparkSession, cluster: LocalCluster
+) -> None:
+    rows = spark.range(0, 600, numPartitions=2).select(
+        F.concat(F.lit("row "), F.col("id").cast("string")).alias("payload"),
+        (F.col("id") % 7).cast("string").alias("key"),
+        F.create_map(F.lit("n"), F.col("id").cast("string")).alias("headers"),
+    )
+    expected = sorted(
+        (f"row {number}".encode(), f"{number % 7}".encode(), {"n": str(number)}) for number in range(600)
+    )
+    write(rows, cluster, topic="rows", job="nightly")
+    write(rows, cluster, topic="rows", job="nightly")
+    assert payloads(spark, cluster, "rows") == expected
+    with pytest.raises(Exception, match="write under a new job"):
+        write(rows.orderBy(F.desc("payload")).coalesce(1), cluster, topic="rows", job="nightly")
+
+    numbered = rows.select("payload", "key", "headers", F.expr("cast(headers['n'] as bigint)").alias("id"))
+    before = len(payloads(spark, cluster, "rows"))
+    write(numbered.where("id < 50"), cluster, topic="rows", job="by id")
+    write(numbered.where("id < 100").orderBy(F.desc("id")), cluster, topic="rows", job="by id")
+    assert len(payloads(spark, cluster, "rows")) == before + 100
+
+
+def test_outputs_are_derived_from_the_ids_of_messages(spark: SparkSession, cluster: LocalCluster) -> None:
+    nodes = ",".join(cluster.addresses)
+    source = spark.read.format("quorumq").options(table="messages", nodes=nodes, topic="rows").load()
+    outputs = source.where("key = '3'").select("id", F.lit("done").alias("payload"))
+    expected = outputs.count()
+    assert expected
+    for _ in range(2):
+        write(outputs.repartition(2), cluster, topic="outputs", group="mailer")
+    assert len(payloads(spark, cluster, "outputs")) == expected
+
+
+def test_a_redrive_twice_is_one(spark: SparkSession, cluster: LocalCluster) -> None:
+    nodes = ",".join(cluster.addresses)
+
+    async def die() -> None:
+        async with connect(list(cluster.addresses)) as client:
+            await client.create_topic("jobs")
+            async with client.producer("jobs") as producer:
+                for number in range(6):
+                    await producer.publish(f"job {number}".encode())
+            taken = await client.fetch("jobs", "g", max_messages=6, min_messages=6, max_wait=5)
+            await client.dead_letter(taken, error=ValueError("no such account"))
+
+    async def ready() -> list[tuple[str, int, int]]:
+        async with connect(list(cluster.addresses)) as client:
+            return [
+                (item.peeked.state, item.peeked.record.n, item.peeked.span.size)
+                async for item in client.peek("jobs", "g", "all", complete=True)
+            ]
+
+    trio.run(die)
+    letters = spark.read.format("quorumq").options(table="deadletters", nodes=nodes, topic="jobs").load()
+    rows = spark.createDataFrame(letters.orderBy("id").limit(4).collect(), letters.schema)
+    write(rows.select("id", "group", "generation", "n"), cluster, action="redrive")
+    write(rows, cluster, action="redrive")  # other columns are left alone
+    found = trio.run(ready)
+    assert sum(size for state, n, size in found if (state, n) == ("ready", 1)) == 4
+    assert sum(size for state, n, size in found if (state, n) == ("dead", 0)) == 2
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "mode", "says"),
+    [
+        ("payload", {"topic": "rows"}, "overwrite", "only ever added"),
+        ("payload", {}, "append", "option topic is missing"),
+        ("payload", {"topic": "rows", "colour": "red"}, "append", "no option 'colour'"),
+        ("payload as body", {"topic": "rows"}, "append", "column payload is missing"),
+        ("payload, payload as colour", {"topic": "rows"}, "append", "no place for column colour"),
+        ("1 as payload", {"topic": "rows"}, "append", "column payload is int"),
+        ("payload", {"action": "redrive"}, "append", "column id is missing"),
+        ("payload", {"action": "erase"}, "append", "must be publish or redrive"),
+        ("cast(null as string) as payload", {"topic": "rows"}, "append", "payload is null"),
+        ("payload", {"topic": "nowhere"}, "append", "nowhere"),
+    ],
+)
+def test_what_cannot_be_written_is_refused(
+    spark: SparkSession, cluster: LocalCluster, columns: str, options: dict[str, str], mode: str, says: str
+) -> None:
+    rows = spark.sql("select 'x' as payload").selectExpr(*columns.split(", "))
+    with pytest.raises(Exception, match=says):
+        rows.write.format("quorumq").mode(mode).options(nodes=",".join(cluster.addresses), **options).save()
