@@ -12,7 +12,7 @@ demo: $(VENV)/.run-stamp
 	$(BIN)/quorumq demo
 
 test: $(VENV)/.dev-stamp lint types
-	$(BIN)/python -m pytest -m "not soak"
+	$(BIN)/python -m pytest -n 2 -m "not soak"
 
 lint: $(VENV)/.dev-stamp
 	$(BIN)/ruff check .

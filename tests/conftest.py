@@ -1,0 +1,47 @@
+"""Which tests may run beside each other: `make test` runs pytest on two processes.
+
+Files with tests that start processes (marker `e2e`) run one after another in one process of pytest, so that one cluster
+at a time has the second core; those of Spark share one session, and so one process, too. Other files go where there is
+room. pytest-xdist has groups by a mark, but reads them in a way that pytest 9 ended.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings
+
+settings.register_profile("quorumq", deadline=None)
+settings.load_profile("quorumq")
+
+FIRST = ("processes", "spark")
+"""The longest groups begin first, so that the short ones fill the gaps at the end."""
+
+
+@functools.cache
+def group_of(path: Path) -> str:
+    """The group of a file of tests."""
+    folder = path.relative_to(Path(__file__).parent).parts[0]
+    if folder == "spark":
+        return "spark"
+    return "processes" if folder == "e2e" or "mark.e2e" in path.read_text() else str(path)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    order = {group: place for place, group in enumerate(FIRST)}
+    items.sort(key=lambda item: order.get(group_of(item.path), len(FIRST)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByGroup(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return group_of(config.rootpath / nodeid.partition("::")[0])
+
+    config.option.loadscopereorder = False
+    return ByGroup(config, log)
