@@ -47,6 +47,13 @@ from sim.schedule import PROFILES, Schedule, draw
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Run the schedule in this file (JSON, as printed for one seed).",
 )
+@click.option(
+    "--without",
+    "rule",
+    default=None,
+    metavar="RULE",
+    help="Leave out one rule of the protocol (names of sim/mutants.py); with --seed or --schedule.",
+)
 @click.option("--keep-going", is_flag=True, help="Do not stop at the tenth seed that fails.")
 def run(
     seeds: int,
@@ -56,6 +63,7 @@ def run(
     as_json: bool,
     history_path: Path | None,
     schedule_path: Path | None,
+    rule: str | None,
     keep_going: bool,
 ) -> None:
     """Run whole clusters of the real node core under random faults, and judge what happened.
@@ -74,7 +82,9 @@ def run(
                 raise click.ClickException(f"{schedule_path}: {error}") from None
         else:
             schedule = draw(seed or 0, profile)
-        sys.exit(_run_one(schedule, as_json, history_path))
+        sys.exit(_run_one(schedule, as_json, history_path, rule))
+    if rule is not None:
+        raise click.UsageError("--without goes with one run: say --seed N")
     first = seed or 0
     console = Console(stderr=as_json, highlight=False)
     console.print(f"commit {commit()}, profile {profile}, seeds {first} to {first + seeds - 1}, {jobs} jobs")
@@ -95,11 +105,22 @@ def run(
     sys.exit(0 if report.ok else 1)
 
 
-def _run_one(schedule: Schedule, as_json: bool, history_path: Path | None) -> int:
+def _run_one(schedule: Schedule, as_json: bool, history_path: Path | None, rule: str | None) -> int:
     if not as_json:
         click.echo(f"commit {commit()}")
         click.echo(schedule.to_json())
-    outcome = run_schedule(schedule, full=history_path is not None, keep=history_path is not None)
+    wanted = history_path is not None
+    if rule is None:
+        outcome = run_schedule(schedule, full=wanted, keep=wanted)
+    else:
+        from sim.mutants import MUTANTS, applied
+
+        mutant = {mutant.name: mutant for mutant in MUTANTS}.get(rule)
+        if mutant is None:
+            names = ", ".join(mutant.name for mutant in MUTANTS)
+            raise click.UsageError(f"there is no rule {rule!r}: the rules are {names}")
+        with applied(mutant):
+            outcome = run_schedule(schedule, full=wanted, keep=wanted, prepare=mutant.prepare)
     if history_path is not None:
         try:
             write_rows(history_path, outcome.rows)
