@@ -25,7 +25,7 @@ from quorumq.client.message import MessageId
 from quorumq.core.closed import ClosedOrigins
 from quorumq.core.errors import StorageError, UsageError
 from quorumq.core.records import OriginsClosed, Reclaimed, RecordsMerged
-from quorumq.core.spans import SpanMap, intersect
+from quorumq.core.spans import SpanMap
 from quorumq.core.types import (
     BatchHeader,
     Group,
@@ -330,9 +330,9 @@ class Loaded(NamedTuple):
         """The parts of a span that are in this batch, with the index of the first record of each."""
         at = 0
         for section in self.header.sections:
-            part = intersect(section, span)
-            if part is not None:
-                yield part, at + part.start - section.start
+            start, stop = max(section.start, span.start), min(section.stop, span.stop)
+            if section.origin == span.origin and start < stop:
+                yield Span(span.origin, start, stop), at + start - section.start
             at += section.size
 
     def crcs(self, first: int, count: int) -> list[str]:
