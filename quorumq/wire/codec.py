@@ -7,7 +7,7 @@
 #
 # Promise: whatever bytes are in a frame, `decode_message` returns a message whose every field has its type
 # and range, or raises PeerError.
-"""Messages to frames and back, version negotiation, and errors as messages."""
+"""Messages to frames and back, and errors as messages."""
 
 from __future__ import annotations
 
