@@ -69,7 +69,7 @@ class Health:
             "outbox_bytes": self.outbox_bytes(),
             "fsync_ms": commits,
             "disk_free": node.store.free_bytes,
-            "disk_reserve": self.config.disk_reserve_bytes,
+            "disk_reserve": node.store.kept_free,
             "journal_bytes": journal_bytes(self.config.data_dir),
             "journal_segments": len(node.store.live),
             "batches": len(node.store),

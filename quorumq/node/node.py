@@ -653,7 +653,7 @@ class Node:
         except StorageError as error:
             self.fail(EXIT_STORAGE, str(error))
             return
-        reserve = self.config.disk_reserve_bytes
+        reserve = self.store.kept_free
         full = self.core.state.disk_full
         # Full until there is a tenth more than the reserve: at the edge it would flap with every commit.
         if not full and free < reserve:

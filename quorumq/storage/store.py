@@ -146,7 +146,7 @@ class Store:
 
     Attributes:
         damaged: batches whose body was found damaged by the replay: not in `replayed`, not served.
-        reserve_bytes: with less than this free, room is made sooner.
+        reserve_bytes: see `kept_free`.
     """
 
     def __init__(
@@ -190,7 +190,7 @@ class Store:
             cluster_id: the cluster's id; a directory of another is refused.
             new_directory_id: asked once for a new directory's id, 64 bits; the simulator gives its own.
             segment_bytes: when a segment is full.
-            reserve_bytes: of the disk, kept for acks; with less than this free, room is made sooner.
+            reserve_bytes: see `kept_free`.
             salvage: read past damage, and say so in `cannot_vouch`; everything is read before this returns.
 
         Raises:
@@ -487,6 +487,14 @@ class Store:
     def free_bytes(self) -> int:
         """Bytes that the disk still takes, less what waits for a commit."""
         return self._journal.free_bytes()
+
+    @property
+    def kept_free(self) -> int:
+        """Bytes of the disk that publishes are to leave alone: the reserve, for acks, and room for the next snapshot.
+
+        Without room for that a start fails.
+        """
+        return self.reserve_bytes + self._journal.snapshot_bytes
 
     @property
     def live(self) -> dict[int, int]:

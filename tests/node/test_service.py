@@ -286,6 +286,27 @@ def test_a_full_disk_refuses_publishes_and_lets_the_rest_go_on() -> None:
     run(test)
 
 
+def test_publishes_leave_room_for_the_snapshot_of_the_next_start() -> None:
+    async def test() -> None:
+        async with world("a", disk_reserve_bytes=0) as cluster:
+            client = await cluster.client("a")
+            for number in range(50):
+                await client.topic(f"topic{number}", rf=1)
+            await cluster.stop("a")
+            cluster.start("a")
+            await trio.sleep(0.1)
+            client = await cluster.client("a")
+            topic, origin = await client.topic(rf=1), await client.session()
+            disk: MemoryDisk = cluster.disks["a"]
+            snapshot = disk.size(disk.list()[-1])
+            assert snapshot > 5000
+            disk.capacity = disk.capacity - disk.free_bytes() + snapshot // 2
+            await trio.sleep(1.1)
+            assert (await client.ask(publish(topic, origin, 0, b"x"))).code == "storage-full"
+
+    run(test)
+
+
 def test_a_full_segment_is_followed_by_another_and_nothing_is_lost() -> None:
     async def test() -> None:
         async with world("a", segment_bytes=MIB) as cluster:
