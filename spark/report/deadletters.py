@@ -1,0 +1,549 @@
+# spark/report/deadletters.py: the report on dead letters.
+#
+# From the top: what could not be read, the numbers, what to do, then why: kinds of failures, when, how long it took,
+# where, what dies again, and a message of each kind with the commands to go on. It takes plain values, so that it can
+# be tested without Spark, and shows tops: all rows are in the tables.
+"""Summary and facts of the dead-letter job in, one HTML page out."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from spark.report import plots
+from spark.report.page import (
+    EMPTY,
+    Column,
+    Html,
+    cards,
+    duration,
+    esc,
+    figure,
+    join,
+    number,
+    percent,
+    size,
+    table,
+    tag,
+    time,
+)
+from spark.report.page import page as document
+
+Row = dict[str, Any]
+
+SHOWN_MULTIPLES: Final = 6
+REASONS: Final = ("rejected", "max-deliveries", "expired", "unknown")
+
+
+def page(summary: Row, facts: Row) -> str:
+    """The whole report.
+
+    Args:
+        summary: as in summary.json.
+        facts: tops of the tables (`spark.jobs.deadletters.summarise`).
+    """
+    if not summary["deaths"] and not facts["failures"]:
+        parts = [
+            head(summary),
+            problems(summary),
+            tag("p", "There are no dead letters.", class_="note good"),
+            foot(summary),
+        ]
+        return document("Dead letters", join(parts))
+    parts = [
+        head(summary),
+        problems(summary),
+        numbers(summary, facts),
+        what_to_do(summary, facts),
+        failures(summary, facts),
+        over_time(summary, facts),
+        how_long(summary, facts),
+        where(summary, facts),
+        again(summary, facts),
+        samples(summary, facts),
+        foot(summary),
+    ]
+    return document("Dead letters", join(parts))
+
+
+# ------------------------------------------------------------------------------------- parts
+
+
+def head(summary: Row) -> Html:
+    """Title, and what this is about."""
+    about = [f"As of {clock(summary['as_of'])} UTC"]
+    if summary["cluster"]:
+        about.append(f"cluster {summary['cluster']}")
+    about.append(f"read from {summary['source']}")
+    if summary["previous"]:
+        about.append(f"compared with {summary['previous']['out']} of {clock(summary['previous']['as_of'])}")
+    return join((tag("h1", "Dead letters"), tag("p", " · ".join(about), class_="meta")))
+
+
+def problems(summary: Row) -> Html:
+    """What could not be read, and which numbers are to be doubted."""
+    found = summary["problems"]
+    parts: list[Html] = []
+    if found["count"]:
+        text = (
+            f"{number(found['count'])} {'place' if found['count'] == 1 else 'places'} of the input could not be read. "
+            "What was there is in none of the numbers below, unless another replica has it."
+        )
+        columns = [Column(name) for name in found["rows"][0]] if found["rows"] else []
+        rows = [[("" if value is None else str(value)) for value in row.values()] for row in found["rows"]]
+        details = tag("details", join((tag("summary", "Which"), table(columns, rows, empty=""))))
+        parts.append(tag("div", join((tag("b", text), details)), class_="note warn"))
+    doubts = []
+    if summary["undated"]:
+        doubts.append(
+            f"{number(summary['undated'])} have no plausible time of death, and are in no rate or age"
+        )
+    if summary["skewed"]:
+        doubts.append(
+            f"{number(summary['skewed'])} died before they were published, by their clocks: a producer's is ahead of a "
+            "node's; they are in no time to death"
+        )
+    if doubts:
+        parts.append(tag("div", "Of these dead letters, " + "; ".join(doubts) + ".", class_="note warn"))
+    return join(parts)
+
+
+def numbers(summary: Row, facts: Row) -> Html:
+    """The numbers on top."""
+    settled = summary["deaths"] - summary["dead"]
+    found = [
+        (number(summary["dead"]), "dead letters now"),
+        (number(settled), "settled since: redriven, acked or purged"),
+        (number(summary["failures"]), "kinds of failures"),
+    ]
+    if summary["status"]:
+        status = summary["status"]
+        found += [(f"{number(status['new'])} / {number(status['regressed'])}", "kinds new / regressed"),
+                  (number(status["gone"]), "kinds gone")]  # fmt: skip
+    if summary["oldest_published_at"]:
+        age = seconds_between(summary["oldest_published_at"], summary["as_of"])
+        found.append((duration(age), "since the oldest was published"))
+    found += [(number(summary["bursts"]), "bursts"), (number(summary["regressions"]), "suspicious deploys")]
+    return cards(found)
+
+
+def what_to_do(summary: Row, facts: Row) -> Html:
+    """The plan."""
+    plan = summary["plan"]
+    columns = [
+        Column("Verdict"), Column("Messages", "n"), Column("Failure"), Column("Topic"), Column("Group"),
+        Column("Why", "w"), Column("Rate", "n", "messages a second"),
+    ]  # fmt: skip
+    rows = [
+        (tag("span", row["verdict"], class_=f"tag {row['verdict']}"), row["messages"], failure(row), row["topic"],
+         row["group"], row["reason"], "" if row["rate"] is None else (f"{number(row['rate'])}/s", row["rate"]))
+        for row in facts["decisions"]
+    ]  # fmt: skip
+    total = ", ".join(f"{name} {number(plan[name]['messages'])}" for name in ("redrive", "hold", "discard"))
+    more = sum(plan[name]["failures"] for name in plan) - len(rows)
+    nodes = "".join(
+        f" --node {shlex.quote(node.strip())}" for node in summary["nodes"].split(",") if node.strip()
+    )
+    command = f"quorumq deadletters redrive --plan plan.jsonl{nodes} --dry-run"
+    return join((
+        tag("h2", "What to do", id="plan"),
+        tag("p", f"By the rules of docs/spark.md, of {number(summary['dead'])} messages: {total}. The plan is in "
+                 "plan.jsonl beside this file, to be read, changed and carried out; the dry run first:"),
+        tag("pre", command) if plan["redrive"]["messages"] else EMPTY,
+        table(columns, rows, empty="Nothing is a dead letter at the moment, so there is nothing to do.", more=more),
+    ))  # fmt: skip
+
+
+def failures(summary: Row, facts: Row) -> Html:
+    """Kinds of failures."""
+    rows = []
+    compared = summary["status"] is not None
+    for row in facts["failures"]:
+        line: list[Any] = [tag("span", row["status"], class_=f"tag {row['status']}")] if compared else []
+        line += [
+            row["dead"], row["deaths"], (percent(row["share"]), row["share"]), failure(row), error(row), row["topic"],
+            row["group"], row["per_hour"], row["first_died_at"], row["last_died_at"], ", ".join(row["versions"]),
+        ]  # fmt: skip
+        rows.append(line)
+    columns = [
+        Column("Dead", "n", "dead letters now"), Column("Deaths", "n", "with those settled since"),
+        Column("Share", "n", "of the deaths of its group"), Column("Failure", "", "its fingerprint, or the reason"),
+        Column("Error", "w"), Column("Topic"), Column("Group"),
+        Column("Per hour", "n", "from its first to its last death"),
+        Column("First died", "t", "UTC"), Column("Last died", "t", "UTC"), Column("Versions"),
+    ]  # fmt: skip
+    if compared:
+        columns.insert(0, Column("Since", "", "compared with the previous run"))
+    more = summary["failures"] - len(rows)
+    return join((
+        tag("h2", "Kinds of failures", id="failures"),
+        tag("p", "Dead letters with one fingerprint (class, message without numbers and ids, innermost frame) failed "
+                 "in the same way. Those without one go by their reason."),
+        table(columns, rows, empty="None.", more=more),
+    ))  # fmt: skip
+
+
+def over_time(summary: Row, facts: Row) -> Html:
+    """When they died."""
+    width = plots.width_of(facts["period"]["seconds"])
+    if not facts["by_failure"]:
+        text = "No dead letter has a plausible time of death, so there is nothing to draw."
+        return join((tag("h2", "Over time", id="time"), tag("p", text, class_="empty")))
+    times, series = pivot(facts["by_failure"], "failure", facts["period"])
+    named = [(name or "all others", values, index) for name, values, index in series]
+    stack = figure(
+        "Deaths by failure",
+        f"{width}, by time of death, UTC; the largest kinds in all groups",
+        plots.stacked(
+            "stack", "Deaths over time by kind of failure", times, facts["period"]["seconds"], named
+        ),
+        legend=plots.legend([(label_of(name, facts), index) for name, _, index in named]),
+        wide=True,
+    )
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in facts["rates"]:
+        groups.setdefault((row["topic"], row["group"]), []).append(row)
+    largest = sorted(groups, key=lambda name: -sum(row["deaths"] for row in groups[name]))[:SHOWN_MULTIPLES]
+    lines = [
+        (plots.short(f"{topic} · {group}", 90), [row["from_at"] for row in groups[(topic, group)]],
+         [row["deaths"] for row in groups[(topic, group)]], [row["burst"] for row in groups[(topic, group)]],
+         groups[(topic, group)][0]["usual"])
+        for topic, group in largest
+    ]  # fmt: skip
+    multiples = figure(
+        "Deaths by topic and group",
+        f"{width}, UTC; dashed: the usual (median); red: bursts" + (
+            f"; the {SHOWN_MULTIPLES} largest groups" if len(groups) > SHOWN_MULTIPLES else ""),
+        plots.small_multiples("groups", "Deaths over time by topic and group", lines, facts["period"]["seconds"]),
+        wide=True,
+    )  # fmt: skip
+    columns = [
+        Column("From", "t", "UTC"), Column("Lasted", "n"), Column("Topic"), Column("Group"), Column("Deaths", "n"),
+        Column("Peak", "n", f"in one bucket: {width}"), Column("Usual", "n", f"the median: {width}"),
+        Column("Score", "n", "standard deviations above the usual"), Column("Mostly"), Column("Of these", "n"),
+    ]  # fmt: skip
+    rows = [
+        (row["from_at"], (duration((row["to_at"] - row["from_at"]).total_seconds()),
+                          (row["to_at"] - row["from_at"]).total_seconds()),
+         row["topic"], row["group"], row["deaths"], row["peak"], row["usual"], row["score"], failure(row),
+         row["failure_deaths"])
+        for row in facts["bursts"]
+    ]  # fmt: skip
+    return join((
+        tag("h2", "Over time", id="time"),
+        stack,
+        multiples,
+        tag("h3", "Bursts", style="margin-top:1rem"),
+        table(columns, rows, empty="No bursts: at no time did distinctly more die than usual (at least 10 in a bucket, "
+              "and at least 8 buckets to compare).", more=summary["bursts"] - len(rows)),
+    ))  # fmt: skip
+
+
+def how_long(summary: Row, facts: Row) -> Html:
+    """Times to death, attempts, sizes, ages."""
+    found = facts["to_death"]
+    drawn: list[Html] = []
+    if found:
+        steps = filled(found)
+        drawn.append(figure(
+            "Time to death", "from publish to death; four buckets to a power of ten",
+            plots.bars("death", "Time to death", [rough(row["seconds_from"]) for row in steps],
+                       [("", [row["deaths"] for row in steps], 0)]),
+        ))  # fmt: skip
+    by_attempt = attempts(facts["attempts"])
+    if by_attempt:
+        labels, series = by_attempt
+        drawn.append(figure(
+            "Attempts", "how often it had been delivered when it died",
+            plots.bars("attempts", "Attempts", labels, series),
+            legend=plots.legend([(name, index) for name, _, index in series]) if len(series) > 1 else EMPTY,
+        ))  # fmt: skip
+    known = [row for row in facts["sizes"] if row["size_from"] is not None]
+    unknown = sum(row["deaths"] for row in facts["sizes"] if row["size_from"] is None)
+    if known:
+        drawn.append(figure(
+            "Payload size",
+            "from the size below to twice as much" + (f"; {number(unknown)} not known" if unknown else ""),
+            plots.bars("sizes", "Payload sizes", [size(low) for low, _ in doubled(known)],
+                       [("", [count for _, count in doubled(known)], 2)]),
+        ))  # fmt: skip
+    columns = [
+        Column("Topic"), Column("Group"), Column("Dead", "n", "dead letters now"), Column("Deaths", "n"),
+        Column("Age p50", "n", "since the death of those dead now"), Column("Age p99", "n"), Column("Oldest", "n"),
+        Column("To death p50", "n", "from publish to death"), Column("To death p99", "n"), Column("Longest", "n"),
+    ]  # fmt: skip
+    rows = [
+        (row["topic"], row["group"], row["dead"], row["deaths"],
+         *((duration(row[name]), row[name]) if row[name] is not None else "" for name in
+           ("age_p50", "age_p99", "age_max", "to_death_p50", "to_death_p99", "to_death_max")))
+        for row in facts["ages"]
+    ]  # fmt: skip
+    return join((
+        tag("h2", "How long, how often, how large", id="ages"),
+        tag("div", join(drawn), class_="figures"),
+        table(columns, rows, empty="None."),
+    ))  # fmt: skip
+
+
+def where(summary: Row, facts: Row) -> Html:
+    """Versions, hosts, consumers, nodes; was it a deploy?"""
+    parts = [tag("h2", "Where: was it a deploy?", id="places")]
+    versions = [row for row in facts["by_version"] if row["version"]]
+    if versions:
+        times, series = pivot(facts["by_version"], "version", facts["period"])
+        named = [(name or "(none)", values, index) for name, values, index in series]
+        parts.append(figure(
+            "Deaths by consumer version", f"{plots.width_of(facts['period']['seconds'])}, UTC",
+            plots.stacked("versions", "Deaths over time by consumer version", times, facts["period"]["seconds"], named),
+            legend=plots.legend([(name, index) for name, _, index in named]), wide=True,
+        ))  # fmt: skip
+    columns = [
+        Column("Version"), Column(""), Column("Topic"), Column("Group"), Column("First died", "t", "UTC"),
+        Column("Deaths", "n"), Column("Before", "n", "deaths an hour before its first"),
+        Column("After", "n", "deaths an hour from its first"), Column("Its own", "n", "share of those after"),
+        Column("Score", "n", "standard deviations above what was before"),
+    ]  # fmt: skip
+    rows = [
+        (row["version"], tag("span", "suspicious", class_="tag bad") if row["regression"] else "",
+         row["topic"], row["group"], row["first_died_at"], row["deaths"],
+         "" if row["before_per_hour"] is None else (f"{number(row['before_per_hour'])}/h", row["before_per_hour"]),
+         (f"{number(row['after_per_hour'])}/h", row["after_per_hour"]),
+         (percent(row["after_own"] / row["after_deaths"]), row["after_own"] / row["after_deaths"])
+         if row["after_deaths"] else "", row["score"])
+        for row in facts["deploys"]
+    ]  # fmt: skip
+    parts += [
+        tag("p", "Deaths an hour in the time before a version's first death and in that from then on. These are "
+                 "deaths, not failures per delivery: a version that is given more messages dies more."),
+        table(columns, rows, empty="No consumer said its version, so nothing can be said of deploys."),
+    ]  # fmt: skip
+    columns = [
+        Column("What"), Column("Name"), Column("Deaths", "n"), Column("Share", "n", "of the deaths of its group"),
+        Column("Dead", "n", "dead letters now"), Column("Topic"), Column("Group"),
+        Column("Failures", "n", "kinds of failures"), Column("Mostly"), Column("Of these", "n"),
+        Column("Last died", "t", "UTC"),
+    ]  # fmt: skip
+    rows = [
+        (row["kind"], row["name"] or tag("span", "not known", class_="soft"), row["deaths"],
+         (percent(row["share"]), row["share"]), row["dead"], row["topic"], row["group"], row["failures"], failure(row),
+         row["failure_deaths"], row["last_died_at"])
+        for row in facts["places"]
+    ]  # fmt: skip
+    parts += [
+        tag("h3", "Versions, hosts, consumers and nodes", style="margin-top:1rem"),
+        table(columns, rows, empty="None."),
+    ]
+    return join(parts)
+
+
+def again(summary: Row, facts: Row) -> Html:
+    """Poison."""
+    columns = [
+        Column("What"), Column("Name", "", "SHA-256 of the key or payload"),
+        Column("Messages", "n"),
+        Column("Deaths", "n"), Column("Dead", "n", "dead letters now"), Column("Redrives", "n", "at most"),
+        Column("Failures", "n", "kinds of failures"), Column("Share", "n", "of the deaths of its group"),
+        Column("Topic"), Column("Group"), Column("Last died", "t", "UTC"), Column("Such as"),
+    ]  # fmt: skip
+    rows = [
+        (tag("span", {"message": "redrive loop"}.get(row["kind"], row["kind"]), class_="tag"),
+         tag("code", row["name"][:16] + "…") if row["kind"] != "message" else "",
+         row["messages"], row["deaths"], row["dead"], row["redrives"], row["failures"],
+         (percent(row["share"]), row["share"]), row["topic"], row["group"], row["last_died_at"],
+         tag("code", row["sample_id"]))
+        for row in facts["poison"]
+    ]  # fmt: skip
+    return join((
+        tag("h2", "What dies again", id="poison"),
+        tag("p", "Keys that at least 3 dead messages have, payloads that at least 2 have, and messages that died again "
+                 "after a redrive."),
+        table(columns, rows, empty="Nothing: no key, payload or message stands out.",
+              more=summary["poison"] - len(rows)),
+    ))  # fmt: skip
+
+
+def samples(summary: Row, facts: Row) -> Html:
+    """A message of each kind of failure, and how to go on with it."""
+    parts = [tag("h2", "A message of each kind", id="samples")]
+    if not facts["payloads"]:
+        parts.append(
+            tag(
+                "p",
+                "Keys, headers and payloads are left out; python -m spark deadletters --payloads shows them.",
+            )
+        )
+    nodes = "".join(
+        f" --node {shlex.quote(node.strip())}" for node in summary["nodes"].split(",") if node.strip()
+    )
+    for row in facts["failures"]:
+        key = (row["topic"], row["group"], row["failure"])
+        if key in facts["samples"]:
+            parts.append(sample(row, facts["samples"][key], nodes, facts["payloads"]))
+    return join(parts)
+
+
+def sample(row: Row, found: Row, nodes: str, payloads: bool) -> Html:
+    """One message."""
+    place = f"{shlex.quote(row['topic'])} --group {shlex.quote(row['group'])}"
+    # A dead letter without a fingerprint is found by its partition, as nothing else in the command line names its kind.
+    kind = (
+        f"--fingerprint {shlex.quote(row['failure'])}"
+        if row["failure"] not in REASONS
+        else f"--partition {found['partition']}"
+    )
+    about = [
+        ("id", tag("code", found["id"])), ("died", f"{time(found['died_at'])} UTC, after {number(found['attempts'])} "
+         f"{'delivery' if found['attempts'] == 1 else 'deliveries'}: {found['reason']}; now {found['resolution']}"),
+        ("published", f"{time(found['published_at'])} UTC" if found["published_at"] else "not known"),
+        ("consumer", " · ".join(filter(None, (found["consumer"], found["consumer_version"], found["host"])))),
+        ("node", found["node"]), ("size", size(found["size"]) or "not known"),
+    ]  # fmt: skip
+    if payloads:
+        headers = "\n".join(f"{name}: {text}" for name, text in sorted((found["headers"] or {}).items()))
+        about += [("key", tag("pre", bytes_text(found["key"]), class_="text") if found["key"] is not None else "none"),
+                  ("headers", tag("pre", headers, class_="text") if headers else "none"),
+                  ("payload", tag("pre", bytes_text(found["payload"]), class_="text")
+                   if found["payload"] is not None else "not known")]  # fmt: skip
+    facts = tag("dl", join((join((tag("dt", name), tag("dd", value)), "") for name, value in about if value)))
+    commands = [f"quorumq deadletters list {place} {kind} --each{nodes}"]
+    if row["dead"] and row["failure"] not in REASONS:
+        commands.append(f"quorumq deadletters redrive {place} {kind} --dry-run{nodes}")
+    parts = [
+        tag("summary", join((tag("b", f"{number(row['deaths'])} ×"), error(row), " ",
+                             tag("span", f"{row['topic']} · {row['group']} · {row['failure']}", class_="soft")), "")),
+        facts,
+        tag("pre", found["message"], class_="text") if found["message"] else EMPTY,
+        tag("details", join((tag("summary", "Stack"), tag("pre", found["stack"])))) if found["stack"] else EMPTY,
+        tag("pre", "\n".join(commands)),
+    ]  # fmt: skip
+    return tag("details", join(parts), class_="sample", id=anchor(row))
+
+
+def foot(summary: Row) -> Html:
+    """What it was made by."""
+    return tag(
+        "footer",
+        "python -m spark deadletters · what each number means: docs/spark.md, “Dead letters” · times in UTC",
+    )
+
+
+# ------------------------------------------------------------------------------------ pieces
+
+
+def failure(row: Row) -> Html:
+    """A kind of failure, linked to its sample."""
+    if row["failure"] is None:
+        return EMPTY
+    return tag("a", tag("code", row["failure"]), href="#" + anchor(row))
+
+
+def anchor(row: Row) -> str:
+    """The sample of a kind of failure: a name that is safe whatever the topic's is."""
+    from hashlib import sha256
+
+    return "f" + sha256("\0".join((row["topic"], row["group"], row["failure"])).encode()).hexdigest()[:12]
+
+
+def error(row: Row) -> Html:
+    """Class and first line of an error."""
+    first = next(iter(row["message"].strip().splitlines()), "")
+    text = ": ".join(filter(None, (row["error_class"], first))) or row["reason"]
+    return esc(text if len(text) <= 160 else text[:159] + "…")
+
+
+def label_of(name: str, facts: Row) -> str:
+    """A kind of failure in a legend: its fingerprint and its class."""
+    classes = [
+        row["error_class"] for row in facts["failures"] if row["failure"] == name and row["error_class"]
+    ]
+    return f"{name} {classes[0].rpartition('.')[2]}" if classes else name
+
+
+def pivot(
+    rows: Sequence[Row], name: str, period: Row
+) -> tuple[list[datetime], list[tuple[str, list[int], int]]]:
+    """Counts per bucket as a list for each name, every bucket of the period: the largest first, the rest last."""
+    step = period["seconds"]
+    first = int(period["begin"].timestamp()) // step * step
+    last = int(period["end"].timestamp()) // step * step
+    buckets = list(range(first, last + 1, step))
+    at = {bucket: index for index, bucket in enumerate(buckets)}
+    found: dict[str, list[int]] = {}
+    for row in rows:
+        values = found.setdefault(row[name], [0] * len(buckets))
+        values[at[int(row["from_at"].timestamp())]] += row["deaths"]
+    rest = [key for key in ("", "others") if key in found]
+    names = sorted((key for key in found if key not in rest), key=lambda key: (-sum(found[key]), key))
+    zone = period["begin"].tzinfo
+    times = [datetime.fromtimestamp(bucket, zone) for bucket in buckets]
+    series = [(key, found[key], index) for index, key in enumerate(names)]
+    return times, series + [(key, found[key], plots.OTHERS) for key in rest]
+
+
+def filled(rows: Sequence[Row]) -> list[Row]:
+    """A histogram of powers of ten with its empty buckets."""
+    made: list[Row] = []
+    for row in rows:
+        while made and row["seconds_from"] > made[-1]["seconds_to"] * 1.001:
+            low = made[-1]["seconds_to"]
+            made.append({"seconds_from": low, "seconds_to": low * 10**0.25, "deaths": 0})
+        made.append(row)
+    return made
+
+
+def rough(seconds: float) -> str:
+    """A time in one unit, for below a bar."""
+    units = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"), (0.001, "ms"))
+    length, name = next((unit for unit in units if seconds >= unit[0]), units[-1])
+    return f"{seconds / length:.0f} {name}"
+
+
+def doubled(rows: Sequence[Row]) -> list[tuple[int, int]]:
+    """A histogram of powers of two with its empty buckets: from, count."""
+    found = {row["size_from"]: row["deaths"] for row in rows}
+    sizes, low = [], min(found)
+    while low <= max(found):
+        sizes.append(low)
+        low = max(1, 2 * low)
+    return [(low, found.get(low, 0)) for low in sizes]
+
+
+def attempts(
+    rows: Sequence[Row], most: int = 12
+) -> tuple[list[str], list[tuple[str, list[int], int]]] | None:
+    """Attempts as bars, stacked by reason; what is above ``most`` together."""
+    if not rows:
+        return None
+    high = min(max(row["attempts"] for row in rows), most)
+    low = min(1, *(row["attempts"] for row in rows)) if len(rows) > 1 else min(1, rows[0]["attempts"])
+    labels = [str(count) for count in range(low, high + 1)]
+    if any(row["attempts"] > most for row in rows):
+        labels[-1] = f"{most}+"
+    series = []
+    for index, reason in enumerate([name for name in REASONS if any(row["reason"] == name for row in rows)]):
+        values = [0] * len(labels)
+        for row in rows:
+            if row["reason"] == reason:
+                values[min(row["attempts"], high) - low] += row["deaths"]
+        series.append((reason, values, index))
+    return labels, series
+
+
+def bytes_text(data: bytes) -> str:
+    """A key or payload as text where it is, else in hex, cut."""
+    try:
+        return bytes(data).decode()
+    except UnicodeDecodeError:
+        return bytes(data[:512]).hex(" ") + (" …" if len(data) > 512 else "")
+
+
+def clock(text: str) -> str:
+    """A time of the summary for people."""
+    return text[:19].replace("T", " ")
+
+
+def seconds_between(first: str, last: str) -> float:
+    """Between two times of the summary."""
+    return (datetime.fromisoformat(last) - datetime.fromisoformat(first)) / timedelta(seconds=1)

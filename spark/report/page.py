@@ -1,0 +1,202 @@
+# spark/report/page.py: the frame of a report: one file, nothing loaded from anywhere, everything escaped.
+#
+# What a report shows was written by whoever made a message fail. So text becomes HTML in one way only: `Html` is what
+# is HTML already, and `esc` makes it out of anything else. Functions here take text and values and give Html.
+"""HTML pages: escaping, numbers and times, tables that sort and filter."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from importlib.resources import files
+from typing import Any, Final, NamedTuple
+
+
+class Html(str):
+    """Text that is HTML already."""
+
+    __slots__ = ()
+
+
+EMPTY: Final = Html("")
+
+
+def esc(value: Any) -> Html:
+    """``value`` as HTML; characters that no document may contain, and those that reorder text, are written out."""
+    if isinstance(value, Html):
+        return value
+    if value is None:
+        return EMPTY
+    return Html(html.escape(visible(str(value))))
+
+
+def visible(text: str) -> str:
+    """``text`` with what cannot be seen written out, for where it is escaped by somebody else."""
+    return text if text.isascii() and text.isprintable() else "".join(map(_visible, text))
+
+
+def _visible(char: str) -> str:
+    if char in "\n\t" or (char.isprintable() and char not in _REORDER):
+        return char
+    return "\n" if char == "\r" else f"\\u{ord(char):04x}" if ord(char) < 0x10000 else f"\\U{ord(char):08x}"
+
+
+_REORDER: Final = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+
+
+def tag(name: str, content: Any = "", **attributes: Any) -> Html:
+    """An element; ``class_`` is class, and attributes that are None are left out."""
+    said = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{esc(value)}"'
+        for key, value in attributes.items()
+        if value is not None
+    )
+    return Html(f"<{name}{said}>{esc(content)}</{name}>")
+
+
+def join(parts: Iterable[Any], between: str = "\n") -> Html:
+    """Parts, escaped where they are not HTML."""
+    return Html(between.join(esc(part) for part in parts))
+
+
+def page(title: str, body: Html) -> str:
+    """A whole document. Its policy forbids loading anything and running any script but ours."""
+    here = files("spark.report")
+    style, script = (here.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{esc(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n{esc(body)}\n"
+        f"<script>\n{script}</script>\n</body>\n</html>\n"
+    )
+
+
+# ---------------------------------------------------------------------------------- values
+
+
+def number(value: float | None) -> str:
+    """A number for people: 1,234; 12.3; 0.04; nothing where it is not known."""
+    if value is None:
+        return ""
+    if isinstance(value, int) or float(value).is_integer():
+        return f"{int(value):,}"
+    size = abs(value)
+    return f"{value:,.0f}" if size >= 100 else f"{value:.1f}" if size >= 10 else f"{value:.2g}"
+
+
+def percent(share: float | None) -> str:
+    """A share: 12 %, 0.3 %."""
+    if share is None:
+        return ""
+    size = 100 * share
+    return f"{size:.0f} %" if size >= 9.95 or size == 0 else "<0.1 %" if size < 0.05 else f"{size:.1f} %"
+
+
+def duration(seconds: float | None) -> str:
+    """A time for people, two units at most: 350 ms, 4.2 s, 3 min 20 s, 2 h, 5 d 3 h."""
+    if seconds is None:
+        return ""
+    if seconds < 0:
+        return "-" + duration(-seconds)
+    if seconds < 0.9995:
+        return f"{1000 * seconds:.0f} ms"
+    if seconds < 59.95:
+        return f"{seconds:.1f}".rstrip("0").rstrip(".") + " s"
+    left = round(seconds)
+    units = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+    at = next(index for index, (size, _) in enumerate(units) if left >= size)
+    parts = []
+    for size, name in units[at : at + 2]:
+        parts.append(f"{left // size} {name}" if left // size else "")
+        left %= size
+    return " ".join(filter(None, parts))
+
+
+def size(count: float | None) -> str:
+    """Bytes: 900 B, 1.5 KiB, 2 MiB."""
+    if count is None:
+        return ""
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if count == int(count) else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} GiB"
+
+
+def time(at: datetime | None) -> str:
+    """A time of day in UTC, to the second."""
+    return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S") if at is not None else ""
+
+
+# ---------------------------------------------------------------------------------- tables
+
+
+class Column(NamedTuple):
+    """A column of a table.
+
+    Attributes:
+        title: its head.
+        kind: "n" number, "t" time, "w" long text, "" short text.
+        hint: what it says, shown when pointed at.
+    """
+
+    title: str
+    kind: str = ""
+    hint: str = ""
+
+
+def table(columns: Sequence[Column], rows: Sequence[Sequence[Any]], *, empty: str, more: int = 0) -> Html:
+    """A table to sort and filter.
+
+    Args:
+        columns: heads.
+        rows: for each column what is shown, or a pair of that and the number to sort by.
+        empty: what to say where there are no rows.
+        more: how many rows there are besides these.
+    """
+    if not rows:
+        return tag("p", empty, class_="empty")
+    heads = join(
+        (
+            tag("th", tag("button", column.title, type="button"), class_=column.kind or None, scope="col",
+                title=column.hint or None)
+            for column in columns
+        ),
+        "",
+    )  # fmt: skip
+    body = join(tag("tr", join(map(_cell, columns, row), "")) for row in rows)
+    count = f"{len(rows)} of {len(rows)}"
+    left = tag("span", join((tag("span", count, data_shown=""), f" · {more:,} more in the tables" if more else ""), ""),
+               class_="soft")  # fmt: skip
+    search = Html('<input type="search" placeholder="Filter" aria-label="Filter rows">')
+    bar = tag("div", join((search, left), ""), class_="bar")
+    inner = tag("table", join((tag("thead", tag("tr", heads)), tag("tbody", body)), ""))
+    return tag("div", join((bar, tag("div", inner, class_="scroll")), ""), class_="table")
+
+
+def _cell(column: Column, found: Any) -> Html:
+    shown, by = found if isinstance(found, tuple) else (found, None)
+    if by is None and column.kind in ("n", "t"):
+        by = "" if shown in (None, "") else shown
+    if isinstance(by, datetime):
+        by = by.timestamp()
+    if isinstance(shown, datetime):
+        shown = time(shown)
+    elif column.kind == "n" and isinstance(shown, int | float):
+        shown = number(shown)
+    return tag("td", shown, class_=column.kind or None, data_v=by)
+
+
+def figure(caption: str, hint: str, svg: Html, *, legend: Html = EMPTY, wide: bool = False) -> Html:
+    """A plot with its caption."""
+    head = tag("figcaption", join((caption, tag("small", hint)), ""))
+    return tag("figure", join((head, svg, legend)), class_="wide" if wide else None)
+
+
+def cards(found: Iterable[tuple[str, str]]) -> Html:
+    """Numbers on top: what is shown large, and what it is."""
+    each = (tag("div", join((tag("b", big), tag("span", small)), ""), class_="card") for big, small in found)
+    return tag("div", join(each), class_="cards")

@@ -1,0 +1,214 @@
+# spark/report/plots.py: plots as SVG inside the page.
+#
+# Text stays text, so that it is small, can be searched, and takes the page's font. Colours are the page's: matplotlib
+# draws with placeholders, which become CSS variables, so one drawing serves light and dark.
+"""matplotlib figures as inline SVG."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from spark.report.page import Html, duration, esc, number, tag, visible
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLOURS: Final = {
+    "--fg": "#010101", "--soft": "#020202", "--line": "#030303", "--grid": "#040404", "--card": "#050505",
+    "--burst": "#060606", **{f"--s{index}": f"#0707{index:02x}" for index in range(8)},
+}  # fmt: skip
+"""The page's colours, and what stands for them while matplotlib draws."""
+
+OTHERS: Final = 7
+"""The colour of all that has none of its own."""
+
+
+def colour(index: int) -> str:
+    """The placeholder of a series' colour."""
+    return COLOURS[f"--s{min(index, OTHERS)}"]
+
+
+def draw(width: float, height: float) -> tuple[Figure, Axes]:
+    """A figure of so many pixels with one plot in it, quiet axes and a horizontal grid."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width / 72, height / 72), layout="constrained")
+    axes = figure.add_subplot()
+    style(axes)
+    return figure, axes
+
+
+def style(axes: Axes) -> None:
+    """Quiet axes."""
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    axes.spines["bottom"].set_color(COLOURS["--line"])
+    axes.tick_params(colors=COLOURS["--soft"], length=0, labelsize=10, pad=5)
+    axes.grid(axis="y", color=COLOURS["--grid"], linewidth=1)
+    axes.set_axisbelow(True)
+
+
+def whole(axes: Axes) -> None:
+    """Counts on the y axis: from 0, whole numbers, few."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_locator(MaxNLocator(4, integer=True, min_n_ticks=1))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
+
+
+def svg(figure: Figure, name: str, label: str) -> Html:
+    """The figure as SVG for a page.
+
+    Args:
+        figure: drawn.
+        name: a word of letters, different for each plot of a page: what is defined inside is named after it.
+        label: what it shows, for those who do not see it.
+    """
+    import matplotlib
+
+    for text in figure.findobj(lambda artist: hasattr(artist, "set_parse_math")):
+        text.set_parse_math(False)  # type: ignore[attr-defined]
+    out = io.StringIO()
+    with matplotlib.rc_context({
+        "svg.fonttype": "none", "svg.hashsalt": name, "font.family": "sans-serif",
+        "font.sans-serif": ["DejaVu Sans", "Verdana", "sans-serif"],
+    }):  # fmt: skip
+        figure.savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None, "Format": None,
+                                                                       "Type": None})  # fmt: skip
+    text = out.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    box = re.match(r'<svg [^>]*?viewBox="([^"]*)"[^>]*>', text)
+    assert box is not None
+    text = f'<svg viewBox="{box[1]}" role="img" aria-label="{esc(label)}">{text[box.end() :]}'
+    text = re.sub(r'id="', f'id="{name}-', text)
+    text = re.sub(r'(url\(#|href="#)', rf"\1{name}-", text)
+    text = text.replace("xlink:href", "href")
+    for variable, placeholder in COLOURS.items():
+        text = text.replace(placeholder, f"var({variable})")
+    return Html(re.sub(r"\n\s*", "\n", text))
+
+
+def stacked(
+    name: str,
+    label: str,
+    times: Sequence[datetime],
+    seconds: int,
+    series: Sequence[tuple[str, Sequence[int], int]],
+) -> Html:
+    """Counts per bucket, one series on the other: for each its name, counts and colour."""
+    figure, axes = draw(900, 260)
+    starts = [at.replace(tzinfo=None) for at in times]
+    days = seconds / 86400
+    below = [0] * len(times)
+    for _, found, index in series:
+        axes.bar(
+            starts, found, width=days * 0.92, bottom=below, align="edge", color=colour(index), linewidth=0
+        )
+        below = [low + value for low, value in zip(below, found, strict=True)]
+    timed(axes, starts, days)
+    whole(axes)
+    return svg(figure, name, label)
+
+
+def timed(axes: Axes, starts: Sequence[datetime], days: float) -> None:
+    """Times on the x axis, few and short, from the first bucket to the end of the last."""
+    from datetime import timedelta
+
+    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+
+    locator = AutoDateLocator(minticks=3, maxticks=7)
+    axes.xaxis.set_major_locator(locator)
+    formatter = ConciseDateFormatter(locator, show_offset=True)
+    formatter.formats = ["%Y", "%b", "%d %b", "%H:%M", "%H:%M", "%H:%M:%S"]
+    formatter.zero_formats = ["", "%Y", "%b", "%d %b", "%H:%M", "%H:%M"]
+    formatter.offset_formats = ["", "%Y", "%b %Y", "%d %b %Y", "%d %b %Y", "%d %b %Y %H:%M"]
+    axes.xaxis.set_major_formatter(formatter)
+    axes.xaxis.get_offset_text().set_color(COLOURS["--soft"])
+    axes.xaxis.get_offset_text().set_size(10)
+    if starts:
+        axes.set_xlim(starts[0], starts[-1] + timedelta(days=days))  # type: ignore[arg-type]
+
+
+def bars(
+    name: str,
+    label: str,
+    labels: Sequence[str],
+    series: Sequence[tuple[str, Sequence[int], int]],
+    *,
+    title: str = "",
+) -> Html:
+    """Counts side by side: names below, numbers on top where there are few."""
+    figure, axes = draw(380, 210)
+    below = [0] * len(labels)
+    for _, found, index in series:
+        axes.bar(range(len(labels)), found, bottom=below, width=0.8, color=colour(index), linewidth=0)
+        below = [low + value for low, value in zip(below, found, strict=True)]
+    step = max(1, -(-len(labels) // 7))
+    axes.set_xticks(range(0, len(labels), step), list(labels)[::step])
+    axes.set_xlim(-0.6, max(len(labels), 3) - 0.4)
+    if len(labels) <= 12:
+        for index, total in enumerate(below):
+            if total:
+                axes.annotate(number(total), (index, total), (0, 3), textcoords="offset points", ha="center", size=9,
+                              color=COLOURS["--soft"])  # fmt: skip
+        axes.margins(y=0.12)
+    axes.set_xlabel(title, color=COLOURS["--soft"], size=10)
+    whole(axes)
+    return svg(figure, name, label)
+
+
+def small_multiples(
+    name: str,
+    label: str,
+    rows: Sequence[tuple[str, Sequence[datetime], Sequence[int], Sequence[bool], float]],
+    seconds: int,
+) -> Html:
+    """One line of bars for each name over the same time, bursts in red: name, times, counts, bursts, the usual."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(900 / 72, (34 + 74 * len(rows)) / 72), layout="constrained")
+    shared: Any = None
+    for index, (title, times, found, burst, usual) in enumerate(rows):
+        axes = figure.add_subplot(len(rows), 1, index + 1, sharex=shared)
+        shared = shared or axes
+        style(axes)
+        starts = [at.astimezone(UTC).replace(tzinfo=None) for at in times]
+        days = seconds / 86400
+        colours = [COLOURS["--burst"] if high else colour(0) for high in burst]
+        axes.bar(starts, found, width=days * 0.92, align="edge", color=colours, linewidth=0)
+        axes.axhline(usual, color=COLOURS["--soft"], linewidth=1, linestyle=(0, (3, 3)))
+        whole(axes)
+        axes.set_ylim(0, max([*found, 1]) * 1.08)
+        axes.set_title(title, loc="left", size=10, color=COLOURS["--fg"], pad=4)
+        timed(axes, starts, days)
+        if index < len(rows) - 1:
+            axes.tick_params(labelbottom=False)
+            axes.xaxis.get_offset_text().set_visible(False)
+    return svg(figure, name, label)
+
+
+def legend(series: Sequence[tuple[str, int]]) -> Html:
+    """Which colour is what."""
+    items = (
+        Html(f'<li><i style="background:var(--s{min(index, OTHERS)})"></i>{tag("span", name)}</li>')
+        for name, index in series
+    )
+    return Html(f'<ul class="legend">{"".join(items)}</ul>')
+
+
+def short(text: str, most: int = 28) -> str:
+    """Text that fits below a plot."""
+    text = visible(text).replace("\n", " ")
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def width_of(seconds: int) -> str:
+    """What a bucket is: "per 15 min"."""
+    return f"per {duration(seconds)}"

@@ -1,0 +1,633 @@
+# spark/transforms/letters.py: what dead letters have to say when there are too many to read.
+#
+# Every function takes frames and gives a frame with the schema named beside it; nothing is read, written or collected
+# here. They begin with `letters`, a dead letter a row, which the job stores first, so that what follows reads only the
+# columns that it needs.
+#
+# One failure may be nearly all rows. So counts are grouped over numbers and times only (Spark keeps those in one hash
+# map and adds partial sums before it shuffles), samples are taken by a ranking that keeps the first few on each side of
+# the shuffle, and no list grows with the number of rows.
+"""The analysis of dead letters: failures, rates and bursts, ages, places, deploys, poison, histograms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final, NamedTuple
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+GROUP: Final = ("topic", "group")
+KIND: Final = ("topic", "group", "failure")
+"""What makes two dead letters the same kind: the group, and the fingerprint, or the reason where there is none."""
+
+RESOLUTIONS: Final = ("dead", "redriven", "acked", "purged", "reopened", "closed")
+SAMPLES: Final = 3
+VERSIONS_MAX: Final = 50
+"""So many versions of a group's consumers are looked at, those with the most dead letters."""
+
+PLAUSIBLE_FROM: Final = "2020-01-01"
+PLAUSIBLE_AHEAD: Final = "1 day"
+"""A time of death before the first, or further ahead of now than the second, is a clock gone wrong: no rate uses it."""
+
+
+class Thresholds(NamedTuple):
+    """From when on something is worth a person's attention. docs/spark.md says why these."""
+
+    burst_score: float = 4.0
+    burst_deaths: int = 10
+    burst_buckets: int = 8
+    deploy_score: float = 4.0
+    deploy_deaths: int = 20
+    deploy_share: float = 0.5
+    deploy_buckets: int = 12
+    poison_key: int = 3
+    poison_payload: int = 2
+    poison_redrives: int = 1
+
+
+DEFAULTS: Final = Thresholds()
+
+LETTERS: Final = """
+    date DATE, id STRING, topic STRING, topic_id STRING, partition INT, origin STRING, seq BIGINT,
+    `group` STRING, failure STRING, generation DECIMAL(20,0), n INT, resolution STRING, reason STRING,
+    error_class STRING, message STRING, stack STRING, fingerprint STRING, attempts INT, published_at TIMESTAMP,
+    first_delivered_at TIMESTAMP, last_delivered_at TIMESTAMP, died_at TIMESTAMP, dated BOOLEAN,
+    seconds_to_death DOUBLE, consumer STRING, consumer_version STRING, host STRING, node STRING, size BIGINT,
+    crc STRING, digest STRING, key_digest STRING, replicas ARRAY<STRING>"""
+CONTENT: Final = "key BINARY, headers MAP<STRING,STRING>, payload BINARY"
+"""What `letters` has besides where payloads are wanted."""
+
+FAILURES: Final = """
+    date DATE, topic STRING, `group` STRING, failure STRING, status STRING, deaths BIGINT, dead BIGINT, redriven BIGINT,
+    acked BIGINT, purged BIGINT, reopened BIGINT, closed BIGINT, fresh BIGINT, share DOUBLE, first_died_at TIMESTAMP,
+    last_died_at TIMESTAMP, per_hour DOUBLE, reason STRING, error_class STRING, message STRING, versions ARRAY<STRING>,
+    topics ARRAY<STRING>, groups ARRAY<STRING>, sample_ids ARRAY<STRING>"""
+PREVIOUS: Final = (
+    "topic STRING, `group` STRING, failure STRING, status STRING, dead BIGINT, last_died_at TIMESTAMP"
+)
+SAMPLES_OF: Final = """
+    topic STRING, `group` STRING, failure STRING, rank INT, id STRING, partition INT, generation DECIMAL(20,0), n INT,
+    resolution STRING, reason STRING, error_class STRING, message STRING, stack STRING, attempts INT,
+    published_at TIMESTAMP, died_at TIMESTAMP, consumer STRING, consumer_version STRING, host STRING, node STRING,
+    size BIGINT"""
+COUNTS: Final = """
+    topic STRING, `group` STRING, failure STRING, consumer_version STRING, from_at TIMESTAMP, deaths BIGINT"""
+RATES: Final = """
+    date DATE, topic STRING, `group` STRING, from_at TIMESTAMP, seconds BIGINT, deaths BIGINT, usual DOUBLE,
+    score DOUBLE, burst BOOLEAN"""
+BURSTS: Final = """
+    date DATE, topic STRING, `group` STRING, from_at TIMESTAMP, to_at TIMESTAMP, deaths BIGINT, peak BIGINT,
+    usual DOUBLE, score DOUBLE, failure STRING, failure_deaths BIGINT"""
+AGES: Final = """
+    date DATE, topic STRING, `group` STRING, deaths BIGINT, dead BIGINT, oldest_published_at TIMESTAMP,
+    oldest_died_at TIMESTAMP, age_p50 DOUBLE, age_p99 DOUBLE, age_max DOUBLE, to_death_known BIGINT,
+    to_death_p50 DOUBLE, to_death_p99 DOUBLE, to_death_max DOUBLE, skewed BIGINT, undated BIGINT"""
+PLACES: Final = """
+    date DATE, topic STRING, `group` STRING, kind STRING, name STRING, deaths BIGINT, dead BIGINT, share DOUBLE,
+    failures BIGINT, first_died_at TIMESTAMP, last_died_at TIMESTAMP, failure STRING, failure_deaths BIGINT"""
+DEPLOYS: Final = """
+    date DATE, topic STRING, `group` STRING, version STRING, first_died_at TIMESTAMP, deaths BIGINT,
+    before_hours DOUBLE, before_deaths BIGINT, before_per_hour DOUBLE, after_hours DOUBLE, after_deaths BIGINT,
+    after_per_hour DOUBLE, after_own BIGINT, score DOUBLE, regression BOOLEAN"""
+POISON: Final = """
+    date DATE, topic STRING, `group` STRING, kind STRING, name STRING, messages BIGINT, deaths BIGINT, dead BIGINT,
+    redrives INT, failures BIGINT, share DOUBLE, first_died_at TIMESTAMP, last_died_at TIMESTAMP, sample_id STRING"""
+ATTEMPTS: Final = "date DATE, topic STRING, `group` STRING, reason STRING, attempts INT, deaths BIGINT"
+SIZES: Final = "date DATE, topic STRING, `group` STRING, size_from BIGINT, size_to BIGINT, deaths BIGINT"
+TO_DEATH: Final = """
+    date DATE, topic STRING, `group` STRING, seconds_from DOUBLE, seconds_to DOUBLE, deaths BIGINT"""
+
+
+def letters(deadletters: DataFrame, now: datetime, *, payloads: bool = False) -> DataFrame:
+    """A row for each death: the table `deadletters` in, LETTERS out, CONTENT too with ``payloads``.
+
+    Args:
+        deadletters: as the data source has it.
+        now: when the analysis is made.
+        payloads: keep keys, headers and payloads.
+    """
+    reason = F.when(F.col("reason") == "", F.lit("unknown")).otherwise(F.col("reason"))
+    dated = (F.col("died_at") >= F.lit(PLAUSIBLE_FROM).cast("timestamp")) & (
+        F.col("died_at") <= F.lit(now) + F.expr(f"INTERVAL {PLAUSIBLE_AHEAD}")
+    )
+    made = (
+        deadletters.withColumn("date", F.to_date("died_at"))
+        .withColumn("failure", F.when(F.col("fingerprint") == "", reason).otherwise(F.col("fingerprint")))
+        .withColumn("dated", F.coalesce(dated, F.lit(False)))
+        .withColumn("seconds_to_death", _seconds(F.col("died_at")) - _seconds(F.col("published_at")))
+        .withColumn("key_digest", F.sha2("key", 256))
+    )
+    return made.select(
+        *(F.col(f"`{name}`") for name in _names(LETTERS)), *(_names(CONTENT) if payloads else ())
+    )
+
+
+def failures(
+    letters: DataFrame,
+    samples: DataFrame,
+    places: DataFrame,
+    now: datetime,
+    previous: DataFrame | None = None,
+) -> DataFrame:
+    """Kinds of failures: LETTERS, SAMPLES_OF and PLACES in, and a previous run's PREVIOUS; FAILURES out.
+
+    ``status`` is null without a previous run. Else a kind is `new` if that run did not have it; `gone` if nothing died
+    of it since and nothing of it is dead; `regressed` if it died again after it was gone or settled; else `ongoing`.
+    What was gone is listed on, with no deaths, so that its return is noticed.
+    """
+    totals = letters.groupBy(*KIND).agg(
+        F.count("*").alias("deaths"),
+        *(_count(F.col("resolution") == name).alias(name) for name in RESOLUTIONS),
+        F.min("died_at").alias("first_died_at"),
+        F.max("died_at").alias("last_died_at"),
+    )
+    found = _with_status(letters, totals, previous)
+    own = samples.groupBy(*KIND).agg(
+        F.sort_array(F.collect_list(F.struct("rank", "id", "reason", "error_class", "message"))).alias("own")
+    )
+    versions = (
+        places.where((F.col("kind") == "version-of-failure") & (F.col("name") != ""))
+        .groupBy(*KIND)
+        .agg(F.sort_array(F.collect_list("name")).alias("versions"))
+    )
+    everywhere = (
+        totals.groupBy("failure").agg(
+            F.sort_array(F.collect_set("topic")).alias("topics"), F.sort_array(F.collect_set("group")).alias("groups")
+        )
+    )  # fmt: skip
+    hours = F.greatest(
+        F.lit(1.0), (_seconds(F.col("last_died_at")) - _seconds(F.col("first_died_at"))) / 3600
+    )
+    all_of_group = F.sum("deaths").over(Window.partitionBy(*GROUP))
+    texts = F.array().cast("array<string>")
+    made = (
+        found.join(own, [*KIND], "left")
+        .join(versions, [*KIND], "left")
+        .join(everywhere, ["failure"], "left")
+        .withColumn("date", _date(now))
+        .withColumn("share", F.when(all_of_group > 0, F.col("deaths") / all_of_group).otherwise(0.0))
+        .withColumn("per_hour", F.when(F.col("deaths") > 0, F.col("deaths") / hours).otherwise(0.0))
+        .withColumn("reason", F.coalesce(F.col("own")[0]["reason"], F.lit("")))
+        .withColumn("error_class", F.coalesce(F.col("own")[0]["error_class"], F.lit("")))
+        .withColumn("message", F.coalesce(F.col("own")[0]["message"], F.lit("")))
+        .withColumn("sample_ids", F.coalesce(F.col("own")["id"], texts))
+        .withColumn("versions", F.coalesce("versions", texts))
+        .withColumn("topics", F.coalesce("topics", F.array("topic")))
+        .withColumn("groups", F.coalesce("groups", F.array("group")))
+    )
+    return _select(made, FAILURES)
+
+
+def _with_status(letters: DataFrame, totals: DataFrame, previous: DataFrame | None) -> DataFrame:
+    """Totals with ``status`` and ``fresh``, and what a previous run had and is no longer there."""
+    if previous is None:
+        return totals.withColumn("status", F.lit(None).cast("string")).withColumn("fresh", F.col("deaths"))
+    before = previous.select(
+        *KIND,
+        F.col("status").alias("was"),
+        F.col("dead").alias("was_dead"),
+        F.col("last_died_at").alias("until"),
+    )
+    since = (
+        letters.select(*KIND, "died_at")
+        .join(before.select(*KIND, "until"), [*KIND])
+        .where(F.col("until").isNull() | (F.col("died_at") > F.col("until")))
+        .groupBy(*KIND)
+        .agg(F.count("*").alias("since"))
+    )
+    known = F.col("was_dead").isNotNull()
+    fresh = F.when(known, F.coalesce("since", F.lit(0))).otherwise(F.col("deaths"))
+    settled = (F.col("was") == "gone") | (F.col("was_dead") == 0)
+    status = (
+        F.when(~known, F.lit("new"))
+        .when((F.col("fresh") == 0) & (F.col("dead") == 0), F.lit("gone"))
+        .when((F.col("fresh") > 0) & F.coalesce(settled, F.lit(False)), F.lit("regressed"))
+        .otherwise(F.lit("ongoing"))
+    )
+    joined = totals.join(before, [*KIND], "full").join(since, [*KIND], "left")
+    zeros = {name: F.coalesce(name, F.lit(0)) for name in ("deaths", *RESOLUTIONS)}
+    return (
+        joined.withColumns(zeros)
+        .withColumn("fresh", fresh)
+        .withColumn("status", status)
+        .withColumn("last_died_at", F.coalesce("last_died_at", "until"))
+    )
+
+
+def samples(letters: DataFrame, most: int = SAMPLES) -> DataFrame:
+    """A few dead letters of each kind, those still dead first, then the newest: LETTERS in, SAMPLES_OF out."""
+    order = Window.partitionBy(*KIND).orderBy(
+        F.col("resolution") != "dead",
+        F.col("died_at").desc_nulls_last(),
+        "id",
+        F.col("n").desc(),
+        "generation",
+    )
+    # The long texts are fetched afterwards, for the few rows that stay.
+    names = ("id", "group", "generation", "n")
+    chosen = (
+        letters.select(*KIND, "id", "generation", "n", "died_at", "resolution")
+        .withColumn("rank", F.row_number().over(order))
+        .where(F.col("rank") <= most)
+        .select(*names, "rank")
+    )
+    return _select(letters.join(F.broadcast(chosen), [*names]), SAMPLES_OF)
+
+
+def counts(letters: DataFrame, seconds: int) -> DataFrame:
+    """Deaths per kind, consumer version and bucket of so many seconds: LETTERS in, COUNTS out.
+
+    Those without a plausible time of death are left out; AGES counts them.
+    """
+    return _select(
+        letters.where("dated")
+        .withColumn("from_at", _bucket(F.col("died_at"), seconds))
+        .groupBy(*KIND, "consumer_version", "from_at")
+        .agg(F.count("*").alias("deaths")),
+        COUNTS,
+    )
+
+
+def rates(
+    counts: DataFrame, begin: datetime, end: datetime, seconds: int, thresholds: Thresholds = DEFAULTS
+) -> DataFrame:
+    """Deaths of each group over time, empty buckets included, and which are bursts: COUNTS in, RATES out.
+
+    A bucket's score says by how many standard deviations it is above the usual: deaths n become y = 2·sqrt(n + 3/8),
+    whose deviation is 1 where deaths come independently (Anscombe), and the score is (y - median) / max(1, 1.4826·MAD).
+    Median and MAD, as a burst must not raise what it is measured against; at least 1, as a flat line has MAD 0.
+
+    Args:
+        counts: of buckets of ``seconds``.
+        begin, end: the times of the first and last death that count.
+        seconds: of a bucket.
+        thresholds: `burst_score`, `burst_deaths` in one bucket at least, `burst_buckets` in all at least.
+    """
+    step = F.expr(f"INTERVAL {seconds} SECONDS")
+    per_group = counts.groupBy(*GROUP, "from_at").agg(F.sum("deaths").alias("deaths"))
+    spine = (
+        counts.select(*GROUP)
+        .distinct()
+        .withColumn(
+            "from_at",
+            F.explode(F.sequence(_bucket(F.lit(begin), seconds), _bucket(F.lit(end), seconds), step)),
+        )
+    )
+    y = 2 * F.sqrt(F.col("deaths") + 0.375)
+    group = Window.partitionBy(*GROUP)
+    made = (
+        spine.join(per_group, [*GROUP, "from_at"], "left")
+        .withColumn("deaths", F.coalesce("deaths", F.lit(0)))
+        .withColumn("y", y)
+        .withColumn("middle", F.median("y").over(group))
+        .withColumn("spread", F.median(F.abs(F.col("y") - F.col("middle"))).over(group))
+        .withColumn("usual", F.median("deaths").over(group))
+        .withColumn("buckets", F.count("*").over(group))
+        .withColumn(
+            "score", (F.col("y") - F.col("middle")) / F.greatest(F.lit(1.0), 1.4826 * F.col("spread"))
+        )
+        .withColumn(
+            "burst",
+            (F.col("score") >= thresholds.burst_score)
+            & (F.col("deaths") >= thresholds.burst_deaths)
+            & (F.col("buckets") >= thresholds.burst_buckets),
+        )
+        .withColumn("date", F.to_date("from_at"))
+        .withColumn("seconds", F.lit(seconds).cast("bigint"))
+    )
+    return _select(made, RATES)
+
+
+def bursts(rates: DataFrame, counts: DataFrame, seconds: int) -> DataFrame:
+    """Bursts that touch are one, with the kind of failure that died most in it: RATES and COUNTS in, BURSTS out."""
+    before = Window.partitionBy(*GROUP).orderBy("from_at")
+    gap = _seconds(F.col("from_at")) - _seconds(F.lag("from_at").over(before))
+    runs = (
+        rates.where("burst")
+        .withColumn("first", F.coalesce(gap > seconds, F.lit(True)).cast("int"))
+        .withColumn("run", F.sum("first").over(before))
+    )
+    found = runs.groupBy(*GROUP, "run").agg(
+        F.min("from_at").alias("from_at"),
+        (F.max("from_at") + F.expr(f"INTERVAL {seconds} SECONDS")).alias("to_at"),
+        F.sum("deaths").alias("deaths"),
+        F.max("deaths").alias("peak"),
+        F.first("usual").alias("usual"),
+        F.max("score").alias("score"),
+    )
+    most = Window.partitionBy(*GROUP, "run").orderBy(F.col("failure_deaths").desc(), "failure")
+    causes = (
+        counts.join(F.broadcast(runs.select(*GROUP, "run", "from_at")), [*GROUP, "from_at"])
+        .groupBy(*GROUP, "run", "failure")
+        .agg(F.sum("deaths").alias("failure_deaths"))
+        .withColumn("rank", F.row_number().over(most))
+        .where("rank = 1")
+        .drop("rank")
+    )
+    made = found.join(causes, [*GROUP, "run"], "left").withColumn("date", F.to_date("from_at"))
+    return _select(made, BURSTS)
+
+
+def ages(letters: DataFrame, now: datetime) -> DataFrame:
+    """How old dead letters are and how long they took to die, in seconds: LETTERS in, AGES out.
+
+    Ages are of those still dead, counted from their death. A time to death below zero is a producer's clock ahead of a
+    node's: counted as ``skewed``, in no quantile. Quantiles are values that occur, off by at most a rank in 10,000.
+    """
+    dead = F.col("resolution") == "dead"
+    age = F.when(dead & F.col("dated"), _seconds(F.lit(now)) - _seconds(F.col("died_at")))
+    to_death = F.when(F.col("dated") & (F.col("seconds_to_death") >= 0), F.col("seconds_to_death"))
+    made = letters.groupBy(*GROUP).agg(
+        F.count("*").alias("deaths"),
+        _count(dead).alias("dead"),
+        F.min(F.when(dead, F.col("published_at"))).alias("oldest_published_at"),
+        F.min(F.when(dead, F.col("died_at"))).alias("oldest_died_at"),
+        F.percentile_approx(age, [0.5, 0.99]).alias("age"),
+        F.max(age).alias("age_max"),
+        F.count(to_death).alias("to_death_known"),
+        F.percentile_approx(to_death, [0.5, 0.99]).alias("to_death"),
+        F.max(to_death).alias("to_death_max"),
+        _count(F.col("seconds_to_death") < 0).alias("skewed"),
+        _count(~F.col("dated")).alias("undated"),
+    )
+    return _select(
+        made.withColumn("date", _date(now))
+        .withColumn("age_p50", F.col("age")[0])
+        .withColumn("age_p99", F.col("age")[1])
+        .withColumn("to_death_p50", F.col("to_death")[0])
+        .withColumn("to_death_p99", F.col("to_death")[1]),
+        AGES,
+    )
+
+
+def places(letters: DataFrame, now: datetime) -> DataFrame:
+    """Deaths by consumer version, host, consumer and node: LETTERS in, PLACES out, with ``kind`` of those names.
+
+    Rows of kind `version-of-failure` say which versions each kind of failure was seen with; ``failure`` is that kind.
+    """
+    kinds = {"version": "consumer_version", "host": "host", "consumer": "consumer", "node": "node"}
+    place = F.explode(
+        F.array(
+            *(F.struct(F.lit(kind).alias("kind"), F.col(name).alias("name")) for kind, name in kinds.items())
+        )
+    )
+    each = (
+        letters.select(*KIND, "died_at", "resolution", *kinds.values())
+        .withColumn("place", place)
+        .withColumn("kind", F.col("place.kind"))
+        .withColumn("name", F.col("place.name"))
+        .groupBy(*KIND, "kind", "name")
+        .agg(
+            F.count("*").alias("deaths"),
+            _count(F.col("resolution") == "dead").alias("dead"),
+            F.min("died_at").alias("first_died_at"),
+            F.max("died_at").alias("last_died_at"),
+        )
+    )
+    most = Window.partitionBy(*GROUP, "kind", "name").orderBy(F.col("deaths").desc(), "failure")
+    top = (
+        each.withColumn("rank", F.row_number().over(most))
+        .where("rank = 1")
+        .select(*GROUP, "kind", "name", "failure", F.col("deaths").alias("failure_deaths"))
+    )
+    of_group = Window.partitionBy(*GROUP, "kind")
+    summed = (
+        each.groupBy(*GROUP, "kind", "name")
+        .agg(
+            F.sum("deaths").alias("deaths"),
+            F.sum("dead").alias("dead"),
+            F.count("*").alias("failures"),
+            F.min("first_died_at").alias("first_died_at"),
+            F.max("last_died_at").alias("last_died_at"),
+        )
+        .join(top, [*GROUP, "kind", "name"])
+    )
+    in_failure = Window.partitionBy(*KIND).orderBy(F.col("deaths").desc(), "name")
+    of_failures = (
+        each.where(F.col("kind") == "version")
+        .withColumn("rank", F.row_number().over(in_failure))
+        .where(F.col("rank") <= VERSIONS_MAX)
+        .withColumn("kind", F.lit("version-of-failure"))
+        .withColumn("failures", F.lit(1).cast("bigint"))
+        .withColumn("failure_deaths", F.col("deaths"))
+    )
+    both = summed.withColumn("share", F.col("deaths") / F.sum("deaths").over(of_group)).unionByName(
+        of_failures.withColumn("share", F.col("deaths") / F.sum("deaths").over(Window.partitionBy(*KIND))),
+        allowMissingColumns=True,
+    )
+    return _select(both.withColumn("date", _date(now)), PLACES)
+
+
+def deploys(
+    counts: DataFrame,
+    begin: datetime,
+    end: datetime,
+    seconds: int,
+    now: datetime,
+    thresholds: Thresholds = DEFAULTS,
+) -> DataFrame:
+    """Deaths before and after each consumer version's first: COUNTS in, DEPLOYS out.
+
+    The bucket of a version's first death, and those behind it, are compared with those in front of it: up to
+    `deploy_buckets` each way, as far as there is a period to look at. The score is that of a binomial test: of
+    ``before + after`` deaths, so many would come after by the lengths of the two times. A `regression` has
+    `deploy_score`, `deploy_deaths` in both together, and at least `deploy_share` of those after are its own. A version
+    that was there in the first bucket has nothing before it: score and regression are null.
+
+    These are deaths an hour, not deaths per delivery: a version that is given more messages dies more.
+    """
+    reach = thresholds.deploy_buckets
+    ranked = Window.partitionBy(*GROUP).orderBy(F.col("all").desc(), "version")
+    versions = (
+        counts.where(F.col("consumer_version") != "")
+        .groupBy(*GROUP, F.col("consumer_version").alias("version"))
+        .agg(F.min("from_at").alias("start"), F.sum("deaths").alias("all"))
+        .withColumn("rank", F.row_number().over(ranked))
+        .where(F.col("rank") <= VERSIONS_MAX)
+        .drop("rank")
+    )
+    per_version = counts.groupBy(*GROUP, "consumer_version", "from_at").agg(F.sum("deaths").alias("deaths"))
+    offset = (_seconds(F.col("from_at")) - _seconds(F.col("start"))) / seconds
+    after = (offset >= 0) & (offset < reach)
+    before = (offset < 0) & (offset >= -reach)
+    own = F.col("consumer_version") == F.col("version")
+    seen = (
+        F.broadcast(versions)
+        .join(per_version, [*GROUP])
+        .groupBy(*GROUP, "version", "start", "all")
+        .agg(
+            F.sum(F.when(before, F.col("deaths")).otherwise(0)).alias("before_deaths"),
+            F.sum(F.when(after, F.col("deaths")).otherwise(0)).alias("after_deaths"),
+            F.sum(F.when(after & own, F.col("deaths")).otherwise(0)).alias("after_own"),
+        )
+    )
+    first, last = _bucket(F.lit(begin), seconds), _bucket(F.lit(end), seconds)
+    buckets_before = F.least(F.lit(float(reach)), (_seconds(F.col("start")) - _seconds(first)) / seconds)
+    buckets_after = F.least(F.lit(float(reach)), (_seconds(last) - _seconds(F.col("start"))) / seconds + 1)
+    total = F.col("before_deaths") + F.col("after_deaths")
+    odds = F.col("after_hours") / (F.col("before_hours") + F.col("after_hours"))
+    score = (F.col("after_deaths") - total * odds) / F.sqrt(total * odds * (1 - odds))
+    made = (
+        seen.withColumn("before_hours", buckets_before * seconds / 3600)
+        .withColumn("after_hours", buckets_after * seconds / 3600)
+        .withColumn("score", F.when(F.col("before_hours") > 0, score))
+        .withColumn(
+            "regression",
+            F.when(
+                F.col("score").isNotNull(),
+                (F.col("score") >= thresholds.deploy_score)
+                & (total >= thresholds.deploy_deaths)
+                & (F.col("after_own") >= thresholds.deploy_share * F.col("after_deaths")),
+            ),
+        )
+        .withColumn(
+            "before_per_hour",
+            F.when(F.col("before_hours") > 0, F.col("before_deaths") / F.col("before_hours")),
+        )
+        .withColumn("after_per_hour", F.col("after_deaths") / F.col("after_hours"))
+        .withColumn("deaths", F.col("all"))
+        .withColumn("first_died_at", F.col("start"))
+        .withColumn("date", _date(now))
+    )
+    return _select(made, DEPLOYS)
+
+
+def poison(letters: DataFrame, now: datetime, thresholds: Thresholds = DEFAULTS) -> DataFrame:
+    """What dies again and again: LETTERS in, POISON out.
+
+    ``kind`` is `key` (at least `poison_key` messages with this key died), `payload` (at least `poison_payload` messages
+    with the same bytes), or `message` (it died again after at least `poison_redrives` redrives). ``name`` is the
+    SHA-256 of key or payload, or the message's id. ``share`` is of the group's deaths.
+    """
+    kinds = {"key": "key_digest", "payload": "digest", "message": "id"}
+    what = F.explode(
+        F.array(
+            *(F.struct(F.lit(kind).alias("kind"), F.col(name).alias("name")) for kind, name in kinds.items())
+        )
+    )
+    each = (
+        letters.select(*KIND, "id", "key_digest", "digest", "n", "died_at", "resolution")
+        .withColumn("what", what)
+        .withColumn("kind", F.col("what.kind"))
+        .withColumn("name", F.col("what.name"))
+        # A message counts as one in a loop only if it was redriven.
+        .where(F.col("name").isNotNull() & ((F.col("kind") != "message") | (F.col("n") > 0)))
+        .groupBy(*KIND, "kind", "name", "id")
+        .agg(
+            F.count("*").alias("deaths"),
+            _count(F.col("resolution") == "dead").alias("dead"),
+            F.max("n").alias("redrives"),
+            F.min("died_at").alias("first_died_at"),
+            F.max("died_at").alias("last_died_at"),
+        )
+    )
+    numbers = (
+        F.sum("deaths").alias("deaths"),
+        F.sum("dead").alias("dead"),
+        F.max("redrives").alias("redrives"),
+        F.min("first_died_at").alias("first_died_at"),
+        F.max("last_died_at").alias("last_died_at"),
+    )
+    by_message = each.groupBy(*GROUP, "kind", "name", "id").agg(*numbers)
+    by_failure = each.groupBy(*GROUP, "kind", "name", "failure").agg(F.lit(1).alias("one"))
+    failures = by_failure.groupBy(*GROUP, "kind", "name").agg(F.count("*").alias("failures"))
+    enough = (
+        ((F.col("kind") == "key") & (F.col("messages") >= thresholds.poison_key))
+        | ((F.col("kind") == "payload") & (F.col("messages") >= thresholds.poison_payload))
+        | ((F.col("kind") == "message") & (F.col("redrives") >= thresholds.poison_redrives))
+    )
+    total = letters.groupBy(*GROUP).agg(F.count("*").alias("all"))
+    made = (
+        by_message.groupBy(*GROUP, "kind", "name")
+        .agg(F.count("*").alias("messages"), F.min("id").alias("sample_id"), *numbers)
+        .where(enough)
+        .join(failures, [*GROUP, "kind", "name"])
+        .join(F.broadcast(total), [*GROUP])
+        .withColumn("share", F.col("deaths") / F.col("all"))
+        .withColumn("date", _date(now))
+    )
+    return _select(made, POISON)
+
+
+def attempts(letters: DataFrame, now: datetime) -> DataFrame:
+    """How often messages had been delivered when they died: LETTERS in, ATTEMPTS out."""
+    made = letters.groupBy(*GROUP, "reason", "attempts").agg(F.count("*").alias("deaths"))
+    return _select(made.withColumn("date", _date(now)), ATTEMPTS)
+
+
+def sizes(letters: DataFrame, now: datetime) -> DataFrame:
+    """Payload sizes in powers of two, `size_from` to below `size_to`: LETTERS in, SIZES out; null: not known."""
+    power = F.when(F.col("size") > 0, F.floor(F.log2("size")).cast("int"))
+    made = (
+        letters.select(*GROUP, "size")
+        .withColumn(
+            "size_from",
+            F.when(F.col("size") == 0, F.lit(0)).otherwise(F.pow(F.lit(2.0), power)).cast("bigint"),
+        )
+        .groupBy(*GROUP, "size_from")
+        .agg(F.count("*").alias("deaths"))
+        .withColumn("size_to", F.greatest(F.lit(1), 2 * F.col("size_from")))
+        .withColumn("size_to", F.when(F.col("size_from").isNotNull(), F.col("size_to")))
+    )
+    return _select(made.withColumn("date", _date(now)), SIZES)
+
+
+def to_death(letters: DataFrame, now: datetime) -> DataFrame:
+    """Time from publish to death in seconds, four buckets to a power of ten: LETTERS in, TO_DEATH out.
+
+    Below a millisecond is in the bucket that begins with 0; unknown and negative times are left out.
+    """
+    seconds = F.col("seconds_to_death")
+    step = F.floor(F.log10(F.greatest(seconds, F.lit(0.001))) * 4)
+    made = (
+        letters.where(F.col("dated") & (seconds >= 0))
+        .withColumn("step", F.when(seconds < 0.001, F.lit(-13)).otherwise(F.greatest(step, F.lit(-12))))
+        .groupBy(*GROUP, "step")
+        .agg(F.count("*").alias("deaths"))
+        .withColumn(
+            "seconds_from", F.when(F.col("step") < -12, 0.0).otherwise(F.pow(F.lit(10.0), F.col("step") / 4))
+        )
+        .withColumn("seconds_to", F.pow(F.lit(10.0), (F.col("step") + 1) / 4))
+    )
+    return _select(made.withColumn("date", _date(now)), TO_DEATH)
+
+
+def bucket_seconds(span: float, most: int = 96) -> int:
+    """The width of a bucket, so that ``span`` seconds are at most about ``most`` of them."""
+    steps: Sequence[int] = (1, 2, 5, 10, 30, 60, 300, 900, 3600, 3 * 3600, 6 * 3600, 12 * 3600, 86400)
+    return next((step for step in steps if span / step <= most), 86400 * (1 + int(span / 86400 / most)))
+
+
+def _seconds(time: Column) -> Column:
+    return F.unix_micros(time) / 1e6
+
+
+def _bucket(time: Column, seconds: int) -> Column:
+    return F.timestamp_seconds(F.floor(_seconds(time) / seconds) * seconds)
+
+
+def _count(condition: Column) -> Column:
+    return F.count(F.when(condition, F.lit(1)))
+
+
+def _date(now: datetime) -> Column:
+    return F.to_date(F.lit(now))
+
+
+def _names(schema: str) -> list[str]:
+    """The columns of a schema text; ours have no commas within types but DECIMAL's."""
+    parts = schema.replace("DECIMAL(20,0)", "DECIMAL").replace("MAP<STRING,STRING>", "MAP").split(",")
+    return [part.split()[0].strip("`") for part in parts]
+
+
+def _select(frame: DataFrame, schema: str) -> DataFrame:
+    """Exactly the columns of a schema, with its types."""
+    text = schema.replace("DECIMAL(20,0)", "DECIMAL").replace("MAP<STRING,STRING>", "MAP")
+    found = []
+    for part in text.split(","):
+        name, kind = part.split()
+        kind = {"DECIMAL": "DECIMAL(20,0)", "MAP": "MAP<STRING,STRING>"}.get(kind, kind)
+        found.append(F.col(name).cast(kind).alias(name.strip("`")))
+    return frame.select(*found)

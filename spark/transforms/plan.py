@@ -1,0 +1,279 @@
+# spark/transforms/plan.py: what to do with each kind of failure.
+#
+# A redrive that comes too early makes the same dead letters again; one that never comes loses work. The rules are a
+# list, read from the top, the first that matches decides: what speaks against a redrive stands above what speaks for
+# it. They only know what the dead letters tell. A person who knows more overrides them by name.
+"""The redrive plan: a decision for each kind of failure, and the messages to redrive in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Final, NamedTuple
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from spark.transforms.letters import GROUP, KIND
+
+VERDICTS: Final = ("redrive", "hold", "discard")
+
+
+class Limits(NamedTuple):
+    """The numbers in the rules."""
+
+    quiet_s: int = 3600
+    """A failure that killed a message within so many seconds is still happening."""
+
+    redrives_max: int = 3
+    """What died again after so many redrives is not helped by another."""
+
+    again_share: float = 0.5
+    """From this share of the dead letters on, what holds for them holds for the kind."""
+
+    same_payload: int = 3
+    """So many dead letters with one payload, at least, are one bad input, published again and again."""
+
+    spread_s: int = 600
+    """A redrive is spread over about this time, so that what fails again does so while somebody can still stop it."""
+
+    rate_max: float = 100.0
+    """Messages a second, at most."""
+
+
+DEFAULTS: Final = Limits()
+
+TRANSIENT: Final = (
+    "timeout", "timedout", "connection", "brokenpipe", "unavailable", "temporar", "throttl", "toomanyrequests",
+    "ratelimit", "deadlock", "locktimeout", "retry", "gaierror", "interrupted",
+)  # fmt: skip
+"""An error class with one of these in its name, whatever the case, is about the surroundings, not about the message."""
+
+MALFORMED: Final = (
+    "decode", "encod", "syntaxerror", "indentationerror", "taberror", "parse", "json", "xml", "validation", "schema",
+    "malformed", "keyerror", "valueerror", "typeerror", "badrequest", "unprocessable",
+)  # fmt: skip
+"""An error class with one of these in its name is about the message itself."""
+
+EVIDENCE: Final = """
+    topic STRING, topic_id STRING, `group` STRING, failure STRING, reason STRING, error_class STRING, dead BIGINT,
+    recent BIGINT, again BIGINT, often BIGINT, same_payload BIGINT, first_died_at TIMESTAMP, last_died_at TIMESTAMP,
+    newer_version STRING"""
+DECISIONS: Final = """
+    date DATE, topic STRING, topic_id STRING, `group` STRING, failure STRING, error_class STRING, verdict STRING,
+    rule STRING, reason STRING, messages BIGINT, rate DOUBLE, rank INT"""
+MESSAGES: Final = "rank INT, id STRING, generation DECIMAL(20,0), n INT, published_at TIMESTAMP"
+
+
+class Rule(NamedTuple):
+    """One line of the rules: what it decides, when, and why in words."""
+
+    name: str
+    verdict: str
+    when: Callable[[Limits], Column]
+    reason: Callable[[Limits], Column]
+
+
+def _most(name: str) -> Callable[[Limits], Column]:
+    return lambda limits: F.col(name) >= limits.again_share * F.col("dead")
+
+
+def _has(words: tuple[str, ...]) -> Column:
+    return F.lower("error_class").rlike("|".join(words))
+
+
+def _says(text: str, *columns: str | Column) -> Column:
+    return F.format_string(text, *columns)
+
+
+RULES: Final[tuple[Rule, ...]] = (
+    Rule(
+        "expired", "discard",
+        lambda limits: F.col("reason") == "expired",
+        lambda limits: F.lit("expired: nobody took it within its time to live, and a redriven message does not expire"),
+    ),
+    Rule(
+        "redriven-often", "discard",
+        lambda limits: F.col("often") >= limits.again_share * F.col("dead"),
+        lambda limits: _says(f"%d of %d died again after {limits.redrives_max} redrives or more", "often", "dead"),
+    ),
+    Rule(
+        "still-happening", "hold",
+        lambda limits: F.col("recent") > 0,
+        lambda limits: _says(f"still happening: %d died of it in the last {_span(limits.quiet_s)}", "recent"),
+    ),
+    Rule(
+        "died-again", "hold",
+        _most("again"),
+        lambda limits: _says("%d of %d died again after a redrive: mend the cause first", "again", "dead"),
+    ),
+    Rule(
+        "same-payload", "hold",
+        lambda limits: (F.col("same_payload") >= limits.same_payload) & _most("same_payload")(limits),
+        lambda limits: _says("%d of %d have the same payload: look at who publishes it", "same_payload", "dead"),
+    ),
+    Rule(
+        "newer-version", "redrive",
+        lambda limits: F.col("newer_version").isNotNull(),
+        lambda limits: _says("not seen since version %s: it seems to be mended", "newer_version"),
+    ),
+    Rule(
+        "transient", "redrive",
+        lambda limits: _has(TRANSIENT),
+        lambda limits: _says(f"%s is about the surroundings, and has not been seen for {_span(limits.quiet_s)}",
+                             "error_class"),
+    ),
+    Rule(
+        "malformed", "hold",
+        lambda limits: _has(MALFORMED),
+        lambda limits: _says("%s is about the message itself: it dies again until the consumer takes it",
+                             "error_class"),
+    ),
+    Rule(
+        "quiet", "redrive",
+        lambda limits: F.lit(True),
+        lambda limits: F.lit(f"not seen for {_span(limits.quiet_s)}, and most were never redriven: try it once"),
+    ),
+)  # fmt: skip
+"""The rules, from the top; the first that matches decides. docs/spark.md lists them, and a test compares."""
+
+
+def _span(seconds: int) -> str:
+    """A time in words: "1 hour", "2 hours", "90 seconds"."""
+    for size, name in ((86400, "day"), (3600, "hour"), (60, "minute")):
+        if seconds % size == 0 and seconds:
+            count = seconds // size
+            return f"{count} {name}{'' if count == 1 else 's'}"
+    return f"{seconds} seconds"
+
+
+def evidence(letters: DataFrame, places: DataFrame, now: datetime, limits: Limits = DEFAULTS) -> DataFrame:
+    """What the rules look at, for each kind of failure that has dead letters: LETTERS and PLACES in, EVIDENCE out.
+
+    ``newer_version`` is the version of the group's consumers that was first seen last, where all deaths of this kind
+    were before it and none is of it; null otherwise. Versions are seen only where something died.
+    """
+    dead = letters.where("resolution = 'dead'")
+    recent = F.col("died_at") > F.lit(now) - F.expr(f"INTERVAL {limits.quiet_s} SECONDS")
+    totals = dead.groupBy(*KIND, "topic_id").agg(
+        F.count("*").alias("dead"),
+        F.count(F.when(F.col("n") >= 1, 1)).alias("again"),
+        F.count(F.when(F.col("n") >= limits.redrives_max, 1)).alias("often"),
+    )
+    # Whether it still happens is seen at every death, those that were settled since too.
+    times = letters.groupBy(*KIND).agg(
+        F.count(F.when(recent, 1)).alias("recent"),
+        F.min("died_at").alias("first_died_at"),
+        F.max("died_at").alias("last_died_at"),
+    )
+    payloads = (
+        dead.where(F.col("digest").isNotNull())
+        .groupBy(*KIND, "digest")
+        .agg(F.count("*").alias("copies"))
+        .groupBy(*KIND)
+        .agg(F.max("copies").alias("same_payload"))
+    )
+    causes = (
+        dead.groupBy(*KIND, "reason", "error_class")
+        .agg(F.count("*").alias("times"))
+        .withColumn(
+            "rank",
+            F.row_number().over(
+                Window.partitionBy(*KIND).orderBy(F.col("times").desc(), "reason", "error_class")
+            ),
+        )
+        .where("rank = 1")
+        .select(*KIND, "reason", "error_class")
+    )
+    latest = Window.partitionBy(*GROUP).orderBy(F.col("version_at").desc_nulls_last(), "version")
+    newest = (
+        places.where((F.col("kind") == "version") & (F.col("name") != ""))
+        .select(*GROUP, F.col("name").alias("version"), F.col("first_died_at").alias("version_at"))
+        .withColumn("rank", F.row_number().over(latest))
+        .where("rank = 1")
+        .drop("rank")
+    )
+    return (
+        totals.join(times, [*KIND])
+        .join(causes, [*KIND])
+        .join(payloads, [*KIND], "left")
+        .join(newest, [*GROUP], "left")
+        .withColumn("same_payload", F.coalesce("same_payload", F.lit(0)))
+        .withColumn("newer_version", F.when(F.col("version_at") > F.col("last_died_at"), F.col("version")))
+        .select(*_names(EVIDENCE))
+    )
+
+
+def decisions(
+    evidence: DataFrame,
+    now: datetime,
+    limits: Limits = DEFAULTS,
+    overrides: Mapping[str, str] | None = None,
+) -> DataFrame:
+    """A verdict for each kind of failure: EVIDENCE in, DECISIONS out, ranked as the plan has them.
+
+    Args:
+        evidence: of `evidence`.
+        now: when the plan is made.
+        limits: the numbers in the rules, and the rate: the dead letters spread over `spread_s`, at least 1 and at most
+            `rate_max` a second.
+        overrides: verdicts by failure, which win over every rule.
+    """
+    rules = RULES
+    if overrides:
+        said = F.create_map(*(F.lit(part) for pair in overrides.items() for part in pair))[F.col("failure")]
+    else:
+        said = F.lit(None).cast("string")
+    verdict = name = reason = None
+    for rule in reversed(rules):
+        when = F.coalesce(rule.when(limits), F.lit(False))
+        verdict = F.lit(rule.verdict) if verdict is None else F.when(when, rule.verdict).otherwise(verdict)
+        name = F.lit(rule.name) if name is None else F.when(when, rule.name).otherwise(name)
+        why = rule.reason(limits)
+        reason = why if reason is None else F.when(when, why).otherwise(reason)
+    assert verdict is not None
+    assert name is not None
+    assert reason is not None
+    order = F.row_number().over(
+        Window.partitionBy("date").orderBy(
+            F.element_at(
+                F.create_map(*(F.lit(x) for n, v in enumerate(VERDICTS) for x in (v, n))), F.col("verdict")
+            ),
+            F.col("messages").desc(),
+            *KIND,
+        )
+    )
+    rate = F.least(
+        F.lit(limits.rate_max), F.greatest(F.lit(1.0), F.ceil(F.col("dead") / limits.spread_s).cast("double"))
+    )
+    return (
+        evidence.withColumn("said", said)
+        .withColumn("verdict", F.coalesce("said", verdict))
+        .withColumn("rule", F.when(F.col("said").isNotNull(), F.lit("override")).otherwise(name))
+        .withColumn("reason", F.when(F.col("said").isNotNull(), F.lit("decided by hand")).otherwise(reason))
+        .withColumn("messages", F.col("dead"))
+        .withColumn("rate", F.when(F.col("verdict") == "redrive", rate))
+        .withColumn("date", F.to_date(F.lit(now)))
+        .withColumn("rank", order)
+        .select(*_names(DECISIONS))
+    )
+
+
+def messages(letters: DataFrame, decisions: DataFrame) -> DataFrame:
+    """The messages to redrive, in the order of the plan: LETTERS and DECISIONS in, MESSAGES out.
+
+    By decision, then oldest first: by when they were published, then by id.
+    """
+    wanted = decisions.where("verdict = 'redrive'").select(*KIND, "topic_id", "rank")
+    return (
+        letters.where("resolution = 'dead'")
+        .select(*KIND, "topic_id", "id", "generation", "n", "published_at")
+        .join(F.broadcast(wanted), [*KIND, "topic_id"])
+        .select(*_names(MESSAGES))
+        .orderBy("rank", F.col("published_at").asc_nulls_first(), "id")
+    )
+
+
+def _names(schema: str) -> list[str]:
+    """The columns of a schema text."""
+    return [part.split()[0].strip("`") for part in schema.replace("DECIMAL(20,0)", "DECIMAL").split(",")]

@@ -1,0 +1,173 @@
+"""`python -m spark deadletters`: OUT, and that its numbers are those of a real cluster's command line."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from pyspark.sql import SparkSession
+
+from quorumq.cli.local import LocalCluster
+from quorumq.core.errors import NotFound, StorageError, UsageError
+from spark.__main__ import main
+from spark.jobs import deadletters as job
+from tests.cli.test_cluster_commands import Shell
+from tests.spark.rows import NOON, frame
+
+
+def finished(out: Path, version: int = 1) -> Path:
+    """An OUT as a run leaves it."""
+    (out / "tables" / "failures").mkdir(parents=True)
+    (out / job.SUMMARY).write_text(json.dumps({"quorumq_deadletters": version, "as_of": "then"}))
+    return out
+
+
+def test_out_is_complete_or_not_there(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+
+    def fails(new: Path) -> None:
+        (new / "half").write_text("")
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError), job.staged(out, False) as new:
+        fails(new)
+    assert list(tmp_path.iterdir()) in ([], [tmp_path / ".out.lock"])
+    with job.staged(out, False) as new:
+        finished(new)
+        assert not out.exists()
+    assert job.read_head(out)["as_of"] == "then"
+
+
+def test_out_is_replaced_only_when_told_and_only_if_it_is_ours(tmp_path: Path) -> None:
+    out = finished(tmp_path / "out")
+    with pytest.raises(UsageError, match="--overwrite"), job.staged(out, False):
+        pytest.fail("it must not begin")
+    with job.staged(out, True) as new:
+        finished(new)
+        (new / "second").write_text("")
+    assert (out / "second").exists()
+    foreign = tmp_path / "photos"
+    foreign.mkdir()
+    (foreign / "cat.jpg").write_text("")
+    with pytest.raises(UsageError, match="not from an earlier run"), job.staged(foreign, True):
+        pytest.fail("it must not begin")
+    assert (foreign / "cat.jpg").exists()
+
+
+def test_two_runs_to_one_out_do_not_mix(tmp_path: Path) -> None:
+    with (
+        job.staged(tmp_path / "out", False) as new,
+        pytest.raises(UsageError, match="another run"),
+        job.staged(tmp_path / "out", True),
+    ):
+        pytest.fail("it must not begin")
+    assert not new.exists()
+
+
+def test_a_run_that_was_killed_while_it_replaced_out_loses_nothing(tmp_path: Path) -> None:
+    finished(tmp_path / ".out.old")
+    (tmp_path / ".out.new").mkdir()
+    with pytest.raises(UsageError, match="--overwrite"), job.staged(tmp_path / "out", False):
+        pytest.fail("it must not begin")
+    assert job.read_head(tmp_path / "out")["as_of"] == "then"
+
+
+@pytest.mark.parametrize(
+    ("content", "error", "said"),
+    [
+        (None, NotFound, "has no summary.json"),
+        ("{", StorageError, "cannot be read"),
+        ("[]", UsageError, "version None"),
+        ('{"quorumq_deadletters": 2}', UsageError, "version 2 of this job, not 1"),
+        ('{"quorumq_deadletters": 1}', StorageError, "was not complete"),
+    ],
+)
+def test_a_previous_run_that_is_none_is_refused(
+    tmp_path: Path, content: str | None, error: type[Exception], said: str
+) -> None:
+    if content is not None:
+        (tmp_path / job.SUMMARY).write_text(content)
+    with pytest.raises(error, match=said):
+        job.read_previous_head(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        ((), 2, "say what to read"),
+        (("--nodes", "a:1", "--data", "d"), 2, "say what to read"),
+        (("--nodes", "a:1", "--decide", "f=maybe"), 2, "'f=maybe' is not FAILURE=VERDICT"),
+        (("--nodes", "a:1", "--as-of", "soon"), 2, "'soon' is not a time"),
+        (("--nodes", "a:1", "--previous", "nowhere"), 66, "nowhere has no summary.json"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_spark_starts(
+    tmp_path: Path, arguments: tuple[str, ...], code: int, said: str
+) -> None:
+    result = CliRunner().invoke(main, ["deadletters", "--out", str(tmp_path / "out"), *arguments])
+    assert (result.exit_code, said in result.output) == (code, True), result.output
+    assert not (tmp_path / "out").exists()
+
+
+def test_no_dead_letters_are_a_whole_run(spark: SparkSession, tmp_path: Path) -> None:
+    summary = job.run(job.Input(frame(spark, []), None, "nothing"), tmp_path / "out", job.Settings(now=NOON))
+    assert (summary["deaths"], summary["first_died_at"], summary["plan"]["redrive"]["messages"]) == (
+        0,
+        None,
+        0,
+    )
+    assert json.loads((tmp_path / "out" / job.SUMMARY).read_text()) == summary
+    assert "There are no dead letters." in (tmp_path / "out" / job.REPORT).read_text()
+    assert len((tmp_path / "out" / job.PLAN).read_text().splitlines()) == 1
+    assert job.told(summary, tmp_path)[0] == "no dead letters in nothing"
+
+
+@pytest.mark.e2e
+def test_the_numbers_are_those_of_the_command_line_and_its_plan_is_carried_out(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    nodes, out = tmp_path / "nodes", tmp_path / "out"
+    with LocalCluster(3, hold_time_max=2.0, keep=nodes) as cluster:
+        shell = Shell(cluster)
+        for topic, counts in (
+            ("jobs", {"no such account 17": 3, "out of paper": 2}),
+            ("mail", {"refused": 2}),
+        ):
+            shell("publish", topic, *(f"the-secret-{number}" for number in range(sum(counts.values()))))
+            for reason, count in counts.items():
+                shell("consume", topic, "--group", "g", "--max", str(count), "--dead-letter", reason)
+        listed = {
+            (topic, "g", line["fingerprint"]): line["count"]
+            for topic in ("jobs", "mail")
+            for line in shell("deadletters", "list", topic, "--group", "g", "--json").lines()
+        }
+        assert sorted(listed.values()) == [2, 2, 3]
+
+        data = [nodes / name / "data" for name in ("n1", "n2", "n3")]
+        found = job.read(spark, data=data)
+        later = job.Settings(now=datetime.now(UTC) + timedelta(hours=2), decide={"nothing": "hold"})
+        summary = job.run(found, out, later)
+        tables = spark.read.parquet(str(out / "tables" / "failures")).collect()
+        assert {(row["topic"], row["group"], row["failure"]): row["dead"] for row in tables} == listed
+        assert (summary["dead"], summary["deaths"], summary["problems"]["count"]) == (7, 7, 0)
+        written = "".join((out / name).read_text() for name in (job.SUMMARY, job.PLAN, job.REPORT))
+        assert "no such account 17" in written
+        assert "the-secret" not in written
+        columns = {path: spark.read.parquet(str(path)).columns for path in (out / "tables").iterdir()}
+        assert not [
+            path.name for path, names in columns.items() if {"key", "payload", "headers"} & set(names)
+        ]
+
+        dry = shell("deadletters", "redrive", "--plan", str(out / job.PLAN), "--dry-run", "--json").lines()[
+            -1
+        ]
+        assert dry["redriven"] == summary["plan"]["redrive"]["messages"] == 7
+        done = shell(
+            "deadletters", "redrive", "--plan", str(out / job.PLAN), "--rate", "999", "--json"
+        ).lines()[-1]
+        assert done["redriven"] == 7
+        got = shell("consume", "jobs", "--group", "g", "--max", "5").out.split()
+        assert sorted(got) == [f"the-secret-{number}" for number in range(5)]

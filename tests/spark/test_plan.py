@@ -1,0 +1,113 @@
+"""The redrive plan: which rule decides, and in which order messages are redriven."""
+
+from __future__ import annotations
+
+import re
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from spark.transforms import letters as t
+from spark.transforms import plan
+from tests.spark.rows import NOON, at, frame, letter
+
+OLD = at(-9000)
+
+
+SEQS = count(1000)
+
+
+def many(number: int, **said: Any) -> list[dict[str, Any]]:
+    """Dead letters of one kind, two and a half hours old, with different payloads unless told otherwise."""
+    return [letter(next(SEQS), **{"died_at": OLD, "error_class": "app.Odd", **said}) for _ in range(number)]
+
+
+CASES: list[tuple[str, str, str, list[dict[str, Any]]]] = [
+    # failure, verdict, rule, dead letters
+    ("expired", "discard", "expired", many(2, fingerprint="", reason="expired")),
+    ("often", "discard", "redriven-often", many(2, fingerprint="often", n=3) + many(2, fingerprint="often")),
+    ("fresh", "hold", "still-happening",
+     [*many(5, fingerprint="fresh"), letter(1, fingerprint="fresh", died_at=at(-3599))]),
+    # That it still happens is seen at those that somebody redrove already, too.
+    ("settled", "hold", "still-happening",
+     [*many(1, fingerprint="settled"), letter(2, fingerprint="settled", died_at=at(-1), resolution="redriven")]),
+    ("again", "hold", "died-again", many(1, fingerprint="again", n=1) + many(1, fingerprint="again")),
+    ("seldom", "redrive", "quiet", many(1, fingerprint="seldom", n=1) + many(2, fingerprint="seldom")),
+    ("payload", "hold", "same-payload",
+     many(3, fingerprint="payload", payload=b"same") + many(3, fingerprint="payload")),
+    ("timeout", "redrive", "transient", many(1, fingerprint="timeout", error_class="redis.exceptions.TimeoutError")),
+    ("decode", "hold", "malformed", many(1, fingerprint="decode", error_class="UnicodeDecodeError")),
+    ("crash", "redrive", "quiet", many(700, fingerprint="crash", reason="max-deliveries", error_class="")),
+    # Another topic, where a newer version has failed since, of something else.
+    ("mended", "redrive", "newer-version", many(1, fingerprint="mended", topic="mail", error_class="ValueError")),
+    ("later", "hold", "malformed",
+     many(1, fingerprint="later", topic="mail", error_class="ValueError", died_at=at(-8000), consumer_version="2.0")),
+]  # fmt: skip
+
+
+def decided(spark: SparkSession, overrides: dict[str, str] | None = None) -> tuple[DataFrame, DataFrame]:
+    letters = t.letters(frame(spark, [row for case in CASES for row in case[3]]), NOON).cache()
+    proof = plan.evidence(letters, t.places(letters, NOON), NOON)
+    return letters, plan.decisions(proof, NOON, overrides=overrides)
+
+
+@pytest.fixture(scope="module")
+def decisions(spark: SparkSession) -> dict[str, Any]:
+    return {row["failure"]: row for row in decided(spark)[1].collect()}
+
+
+@pytest.mark.parametrize(
+    ("failure", "verdict", "rule"), [case[:3] for case in CASES], ids=[case[0] for case in CASES]
+)
+def test_a_kind_of_failure_is_decided_by_the_first_rule_that_matches(
+    decisions: dict[str, Any], failure: str, verdict: str, rule: str
+) -> None:
+    row = decisions[failure]
+    assert (row["verdict"], row["rule"]) == (verdict, rule)
+    assert (row["rate"] is not None) == (verdict == "redrive")
+
+
+def test_reasons_are_sentences_with_the_numbers_in_them(decisions: dict[str, Any]) -> None:
+    assert decisions["fresh"]["reason"] == "still happening: 1 died of it in the last 1 hour"
+    assert decisions["often"]["reason"] == "2 of 4 died again after 3 redrives or more"
+    assert decisions["payload"]["reason"] == "3 of 6 have the same payload: look at who publishes it"
+    assert decisions["mended"]["reason"] == "not seen since version 2.0: it seems to be mended"
+    assert len(decisions) == len(CASES)
+
+
+def test_a_redrive_is_spread_and_never_faster_than_the_limit(decisions: dict[str, Any]) -> None:
+    assert decisions["crash"]["rate"] == 2.0, "700 messages in about ten minutes"
+    assert decisions["timeout"]["rate"] == 1.0
+
+
+def test_the_oldest_are_redriven_first_and_a_person_overrides_every_rule(spark: SparkSession) -> None:
+    rows = [
+        letter(1, published_at=at(-10), died_at=OLD),
+        letter(3, published_at=at(-30), died_at=OLD, n=1),
+        letter(2, published_at=at(-30), died_at=OLD),
+        letter(4, published_at=at(-99), died_at=OLD, resolution="acked"),
+        letter(5, topic="mail", published_at=at(-99), died_at=OLD),
+    ]
+    letters = t.letters(frame(spark, rows), NOON)
+    proof = plan.evidence(letters, t.places(letters, NOON), NOON)
+    found = plan.decisions(proof, NOON, overrides={"f1": "redrive"})
+    assert {(row["rule"], row["reason"]) for row in found.collect()} == {("override", "decided by hand")}
+    seqs = [int(row["id"].rpartition("/")[2]) for row in plan.messages(letters, found).collect()]
+    assert seqs == [2, 3, 1, 5], "kind by kind, and those settled since are left out"
+
+
+@pytest.mark.parametrize("rule", plan.RULES, ids=[rule.name for rule in plan.RULES])
+def test_the_rules_are_in_the_manual(rule: plan.Rule) -> None:
+    text = Path("docs/spark.md").read_text()
+    listed = re.findall(r"^\| `([a-z-]+)` \| (redrive|hold|discard) \|", text, re.MULTILINE)
+    assert listed[plan.RULES.index(rule)] == (rule.name, rule.verdict)
+
+
+def test_the_numbers_in_the_rules_are_in_the_manual() -> None:
+    text = Path("docs/spark.md").read_text()
+    for limits in (plan.DEFAULTS, t.DEFAULTS):
+        for name, value in limits._asdict().items():
+            assert f"`{name}` {value:g}" in text, f"{name} = {value:g} is not in docs/spark.md"
