@@ -168,12 +168,19 @@ def command(
         )
     check_out(out, overwrite)
     before = read_previous_head(previous) if previous is not None else None
+    from spark.errors import plainly
     from spark.session import session
     from spark.transforms.plan import Limits
 
-    found = read(
-        session("quorumq deadletters"), data=data, nodes=nodes, parquet=parquet, topics=topics, groups=groups
-    )
+    with plainly():
+        found = read(
+            session("quorumq deadletters"),
+            data=data,
+            nodes=nodes,
+            parquet=parquet,
+            topics=topics,
+            groups=groups,
+        )
     settings = Settings(
         now=as_of or datetime.now(UTC),
         previous=previous if before else None,
@@ -182,7 +189,8 @@ def command(
         limits=Limits(quiet_s=quiet_s, rate_max=rate_max),
         decide=decide,
     )
-    summary = run(found, out, settings)
+    with plainly():
+        summary = run(found, out, settings)
     if as_json:
         click.echo(json.dumps(summary, ensure_ascii=False))
     else:
