@@ -155,6 +155,11 @@ def test_the_numbers_are_those_of_the_command_line_and_its_plan_is_carried_out(
         }
         assert sorted(listed.values()) == [2, 2, 3]
 
+        live = job.read(spark, nodes=",".join(cluster.addresses))
+        found_live = live.deadletters.groupBy("topic", "group", "fingerprint").count().collect()
+        assert {tuple(row[:3]): row[3] for row in found_live} == listed
+        assert live.cluster == "local"
+
         data = [nodes / name / "data" for name in ("n1", "n2", "n3")]
         found = job.read(spark, data=data)
         later = job.Settings(now=datetime.now(UTC) + timedelta(hours=2), decide={"nothing": "hold"})
