@@ -31,7 +31,7 @@ from quorumq.core.messages import (
     Surveyed,
 )
 from quorumq.core.replica import is_shown
-from quorumq.core.rounds import Votes, majority_of
+from quorumq.core.rounds import Round, Votes, majority_of
 from quorumq.core.spans import SpanMap
 from quorumq.core.types import (
     Group,
@@ -169,7 +169,7 @@ class SurveyCoordinator(Coordinator):
     def survey(self, core: NodeCore, now: Now) -> list[Effect]:
         """Ask for the next page."""
         members = core.members_of(self.partition)
-        self.needed = len(members) - majority_of(len(members)) + 1
+        self.needed = self.enough(len(members))
         self.answers = []
         this = self.open_round(core, members, now)
         epoch = core.topics[self.partition.topic].epoch
@@ -180,6 +180,10 @@ class SurveyCoordinator(Coordinator):
             why = core.state.explain(outdated) if outdated else "too few replicas can be reached from here"
             return self.finish(core, self.too_few(core, why))
         return effects
+
+    def enough(self, members: int) -> int:
+        """How many replicas to hear: one of them was in every majority that something was confirmed by."""
+        return members - majority_of(members) + 1
 
     def too_few(self, core: NodeCore, why: str) -> Failed:
         """The answer where too few replicas said what they see."""
@@ -294,7 +298,9 @@ class PurgeCoordinator(SurveyCoordinator):
         self.votes.add([item.span for item in message.higher], bit)
         valid = this.valid(core.state)
         if all(
-            this.is_majority(bits & valid) for span, _ in self.wanted for _, bits in self.votes.pieces(span)
+            self.is_settled(this, bits & valid)
+            for span, _ in self.wanted
+            for _, bits in self.votes.pieces(span)
         ):
             self.close_round(core, this.number)
             self.purged += sum(span.size for span, _ in self.wanted)
@@ -302,6 +308,10 @@ class PurgeCoordinator(SurveyCoordinator):
         if this.everyone:
             return self.finish(core, self._unknown(core))
         return []
+
+    def is_settled(self, this: Round, bits: int) -> bool:
+        """Whether a message counts as purged once these replicas have the record, or one above it."""
+        return this.is_majority(bits)
 
     def _next(self, core: NodeCore, now: Now) -> list[Effect]:
         if self.upto is None:

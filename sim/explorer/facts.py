@@ -40,18 +40,20 @@ class Attempt(NamedTuple):
         0  # … and after this one, which covers the message and is not followed by one that does not
     )
     after_redrive: tuple[int, int] = (-1, -1)  # a FETCH of dead letters: after a redrive to this life said OK
+    after_purge: int = -1  # it was started after a purge of the backlog of this generation had said OK
 
 
 class Asked(NamedTuple):
     """A client's request that is not answered yet."""
 
     key: int
-    kind: str  # "ack" | "reject" | "dead" | "extend" | "leave" | "redrive" | "purge" | "rewind" | "skip"
+    kind: str  # "ack" | "reject" | "dead" | "extend" | "leave" | "redrive" | "purge" | "clear" | "rewind" | "skip"
     attempt: int  # index of the delivery; -1 where it is not about one
     node: NodeId
     sent_at: float
     life: tuple[int, int]  # generation and n
     rewound: int  # the generation that was confirmed when it was sent
+    after_ack: int  # it was sent after an ACK of this generation had succeeded; -1 for none
 
 
 class Facts(NamedTuple):
@@ -82,6 +84,7 @@ class Facts(NamedTuple):
     )
     rewound: int = 0  # the newest generation that was confirmed
     covers: int = 0  # the same if it covers the message
+    purged: int = -1  # a purge of the backlog of this generation said OK
     keys: int = 0
 
 
@@ -105,6 +108,7 @@ def started(facts: Facts, node: NodeId, now: float, *, of_dead: bool = False) ->
         after_rewind=facts.rewound,
         after_cover=facts.covers,
         after_redrive=facts.redriven if of_dead else (-1, -1),
+        after_purge=facts.purged,
     )
     return facts._replace(attempts=(*facts.attempts, attempt)), len(facts.attempts) + 1
 
@@ -119,7 +123,7 @@ def asked(
     on its way; and what was redriven may be skipped by a rewind.
     """
     key = KEY_OF_SETTLING + facts.keys
-    asking = Asked(key, kind, index, node, now, life, facts.rewound)
+    asking = Asked(key, kind, index, node, now, life, facts.rewound, facts.finished)
     facts = facts._replace(asked=(*facts.asked, asking), keys=facts.keys + 1)
     phase = {"ack": ACKING, "reject": REJECTED, "dead": REJECTED, "leave": LEFT}.get(kind)
     if phase is not None:
@@ -166,6 +170,7 @@ def came_to_nothing(facts: Facts, index: int) -> Facts:
         after_rewind=0,
         after_cover=0,
         after_redrive=(-1, -1),
+        after_purge=-1,
     )
 
 
@@ -188,6 +193,8 @@ def heard(facts: Facts, key: int, reply: ClientReply, now: float) -> tuple[Facts
             covers = generation if this.kind == "rewind" else 0
             facts = facts._replace(rewound=generation, covers=covers)
         return facts, ""
+    if isinstance(reply, Purged) and this.kind == "clear":
+        return facts._replace(purged=max(facts.purged, this.rewound)), ""
     assert isinstance(reply, Failed | Left | Purged), reply
     return facts, ""
 
@@ -218,6 +225,8 @@ def _delivered(facts: Facts, index: int, reply: Fetched, now: float) -> tuple[Fa
         )
     elif attempt.after_ack >= generation and not attempt.of_dead:
         problem = f"G3 final: a{index} was fetched after an ACK had succeeded, and is delivered"
+    elif attempt.after_purge >= generation and receipt.n == 0 and not attempt.of_dead:
+        problem = f"purge: a{index} was fetched after a purge of all that was published had said OK"
     elif attempt.after_redrive > (generation, receipt.n):
         problem = f"G7 dead letters: a{index} is a dead letter, fetched after its redrive had said OK"
     elif facts.dead >= (generation, receipt.n) and facts.dead[0] == generation and not attempt.of_dead:
@@ -304,6 +313,8 @@ def _extended(facts: Facts, this: Asked, now: float) -> tuple[Facts, str]:
         problem = f"G2 exclusive: a{this.attempt} is extended while a{live[0]} is inside its hold"
     elif token is not None and attempt.receipt.owner.ballot < token:
         problem = f"fencing: a{this.attempt} is live again after a delivery with a higher token"
+    elif not attempt.of_dead and this.after_ack >= attempt.receipt.generation:
+        problem = f"G3 final: a{this.attempt} is extended, and that was asked after an ACK had succeeded"
     elif acked >= 0 and life_of(facts, acked) >= life(attempt.receipt):
         problem = f"G3 final: a{this.attempt} is live again after the ACK of a{acked} returned `acked`"
     return with_attempt(facts, this.attempt, phase=LIVE, until=max(attempt.until, until)), problem

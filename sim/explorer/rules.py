@@ -16,13 +16,14 @@ from quorumq.core import fetch, recovery, remote, types
 from quorumq.core.effects import Effect
 from quorumq.core.fetch import FetchCoordinator, HoldRound, Won
 from quorumq.core.group import DeadView, GroupView
+from quorumq.core.groups import PurgeCoordinator
 from quorumq.core.holds import Held, HoldTable
 from quorumq.core.messages import Extended, Freed, HoldReply, Reject, RemoteFetched
 from quorumq.core.nodecore import NodeCore
 from quorumq.core.recovery import Recovery
 from quorumq.core.replica import Replica
 from quorumq.core.rounds import Round
-from quorumq.core.settle import ExtendCoordinator
+from quorumq.core.settle import AckCoordinator, Ballot, ExtendCoordinator
 from quorumq.core.state import NodeState
 from quorumq.core.types import Incarnation, Kind, NodeId, Now, Owner, Record, Span, Stamp
 from sim.explorer.scenario import Scenario
@@ -294,6 +295,37 @@ def grant_any_dead(self: DeadView, span: Span, asked: Record) -> list[tuple[Span
     return [(span, asked, False)]
 
 
+def ask_one(self: PurgeCoordinator, members: int) -> int:
+    """Without `purge-asks-enough`: what one replica knows is all that there is."""
+    return 1
+
+
+def settled_at_one(self: PurgeCoordinator, this: Round, bits: int) -> bool:
+    """Without `purge-at-a-majority`: one replica that has the record is enough."""
+    return bool(bits)
+
+
+def acked_once_durable(
+    self: AckCoordinator, ballot: Ballot, span: Span, yes: int, no: int, valid: int, *, last: bool
+) -> str | None:
+    """Without `acked-needs-exclusive`: every ACK that is durable is `acked`."""
+    if ballot.round.is_majority(ballot.answered & valid):
+        return "acked"
+    return self.unknown(ballot) if last else None
+
+
+def exclusive_without_memory(self: HoldTable, span: Span, owner: Owner) -> tuple[list[Span], list[Span]]:
+    """Without `floor-is-not-exclusive`: who remembers no ballot has granted none."""
+    split = self.ballots.split(span)
+    exclusive = [part for part, highest in split if highest is None or highest <= owner.ballot]
+    return exclusive, [part for part, highest in split if highest is not None and highest > owner.ballot]
+
+
+def never_acked(self: GroupView, span: Span, generation: int) -> bool:
+    """Without `extend-looks-at-acked`: a hold is extended whatever became of the message."""
+    return False
+
+
 def no_hint(self: FetchCoordinator, replica: Replica, span: Span, remaining: float, now: Now) -> None:
     """Hints are elsewhere (see `hints_vote`)."""
 
@@ -361,6 +393,17 @@ def delivered_late(script: Script) -> None:
     script.do("fetch", "a")
     script.deliver("Hold", "a", "c")
     script.deliver("HoldReply", "c", "a")
+
+
+def voter_forgot_the_second(script: Script) -> None:
+    """a0 is delivered through a and runs out; a1 is delivered through c by the vote of b, which is started again."""
+    delivered_and_expired(script)
+    script.do("fetch", "c")
+    script.deliver("Hold", "c", "b")
+    script.deliver("HoldReply", "b", "c")
+    script.do("crash", "b")
+    script.do("link", "a", "b")
+    script.do("link", "b", "c")
 
 
 def dead_everywhere(script: Script) -> None:
@@ -788,6 +831,93 @@ RULES: tuple[Rule, ...] = (
             dead_via=(A, C),
             give_up=False,
             script=dead_everywhere,
+        ),
+    ),
+    Rule(
+        name="purge-asks-enough",
+        says="a purge settles what RF - majority + 1 replicas know, one of which has whatever was confirmed",
+        off="it settles what one replica knows",
+        patches=((PurgeCoordinator, "enough", ask_one),),
+        scenario=scenario(
+            "purge-missing",
+            "a purge through a replica that has not got the message, 1 attempt",
+            attempts=1,
+            backlog_purges=1,
+            stored_on=(A, B),
+            coordinators=(A,),
+            purge_via=(C,),
+            give_up=False,
+        ),
+    ),
+    Rule(
+        name="purge-at-a-majority",
+        says="a purge says OK once a majority has each record, or one above it",
+        off="it says OK once one replica has it",
+        patches=((PurgeCoordinator, "is_settled", settled_at_one),),
+        scenario=scenario(
+            "purge",
+            "a purge beside 1 attempt",
+            attempts=1,
+            backlog_purges=1,
+            coordinators=(A,),
+            purge_via=(B,),
+            give_up=False,
+        ),
+    ),
+    Rule(
+        name="acked-needs-exclusive",
+        says="`acked` is said only where a majority has granted no higher ballot",
+        off="it is said whenever the ACK is durable",
+        patches=((AckCoordinator, "judge", acked_once_durable),),
+        scenario=scenario(
+            "late-verdict",
+            "an expired delivery is acked beside the next one, which may be extended",
+            attempts=2,
+            acks=1,
+            extends=1,
+            ticks=2,
+            coordinators=(A,),
+            via=(B,),
+            give_up=False,
+            script=delivered_and_expired,
+        ),
+    ),
+    Rule(
+        name="floor-is-not-exclusive",
+        says="a replica that was started again is exclusive only for ballots above its floor",
+        off="it has granted what it remembers, and nothing else",
+        patches=((HoldTable, "exclusivity", exclusive_without_memory),),
+        scenario=scenario(
+            "forgotten-verdict",
+            "an expired delivery is acked, and a live one extended, after the live one's voter was started again",
+            attempts=2,
+            acks=1,
+            extends=1,
+            restarts=1,
+            ticks=2,
+            coordinators=(A, C),
+            restart_nodes=(B,),
+            via=(A,),
+            give_up=False,
+            script=voter_forgot_the_second,
+        ),
+    ),
+    Rule(
+        name="extend-looks-at-acked",
+        says="an EXTEND is refused where the message was acked, by whatever delivery",
+        off="the hold is extended",
+        patches=((GroupView, "is_acked", never_acked),),
+        scenario=scenario(
+            "extend-acked",
+            "an expired delivery is acked beside a live one, which is extended",
+            attempts=2,
+            acks=1,
+            extends=1,
+            ticks=2,
+            coordinators=(A,),
+            via=(B,),
+            give_up=False,
+            script=delivered_late,
         ),
     ),
 )

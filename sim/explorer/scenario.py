@@ -38,6 +38,7 @@ BUDGETS = (
     "rewinds",
     "purges",
     "dead_reads",
+    "backlog_purges",
 )
 """The countable things, in the order in which a state keeps what is left of them."""
 
@@ -64,9 +65,10 @@ class Scenario:
         offers: rounds of anti-entropy between two nodes.
         rewinds: of the group, through the nodes of ``rewind_via``.
         purges: of its dead letters.
+        backlog_purges: of what it may still deliver, through the nodes of ``purge_via``.
         dead_reads: FETCHes of one dead letter each, through the nodes of ``dead_via``.
         rewind_to: "rewind" for the earliest message, "skip" for behind it.
-        rewind_via: see there; empty: every replica. So with dead_via.
+        rewind_via: see there; empty: every replica. So with dead_via and purge_via.
         reject_as: what a REJECT may ask for: "now", "delay" (one tick) or "dead".
         give_up: whether a round may time out at any moment (else: never).
         low_clocks: whether a FETCH may also take its ballot from a clock that lags behind all others.
@@ -97,9 +99,11 @@ class Scenario:
     rewinds: int = 0
     purges: int = 0
     dead_reads: int = 0
+    backlog_purges: int = 0
     rewind_to: str = "rewind"
     rewind_via: tuple[NodeId, ...] = ()
     dead_via: tuple[NodeId, ...] = ()
+    purge_via: tuple[NodeId, ...] = ()
     reject_as: tuple[str, ...] = ("dead",)
     give_up: bool = True
     low_clocks: bool = False
@@ -120,6 +124,7 @@ class Scenario:
             self.restart_nodes,
             self.rewind_via,
             self.dead_via,
+            self.purge_via,
         )
         return not any(chosen) and len(self.nodes) == self.rf and not self.low_clocks and self.script is None
 

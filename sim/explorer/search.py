@@ -209,6 +209,9 @@ class Explorer:
                 yield self._ask(
                     state, name, "rewinds", scenario.rewind_to, scenario.rewind_to, -1, (0, 0), tick
                 )
+        if left[SLOT["backlog_purges"]]:
+            for name in scenario.purge_via or world.members:
+                yield self._ask(state, name, "backlog_purges", "clear", "clear", -1, (0, 0), tick)
         if fact or len(self._facts) > 1:
             yield from self._settlings(state, left, tick)
         yield from self._links(state, tick)

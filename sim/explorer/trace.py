@@ -97,6 +97,8 @@ class Teller:
                 if how in ("rewind", "skip"):
                     to = "" if how == "rewind" else " to behind the message"
                     return f"operator: REWIND{to} through {name}", []
+                if how == "clear":
+                    return f"operator: PURGE of the backlog through {name}", []
                 of = f"of a{index}" if index >= 0 else f"of the dead letter at n={n}"
                 return f"client: {said} {of} through {name}", []
             case ("connection dies", str(name), int(index)):
@@ -144,6 +146,8 @@ class Teller:
             lines.append(f"ok: a dead letter at n={new.dead[1]}")
         if new.redriven > old.redriven:
             lines.append(f"ok: redriven to n={new.redriven[1]}")
+        if new.purged > old.purged:
+            lines.append("ok: PURGED")
         if new.rewound > old.rewound:
             lines.append("ok: REWOUND")
         return lines

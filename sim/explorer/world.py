@@ -665,12 +665,14 @@ class World:
 
     def request(self, kind: str, receipt: Receipt | None, life: tuple[int, int], now: Now) -> ClientRequest:
         """The request with which a client settles a delivery, redrives what was listed dead at (generation, n) =
-        ``life``, purges or rewinds."""
+        ``life``, purges dead letters or the backlog ("clear"), or rewinds."""
         if kind == "redrive":
             dead = Record(*life, Kind.DEAD)
             return RedriveRequest(TOPIC, 0, GROUP, (Resolved(SPAN, dead),))
         if kind == "purge":
             return PurgeRequest(TOPIC, 0, DEAD_GROUP)
+        if kind == "clear":
+            return PurgeRequest(TOPIC, 0, GROUP)
         if kind == "rewind":
             return SetGroup(TOPIC, GROUP, "earliest", 0, rewind=True)
         if kind == "skip":

@@ -52,6 +52,11 @@ BROKEN = {
     "ack-ends-own-hold": "G2",
     "stale-generation-refused": "rewind",
     "dead-granted-at-its-n": "G7",
+    "purge-asks-enough": "purge",
+    "purge-at-a-majority": "purge",
+    "acked-needs-exclusive": "one `acked`",
+    "floor-is-not-exclusive": "one `acked`",
+    "extend-looks-at-acked": "G3",
 }
 """Which promise breaks first without each rule."""
 
@@ -66,6 +71,10 @@ EXHAUSTED = {
     "ballots-only-rise",
     "sync-before-answering",
     "give-back-only-called-off",
+    "purge-asks-enough",
+    "purge-at-a-majority",
+    "acked-needs-exclusive",
+    "extend-looks-at-acked",
 }
 """Whose scenarios are small enough to be exhausted here; `make soak` exhausts more."""
 
