@@ -193,10 +193,10 @@ class World:
         self._local_ids: dict[Hashable, int] = {}
         self.messages: list[Envelope] = []
         self.to: list[int] = []  # per message, the index of the node that it goes to
-        self._message_ids: dict[Envelope, int] = {}
+        self._message_ids: dict[tuple[type, Envelope], int] = {}
         self.fetching: dict[int, int] = {}  # per RemoteFetch, its copy; per copy, itself
         self.replies: list[ClientReply] = []
-        self._reply_ids: dict[ClientReply, int] = {}
+        self._reply_ids: dict[tuple[type, ClientReply], int] = {}
         self.journals: list[tuple[JournalRecord, ...]] = []
         self._journal_ids: dict[Hashable, int] = {}
         self._journal_next: dict[tuple[int, tuple[JournalRecord, ...]], int] = {}
@@ -225,10 +225,11 @@ class World:
         return found
 
     def message_id(self, envelope: Envelope) -> int:
-        """The number of a message."""
-        found = self._message_ids.get(envelope)
+        """The number of a message. Two of different types may be equal: they are tuples."""
+        key = (type(envelope.message), envelope)
+        found = self._message_ids.get(key)
         if found is None:
-            found = self._message_ids[envelope] = len(self.messages)
+            found = self._message_ids[key] = len(self.messages)
             self.messages.append(envelope)
             self.to.append(self.index[envelope.to])
             if isinstance(envelope.message, RemoteFetch):
@@ -240,9 +241,10 @@ class World:
 
     def reply_id(self, reply: ClientReply) -> int:
         """The number of an answer to a client."""
-        found = self._reply_ids.get(reply)
+        key = (type(reply), reply)
+        found = self._reply_ids.get(key)
         if found is None:
-            found = self._reply_ids[reply] = len(self.replies)
+            found = self._reply_ids[key] = len(self.replies)
             self.replies.append(reply)
         return found
 
@@ -443,7 +445,7 @@ class World:
 
     def do(self, local: int, what: tuple[Hashable, ...], tick: int) -> Outcome:
         """Something else happens to one node: see `events_for`, and "give up", "offer" and "fsync" here."""
-        key = (local, what, tick)
+        key = (local, what, type(what[-1]), tick)
         found = self.steps.get(key)
         if found is None:
             found = self.steps[key] = self._do(local, what, tick)

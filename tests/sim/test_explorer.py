@@ -14,8 +14,10 @@ import pytest
 from click.testing import CliRunner
 from sortedcontainers import SortedDict, SortedList
 
+from quorumq.core.messages import AckRequest, Envelope, Extended, LeaveRequest, Left, Merged, Verdicts
 from quorumq.core.nodecore import NodeCore
 from quorumq.core.spans import SpanMap, SpanSet
+from quorumq.core.types import Incarnation
 from sim.__main__ import main
 from sim.explorer.clone import clone, key_of
 from sim.explorer.rules import RULES, Rule, left_out, rule_named
@@ -23,7 +25,7 @@ from sim.explorer.scenario import Scenario
 from sim.explorer.scenarios import SCENARIOS
 from sim.explorer.search import Explorer, Result, State, search
 from sim.explorer.table import explore
-from sim.explorer.world import World
+from sim.explorer.world import SPAN, World
 
 BROKEN = {
     "quarantine": "G2",
@@ -141,6 +143,28 @@ def test_rules_are_back_after_they_were_left_out() -> None:
         with pytest.raises(ZeroDivisionError), left_out(rule):
             raise ZeroDivisionError
     assert [getattr(place, name) for place, name in places] == before
+
+
+# ------------------------------------------------------------------- soundness: what is one
+
+SOME = Scenario(name="some", about="for its world")
+
+
+def test_messages_and_requests_of_two_types_are_two_though_they_are_equal_as_tuples() -> None:
+    explorer = Explorer(SOME)
+    world = explorer.world
+    extended, merged = Extended(2, (SPAN,), (), "", ()), Merged(2, (SPAN,), (), "", ())
+    assert extended == merged
+    inc = Incarnation(1, 1)
+    first, second = (world.message_id(Envelope("a", inc, "b", inc, 0, item)) for item in (extended, merged))
+    assert (type(world.messages[first].message), type(world.messages[second].message)) == (Extended, Merged)
+    assert AckRequest(()) == LeaveRequest(())
+    local = explorer.first[0]
+    acked, left = (world.do(local, ("ask", 100, ask(())), 0) for ask in (AckRequest, LeaveRequest))
+    assert [type(world.replies[reply]) for outcome in (acked, left) for _, reply in outcome.replies] == [
+        Verdicts,
+        Left,
+    ]
 
 
 # ------------------------------------------------------------------- soundness: the clone
