@@ -11,7 +11,9 @@ from typing import Any
 
 from quorumq.core.group import DEAD_SUFFIX
 from quorumq.core.messages import PeekRequest, Release
-from quorumq.core.types import Group, Kind, NodeId, PartitionId, Record, Span
+from quorumq.core.replica import Replica
+from quorumq.core.spans import SpanMap
+from quorumq.core.types import Group, Kind, NodeId, Origin, PartitionId, Record, Span, record_rank
 from quorumq.history import VERSION, owner_text, spans_value
 from sim.host import Host
 from sim.schedule import Fault, Schedule
@@ -42,6 +44,7 @@ class Cluster:
         self.world = World(schedule)
         self.world.on_broken = self.on_broken
         self.names: dict[bytes, str] = {}
+        self.purged: dict[tuple[PartitionId, str], SpanMap[tuple[NodeId, Record]]] = {}
         self.hold_rounds: dict[tuple[NodeId, int, int], None] = {}
         self.fetched_batches = 0
         self.fetched_messages = 0
@@ -117,19 +120,24 @@ class Cluster:
         """Whether every publish is confirmed, and every replica knows of every message that it is settled."""
         if not all(producer.finished for producer in self.producers) or not self.operator.created:
             return False
-        expected: dict[PartitionId, int] = {}
+        expected: dict[PartitionId, dict[Origin, int]] = {}
         for producer in self.producers:
-            for partition, count in producer.published.items():
-                expected[partition] = expected.get(partition, 0) + count
+            for (partition, origin), count in producer.published.items():
+                expected.setdefault(partition, {})[origin] = count
         for host in self.hosts.values():
             core = host.core
             if core is None or not host.started or not core.state.vouched:
                 return False
             for partition, replica in core.replicas.items():
-                known = replica.present.messages + replica.reclaimed.messages
-                if known < expected.get(partition, 0):
-                    return False
-                if not expected.get(partition):
+                for origin, count in expected.get(partition, {}).items():
+                    known = sum(
+                        span.size
+                        for table in (replica.present, replica.reclaimed)
+                        for span in table.spans_of(origin)
+                    )
+                    if known < count and origin not in replica.closed:
+                        return False
+                if partition not in expected:
                     continue
                 for group in self.groups:
                     view = replica.groups.get(group)
@@ -140,12 +148,12 @@ class Cluster:
                         if view.readable(span, covered):
                             return False
         for partition in expected:
+            cores = [host.core for host in self.hosts.values() if host.core is not None]
+            replicas = [core.replicas[partition] for core in cores if partition in core.replicas]
             views: dict[tuple[Any, ...], None] = {}
-            for host in self.hosts.values():
-                assert host.core is not None
-                replica = host.core.replicas.get(partition)
-                if replica is not None:
-                    views[tuple(digest_of(replica.groups[group]) for group in self.groups)] = None
+            for replica in replicas:
+                found = tuple(digest_of(replica.groups[group], replicas) for group in self.groups)
+                views[found] = None
             if len(views) > 1:
                 return False
         return True
@@ -171,6 +179,26 @@ class Cluster:
                     for span, record in view.records.items() if view is not None else ():
                         if record.kind in (Kind.SKIPPED, Kind.PURGED):
                             self.note_listed(name, partition, group, record.kind.name.lower(), span, record)
+        self.list_closed()
+
+    def note_purged(
+        self, name: NodeId, partition: PartitionId, group: str, span: Span, record: Record
+    ) -> None:
+        """A replica merged such a record: it is listed at the end even if its origin was closed meanwhile."""
+        purged = self.purged.setdefault((partition, group), SpanMap())
+        for part, old in purged.split(span):
+            if old is None or record_rank(old[1]) < record_rank(record):
+                purged.set(part, (name, record))
+
+    def list_closed(self) -> None:
+        """What was purged of origins of which a replica keeps only the number."""
+        for (partition, group), purged in self.purged.items():
+            replicas = [
+                host.core.replicas.get(partition) for host in self.hosts.values() if host.core is not None
+            ]
+            for span, (name, record) in purged.items():
+                if any(replica is not None and span.origin in replica.closed for replica in replicas):
+                    self.note_listed(name, partition, group, record.kind.name.lower(), span, record)
 
     def note_listed(
         self, name: NodeId, partition: PartitionId, group: str, state: str, span: Span, record: Record
@@ -382,9 +410,13 @@ class Cluster:
         return have, members
 
 
-def digest_of(view: Any) -> tuple[Any, ...]:
-    """What two replicas must agree on in the end: the records, letters by their ballot."""
+def digest_of(view: Any, replicas: list[Replica]) -> tuple[Any, ...]:
+    """What two replicas must agree on in the end: the records, letters by their ballot.
+
+    Nothing is kept of an origin that was closed, which takes its time to spread.
+    """
     return tuple(
         (span, record[:3], record.letter.ballot if record.letter is not None else None)
         for span, record in view.records.items()
+        if not any(span.origin in replica.closed for replica in replicas)
     )

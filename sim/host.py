@@ -51,7 +51,7 @@ from quorumq.core.messages import (
     Welcome,
 )
 from quorumq.core.nodecore import TOKEN_STARTED, NodeCore
-from quorumq.core.records import AttemptsCounted, BatchStored, GroupPut, RecordsMerged
+from quorumq.core.records import AttemptsCounted, BatchStored, GroupPut, OriginsClosed, RecordsMerged
 from quorumq.core.state import NodeConfig
 from quorumq.core.types import STAMP_ZERO, Batch, BatchHeader, Incarnation, Kind, NodeId
 from quorumq.core.versions import NEWEST, has
@@ -122,6 +122,7 @@ class Host:
             heartbeat=options.heartbeat,
             sync_interval=options.sync_interval,
             sync_grace=options.sync_grace,
+            origin_idle=options.origin_idle,
         )
         self.journal: SimJournal = (
             StoreJournal(name, CLUSTER_ID, self.disk_rng) if options.disk == "store" else MemoryJournal()
@@ -438,8 +439,12 @@ class Host:
                     self.world.saw("a hold expired")
             elif kind is GroupPut:
                 self.cluster.note_register(self.name, record.group)
+            elif kind is OriginsClosed:
+                self.world.saw("an origin was closed")
             elif kind is RecordsMerged:
                 for span, value in record.entries:
+                    if value.kind in (Kind.SKIPPED, Kind.PURGED):
+                        self.cluster.note_purged(self.name, record.partition, record.group, span, value)
                     letter = value.letter
                     if value.kind != Kind.DEAD or letter.node != self.name or letter.reason == "rejected":
                         continue

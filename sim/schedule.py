@@ -75,6 +75,7 @@ class Options:
         ttl: see there.
         by_topic: share of rejects that leave their delay to the topic's backoff list.
         durability: of the topic.
+        origin_idle: after which time a session of which nothing is left may be closed.
         old: share of the nodes that begin with version 1 of the protocol; each later start is an upgrade, or not.
         check: whether every step of every core is followed by its own `check`.
     """
@@ -130,6 +131,7 @@ class Options:
     by_topic: float = 0.0
     old: float = 0.0
     durability: str = "fsync"
+    origin_idle: float = 86_400.0
 
     @property
     def backoff(self) -> tuple[float, ...]:
@@ -255,6 +257,15 @@ def sometimes(rng: random.Random, share: float, low: float, high: float) -> floa
 
 
 def draw_swarm(rng: random.Random) -> Options:
+    """A little of everything, drawn anew for each seed. Where sessions are closed soon, comparing goes fast, too."""
+    options = _draw_swarm(rng)
+    idle = rng.choice((86_400.0, 86_400.0, 0.1, 0.5, 2.0))
+    if idle == 86_400.0:
+        return options
+    return dataclasses.replace(options, origin_idle=idle, sync_interval=rng.choice((0.2, 0.5, 1.0)))
+
+
+def _draw_swarm(rng: random.Random) -> Options:
     """The default: small clusters under everything, each seed with its own mix."""
     shape = rng.random()
     nodes, rf = (3, 3) if shape < 0.83 else (5, 3) if shape < 0.92 else (5, 5) if shape < 0.96 else (3, 1)

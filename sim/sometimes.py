@@ -40,6 +40,8 @@ SOMETIMES: tuple[str, ...] = (
     "a HOLD asked for what was not due",
     "a replica voted on what it had not seen",
     "a message expired",
+    "an origin was closed",
+    "a producer heard that its session is closed",
     "a batch waited for no fsync",
     "a power cut took what was only written",
 )

@@ -20,6 +20,7 @@ from quorumq.core.messages import (
     AckRequest,
     ClientReply,
     ClientRequest,
+    CloseSession,
     CreateTopic,
     ExtendRequest,
     Failed,
@@ -192,7 +193,7 @@ class Producer(Client):
         self.left = self.options.batches
         self.made = 0.0  # when the batch was made that is being published, by our clock
         self.sequence: dict[int, int] = {}
-        self.published: dict[PartitionId, int] = {}
+        self.published: dict[tuple[PartitionId, Origin], int] = {}
         self.finished = False
 
     def begin(self, _: object = None, __: object = None) -> None:
@@ -200,19 +201,26 @@ class Producer(Client):
             self.later(0.1, self.begin)
             return
         self.topic = self.cluster.operator.topic
+        self.open_session()
+
+    def open_session(self, _: object = None, __: object = None) -> None:
+        """Get an origin, under which the next batches are numbered."""
         self.ask(self.node(), OpenSession(), self.timeout, self.on_session)
 
     def on_session(self, answer: Answer, _: Any) -> None:
         if isinstance(answer, SessionOpened):
             self.origin = answer.origin
+            self.sequence.clear()
             self.publish_next()
         else:
-            self.later(0.1, self.begin)
+            self.later(0.1, self.open_session)
 
     def publish_next(self, _: object = None, __: object = None) -> None:
         """Make the next batch and publish it."""
         if not self.left:
             self.finished = True
+            if self.options.origin_idle < 3600.0 and self.rng.random() < 0.5:
+                self.close_session()
             return
         self.left -= 1
         assert self.origin is not None
@@ -239,6 +247,13 @@ class Producer(Client):
         )
         self.made = self.clock.mono(self.world.time)
         self.publish(batch, "")
+
+    def close_session(self) -> None:
+        """All is confirmed, and no more comes under our origin; a copy of a batch may still be on its way."""
+        assert self.origin is not None
+        used = tuple(partition for partition, origin in self.published if origin == self.origin)
+        if used:
+            self.ask(self.node(), CloseSession(self.origin, used), self.timeout, lambda answer, _: None)
 
     def publish(self, batch: Batch, tried: Any) -> None:
         """Send the batch to a node, another than the one just tried."""
@@ -279,9 +294,15 @@ class Producer(Client):
                 return
             if isinstance(answer, Published):
                 count = header.size
-                self.published[header.partition] = self.published.get(header.partition, 0) + count
+                where = (header.partition, header.sections[0].origin)
+                self.published[where] = self.published.get(where, 0) + count
                 self.cluster.tally.published += count
                 self.later(self.rng.expovariate(1 / self.gap), self.publish_next)
+            elif isinstance(answer, Failed) and answer.code == "origin-closed":
+                self.world.saw("a producer heard that its session is closed")
+                self.later(
+                    0.02, self.open_session
+                )  # an earlier try may have stored the batch: it is left at that
             else:
                 self.later(0.02 + self.rng.random() * 0.1, self.publish, batch, node)
 
