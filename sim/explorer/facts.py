@@ -53,7 +53,7 @@ class Asked(NamedTuple):
     sent_at: float
     life: tuple[int, int]  # generation and n
     rewound: int  # the generation that was confirmed when it was sent
-    after_ack: int  # it was sent after an ACK of this generation had succeeded; -1 for none
+    after_ack: int  # an EXTEND: it was sent after an ACK of this generation had succeeded; -1 for none
 
 
 class Facts(NamedTuple):
@@ -123,7 +123,8 @@ def asked(
     on its way; and what was redriven may be skipped by a rewind.
     """
     key = KEY_OF_SETTLING + facts.keys
-    asking = Asked(key, kind, index, node, now, life, facts.rewound, facts.finished)
+    after_ack = facts.finished if kind == "extend" else -1
+    asking = Asked(key, kind, index, node, now, life, facts.rewound, after_ack)
     facts = facts._replace(asked=(*facts.asked, asking), keys=facts.keys + 1)
     phase = {"ack": ACKING, "reject": REJECTED, "dead": REJECTED, "leave": LEFT}.get(kind)
     if phase is not None:
