@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
+    DataSourceStreamReader,
     DataSourceWriter,
     Filter,
 )
@@ -51,7 +52,7 @@ class QuorumqDataSource(DataSource):
         return "quorumq"
 
     def schema(self) -> StructType:
-        options = read_options(self.options)
+        options = read_options(self.options, stream=None)
         whole = schema_of(options.table)
         return StructType([whole[name] for name in options.columns]) if options.columns else whole
 
@@ -59,6 +60,13 @@ class QuorumqDataSource(DataSource):
         options = read_options(self.options)
         check_schema(options.table, schema)
         return (PushingReader if options.pushdown else Reader)(options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from spark.source.stream import LettersStream
+
+        options = read_options(self.options, stream=True)
+        check_schema(options.table, schema)
+        return LettersStream(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from spark.source.writer import Writer, write_options

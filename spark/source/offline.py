@@ -821,7 +821,7 @@ class RecordsReader(MergingReader):
             if self.letters and value.kind == Kind.DEAD and value.letter is not None:
                 letters = died.setdefault((value.generation, value.n), SpanMap())
                 this = Died(value.letter.ballot, at, plan.number, frame.offset, entry, 1 << at)
-                letters.update(span, functools.partial(_lower_ballot, this))
+                letters.update(span, functools.partial(lower_ballot, this))
 
 
 def _higher(new: Held, old: Held | None) -> Held:
@@ -830,7 +830,8 @@ def _higher(new: Held, old: Held | None) -> Held:
     return old._replace(nodes=old.nodes | new.nodes) if new.rank() == old.rank() else old
 
 
-def _lower_ballot(new: Died, old: Died | None) -> Died:
+def lower_ballot(new: Died, old: Died | None) -> Died:
+    """Which of two letters of one DEAD record stays, with the nodes that have either."""
     if old is None:
         return new
     return (old if old.ballot <= new.ballot else new)._replace(nodes=old.nodes | new.nodes)
@@ -966,8 +967,8 @@ class LettersReader(RecordsReader):
         self, key: PartitionId, group: str, generation: int, n: int, span: Span, nodes: int, letter: Letter
     ) -> Iterator[pa.RecordBatch]:
         closed = self.is_closed(key, span.origin)
-        for part, now in self.records[(key, group)].split(span):
-            assert now is not None
+        for part, found in self.records.get((key, group), SpanMap()).split(span):
+            now = found or Held(generation, n, Kind.DEAD, nodes)
             for piece, numbers in self.index.spans.get(key, SpanMap()).split(part):
                 published = letter.published_ms
                 if not published and numbers:

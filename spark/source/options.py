@@ -149,13 +149,13 @@ def one_of(options: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> s
     return value
 
 
-def read_options(given: Mapping[str, str], *, stream: bool = False) -> Options:
-    """Check the options of a read.
+def read_options(given: Mapping[str, str], *, stream: bool | None = False) -> Options:
+    """Check the options of a read; None for ``stream`` takes either's: the schema is asked for before that is known.
 
     Raises:
         UsageError: one that there is not, a value that cannot be, or not exactly one place to read from.
     """
-    options = known_only(given, STREAM if stream else READ)
+    options = known_only(given, {**READ, **STREAM} if stream is None else STREAM if stream else READ)
     table = options.get("table", "")
     if table not in TABLES:
         what = f"there is no table {table!r}" if table else "option table is missing"
@@ -165,7 +165,7 @@ def read_options(given: Mapping[str, str], *, stream: bool = False) -> Options:
     nodes = names_in(options.get("nodes", ""))
     if table != "history":
         data, paths = (*data, *paths), ()
-    _check_place(table, data, nodes, paths, stream)
+    _check_place(table, data, nodes, paths, bool(stream))
     columns = names_in(options.get("columns", ""))
     there = [column.name for column in TABLES[table]]
     for name in columns:
@@ -208,11 +208,8 @@ def _check_place(
         if data or nodes or not paths:
             raise UsageError("table history is read from files: give option path, and neither data nor nodes")
         return
-    if stream and (nodes or table != "deadletters"):
-        raise UsageError(
-            f"only table deadletters can be followed, and only in data directories (option data), not {table}"
-            + (" of a running cluster: its nodes have no positions to go on from" if nodes else "")
-        )
+    if stream and table != "deadletters":
+        raise UsageError(f"only table deadletters can be followed, not {table}")
     if bool(data) == bool(nodes):
         what = "both are given" if data else "none is given"
         raise UsageError(

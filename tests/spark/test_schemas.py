@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 
 from quorumq.history import COMMON, FIELDS
 from spark.schemas import TABLES, schema
-from spark.source.options import READ, WRITE
+from spark.source.options import READ, STREAM, WRITE
 
 DOC = (Path(__file__).parent.parent.parent / "docs" / "spark.md").read_text()
 
@@ -49,7 +49,10 @@ def test_the_page_lists_every_column(table: str) -> None:
     ]
 
 
-@pytest.mark.parametrize(("title", "options"), [("Options of read", READ), ("Options of write", WRITE)])
+@pytest.mark.parametrize(
+    ("title", "options"),
+    [("Options of read", READ), ("Options of readStream", STREAM), ("Options of write", WRITE)],
+)
 def test_the_page_lists_every_option(title: str, options: dict[str, str]) -> None:
     rows = [line for line in section(title).splitlines() if line.startswith("| `")]
     assert rows == [f"| `{name}` | {meaning} |" for name, meaning in options.items()]

@@ -1,0 +1,433 @@
+# spark/source/stream.py: following dead letters in the journals of nodes.
+#
+# An offset is a position in each node's journal: how many records it had (docs/file-format.md), as far as they are
+# durable, so that it never goes back. Between two offsets a node got some DEAD records. The same letter reaches several
+# nodes, now or later, so it is given out by the batch in which the first of them got it: a task looks whether any node
+# had it before.
+#
+# The driver follows the journals as they grow, and keeps the file it reads open: what a roll deletes, it has read to
+# the end. Only a query that was down while a node rolled can find that the journal does not reach back. What a task has
+# to know of the time between two offsets (which records are new, which came after) it gets from the driver, because a
+# snapshot does not say when what is in it came.
+"""`readStream` of the table `deadletters`, from data directories."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+from quorumq.core.errors import StorageError
+from quorumq.core.messages import Resolved
+from quorumq.core.spans import SpanMap
+from quorumq.core.types import Kind, Letter, PartitionId, Record, Span, record_rank
+from quorumq.storage.records import FRAMING_MAX, SNAPSHOT_END, SegmentStart
+from quorumq.storage.segment import Bad, Frame, salt_of
+from spark.source.arrow import Batches
+from spark.source.journals import (
+    RECORDS_MERGED,
+    OpenFile,
+    Registers,
+    SegmentGone,
+    SegmentPlan,
+    decoded,
+    plan_directory,
+    segments_in,
+)
+from spark.source.offline import Died, LettersReader, Task, check_nodes, lower_ballot, reporter, wanted_keys
+from spark.source.options import Options, Wanted
+
+NOTHING = -1
+"""The position of a node of which nothing was read yet."""
+
+
+class Gap(StorageError):
+    """A node's journal does not reach back to where it was read to."""
+
+    code = "journal-gap"
+
+
+class Entry(NamedTuple):
+    """One DEAD record that a node got: at which position of its journal, and what it says."""
+
+    position: int
+    key: PartitionId
+    group: str
+    span: Span
+    record: Record
+
+    @property
+    def letter(self) -> Letter:
+        """Its history."""
+        assert self.record.letter is not None
+        return self.record.letter
+
+
+class Tail:
+    """One node's journal while it grows.
+
+    Args:
+        path: the data directory.
+        since: everything behind this position is read; NOTHING begins with what is appended from now on.
+
+    Attributes:
+        node, directory: whose it is.
+        base: the position behind which ``entries`` begin.
+        position: so many records are durable and were read.
+        entries: the DEAD records among those behind ``since`` (and not dropped by `forget`).
+
+    Raises:
+        Gap: the journal does not reach back so far.
+    """
+
+    def __init__(self, path: str, since: int) -> None:
+        self.path = path
+        self.entries: list[Entry] = []
+        self.waiting: list[tuple[int, int, list[Entry]]] = []  # not durable yet: end, position, entries
+        numbers = segments_in(path)
+        start = None
+        for number in reversed(numbers):
+            start = self._begin(number)
+            if since == NOTHING or start.position <= since:
+                break
+            self.file.close()
+        else:
+            assert start is not None
+            raise Gap(
+                f"{path}: the journal of node {start.node!r} begins at position {start.position}, and it was read to "
+                f"{since}: what came between is in its snapshot only"
+            )
+        self.base = start.position if since == NOTHING else since
+        self.poll()
+
+    def _begin(self, number: int) -> SegmentStart:
+        """Open a segment and pass over its snapshot."""
+        self.file = OpenFile(self.path, number)
+        scan = self.file.scan(self.file.size())
+        found = scan.frame(0, 0) if scan.size else Bad(0, "the file is empty")
+        if isinstance(found, Bad):
+            raise StorageError(
+                f"{self.file.name}, byte 0: {found.reason}: a damaged journal cannot be followed"
+            )
+        start = decoded(self.file.name, found)
+        assert isinstance(start, SegmentStart)
+        self.number, self.node, self.directory = number, start.node, start.directory
+        self.salt = salt_of(start.directory, number)
+        offset = found.end
+        while found.type != SNAPSHOT_END:
+            found = scan.frame(offset, self.salt) if offset < scan.size else Bad(offset, "it ends here")
+            if isinstance(found, Bad):
+                name = self.file.name
+                raise StorageError(
+                    f"{name}, byte {offset}: {found.reason}: a damaged journal cannot be followed"
+                )
+            offset = found.end
+        self.offset = self.durable = offset
+        self.position = self.read_to = start.position
+        return start
+
+    def poll(self) -> None:
+        """Read what was appended since, through as many segments as there are."""
+        while True:
+            later = [number for number in segments_in(self.path) if number > self.number]
+            self._read()
+            if not later:
+                return
+            self._decide(1 << 62)  # the node has gone on from here: what is valid counts
+            before, position, directory = self.file, self.position, self.directory
+            start = self._begin(later[0])
+            before.close()
+            if (start.directory, start.position) != (directory, position):
+                raise Gap(
+                    f"{self.path}: segment {later[0]} goes on from position {start.position} of directory "
+                    f"{start.directory:016x}, and {directory:016x} was read to {position}"
+                )
+
+    def _read(self) -> None:
+        scan = self.file.scan(self.file.size())
+        while self.offset < scan.size:
+            found = scan.frame(self.offset, self.salt)
+            if isinstance(found, Bad) or found.end > scan.size:
+                break  # being written; or damage, which the table `problems` tells from that
+            self.offset = found.end
+            self.durable = max(self.durable, found.durable)
+            self.read_to += found.type > FRAMING_MAX
+            self.waiting.append((found.end, self.read_to, list(self._entries(found))))
+            self._decide(self.durable)
+
+    def _entries(self, frame: Frame) -> Iterator[Entry]:
+        if frame.type == RECORDS_MERGED:
+            merged = decoded(self.file.name, frame)
+            for span, record in merged.entries:
+                if record.kind == Kind.DEAD and record.letter is not None:
+                    yield Entry(self.read_to, merged.partition, merged.group, span, record)
+
+    def _decide(self, durable: int) -> None:
+        count = 0
+        for end, position, entries in self.waiting:
+            if end > durable:
+                break
+            count += 1
+            self.position = position
+            self.entries += entries
+        del self.waiting[:count]
+
+    def forget(self, position: int) -> None:
+        """Everything up to here was given out for good."""
+        self.base = max(self.base, position)
+        self.entries = [entry for entry in self.entries if entry.position > position]
+
+
+class StreamTask(Task):
+    """A task of one micro-batch; of each directory, in order:
+
+    Args:
+        since: the position up to which it was read before.
+        until: the position up to which it is to be read now.
+        known: the position up to which the driver knows its new records.
+        new: those records, between ``since`` and ``known``.
+    """
+
+    since: tuple[int, ...] = ()
+    until: tuple[int, ...] = ()
+    known: tuple[int, ...] = ()
+    new: tuple[tuple[Entry, ...], ...] = ()
+
+
+class LettersStream(DataSourceStreamReader):
+    """Follows the dead letters of some data directories.
+
+    Args:
+        options: of the read.
+        schema: the columns that are wanted.
+    """
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self.options = options
+        self.schema = schema
+        self.tails: dict[str, Tail] = {}  # by path; on the driver only
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "tails": {}}
+
+    def initialOffset(self) -> dict[str, Any]:
+        if self.options.latest:
+            return self.latestOffset({}, None)
+        return {}
+
+    def _since(self, start: Mapping[str, Any], node: str, directory: int) -> int:
+        """Up to where a node was read: NOTHING where it was not."""
+        found = start.get(node)
+        if found is None:
+            return NOTHING
+        if found["directory"] != f"{directory:016x}":
+            self._gap(
+                Gap(
+                    f"node {node!r} has another directory than the one that was followed ({directory:016x}, not "
+                    f"{found['directory']}): it was wiped or replaced"
+                )
+            )
+            return NOTHING
+        return int(found["position"])
+
+    def _gap(self, gap: Gap) -> None:
+        if not self.options.reread:
+            raise Gap(
+                f"{gap}. Letters that were settled meanwhile cannot be known any more. option('onGap', 'reread') goes "
+                "on: all dead letters that the node has now come again, but for those that another node proves known"
+            )
+
+    def _tail(self, path: str, start: Mapping[str, Any]) -> tuple[Tail, int]:
+        """A directory's tail, read up to now, and since when it was to be read."""
+        tail = self.tails.get(path)
+        if tail is not None:
+            try:
+                tail.poll()
+            except (Gap, SegmentGone):
+                del self.tails[path]
+                tail = None
+        if tail is None:
+            tail = self.tails[path] = Tail(path, NOTHING)
+        since = self._since(start, tail.node, tail.directory)
+        if since != NOTHING and since < tail.base:
+            try:
+                tail = self.tails[path] = Tail(path, since)
+            except (Gap, SegmentGone) as error:
+                self._gap(error if isinstance(error, Gap) else Gap(str(error)))
+                since = NOTHING
+        if since > tail.position:
+            self._gap(
+                Gap(f"{path} is an older copy of itself: it was read to {since} and ends at {tail.position}")
+            )
+            since = NOTHING
+        return tail, since
+
+    def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:
+        end = dict(start)
+        for path in self.options.data:
+            tail, _ = self._tail(path, start)
+            end[tail.node] = {"directory": f"{tail.directory:016x}", "position": tail.position}
+        return end
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        report = reporter(self.options)
+        planned = [plan_directory(path, report) for path in self.options.data]
+        directories = tuple(found.directory for found in planned)
+        check_nodes(directories)
+        since: list[int] = []
+        until: list[int] = []
+        known: list[int] = []
+        new: list[tuple[Entry, ...]] = []
+        for found in directories:
+            tail, from_here = self._tail(found.path, start)
+            since.append(from_here)
+            until.append(int(end[found.node]["position"]) if found.node in end else NOTHING)
+            known.append(tail.position)
+            new.append(tuple(entry for entry in tail.entries if entry.position > from_here))
+        registers = Registers()
+        sizes: dict[PartitionId, int] = {}
+        for each in planned:
+            registers.update(each.registers)
+            sizes.update(each.sizes)
+        wanted = wanted_keys(sizes, registers, self.options, Wanted(), deleted=False)
+        if NOTHING not in since:
+            coming = {
+                entry.key
+                for entries, last in zip(new, until, strict=True)
+                for entry in entries
+                if entry.position <= last
+            }
+            wanted &= coming
+        tasks: list[InputPartition] = []
+        for key in sorted(wanted):
+            task = StreamTask(
+                directories,
+                keys=frozenset((key,)),
+                topics={key.topic: registers.topics[key.topic]} if key.topic in registers.topics else {},
+                groups={name: group for name, group in registers.groups.items() if name[0] == key.topic},
+            )
+            task.since, task.until, task.known = tuple(since), tuple(until), tuple(known)
+            task.new = tuple(tuple(entry for entry in entries if entry.key == key) for entries in new)
+            tasks.append(task)
+        return tasks
+
+    def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
+        reader = StreamReader(partition, self.options, Wanted(), Batches(self.schema))
+        try:
+            reader.open()
+            yield from reader.rows()
+            yield from reader.out.rest()
+        finally:
+            reader.close()
+
+    def commit(self, end: dict[str, Any]) -> None:
+        for tail in self.tails.values():
+            found = end.get(tail.node)
+            if found is not None and found["directory"] == f"{tail.directory:016x}":
+                tail.forget(int(found["position"]))
+
+
+Name = tuple[PartitionId, str, int, int]
+"""A topic partition, a group, a generation and an n."""
+
+
+class StreamReader(LettersReader):
+    """One topic partition in one micro-batch."""
+
+    letters = False
+    task: StreamTask
+
+    def rows(self) -> Iterator[pa.RecordBatch]:
+        self.new: list[dict[Name, SpanMap[bool]]] = []
+        self.shipped: list[Entry] = []
+        self.before: dict[tuple[PartitionId, str], SpanMap[tuple[int, bool, int, int]]] = {}
+        for at, entries in enumerate(self.task.new):
+            mine: dict[Name, SpanMap[bool]] = {}
+            for entry in entries:
+                name = (entry.key, entry.group, entry.record.generation, entry.record.n)
+                mine.setdefault(name, SpanMap()).set(entry.span, True)
+                if entry.position <= self.task.until[at]:
+                    self._candidate(entry, at)
+            self.new.append(mine)
+        for at, directory in enumerate(self.open_directories):
+            for plan in self.segments_of(directory.plan):
+                self._segment(at, plan)
+        for (key, group), died in self.died.items():
+            before = self.before.get((key, group))
+            for (generation, n), spans in died.items() if before is not None else ():
+                rank = record_rank(Record(generation, n, Kind.DEAD))
+                for span, _ in spans.items():
+                    for part, known in before.within(span) if before is not None else ():
+                        if known >= rank:
+                            spans.remove(part)
+        yield from self.letters_found()
+
+    def _candidate(self, entry: Entry, at: int) -> None:
+        if not self.wants_group(entry.group) or not self.mine(entry.span.origin):
+            return
+        letters = self.died.setdefault((entry.key, entry.group), {}).setdefault(
+            (entry.record.generation, entry.record.n), SpanMap()
+        )
+        this = Died(entry.letter.ballot, -1, 0, len(self.shipped), 0, 1 << at)
+        self.shipped.append(entry)
+        letters.update(entry.span, functools.partial(lower_ballot, this))
+
+    def _entries(self, died: Died) -> Any:
+        if died.directory == -1:
+            entry = self.shipped[died.offset]
+            return (Resolved(entry.span, entry.record),)
+        return super()._entries(died)
+
+    def _segment(self, at: int, plan: SegmentPlan) -> None:
+        """Merge what a segment says, and note what of it was there before or, of a node not read yet, comes now."""
+        directory = self.open_directories[at]
+        position, snapshot = (
+            1 << 62,
+            True,
+        )  # where its first record cannot be read, nothing is known of when it came
+        for frame in directory.frames(plan, self.report):
+            if frame.offset == 0:
+                start = decoded(directory.files[plan.number].name, frame)
+                position = start.position if isinstance(start, SegmentStart) else position
+            elif frame.type == SNAPSHOT_END:
+                snapshot = False
+            elif not snapshot:
+                position += frame.type > FRAMING_MAX
+            self.take_record(at, plan, frame)
+            if frame.type == RECORDS_MERGED:
+                self._when(at, plan, frame, position, snapshot)
+
+    def _when(self, at: int, plan: SegmentPlan, frame: Frame, position: int, snapshot: bool) -> None:
+        record = decoded(self.open_directories[at].files[plan.number].name, frame)
+        if self.task.keys is not None and record.partition not in self.task.keys:
+            return
+        if not self.wants_group(record.group):
+            return
+        since, until, known = self.task.since[at], self.task.until[at], self.task.known[at]
+        for number, (span, value) in enumerate(record.entries):
+            dead = value.kind == Kind.DEAD and value.letter is not None
+            new = self.new[at].get((record.partition, record.group, value.generation, value.n))
+            old = [span] if new is None else new.gaps(span)
+            if since == NOTHING:
+                if dead and position > until:  # a snapshot that is younger than the batch has later ones too
+                    parts = old if snapshot else []
+                else:
+                    parts = [span] if dead else []
+                letters = self.died.setdefault((record.partition, record.group), {}) if parts else {}
+                for part in parts:
+                    this = Died(value.letter.ballot, at, plan.number, frame.offset, number, 1 << at)
+                    found = letters.setdefault((value.generation, value.n), SpanMap())
+                    found.update(part, functools.partial(lower_ballot, this))
+                continue
+            if position <= since:
+                parts = [span]
+            else:
+                parts = old if snapshot and dead and position <= known else []
+            before = self.before.setdefault((record.partition, record.group), SpanMap())
+            rank = record_rank(value)
+            for part in parts:
+                before.update(part, lambda was, rank=rank: rank if was is None else max(was, rank))  # type: ignore[misc]

@@ -1,0 +1,208 @@
+"""Following dead letters: each comes once, whenever nodes roll or hear of it, and a restart reads nothing again."""
+
+from __future__ import annotations
+
+import pickle
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from quorumq.client.message import MessageId
+from quorumq.core.types import Kind, Origin, Record, Span
+from spark.schemas import schema
+from spark.source.options import read_options
+from spark.source.stream import Gap, LettersStream
+from tests.spark.cluster_on_disk import DiskCluster, Name, letter, turmoil
+
+ORIGIN = Origin("n1", 1, 0xABC, 0)
+Death = tuple[Name, str, int, int]
+
+
+def stream_of(cluster: DiskCluster, **more: str) -> LettersStream:
+    data = ",".join(map(str, cluster.data))
+    return LettersStream(
+        read_options({"table": "deadletters", "data": data, **more}, stream=True), schema("deadletters")
+    )
+
+
+def batch(stream: LettersStream, start: dict[str, Any], end: dict[str, Any]) -> list[Death]:
+    """What a micro-batch gives, its reader and its tasks pickled as Spark does."""
+    tasks = pickle.loads(pickle.dumps(list(stream.partitions(start, end))))
+    reader = pickle.loads(pickle.dumps(stream))
+    found: list[Death] = []
+    for task in tasks:
+        for rows in reader.read(task):
+            for row in rows.to_pylist():
+                name = MessageId.parse(row["id"])
+                found.append(
+                    ((name.partition, name.origin, name.seq), row["group"], int(row["generation"]), row["n"])
+                )
+    return found
+
+
+def die(cluster: DiskCluster, seq: int, *nodes: int) -> Death:
+    """A message dies, as far as these nodes hear; and one commit more, so that this one is known to be durable."""
+    key = cluster.keys[0]
+    if (key, ORIGIN, seq) not in cluster.published:
+        cluster.publish(key, (Span(ORIGIN, seq, seq + 1),), 1_000 + seq)
+    some = [cluster.nodes[at] for at in nodes]
+    cluster.resolve(
+        key, "billing", Span(ORIGIN, seq, seq + 1), Record(0, 0, Kind.DEAD, letter(seq, 1_000)), some
+    )
+    mark(cluster)
+    return (key, ORIGIN, seq), "billing", 0, 0
+
+
+def mark(cluster: DiskCluster) -> None:
+    """Whatever was appended is durable, and a later record says so."""
+    for node in cluster.nodes:
+        node.store.commit()
+        node.register(node.registers.pop())
+        node.store.commit()
+
+
+def roll(cluster: DiskCluster) -> None:
+    for node in cluster.nodes:
+        for number in list(node.batches):
+            node.reclaim(number)
+        node.store.roll(node.snapshot)
+        node.store.commit()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_every_dead_letter_comes_once(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    gaps = seed % 2 == 1  # nodes roll more often than anybody looks
+    cluster = DiskCluster(tmp_path, segment_bytes=6_000 if gaps else 1 << 26)
+    stream = stream_of(cluster, onGap="reread" if gaps else "fail")
+    start = stream.initialOffset()
+    found: list[Death] = []
+    for _ in range(8):
+        for _ in range(20):
+            turmoil(cluster, rng, 1)
+            if not gaps:
+                stream.latestOffset(start, None)
+        end = stream.latestOffset(start, None)
+        if rng.random() < 0.5:
+            turmoil(cluster, rng, 1)  # between the end of a batch and its reading
+        now = batch(stream, start, end)
+        assert sorted(batch(stream, start, end)) == sorted(now), "the same batch again"
+        found += now
+        stream.commit(end)
+        start = end
+    cluster.close()
+    end = stream.latestOffset(start, None)
+    found += batch(stream, start, end)
+    assert gaps or len(found) == len(set(found)), "no letter twice"
+    assert set(found) <= set(cluster.deaths)
+    for death in cluster.deaths:
+        (key, origin, seq), group, generation, n = death
+        if cluster.merged(key, group, (origin, seq))[:3] == (generation, n, Kind.DEAD):
+            assert death in found, f"{death} never came"
+    again = stream_of(cluster)
+    assert again.latestOffset(end, None) == end
+    assert batch(again, end, end) == []
+
+
+def test_a_node_that_hears_late_brings_nothing_again(tmp_path: Path) -> None:
+    cluster = DiskCluster(tmp_path)
+    stream = stream_of(cluster)
+    first = die(cluster, 1, 0, 1)
+    middle = stream.latestOffset({}, None)
+    assert batch(stream, {}, middle) == [first]
+    second = die(cluster, 2, 1, 2)
+    die(cluster, 1, 2)
+    roll(cluster)
+    end = stream.latestOffset(middle, None)
+    assert batch(stream, middle, end) == [second]
+    die(cluster, 2, 0)
+    assert batch(stream, end, stream.latestOffset(end, None)) == []
+    cluster.close()
+
+
+def test_a_journal_that_does_not_reach_back_is_said(tmp_path: Path) -> None:
+    cluster = DiskCluster(tmp_path)
+    stream = stream_of(cluster)
+    first = die(cluster, 1, 0, 1, 2)
+    start = stream.latestOffset({}, None)
+    for _ in range(2):
+        roll(cluster)
+        second = die(cluster, 2, 0, 1, 2)
+        stream.latestOffset(start, None)
+    restarted = stream_of(cluster)
+    with pytest.raises(Gap, match=r"begins at position \d+, and it was read to"):
+        restarted.latestOffset(start, None)
+    reread = stream_of(cluster, onGap="reread")
+    end = reread.latestOffset(start, None)
+    assert sorted(batch(reread, start, end)) == sorted([first, second])
+    assert batch(stream, start, stream.latestOffset(start, None)) == [second], "who was running lost nothing"
+    cluster.close()
+
+
+def test_a_node_that_was_replaced_is_said_and_what_others_prove_is_known(tmp_path: Path) -> None:
+    cluster = DiskCluster(tmp_path)
+    stream = stream_of(cluster)
+    die(cluster, 1, 0, 1, 2)
+    start = stream.latestOffset({}, None)
+    shutil.rmtree(cluster.data[0])
+    other = DiskCluster(tmp_path / "other")
+    other.close()
+    shutil.copytree(other.data[0], cluster.data[0])
+    with pytest.raises(Gap, match="it was wiped or replaced"):
+        stream_of(cluster).latestOffset(start, None)
+    reread = stream_of(cluster, onGap="reread")
+    assert batch(reread, start, reread.latestOffset(start, None)) == []
+    for node in cluster.nodes[1:]:
+        node.store.close()
+
+
+def test_from_latest_begins_with_what_comes(tmp_path: Path) -> None:
+    cluster = DiskCluster(tmp_path)
+    die(cluster, 1, 0, 1, 2)
+    stream = stream_of(cluster, **{"from": "latest"})
+    start = stream.initialOffset()
+    second = die(cluster, 2, 0, 1, 2)
+    assert batch(stream, start, stream.latestOffset(start, None)) == [second]
+    cluster.close()
+
+
+def test_through_spark_a_restart_from_the_checkpoint_reads_nothing_again(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    cluster = DiskCluster(tmp_path / "nodes")
+    data = ",".join(map(str, cluster.data))
+    out, checkpoint = str(tmp_path / "out"), str(tmp_path / "checkpoint")
+
+    def run() -> None:
+        died = spark.readStream.format("quorumq").option("table", "deadletters").load(data)
+        query = died.writeStream.format("parquet").option("checkpointLocation", checkpoint).start(out)
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
+
+    die(cluster, 1, 0, 1)
+    run()
+    assert spark.read.parquet(out).count() == 1
+    die(cluster, 2, 1, 2)
+    die(cluster, 1, 2)
+    run()
+    assert sorted(row.seq for row in spark.read.parquet(out).collect()) == [1, 2]
+    cluster.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"table": "messages", "data": "a"}, "only table deadletters can be followed"),
+        ({"table": "deadletters", "nodes": "127.0.0.1:1"}, "there is no option 'nodes'"),
+        ({"table": "deadletters", "data": "a", "onGap": "maybe"}, "must be fail or reread"),
+    ],
+)
+def test_what_cannot_be_followed_is_refused(options: dict[str, str], says: str) -> None:
+    with pytest.raises(Exception, match=says):
+        read_options(options, stream=True)
