@@ -450,8 +450,26 @@ def _shown(value: object) -> str:
 
 
 def mono_clock() -> tuple[float, int]:
-    """The clocks of a real process: monotonic seconds and the time of day in milliseconds."""
-    return time.monotonic(), time.time_ns() // 1_000_000
+    """The clocks of a real process: monotonic seconds, suspended time included, and the time of day in milliseconds."""
+    return _MONOTONIC(), time.time_ns() // 1_000_000
+
+
+def _boottime() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+_MONOTONIC: Final = _boottime if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
+"""The clock of deadlines (quorumq/client): all processes of a machine share it."""
+
+BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
+
+
+def boot() -> str:
+    """Which start of which machine this is, so that lines on one clock can be told from others; "" where none says."""
+    try:
+        return Path(BOOT_ID).read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
 
 
 class HistoryWriter:
@@ -508,8 +526,9 @@ class HistoryWriter:
             self._file = open(file, "a", encoding="utf-8", newline="\n")  # noqa: SIM115 - closed by close()
         else:
             self._file = file
-        name = "mono" if clock is mono_clock else "simulated"
-        self.write("settings", history=VERSION, clock=name, settings=dict(settings or {}))
+        real = clock is mono_clock
+        options = {**(settings or {}), **({"boot": boot()} if real and boot() else {})}
+        self.write("settings", history=VERSION, clock="mono" if real else "simulated", settings=options)
 
     def __enter__(self) -> HistoryWriter:
         return self

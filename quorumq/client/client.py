@@ -33,7 +33,7 @@ from quorumq.client.consumer import (
     unpack,
 )
 from quorumq.client.groups import Start, is_dead, names_of, source_of, start_fields
-from quorumq.client.history import History
+from quorumq.client.history import Calling, History
 from quorumq.client.letters import make_letter
 from quorumq.client.message import Lot, Message, MessageId, Named, Outcome, Ticket, deadline_of
 from quorumq.client.nodes import ATTEMPT_TIMEOUT_S, Nodes, Watch
@@ -371,7 +371,11 @@ class Client:
         word, from_ms = start_fields(start)
         request = m.SetGroup(topic, group, word, from_ms, rewind)
         what = f"{'rewind' if rewind else 'create'} group {group!r} of {topic!r}"
-        return cast("Group", (await self._ask(request, what, timeout, writes=True)).group)
+        watch = self._calling("set_group", topic=topic, group=group, rewind=rewind)
+        return cast("Group", (await self._ask(request, what, timeout, writes=True, watch=watch)).group)
+
+    def _calling(self, kind: str, **fields: object) -> Calling | None:
+        return None if self.history is None else self.history.calling(kind, **fields)
 
     async def _known_group(self, topic: str, group: str, timeout: float | None) -> None:
         """Raise NotFound unless some node knows the group."""
@@ -414,7 +418,8 @@ class Client:
         for number in range(register.partitions) if partition is None else (partition,):
             request = m.PurgeRequest(topic, number, group)
             what = f"purge of group {group!r} in {topic!r}/{number}"
-            count += (await self._ask(request, what, timeout, writes=True)).messages
+            watch = self._calling("purge", topic=topic, partition=number, group=group)
+            count += (await self._ask(request, what, timeout, writes=True, watch=watch)).messages
         return count
 
     async def metadata(self, *topics: str, timeout: float | None = None) -> m.MetadataReply:

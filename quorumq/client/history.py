@@ -110,6 +110,15 @@ class History:
                 via=via,
             )
 
+    def calling(self, kind: str, **fields: object) -> Calling:
+        """To be told of the attempts of one request without receipts.
+
+        Args:
+            kind: "purge" or "set_group".
+            fields: for all its lines.
+        """
+        return Calling(self, kind, fields)
+
     def redriving(self, topic: str) -> Redriving:
         """To be told of the attempts of one redrive."""
         return Redriving(self, topic)
@@ -238,6 +247,37 @@ class Settled:
             outcome=outcome,
             **more,
         )
+
+
+class Calling:
+    """The attempts of one PURGE or SETGROUP."""
+
+    def __init__(self, history: History, kind: str, fields: dict[str, object]) -> None:
+        self._history = history
+        self._kind = kind
+        self._fields = fields
+        self._op = 0
+
+    def asked(self, via: str, request: m.ClientRequest) -> None:
+        """The request is about to be sent."""
+        self._op = self._history.op()
+        more: dict[str, object] = {}
+        if isinstance(request, m.SetGroup):
+            more = {"start": request.start, "from_ms": request.from_ms}
+        self._history.write(self._kind, **self._fields, **more, op=self._op, outcome="invoke", via=via)
+
+    def answered(self, reply: m.ClientReply | None, *, sent: bool) -> None:
+        """What came of it."""
+        outcome = "unknown" if sent else "fail"
+        more: dict[str, object] = {}
+        if isinstance(reply, m.Purged):
+            outcome, more = "ok", {"messages": reply.messages}
+        elif isinstance(reply, m.GroupSet):
+            outcome = "ok"
+            more = {"generation": reply.group.generation, "from_ms": reply.group.from_ms}
+        elif isinstance(reply, m.Failed):
+            outcome, more = failure(reply.code), {"detail": f"{reply.code}: {reply.detail}"}
+        self._history.write(self._kind, **self._fields, **more, op=self._op, outcome=outcome)
 
 
 class Redriving:

@@ -56,7 +56,7 @@ from quorumq.core.messages import (
     Store,
 )
 from quorumq.core.nodecore import NodeCore
-from quorumq.core.records import BatchStored
+from quorumq.core.records import BatchStored, GroupPut
 from quorumq.core.types import Batch, NodeId, Now, PartitionId
 from quorumq.core.versions import has
 from quorumq.node.commits import CommitRunner
@@ -132,9 +132,9 @@ class Link(Flushing, Protocol):
 
 
 class Noted(NamedTuple):
-    """Behind a `Persist.then`: these batches are durable, for the history."""
+    """Behind a `Persist.then`: these batches and registers of groups are durable, for the history."""
 
-    records: tuple[BatchStored, ...]
+    records: tuple[BatchStored | GroupPut, ...]
 
 
 Then = Send | Reply | Done | Noted
@@ -345,7 +345,7 @@ class Node:
             case Restart(reason):
                 self._begin_again(reason)
             case Noted(records):
-                self.trace.stored(self, records)
+                self.trace.durable(self, records)
 
     def _send(self, to: NodeId, message: PeerMessage) -> None:
         state = self.core.state
@@ -443,8 +443,8 @@ class Node:
             self._check_space()
         then: tuple[Then, ...] = effect.then
         if self.trace.on and effect.records:
-            batches = tuple(record for record in effect.records if isinstance(record, BatchStored))
-            then = (Noted(batches), *then) if batches else then
+            noted = tuple(record for record in effect.records if isinstance(record, BatchStored | GroupPut))
+            then = (Noted(noted), *then) if noted else then
         if not then:
             self._commit_lazily()
             return

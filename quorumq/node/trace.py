@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from quorumq.core.messages import Fetched
-from quorumq.core.records import BatchStored
+from quorumq.core.records import BatchStored, GroupPut
 from quorumq.core.types import Owner, PartitionId, Span
 from quorumq.history import HistoryError, HistoryWriter, owner_text, spans_value, token_text
 from quorumq.node.config import ServeConfig
@@ -68,9 +68,15 @@ class Trace:
         self._write("stop", incarnation=node.core.state.incarnation.n, reason=reason)
         self.close()
 
-    def stored(self, node: Node, records: tuple[BatchStored, ...]) -> None:
-        """These batches are durable here."""
+    def durable(self, node: Node, records: tuple[BatchStored | GroupPut, ...]) -> None:
+        """These batches and registers of groups are durable here."""
         for record in records:
+            if isinstance(record, GroupPut):
+                of = node.core.topics.get(record.group.topic)
+                if of is not None:
+                    _, name, generation, from_ms = record.group
+                    self._write("register", topic=of.name, group=name, generation=generation, from_ms=from_ms)
+                continue
             header = record.batch.header
             topic = node.core.topics.get(header.partition.topic)
             if topic is not None:

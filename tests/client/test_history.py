@@ -90,3 +90,22 @@ async def test_each_attempt_has_its_own_lines_and_unknown_is_said() -> None:
         await message.ack()
         assert rows(file, writer)[-1]["outcome"] == "acked"
         assert len(cluster.of(AckRequest)) == len([row for row in acked if row["outcome"] == "invoke"]) + 1
+
+
+async def test_purges_and_rewinds_are_written_with_what_came_of_them() -> None:
+    file = io.StringIO()
+    writer = HistoryWriter(file, run="r", who="client:c")
+    async with fake_cluster() as cluster, connected(cluster, history=writer) as client:
+        await client.create_topic("jobs")
+        await client.create_group("jobs", "g")
+        await publish(client, 3)
+        assert await client.purge("jobs", "g") == 3
+        now = await client.rewind("jobs", "g", "earliest")
+    found = [row for row in rows(file, writer) if row["kind"] in ("purge", "set_group")]
+    assert [(row["kind"], row["outcome"], row.get("rewind")) for row in found] == [
+        ("set_group", "invoke", False), ("set_group", "ok", False), ("purge", "invoke", None), ("purge", "ok", None),
+        ("set_group", "invoke", True), ("set_group", "ok", True),
+    ]  # fmt: skip
+    assert found[3]["messages"] == 3
+    assert (found[5]["generation"], found[5]["from_ms"]) == (now.generation, now.from_ms)
+    assert len({row["op"] for row in found}) == 3

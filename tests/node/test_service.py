@@ -11,6 +11,7 @@ import trio
 from quorumq.core import messages as m
 from quorumq.core.effects import DiskFull
 from quorumq.core.limits import MIB
+from quorumq.history import boot
 from quorumq.node.links import PeerLink
 from quorumq.node.node import EXIT_AGAIN, EXIT_REFUSED
 from quorumq.node.transport import listen
@@ -446,8 +447,10 @@ def test_a_node_writes_its_part_of_the_history(tmp_path: Path) -> None:
 
     run(test)
     rows = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
-    assert [row["kind"] for row in rows] == ["settings", "start", "store", "hold_won", "stop"]
-    assert rows[2]["spans"] == rows[3]["spans"]
+    assert [row["kind"] for row in rows] == ["settings", "start", "store", "register", "hold_won", "stop"]
+    assert rows[2]["spans"] == rows[4]["spans"]
+    assert (rows[3]["group"], rows[3]["generation"], rows[3]["from_ms"]) == ("g", 0, 0)
+    assert rows[0]["settings"]["boot"] == boot()
     assert {row["who"] for row in rows} == {"node:a"}
 
 
