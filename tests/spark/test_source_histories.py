@@ -1,0 +1,56 @@
+"""The table `history`: the lines of the page's example, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quorumq.core.errors import StorageError, UsageError
+from spark.schemas import schema
+from spark.source import histories
+from spark.source.options import read_options
+
+EXAMPLE = re.search(
+    r"```jsonl\n(.*?)```", (Path(__file__).parent.parent.parent / "docs" / "history.md").read_text(), re.S
+)
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    options = read_options({"table": "history", "path": str(path)})
+    tasks = histories.plan(options)
+    return [
+        row for task in tasks for part in histories.read(task, schema("history")) for row in part.to_pylist()
+    ]
+
+
+def test_every_line_is_a_row_and_a_torn_one_is_left_out(tmp_path: Path) -> None:
+    assert EXAMPLE is not None
+    lines = [json.loads(line) for line in EXAMPLE[1].splitlines()]
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "a.jsonl").write_text(EXAMPLE[1] + '{"run":"r1"')
+    rows = rows_of(tmp_path)
+    assert [row["kind"] for row in rows] == [line["kind"] for line in lines]
+    for row, line in zip(rows, lines, strict=True):
+        for name, value in line.items():
+            found = row[name]
+            if name == "spans":
+                assert [list(span.values()) for span in found] == value
+            elif name == "settings":
+                assert json.loads(found) == value
+            else:
+                assert found == value, name
+        assert all(row[name] is None for name in row if name not in line)
+
+
+def test_what_is_no_history_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="there is no such file"):
+        rows_of(tmp_path / "nowhere")
+    with pytest.raises(UsageError, match=r"ends in \.jsonl"):
+        rows_of(tmp_path)
+    (tmp_path / "a.jsonl").write_text('{"run": "r1"}\n')
+    with pytest.raises(StorageError, match=r"a\.jsonl:1: field 'who' is missing"):
+        rows_of(tmp_path)
