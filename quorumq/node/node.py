@@ -193,6 +193,9 @@ class Node:
         self._stepping = False
         self._waiting: deque[tuple[int, tuple[Then, ...]]] = deque()  # (ticket, then)
         self._hasty: deque[tuple[int, tuple[Then, ...]]] = deque()  # likewise, for what needs no fsync
+        self._ever_hasty = (
+            False  # then no fsync is waited for on the loop: what needs none would wait with it
+        )
         self._writing = False  # a commit that begins a segment is under way: nothing else may write
         self._syncing: Commit | None = None
         self._sync_wanted = False  # though nobody waits for it
@@ -448,6 +451,7 @@ class Node:
         if not then:
             self._commit_lazily()
             return
+        self._ever_hasty = self._ever_hasty or not effect.sync
         waiting, reached = (
             (self._waiting, self.store.durable) if effect.sync else (self._hasty, self.store.written)
         )
@@ -487,7 +491,8 @@ class Node:
             self._writing = self.store.rolling
             self._syncing = commit = self.store.begin_commit()
             if self._writing or self._write(commit):
-                self._commits.start(commit, self._committed, here=sync and not self._writing)
+                here = sync and not self._writing and not self._ever_hasty
+                self._commits.start(commit, self._committed, here=here)
         elif self._hasty and self.store.needs_write and not self.store.rolling:
             self._sync_within(UNSYNCED_S)
             if (
