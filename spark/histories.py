@@ -1,0 +1,263 @@
+# spark/histories.py: histories of any size as a DataFrame, and everything in them that could not be read.
+#
+# The lines are read and checked by Spark itself (`from_json`, no Python per line), against the tables of
+# quorumq/history.py. What does not fit is not dropped but becomes a row of its own, with the reason: an audit that
+# skipped a line in silence could call a run good that is not.
+"""Histories (docs/history.md) as a DataFrame."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from quorumq.core.errors import NotFound, StorageError
+from quorumq.history import COMMON, FIELDS, KINDS, LINE_BYTES_MAX, VERSION, KindOf
+from spark.schemas import TABLES, schema
+
+SUFFIXES: Final = (".jsonl", ".jsonl.gz")
+"""What a history is called in a directory; a file that is named is read whatever it is called."""
+
+SPAN_MESSAGES_MAX: Final = 1 << 24
+"""A span of more messages than that was not written by quorumq: a batch is far smaller."""
+
+TEXT_MAX: Final = 200
+"""So many characters of a line are shown."""
+
+TORN: Final = "a last line without its newline: the writer was killed"
+UNKNOWN_KIND: Final = "a kind that this version does not know: "
+WRONG: Final = "a wrong type: "
+HARMLESS: Final = (TORN, UNKNOWN_KIND)
+"""Reasons that the rules of docs/history.md allow; the others make a run incomplete."""
+
+UNREAD: Final = (
+    "file STRING, run STRING, who STRING, kind STRING, reason STRING, harmless BOOLEAN, line STRING"
+)
+"""The schema of what could not be read."""
+
+_KEPT_AS_TEXT: Final = {"spans": "ARRAY<ARRAY<STRING>>", "settings": "STRING"}
+_ROLES: Final = "^(sim|node:.+|client:.+)$"
+_ORIGIN: Final = r"^[^.]+\\.[0-9]+\\.[0-9a-fA-F]+\\.[0-9]+$"
+
+
+class Histories(NamedTuple):
+    """What was read: `rows` in the schema `history` of spark/schemas.py, and `unread` in the schema `UNREAD`."""
+
+    rows: DataFrame
+    unread: DataFrame
+
+
+def files(session: SparkSession, paths: Iterable[str]) -> list[str]:
+    """The files that these paths name: files, directories (all histories below), or patterns of either.
+
+    Raises:
+        NotFound: a path names nothing, or a directory without a history in it.
+    """
+    found: dict[str, None] = {}
+    for path in paths:
+        mine = list(_files_of(session, path))
+        if not mine:
+            raise NotFound(
+                f"{path}: there is no history here; name a file, or a directory with *.jsonl in it"
+            )
+        found.update(dict.fromkeys(mine))
+    return list(found)
+
+
+def _files_of(session: SparkSession, path: str) -> Iterable[str]:
+    jvm: Any = session._jvm
+    where = jvm.org.apache.hadoop.fs.Path(path)
+    system = where.getFileSystem(session._jsc.hadoopConfiguration())
+    for status in system.globStatus(where) or []:
+        if status.isFile():
+            yield status.getPath().toString()
+            continue
+        below = system.listFiles(status.getPath(), True)
+        names = []
+        while below.hasNext():
+            name = below.next().getPath().toString()
+            if name.endswith(SUFFIXES):
+                names.append(name)
+        yield from sorted(names)
+
+
+def read(session: SparkSession, paths: Sequence[str]) -> Histories:
+    """Read histories.
+
+    Args:
+        session: a Spark session.
+        paths: files, directories or patterns, on any file system that Spark reads.
+
+    Raises:
+        NotFound: a path names no history.
+        StorageError: a file cannot be opened.
+    """
+    names = files(session, paths)
+    # A carriage return is no end of a line; Spark leaves a zero byte or bad UTF-8 to the parser.
+    text = session.read.option("lineSep", "\n").text(names)
+    lines = text.select(F.col("_metadata.file_path").alias("file"), F.col("value"))
+    torn = [(name, line) for name in names if (line := _torn_line(session, name)) is not None]
+    return parsed(session, lines, torn)
+
+
+def _torn_line(session: SparkSession, name: str) -> str | None:
+    """The last line of a file that does not end with a newline; None where it does."""
+    jvm: Any = session._jvm
+    path = jvm.org.apache.hadoop.fs.Path(name)
+    system = path.getFileSystem(session._jsc.hadoopConfiguration())
+    try:
+        size = system.getFileStatus(path).getLen()
+        if not size:
+            return None
+        if name.endswith(".gz"):
+            return _torn_line_of_gzip(path.toUri().getPath())
+        stream = system.open(path)
+        try:
+            end = b""
+            while len(end) < size and len(end) <= LINE_BYTES_MAX:
+                ask = min(1 << 12 if not end else 1 << 20, size - len(end))
+                stream.seek(size - len(end) - ask)
+                end = bytes(jvm.org.apache.commons.io.IOUtils.toByteArray(stream, ask)) + end
+                if end.endswith(b"\n"):
+                    return None
+                if b"\n" in end:
+                    break
+            return end.rpartition(b"\n")[2].decode("utf-8", "replace")
+        finally:
+            stream.close()
+    except Exception as error:  # py4j wraps whatever the file system raises
+        reason = str(getattr(error, "java_exception", error)).splitlines()[0]
+        raise StorageError(f"{name} cannot be read: {reason}") from None
+
+
+def _torn_line_of_gzip(path: str) -> str | None:
+    last = b"\n"
+    with gzip.open(path) as file:
+        for line in file:
+            last = line
+    return None if last.endswith(b"\n") else last.decode("utf-8", "replace")
+
+
+def _parse_schema() -> str:
+    """The table `history`, with what JSON writes as mixed lists left as text, and a place for what fits nowhere."""
+    columns = [
+        f"`{column.name}` {_KEPT_AS_TEXT.get(column.name, column.type.simpleString())}"
+        for column in TABLES["history"]
+    ]
+    return ", ".join([*columns, "`_corrupt` STRING"])
+
+
+def parsed(session: SparkSession, lines: DataFrame, torn: Sequence[tuple[str, str]] = ()) -> Histories:
+    """Lines of text into rows.
+
+    Args:
+        session: a Spark session.
+        lines: columns `file` and `value`, a line each.
+        torn: (file, line) of last lines that have no newline.
+    """
+    options = {"columnNameOfCorruptRecord": "_corrupt", "allowNonNumericNumbers": "false"}
+    row = F.from_json("value", _parse_schema(), options).alias("row")
+    cut = F.expr("false")
+    if torn:
+        by_file = session.createDataFrame(list(torn), "file STRING, torn STRING")
+        lines = lines.join(F.broadcast(by_file), on="file", how="left")
+        cut = F.coalesce(F.col("value") == F.col("torn"), F.expr("false"))
+    judged = lines.select("file", "value", cut.alias("cut"), row).select(
+        "file", "value", "cut", "row.*", _reason().alias("_reason")
+    )
+    good = judged.where(F.col("_reason").isNull()).select(*_typed())
+    bad = judged.where(F.col("_reason").isNotNull()).select(
+        "file",
+        _said("run"),
+        _said("who"),
+        "kind",
+        F.when(F.col("_reason") == WRONG, F.concat("_reason", _wrong()))
+        .otherwise(F.col("_reason"))
+        .alias("reason"),
+        F.expr(" OR ".join(f"startswith(_reason, '{reason}')" for reason in HARMLESS)).alias("harmless"),
+        F.substring("value", 1, TEXT_MAX).alias("line"),
+    )
+    return Histories(good, bad)
+
+
+def _typed() -> list[Column]:
+    columns = []
+    for field in schema("history"):
+        column = F.col(f"`{field.name}`")
+        if field.name == "spans":
+            column = F.expr(
+                "transform(spans, s -> named_struct('origin', s[0], 'start', CAST(s[1] AS BIGINT), "
+                "'stop', CAST(s[2] AS BIGINT)))"
+            )
+        columns.append(column.alias(field.name, metadata=field.metadata))
+    return columns
+
+
+def _by(what: Callable[[KindOf], tuple[str, ...]]) -> list[tuple[list[str], tuple[str, ...]]]:
+    """Kinds that agree in something, together."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    for name, spec in KINDS.items():
+        found.setdefault(what(spec), []).append(name)
+    return [(names, value) for value, names in found.items()]
+
+
+def _wrong() -> Column:
+    """The first field that is there and could not be read as what it must be."""
+    first = F.lit("not an object of fields")
+    for name in reversed((*COMMON, *FIELDS)):
+        there = F.get_json_object("value", f"$.{name}").isNotNull()
+        first = F.when(there & F.col(f"`{name}`").isNull(), F.lit(name)).otherwise(first)
+    return first
+
+
+def _said(name: str) -> Column:
+    """A field of a line that may not be JSON: writers put the run first, so that even a torn line mostly has it."""
+    text = F.regexp_extract("value", f'"{name}" *: *"([^"\\\\]+)"', 1)
+    return F.coalesce(F.col(name), F.nullif(text, F.lit(""))).alias(name)
+
+
+def _reason() -> Column:
+    """Why a line is not a line of a history; null where it is."""
+
+    def get(name: str) -> Column:
+        return F.col(f"row.`{name}`")
+
+    kind = get("kind")
+    reason = F.when(F.col("cut"), F.lit(TORN))
+    reason = reason.when(
+        F.octet_length("value") > LINE_BYTES_MAX, F.lit(f"longer than {LINE_BYTES_MAX} bytes")
+    )
+    broken = get("_corrupt").isNotNull() | F.col("row").isNull() | (F.trim("value") == "")
+    reason = reason.when(broken & F.expr("try_parse_json(value) IS NULL"), F.lit("not JSON"))
+    reason = reason.when(broken, F.lit(WRONG))
+    for name in COMMON:
+        reason = reason.when(get(name).isNull(), F.lit(f"field {name!r} is missing"))
+    reason = reason.when(~get("who").rlike(_ROLES), F.lit("a wrong type: who"))
+    reason = reason.when(~kind.isin(*KINDS), F.concat(F.lit(UNKNOWN_KIND), kind))
+    reason = reason.when(
+        (kind == "settings") & (get("history") > VERSION),
+        F.concat(F.lit("a history of version "), get("history"), F.lit(f"; this reads {VERSION}")),
+    )
+    for name in FIELDS:
+        needing = [kind_name for kind_name, spec in KINDS.items() if name in spec.required]
+        if needing:
+            lacks = kind.isin(*needing) & get(name).isNull()
+            reason = reason.when(lacks, F.concat(F.lit(f"field {name} is missing of a "), kind))
+    outcome, role = get("outcome"), F.substring_index(get("who"), ":", 1)
+    for names, outcomes in _by(lambda spec: spec.outcomes):
+        if outcomes:
+            reason = reason.when(kind.isin(*names) & ~outcome.isin(*outcomes), F.lit("an unknown outcome"))
+    for names, writers in _by(lambda spec: spec.writers):
+        reason = reason.when(kind.isin(*names) & ~role.isin(*writers), F.lit("not of this writer"))
+    spans = F.expr(
+        "exists(row.spans, s -> size(s) <> 3 OR NOT coalesce(s[0] RLIKE '" + _ORIGIN + "', false) "
+        "OR NOT coalesce(try_cast(s[1] AS BIGINT) >= 0 AND try_cast(s[1] AS BIGINT) < try_cast(s[2] AS BIGINT) "
+        f"AND try_cast(s[2] AS BIGINT) - try_cast(s[1] AS BIGINT) <= {SPAN_MESSAGES_MAX}, false))"
+    )
+    reason = reason.when(F.coalesce(spans, F.expr("false")), F.lit("a wrong type: spans"))
+    return reason.when(
+        get("token").isNotNull() & ~get("token").rlike("^[0-9]{20}@.+$"), F.lit("a wrong type: token")
+    )

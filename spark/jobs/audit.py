@@ -1,0 +1,261 @@
+# spark/jobs/audit.py: `python -m spark audit`: every guarantee as a query over histories, and what came of it.
+"""The delivery audit as a command."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import click
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from rich.console import Console
+from rich.table import Table
+
+from quorumq.core.errors import StorageError, UsageError
+from spark.errors import plainly
+from spark.histories import Histories, read
+from spark.jobs.audit_page import page
+from spark.session import session
+from spark.transforms import audit as t
+from spark.transforms import audit_checks, audit_context, audit_events
+
+CLOCK_ERROR_S = 0.5
+"""How far a machine's time of day may be from the truth, unless said otherwise."""
+
+
+class Audit(NamedTuple):
+    """The tables of an audit. `release` forgets what was kept for them."""
+
+    tables: dict[str, DataFrame]
+    release: Callable[[], None]
+
+
+def audited(histories: Histories, *, clock_error: float = CLOCK_ERROR_S, drained: bool = False) -> Audit:
+    """Audit histories.
+
+    Args:
+        histories: what `spark.histories.read` gives.
+        clock_error: how far a machine's time of day may be from the truth, in seconds.
+        drained: whether runs that do not say so are over, with nothing left to deliver.
+
+    Returns:
+        The tables `verdicts`, `violations`, `remainder`, `unread`, `latency`, `redeliveries`, `faults`, `divergence`
+        and `runs`, none of them computed yet.
+    """
+    kept: list[DataFrame] = []
+
+    def keep(table: DataFrame) -> DataFrame:
+        kept.append(table.persist(StorageLevel.MEMORY_AND_DISK))
+        return table
+
+    rows = keep(histories.rows)
+    unread = keep(histories.unread)
+    lines = audit_events.timed(rows, audit_events.clocks(rows, clock_error))
+    rest = keep(t.remainder(rows, unread))
+    of_runs = keep(t.with_remainder(audit_context.runs(lines, drained=drained), rest))
+    of_groups = keep(audit_context.group_facts(lines))
+    of_places = keep(audit_context.purges(lines, of_groups))
+    events = keep(audit_events.events(lines).repartition(*audit_events.KEY))
+    deliveries = keep(
+        audit_checks.deliveries(events, of_groups, of_places, of_runs, audit_context.origins(lines))
+    )
+    held = keep(audit_checks.holds(events))
+    messages = keep(audit_checks.messages(events, of_groups, of_places, of_runs))
+    found = keep(t.violations(deliveries, messages, held, audit_checks.overlaps(held), of_runs))
+    tables = {
+        "verdicts": t.verdicts(t.tallies(deliveries, messages, held, of_runs), found),
+        "violations": found,
+        "remainder": rest,
+        "unread": unread,
+        "latency": t.latency(deliveries),
+        "redeliveries": t.redeliveries(held),
+        "faults": t.per_fault(lines, audit_context.faults(lines), found),
+        "divergence": t.divergence(lines, events),
+        "runs": of_runs,
+    }
+
+    def release() -> None:
+        for table in kept:
+            table.unpersist()
+
+    return Audit(tables, release)
+
+
+# ------------------------------------------------------------------------ the command
+
+STRICT_CODE: Final = 3
+"""The exit code of --strict where nothing is broken and not everything holds."""
+
+SHOWN: Final = 50
+"""So many violations are printed, and so many rows of each table shown on the page; the Parquet tables have all."""
+
+
+def summarised(audit: Audit, paths: Sequence[str]) -> dict[str, Any]:
+    """What summary.json says: the verdicts, and the first rows of each table.
+
+    Raises:
+        UsageError: the files have no line at all.
+    """
+    tables = audit.tables
+    order = list(t.GUARANTEES)
+    verdicts = [row.asDict() for row in t.overall(tables["verdicts"]).collect()]
+    verdicts.sort(key=lambda row: order.index(row["guarantee"]))
+    counts = (
+        tables["runs"]
+        .agg(F.count("*").alias("runs"), F.coalesce(F.sum("lines"), F.lit(0)).alias("lines"))
+        .head()
+    )
+    remainder = _top(tables["remainder"].orderBy(F.desc("count"), "run", "what"))
+    assert counts is not None
+    if not counts["lines"] and not remainder:
+        raise UsageError(f"{', '.join(paths)}: there is no line in it: an empty history proves nothing")
+    for row in t.GUARANTEES:
+        if row not in {found["guarantee"] for found in verdicts}:
+            verdicts.append(
+                {"guarantee": row, "verdict": "not checked", "checked": 0, "broken": 0, "undecidable": 0,
+                 "runs": 0, "runs_broken": 0}
+            )  # fmt: skip
+    found = tables["violations"].orderBy("guarantee", "run", "at", "id", "text")
+    latency = tables["latency"].groupBy("topic", "group").agg(
+        F.sum("messages").alias("messages"), F.sum("deliveries").alias("deliveries"),
+        F.sum("redelivered").alias("redelivered"), F.max("p50").alias("p50"), F.max("p99").alias("p99"),
+        F.max("max").alias("max"),
+    )  # fmt: skip
+    redeliveries = (
+        tables["redeliveries"].groupBy("topic", "group", "after").agg(F.sum("deliveries").alias("deliveries"))
+    )
+    faults = (
+        tables["faults"]
+        .groupBy("fault")
+        .agg(
+            F.count("*").alias("times"),
+            *(F.sum(name).alias(name) for name in ("published", "unknown", "delivered", "acked", "broken")),
+        )
+    )
+    return {
+        "quorumq_audit": 1,
+        "paths": list(paths),
+        "runs": counts["runs"],
+        "lines": counts["lines"],
+        "conclusion": conclusion(verdicts, sum(row["count"] for row in remainder)),
+        "verdicts": verdicts,
+        "broken": _top(found.where(F.col("verdict") == "broken")),
+        "undecided": _top(found.where(F.col("verdict") != "broken")),
+        "remainder": remainder,
+        "latency": _top(latency.orderBy("topic", "group")),
+        "redeliveries": _top(redeliveries.orderBy("topic", "group", "after")),
+        "faults": _top(faults.orderBy("fault")),
+    }
+
+
+def _top(table: DataFrame) -> list[dict[str, Any]]:
+    return [row.asDict() for row in table.limit(SHOWN).collect()]
+
+
+def conclusion(verdicts: Sequence[Mapping[str, Any]], remainder: int) -> str:
+    """The verdicts in one sentence, which says no more than they do."""
+    by: dict[str, list[str]] = {}
+    for row in verdicts:
+        by.setdefault(row["verdict"], []).append(row["guarantee"])
+    parts = [
+        f"{what}: {', '.join(by[what])}"
+        for what in ("broken", "not decidable", "not checked", "holds")
+        if what in by
+    ]
+    if remainder:
+        parts.append(f"{remainder:,} lines or writers were not read, or are missing")
+    return "; ".join(parts) + "."
+
+
+def exit_code(summary: Mapping[str, Any], *, strict: bool) -> int:
+    """1 where a guarantee is broken; with ``strict`` 3 where one is not decided or something was not read."""
+    said = {row["verdict"] for row in summary["verdicts"]}
+    if "broken" in said:
+        return 1
+    nothing = "holds" not in said
+    return STRICT_CODE if strict and ("not decidable" in said or summary["remainder"] or nothing) else 0
+
+
+def written(audit: Audit, summary: Mapping[str, Any], out: Path) -> None:
+    """Write the tables, summary.json and audit.html below ``out``.
+
+    Raises:
+        StorageError: the directory cannot be written.
+    """
+    for name, table in audit.tables.items():
+        table.write.mode("overwrite").parquet((out / name).absolute().as_uri())
+    try:
+        (out / "summary.json").write_text(json.dumps(summary, indent=1, default=float) + "\n")
+        (out / "audit.html").write_text(page(summary, t.GUARANTEES))
+    except OSError as error:
+        raise StorageError(f"{out} cannot be written: {error.strerror}") from None
+
+
+def shown(console: Console, summary: Mapping[str, Any]) -> None:
+    """Print the verdicts, and what is broken."""
+    colours = {"holds": "green", "broken": "red", "not decidable": "yellow", "not checked": "dim"}
+    table = Table(title=f"{summary['runs']:,} runs, {summary['lines']:,} lines")
+    for column in ("guarantee", "verdict", "checked", "broken", "not decidable"):
+        table.add_column(column, justify="left" if column in ("guarantee", "verdict") else "right")
+    for row in summary["verdicts"]:
+        name, verdict = row["guarantee"], row["verdict"]
+        counts = (f"{row[what]:,}" for what in ("checked", "broken", "undecidable"))
+        table.add_row(f"{name} {t.GUARANTEES[name]}", f"[{colours[verdict]}]{verdict}[/]", *counts)
+    console.print(table)
+    for row in summary["remainder"]:
+        console.print(f"{row['count']:,} × {row['what']}: {row['detail']}", soft_wrap=True, markup=False)
+    for row in summary["broken"]:
+        where = " ".join(str(row[what]) for what in ("run", "group", "id") if row[what] is not None)
+        console.print(f"BROKEN {row['guarantee']} {where}: {row['text']}", soft_wrap=True, markup=False)
+    console.print(summary["conclusion"], soft_wrap=True, markup=False)
+
+
+@click.command("audit")
+@click.option(
+    "--history", "paths", multiple=True, required=True,
+    help="A file, a directory with *.jsonl or *.jsonl.gz below it, or a pattern; again for more.",
+)  # fmt: skip
+@click.option(
+    "--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="Where to write."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print summary.json and nothing else.")
+@click.option(
+    "--strict", is_flag=True, help=f"End with {STRICT_CODE} where not everything is decided or was read."
+)
+@click.option(
+    "--drained", is_flag=True, help="Take runs that do not say so to be over: what is not settled is lost."
+)
+@click.option(
+    "--clock-error", default=CLOCK_ERROR_S, show_default=True, type=click.FloatRange(0),
+    help="How far a machine's time of day may be from the truth, in seconds.",
+)  # fmt: skip
+def command(
+    paths: tuple[str, ...], out: Path, as_json: bool, strict: bool, drained: bool, clock_error: float
+) -> None:
+    """Check every guarantee of docs/protocol.md against what nodes and clients wrote (docs/history.md).
+
+    Each guarantee holds, is broken, is not decidable (with how often), or was not checked. Writes Parquet tables,
+    summary.json and audit.html to OUT. Exits with 1 where a guarantee is broken, and prints the messages.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"{out} cannot be made: {error.strerror}") from None
+    with plainly():
+        spark = session("quorumq audit")
+        audit = audited(read(spark, paths), clock_error=clock_error, drained=drained)
+        summary = summarised(audit, paths)
+        written(audit, summary, out)
+        audit.release()
+    if as_json:
+        click.echo(json.dumps(summary, default=float))
+    else:
+        console = Console(highlight=False)
+        shown(console, summary)
+        console.print(f"{out / 'audit.html'}", soft_wrap=True, markup=False)
+    sys.exit(exit_code(summary, strict=strict))

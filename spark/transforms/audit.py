@@ -1,0 +1,396 @@
+# spark/transforms/audit.py: from what deliveries, holds and messages say to one verdict for each guarantee of each run.
+#
+# The rule: `broken` needs proof, `holds` needs that something was looked at and nothing was left open. Whatever lies
+# between is `not decidable`, with how many; what a history says nothing about is `not checked`. A run with lines that
+# could not be read holds nothing: what was in them is not known.
+"""Verdicts, violations and figures of the audit."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from spark.transforms.audit_checks import BROKEN, UNDECIDED
+from spark.transforms.audit_events import KEY
+
+GUARANTEES: Final[dict[str, str]] = {
+    "G1": "durable: what was confirmed is delivered and settled, or is a dead letter",
+    "G2": "exclusive: no two deliveries of a message to a group are inside their holds",
+    "G3": "final: nothing is delivered after its ACK; fencing tokens rise",
+    "G4": "live: what is not settled is delivered again in time",
+    "G5": "faithful: what is delivered was published, byte for byte",
+    "G6": "idempotent: retrying a publish makes no second message",
+    "G7": "dead letters are conserved: each is there once, until redriven, purged or acked",
+    "groups": "groups as asked: generations, their starts, and purges (G3, G4)",
+}
+"""What is asked, in the order in which it is reported."""
+
+VERDICTS: Final = (
+    "run STRING, guarantee STRING, verdict STRING, checked BIGINT, broken BIGINT, undecidable BIGINT"
+)
+VIOLATIONS: Final = (
+    "run STRING, guarantee STRING, verdict STRING, topic STRING, partition INT, `group` STRING, origin STRING, "
+    "seq BIGINT, id STRING, at DOUBLE, text STRING"
+)
+REMAINDER: Final = "run STRING, what STRING, detail STRING, count BIGINT, gap BOOLEAN, lossy BOOLEAN"
+"""What was not read or is not there. ``gap``: so the run holds nothing; ``lossy``: so what is absent proves nothing."""
+
+LATENCY: Final = (
+    "run STRING, topic STRING, `group` STRING, deliveries BIGINT, messages BIGINT, redelivered BIGINT, p50 DOUBLE, "
+    "p90 DOUBLE, p99 DOUBLE, max DOUBLE, attempts_p50 INT, attempts_p99 INT, attempts_max INT"
+)
+REDELIVERIES: Final = "run STRING, topic STRING, `group` STRING, after STRING, deliveries BIGINT"
+FAULTS: Final = (
+    "run STRING, fault STRING, begin DOUBLE, end DOUBLE, nodes STRING, published BIGINT, unknown BIGINT, "
+    "delivered BIGINT, acked BIGINT, broken BIGINT"
+)
+DIVERGENCE: Final = (
+    "run STRING, topic STRING, partition INT, `group` STRING, origin STRING, seq BIGINT, listed_by STRING, "
+    "missing_at STRING"
+)
+
+
+def remainder(rows: DataFrame, unread: DataFrame) -> DataFrame:
+    """What could not be read, and who is missing: HISTORY and UNREAD in, REMAINDER out.
+
+    A line of which not even the run is known counts against every run; it has an empty ``run``.
+    """
+    everywhere = F.coalesce("run", F.lit(""))
+    torn = F.startswith("reason", F.lit("a last line"))
+    lines = unread.groupBy(everywhere.alias("run"), F.col("reason").alias("what")).agg(
+        F.min("file").alias("detail"),
+        F.count("*").alias("count"),
+        F.max(~F.col("harmless")).alias("gap"),
+        F.max(~F.col("harmless") | torn).alias("lossy"),
+    )
+    per_writer = rows.groupBy("run", "who").agg(
+        F.count_if(F.col("kind") == "settings").alias("settings"),
+        F.count_if(F.col("kind") == "truncated").alias("truncated"),
+        F.max(F.from_json(F.get_json_object("settings", "$.nodes"), "ARRAY<STRING>")).alias("nodes"),
+        F.max((F.col("clock") == "simulated").cast("int")).alias("simulated"),
+    )
+    run = Window.partitionBy("run")
+    per_writer = per_writer.withColumn("simulated", F.max("simulated").over(run))
+    unsaid = (
+        per_writer.where((F.col("settings") == 0) & (F.coalesce("simulated", F.lit(0)) == 0))
+        .groupBy("run")
+        .agg(
+            F.lit("a writer without its first line (settings)").alias("what"),
+            F.concat_ws(", ", F.sort_array(F.collect_set("who"))).alias("detail"),
+            F.count("*").alias("count"),
+            F.expr("true").alias("gap"),
+            F.expr("true").alias("lossy"),
+        )
+    )
+    cut = (
+        per_writer.where(F.col("truncated") > 0)
+        .groupBy("run")
+        .agg(
+            F.lit("a writer reached its limit (truncated)").alias("what"),
+            F.concat_ws(", ", F.sort_array(F.collect_set("who"))).alias("detail"),
+            F.count("*").alias("count"),
+            F.expr("true").alias("gap"),
+            F.expr("true").alias("lossy"),
+        )
+    )
+    named = per_writer.groupBy("run").agg(
+        F.array_distinct(F.flatten(F.collect_list("nodes"))).alias("nodes"),
+        F.collect_set(F.regexp_extract("who", "^node:(.*)$", 1)).alias("wrote"),
+    )
+    absent = F.array_except("nodes", "wrote")
+    missing = named.where(F.size(absent) > 0).select(
+        "run",
+        F.lit("a node without a history").alias("what"),
+        F.concat_ws(", ", F.sort_array(absent)).alias("detail"),
+        F.size(absent).cast("bigint").alias("count"),
+        F.expr("false").alias("gap"),
+        F.expr("true").alias("lossy"),
+    )
+    return lines.unionByName(unsaid).unionByName(cut).unionByName(missing)
+
+
+def with_remainder(of_runs: DataFrame, rest: DataFrame) -> DataFrame:
+    """Runs, each with `gaps`, how much could not be read, and `lossy`."""
+    total = rest.groupBy("run").agg(
+        F.coalesce(F.sum(F.when(F.col("gap"), F.col("count"))), F.lit(0)).alias("gaps"),
+        F.max("lossy").alias("lossy"),
+    )
+    of_all = total.where(F.col("run") == "").select(
+        F.col("gaps").alias("all_gaps"), F.col("lossy").alias("all_lossy")
+    )
+    of_all = of_all.agg(F.sum("all_gaps").alias("all_gaps"), F.max("all_lossy").alias("all_lossy"))
+    return (
+        of_runs.join(F.broadcast(total), on="run", how="left")
+        .withColumn("_all", F.lit(1))
+        .join(F.broadcast(of_all.withColumn("_all", F.lit(1))), on="_all", how="left")
+        .withColumn("gaps", F.coalesce("gaps", F.lit(0)) + F.coalesce("all_gaps", F.lit(0)))
+        .withColumn("lossy", F.coalesce("lossy", F.expr("false")) | F.coalesce("all_lossy", F.expr("false")))
+        .drop("_all", "all_gaps", "all_lossy")
+    )
+
+
+def violations(
+    deliveries: DataFrame, messages: DataFrame, holds: DataFrame, overlaps: DataFrame, of_runs: DataFrame
+) -> DataFrame:
+    """Everything that is broken, or could not be decided about a message in particular: VIOLATIONS."""
+    together = overlaps
+    for table in (deliveries, messages, holds):
+        together = together.unionByName(table.select(*KEY, _flag(table, "dead"), F.inline("findings")))
+    group = F.when(F.col("dead"), F.concat("grp", F.lit("!dead"))).otherwise(F.col("grp"))
+    of_messages = together.select(
+        "run",
+        "guarantee",
+        "verdict",
+        "topic",
+        "partition",
+        group.alias("group"),
+        "origin",
+        "seq",
+        F.concat(
+            "topic", F.lit("/"), F.col("partition"), F.lit("/"), "origin", F.lit("/"), F.col("seq")
+        ).alias("id"),
+        "at",
+        "text",
+    )
+    stuck = of_runs.where(
+        F.col("healed_at").isNotNull() & F.col("drained_at").isNull() & F.col("ended_at").isNotNull()
+    )
+    text = F.format_string(
+        "healed at %.4f s, and after the %.2f s that it may take not everything is settled",
+        "healed_at",
+        "bound",
+    )
+    nothing = F.lit(None).cast("string")
+    of_run = stuck.select(
+        "run",
+        F.lit("G4").alias("guarantee"),
+        F.lit(BROKEN).alias("verdict"),
+        nothing.alias("topic"),
+        F.lit(None).cast("int").alias("partition"),
+        nothing.alias("group"),
+        nothing.alias("origin"),
+        F.lit(None).cast("bigint").alias("seq"),
+        nothing.alias("id"),
+        F.col("ended_at").alias("at"),
+        text.alias("text"),
+    )
+    return of_messages.unionByName(of_run)
+
+
+def _flag(table: DataFrame, name: str) -> Column:
+    return F.col(name) if name in table.columns else F.expr("false").alias(name)
+
+
+def tallies(deliveries: DataFrame, messages: DataFrame, holds: DataFrame, of_runs: DataFrame) -> DataFrame:
+    """How much was looked at, and how much of it can never be decided: run, guarantee, checked, undecidable."""
+
+    def counted(table: DataFrame, **counts: tuple[Column, Column]) -> DataFrame:
+        none = F.expr("false")
+        sums = [
+            F.struct(
+                F.lit(guarantee).alias("guarantee"),
+                F.count_if(F.coalesce(checked, none)).alias("checked"),
+                F.count_if(F.coalesce(left, none)).alias("undecidable"),
+            )
+            for guarantee, (checked, left) in counts.items()
+        ]
+        return table.groupBy("run").agg(F.array(*sums).alias("_sums")).select("run", F.inline("_sums"))
+
+    no = F.expr("false")
+    delivery = F.col("is_delivery")
+    # Where a run says when it was healed, liveness is asked from then on, with the bound that it states.
+    again = F.when(F.col("healed"), F.col("after_healing")).otherwise(F.col("waited").isNotNull())
+    overdue = ~F.col("healed") & (F.col("waited") > F.col("may_wait"))
+    of_deliveries = counted(
+        deliveries,
+        G3=(F.expr("true"), no),
+        G4=(delivery & again, overdue),
+        G5=(F.col("crc_known"), no),
+        groups=(delivery & F.col("has_registers"), no),
+    )
+    of_messages = counted(
+        messages,
+        G1=(F.col("confirmed") | F.col("copies_counted"), F.col("pending")),
+        G4=(no, F.col("pending")),
+        G6=(F.col("retried"), no),
+        G7=(F.col("letter"), F.col("letter_pending") | F.col("redrive_pending")),
+    )
+    of_holds = counted(holds, G2=(F.expr("true"), no))
+    every = F.array(*(F.lit(name) for name in GUARANTEES))
+    unread = of_runs.select(
+        "run",
+        F.explode(every).alias("guarantee"),
+        F.lit(0).alias("checked"),
+        F.col("gaps").alias("undecidable"),
+    )
+    together = of_deliveries.unionByName(of_messages).unionByName(of_holds).unionByName(unread)
+    return together.groupBy("run", "guarantee").agg(
+        F.sum("checked").cast("bigint").alias("checked"),
+        F.sum("undecidable").cast("bigint").alias("undecidable"),
+    )
+
+
+def verdicts(tally: DataFrame, broken: DataFrame) -> DataFrame:
+    """One row for each run and guarantee: what `tallies` and `violations` give in, VERDICTS out."""
+    found = broken.groupBy("run", "guarantee").agg(
+        F.count_if(F.col("verdict") == BROKEN).alias("broken"),
+        F.count_if(F.col("verdict") == UNDECIDED).alias("more"),
+    )
+    joined = tally.join(found, on=["run", "guarantee"], how="left")
+    bad = F.coalesce("broken", F.lit(0))
+    left = F.col("undecidable") + F.coalesce("more", F.lit(0))
+    return joined.select(
+        "run",
+        "guarantee",
+        verdict(F.col("checked"), bad, left).alias("verdict"),
+        "checked",
+        bad.alias("broken"),
+        left.alias("undecidable"),
+    )
+
+
+def verdict(checked: Column, broken: Column, undecidable: Column) -> Column:
+    """What the counts amount to."""
+    return (
+        F.when(broken > 0, F.lit(BROKEN))
+        .when(undecidable > 0, F.lit(UNDECIDED))
+        .when(checked > 0, F.lit("holds"))
+        .otherwise(F.lit("not checked"))
+    )
+
+
+def overall(of_runs: DataFrame) -> DataFrame:
+    """VERDICTS over all runs together: guarantee, verdict, checked, broken, undecidable, runs, runs_broken."""
+    sums = of_runs.groupBy("guarantee").agg(
+        F.sum("checked").alias("checked"),
+        F.sum("broken").alias("broken"),
+        F.sum("undecidable").alias("undecidable"),
+        F.count("*").alias("runs"),
+        F.count_if(F.col("verdict") == BROKEN).alias("runs_broken"),
+    )
+    return sums.select(
+        "guarantee",
+        verdict(F.col("checked"), F.col("broken"), F.col("undecidable")).alias("verdict"),
+        "checked",
+        "broken",
+        "undecidable",
+        "runs",
+        "runs_broken",
+    )
+
+
+# --------------------------------------------------------------------------- figures
+
+
+def latency(deliveries: DataFrame) -> DataFrame:
+    """How long messages waited for their first delivery, and how often they were delivered: LATENCY.
+
+    Counted from when the publish was sent, or confirmed where a history says no more.
+    """
+    live = deliveries.where(F.col("is_delivery") & ~F.col("dead"))
+    per = live.groupBy(*KEY).agg(
+        (F.min("t") - F.min("published")).alias("waited"),
+        F.count("*").alias("times"),
+        F.max("attempt").alias("attempt"),
+    )
+    return per.groupBy("run", "topic", F.col("grp").alias("group")).agg(
+        F.sum("times").alias("deliveries"),
+        F.count("*").alias("messages"),
+        F.count_if(F.col("times") > 1).alias("redelivered"),
+        F.percentile_approx("waited", 0.5).alias("p50"),
+        F.percentile_approx("waited", 0.9).alias("p90"),
+        F.percentile_approx("waited", 0.99).alias("p99"),
+        F.max("waited").alias("max"),
+        F.percentile_approx("attempt", 0.5).alias("attempts_p50"),
+        F.percentile_approx("attempt", 0.99).alias("attempts_p99"),
+        F.max("attempt").alias("attempts_max"),
+    )
+
+
+def redeliveries(holds: DataFrame) -> DataFrame:
+    """What each delivery but the first followed: the hold before it acked, given up, run out, or still alive."""
+    order = Window.partitionBy(*KEY, "dead").orderBy("t", "owner")
+    before = F.lag(F.struct("end", "ended", "ended_t", "gave_up", "acked_t", "generation", "n")).over(order)
+    again = holds.withColumn("_before", before).where(F.col("_before").isNotNull())
+    newer = F.struct("generation", "n") > F.struct("_before.generation", "_before.n")
+    after = (
+        F.when(newer, F.lit("rewind or redrive"))
+        .when(
+            F.startswith("_before.ended", F.lit("ack acked")) & (F.col("_before.ended_t") < F.col("t")),
+            F.lit("ack"),
+        )
+        .when(F.col("t") < F.col("_before.end"), F.lit("inside the hold"))
+        .when(F.col("_before.gave_up").isNotNull(), F.lit("reject"))
+        .when(F.col("_before.acked_t").isNotNull(), F.lit("expiry, an ACK unanswered"))
+        .otherwise(F.lit("expiry"))
+    )
+    group = F.when(F.col("dead"), F.concat("grp", F.lit("!dead"))).otherwise(F.col("grp"))
+    return again.groupBy("run", "topic", group.alias("group"), after.alias("after")).agg(
+        F.count("*").alias("deliveries")
+    )
+
+
+def per_fault(lines: DataFrame, of_faults: DataFrame, broken: DataFrame) -> DataFrame:
+    """What happened while each fault lasted, per line of the history: FAULTS."""
+    by_run = of_faults.groupBy("run").agg(
+        F.collect_list(F.struct("fault", "begin", "end", "nodes")).alias("faults")
+    )
+    during = "explode(filter(faults, f -> {0} >= f.begin AND {0} <= f.end))"
+    kind, outcome = F.col("kind"), F.col("outcome")
+    calls = lines.where(kind.isin("publish", "deliver", "ack", "reject", "dead_letter", "extend")).join(
+        F.broadcast(by_run), on="run", how="inner"
+    )
+    seen = (
+        calls.select("run", F.expr(during.format("t")).alias("f"), "kind", "outcome")
+        .groupBy("run", "f")
+        .agg(
+            F.count_if((kind == "publish") & (outcome == "ok")).alias("published"),
+            F.count_if(outcome == "unknown").alias("unknown"),
+            F.count_if(kind == "deliver").alias("delivered"),
+            F.count_if((kind == "ack") & F.startswith("outcome", F.lit("acked"))).alias("acked"),
+        )
+    )
+    wrong = (
+        broken.where(F.col("verdict") == BROKEN)
+        .join(F.broadcast(by_run), on="run", how="inner")
+        .select("run", F.expr(during.format("at")).alias("f"))
+        .groupBy("run", "f")
+        .agg(F.count("*").alias("broken"))
+    )
+    each = of_faults.select("run", F.struct("fault", "begin", "end", "nodes").alias("f")).distinct()
+    counts = ("published", "unknown", "delivered", "acked", "broken")
+    found = each.join(seen, on=["run", "f"], how="left").join(wrong, on=["run", "f"], how="left")
+    return found.select(
+        "run",
+        F.col("f.fault").alias("fault"),
+        F.col("f.begin").alias("begin"),
+        F.col("f.end").alias("end"),
+        F.concat_ws(", ", "f.nodes").alias("nodes"),
+        *(F.coalesce(name, F.lit(0)).alias(name) for name in counts),
+    )
+
+
+def divergence(lines: DataFrame, events: DataFrame) -> DataFrame:
+    """Dead letters that some of the nodes that listed theirs in the end do not list: DIVERGENCE.
+
+    A node that wrote no `list` line of a group and partition at all has said nothing and is not missing there.
+    """
+    place = ("run", "topic", "partition", "grp")
+    node = F.startswith("who", F.lit("node:"))
+    mine = (F.col("kind") == "list") & (F.col("state") == "dead") & node
+    told = lines.where(mine).groupBy(*place).agg(F.collect_set("who").alias("nodes"))
+    listed = events.where(mine).groupBy(*KEY).agg(F.collect_set("who").alias("by"))
+    found = listed.join(F.broadcast(told), on=list(place), how="inner")
+    absent = F.array_except("nodes", "by")
+    return found.where(F.size(absent) > 0).select(
+        "run",
+        "topic",
+        "partition",
+        F.col("grp").alias("group"),
+        "origin",
+        "seq",
+        F.concat_ws(", ", F.sort_array("by")).alias("listed_by"),
+        F.concat_ws(", ", F.sort_array(absent)).alias("missing_at"),
+    )

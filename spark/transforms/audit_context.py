@@ -1,0 +1,141 @@
+# spark/transforms/audit_context.py: what is known of a whole run, group or partition: phases, registers, purges.
+#
+# Small tables, a row for each run, group or place: they are broadcast, and what they say stands in arrays beside each
+# message, so that no question about one message needs a join with another large table.
+"""What happened to runs, groups and places."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+
+def _setting(name: str) -> Column:
+    return F.max(
+        F.when(F.col("kind") == "settings", F.get_json_object("settings", f"$.{name}").cast("double"))
+    )
+
+
+def runs(lines: DataFrame, *, drained: bool) -> DataFrame:
+    """A row for each run: when it was healed and drained, how many replicas, and what is missing.
+
+    Args:
+        lines: what `audit_events.timed` gives.
+        drained: whether a run that does not say so is over, with nothing left to deliver.
+    """
+
+    def at(phase: str) -> Column:
+        return F.min(F.when(F.col("phase") == phase, F.col("t")))
+
+    found = lines.groupBy("run").agg(
+        at("healed").alias("healed_at"),
+        F.max(F.when(F.col("phase") == "healed", F.col("seconds"))).alias("bound"),
+        at("drained").alias("drained_at"),
+        at("end").alias("ended_at"),
+        F.max("t").alias("ends_at"),
+        F.min("t").alias("begins_at"),
+        _setting("rf").alias("rf"),
+        _setting("hold_min").alias("hold_min"),
+        F.count_if(F.col("kind") == "truncated").alias("truncated"),
+        F.count("*").alias("lines"),
+        F.countDistinct("who").alias("writers"),
+        F.countDistinct("domain").alias("clocks"),
+    )
+    if drained:
+        unsaid = F.col("healed_at").isNull()
+        found = found.withColumn(
+            "drained_at", F.when(unsaid, F.coalesce("drained_at", "ends_at")).otherwise(F.col("drained_at"))
+        )
+    return found
+
+
+def group_facts(lines: DataFrame) -> DataFrame:
+    """A row for each group: its registers, its confirmed rewinds and creations, and which generation is current.
+
+    ``unregistered``: a newer generation was delivered than any register names, so where it begins is not known.
+    """
+    kind = F.col("kind")
+    register = kind == "register"
+    created = (kind == "set_group") & (F.col("outcome") == "ok")
+    told = (register | created) & F.col("generation").isNotNull() & F.col("from_ms").isNotNull()
+    confirmed = F.when(
+        created,
+        F.struct("generation", "t", "u", "domain", F.coalesce("rewind", F.expr("false")).alias("rewind")),
+    )
+    found = (
+        lines.where(F.col("grp").isNotNull())
+        .groupBy("run", "topic", "grp")
+        .agg(
+            F.collect_set(F.when(told, F.struct("generation", "from_ms"))).alias("registers"),
+            F.collect_list(confirmed).alias("confirmed"),
+            F.collect_list(F.when(register, F.struct("generation", "from_ms", "t"))).alias("known"),
+            F.max(F.when(kind.isin("deliver", "ack"), F.col("generation"))).alias("seen"),
+        )
+    )
+    current = F.expr("coalesce(array_max(registers).generation, 0)").cast("decimal(20,0)")
+    return found.select(
+        "run",
+        "topic",
+        "grp",
+        "registers",
+        "confirmed",
+        "known",
+        current.alias("current"),
+        F.expr("coalesce(array_max(registers).from_ms, 0L)").alias("current_from"),
+        F.coalesce(F.col("seen") > current, F.expr("false")).alias("unregistered"),
+    )
+
+
+def origins(lines: DataFrame) -> DataFrame:
+    """The origins whose producer wrote a history: run, origin, has_producer."""
+    spans = lines.where(F.col("kind") == "publish").select("run", F.explode("spans.origin").alias("origin"))
+    return spans.distinct().withColumn("has_producer", F.expr("true"))
+
+
+def purges(lines: DataFrame, of_groups: DataFrame) -> DataFrame:
+    """A row for each place that was purged: whether the backlog or the dead letters were asked for, and each confirmed
+    purge with when it was sent and confirmed and which generation was the confirmed one when it was sent.
+    """
+    place = ("run", "topic", "partition", "grp")
+    call = (
+        lines.where(F.col("kind") == "purge")
+        .groupBy(*place, "dead", "who", "op")
+        .agg(
+            F.min(F.when(F.col("outcome") == "invoke", F.struct("t", "u", "domain"))).alias("sent"),
+            F.min(F.when(F.col("outcome") == "ok", F.struct("t", "u", "domain"))).alias("done"),
+        )
+        .join(
+            F.broadcast(of_groups.select("run", "topic", "grp", "confirmed")),
+            on=["run", "topic", "grp"],
+            how="left",
+        )
+    )
+    newest = F.expr(
+        "coalesce(array_max(transform(filter(confirmed, c -> c.rewind AND c.t <= sent.t), c -> c.generation)), 0)"
+    ).cast("decimal(20,0)")
+    one = F.when(
+        F.col("done").isNotNull() & F.col("sent").isNotNull(),
+        F.struct("dead", "sent", "done", newest.alias("generation")),
+    )
+    return call.groupBy(*place).agg(
+        F.max(~F.col("dead")).alias("purge_asked"),
+        F.max("dead").alias("dead_purge_asked"),
+        F.collect_list(one).alias("purges"),
+    )
+
+
+def faults(lines: DataFrame) -> DataFrame:
+    """What was done to each run, and how long it lasted: until it was undone, or healed, or at once."""
+    by_time = Window.partitionBy("run").orderBy("t").rowsBetween(1, Window.unboundedFollowing)
+    healed = F.first(F.when(F.col("phase") == "healed", F.col("t")), ignorenulls=True).over(by_time)
+    marks = lines.where(F.col("kind").isin("fault", "crash") | (F.col("phase") == "healed")).withColumn(
+        "healed", healed
+    )
+    lasts = F.coalesce(F.col("t") + F.col("seconds"), F.col("t"))
+    return marks.where(F.col("kind").isin("fault", "crash")).select(
+        "run",
+        F.coalesce("fault", "kind").alias("fault"),
+        F.col("t").alias("begin"),
+        F.least(lasts, F.coalesce("healed", lasts)).alias("end"),
+        F.coalesce("nodes", F.array().cast("array<string>")).alias("nodes"),
+    )

@@ -1,0 +1,244 @@
+"""Histories for the tests of the audit: simulated runs, good, of mutants, and good ones with one fault planted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from quorumq.history import Row
+from sim.checkers import judge
+from sim.mutants import MUTANTS, applied
+from sim.runner import run_schedule
+from sim.schedule import draw
+
+MUTANTS_BY_NAME: Final = {mutant.name: mutant for mutant in MUTANTS}
+DEAD: Final = "!dead"
+FLOOD: Final = 300
+"""Some mutants break a promise a million times in one run, which shows no more than once does."""
+
+
+def good(seed: int) -> list[Row]:
+    """A run with all rules."""
+    return run_schedule(draw(seed), keep=True).rows
+
+
+def mutated(name: str, seed: int) -> list[Row]:
+    """A run with a rule left out."""
+    with applied(MUTANTS_BY_NAME[name]):
+        return run_schedule(draw(seed), keep=True, prepare=MUTANTS_BY_NAME[name].prepare).rows
+
+
+def caught(name: str, seeds: range) -> tuple[int, list[Row]]:
+    """The first of these seeds in which a judge sees that the rule is left out, without a flood; else the last."""
+    for seed in seeds:
+        rows = mutated(name, seed)
+        if 0 < len(judge(rows)) < FLOOD:
+            break
+    return seed, rows
+
+
+# ------------------------------------------------------------------- planted faults
+
+
+def _of(rows: list[Row], kind: str, **fields: object) -> Iterator[int]:
+    for index, row in enumerate(rows):
+        if row["kind"] == kind and all(row.get(name) == value for name, value in fields.items()):
+            yield index
+
+
+def _delivery(rows: list[Row]) -> int | None:
+    """A delivery whose message, the only one of its line, was acked at once."""
+    for index in _of(rows, "deliver"):
+        row = rows[index]
+        if not row["group"].endswith(DEAD) and _size(row) == 1:
+            for other in _of(rows, "ack", outcome="acked", owner=row["owner"]):
+                if rows[other]["spans"] == row["spans"]:
+                    return index
+    return None
+
+
+def _size(row: Row) -> int:
+    return sum(stop - start for _, start, stop in row["spans"])
+
+
+def _touches(row: Row, spans: list[list[object]]) -> bool:
+    return row.get("spans") == spans
+
+
+def _later(row: Row, seconds: float, **changes: object) -> Row:
+    return {**row, "at": row["at"] + seconds, "wall_ms": row["wall_ms"] + int(1000 * seconds), **changes}
+
+
+def _sorted(rows: list[Row]) -> list[Row]:
+    return sorted(rows, key=lambda row: row["at"])
+
+
+OTHER: Final = "z.9.9#ffffffffffffff@z"
+HIGH: Final = "99999999999999999999@z"
+
+
+def lost(rows: list[Row]) -> list[Row] | None:
+    """A message is never delivered, though it was confirmed."""
+    at = _delivery(rows)
+    if at is None:
+        return None
+    spans, group = rows[at]["spans"], rows[at]["group"]
+    kept = [row for row in rows if not (_touches(row, spans) and row.get("group") == group)]
+    return kept if not any(_covers(row, spans[0], group) for row in kept) else None
+
+
+def _covers(row: Row, span: list[object], group: str) -> bool:
+    """Whether a line about this group is about this message among others."""
+    if row.get("group") != group or row["kind"] not in ("deliver", "list"):
+        return False
+    return any(origin == span[0] and start <= span[1] < stop for origin, start, stop in row["spans"])  # type: ignore[operator]
+
+
+def flipped(rows: list[Row]) -> list[Row] | None:
+    """A byte differs."""
+    for at in _of(rows, "deliver"):
+        if rows[at].get("crcs"):
+            crcs = rows[at]["crcs"]
+            return [
+                *rows[:at],
+                {**rows[at], "crcs": f"{int(crcs[:8], 16) ^ 1:08x}{crcs[8:]}"},
+                *rows[at + 1 :],
+            ]
+    return None
+
+
+def from_nowhere(rows: list[Row]) -> list[Row] | None:
+    """A number is delivered that its producer never published."""
+    at = _delivery(rows)
+    if at is None:
+        return None
+    origin, start, stop = rows[at]["spans"][0]
+    extra = _later(rows[at], 0.0001, spans=[[origin, start + 1_000_000, stop + 1_000_000]])
+    return _sorted([*rows, extra])
+
+
+def after_ack(rows: list[Row]) -> list[Row] | None:
+    """A message comes again long after its ACK."""
+    at = _delivery(rows)
+    if at is None:
+        return None
+    row = rows[at]
+    acked = next(rows[i] for i in _of(rows, "ack", outcome="acked", owner=row["owner"]))
+    late = acked["at"] + 20
+    again = _later(
+        row, late - row["at"], owner=OTHER, token=HIGH, until=late + 1, asked=late - 0.1, attempt=2
+    )
+    end = max(r["at"] for r in rows)
+    return _sorted([*rows, again]) if late > 0 and end else None
+
+
+def token_fell(rows: list[Row]) -> list[Row] | None:
+    """A delivery of a message has a lower token than the one before."""
+    at = _delivery(rows)
+    if at is None:
+        return None
+    before = _later(rows[at], -0.0001, owner=OTHER, token=HIGH, until=rows[at]["at"] - 0.00005)
+    return _sorted([*rows, before])
+
+
+def overlapping(rows: list[Row]) -> list[Row] | None:
+    """Two deliveries of a message are inside their holds."""
+    at = _delivery(rows)
+    if at is None:
+        return None
+    return _sorted([*rows, _later(rows[at], 0.00001, owner=OTHER, token=HIGH)])
+
+
+def letter_forgotten(rows: list[Row]) -> list[Row] | None:
+    """A confirmed dead letter is listed nowhere."""
+    for i in _of(rows, "dead_letter", outcome="ok"):
+        spans = rows[i]["spans"]
+        if rows[i]["who"].startswith("client:") and not any(_about(row, spans[0]) for row in rows[i + 1 :]):
+            return [row for row in rows if not (row["kind"] == "list" and _about(row, spans[0], "list"))]
+    return None
+
+
+def _about(row: Row, span: list[object], *kinds: str) -> bool:
+    """Whether a line of these kinds, or one that explains where a dead letter went, is about this message."""
+    origin, start, _ = span
+    there = any(it[0] == origin and it[1] <= start < it[2] for it in row.get("spans", ()))
+    return row["kind"] == "purge" or (there and row["kind"] in (kinds or ("ack", "redrive", "dead_letter")))
+
+
+def letter_doubled(rows: list[Row]) -> list[Row] | None:
+    """A replica lists a dead letter twice."""
+    for i in _of(rows, "list", state="dead"):
+        return [*rows, dict(rows[i])]
+    return None
+
+
+def unasked(rows: list[Row]) -> list[Row] | None:
+    """A message is delivered at a redrive number that nobody asked for."""
+    at = _delivery(rows)
+    return None if at is None else [*rows[:at], {**rows[at], "n": rows[at]["n"] + 7}, *rows[at + 1 :]]
+
+
+def skipped(rows: list[Row]) -> list[Row] | None:
+    """A message is settled unread, and nobody purged the group."""
+    at = _delivery(rows)
+    if at is None or any(_of(rows, "purge")):
+        return None
+    row, end = rows[at], rows[-1]
+    listed = {
+        name: row[name]
+        for name in ("run", "within", "topic", "partition", "group", "spans", "generation", "n")
+    }
+    return [
+        *rows,
+        {
+            **listed,
+            "kind": "list",
+            "who": "node:a",
+            "state": "skipped",
+            "at": end["at"],
+            "wall_ms": end["wall_ms"],
+        },
+    ]
+
+
+def stuck(rows: list[Row]) -> list[Row] | None:
+    """The cluster does not settle everything after it was healed."""
+    return [{**row, "phase": "end"} if row.get("phase") == "drained" else row for row in rows]
+
+
+def on_one_disk(rows: list[Row]) -> list[Row] | None:
+    """A publish is confirmed with a copy on one node only."""
+    if rows[0]["settings"]["rf"] < 3:
+        return None
+    for i in _of(rows, "publish", outcome="ok"):
+        spans = rows[i]["spans"]
+        stores = [row for row in rows if row["kind"] == "store" and _touches(row, spans)]
+        if stores:
+            return [row for row in rows if row not in stores[1:]]
+    return None
+
+
+def conflicting(rows: list[Row]) -> list[Row] | None:
+    """A retry with the same bytes is refused as a conflict."""
+    for i in _of(rows, "publish", outcome="ok"):
+        refused = {**rows[i], "outcome": "fail", "detail": "conflict", "op": 10_000}
+        return [*rows[: i + 1], {**refused, "outcome": "fail"}, *rows[i + 1 :]]
+    return None
+
+
+FAULTS: Final[dict[str, tuple[Callable[[list[Row]], list[Row] | None], str]]] = {
+    "lost": (lost, "G1"),
+    "on-one-disk": (on_one_disk, "G1"),
+    "overlapping": (overlapping, "G2"),
+    "after-ack": (after_ack, "G3"),
+    "token-fell": (token_fell, "G3"),
+    "stuck": (stuck, "G4"),
+    "flipped": (flipped, "G5"),
+    "from-nowhere": (from_nowhere, "G5"),
+    "conflicting": (conflicting, "G6"),
+    "letter-forgotten": (letter_forgotten, "G7"),
+    "letter-doubled": (letter_doubled, "G7"),
+    "unasked": (unasked, "G7"),
+    "skipped": (skipped, "groups"),
+}
+"""Per fault: what plants it, and the guarantee that it breaks."""
