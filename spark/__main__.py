@@ -43,7 +43,8 @@ def told(error: BaseException) -> QuorumqError | None:
             return error_from(ours[name].code, said.strip())
     if type(error).__name__ == "Py4JNetworkError" or "java.lang.OutOfMemoryError" in text:
         return QuorumqError(
-            "Spark's Java process ran out of memory or was ended from outside: give it more with --memory, or free some"
+            "Spark's Java process ran out of memory or was ended from outside: give it more with "
+            "QUORUMQ_SPARK_MEMORY=4g, or free some"
         )
     return None
 

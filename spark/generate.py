@@ -389,7 +389,7 @@ KINDS: Final = 40
 """Kinds of failures that nothing is wrong with, of even rate."""
 
 BURST_SHARE: Final = 0.004
-DEPLOY_SHARE: Final = 0.03
+DEPLOY_SHARE: Final = 0.08
 LETTER_FAULTS: Final = ("burst", "deploy", "poison-key", "poison-payload", "redrive-loop", "rare")
 
 
@@ -442,7 +442,10 @@ def deadletters(spark: SparkSession, out: Path, *, rows: int, each: int, seed: i
         _text("payload ", number)
     )
     died = F.timestamp_seconds(F.lit(EPOCH_MS / 1000) + at)
-    topic_name = _text("topic", F.when(in_part == "redrive-loop", loop % TOPICS).otherwise(topic))
+    together = F.when(in_part == "poison-payload", F.expr("k div 3")).when(
+        in_part.isin("poison-key", "redrive-loop"), loop
+    )
+    topic_name = _text("topic", F.coalesce(together % TOPICS, topic))
     columns: dict[str, Column] = {
         "id": _text("m", number),
         "topic": topic_name,

@@ -29,6 +29,9 @@ LOG_VARIABLE: Final = "QUORUMQ_SPARK_LOG"
 
 LOG_LEVELS: Final = ("off", "fatal", "error", "warn", "info", "debug", "trace")
 
+MEMORY_VARIABLE: Final = "QUORUMQ_SPARK_MEMORY"
+"""Says how much memory Spark's Java may take, as `512m` or `4g`, where no argument does."""
+
 OURS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -54,7 +57,8 @@ def session(
     Args:
         name: of the application.
         master: where it runs; what `spark-submit` says, else this machine with all its cores.
-        memory: of the driver's Java, as `512m` or `4g`; 1g if not said. Without effect where Java runs already.
+        memory: of the driver's Java, as `512m` or `4g`; else what QUORUMQ_SPARK_MEMORY says, else 1g. Without effect
+            where Java runs already.
         conf: further settings of Spark, which win over ours.
 
     Raises:
@@ -78,7 +82,8 @@ def session(
         builder = builder.master(master or "local[*]")
         if (master or "local").startswith("local"):
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        if memory is not None:
+        memory = memory or os.environ.get(MEMORY_VARIABLE)
+        if memory:
             wanted["spark.driver.memory"] = memory
     wanted |= conf or {}
     if not submitted:

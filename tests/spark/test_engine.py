@@ -80,4 +80,4 @@ def test_a_java_that_is_gone_is_told_as_that(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(type(main), "get_command", fails)
     result = CliRunner().invoke(main, ["audit"])
     assert result.exit_code == 1
-    assert "--memory" in result.output
+    assert "QUORUMQ_SPARK_MEMORY" in result.output
