@@ -6,10 +6,20 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test lint types soak clean
+# A report on what a demo left behind; a Java comes with it where the machine has none.
+REPORT := build/report
+
+.PHONY: demo report test lint types soak clean
 
 demo: $(VENV)/.run-stamp
 	$(BIN)/quorumq demo
+
+report: $(VENV)/.spark-stamp
+	rm -rf $(REPORT)
+	$(BIN)/quorumq demo --keep $(REPORT)/demo
+	$(BIN)/python -m spark deadletters --out $(REPORT)/deadletters \
+	  --data $(REPORT)/demo/n1/data --data $(REPORT)/demo/n2/data --data $(REPORT)/demo/n3/data
+	@echo "Look at $(CURDIR)/$(REPORT)/deadletters/report.html"
 
 test: $(VENV)/.dev-stamp lint types
 	$(BIN)/python -m pytest -n 2 -m "not soak"
@@ -22,6 +32,7 @@ types: $(VENV)/.dev-stamp
 	$(BIN)/mypy
 
 soak: $(VENV)/.dev-stamp
+	$(PIP) install -c .ci/constraints.txt -e '.[java]'
 	$(BIN)/python -m pytest -m soak
 
 $(VENV)/bin/python:
@@ -30,6 +41,11 @@ $(VENV)/bin/python:
 $(VENV)/.run-stamp: pyproject.toml .ci/constraints.txt | $(VENV)/bin/python
 	$(PIP) install -c .ci/constraints.txt -e .
 	touch $@
+
+$(VENV)/.spark-stamp: pyproject.toml .ci/constraints.txt | $(VENV)/bin/python
+	$(PIP) install -c .ci/constraints.txt -e '.[spark]'
+	$(BIN)/python -m spark.java || $(PIP) install -c .ci/constraints.txt -e '.[java]'
+	touch $@ $(VENV)/.run-stamp
 
 $(VENV)/.dev-stamp: pyproject.toml .ci/constraints.txt | $(VENV)/bin/python
 	$(PIP) install -c .ci/constraints.txt -e '.[dev,spark]'

@@ -27,7 +27,7 @@ from rich.table import Table
 from quorumq.core.errors import QuorumqError
 from spark.generate import EPOCH_MS, MANIFEST, Rows
 
-POLL_S: Final = 0.1
+POLL_S: Final = 0.5
 AS_OF: Final = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(EPOCH_MS / 1000 + 8 * 86400))
 """When generated dead letters are looked at: a day after the last of them."""
 

@@ -96,7 +96,7 @@ def session(
     else:
         with java_home():
             made = builder.getOrCreate()
-    if not made.sparkContext.master.startswith("local"):
+    if not submitted and not made.sparkContext.master.startswith("local"):
         made.sparkContext.addPyFile(str(packages(Path(tempfile.mkdtemp(prefix="quorumq-")))))
     register(made)
     return made

@@ -18,7 +18,7 @@ MANIFEST: dict[str, Any] = {
 
 
 def test_a_process_is_measured_with_what_it_starts() -> None:
-    inner = "x = bytearray(150 << 20); x[:] = b'1' * len(x); import time; time.sleep(0.5); print('done')"
+    inner = "x = bytearray(150 << 20); x[:] = b'1' * len(x); import time; time.sleep(1.5); print('done')"
     outer = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {inner!r}]); sys.exit(3)"
     cost = measured([sys.executable, "-c", outer])
     assert (cost.code, cost.output) == (3, "done\n")
