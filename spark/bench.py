@@ -38,7 +38,7 @@ class Cost(NamedTuple):
     Args:
         code: its exit code.
         wall_s: from start to end.
-        cpu_s: user and system.
+        cpu_s: user and system, but for what came after the last look at each process.
         java_mb: peak resident memory of Java.
         python_mb: peak of all Pythons together.
         output: its standard output and error.
@@ -54,7 +54,8 @@ class Cost(NamedTuple):
 
 def measured(command: Sequence[str], environ: Mapping[str, str] | None = None) -> Cost:
     """Run a command to its end and watch it."""
-    began, before = time.monotonic(), os.times()
+    began = time.monotonic()
+    spent: dict[int, float] = {}  # of each process when it was last seen: Java is nobody's child when it ends
     peaks = {"java": 0.0, "python": 0.0}
     with tempfile.TemporaryFile("w+") as output:
         process = subprocess.Popen(
@@ -62,18 +63,23 @@ def measured(command: Sequence[str], environ: Mapping[str, str] | None = None) -
             env={**os.environ, **(environ or {})},
         )  # fmt: skip
         while process.poll() is None:
-            for name, size in resident(process.pid).items():
+            for name, size in resident(process.pid, spent).items():
                 peaks[name] = max(peaks[name], size)
             time.sleep(POLL_S)
         output.seek(0)
         said = output.read()
-    after = os.times()
-    cpu = after.children_user + after.children_system - before.children_user - before.children_system
-    return Cost(process.returncode, time.monotonic() - began, cpu, peaks["java"], peaks["python"], said)
+    return Cost(
+        process.returncode,
+        time.monotonic() - began,
+        sum(spent.values()),
+        peaks["java"],
+        peaks["python"],
+        said,
+    )
 
 
-def resident(root: int) -> dict[str, float]:
-    """Resident megabytes of a process and all below it, Java's apart from the others'.
+def resident(root: int, spent: dict[int, float]) -> dict[str, float]:
+    """Resident megabytes of a process and all below it, Java's apart from the others'; and into `spent` their CPU time.
 
     Memory that several processes share is counted once (PSS) where Linux tells.
     """
@@ -92,6 +98,8 @@ def resident(root: int) -> dict[str, float]:
         todo += children.get(pid, [])
         try:
             name = Path(f"/proc/{pid}/comm").read_text().strip()
+            stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            spent[pid] = (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
             rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
         except OSError:
             continue
@@ -323,7 +331,7 @@ def show(console: Console, results: Sequence[Result], memory: str) -> None:
         title_justify="left",
     )
     for name in ("what", "rows", "rows/s", "wall", "CPU", "Java", "Python", "faults"):
-        table.add_column(name, justify="left" if name == "what" else "right")
+        table.add_column(name, justify="left" if name == "what" else "right", no_wrap=True)
     for what, rows, cost, wrong in results:
         verdict = (
             "" if what.startswith("generate") else f"{len(wrong)} wrong" if wrong else "all, and no other"
