@@ -18,7 +18,7 @@ from quorumq.core.coordinator import PublishCoordinator
 from quorumq.core.effects import Persist, Send
 from quorumq.core.fetch import FetchCoordinator, HoldRound
 from quorumq.core.group import Attempts, DeadView, GroupView
-from quorumq.core.holds import HoldTable
+from quorumq.core.holds import Held, HoldTable
 from quorumq.core.messages import Counted, Merged
 from quorumq.core.nodecore import NodeCore
 from quorumq.core.replica import Replica
@@ -194,10 +194,10 @@ def _void_stands(self: GroupView, span: Span, generation: int | None = None) -> 
     return [(part, record or OPEN_ZERO) for part, record in self.records.split(span)]
 
 
-def _count_across_generations(self: GroupView, span: Span, generation: int, n: int) -> list[Counted]:
+def _count_across_generations(self: GroupView, span: Span, held: Held) -> list[Counted]:
     counted = []
     for part, old in self.attempts.split(span):
-        new = Attempts(generation, n, old.ended + 1 if old is not None else 1)
+        new = Attempts(held.generation, held.n, old.ended + 1 if old is not None else 1)
         self.attempts.set(part, new)
         self.digests.pop(part.origin, None)
         counted.append(Counted(part, new.n, new.ended, new.generation))

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from sortedcontainers import SortedDict
 
 from quorumq.core.closed import ClosedOrigins
-from quorumq.core.holds import HoldTable
+from quorumq.core.holds import Held, HoldTable
 from quorumq.core.messages import Counted, Digest, NotDue
 from quorumq.core.spans import SpanMap, SpanSet
 from quorumq.core.types import (
@@ -206,19 +206,18 @@ class GroupView:
 
     # ------------------------------------------------------- attempts and delays
 
-    def count_attempt(self, span: Span, generation: int, n: int) -> list[Counted]:
-        """An attempt at (generation, n) ended; the new counts."""
+    def count_attempt(self, span: Span, held: Held) -> list[Counted]:
+        """A hold ended by time or by REJECT; the new counts.
+
+        They are by one more than when it was granted: a peer's count of the same hold may be here already.
+        """
         counted: list[Counted] = []
+        new = Attempts(held.generation, held.n, held.ended + 1)
         for part, old in self.attempts.split(span) if span.origin not in self.closed else ():
-            if old is None or (old.generation, old.n) < (generation, n):
-                new = Attempts(generation, n, 1)
-            elif (old.generation, old.n) == (generation, n):
-                new = Attempts(generation, n, old.ended + 1)
-            else:
-                continue
-            self.attempts.set(part, new)
-            self.digests.pop(part.origin, None)
-            counted.append(Counted(part, new.n, new.ended, new.generation))
+            if old is None or old < new:
+                self.attempts.set(part, new)
+                self.digests.pop(part.origin, None)
+                counted.append(Counted(part, new.n, new.ended, new.generation))
         return counted
 
     def merge_attempts(self, counted: Counted) -> bool:

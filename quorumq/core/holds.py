@@ -25,6 +25,7 @@ class Held(NamedTuple):
     deadline: float
     n: int  # the redrive number it was granted under: the attempt that it may become belongs to it
     generation: int = 0  # likewise
+    ended: int = 0  # attempts that had ended when it was granted here: when it ends, one more have
 
 
 NOBODY = Owner("", Incarnation(0, 0), Stamp(0, ""))
@@ -69,7 +70,14 @@ class HoldTable:
     # ------------------------------------------------------------------- votes
 
     def vote(
-        self, span: Span, n: int, owner: Owner, now: float, hold_time: float, generation: int = 0
+        self,
+        span: Span,
+        n: int,
+        owner: Owner,
+        now: float,
+        hold_time: float,
+        generation: int = 0,
+        ended: int = 0,
     ) -> tuple[list[Span], list[Refused]]:
         """ON HOLD, the part about holds: what is granted of ``span``, and what is refused and why.
 
@@ -93,7 +101,7 @@ class HoldTable:
                     refused.append(Refused(piece, highest or Stamp(self.floor, ""), remaining))
                     continue
                 until = max(held.deadline, deadline) if held is not None and mine else deadline
-                self.holds.set(piece, Held(owner, until, n, generation))
+                self.holds.set(piece, Held(owner, until, n, generation, ended))
                 self.ballots.set(piece, owner.ballot)
                 granted.append(piece)
         return granted, refused
@@ -178,7 +186,8 @@ class HoldTable:
                 self.holds.set(part, ours._replace(deadline=until))
                 continue
             newest = max(ours.generation, held.generation)
-            self.holds.set(part, Held(NOBODY, until, max(ours.n, held.n), newest))
+            ended = max(ours.ended, held.ended)
+            self.holds.set(part, Held(NOBODY, until, max(ours.n, held.n), newest, ended))
             for piece, rivals in self.rivals.split(part):
                 known = rivals or (ours.owner,)
                 if held.owner not in known:

@@ -812,12 +812,13 @@ class Replica:
                     due, early = self.due_parts(view, piece, n, now)
                     not_due += early
                     for ripe in due:
-                        yes, no = view.holds.vote(
-                            ripe, n, owner, now.mono, message.hold_time, message.generation
-                        )
-                        refused += no
-                        for held in yes:
-                            granted += self.grants(view, held, asked, now)
+                        for atom, ended in view.attempts_at(ripe, message.generation, n):
+                            yes, no = view.holds.vote(
+                                atom, n, owner, now.mono, message.hold_time, message.generation, ended
+                            )
+                            refused += no
+                            for held in yes:
+                                granted += self.grants(view, held, asked, now)
             if len(granted) > before:
                 self.node.at(now.mono + message.hold_time, "expire", self.partition, view.name, span)
                 self.refresh(view, span, now)
@@ -886,7 +887,7 @@ class Replica:
         for part, held in view.holds.expired(span, now.mono):
             for piece, _ in view.records.split(part):
                 if not view.is_acked(piece, held.generation):
-                    counted += view.count_attempt(piece, held.generation, held.n)
+                    counted += view.count_attempt(piece, held)
             self.refresh(view, part, now)
         for part, held in view.holds.holds.within(span):  # extended since the timer was set
             self.node.at(held.deadline, "expire", self.partition, name, part)
@@ -1015,7 +1016,7 @@ class Replica:
                     if record[:3] != asked[:3]:  # settled by another delivery, or purged
                         resolved.append(Resolved(open_part, record))
                         continue
-                    counted += view.count_attempt(open_part, message.generation, message.n)
+                    counted += view.count_attempt(open_part, held)
                     for atom, seconds in self.delays_of(view, open_part, message):
                         delay = Delay(message.n, message.owner.ballot, now.mono + seconds, message.generation)
                         for piece in view.merge_delay(atom, delay):
@@ -1853,7 +1854,8 @@ class Replica:
             for part, record in view.record_pieces(span):
                 acked = record.kind == Kind.ACKED and record.generation >= generation
                 if not acked and deadline > now.mono:
-                    view.holds.learn(part, Held(owner, deadline, n, generation))
+                    for atom, ended in view.attempts_at(part, generation, n):
+                        view.holds.learn(atom, Held(owner, deadline, n, generation, ended))
                     self.node.at(deadline, "expire", self.partition, name, part)
                     self.refresh(view, part, now)
         self.quarantine_until = now.mono
@@ -1862,9 +1864,9 @@ class Replica:
         """Take back a hold of CLEAN_STOP: its remaining time starts again in full."""
         view = self.group(held.group)
         deadline = now.mono + held.remaining
-        view.holds.restore(
-            held.span, Held(held.owner, deadline, held.n, held.generation), Stamp(*held.ballot)
-        )
+        for part, ended in view.attempts_at(held.span, held.generation, held.n):
+            kept = Held(held.owner, deadline, held.n, held.generation, ended)
+            view.holds.restore(part, kept, Stamp(*held.ballot))
         self.node.at(deadline, "expire", self.partition, view.name, held.span)
 
     # ---------------------------------------------------------------- invariants

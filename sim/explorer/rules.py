@@ -125,7 +125,7 @@ def hear_one(self: Recovery, replica: Replica, unheard: dict[NodeId, None]) -> b
 
 
 def vote_by_node(
-    self: HoldTable, span: Span, n: int, owner: Owner, now: float, hold_time: float, generation: int = 0
+    self: HoldTable, span: Span, n: int, owner: Owner, now: float, hold_time: float, *more: int
 ) -> tuple[list[Span], list[Any]]:
     """A HOLD of the node that holds the message already is granted again."""
     granted: list[Span] = []
@@ -136,7 +136,7 @@ def vote_by_node(
             self.ballots.set(part, max(owner.ballot, held.owner.ballot))
             granted.append(part)
         else:
-            yes, no = _vote(self, part, n, owner, now, hold_time, generation)
+            yes, no = _vote(self, part, n, owner, now, hold_time, *more)
             granted += yes
             refused += no
     return granted, refused
@@ -229,13 +229,13 @@ def dead_without_hold(
 
 
 def vote_by_n(
-    self: HoldTable, span: Span, n: int, owner: Owner, now: float, hold_time: float, generation: int = 0
+    self: HoldTable, span: Span, n: int, owner: Owner, now: float, hold_time: float, *more: int
 ) -> tuple[list[Span], list[Any]]:
     """Holds are kept by redrive number: one under another n does not stand in the way."""
     for part, held in self.holds.within(span):
         if held.n != n:
             self.holds.remove(part)
-    return _vote(self, span, n, owner, now, hold_time, generation)
+    return _vote(self, span, n, owner, now, hold_time, *more)
 
 
 def rank_by_n(record: Record) -> tuple[int, int, int]:

@@ -19,6 +19,7 @@ from quorumq.core.messages import (
     PeekPage,
     Publish,
     Published,
+    Reject,
     RejectRequest,
     Release,
     Store,
@@ -311,6 +312,25 @@ def test_records_attempts_and_delays_reach_all() -> None:
     assert [(span, item.n, item.ballot) for span, item in views[2].delays.items()] == [
         (span, item.n, item.ballot) for span, item in views[0].delays.items()
     ]
+
+
+def test_an_attempt_counts_once_though_a_peer_counts_it_before_the_hold_ends_here() -> None:
+    """c does not hear of the REJECT, learns the others' count of it, and then sees its own hold run out."""
+    cluster = Cluster(hold_time_max=60.0)
+    published(cluster, 1)
+    got = receipts(cluster.ask("a", fetch(hold_time=30.0)))
+    cluster.drop = lambda sender, to, message: isinstance(message, Reject) and to == "c"
+    assert outcomes(cluster.ask("a", RejectRequest(got, 5.0))) == ["ok"]
+    cluster.drop = lambda sender, to, message: False
+    cluster.advance(20.0)
+    counts = {name: next(iter(core.replicas.values())).groups["g"] for name, core in cluster.nodes.items()}
+    assert [item.ended for _, item in counts["c"].attempts.items()] == [1], "it has heard of the count"
+    cluster.advance(20.0)
+    assert not list(counts["c"].holds.holds.items()), "its own hold is over"
+    for name in "abc":
+        assert [item.ended for _, item in counts[name].attempts.items()] == [1], name
+    (again,) = cluster.ask("c", fetch()).slices  # type: ignore[union-attr]
+    assert again.deliveries[0].attempt == 2
 
 
 # --------------------------------------------------------------------- against a model

@@ -14,10 +14,11 @@ import pytest
 from click.testing import CliRunner
 from sortedcontainers import SortedDict, SortedList
 
+from quorumq.core.holds import Held
 from quorumq.core.messages import AckRequest, Envelope, Extended, LeaveRequest, Left, Merged, Verdicts
 from quorumq.core.nodecore import NodeCore
 from quorumq.core.spans import SpanMap, SpanSet
-from quorumq.core.types import Incarnation
+from quorumq.core.types import Incarnation, Owner, Stamp
 from sim.__main__ import main
 from sim.explorer.clone import clone, key_of
 from sim.explorer.rules import RULES, Rule, left_out, rule_named
@@ -284,7 +285,9 @@ def test_a_key_tells_apart_what_behaves_differently() -> None:
         lambda twin, view: setattr(twin.state.clock, "value", twin.state.clock.value + 1),
         lambda twin, view: setattr(view.holds, "floor", 7),
         lambda twin, view: view.available.remove(span),
-        lambda twin, view: view.count_attempt(span, 0, 0),
+        lambda twin, view: view.count_attempt(
+            span, Held(Owner("a", Incarnation(1, 1), Stamp(1, "a")), 1.0, 0)
+        ),
         lambda twin, view: view.hints.set(span, 3.0),
         lambda twin, view: twin.state.links.pop("b"),
         lambda twin, view: twin.called_off.update({3: None}),
