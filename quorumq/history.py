@@ -101,7 +101,7 @@ FIELDS: Final[dict[str, Field]] = {
     "reason": Field("text", "why"),
     "rewind": Field("flag", "whether a group that is there is to be rewound"),
     "seconds": Field("number", "how long it lasts"),
-    "settings": Field("object", "options of the run, or of the node or client"),
+    "settings": Field("object", "options of the run, of the node or client, or of a topic"),
     "spans": Field("spans", "messages: a list of [origin, start, stop), origin as `node.n.nonce.k`"),
     "start": Field("text", "where a group is to begin: `earliest`, `latest` or `time`"),
     "state": Field(
@@ -284,6 +284,20 @@ KINDS: Final[dict[str, KindOf]] = {
         ("n", "generation", "complete", "via", "detail"),
         (),
         "A listing (PEEK) showed these messages in this state.",
+    ),
+    "set_topic": KindOf(
+        ("client",),
+        ("topic", "op", "outcome"),
+        ("settings", "via", "detail"),
+        _CALL,
+        "CREATE or ALTER of a topic. `settings`, in the `invoke`, are those that the request names.",
+    ),
+    "topic": KindOf(
+        ("node",),
+        ("topic", "settings"),
+        ("detail",),
+        (),
+        "The node has this register of the topic.",
     ),
     "truncated": KindOf(
         ("node", "client", "sim"),

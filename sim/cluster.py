@@ -13,7 +13,8 @@ from quorumq.core.group import DEAD_SUFFIX
 from quorumq.core.messages import PeekRequest, Release
 from quorumq.core.replica import Replica
 from quorumq.core.spans import SpanMap
-from quorumq.core.types import Group, Kind, NodeId, Origin, PartitionId, Record, Span, record_rank
+from quorumq.core.topics import SETTINGS
+from quorumq.core.types import Group, Kind, NodeId, Origin, PartitionId, Record, Span, Topic, record_rank
 from quorumq.history import VERSION, owner_text, spans_value
 from sim.host import Host
 from sim.schedule import Fault, Schedule
@@ -52,6 +53,9 @@ class Cluster:
         self.hosts = {name: Host(self, name) for name in self.options.node_names}
         groups = [f"g{i}" for i in range(self.options.groups)]
         self.groups = groups
+        self.keeps = bool(
+            self.options.rewind or self.options.late_group
+        )  # reclaimed, it could not be read again
         self.producers = [Producer(self, f"p{i}") for i in range(self.options.producers)]
         self.consumers = [
             Consumer(self, f"c{i}", groups[i % len(groups)])
@@ -147,6 +151,12 @@ class Cluster:
                         covered = view.covers(replica.batches[slot.number].header.published_ms)
                         if view.readable(span, covered):
                             return False
+        registers: dict[Any, None] = {}
+        for host in self.hosts.values():
+            assert host.core is not None
+            registers[host.core.register_named(TOPIC)] = None
+        if len(registers) > 1 and not self.options.old:  # version 1 does not have all of it
+            return False
         for partition in expected:
             cores = [host.core for host in self.hosts.values() if host.core is not None]
             replicas = [core.replicas[partition] for core in cores if partition in core.replicas]
@@ -167,6 +177,9 @@ class Cluster:
                 continue
             for register in host.core.groups.values():
                 self.note_register(name, register)
+            topic = host.core.register_named(TOPIC)
+            if topic is not None:
+                self.world.note(f"node:{name}", "topic", topic=TOPIC, settings=settings_of(topic))
             for partition, replica in host.core.replicas.items():
                 for group in self.groups:
                     page = replica.on_peek(
@@ -408,6 +421,11 @@ class Cluster:
             record = view.records.get(span.origin, span.start) if view is not None else None
             have += record is not None and record.kind == Kind.ACKED
         return have, members
+
+
+def settings_of(topic: Topic) -> dict[str, Any]:
+    """A register as the history has it."""
+    return {"partitions": topic.partitions} | {name: getattr(topic, name) for name in SETTINGS}
 
 
 def digest_of(view: Any, replicas: list[Replica]) -> tuple[Any, ...]:

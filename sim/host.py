@@ -35,8 +35,10 @@ from quorumq.core.effects import (
     Unsent,
 )
 from quorumq.core.messages import (
+    AlterTopic,
     ClientReply,
     ClientRequest,
+    CreateTopic,
     Envelope,
     Fetched,
     Hello,
@@ -53,7 +55,16 @@ from quorumq.core.messages import (
 from quorumq.core.nodecore import TOKEN_STARTED, NodeCore
 from quorumq.core.records import AttemptsCounted, BatchStored, GroupPut, OriginsClosed, RecordsMerged
 from quorumq.core.state import NodeConfig
-from quorumq.core.types import STAMP_ZERO, Batch, BatchHeader, Incarnation, Kind, NodeId
+from quorumq.core.types import (
+    STAMP_ZERO,
+    Batch,
+    BatchHeader,
+    Incarnation,
+    Kind,
+    NodeId,
+    PartitionId,
+    Span,
+)
 from quorumq.core.versions import NEWEST, has
 from quorumq.history import spans_value
 from quorumq.wire.codec import decode_message, encode_message
@@ -69,6 +80,10 @@ CLUSTER_ID = "sim"
 
 UNSYNCED_S = 1.0
 """After a write that nobody waits for to be synced, an fsync comes within this time."""
+
+
+WRITES = (CreateTopic, AlterTopic)
+"""Requests that no copy follows: it would be one more write, made after the client was told of the first."""
 
 
 class Refusal:
@@ -151,6 +166,7 @@ class Host:
         self.stored: dict[tuple[Any, ...], None] = {}  # batches that were durable here once
         self.foreign: dict[tuple[Any, ...], Batch] = {}
         self.timed = False
+        self.once: dict[tuple[str, int], None] = {}  # requests of which a second copy would be another write
 
     # ------------------------------------------------------------ life and death
 
@@ -450,8 +466,16 @@ class Host:
                         continue
                     if letter.reason == "expired":
                         self.world.saw("a message expired")
+                        self.see_ttl(record.partition, span)
                     if self.cluster.full or letter.reason == "expired":
                         self.cluster.note_letter(self.name, record, span, value)
+
+    def see_ttl(self, partition: PartitionId, span: Span) -> None:
+        """Whose TTL it was that is over."""
+        replica = self.core.replicas.get(partition) if self.core is not None else None
+        for _, slot in replica.index.within(span) if replica is not None else ():
+            if not replica.batches[slot.number].header.ttl_ms:  # type: ignore[union-attr]
+                self.world.saw("a message expired by the topic's TTL")
 
     # -------------------------------------------------------------- connections
 
@@ -617,6 +641,10 @@ class Host:
     def on_request(self, caller: tuple[Client, int], request: ClientRequest) -> None:
         """A client asks."""
         client, op = caller
+        if type(request) in WRITES:
+            if (client.name, op) in self.once:
+                return
+            self.once[(client.name, op)] = None
         if self.core is None or not self.started:
             self.world.transmit(self.name, client.name, client.on_reply, op, (REFUSAL, None))
             return

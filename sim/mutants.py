@@ -12,7 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from quorumq.core import group as group_module
+from quorumq.core import nodecore as nodecore_module
+from quorumq.core import registers as registers_module
 from quorumq.core import replica as replica_module
+from quorumq.core import topics as topics_module
 from quorumq.core import types as types_module
 from quorumq.core.coordinator import PublishCoordinator
 from quorumq.core.effects import Persist, Send
@@ -26,7 +29,7 @@ from quorumq.core.resync import Resync
 from quorumq.core.rounds import Round
 from quorumq.core.settle import AckCoordinator
 from quorumq.core.state import NodeState
-from quorumq.core.types import OPEN_ZERO, Kind, Owner, Span
+from quorumq.core.types import OPEN_ZERO, Kind, Owner, Span, Topic
 from sim.cluster import Cluster
 from sim.runner import Outcome, run_schedule
 from sim.schedule import draw
@@ -237,6 +240,20 @@ def _never_void(self: Replica, view: GroupView, generation: int, spans: Any, *, 
     return view.is_stale(generation)
 
 
+_merge_topics = topics_module.merge_topics
+
+
+def _whole_register(ours: Topic, theirs: Topic) -> Topic:
+    merged = _merge_topics(ours, theirs)
+    newer = ours if ours.stamp >= theirs.stamp else theirs
+    return merged._replace(**{name: getattr(newer, name) for name in topics_module.SETTINGS})
+
+
+def _fewer_partitions(ours: Topic, theirs: Topic) -> Topic:
+    newer = ours if ours.stamp >= theirs.stamp else theirs
+    return _merge_topics(ours, theirs)._replace(replicas=newer.replicas)
+
+
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "quarantine-off",
@@ -403,6 +420,27 @@ MUTANTS: tuple[Mutant, ...] = (
         "a dead letter that a newer generation covers is not handed out",
         ((Replica, "is_stale", _never_void),),
     ),
+    Mutant(
+        "change-not-above",
+        "a change of a topic that meets a newer one is stamped again above it",
+        ((registers_module, "is_overtaken", lambda topic, request, stamp: False),),
+    ),
+    Mutant(
+        "settings-as-one",
+        "each setting of a topic goes to its own last writer",
+        (
+            (registers_module, "merge_topics", _whole_register),
+            (nodecore_module, "merge_topics", _whole_register),
+        ),
+    ),
+    Mutant(
+        "partitions-by-stamp",
+        "partitions only become more",
+        (
+            (registers_module, "merge_topics", _fewer_partitions),
+            (nodecore_module, "merge_topics", _fewer_partitions),
+        ),
+    ),
 )
 """Every mutant. Most are one line of section 4 of docs/protocol.md."""
 
@@ -416,6 +454,7 @@ SURVIVORS: dict[str, str] = {
     "unseen-votes-on-due": "a replica without the batch, one with a wrong clock, and no third vote: too rare a chain",
     "copied-clock": "a batch that two replicas have, one with a wrong clock, and the third from that one: too rare",
     "quarantine-half": "a hold granted just before a node's third start, and won again just after it: too rare",
+    "change-not-above": "a change through a node that has heard nothing since the one just confirmed: too rare",
     "superseded-count": "an answer that is late by a wipe and a resync, and decides a round: too rare a chain",
 }
 """Mutants that the simulator does not catch in `BOUND` seeds, and the fault or the checker that is missing.

@@ -65,6 +65,7 @@ class Options:
         redrive: share of the dead letters listed that an operator redrives each time it looks.
         rewind: share of an operator's rounds in which it rewinds a group.
         purge: share in which it purges a backlog or dead letters.
+        alter: share in which one, or two at once, change the topic: its settings, and how many partitions it has.
         late_group: whether another group is created from latest while the run goes on.
         dead_readers: how many read the dead letters of the first group.
         operators: how many.
@@ -119,6 +120,7 @@ class Options:
     redrive: float = 0.0
     rewind: float = 0.0
     purge: float = 0.0
+    alter: float = 0.0
     late_group: bool = False
     dead_readers: int = 0
     operators: int = 1
@@ -260,9 +262,10 @@ def draw_swarm(rng: random.Random) -> Options:
     """A little of everything, drawn anew for each seed. Where sessions are closed soon, comparing goes fast, too."""
     options = _draw_swarm(rng)
     idle = rng.choice((86_400.0, 86_400.0, 0.1, 0.5, 2.0))
-    if idle == 86_400.0:
-        return options
-    return dataclasses.replace(options, origin_idle=idle, sync_interval=rng.choice((0.2, 0.5, 1.0)))
+    if idle != 86_400.0:
+        options = dataclasses.replace(options, origin_idle=idle, sync_interval=rng.choice((0.2, 0.5, 1.0)))
+    alter = sometimes(rng, 0.2, 0.2, 0.8)
+    return dataclasses.replace(options, alter=alter)
 
 
 def _draw_swarm(rng: random.Random) -> Options:
@@ -350,7 +353,7 @@ def draw_quiet(rng: random.Random) -> Options:
 def draw_mixed(rng: random.Random) -> Options:
     """Nodes of two versions of the protocol, with nothing that version 1 does not have."""
     options = draw_swarm(rng)
-    newer = dict.fromkeys(("delayed", "mortal", "by_topic", "rewind"), 0.0)
+    newer = dict.fromkeys(("delayed", "mortal", "by_topic", "rewind", "alter"), 0.0)
     old = rng.choice((0.3, 0.6, 1.0))
     return dataclasses.replace(options, **newer, old=old, late_group=False, dead_readers=0)
 

@@ -44,4 +44,10 @@ SOMETIMES: tuple[str, ...] = (
     "a producer heard that its session is closed",
     "a batch waited for no fsync",
     "a power cut took what was only written",
+    "two changes of a topic at once",
+    "a change of a topic was confirmed",
+    "partitions were added",
+    "a partition that was added was published to",
+    "a node did not know of a partition yet",
+    "a message expired by the topic's TTL",
 )

@@ -18,6 +18,7 @@ from quorumq.core.group import DEAD_SUFFIX
 from quorumq.core.limits import DEADLINE_SHARE, TOPIC_BACKOFF_S
 from quorumq.core.messages import (
     AckRequest,
+    AlterTopic,
     ClientReply,
     ClientRequest,
     CloseSession,
@@ -28,6 +29,8 @@ from quorumq.core.messages import (
     Fetched,
     GroupSet,
     LeaveRequest,
+    Metadata,
+    MetadataReply,
     Named,
     OpenSession,
     PeekAsk,
@@ -41,9 +44,11 @@ from quorumq.core.messages import (
     Resolved,
     SessionOpened,
     SetGroup,
+    TopicAltered,
     TopicCreated,
     Verdicts,
 )
+from quorumq.core.topics import SETTINGS
 from quorumq.core.types import Batch, Letter, Origin, PartitionId, Receipt, Span, Stamp, Topic
 from quorumq.history import owner_text, spans_value, token_text
 from quorumq.wire.batch import Message, build_batch
@@ -215,6 +220,24 @@ class Producer(Client):
         else:
             self.later(0.1, self.open_session)
 
+    def look_up(self, _: object = None, __: object = None) -> None:
+        """Ask a node how many partitions there are by now, then go on."""
+
+        def then(answer: Answer, _: Any) -> None:
+            assert self.topic is not None
+            if isinstance(answer, MetadataReply) and answer.topics:
+                self.topic = max(self.topic, answer.topics[0], key=lambda topic: topic.partitions)
+            self.publish_next()
+
+        self.ask(self.node(), Metadata(("jobs",)), self.timeout, then)
+
+    def next_batch(self, _: object = None, __: object = None) -> None:
+        """Publish the next batch; where partitions are added, look for them first."""
+        if self.options.alter and self.left:
+            self.look_up()
+        else:
+            self.publish_next()
+
     def publish_next(self, _: object = None, __: object = None) -> None:
         """Make the next batch and publish it."""
         if not self.left:
@@ -297,13 +320,17 @@ class Producer(Client):
                 where = (header.partition, header.sections[0].origin)
                 self.published[where] = self.published.get(where, 0) + count
                 self.cluster.tally.published += count
-                self.later(self.rng.expovariate(1 / self.gap), self.publish_next)
+                if header.partition.number >= self.options.partitions:
+                    self.world.saw("a partition that was added was published to")
+                self.later(self.rng.expovariate(1 / self.gap), self.next_batch)
             elif isinstance(answer, Failed) and answer.code == "origin-closed":
                 self.world.saw("a producer heard that its session is closed")
                 self.later(
                     0.02, self.open_session
                 )  # an earlier try may have stored the batch: it is left at that
             else:
+                if isinstance(answer, Failed) and answer.code == "not-found":
+                    self.world.saw("a node did not know of a partition yet")
                 self.later(0.02 + self.rng.random() * 0.1, self.publish, batch, node)
 
         age_ms = int(1000 * (self.clock.mono(self.world.time) - self.made))
@@ -653,6 +680,7 @@ class Operator(Client):
         self.first = first
         self.topic: Topic | None = None
         self.groups = [group for group in cluster.groups if first and group != LATE_GROUP]  # not there yet
+        self.partitions = cluster.options.partitions  # that we heard of
 
     @property
     def created(self) -> bool:
@@ -663,7 +691,7 @@ class Operator(Client):
         options = self.options
         if self.first:
             # What is reclaimed cannot be read again.
-            keep = 3600.0 if options.rewind or options.late_group else 0.0
+            keep = 3600.0 if self.cluster.keeps else 0.0
             request = CreateTopic(
                 "jobs",
                 options.rf,
@@ -673,7 +701,8 @@ class Operator(Client):
                 retention_s=keep,
                 backoff=options.backoff,
             )
-            self.ask(self.node(), request, self.timeout, self.on_created)
+            named = {name: getattr(request, name) for name in ("partitions", *SETTINGS)}
+            self.set_topic(request, named, self.node(), self.on_created)
         else:
             self.later(0.5, self.work)
 
@@ -702,17 +731,108 @@ class Operator(Client):
     def work(self, _: object = None, __: object = None) -> None:
         """One round: perhaps a rewind, perhaps a purge, perhaps some redrives; then again."""
         rng, options = self.rng, self.options
-        if self.world.healed or not (options.redrive or options.rewind or options.purge):
+        if self.world.healed or not (options.redrive or options.rewind or options.purge or options.alter):
             return
         group = rng.choice(self.cluster.groups)
-        number = rng.randrange(options.partitions)
+        number = rng.randrange(self.partitions)
         if rng.random() < options.rewind:
             self.rewind(group)
         if rng.random() < options.purge:
             self.purge(number, rng.choice((group, group + DEAD_SUFFIX)), 2)
         if rng.random() < 0.7 and options.redrive:
             self.look(number, group)
+        # A creation that meets a change of what it half made is a conflict, and its settings are nobody's.
+        if self.cluster.operator.created and options.alter and rng.random() < options.alter:
+            self.alter()
         self.later(0.3 + rng.random() * 0.7, self.work)
+
+    # ------------------------------------------------------------------- topic
+
+    def set_topic(
+        self,
+        request: CreateTopic | AlterTopic,
+        named: dict[str, Any],
+        node: str,
+        then: Callable[[Answer, Any], None],
+    ) -> None:
+        """One CREATE or ALTER, sent once: what is unknown may still come about."""
+        op = self.next_op()
+        world = self.world
+        common: dict[str, Any] = {"topic": "jobs", "op": op}
+        world.note(self.who, "set_topic", **common, settings=named, outcome="invoke", via=node)
+
+        def heard(answer: Answer, bodies: Any) -> None:
+            done = isinstance(answer, (TopicCreated, TopicAltered))
+            outcome = "ok" if done else "fail" if nothing_done(answer) else "unknown"
+            world.note(self.who, "set_topic", **common, outcome=outcome)
+            then(answer, bodies)
+
+        self.ask(node, request, self.timeout, heard, op)
+
+    def alter(self) -> None:
+        """Change the topic; sometimes another operator does through another node, at once or as soon as it is done."""
+        rng = self.rng
+        mode = rng.choice(("alone", "at once", "at once", "next", "next"))
+        node = self.node()
+        other, another = rng.choice(self.cluster.operators), self.node(node)
+        chosen = self.some_settings()
+        theirs = self.values(chosen if rng.random() < 0.6 else self.some_settings())
+
+        def then(answer: Answer, _: Any) -> None:
+            if mode == "next" and isinstance(answer, TopicAltered) and not self.world.healed:
+                other.alter_to(theirs, another)
+
+        self.alter_to(self.values(chosen), node, then)
+        if mode == "at once":
+            self.world.saw("two changes of a topic at once")
+            other.alter_to(theirs, another)
+
+    def some_settings(self) -> list[str]:
+        """Names of settings that may be changed in this run."""
+        rng, options = self.rng, self.options
+        names = ["max_deliveries", "ttl_s", "partitions"]
+        if not self.cluster.keeps:
+            names.append("retention_s")
+        if options.backoff:
+            names.append("backoff")
+        if options.durability == "os":  # else power cuts are not spared
+            names.append("durability")
+        return sorted(rng.sample(names, rng.choice((1, 1, 2, len(names)))))
+
+    def values(self, names: list[str]) -> dict[str, Any]:
+        """New values of these settings."""
+        rng, options = self.rng, self.options
+        drawn: dict[str, Callable[[], Any]] = {
+            "max_deliveries": lambda: rng.randint(1, 60),
+            "ttl_s": lambda: rng.choice(
+                (0.0, round(rng.uniform(0.3, 4.0), 3), round(rng.uniform(20.0, 40.0), 3))
+            ),
+            "partitions": lambda: min(self.partitions + rng.randint(0, 2), options.partitions + 3),
+            "retention_s": lambda: round(rng.uniform(0.0, 2.0), 3),
+            "backoff": lambda: tuple(
+                round(rng.random() * options.delay, 3) for _ in range(rng.randint(0, 3))
+            ),
+            "durability": lambda: rng.choice(("os", "fsync")),
+        }
+        return {name: drawn[name]() for name in names}
+
+    def alter_to(
+        self,
+        named: dict[str, Any],
+        node: str,
+        next_step: Callable[[Answer, Any], None] = lambda answer, _: None,
+    ) -> None:
+        """One ALTER."""
+
+        def then(answer: Answer, bodies: Any) -> None:
+            if isinstance(answer, TopicAltered):
+                self.world.saw("a change of a topic was confirmed")
+                if answer.topic.partitions > self.options.partitions:
+                    self.world.saw("partitions were added")
+                self.partitions = max(self.partitions, answer.topic.partitions)
+            next_step(answer, bodies)
+
+        self.set_topic(AlterTopic("jobs", **named), named, node, then)
 
     # ------------------------------------------------------------------ groups
 

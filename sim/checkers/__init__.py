@@ -17,6 +17,7 @@ from sim.checkers.final import FinalAfterAck
 from sim.checkers.groups import GroupsAsAsked
 from sim.checkers.live import Live
 from sim.checkers.loss import NoLoss
+from sim.checkers.settings import SettingsAsWritten
 from sim.checkers.thin_air import NoThinAir
 
 CHECKERS: tuple[type[Checker], ...] = (
@@ -28,6 +29,7 @@ CHECKERS: tuple[type[Checker], ...] = (
     GroupsAsAsked,
     Live,
     OneWrongClock,
+    SettingsAsWritten,
 )
 
 

@@ -3,7 +3,8 @@
 Judged are first lives (n = 0), in true time, give or take what clocks' rates differ by:
 
 - a message is not delivered before it is due;
-- it is not dead-lettered as expired before its time;
+- it is not dead-lettered as expired before its time, by its own TTL, or else by the shortest that
+  anybody gave the topic;
 - it is not delivered to a FETCH that was sent after its time was over at every replica.
 
 Unless too many clocks were wrong: a node's may be wrong for what it stores once its time of day was changed and it was
@@ -23,15 +24,18 @@ SLACK_S = 0.05
 
 
 class OneWrongClock(Checker):
-    kinds = ("settings", "publish", "store", "fault", "crash", "start", "deliver", "dead_letter")
+    kinds = ("settings", "set_topic", "publish", "store", "fault", "crash", "start", "deliver", "dead_letter")
     promise = "one wrong clock"
 
     def __init__(self) -> None:
-        self.made: dict[Key, tuple[float, float, float]] = {}  # when, delay, TTL: of what has either
+        self.made: dict[Key, tuple[float, float, float]] = {}  # when, delay, TTL
         self.stored: dict[Key, dict[str, float]] = {}  # when last, by node
         self.lost: dict[str, float] = {}  # when a node's directory was last lost or brought back
         self.changed: dict[str, None] = {}  # nodes whose time of day was changed
         self.wrong: dict[str, None] = {}  # those of them that were started since
+        self.ttl_s: float | None = (
+            None  # the shortest of the topic, 0 without one; None: the history does not say
+        )
         self.rf = 0
         self.unsynced = False  # whether a power cut may take a batch that was stored
         self.found: list[Violation] = []
@@ -42,9 +46,13 @@ class OneWrongClock(Checker):
             self.rf = self.rf or row["settings"].get("rf", 0)
             self.unsynced = self.unsynced or row["settings"].get("durability") == "os"
         elif kind == "publish":
-            if row["outcome"] == "invoke" and ("delay" in row or "ttl" in row):
+            if row["outcome"] == "invoke":
                 for key in messages(row):
                     self.made.setdefault(key, (at, row.get("delay", 0.0), row.get("ttl", 0.0)))
+        elif kind == "set_topic":
+            asked = row.get("settings", {}).get("ttl_s")
+            if asked is not None:
+                self.ttl_s = min(self.ttl_s or asked, asked or self.ttl_s or 0.0)
         elif kind == "store":
             for key in messages(row):
                 if key in self.made:
@@ -89,6 +97,20 @@ class OneWrongClock(Checker):
                 if ttl and len(right) == self.rf and row["asked"] > max(right) + ttl * (1 + RATE) + SLACK_S:
                     text = f"{name(key)} was delivered, and had expired at all its replicas before that FETCH was sent"
                     self._found(at, text)
+            elif row.get("reason") == "expired" and not ttl:
+                if self.ttl_s is None:
+                    continue
+                if not self.ttl_s:
+                    self._found(
+                        at,
+                        f"{name(key)} was dead-lettered as expired, and neither it nor the topic has a TTL",
+                    )
+                elif at < began + self.ttl_s / (1 + RATE) - SLACK_S:
+                    text = f"the shortest TTL of the topic is {self.ttl_s} s"
+                    self._found(
+                        at,
+                        f"{name(key)} was dead-lettered as expired, and {text}: it was made at {began:.4f} s",
+                    )
             elif row.get("reason") == "expired" and at < began + ttl / (1 + RATE) - SLACK_S:
                 self._found(
                     at, f"{name(key)}, which lives until {began + ttl:.4f} s, was dead-lettered as expired"

@@ -104,6 +104,17 @@ class Story:
             )  # fmt: skip
         return self
 
+    def set_topic(self, outcome: str, op: int, sent: float, done: float, **settings: object) -> Story:
+        base = {"topic": "t", "op": op}
+        self.add("client:op", "set_topic", sent, outcome="invoke", settings=settings, **base)
+        return self.add("client:op", "set_topic", done, outcome=outcome, **base)
+
+    def registers(self, **settings: object) -> Story:
+        """What nodes a and b have of the topic in the end."""
+        for node in "ab":
+            self.add(f"node:{node}", "topic", topic="t", settings=settings)
+        return self
+
     def healed(self, bound: float = 10.0) -> Story:
         return self.add("sim", "phase", phase="healed", seconds=bound)
 
@@ -349,3 +360,57 @@ def test_dead_letters_end_by_purge_or_ack_and_are_void_where_a_rewind_covers_the
 def test_what_was_redriven_is_delivered() -> None:
     story = Story().publish().deliver(5).settle("dead_letter", 5, "ok").rewind(7, 50).redrive(0)
     assert story.drained().broken() == ["dead letters conserved"]
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "possible"),
+    [
+        ("ok ok", {2}),
+        ("ok unknown", {1, 2}),
+        ("unknown ok", {1, 2}),
+        ("ok fail", {1}),
+        ("unknown unknown", {1, 2}),
+    ],
+)
+def test_a_setting_has_the_value_of_its_last_writer(outcomes: str, possible: set[int]) -> None:
+    """One write after the other: of 1, then of 2."""
+    first, second = outcomes.split()
+    for value in (1, 2, 3):
+        story = Story().set_topic(first, 6, 0.0, 0.2, max_deliveries=1)
+        story.set_topic(second, 7, 0.3, 0.5, max_deliveries=2).drained().registers(max_deliveries=value)
+        assert story.broken() == ([] if value in possible else ["settings as written"])
+
+
+def test_of_two_writes_at_once_either_may_be_the_last() -> None:
+    for value in (1, 2):
+        story = Story().set_topic("ok", 6, 0.0, 0.4, max_deliveries=1)
+        story.set_topic("ok", 7, 0.3, 0.5, max_deliveries=2).drained().registers(max_deliveries=value)
+        assert story.broken() == []
+
+
+@pytest.mark.parametrize(("partitions", "found"), [(1, 1), (2, 1), (3, 0), (4, 0), (5, 1)])
+def test_partitions_only_become_more(partitions: int, found: int) -> None:
+    story = Story().set_topic("ok", 6, 0.0, 0.2, partitions=3).set_topic("ok", 7, 0.3, 0.5, partitions=1)
+    story.set_topic("unknown", 8, 0.6, 0.7, partitions=4).drained().registers(partitions=partitions)
+    assert story.broken() == ["settings as written"] * found
+
+
+def test_all_nodes_have_one_register_in_the_end() -> None:
+    story = Story().set_topic("ok", 6, 0.0, 0.2, ttl_s=1.0).set_topic("unknown", 7, 0.3, 0.5, ttl_s=2.0)
+    story.drained().registers(ttl_s=1.0).add("node:c", "topic", topic="t", settings={"ttl_s": 2.0})
+    assert story.broken() == ["settings as written"]
+
+
+def test_a_message_lives_at_least_as_long_as_the_shortest_ttl_of_its_topic() -> None:
+    def story(ttl_s: float) -> Story:
+        story = timed()
+        story.rows[0]["settings"]["rf"] = 3
+        return story.set_topic("unknown", 6, 0.2, 0.3, ttl_s=ttl_s)
+
+    assert expired(story(5.0), 4.5).broken() == ["one wrong clock"]
+    assert expired(story(5.0), 5.1).broken() == []
+    assert expired(story(0.0), 5.1).broken() == ["one wrong clock"], "it has no TTL at all"
+    assert expired(timed(ttl=5.0).set_topic("ok", 6, 0.2, 0.3, ttl_s=1.0), 4.8).broken() == [
+        "one wrong clock"
+    ]
+    assert expired(timed(), 0.5).broken() == [], "what the topic's TTL was, this history does not say"
