@@ -138,7 +138,7 @@ def wrong_with_audit(manifest: Mapping[str, Any], out: Path, broken_runs: Mappin
         for fault in manifest["faults"]
         for guarantee in fault["guarantees"]
     }
-    rows = read(out / "violations", ["run", "guarantee", "verdict", "origin", "seq"])
+    rows = read(out / "tables" / "violations", ["run", "guarantee", "verdict", "origin", "seq"])
     broken = [row for row in rows if row["verdict"] == "broken"]
     mine = {
         (row["run"], row["guarantee"], row["origin"], row["seq"])

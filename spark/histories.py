@@ -44,10 +44,13 @@ _ORIGIN: Final = r"^[^.]+\\.[0-9]+\\.[0-9a-fA-F]+\\.[0-9]+$"
 
 
 class Histories(NamedTuple):
-    """What was read: `rows` in the schema `history` of spark/schemas.py, and `unread` in the schema `UNREAD`."""
+    """What was read: `rows` in the schema `history` of spark/schemas.py, and `unread` in the schema `UNREAD`; of files
+    with so many bytes.
+    """
 
     rows: DataFrame
     unread: DataFrame
+    bytes: int = 0
 
 
 def files(session: SparkSession, paths: Iterable[str]) -> list[str]:
@@ -100,7 +103,13 @@ def read(session: SparkSession, paths: Sequence[str]) -> Histories:
     text = session.read.option("lineSep", "\n").text(names)
     lines = text.select(F.col("_metadata.file_path").alias("file"), F.col("value"))
     torn = [(name, line) for name in names if (line := _torn_line(session, name)) is not None]
-    return parsed(session, lines, torn)
+    return parsed(session, lines, torn)._replace(bytes=sum(_size(session, name) for name in names))
+
+
+def _size(session: SparkSession, name: str) -> int:
+    jvm: Any = session._jvm
+    path = jvm.org.apache.hadoop.fs.Path(name)
+    return int(path.getFileSystem(session._jsc.hadoopConfiguration()).getFileStatus(path).getLen())
 
 
 def _torn_line(session: SparkSession, name: str) -> str | None:

@@ -41,6 +41,9 @@ OURS: Final = {
 }
 """What we set unless `conf`, or spark-submit, says otherwise."""
 
+PIECE_BYTES: Final = 16 << 20
+"""Of input, to a piece of a shuffle: what is made of it fits a task's share of a small driver's memory."""
+
 NEEDED_BY_WORKERS: Final = ("pyspark", "pyarrow", "cbor2", "crc32c", "sortedcontainers", "trio")
 """What a worker's Python must be able to import, besides quorumq and spark."""
 
@@ -100,6 +103,25 @@ def session(
         made.sparkContext.addPyFile(str(packages(Path(tempfile.mkdtemp(prefix="quorumq-")))))
     register(made)
     return made
+
+
+def fit(spark: SparkSession, size: int) -> None:
+    """Cut the work into as many pieces as the input is worth, where nobody has said how many.
+
+    Spark's default of 200 is made for a cluster: on a few cores, a small input would spend its time on starting tasks,
+    and on planning again what is done before it is planned.
+
+    Args:
+        spark: a session.
+        size: bytes of input.
+    """
+    said = spark.sparkContext.getConf()
+    if not said.contains("spark.sql.shuffle.partitions"):
+        pieces = max(spark.sparkContext.defaultParallelism, -(-size // PIECE_BYTES))
+        spark.conf.set("spark.sql.shuffle.partitions", str(pieces))
+    small = size < PIECE_BYTES
+    if small and spark.sparkContext.master.startswith("local"):
+        spark.conf.set("spark.sql.adaptive.enabled", "false")
 
 
 def _log_option() -> str:

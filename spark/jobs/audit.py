@@ -4,23 +4,24 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import click
-from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from rich.console import Console
 from rich.table import Table
 
-from quorumq.core.errors import StorageError, UsageError
+from quorumq.core.errors import UsageError
 from spark.errors import plainly
 from spark.histories import Histories, read
 from spark.jobs.audit_page import page
-from spark.session import session
+from spark.jobs.output import SUMMARY, Output
+from spark.session import fit, session
 from spark.transforms import audit as t
 from spark.transforms import audit_checks, audit_context, audit_events
 
@@ -28,62 +29,69 @@ CLOCK_ERROR_S = 0.5
 """How far a machine's time of day may be from the truth, unless said otherwise."""
 
 
-class Audit(NamedTuple):
-    """The tables of an audit. `release` forgets what was kept for them."""
-
-    tables: dict[str, DataFrame]
-    release: Callable[[], None]
+OUTPUT: Final = Output("audit", 1)
 
 
-def audited(histories: Histories, *, clock_error: float = CLOCK_ERROR_S, drained: bool = False) -> Audit:
-    """Audit histories.
+def audited(
+    histories: Histories, out: Path, *, clock_error: float = CLOCK_ERROR_S, drained: bool = False
+) -> dict[str, DataFrame]:
+    """Audit histories, and write the tables.
+
+    Each step is written as it is made and read back for the next: so no plan has more than one step in it, which
+    would take longer to plan than to run, and no row is kept in memory for later.
 
     Args:
         histories: what `spark.histories.read` gives.
+        out: a directory: the tables come under `tables`, and what only serves them is removed in the end.
         clock_error: how far a machine's time of day may be from the truth, in seconds.
         drained: whether runs that do not say so are over, with nothing left to deliver.
 
     Returns:
         The tables `verdicts`, `violations`, `remainder`, `unread`, `latency`, `redeliveries`, `faults`, `divergence`
-        and `runs`, none of them computed yet.
+        and `runs`.
     """
-    kept: list[DataFrame] = []
+    session = histories.rows.sparkSession
+    steps = out / "steps"
 
-    def keep(table: DataFrame) -> DataFrame:
-        kept.append(table.persist(StorageLevel.MEMORY_AND_DISK))
-        return table
+    def step(name: str, frame: DataFrame, folder: Path = steps) -> DataFrame:
+        path = (folder / name).absolute().as_uri()
+        frame.write.parquet(path)
+        return session.read.schema(frame.schema).parquet(path)
 
-    rows = keep(histories.rows)
-    unread = keep(histories.unread)
-    lines = audit_events.timed(rows, audit_events.clocks(rows, clock_error))
-    rest = keep(t.remainder(rows, unread))
-    of_runs = keep(t.with_remainder(audit_context.runs(lines, drained=drained), rest))
-    of_groups = keep(audit_context.group_facts(lines))
-    of_places = keep(audit_context.purges(lines, of_groups))
-    events = keep(audit_events.events(lines).repartition(*audit_events.KEY))
-    deliveries = keep(
-        audit_checks.deliveries(events, of_groups, of_places, of_runs, audit_context.origins(lines))
+    def table(name: str, frame: DataFrame) -> DataFrame:
+        return step(name, frame, out / "tables")
+
+    rows = step("rows", histories.rows)
+    unread = table("unread", histories.unread)
+    writers = step("writers", audit_events.clocks(rows, clock_error))
+    lines = audit_events.timed(rows, writers)
+    rest = table("remainder", t.remainder(rows, unread))
+    of_runs = table("runs", t.with_remainder(audit_context.runs(lines, drained=drained), rest))
+    of_groups = step("groups", audit_context.group_facts(lines))
+    of_places = step("places", audit_context.purges(lines, of_groups))
+    of_origins = step("origins", audit_context.origins(lines))
+    events = step("events", audit_events.events(lines))
+    deliveries = step(
+        "deliveries", audit_checks.deliveries(events, of_groups, of_places, of_runs, of_origins)
     )
-    held = keep(audit_checks.holds(events))
-    messages = keep(audit_checks.messages(events, of_groups, of_places, of_runs))
-    found = keep(t.violations(deliveries, messages, held, audit_checks.overlaps(held), of_runs))
+    held = step("holds", audit_checks.holds(events))
+    messages = step("messages", audit_checks.messages(events, of_groups, of_places, of_runs))
+    overlaps = step("overlaps", audit_checks.overlaps(held))
+    found = table("violations", t.violations(deliveries, messages, held, overlaps, of_runs))
+    tally = step("tallies", t.tallies(deliveries, messages, held, of_runs))
     tables = {
-        "verdicts": t.verdicts(t.tallies(deliveries, messages, held, of_runs), found),
+        "verdicts": table("verdicts", t.verdicts(tally, found)),
         "violations": found,
         "remainder": rest,
         "unread": unread,
-        "latency": t.latency(deliveries),
-        "redeliveries": t.redeliveries(held),
-        "faults": t.per_fault(lines, audit_context.faults(lines), found),
-        "divergence": t.divergence(lines, events),
+        "latency": table("latency", t.latency(deliveries)),
+        "redeliveries": table("redeliveries", t.redeliveries(held)),
+        "faults": table("faults", t.per_fault(lines, audit_context.faults(lines), found)),
+        "divergence": table("divergence", t.divergence(lines, events)),
         "runs": of_runs,
     }
-
-    def release() -> None:
-        for table in kept:
-            table.unpersist()
-
-    return Audit(tables, release)
+    shutil.rmtree(steps)
+    return tables
 
 
 # ------------------------------------------------------------------------ the command
@@ -91,17 +99,18 @@ def audited(histories: Histories, *, clock_error: float = CLOCK_ERROR_S, drained
 STRICT_CODE: Final = 3
 """The exit code of --strict where nothing is broken and not everything holds."""
 
+PAGE: Final = "audit.html"
+
 SHOWN: Final = 50
 """So many violations are printed, and so many rows of each table shown on the page; the Parquet tables have all."""
 
 
-def summarised(audit: Audit, paths: Sequence[str]) -> dict[str, Any]:
+def summarised(tables: Mapping[str, DataFrame], paths: Sequence[str]) -> dict[str, Any]:
     """What summary.json says: the verdicts, and the first rows of each table.
 
     Raises:
         UsageError: the files have no line at all.
     """
-    tables = audit.tables
     order = list(t.GUARANTEES)
     verdicts = [row.asDict() for row in t.overall(tables["verdicts"]).collect()]
     verdicts.sort(key=lambda row: order.index(row["guarantee"]))
@@ -138,7 +147,7 @@ def summarised(audit: Audit, paths: Sequence[str]) -> dict[str, Any]:
         )
     )
     return {
-        "quorumq_audit": 1,
+        **OUTPUT.mark,
         "paths": list(paths),
         "runs": counts["runs"],
         "lines": counts["lines"],
@@ -181,21 +190,6 @@ def exit_code(summary: Mapping[str, Any], *, strict: bool) -> int:
     return STRICT_CODE if strict and ("not decidable" in said or summary["remainder"] or nothing) else 0
 
 
-def written(audit: Audit, summary: Mapping[str, Any], out: Path) -> None:
-    """Write the tables, summary.json and audit.html below ``out``.
-
-    Raises:
-        StorageError: the directory cannot be written.
-    """
-    for name, table in audit.tables.items():
-        table.write.mode("overwrite").parquet((out / name).absolute().as_uri())
-    try:
-        (out / "summary.json").write_text(json.dumps(summary, indent=1, default=float) + "\n")
-        (out / "audit.html").write_text(page(summary, t.GUARANTEES))
-    except OSError as error:
-        raise StorageError(f"{out} cannot be written: {error.strerror}") from None
-
-
 def shown(console: Console, summary: Mapping[str, Any]) -> None:
     """Print the verdicts, and what is broken."""
     colours = {"holds": "green", "broken": "red", "not decidable": "yellow", "not checked": "dim"}
@@ -223,6 +217,7 @@ def shown(console: Console, summary: Mapping[str, Any]) -> None:
 @click.option(
     "--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="Where to write."
 )
+@click.option("--overwrite", is_flag=True, help="Replace what an earlier run left in OUT, once all is done.")
 @click.option("--json", "as_json", is_flag=True, help="Print summary.json and nothing else.")
 @click.option(
     "--strict", is_flag=True, help=f"End with {STRICT_CODE} where not everything is decided or was read."
@@ -235,27 +230,33 @@ def shown(console: Console, summary: Mapping[str, Any]) -> None:
     help="How far a machine's time of day may be from the truth, in seconds.",
 )  # fmt: skip
 def command(
-    paths: tuple[str, ...], out: Path, as_json: bool, strict: bool, drained: bool, clock_error: float
+    paths: tuple[str, ...],
+    out: Path,
+    overwrite: bool,
+    as_json: bool,
+    strict: bool,
+    drained: bool,
+    clock_error: float,
 ) -> None:
     """Check every guarantee of docs/protocol.md against what nodes and clients wrote (docs/history.md).
 
     Each guarantee holds, is broken, is not decidable (with how often), or was not checked. Writes Parquet tables,
     summary.json and audit.html to OUT. Exits with 1 where a guarantee is broken, and prints the messages.
     """
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(f"{out} cannot be made: {error.strerror}") from None
+    OUTPUT.check(out, overwrite)
     with plainly():
         spark = session("quorumq audit")
-        audit = audited(read(spark, paths), clock_error=clock_error, drained=drained)
-        summary = summarised(audit, paths)
-        written(audit, summary, out)
-        audit.release()
+        histories = read(spark, paths)
+        fit(spark, histories.bytes)
+        with OUTPUT.staged(out, overwrite) as new:
+            tables = audited(histories, new, clock_error=clock_error, drained=drained)
+            summary = summarised(tables, paths)
+            (new / SUMMARY).write_text(json.dumps(summary, indent=1, default=float) + "\n")
+            (new / PAGE).write_text(page(summary, t.GUARANTEES))
     if as_json:
         click.echo(json.dumps(summary, default=float))
     else:
         console = Console(highlight=False)
         shown(console, summary)
-        console.print(f"{out / 'audit.html'}", soft_wrap=True, markup=False)
+        console.print(f"{out / PAGE}", soft_wrap=True, markup=False)
     sys.exit(exit_code(summary, strict=strict))

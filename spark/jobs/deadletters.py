@@ -1,36 +1,29 @@
 # spark/jobs/deadletters.py: from dead letters to tables, a summary, a plan and a report.
 #
-# Everything is made beside OUT, in a directory of the same name with a dot in front, and becomes OUT in one rename when
-# it is complete: who looks at OUT finds all of one run, or nothing. A lock file beside it keeps a second run out, and
-# what a killed run left behind is removed by the next.
-#
 # The source is read once, into the table `letters`; all else is computed from that table, column by column. Only tops
 # and totals come to the driver; the plan's messages pass through it one by one, in order, on their way into a file.
 """`python -m spark deadletters`."""
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import shutil
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
-from quorumq.core.errors import NotFound, StorageError, UsageError
+from quorumq.core.errors import NotFound, StorageError
+from spark.jobs.output import SUMMARY, Output
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
     from spark.transforms.plan import Limits
 
-VERSION: Final = 1
-SUMMARY: Final = "summary.json"
+OUTPUT: Final = Output("deadletters", 1)
 PLAN: Final = "plan.jsonl"
 REPORT: Final = "report.html"
 TABLES: Final = (
@@ -166,21 +159,19 @@ def command(
         raise click.UsageError(
             "say what to read: --data DIR for each node, or --nodes HOST:PORT,…, or --parquet DIR"
         )
-    check_out(out, overwrite)
+    OUTPUT.check(out, overwrite)
     before = read_previous_head(previous) if previous is not None else None
     from spark.errors import plainly
-    from spark.session import session
+    from spark.session import fit, session
     from spark.transforms.plan import Limits
 
     with plainly():
-        found = read(
-            session("quorumq deadletters"),
-            data=data,
-            nodes=nodes,
-            parquet=parquet,
-            topics=topics,
-            groups=groups,
+        spark = session("quorumq deadletters")
+        places = (*data, parquet) if parquet is not None else data
+        fit(
+            spark, sum(path.stat().st_size for place in places for path in place.rglob("*") if path.is_file())
         )
+        found = read(spark, data=data, nodes=nodes, parquet=parquet, topics=topics, groups=groups)
     settings = Settings(
         now=as_of or datetime.now(UTC),
         previous=previous if before else None,
@@ -277,78 +268,12 @@ def cluster_of_nodes(nodes: str) -> str:
     return trio.run(ask)
 
 
-# ------------------------------------------------------------------------------------ OUT
-
-
-def check_out(out: Path, overwrite: bool) -> None:
-    """Raises UsageError where OUT is there and must not be replaced."""
-    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
-        return
-    if not (out / SUMMARY).is_file():
-        raise UsageError(f"{out} exists and is not from an earlier run: give --out another directory")
-    read_head(out)
-    if not overwrite:
-        raise UsageError(f"{out} exists: give --overwrite to replace it, or --out another directory")
-
-
-def read_head(out: Path) -> dict[str, Any]:
-    """The summary of a run, if it is one that can be read here."""
-    path = out / SUMMARY
-    try:
-        summary = json.loads(path.read_text())
-    except FileNotFoundError:
-        raise NotFound(f"{out} has no {SUMMARY}: it is not the --out of a run of this job") from None
-    except (OSError, ValueError) as error:
-        raise StorageError(f"{path} cannot be read: {error}") from error
-    found = summary.get("quorumq_deadletters") if isinstance(summary, dict) else None
-    if found != VERSION:
-        raise UsageError(f"{path} is of version {found!r} of this job, not {VERSION}")
-    assert isinstance(summary, dict)
-    return summary
-
-
 def read_previous_head(previous: Path) -> dict[str, Any]:
-    """As `read_head`, and the table that is compared with must be there."""
-    summary = read_head(previous)
+    """The summary of a run, and the table that is compared with must be there."""
+    summary = OUTPUT.read_head(previous)
     if not (previous / "tables" / "failures").is_dir():
         raise StorageError(f"{previous}/tables/failures is missing: the run that wrote it was not complete")
     return summary
-
-
-@contextmanager
-def staged(out: Path, overwrite: bool) -> Iterator[Path]:
-    """A directory that becomes ``out``, in one rename, if nothing is raised.
-
-    Raises:
-        UsageError: another run writes to ``out``, or it is there and must not be replaced.
-        StorageError: the disk.
-    """
-    out = out.absolute()
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with (out.parent / f".{out.name}.lock").open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise UsageError(f"another run writes to {out} at this moment: wait for it") from None
-            old, new = out.parent / f".{out.name}.old", out.parent / f".{out.name}.new"
-            if old.exists() and not out.exists():
-                os.rename(old, out)  # killed between the two renames below
-            check_out(out, overwrite)
-            shutil.rmtree(old, ignore_errors=True)
-            shutil.rmtree(new, ignore_errors=True)
-            new.mkdir()
-            try:
-                yield new
-                if out.exists():
-                    os.rename(out, old)
-                os.rename(new, out)
-            finally:
-                shutil.rmtree(new, ignore_errors=True)
-            shutil.rmtree(old, ignore_errors=True)
-            Path(lock.name).unlink(missing_ok=True)
-    except OSError as error:
-        raise StorageError(f"{out} cannot be written: {error}") from error
 
 
 # ------------------------------------------------------------------------------ the analysis
@@ -363,7 +288,7 @@ def run(found: Input, out: Path, settings: Settings) -> dict[str, Any]:
     from spark.report.deadletters import page
 
     previous = read_previous_head(settings.previous) if settings.previous is not None else None
-    with staged(out, settings.overwrite) as new:
+    with OUTPUT.staged(out, settings.overwrite) as new:
         frames = analyse(found, new / "tables", settings)
         summary, facts = summarise(frames, found, settings, previous)
         redrive = write_plan(frames, new / PLAN, found, settings)
@@ -534,7 +459,7 @@ def summarise(
         problems["count"] = frames["problems"].count()
         problems["rows"] = top("problems", "path", F.col("segment").asc_nulls_first(), most=100)
     summary: dict[str, Any] = {
-        "quorumq_deadletters": VERSION,
+        **OUTPUT.mark,
         "as_of": iso(settings.now),
         "source": found.source,
         "cluster": found.cluster,

@@ -182,13 +182,12 @@ def seen_in(
         "spark.sql.adaptive.enabled", "false"
     )  # which plans everything several times, for so few rows
     try:
-        audit = audited(read(spark, [str(folder)]))
-        violations = audit.tables["violations"].collect()
-        verdicts = {(row["run"], row["guarantee"]): row for row in audit.tables["verdicts"].collect()}
+        tables = audited(read(spark, [str(folder)]), folder.parent / "out")
+        violations = tables["violations"].collect()
+        verdicts = {(row["run"], row["guarantee"]): row for row in tables["verdicts"].collect()}
         remainder: dict[str, Counter[str]] = {}
-        for row in audit.tables["remainder"].collect():
+        for row in tables["remainder"].collect():
             remainder.setdefault(row["run"], Counter())[row["what"]] += row["count"]
-        audit.release()
     finally:
         spark.conf.set("spark.sql.adaptive.enabled", str(adaptive))
     return Seen(verdicts, violations, remainder, judged)
@@ -319,7 +318,7 @@ def test_the_command_writes_tables_a_summary_and_a_page_and_ends_with_1(tmp_path
         "divergence",
         "runs",
     ):
-        assert list((tmp_path / "out" / table).glob("*.parquet"))
+        assert list((tmp_path / "out" / "tables" / table).glob("*.parquet"))
 
 
 def test_exit_codes_tell_good_from_open() -> None:

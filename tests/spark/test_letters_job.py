@@ -33,36 +33,36 @@ def test_out_is_complete_or_not_there(tmp_path: Path) -> None:
         (new / "half").write_text("")
         raise ZeroDivisionError
 
-    with pytest.raises(ZeroDivisionError), job.staged(out, False) as new:
+    with pytest.raises(ZeroDivisionError), job.OUTPUT.staged(out, False) as new:
         fails(new)
     assert list(tmp_path.iterdir()) in ([], [tmp_path / ".out.lock"])
-    with job.staged(out, False) as new:
+    with job.OUTPUT.staged(out, False) as new:
         finished(new)
         assert not out.exists()
-    assert job.read_head(out)["as_of"] == "then"
+    assert job.OUTPUT.read_head(out)["as_of"] == "then"
 
 
 def test_out_is_replaced_only_when_told_and_only_if_it_is_ours(tmp_path: Path) -> None:
     out = finished(tmp_path / "out")
-    with pytest.raises(UsageError, match="--overwrite"), job.staged(out, False):
+    with pytest.raises(UsageError, match="--overwrite"), job.OUTPUT.staged(out, False):
         pytest.fail("it must not begin")
-    with job.staged(out, True) as new:
+    with job.OUTPUT.staged(out, True) as new:
         finished(new)
         (new / "second").write_text("")
     assert (out / "second").exists()
     foreign = tmp_path / "photos"
     foreign.mkdir()
     (foreign / "cat.jpg").write_text("")
-    with pytest.raises(UsageError, match="not from an earlier run"), job.staged(foreign, True):
+    with pytest.raises(UsageError, match="not from an earlier run"), job.OUTPUT.staged(foreign, True):
         pytest.fail("it must not begin")
     assert (foreign / "cat.jpg").exists()
 
 
 def test_two_runs_to_one_out_do_not_mix(tmp_path: Path) -> None:
     with (
-        job.staged(tmp_path / "out", False) as new,
+        job.OUTPUT.staged(tmp_path / "out", False) as new,
         pytest.raises(UsageError, match="another run"),
-        job.staged(tmp_path / "out", True),
+        job.OUTPUT.staged(tmp_path / "out", True),
     ):
         pytest.fail("it must not begin")
     assert not new.exists()
@@ -71,9 +71,9 @@ def test_two_runs_to_one_out_do_not_mix(tmp_path: Path) -> None:
 def test_a_run_that_was_killed_while_it_replaced_out_loses_nothing(tmp_path: Path) -> None:
     finished(tmp_path / ".out.old")
     (tmp_path / ".out.new").mkdir()
-    with pytest.raises(UsageError, match="--overwrite"), job.staged(tmp_path / "out", False):
+    with pytest.raises(UsageError, match="--overwrite"), job.OUTPUT.staged(tmp_path / "out", False):
         pytest.fail("it must not begin")
-    assert job.read_head(tmp_path / "out")["as_of"] == "then"
+    assert job.OUTPUT.read_head(tmp_path / "out")["as_of"] == "then"
 
 
 @pytest.mark.parametrize(

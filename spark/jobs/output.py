@@ -1,0 +1,99 @@
+# spark/jobs/output.py: where a job's results go, all of one run or nothing.
+#
+# Everything is made beside OUT, in a directory of the same name with a dot in front, and becomes OUT in one rename when
+# it is complete. A lock file beside it keeps a second run out, and what a killed run left behind is removed by the
+# next.
+"""The directory that a job writes."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from quorumq.core.errors import NotFound, StorageError, UsageError
+
+SUMMARY: Final = "summary.json"
+"""Every run has one; it says which job made it, and in which version."""
+
+
+class Output(NamedTuple):
+    """What a job calls its results.
+
+    Attributes:
+        job: its name: `summary.json` has the version under `quorumq_<job>`.
+        version: of what it writes.
+    """
+
+    job: str
+    version: int
+
+    @property
+    def mark(self) -> dict[str, int]:
+        """The fields that every summary of this job begins with."""
+        return {f"quorumq_{self.job}": self.version}
+
+    def check(self, out: Path, overwrite: bool) -> None:
+        """Raises UsageError where OUT is there and must not be replaced."""
+        if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+            return
+        if not (out / SUMMARY).is_file():
+            raise UsageError(f"{out} exists and is not from an earlier run: give --out another directory")
+        self.read_head(out)
+        if not overwrite:
+            raise UsageError(f"{out} exists: give --overwrite to replace it, or --out another directory")
+
+    def read_head(self, out: Path) -> dict[str, Any]:
+        """The summary of a run, if it is one that can be read here."""
+        path = out / SUMMARY
+        try:
+            summary = json.loads(path.read_text())
+        except FileNotFoundError:
+            raise NotFound(f"{out} has no {SUMMARY}: it is not the --out of a run of this job") from None
+        except (OSError, ValueError) as error:
+            raise StorageError(f"{path} cannot be read: {error}") from error
+        found = summary.get(f"quorumq_{self.job}") if isinstance(summary, dict) else None
+        if found != self.version:
+            raise UsageError(f"{path} is of version {found!r} of this job, not {self.version}")
+        assert isinstance(summary, dict)
+        return summary
+
+    @contextmanager
+    def staged(self, out: Path, overwrite: bool) -> Iterator[Path]:
+        """A directory that becomes ``out``, in one rename, if nothing is raised.
+
+        Raises:
+            UsageError: another run writes to ``out``, or it is there and must not be replaced.
+            StorageError: the disk.
+        """
+        out = out.absolute()
+        try:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            with (out.parent / f".{out.name}.lock").open("w") as lock:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    raise UsageError(f"another run writes to {out} at this moment: wait for it") from None
+                old, new = out.parent / f".{out.name}.old", out.parent / f".{out.name}.new"
+                if old.exists() and not out.exists():
+                    os.rename(old, out)  # killed between the two renames below
+                self.check(out, overwrite)
+                shutil.rmtree(old, ignore_errors=True)
+                shutil.rmtree(new, ignore_errors=True)
+                new.mkdir()
+                try:
+                    yield new
+                    if out.exists():
+                        os.rename(out, old)
+                    os.rename(new, out)
+                finally:
+                    shutil.rmtree(new, ignore_errors=True)
+                shutil.rmtree(old, ignore_errors=True)
+                Path(lock.name).unlink(missing_ok=True)
+        except OSError as error:
+            raise StorageError(f"{out} cannot be written: {error}") from error
