@@ -50,8 +50,7 @@ from quorumq.client import Client, MessageId, connect
 from quorumq.client.client import suspending_clock
 from quorumq.core.errors import QuorumqError, UsageError
 from quorumq.core.messages import PeekAsk, PeekPage
-from quorumq.core.types import Span
-from quorumq.history import HistoryWriter, origin_text, read_history, spans_value
+from quorumq.history import HistoryWriter, origin_text, read_history
 from quorumq.storage.segment import NAME_SUFFIX
 
 TOPIC: Final = "demo"
@@ -256,7 +255,12 @@ class Run:
     async def _work(self, pieces: list[Piece]) -> None:
         size = sum(len(piece.source) for piece in pieces)
         self.view.event(f"{len(pieces):,} messages to publish, {size / 1e6:.1f} MB")
-        async with connect(self.cluster.addresses) as client:
+        path = self.histories / "publisher.jsonl"
+        with HistoryWriter(path, run=self.run_name, who="client:publisher") as history:
+            await self._work_through(pieces, history)
+
+    async def _work_through(self, pieces: list[Piece], history: HistoryWriter) -> None:
+        async with connect(self.cluster.addresses, history=history) as client:
             await client.create_topic(TOPIC, rf=3, partitions=PARTITIONS)
             for index, node in enumerate(self.cluster.nodes, 1):
                 self._start_worker(f"w{index}", node, len(pieces))
@@ -272,28 +276,23 @@ class Run:
                     background.cancel_scope.cancel()
             if patience.cancelled_caught:
                 self.view.event(f"not finished after {PATIENCE_S:g} s: giving up")
+                return
+            async for _ in client.peek(TOPIC, GROUP, "dead", complete=True):
+                pass  # the history says what is listed
 
     async def _publish(self, client: Client, pieces: list[Piece]) -> None:
-        path = self.histories / "publisher.jsonl"
-        with HistoryWriter(path, run=self.run_name, who="client:publisher") as history:
+        async def confirm(piece: Piece, pending: Any) -> None:
+            key = key_of(await pending.wait())
+            if piece.malformed:
+                self.malformed[key] = None
+            self.account.published[key] = None
+            self.scene.published += 1
 
-            async def confirm(piece: Piece, pending: Any) -> None:
-                message_id = await pending.wait()
-                key = key_of(message_id)
-                if piece.malformed:
-                    self.malformed[key] = None
-                fields = {"topic": TOPIC, "partition": key[1], "op": self.scene.published}
-                span = Span(message_id.origin, message_id.seq, message_id.seq + 1)
-                now = {"at": suspending_clock(), "wall_ms": time.time_ns() // 1_000_000}
-                history.write("publish", **fields, **now, spans=spans_value([span]), outcome="ok")
-                self.account.published[key] = None
-                self.scene.published += 1
-
-            async with client.producer(TOPIC) as producer, trio.open_nursery() as nursery:
-                for piece in pieces:
-                    message = piece.message()
-                    pending = await producer.publish(message.payload, headers=message.headers)
-                    nursery.start_soon(confirm, piece, pending)
+        async with client.producer(TOPIC) as producer, trio.open_nursery() as nursery:
+            for piece in pieces:
+                message = piece.message()
+                pending = await producer.publish(message.payload, headers=message.headers)
+                nursery.start_soon(confirm, piece, pending)
         self.view.event(
             f"all {self.scene.published:,} messages are published: on the disks of two nodes or three"
         )
