@@ -88,6 +88,9 @@ FIELDS: Final[dict[str, Field]] = {
     "history": Field("integer", "version of this schema"),
     "hold_time": Field("number", "seconds asked for"),
     "incarnation": Field("integer", "which start of the node this is, counted from 1"),
+    "into": Field(
+        "object", "`topic`, `partition` and `spans` of outputs; `index` where an input has several"
+    ),
     "links": Field("links", "directed pairs [from, to] of node ids and client names"),
     "messages": Field("integer", "how many messages"),
     "n": Field("integer", "the redrive number: how often the message was redriven before"),
@@ -172,6 +175,13 @@ KINDS: Final[dict[str, KindOf]] = {
         ("crcs", "published_ms", "delay", "ttl", "via", "detail"),
         _CALL,
         "PUBLISH. `fail`: nothing is stored by this try. `unknown`: it may be. `crcs` stands in the `invoke`.",
+    ),
+    "derive": KindOf(
+        ("client",),
+        (*_MESSAGES, "group", "into"),
+        ("crcs", "detail"),
+        (),
+        "One output of each of these messages, as `group` got them, is published; `into` names them in order.",
     ),
     "store": KindOf(
         ("node",),

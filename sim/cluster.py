@@ -14,7 +14,18 @@ from quorumq.core.messages import PeekRequest, Release
 from quorumq.core.replica import Replica
 from quorumq.core.spans import SpanMap
 from quorumq.core.topics import SETTINGS
-from quorumq.core.types import Group, Kind, NodeId, Origin, PartitionId, Record, Span, Topic, record_rank
+from quorumq.core.types import (
+    Group,
+    Kind,
+    NodeId,
+    Origin,
+    PartitionId,
+    Record,
+    Span,
+    Topic,
+    record_rank,
+    topic_id,
+)
 from quorumq.history import VERSION, owner_text, spans_value
 from sim.host import Host
 from sim.schedule import Fault, Schedule
@@ -22,6 +33,8 @@ from sim.workload import LATE_GROUP, Consumer, Operator, Producer, Tally
 from sim.world import World
 
 TOPIC = "jobs"
+OUTPUTS = "out"
+OUTPUT_GROUP = "o"
 
 
 class Cluster:
@@ -44,7 +57,9 @@ class Cluster:
         self.late_clients = False
         self.world = World(schedule)
         self.world.on_broken = self.on_broken
-        self.names: dict[bytes, str] = {}
+        self.names = {topic_id(name, self.options.rf): name for name in (TOPIC, OUTPUTS)}
+        # Confirmed outputs: the batch in which each was first.
+        self.outputs: dict[tuple[PartitionId, Origin], dict[int, tuple[Span, ...]]] = {}
         self.purged: dict[tuple[PartitionId, str], SpanMap[tuple[NodeId, Record]]] = {}
         self.hold_rounds: dict[tuple[NodeId, int, int], None] = {}
         self.fetched_batches = 0
@@ -67,6 +82,8 @@ class Cluster:
         self.consumers += [
             Consumer(self, f"d{i}", groups[0] + DEAD_SUFFIX) for i in range(self.options.dead_readers)
         ]
+        if self.options.derive:
+            self.consumers += [Consumer(self, f"o{i}", OUTPUT_GROUP, topic=OUTPUTS) for i in range(2)]
         names = self.options.operator_names
         self.operators = [Operator(self, name, first=name == names[0]) for name in names]
         self.operator = self.operators[0]
@@ -128,22 +145,24 @@ class Cluster:
         for producer in self.producers:
             for (partition, origin), count in producer.published.items():
                 expected.setdefault(partition, {})[origin] = count
+        for (partition, origin), known in self.outputs.items():
+            expected.setdefault(partition, {})[origin] = len(known)
         for host in self.hosts.values():
             core = host.core
             if core is None or not host.started or not core.state.vouched:
                 return False
             for partition, replica in core.replicas.items():
                 for origin, count in expected.get(partition, {}).items():
-                    known = sum(
+                    here = sum(
                         span.size
                         for table in (replica.present, replica.reclaimed)
                         for span in table.spans_of(origin)
                     )
-                    if known < count and origin not in replica.closed:
+                    if here < count and origin not in replica.closed:
                         return False
                 if partition not in expected:
                     continue
-                for group in self.groups:
+                for group in self.groups_of(partition):
                     view = replica.groups.get(group)
                     if view is None:
                         return False
@@ -154,7 +173,7 @@ class Cluster:
         registers: dict[Any, None] = {}
         for host in self.hosts.values():
             assert host.core is not None
-            registers[host.core.register_named(TOPIC)] = None
+            registers[tuple(host.core.registers())] = None
         if len(registers) > 1 and not self.options.old:  # version 1 does not have all of it
             return False
         for partition in expected:
@@ -162,7 +181,9 @@ class Cluster:
             replicas = [core.replicas[partition] for core in cores if partition in core.replicas]
             views: dict[tuple[Any, ...], None] = {}
             for replica in replicas:
-                found = tuple(digest_of(replica.groups[group], replicas) for group in self.groups)
+                found = tuple(
+                    digest_of(replica.groups[group], replicas) for group in self.groups_of(partition)
+                )
                 views[found] = None
             if len(views) > 1:
                 return False
@@ -177,11 +198,10 @@ class Cluster:
                 continue
             for register in host.core.groups.values():
                 self.note_register(name, register)
-            topic = host.core.register_named(TOPIC)
-            if topic is not None:
-                self.world.note(f"node:{name}", "topic", topic=TOPIC, settings=settings_of(topic))
+            for topic in host.core.registers():
+                self.world.note(f"node:{name}", "topic", topic=topic.name, settings=settings_of(topic))
             for partition, replica in host.core.replicas.items():
-                for group in self.groups:
+                for group in self.groups_of(partition):
                     page = replica.on_peek(
                         PeekRequest(0, partition, group, "dead", (0, 0), 10_000),
                         host.clock.now(self.world.time),
@@ -220,7 +240,7 @@ class Cluster:
         self.world.note(
             f"node:{name}",
             "list",
-            topic=TOPIC,
+            topic=self.topic_name(partition),
             partition=partition.number,
             group=group,
             state=state,
@@ -235,7 +255,7 @@ class Cluster:
         self.world.note(
             f"node:{name}",
             "register",
-            topic=TOPIC,
+            topic=self.names[register.topic],
             group=register.name,
             generation=register.generation,
             from_ms=register.from_ms,
@@ -363,7 +383,7 @@ class Cluster:
                     self.world.note(
                         f"node:{name}",
                         "hold_won",
-                        topic=TOPIC,
+                        topic=self.topic_name(receipt.partition),
                         partition=receipt.partition.number,
                         group=receipt.group,
                         generation=receipt.generation,
@@ -380,7 +400,7 @@ class Cluster:
                 self.world.note(
                     f"node:{name}",
                     "hold_lost",
-                    topic=TOPIC,
+                    topic=self.topic_name(freed.partition),
                     partition=freed.partition.number,
                     group=freed.group,
                     spans=spans_value(freed.spans),
@@ -394,7 +414,7 @@ class Cluster:
         self.world.note(
             f"node:{name}",
             "dead_letter",
-            topic=TOPIC,
+            topic=self.topic_name(record.partition),
             partition=record.partition.number,
             group=record.group,
             generation=value.generation,
@@ -406,8 +426,12 @@ class Cluster:
         )
 
     def topic_name(self, partition: PartitionId) -> str:
-        """The name of a partition's topic: there is one."""
-        return TOPIC
+        """The name of a partition's topic."""
+        return self.names[partition.topic]
+
+    def groups_of(self, partition: PartitionId) -> list[str]:
+        """The groups that read a partition's topic."""
+        return self.groups if self.topic_name(partition) == TOPIC else [OUTPUT_GROUP]
 
     def tombstones(self, partition: PartitionId, group: str, span: Span) -> tuple[int, int]:
         """How many replicas that are up have ACKED for the first message of ``span``, and how many there are."""

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -29,7 +30,8 @@ from quorumq.core.resync import Resync
 from quorumq.core.rounds import Round
 from quorumq.core.settle import AckCoordinator
 from quorumq.core.state import NodeState
-from quorumq.core.types import OPEN_ZERO, Kind, Owner, Span, Topic
+from quorumq.core.types import OPEN_ZERO, Kind, Origin, Owner, Span, Topic
+from sim import workload as workload_module
 from sim.cluster import Cluster
 from sim.runner import Outcome, run_schedule
 from sim.schedule import draw
@@ -240,6 +242,14 @@ def _never_void(self: Replica, view: GroupView, generation: int, spans: Any, *, 
     return view.is_stale(generation)
 
 
+_derived_origin = workload_module.derived_origin
+_attempts = itertools.count(2)
+
+
+def _named_anew(source: Any, group: str, output: bytes, index: int) -> Origin:
+    return _derived_origin(source, group, output, index + next(_attempts))
+
+
 _merge_topics = topics_module.merge_topics
 
 
@@ -419,6 +429,11 @@ MUTANTS: tuple[Mutant, ...] = (
         "void-letters-stand",
         "a dead letter that a newer generation covers is not handed out",
         ((Replica, "is_stale", _never_void),),
+    ),
+    Mutant(
+        "output-named-anew",
+        "an output's id is made from its input's alone",
+        ((workload_module, "derived_origin", _named_anew),),
     ),
     Mutant(
         "change-not-above",

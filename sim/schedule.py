@@ -66,6 +66,8 @@ class Options:
         rewind: share of an operator's rounds in which it rewinds a group.
         purge: share in which it purges a backlog or dead letters.
         alter: share in which one, or two at once, change the topic: its settings, and how many partitions it has.
+        derive: share of the deliveries after whose outputs their consumer dies; 0: nothing is derived.
+        output_partitions: of the topic that outputs are published to.
         late_group: whether another group is created from latest while the run goes on.
         dead_readers: how many read the dead letters of the first group.
         operators: how many.
@@ -121,6 +123,8 @@ class Options:
     rewind: float = 0.0
     purge: float = 0.0
     alter: float = 0.0
+    derive: float = 0.0
+    output_partitions: int = 1
     late_group: bool = False
     dead_readers: int = 0
     operators: int = 1
@@ -167,6 +171,10 @@ class Options:
         and two rounds of anti-entropy.
         """
         rounds = 4 * self.sync_interval + 3 * self.request_timeout + 3.0
+        if (
+            self.derive
+        ):  # what is settled last may have outputs, which are then published, delivered and settled
+            rounds += 2 * self.request_timeout + 2.0
         return 2.2 * self.hold_time_max + self.delay + self.delayed_by + rounds
 
 
@@ -265,7 +273,8 @@ def draw_swarm(rng: random.Random) -> Options:
     if idle != 86_400.0:
         options = dataclasses.replace(options, origin_idle=idle, sync_interval=rng.choice((0.2, 0.5, 1.0)))
     alter = sometimes(rng, 0.2, 0.2, 0.8)
-    return dataclasses.replace(options, alter=alter)
+    derive = sometimes(rng, 0.2, 0.05, 0.5)
+    return dataclasses.replace(options, alter=alter, derive=derive, output_partitions=rng.choice((1, 2)))
 
 
 def _draw_swarm(rng: random.Random) -> Options:
@@ -353,7 +362,7 @@ def draw_quiet(rng: random.Random) -> Options:
 def draw_mixed(rng: random.Random) -> Options:
     """Nodes of two versions of the protocol, with nothing that version 1 does not have."""
     options = draw_swarm(rng)
-    newer = dict.fromkeys(("delayed", "mortal", "by_topic", "rewind", "alter"), 0.0)
+    newer = dict.fromkeys(("delayed", "mortal", "by_topic", "rewind", "alter", "derive"), 0.0)
     old = rng.choice((0.3, 0.6, 1.0))
     return dataclasses.replace(options, **newer, old=old, late_group=False, dead_readers=0)
 

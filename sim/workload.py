@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from crc32c import crc32c
 
+from quorumq.client.derived import derived_origin, derived_partition, runs_of
+from quorumq.client.message import MessageId
 from quorumq.core.group import DEAD_SUFFIX
 from quorumq.core.limits import DEADLINE_SHARE, TOPIC_BACKOFF_S
 from quorumq.core.messages import (
@@ -51,7 +53,7 @@ from quorumq.core.messages import (
 from quorumq.core.topics import SETTINGS
 from quorumq.core.types import Batch, Letter, Origin, PartitionId, Receipt, Span, Stamp, Topic
 from quorumq.history import owner_text, spans_value, token_text
-from quorumq.wire.batch import Message, build_batch
+from quorumq.wire.batch import Message, build_batch, encode_record, pack_sections
 from sim.host import REFUSAL, Refusal
 from sim.world import EPOCH_MS, Clock
 
@@ -72,6 +74,11 @@ NOTHING_DONE = (
 
 LATE_GROUP = "late"
 """The group that is created from latest."""
+
+
+def no_keys(key: bytes, partitions: int) -> int:
+    """The partitioner where messages have no key."""
+    raise AssertionError("nothing here has a key")
 
 
 def nothing_done(answer: Answer) -> bool:
@@ -178,6 +185,37 @@ class Client:
             self.world.at(self.paused_until, self._later, action, args)
             return
         action(*args)
+
+    def send_batch(self, batch: Batch, node: str, age_ms: int, then: Callable[[Answer, Any], None]) -> None:
+        """One try to publish, and its lines."""
+        header = batch.header
+        op = self.next_op()
+        fields: dict[str, Any] = {
+            "topic": self.cluster.topic_name(header.partition),
+            "partition": header.partition.number,
+            "spans": spans_value(header.sections),
+            "op": op,
+            "via": node,
+        }
+        crcs = "".join([f"{header.crc_of(i):08x}" for i in range(header.size)])
+        times = {"delay": header.delay_ms / 1000, "ttl": header.ttl_ms / 1000}
+        times = {what: seconds for what, seconds in times.items() if seconds}
+        made = header.published_ms
+        self.world.note(
+            self.who, "publish", **fields, **times, outcome="invoke", crcs=crcs, published_ms=made
+        )
+
+        def heard(answer: Answer, bodies: Any) -> None:
+            if isinstance(answer, Published):
+                self.world.note(self.who, "publish", **fields, outcome="ok")
+            elif nothing_done(answer):
+                detail = answer.code if isinstance(answer, Failed) else "refused"
+                self.world.note(self.who, "publish", **fields, outcome="fail", detail=detail)
+            else:
+                self.world.note(self.who, "publish", **fields, outcome="unknown")
+            then(answer, bodies)
+
+        self.ask(node, Publish(batch, age_ms), self.timeout, heard, op)
 
     @property
     def timeout(self) -> float:
@@ -289,30 +327,8 @@ class Producer(Client):
     def send(self, batch: Batch, node: str, *, main: bool) -> None:
         """One try."""
         header = batch.header
-        op = self.next_op()
-        fields: dict[str, Any] = {
-            "topic": self.topic.name if self.topic is not None else "",
-            "partition": header.partition.number,
-            "spans": spans_value(header.sections),
-            "op": op,
-            "via": node,
-        }
-        crcs = "".join([f"{header.crc_of(i):08x}" for i in range(header.size)])
-        times = {"delay": header.delay_ms / 1000, "ttl": header.ttl_ms / 1000}
-        times = {what: seconds for what, seconds in times.items() if seconds}
-        made = header.published_ms
-        self.world.note(
-            self.who, "publish", **fields, **times, outcome="invoke", crcs=crcs, published_ms=made
-        )
 
         def then(answer: Answer, _: Any) -> None:
-            if isinstance(answer, Published):
-                self.world.note(self.who, "publish", **fields, outcome="ok")
-            elif isinstance(answer, Refusal) or (isinstance(answer, Failed) and answer.code in NOTHING_DONE):
-                detail = answer.code if isinstance(answer, Failed) else "refused"
-                self.world.note(self.who, "publish", **fields, outcome="fail", detail=detail)
-            else:
-                self.world.note(self.who, "publish", **fields, outcome="unknown")
             if not main:
                 return
             if isinstance(answer, Published):
@@ -334,7 +350,7 @@ class Producer(Client):
                 self.later(0.02 + self.rng.random() * 0.1, self.publish, batch, node)
 
         age_ms = int(1000 * (self.clock.mono(self.world.time) - self.made))
-        self.ask(node, Publish(batch, age_ms), self.timeout, then, op)
+        self.send_batch(batch, node, age_ms, then)
 
     @property
     def gap(self) -> float:
@@ -350,6 +366,7 @@ class Taken(NamedTuple):
 
     receipt: Receipt
     until: float  # true time
+    records: tuple[bytes, ...]  # where they are wanted
 
 
 class Consumer(Client):
@@ -362,13 +379,20 @@ class Consumer(Client):
         name: its name.
         group: for which it reads; one of dead letters ends in "!dead".
         start: where the group begins if this consumer is the first to read it.
+        topic: that it reads.
     """
 
-    def __init__(self, cluster: Cluster, name: str, group: str, start: str = "earliest") -> None:
+    def __init__(
+        self, cluster: Cluster, name: str, group: str, start: str = "earliest", topic: str = "jobs"
+    ) -> None:
         super().__init__(cluster, name)
         self.group = group
+        self.topic = topic
         self.start = start
         self.of_dead = group.endswith(DEAD_SUFFIX)
+        self.derives = (
+            bool(self.options.derive) and topic == "jobs" and group != LATE_GROUP and not self.of_dead
+        )
         self.old: list[Receipt] = []
 
     def begin(self, _: object = None, __: object = None) -> None:
@@ -387,7 +411,17 @@ class Consumer(Client):
         asked = self.world.time
         sent_at = self.clock.mono(asked)
         request = Fetch(
-            ("jobs",), self.group, most, 1 << 20, least, 0, wait, hold, sent_at, self.name, start=self.start
+            (self.topic,),
+            self.group,
+            most,
+            1 << 20,
+            least,
+            0,
+            wait,
+            hold,
+            sent_at,
+            self.name,
+            start=self.start,
         )
         node = self.node()
 
@@ -428,7 +462,8 @@ class Consumer(Client):
                     left.append(receipt)
                     continue
                 self.deliver(batch, start, at, receipt, delivery.attempt, until, asked, node)
-                taken.append(Taken(receipt, until))
+                records = self.records(batch, start, at) if self.derives else ()
+                taken.append(Taken(receipt, until, records))
         if left and (world.healed or rng.random() < 0.8):
             self.leave(left)
         self.work(taken, answer.hold_time)
@@ -445,14 +480,11 @@ class Consumer(Client):
         via: str,
     ) -> None:
         """Hand records [start, stop) of the batch to the application."""
-        header, body = batch.header, memoryview(batch.body)
-        crcs = "".join(
-            [f"{crc32c(body[header.end_of(i - 1) : header.end_of(i)]):08x}" for i in range(start, stop)]
-        )
+        crcs = "".join([f"{crc32c(record):08x}" for record in self.records(batch, start, stop)])
         self.world.note(
             self.who,
             "deliver",
-            **described(receipt),
+            **self.described(receipt),
             token=token_text(receipt.owner.ballot),
             attempt=attempt,
             until=until,
@@ -472,6 +504,11 @@ class Consumer(Client):
             self.old.append(receipt)
         else:
             self.old[self.rng.randrange(200)] = receipt
+
+    def records(self, batch: Batch, start: int, stop: int) -> tuple[bytes, ...]:
+        """The bytes of records [start, stop) of the batch."""
+        header, body = batch.header, memoryview(batch.body)
+        return tuple(bytes(body[header.end_of(i - 1) : header.end_of(i)]) for i in range(start, stop))
 
     def work(self, taken: list[Taken], hold: float) -> None:
         """Take some time, then settle; sometimes fetch more meanwhile."""
@@ -498,7 +535,7 @@ class Consumer(Client):
         acks: list[Named] = []
         rejects: list[Named] = []
         deads: list[Named] = []
-        for receipt, _ in taken:
+        for receipt, _, _ in taken:
             span = receipt.span
             whole = Named(receipt, (span,))
             if self.world.healed:
@@ -522,7 +559,9 @@ class Consumer(Client):
             self.call("reject", tuple(rejects), 3, delay=delay)
         if deads:
             self.call("dead_letter", tuple(deads), 3)
-        if acks:
+        if acks and self.derives:
+            self.derive(taken, tuple(acks))
+        elif acks:
             self.call("ack", tuple(acks), 6)
         if not self.world.healed and self.old and rng.random() < options.replay:
             self.later(rng.random() * 2.0, self.replay)
@@ -534,12 +573,127 @@ class Consumer(Client):
         receipt = self.rng.choice(self.old)
         items = (Named(receipt, (receipt.span,)),)
         kind = self.rng.choice(("ack", "ack", "reject", "dead_letter", "extend"))
+        if self.derives and kind == "ack":  # without its outputs
+            kind = "reject"
         if self.of_dead and kind == "dead_letter":  # a dead letter dies no second time
             kind = "ack"
         if kind == "extend":
             self.extend([receipt], self.options.hold_times[0])
         else:
             self.call(kind, items, 1, delay=0.1)
+
+    def derive(self, taken: list[Taken], acks: tuple[Named, ...]) -> None:
+        """Publish what is derived from ``taken``; once all of it is confirmed, ack, or die."""
+        batches = self.derived(taken)
+        dies = not self.world.healed and self.rng.random() < self.options.derive
+        left = len(batches)
+
+        def done() -> None:
+            nonlocal left
+            left -= 1
+            if left > 0:
+                return
+            if dies:
+                self.world.saw("a consumer died between its outputs and the ACK")
+            else:
+                self.call("ack", acks, 6)
+
+        if not batches:
+            done()
+        for batch in batches:
+            self.publish_output(batch, self.clock.mono(self.world.time), 4, "", done)
+
+    def derived(self, taken: list[Taken]) -> list[Batch]:
+        """The outputs of ``taken``, in batches of any size: none to two of each message, by its bytes alone."""
+        cluster, rng = self.cluster, self.rng
+        topic = cluster.operator.outputs
+        assert topic is not None
+        made: dict[int, dict[tuple[Origin, int], bytes]] = {}  # by partition
+        for receipt, _, records in taken:
+            source, span = receipt.partition, receipt.span
+            number = derived_partition(MessageId(source, span.origin, span.start), None, topic, no_keys)
+            outputs = made.setdefault(number, {})
+            for index in (0, 1):
+                origin = derived_origin(
+                    MessageId(source, span.origin, span.start), self.group, topic.id, index
+                )
+                mine = {
+                    seq: encode_record(Message(b"%d of " % index + record))
+                    for seq, record in zip(range(span.start, span.stop), records, strict=True)
+                    if crc32c(record) % 3 > index
+                }
+                outputs.update(((origin, seq), record) for seq, record in mine.items())
+                for run in runs_of([(origin, seq) for seq in mine]):
+                    cluster.world.note(
+                        self.who,
+                        "derive",
+                        topic=self.topic,
+                        partition=source.number,
+                        group=self.group,
+                        spans=spans_value((Span(span.origin, run.start, run.stop),)),
+                        crcs="".join([f"{crc32c(mine[seq]):08x}" for seq in range(run.start, run.stop)]),
+                        into={
+                            "topic": topic.name,
+                            "partition": number,
+                            "spans": spans_value((run,)),
+                            "index": index,
+                        },
+                    )
+        batches: list[Batch] = []
+        for number, outputs in made.items():
+            names = sorted(outputs)
+            while names:
+                count = rng.randint(1, len(names))
+                now, names = names[:count], names[count:]
+                wall = EPOCH_MS + int(self.world.time * 1000)
+                batches.append(
+                    pack_sections(
+                        PartitionId(topic.id, number), runs_of(now), wall, [outputs[name] for name in now]
+                    )
+                )
+        return batches
+
+    def publish_output(
+        self, batch: Batch, made: float, tries: int, tried: str, done: Callable[[], None]
+    ) -> None:
+        """Publish until it is confirmed, then ``done``; or give up: who gets the inputs next does it all again."""
+        node = self.node(tried)
+
+        def then(answer: Answer, _: Any) -> None:
+            if isinstance(answer, Published):
+                self.confirm(batch)
+                done()
+            elif tries > 1 or self.world.healed:
+                self.later(
+                    0.02 + self.rng.random() * 0.1,
+                    lambda _, __: self.publish_output(batch, made, tries - 1, node, done),
+                )
+
+        self.send_batch(batch, node, int(1000 * (self.clock.mono(self.world.time) - made)), then)
+
+    def confirm(self, batch: Batch) -> None:
+        """Outputs are confirmed, for the first time or again."""
+        header, world = batch.header, self.world
+        for section in header.sections:
+            known = self.cluster.outputs.setdefault((header.partition, section.origin), {})
+            for seq in range(section.start, section.stop):
+                first = known.setdefault(seq, header.sections)
+                if first is not header.sections:
+                    world.saw("an output was published again")
+                    if first != header.sections:
+                        world.saw("outputs were published again in other batches")
+
+    def described(self, receipt: Receipt, spans: tuple[Span, ...] | None = None) -> dict[str, Any]:
+        """The fields of a history line that a receipt gives."""
+        return {
+            "topic": self.cluster.topic_name(receipt.partition),
+            "partition": receipt.partition.number,
+            "group": receipt.group,
+            "generation": receipt.generation,
+            "n": receipt.n,
+            "spans": spans_value(spans if spans is not None else (receipt.span,)),
+            "owner": owner_text(receipt.owner),
+        }
 
     def extend(self, receipts: list[Receipt], hold: float) -> None:
         """Ask for more time."""
@@ -552,7 +706,7 @@ class Consumer(Client):
         node = self.node()
         op = self.next_op()
         for receipt in receipts:
-            self.world.note(self.who, "leave", **described(receipt), op=op, via=node)
+            self.world.note(self.who, "leave", **self.described(receipt), op=op, via=node)
         self.world.saw("a delivery was left")
         self.ask(node, LeaveRequest(items), 1.0, lambda answer, _: None, op)
 
@@ -585,7 +739,7 @@ class Consumer(Client):
             letter = Letter(Stamp(0, ""), "rejected", "Error", f"by {self.name}", consumer=self.name)
             request = RejectRequest(items, 0.0, letter)
         for receipt, spans in items:
-            fields = described(receipt, spans)
+            fields = self.described(receipt, spans)
             world.note(self.who, kind, **fields, op=op, outcome="invoke", via=node, **extra)
 
         def then(answer: Answer, _: Any) -> None:
@@ -612,7 +766,7 @@ class Consumer(Client):
             )
             for receipt, spans in items:
                 outcome = "fail" if nothing else "unknown"
-                world.note(self.who, kind, **described(receipt, spans), op=op, outcome=outcome)
+                world.note(self.who, kind, **self.described(receipt, spans), op=op, outcome=outcome)
             return items
         for verdict in answer.verdicts:
             receipt = items[verdict.item].receipt
@@ -635,7 +789,9 @@ class Consumer(Client):
                     if not self.of_dead
                     else f"an ACK of a dead letter heard {outcome}"
                 )
-            world.note(self.who, kind, **described(receipt, (verdict.span,)), op=op, outcome=outcome, **extra)
+            world.note(
+                self.who, kind, **self.described(receipt, (verdict.span,)), op=op, outcome=outcome, **extra
+            )
         return tuple(unknown)
 
 
@@ -648,19 +804,6 @@ OUTCOMES = (
     "already-resolved",
     "stale-generation",
 )
-
-
-def described(receipt: Receipt, spans: tuple[Span, ...] | None = None) -> dict[str, Any]:
-    """The fields of a history line that a receipt gives."""
-    return {
-        "topic": "jobs",
-        "partition": receipt.partition.number,
-        "group": receipt.group,
-        "generation": receipt.generation,
-        "n": receipt.n,
-        "spans": spans_value(spans if spans is not None else (receipt.span,)),
-        "owner": owner_text(receipt.owner),
-    }
 
 
 # -------------------------------------------------------------------------- operator
@@ -679,7 +822,11 @@ class Operator(Client):
         super().__init__(cluster, name)
         self.first = first
         self.topic: Topic | None = None
-        self.groups = [group for group in cluster.groups if first and group != LATE_GROUP]  # not there yet
+        self.outputs: Topic | None = None
+        # Not there yet.
+        self.groups = [("jobs", group) for group in cluster.groups if first and group != LATE_GROUP]
+        if self.options.derive and first:
+            self.groups.append(("out", "o"))
         self.partitions = cluster.options.partitions  # that we heard of
 
     @property
@@ -709,12 +856,31 @@ class Operator(Client):
     def on_created(self, answer: Answer, _: Any) -> None:
         if isinstance(answer, TopicCreated):
             self.topic = answer.topic
-            self.create_group()
+            if self.options.derive:
+                self.create_outputs()
+            else:
+                self.create_group()
             self.later(0.5, self.work)
             if self.options.late_group:
                 self.later(self.rng.random() * self.options.fault_time / 2, self.create_late_group)
         else:
             self.later(0.05 + self.rng.random() * 0.1, self.begin)
+
+    def create_outputs(self, _: object = None, __: object = None) -> None:
+        """Create the topic that outputs are published to, then the groups."""
+        options = self.options
+        request = CreateTopic(
+            "out", options.rf, options.output_partitions, options.max_deliveries, options.durability
+        )
+
+        def then(answer: Answer, _: Any) -> None:
+            if isinstance(answer, TopicCreated):
+                self.outputs = answer.topic
+                self.create_group()
+            else:
+                self.later(0.05 + self.rng.random() * 0.1, self.create_outputs)
+
+        self.ask(self.node(), request, self.timeout, then)
 
     def create_group(self, _: object = None, __: object = None) -> None:
         """Create the next group; what its consumers need not wait for, the producers do."""
@@ -726,7 +892,7 @@ class Operator(Client):
                 self.later(0.02, self.create_group)
 
         if self.groups:
-            self.ask(self.node(), SetGroup("jobs", self.groups[-1]), self.timeout, then)
+            self.ask(self.node(), SetGroup(*self.groups[-1]), self.timeout, then)
 
     def work(self, _: object = None, __: object = None) -> None:
         """One round: perhaps a rewind, perhaps a purge, perhaps some redrives; then again."""

@@ -12,6 +12,7 @@ from quorumq.history import Row
 from sim.checkers.base import Checker, Violation
 from sim.checkers.clocks import OneWrongClock
 from sim.checkers.dead_letters import DeadLettersConserved
+from sim.checkers.derived import DerivedOnce
 from sim.checkers.exclusive import Exclusive
 from sim.checkers.final import FinalAfterAck
 from sim.checkers.groups import GroupsAsAsked
@@ -32,18 +33,39 @@ CHECKERS: tuple[type[Checker], ...] = (
     SettingsAsWritten,
 )
 
+OF_ALL: tuple[type[Checker], ...] = (DerivedOnce,)
+
 
 def judge(rows: Iterable[Row]) -> list[Violation]:
-    """What all checkers say of a history in order of time; empty if it keeps every promise."""
-    checkers = [checker() for checker in CHECKERS]
+    """What all checkers say of a history in order of time; empty if it keeps every promise.
+
+    Each topic has checkers of its own, which see the lines of it and those of no topic; `OF_ALL` see every line.
+    """
+    rows = list(rows)
+    checkers: list[Checker] = [checker() for checker in OF_ALL]
+    of_all = dict(wanted_by(checkers))
+    wanted: dict[str, dict[str, list[Checker]]] = {}
+    for topic in dict.fromkeys(row["topic"] for row in rows if "topic" in row) or ("",):
+        mine = [checker() for checker in CHECKERS]
+        checkers += mine
+        wanted[topic] = wanted_by(mine)
+    for row in rows:
+        kind = row["kind"]
+        for checker in of_all.get(kind, ()):
+            checker.see(row)
+        for books in [wanted[row["topic"]]] if "topic" in row else wanted.values():
+            for checker in books.get(kind, ()):
+                checker.see(row)
+    return list(dict.fromkeys(violation for checker in checkers for violation in checker.verdict()))
+
+
+def wanted_by(checkers: Iterable[Checker]) -> dict[str, list[Checker]]:
+    """Who wants to see which kinds of lines."""
     wanted: dict[str, list[Checker]] = {}
     for checker in checkers:
         for kind in checker.kinds:
             wanted.setdefault(kind, []).append(checker)
-    for row in rows:
-        for checker in wanted.get(row["kind"], ()):
-            checker.see(row)
-    return [violation for checker in checkers for violation in checker.verdict()]
+    return wanted
 
 
-__all__ = ["CHECKERS", "Checker", "Violation", "judge"]
+__all__ = ["CHECKERS", "OF_ALL", "Checker", "Violation", "judge"]

@@ -9,6 +9,7 @@ from quorumq.history import Row, check_row, owner_text, token_text
 from sim.checkers import judge
 
 ORIGIN = "a.1.5eed.1"
+OUTPUT = "~derived.1.0dd.1"
 
 
 def owner(ballot: int, node: str = "a") -> str:
@@ -103,6 +104,28 @@ class Story:
                 spans=[[ORIGIN, 0, 1]], complete=True,
             )  # fmt: skip
         return self
+
+    def derive(
+        self, start: int = 0, stop: int = 1, crc: str = "0000000b", origin: str = OUTPUT, index: int = 0
+    ) -> Story:
+        into = {"topic": "u", "partition": 0, "spans": [[origin, start, stop]], "index": index}
+        return self.add(
+            "client:c", "derive", topic="t", partition=0, group="g", spans=[[ORIGIN, start, stop]],
+            crcs=crc * (stop - start), into=into,
+        )  # fmt: skip
+
+    def output(self, ballot: int = 9, crc: str = "0000000b", origin: str = OUTPUT) -> Story:
+        """The output of the first message is published, delivered and acked."""
+        base = {"topic": "u", "partition": 0, "spans": [[origin, 0, 1]]}
+        self.add("client:c", "publish", op=8, outcome="invoke", crcs=crc, published_ms=10, **base)
+        self.add("client:c", "publish", op=8, outcome="ok", **base)
+        got = {**base, "group": "o", "generation": 0, "n": 0, "owner": owner(ballot)}
+        self.add(
+            "client:o", "deliver", token=token_text(Stamp(ballot, "a")), attempt=1, until=self.at + 1.0,
+            asked=self.at, crcs=crc, **got,
+        )  # fmt: skip
+        self.add("client:o", "ack", op=9, outcome="invoke", **got)
+        return self.add("client:o", "ack", op=9, outcome="acked", **got)
 
     def set_topic(self, outcome: str, op: int, sent: float, done: float, **settings: object) -> Story:
         base = {"topic": "t", "op": op}
@@ -414,3 +437,46 @@ def test_a_message_lives_at_least_as_long_as_the_shortest_ttl_of_its_topic() -> 
         "one wrong clock"
     ]
     assert expired(timed(), 0.5).broken() == [], "what the topic's TTL was, this history does not say"
+
+
+def test_outputs_of_what_was_acked_are_there() -> None:
+    def story() -> Story:
+        return Story().publish().deliver(5).derive()
+
+    assert story().output().settle("ack", 5, "acked").drained().broken() == []
+    assert story().settle("ack", 5, "acked").drained().broken() == ["derived once"]
+    assert story().settle("ack", 5, "acked").broken() == [], "it says nothing before the end"
+    assert story().deliver(6, at=5.0).settle("ack", 6, "unknown").drained().broken() == []
+    in_part = story().derive(index=1, origin="~derived.1.0dd.2").output()
+    assert in_part.settle("ack", 5, "acked").drained().broken() == ["derived once"], (
+        "the second output is missing"
+    )
+
+
+def test_an_output_has_one_id_and_the_same_bytes_whoever_derives_it() -> None:
+    def story() -> Story:
+        return Story().publish().deliver(5).derive().output()
+
+    assert story().deliver(6, at=5.0).derive().broken() == []
+    assert story().deliver(6, at=5.0).derive(crc="0000000c").broken() == ["derived once"] * 2
+    assert story().deliver(6, at=5.0).derive(origin="~derived.1.0dd.2").broken() == ["derived once"]
+    two = Story().publish(stop=2).deliver(5, stop=2).derive().derive()
+    two.rows[-1]["spans"] = [[ORIGIN, 1, 2]]
+    two.rows[-1]["crcs"] = "0000000c"
+    assert two.broken() == ["derived once"], "two inputs have one output"
+
+
+def test_no_output_comes_from_thin_air() -> None:
+    assert Story().publish().deliver(5).derive().output(crc="0000000c").broken() == ["derived once"]
+    other = Story().publish().deliver(5).derive().output(origin="~derived.1.0dd.2")
+    assert other.broken() == ["derived once"]
+
+
+def test_topics_are_judged_apart() -> None:
+    """A group that reads one topic owes nothing to what was published to another."""
+    story = Story().publish().deliver(5).settle("ack", 5, "acked").derive().output().drained()
+    assert story.broken() == []
+    for row in story.rows:
+        if row.get("topic") == "u":
+            row["topic"] = "t"
+    assert "no loss" in story.broken()
