@@ -152,6 +152,8 @@ class Cluster:
             if core is None or not host.started or not core.state.vouched:
                 return False
             for partition, replica in core.replicas.items():
+                if any(map(host.journal.is_set_aside, replica.batches)):
+                    return False
                 for origin, count in expected.get(partition, {}).items():
                     here = sum(
                         span.size
@@ -295,14 +297,24 @@ class Cluster:
             if host.core is None:
                 if fault.kind in ("wipe", "restore"):
                     host.journal.lose(host.disk_rng, backup=fault.kind == "restore")
+                elif fault.kind == "flip":
+                    host.journal.flip(host.disk_rng, 0.5)
+                elif fault.kind == "damage":
+                    host.journal.damage(host.disk_rng)
+                    self.world.saw("a damaged directory was started from")
                 self.world.after(fault.seconds, host.boot, host.life)
+
+    def do_rot(self, fault: Fault) -> None:
+        """Bits flip under processes that run; batches are damaged for who reads them next."""
+        for name in fault.nodes:
+            self.hosts[name].journal.flip(self.hosts[name].disk_rng, 0.0)
 
     def do_wrong_clock(self, fault: Fault) -> None:
         """Processes are killed, and find another time of day when they are started again."""
         self.do_wall_jump(fault)
         self._down(fault)
 
-    do_crash = do_kill = do_stop = do_wipe = do_restore = _down
+    do_crash = do_kill = do_stop = do_wipe = do_restore = do_flip = do_damage = _down
 
     def do_partition(self, fault: Fault) -> None:
         """Block the pairs; some connections notice and break, some do not."""

@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
-from quorumq.core.records import BatchStored, JournalRecord, Started
+from quorumq.core.records import BatchStored, DirectoryMade, JournalRecord, Started, VouchingLost
 from quorumq.core.types import Batch, BatchHeader
 from quorumq.storage.disk import MemoryDisk
 from quorumq.storage.journal import Commit
@@ -79,6 +79,33 @@ class SimJournal(Protocol):
     def lose(self, rng: random.Random, *, backup: bool) -> None:
         """The node is down, and its directory comes back empty; or, with ``backup``, as it was before some start."""
 
+    def damaged(self) -> list[BatchStored]:
+        """The batches that the last `open` found damaged, and left out."""
+
+    def flip(self, rng: random.Random, found: float) -> None:
+        """Bits of some batches' bodies flip. The next start finds a share of ``found``, who reads them the others."""
+
+    def damage(self, rng: random.Random) -> None:
+        """The node is down, and bits of other records flip: it starts from what can be read, and cannot vouch."""
+
+    def set_aside(self, number: int) -> None:
+        """A batch turned out damaged: the next `open` knows."""
+
+    def is_set_aside(self, number: int) -> bool:
+        """Whether a batch is known to be damaged."""
+
+
+class DamagedBody(Exception):
+    """The bytes of this batch are not what was stored.
+
+    Args:
+        number: of the batch.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
 
 class Forgot(NamedTuple):
     """In a `MemoryJournal`: these batches are needed no more."""
@@ -96,6 +123,11 @@ class MemoryJournal:
         self.durable = 0
         self.written = 0
         self.target = 0
+        self.highest = 0  # number of a batch
+        self.flipped: dict[
+            int, bool
+        ] = {}  # damaged batches, and whether a start finds them; others, who reads them
+        self.found: list[BatchStored] = []
 
     def open(self) -> list[JournalRecord]:
         self.durable = self.written = self.position = len(self.records)
@@ -107,7 +139,13 @@ class MemoryJournal:
             and not (isinstance(record, BatchStored) and record.number in gone)
         ]
         self.batches = {record.number: record.batch for record in found if isinstance(record, BatchStored)}
-        return found
+        self.flipped = {number: seen for number, seen in self.flipped.items() if number in self.batches}
+        batches = [record for record in found if isinstance(record, BatchStored)]
+        self.found = [record for record in batches if self.flipped.get(record.number)]
+        return [r for r in found if not (isinstance(r, BatchStored) and self.flipped.get(r.number))]
+
+    def damaged(self) -> list[BatchStored]:
+        return self.found
 
     def ready(self, snapshot: Callable[[], Iterable[JournalRecord]]) -> None:
         pass
@@ -126,7 +164,9 @@ class MemoryJournal:
         self.position = len(self.records)
 
     def next_number(self) -> int:
-        return 1 + max((r.number for r in self.records if isinstance(r, BatchStored)), default=0)
+        numbers = (r.number for r in self.records if isinstance(r, BatchStored))
+        self.highest = max(self.highest, max(numbers, default=0))
+        return 1 + self.highest
 
     def records_durable(self) -> int:
         return self.durable
@@ -142,6 +182,8 @@ class MemoryJournal:
         self.written = self.position
 
     def batch(self, number: int) -> Batch:
+        if number in self.flipped:
+            raise DamagedBody(number)
         return self.batches[number]
 
     def header(self, number: int) -> BatchHeader:
@@ -157,6 +199,30 @@ class MemoryJournal:
     def lose(self, rng: random.Random, *, backup: bool) -> None:
         starts = [at for at, record in enumerate(self.records) if isinstance(record, Started)]
         del self.records[rng.choice(starts) if backup and starts else 0 :]
+        self.flipped.clear()
+
+    def flip(self, rng: random.Random, found: float) -> None:
+        gone = {number for record in self.records if isinstance(record, Forgot) for number in record.numbers}
+        stored = [record.number for record in self.records if isinstance(record, BatchStored)]
+        for number in stored:
+            if number not in gone and rng.random() < 0.5:
+                self.flipped[number] = self.is_set_aside(number) or rng.random() < found
+
+    def damage(self, rng: random.Random) -> None:
+        self.next_number()  # is kept beside the records
+        for _ in range(rng.choice((1, 1, 3))):
+            at = rng.randrange(len(self.records) or 1)
+            size = rng.choice((1, 1, 10, 1000))
+            kept = [record for record in self.records[at : at + size] if isinstance(record, DirectoryMade)]
+            self.records[at : at + size] = kept
+        if self.records:
+            self.records.append(VouchingLost(0, "the data directory is damaged"))
+
+    def set_aside(self, number: int) -> None:
+        self.flipped[number] = True
+
+    def is_set_aside(self, number: int) -> bool:
+        return self.flipped.get(number, False)
 
 
 class StoreJournal:
@@ -291,3 +357,18 @@ class StoreJournal:
 
     def lose(self, rng: random.Random, *, backup: bool) -> None:
         self.disk = MemoryDisk()
+
+    def damaged(self) -> list[BatchStored]:
+        return []
+
+    def is_set_aside(self, number: int) -> bool:
+        return False
+
+    def flip(self, rng: random.Random, found: float) -> None:
+        raise NotImplementedError("schedules damage records in memory only")
+
+    def damage(self, rng: random.Random) -> None:
+        raise NotImplementedError("schedules damage records in memory only")
+
+    def set_aside(self, number: int) -> None:
+        raise NotImplementedError("schedules damage records in memory only")

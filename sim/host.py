@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from quorumq.core.effects import (
     CleanStop,
+    Damaged,
     DiskFull,
     Done,
     Durable,
@@ -40,6 +41,7 @@ from quorumq.core.messages import (
     ClientRequest,
     CreateTopic,
     Envelope,
+    Failed,
     Fetched,
     Hello,
     Hold,
@@ -69,7 +71,7 @@ from quorumq.core.versions import NEWEST, has
 from quorumq.history import spans_value
 from quorumq.wire.codec import decode_message, encode_message
 from quorumq.wire.frames import FrameReader
-from sim.disks import MemoryJournal, SimJournal, StoreJournal
+from sim.disks import DamagedBody, MemoryJournal, SimJournal, StoreJournal
 from sim.world import Clock, SimError, World
 
 if TYPE_CHECKING:
@@ -181,6 +183,9 @@ class Host:
         records = self.journal.open()
         nonce, directory = self.rng.getrandbits(64), self.rng.getrandbits(64) | 1
         core = NodeCore(self.config, records, nonce=nonce, directory=directory, now=now, rng=self.rng)
+        core.load_damaged(self.journal.damaged(), now)
+        if self.journal.damaged():
+            self.world.saw("a start found a damaged batch")
         self.core = core
         for record in records:
             if type(record) is BatchStored:  # nobody may have waited for its fsync, and it survived
@@ -341,7 +346,11 @@ class Host:
             elif kind is Reply:
                 self.reply(effect.key, effect.reply, again)  # type: ignore[union-attr]
             elif kind is SendStored:
-                batch = journal.batch(effect.batch)  # type: ignore[union-attr]
+                try:
+                    batch = journal.batch(effect.batch)  # type: ignore[union-attr]
+                except DamagedBody as error:
+                    self.on_damaged(error, again)
+                    continue
                 store = Store(0, effect.epoch, batch, effect.age_ms)  # type: ignore[union-attr]
                 self.send(effect.to, store, again)  # type: ignore[union-attr]
             elif kind is Forget:
@@ -582,7 +591,14 @@ class Host:
             message = in_version(message, self.versions[to])
         envelope = Envelope(self.name, core.state.incarnation, to, link[0], core.state.clock.value, message)
         if kind.__name__ == "RemoteFetched":  # what another node's client is answered: the bytes go along
-            bodies = self.bodies(message.slices)  # type: ignore[union-attr]
+            try:
+                bodies = self.bodies(message.slices)  # type: ignore[union-attr]
+            except DamagedBody as error:
+                self.on_damaged(error, again)
+                again.append(Unposted(message))  # type: ignore[arg-type]
+                bodies = ()
+                refusal = RemoteFetched(message.round, "too-few-replicas", "a damaged copy", ())  # type: ignore[union-attr]
+                message, envelope = refusal, envelope._replace(message=refusal)
             world.transmit(self.name, to, self.cluster.hosts[to].receive_slices, envelope, (link[1], bodies))
             if message.slices:  # type: ignore[union-attr]
                 self.cluster.on_fetched(self.name, message)
@@ -688,12 +704,25 @@ class Host:
         self.keys_of.pop((client.name, op), None)
         batches: tuple[Batch, ...] | None = None
         if type(reply) is Fetched:
-            batches = self.bodies(reply.slices)
+            try:
+                batches = self.bodies(reply.slices)
+            except DamagedBody as error:
+                self.on_damaged(error, again)
+                again.append(Unsent(key))
+                refusal = Failed("too-few-replicas", "a damaged copy of a batch: ask another node", 1, 0)
+                self.world.transmit(self.name, client.name, client.on_reply, op, (refusal, None))
+                return
             if any(part.deliveries[0].receipt.owner.node == self.name for part in reply.slices):
                 self.cluster.on_fetched(self.name, reply)
         self.world.transmit(self.name, client.name, client.on_reply, op, (reply, batches))
 
     # --------------------------------------------------------------------- faults
+
+    def on_damaged(self, error: DamagedBody, again: list[Event]) -> None:
+        """A batch cannot be read: nobody is sent what its bytes are."""
+        self.world.saw("a damaged batch was not served")
+        self.journal.set_aside(error.number)
+        again.append(Damaged(error.number))
 
     def freeze(self, seconds: float) -> None:
         """The process does not run for a while; what comes in waits."""

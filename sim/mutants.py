@@ -431,6 +431,11 @@ MUTANTS: tuple[Mutant, ...] = (
         ((Replica, "is_stale", _never_void),),
     ),
     Mutant(
+        "damaged-stays-listed",
+        "a damaged batch is absent, and pulled",
+        ((Replica, "on_damaged", lambda self, number, now: None),),
+    ),
+    Mutant(
         "output-named-anew",
         "an output's id is made from its input's alone",
         ((workload_module, "derived_origin", _named_anew),),

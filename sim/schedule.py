@@ -186,6 +186,8 @@ class Fault:
         at: when.
         kind: ``crash`` (power: what is not durable may be lost), ``kill`` (the process alone), ``stop`` (cleanly),
             ``wipe`` and ``restore`` (killed, and the directory is empty, or as before some start, when it comes back),
+            ``flip`` and ``damage`` (killed, and bodies of batches, or other records, are damaged when it comes back),
+            ``rot`` (bodies of batches are damaged under a running process),
             ``partition``, ``freeze`` (of nodes), ``pause`` (of clients), ``slow-disk``, ``full-disk``, ``wall-jump``,
             ``wrong-clock`` (a kill, and another time of day at the next start) or ``cut`` (connections break).
         nodes: whom it hits.
@@ -254,7 +256,8 @@ def draw(seed: int, profile: str = "swarm") -> Schedule:
         raise ValueError(f"profile is {profile!r}: it must be one of {', '.join(PROFILES)}")
     options = PROFILES[profile](random.Random(f"{seed}/options"))
     faults = draw_faults(random.Random(f"{seed}/faults"), options)
-    faults += draw_losses(random.Random(f"{seed}/losses"), options)
+    losses = draw_losses(random.Random(f"{seed}/losses"), options)
+    faults += losses + draw_damage(random.Random(f"{seed}/damage"), options, losses)
     if options.durability == "os":
         faults = spare_power(faults, options)
     return Schedule(seed, profile, options, tuple(sorted(faults, key=lambda fault: fault.at)))
@@ -429,12 +432,34 @@ def draw_losses(rng: random.Random, options: Options) -> tuple[Fault, ...]:
     )
 
 
+def draw_damage(rng: random.Random, options: Options, losses: tuple[Fault, ...]) -> tuple[Fault, ...]:
+    """In some runs, bits that flip on one node's disk: the one whose directory is lost, where one is."""
+    if (
+        options.rf == 1
+        or options.fault_time == 2.0
+        or options.old
+        or options.disk == "store"
+        or rng.random() > 0.2
+    ):
+        return ()
+    victim = losses[0].nodes if losses else (rng.choice(options.node_names),)
+    return tuple(
+        Fault(
+            round(rng.uniform(0.5, options.fault_time), 4),
+            rng.choice(("flip", "rot", "damage")),
+            victim,
+            round(rng.choice((0.05, 0.5, 2.0)) * rng.uniform(0.5, 2.0), 4),
+        )
+        for _ in range(rng.choice((1, 1, 2)))
+    )
+
+
 def spare_power(faults: tuple[Fault, ...], options: Options) -> tuple[Fault, ...]:
     """The same with no power cut but of one node, the one whose directory is lost where one is: others are killed.
 
     With durability "os" that is what a confirmed message is promised to survive; with one replica, no power cut at all.
     """
-    lost = [fault.nodes[0] for fault in faults if fault.kind in ("wipe", "restore")]
+    lost = [fault.nodes[0] for fault in faults if fault.kind in ("wipe", "restore", "flip", "rot", "damage")]
     cut = [fault.nodes[0] for fault in faults if fault.kind == "crash"]
     victim = "" if options.rf == 1 else next(iter(lost + cut), "")
     spared: list[Fault] = []

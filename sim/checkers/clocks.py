@@ -8,16 +8,20 @@ Judged are first lives (n = 0), in true time, give or take what clocks' rates di
 - it is not delivered to a FETCH that was sent after its time was over at every replica.
 
 Unless too many clocks were wrong: a node's may be wrong for what it stores once its time of day was changed and it was
-started again since, as nothing but a start asks the time of day. A node whose directory was lost or brought back has
-no wrong clock: without the batch it does not say that it is due or expired, and what it fetches again is as old as
-enough of the others say. But it cannot help to expire a message, either, that it has not fetched again. With durability
-"os", a power cut is such a loss of what was not synced: what the node still has, or has again, its history says again.
+started again since, as nothing but a start asks the time of day. A node whose directory was lost, damaged or brought
+back has no wrong clock: without the batch it does not say that it is due or expired, and what it fetches again is as
+old as enough of the others say. But it cannot help to expire a message, either, that it has not fetched again. With
+durability "os", a power cut is such a loss of what was not synced: what the node still has, or has again, its history
+says again.
 """
 
 from __future__ import annotations
 
 from quorumq.history import Row
 from sim.checkers.base import DEAD, Checker, Key, Violation, messages, name
+
+LOSSES = ("wipe", "restore", "flip", "rot", "damage")
+"""Faults that take something of a node's disk."""
 
 RATE = 0.011
 SLACK_S = 0.05
@@ -60,7 +64,7 @@ class OneWrongClock(Checker):
         elif kind == "fault":
             if row["fault"] in ("wall-jump", "wrong-clock"):
                 self.changed.update(dict.fromkeys(f"node:{node}" for node in row["nodes"]))
-            elif row["fault"] in ("wipe", "restore"):
+            elif row["fault"] in LOSSES:
                 self.lost.update(dict.fromkeys((f"node:{node}" for node in row["nodes"]), at))
         elif kind == "crash":
             if self.unsynced and row.get("detail") == "power":

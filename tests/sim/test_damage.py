@@ -1,0 +1,122 @@
+"""Damaged bodies and directories in the simulator: what a node finds, serves, and gets back."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from quorumq.core.records import BatchStored, DirectoryMade, Started, VouchingLost
+from quorumq.core.types import Incarnation, Origin, PartitionId
+from quorumq.wire.batch import Message, build_batch
+from sim.cluster import Cluster
+from sim.disks import DamagedBody, MemoryJournal
+from sim.runner import run_schedule
+from sim.schedule import Fault, Options, Schedule, draw
+
+BATCHES = range(1, 41)
+
+
+def journal() -> MemoryJournal:
+    """One with a directory, a start and some batches, all durable."""
+    made = MemoryJournal()
+    made.append((DirectoryMade("a", "sim", 7), Started(Incarnation(1, 5))))
+    origin = Origin("a", 1, 5, 1)
+    for number in BATCHES:
+        batch = build_batch(PartitionId(b"t" * 16, 0), origin, number, 0, [Message(b"m")])
+        made.append((BatchStored(number, batch, 0, 0),))
+    made.close()
+    made.open()
+    return made
+
+
+def numbers(records: list[BatchStored]) -> list[int]:
+    return [record.number for record in records if isinstance(record, BatchStored)]
+
+
+def test_a_start_finds_some_damaged_batches_and_who_reads_them_the_others() -> None:
+    one = journal()
+    one.flip(random.Random(1), 0.5)
+    present, damaged = numbers(one.open()), numbers(one.damaged())
+    assert damaged
+    assert sorted(present + damaged) == list(BATCHES)
+    latent = []
+    for number in present:
+        try:
+            one.batch(number)
+        except DamagedBody as error:
+            latent.append(error.number)
+    assert latent
+    one.set_aside(latent[0])
+    one.open()
+    assert numbers(one.damaged()) == sorted([*damaged, latent[0]])
+    one.forget(tuple(damaged))
+    one.open()
+    assert numbers(one.damaged()) == [latent[0]]
+    one.lose(random.Random(1), backup=False)
+    assert (one.open(), one.damaged()) == ([], [])
+
+
+def test_a_damaged_directory_says_so_keeps_whose_it_is_and_gives_no_number_twice() -> None:
+    lost = 0
+    for seed in range(50):
+        one = journal()
+        one.damage(random.Random(seed))
+        records = one.open()
+        assert isinstance(records[0], DirectoryMade)
+        assert isinstance(records[-1], VouchingLost)
+        assert one.next_number() == BATCHES.stop
+        lost += len(numbers(records)) < len(BATCHES)
+    assert lost
+
+
+def still(kind: str, victim: str = "a") -> Schedule:
+    """A cluster without other faults, on which what was published lies for a while before it is due."""
+    options = Options(
+        delayed=1.0,
+        delayed_by=6.0,
+        fault_time=6.0,
+        batches=8,
+        consumers=3,
+        producers=3,
+        hold_times=(4.0, 4.0),
+    )
+    return Schedule(3, "swarm", options, (Fault(3.0, kind, (victim,), 0.3),))
+
+
+@pytest.mark.parametrize(
+    ("kind", "seen"),
+    [
+        ("rot", "a damaged batch was not served"),
+        ("flip", "a start found a damaged batch"),
+        ("damage", "a damaged directory was started from"),
+    ],
+)
+def test_what_was_damaged_is_not_served_and_comes_back_from_the_others(kind: str, seen: str) -> None:
+    for victim in "abc":
+        outcome = run_schedule(still(kind, victim))
+        assert outcome.violations == []
+        assert seen in outcome.seen
+
+
+def test_in_the_end_no_batch_that_is_known_to_be_damaged_is_counted_as_here() -> None:
+    cluster = Cluster(still("rot"))
+    cluster.run()
+    journal = cluster.hosts["a"].journal
+    assert isinstance(journal, MemoryJournal)
+    core = cluster.hosts["a"].core
+    assert core is not None
+    known = [number for number, found in journal.flipped.items() if found]
+    assert known
+    assert not any(number in replica.batches for replica in core.replicas.values() for number in known)
+
+
+def test_one_node_is_damaged_or_lost_in_a_run() -> None:
+    kinds = ("wipe", "restore", "flip", "rot", "damage")
+    found = set()
+    for seed in range(300):
+        hit = [(fault.kind, fault.nodes) for fault in draw(seed).faults if fault.kind in kinds]
+        found |= {kind for kind, _ in hit}
+        assert len({nodes for _, nodes in hit}) <= 1
+        assert not hit or draw(seed).options.rf > 1
+    assert found == set(kinds)
