@@ -38,19 +38,31 @@ UNREAD: Final = (
 )
 """The schema of what could not be read."""
 
-_KEPT_AS_TEXT: Final = {"spans": "ARRAY<ARRAY<STRING>>", "settings": "STRING"}
+_KEPT_AS_TEXT: Final = {"spans": "ARRAY<ARRAY<STRING>>", "settings": "STRING", "into": "STRING"}
 _ROLES: Final = "^(sim|node:.+|client:.+)$"
 _ORIGIN: Final = r"^[^.]+\\.[0-9]+\\.[0-9a-fA-F]+\\.[0-9]+$"
 
 
 class Histories(NamedTuple):
-    """What was read: `rows` in the schema `history` of spark/schemas.py, and `unread` in the schema `UNREAD`; of files
-    with so many bytes.
+    """What was read: `rows` in the schema `history` of spark/schemas.py, and `unread` in the schema `UNREAD`.
+
+    Attributes:
+        judged: both together, to be kept by who needs both: a line is read once then.
+        bytes: of the files.
     """
 
-    rows: DataFrame
-    unread: DataFrame
+    judged: DataFrame
     bytes: int = 0
+
+    @property
+    def rows(self) -> DataFrame:
+        """Lines of a history."""
+        return self.judged.where(F.col("_bad").isNull()).drop("_bad")
+
+    @property
+    def unread(self) -> DataFrame:
+        """What could not be read."""
+        return self.judged.where(F.col("_bad").isNotNull()).select("_bad.*")
 
 
 def files(session: SparkSession, paths: Iterable[str]) -> list[str]:
@@ -177,8 +189,7 @@ def parsed(session: SparkSession, lines: DataFrame, torn: Sequence[tuple[str, st
     judged = lines.select("file", "value", cut.alias("cut"), row).select(
         "file", "value", "cut", "row.*", _reason().alias("_reason")
     )
-    good = judged.where(F.col("_reason").isNull()).select(*_typed())
-    bad = judged.where(F.col("_reason").isNotNull()).select(
+    bad = F.struct(
         "file",
         _said("run"),
         _said("who"),
@@ -189,7 +200,7 @@ def parsed(session: SparkSession, lines: DataFrame, torn: Sequence[tuple[str, st
         F.expr(" OR ".join(f"startswith(_reason, '{reason}')" for reason in HARMLESS)).alias("harmless"),
         F.substring("value", 1, TEXT_MAX).alias("line"),
     )
-    return Histories(good, bad)
+    return Histories(judged.select(*_typed(), F.when(F.col("_reason").isNotNull(), bad).alias("_bad")))
 
 
 def _typed() -> list[Column]:

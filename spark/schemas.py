@@ -194,6 +194,7 @@ TABLES: Final[dict[str, tuple[Column, ...]]] = {
                 ("history", SMALL),
                 ("hold_time", SECONDS),
                 ("incarnation", NUMBER),
+                ("into", TEXT),
                 ("links", ArrayType(TEXTS, containsNull=False)),
                 ("messages", NUMBER),
                 ("n", SMALL),

@@ -50,7 +50,7 @@ def audited(
         The tables `verdicts`, `violations`, `remainder`, `unread`, `latency`, `redeliveries`, `faults`, `divergence`
         and `runs`.
     """
-    session = histories.rows.sparkSession
+    session = histories.judged.sparkSession
     steps = out / "steps"
 
     def step(name: str, frame: DataFrame, folder: Path = steps) -> DataFrame:
@@ -61,8 +61,8 @@ def audited(
     def table(name: str, frame: DataFrame) -> DataFrame:
         return step(name, frame, out / "tables")
 
-    rows = step("rows", histories.rows)
-    unread = table("unread", histories.unread)
+    read_once = histories._replace(judged=step("lines", histories.judged))
+    rows, unread = read_once.rows, table("unread", read_once.unread)
     writers = step("writers", audit_events.clocks(rows, clock_error))
     lines = audit_events.timed(rows, writers)
     rest = table("remainder", t.remainder(rows, unread))

@@ -69,7 +69,7 @@ def read(task: HistoryFile, schema: StructType) -> Iterator[pa.RecordBatch]:
 def _value(name: str, value: Any) -> Any:
     if value is None:
         return None
-    if name == "settings":
+    if isinstance(value, dict):
         return json.dumps(value, sort_keys=True)
     if name == "spans":
         return [{"origin": origin, "start": start, "stop": stop} for origin, start, stop in value]
