@@ -119,7 +119,9 @@ class DeadLettersConserved(Checker):
     def _deliver(self, row: Row) -> None:
         at, generation, n = row["at"], row["generation"], row["n"]
         for key in group_messages(row):
-            if row["group"].endswith(DEAD):
+            if row["group"].endswith(DEAD):  # it lived at that n, whoever got it then, and died again
+                source = source_of(key)
+                self.delivered[source] = max((generation, n), self.delivered.get(source, (0, 0)))
                 continue
             self.delivered[key] = max((generation, n), self.delivered.get(key, (0, 0)))
             dead, when = self.confirmed.get(key, {}).get(generation, (-1, 0.0))
@@ -201,6 +203,8 @@ class DeadLettersConserved(Checker):
         if listed or self.delivered.get(key, (0, 0))[1] > n or self.delivered.get(key, (0, 0))[0] > last[0]:
             return
         if key in self.ack_asked or (key[0], key[1]) in self.purge_asked:
+            return
+        if (key[0] + DEAD, key[1]) in self.purge_asked:  # it may have died again by then
             return
         self._found(at, f"{name(key)} was redriven at n = {n}, and nobody ever got it")
 

@@ -480,3 +480,22 @@ def test_topics_are_judged_apart() -> None:
         if row.get("topic") == "u":
             row["topic"] = "t"
     assert "no loss" in story.broken()
+
+
+def test_what_every_group_acked_may_be_confirmed_without_being_stored_again() -> None:
+    def story(outcome: str) -> Story:
+        story = Story().add("client:p", "settings", history=1, settings={"rf": 3}).publish("unknown")
+        story.add("node:a", "store", topic="t", partition=0, spans=[[ORIGIN, 0, 1]]).deliver(5)
+        return story.settle("ack", 5, "acked").publish() if outcome else story.publish()
+
+    assert story("acked").broken() == []
+    assert story("").broken() == ["no loss"]
+
+
+def test_what_was_redriven_may_have_died_again_and_been_read_as_a_dead_letter() -> None:
+    def story() -> Story:
+        return Story().publish().deliver(5).settle("dead_letter", 5, "ok").redrive(0)
+
+    assert story().drained().broken() != []
+    again = story().deliver(6, n=1, group="g!dead").settle("ack", 6, "acked", n=1, group="g!dead")
+    assert "dead letters conserved" not in again.drained().broken()
