@@ -179,8 +179,8 @@ def test_two_operators_redrive_at_once_one_is_killed_and_each_message_is_in_one_
                     assert killed.poll() is None
                 killed.send_signal(signal.SIGKILL)
             between = await here.states()
-            assert 10 <= between["ready"] < count
-            assert between["dead"] == count - between["ready"]
+            assert 10 <= between["ready"] < count, between
+            assert between["dead"] == count - between["ready"], between
 
             async def run(*arguments: str) -> None:
                 nonlocal purged

@@ -31,8 +31,8 @@ def test_an_audit_is_compared_both_ways(tmp_path: Path) -> None:
     def with_(*rows: tuple[str, str, str, str, int]) -> list[str]:
         names = ("run", "guarantee", "verdict", "origin", "seq")
         table = pa.Table.from_pylist([dict(zip(names, row, strict=True)) for row in rows])
-        (tmp_path / "violations").mkdir(exist_ok=True)
-        pq.write_table(table, tmp_path / "violations" / "part.parquet")
+        (tmp_path / "tables" / "violations").mkdir(parents=True, exist_ok=True)
+        pq.write_table(table, tmp_path / "tables" / "violations" / "part.parquet")
         return wrong_with_audit(MANIFEST, tmp_path, {"spliced-0": []})
 
     g1 = ("generated", "G1", "broken", "a.1.5eed0.1", 4)
