@@ -19,8 +19,8 @@ from rich.table import Table
 from quorumq.core.errors import UsageError
 from spark.errors import plainly
 from spark.histories import Histories, read
-from spark.jobs.audit_page import page
 from spark.jobs.output import SUMMARY, Output
+from spark.report.audit import page
 from spark.session import fit, session
 from spark.transforms import audit as t
 from spark.transforms import audit_checks, audit_context, audit_events
@@ -102,7 +102,7 @@ STRICT_CODE: Final = 3
 PAGE: Final = "audit.html"
 
 SHOWN: Final = 50
-"""So many violations are printed, and so many rows of each table shown on the page; the Parquet tables have all."""
+"""So many violations of each guarantee and rows of each other table are in the summary; the Parquet tables have all."""
 
 
 def summarised(tables: Mapping[str, DataFrame], paths: Sequence[str]) -> dict[str, Any]:
@@ -119,9 +119,10 @@ def summarised(tables: Mapping[str, DataFrame], paths: Sequence[str]) -> dict[st
         .agg(F.count("*").alias("runs"), F.coalesce(F.sum("lines"), F.lit(0)).alias("lines"))
         .head()
     )
-    remainder = _top(tables["remainder"].orderBy(F.desc("count"), "run", "what"))
+    remainder, unread = tables["remainder"], tables["remainder"].agg(F.sum("count").alias("count")).head()
     assert counts is not None
-    if not counts["lines"] and not remainder:
+    assert unread is not None
+    if not counts["lines"] and not unread["count"]:
         raise UsageError(f"{', '.join(paths)}: there is no line in it: an empty history proves nothing")
     for row in t.GUARANTEES:
         if row not in {found["guarantee"] for found in verdicts}:
@@ -129,7 +130,7 @@ def summarised(tables: Mapping[str, DataFrame], paths: Sequence[str]) -> dict[st
                 {"guarantee": row, "verdict": "not checked", "checked": 0, "broken": 0, "undecidable": 0,
                  "runs": 0, "runs_broken": 0}
             )  # fmt: skip
-    found = tables["violations"].orderBy("guarantee", "run", "at", "id", "text")
+    found = tables["violations"]
     latency = tables["latency"].groupBy("topic", "group").agg(
         F.sum("messages").alias("messages"), F.sum("deliveries").alias("deliveries"),
         F.sum("redelivered").alias("redelivered"), F.max("p50").alias("p50"), F.max("p99").alias("p99"),
@@ -146,24 +147,45 @@ def summarised(tables: Mapping[str, DataFrame], paths: Sequence[str]) -> dict[st
             *(F.sum(name).alias(name) for name in ("published", "unknown", "delivered", "acked", "broken")),
         )
     )
+    named = {
+        "remainder": remainder.orderBy(F.desc("count"), "run", "what"),
+        "latency": latency.orderBy("topic", "group"),
+        "redeliveries": redeliveries.orderBy("topic", "group", "after"),
+        "faults": faults.orderBy("fault"),
+    }
+    broken = _violations(found.where(F.col("verdict") == "broken"), verdicts, "broken")
+    undecided = _violations(found.where(F.col("verdict") != "broken"), verdicts, "undecidable")
+    tops = {"broken": broken, "undecided": undecided, **{name: _top(table) for name, table in named.items()}}
     return {
         **OUTPUT.mark,
         "paths": list(paths),
         "runs": counts["runs"],
         "lines": counts["lines"],
-        "conclusion": conclusion(verdicts, sum(row["count"] for row in remainder)),
+        "unread": unread["count"] or 0,
+        "conclusion": conclusion(verdicts, unread["count"] or 0),
         "verdicts": verdicts,
-        "broken": _top(found.where(F.col("verdict") == "broken")),
-        "undecided": _top(found.where(F.col("verdict") != "broken")),
-        "remainder": remainder,
-        "latency": _top(latency.orderBy("topic", "group")),
-        "redeliveries": _top(redeliveries.orderBy("topic", "group", "after")),
-        "faults": _top(faults.orderBy("fault")),
+        "counts": {name: count for name, (count, _) in tops.items()},
+        **{name: rows for name, (_, rows) in tops.items()},
     }
 
 
-def _top(table: DataFrame) -> list[dict[str, Any]]:
-    return [row.asDict() for row in table.limit(SHOWN).collect()]
+def _top(table: DataFrame) -> tuple[int, list[dict[str, Any]]]:
+    """How many rows there are, and the first."""
+    rows = [row.asDict() for row in table.limit(SHOWN).collect()]
+    return (table.count() if len(rows) == SHOWN else len(rows)), rows
+
+
+def _violations(
+    found: DataFrame, verdicts: Sequence[Mapping[str, Any]], some: str
+) -> tuple[int, list[dict[str, Any]]]:
+    """How many violations there are, and the first of each guarantee: so that many of one hide none of another."""
+    count, shown = 0, []
+    for row in verdicts:
+        if row[some]:
+            mine = found.where(F.col("guarantee") == row["guarantee"]).orderBy("run", "at", "id", "text")
+            of_it, rows = _top(mine)
+            count, shown = count + of_it, shown + rows
+    return count, shown
 
 
 def conclusion(verdicts: Sequence[Mapping[str, Any]], remainder: int) -> str:
@@ -206,6 +228,9 @@ def shown(console: Console, summary: Mapping[str, Any]) -> None:
     for row in summary["broken"]:
         where = " ".join(str(row[what]) for what in ("run", "group", "id") if row[what] is not None)
         console.print(f"BROKEN {row['guarantee']} {where}: {row['text']}", soft_wrap=True, markup=False)
+    more = summary["counts"]["broken"] - len(summary["broken"])
+    if more:
+        console.print(f"BROKEN {more:,} times more, in tables/violations", soft_wrap=True, markup=False)
     console.print(summary["conclusion"], soft_wrap=True, markup=False)
 
 

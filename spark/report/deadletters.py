@@ -18,10 +18,12 @@ from spark.report.page import (
     Column,
     Html,
     cards,
+    counted,
     duration,
     esc,
     figure,
     join,
+    note,
     number,
     percent,
     size,
@@ -48,7 +50,7 @@ def page(summary: Row, facts: Row) -> str:
         parts = [
             head(summary),
             problems(summary),
-            tag("p", "There are no dead letters.", class_="note good"),
+            note("good", "There are no dead letters."),
             foot(summary),
         ]
         return document("Dead letters", join(parts))
@@ -88,13 +90,13 @@ def problems(summary: Row) -> Html:
     parts: list[Html] = []
     if found["count"]:
         text = (
-            f"{number(found['count'])} {'place' if found['count'] == 1 else 'places'} of the input could not be read. "
+            f"{counted(found['count'], 'place')} of the input could not be read. "
             "What was there is in none of the numbers below, unless another replica has it."
         )
         columns = [Column(name) for name in found["rows"][0]] if found["rows"] else []
         rows = [[("" if value is None else str(value)) for value in row.values()] for row in found["rows"]]
         details = tag("details", join((tag("summary", "Which"), table(columns, rows, empty=""))))
-        parts.append(tag("div", join((tag("b", text), details)), class_="note warn"))
+        parts.append(note("warn", join((tag("b", text), details))))
     doubts = []
     if summary["undated"]:
         doubts.append(
@@ -106,7 +108,7 @@ def problems(summary: Row) -> Html:
             "node's; they are in no time to death"
         )
     if doubts:
-        parts.append(tag("div", "Of these dead letters, " + "; ".join(doubts) + ".", class_="note warn"))
+        parts.append(note("warn", "Of these dead letters, " + "; ".join(doubts) + "."))
     return join(parts)
 
 
@@ -394,8 +396,8 @@ def sample(row: Row, found: Row, nodes: str, payloads: bool) -> Html:
         else f"--partition {found['partition']}"
     )
     about = [
-        ("id", tag("code", found["id"])), ("died", f"{time(found['died_at'])} UTC, after {number(found['attempts'])} "
-         f"{'delivery' if found['attempts'] == 1 else 'deliveries'}: {found['reason']}; now {found['resolution']}"),
+        ("id", tag("code", found["id"])), ("died", f"{time(found['died_at'])} UTC, after "
+         f"{counted(found['attempts'], 'delivery', 'deliveries')}: {found['reason']}; now {found['resolution']}"),
         ("published", f"{time(found['published_at'])} UTC" if found["published_at"] else "not known"),
         ("consumer", " · ".join(filter(None, (found["consumer"], found["consumer_version"], found["host"])))),
         ("node", found["node"]), ("size", size(found["size"]) or "not known"),

@@ -87,6 +87,11 @@ def number(value: float | None) -> str:
     return f"{value:,.0f}" if size >= 100 else f"{value:.1f}" if size >= 10 else f"{value:.2g}"
 
 
+def counted(count: int, one: str, more: str | None = None) -> str:
+    """A count of something: 1 run, 2 runs; ``more`` is the plural where it is not ``one`` with an s."""
+    return f"{number(count)} {one if count == 1 else more or one + 's'}"
+
+
 def percent(share: float | None) -> str:
     """A share: 12 %, 0.3 %."""
     if share is None:
@@ -139,7 +144,7 @@ class Column(NamedTuple):
 
     Attributes:
         title: its head.
-        kind: "n" number, "t" time, "w" long text, "" short text.
+        kind: "n" number, "t" time, "w" long text, "i" a name that may be long, "" short text.
         hint: what it says, shown when pointed at.
     """
 
@@ -148,7 +153,14 @@ class Column(NamedTuple):
     hint: str = ""
 
 
-def table(columns: Sequence[Column], rows: Sequence[Sequence[Any]], *, empty: str, more: int = 0) -> Html:
+def table(
+    columns: Sequence[Column],
+    rows: Sequence[Sequence[Any]],
+    *,
+    empty: str,
+    more: int = 0,
+    whole: bool = False,
+) -> Html:
     """A table to sort and filter.
 
     Args:
@@ -156,6 +168,7 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[Any]], *, empty: st
         rows: for each column what is shown, or a pair of that and the number to sort by.
         empty: what to say where there are no rows.
         more: how many rows there are besides these.
+        whole: whether it is short enough to be shown at full height and without a filter.
     """
     if not rows:
         return tag("p", empty, class_="empty")
@@ -168,13 +181,17 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[Any]], *, empty: st
         "",
     )  # fmt: skip
     body = join(tag("tr", join(map(_cell, columns, row), "")) for row in rows)
+    inner = tag(
+        "div", tag("table", join((tag("thead", tag("tr", heads)), tag("tbody", body)), "")), class_="scroll"
+    )
+    if whole:
+        return tag("div", inner, class_="table whole")
     count = f"{len(rows)} of {len(rows)}"
     left = tag("span", join((tag("span", count, data_shown=""), f" · {more:,} more in the tables" if more else ""), ""),
                class_="soft")  # fmt: skip
     search = Html('<input type="search" placeholder="Filter" aria-label="Filter rows">')
     bar = tag("div", join((search, left), ""), class_="bar")
-    inner = tag("table", join((tag("thead", tag("tr", heads)), tag("tbody", body)), ""))
-    return tag("div", join((bar, tag("div", inner, class_="scroll")), ""), class_="table")
+    return tag("div", join((bar, inner), ""), class_="table")
 
 
 def _cell(column: Column, found: Any) -> Html:
@@ -194,6 +211,11 @@ def figure(caption: str, hint: str, svg: Html, *, legend: Html = EMPTY, wide: bo
     """A plot with its caption."""
     head = tag("figcaption", join((caption, tag("small", hint)), ""))
     return tag("figure", join((head, svg, legend)), class_="wide" if wide else None)
+
+
+def note(level: str, content: Any, *, class_: str = "") -> Html:
+    """A box: "bad", "warn", "good" or "plain"."""
+    return tag("div", content, class_=" ".join(filter(None, ("note", level, class_))))
 
 
 def cards(found: Iterable[tuple[str, str]]) -> Html:

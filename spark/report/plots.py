@@ -194,6 +194,47 @@ def small_multiples(
     return svg(figure, name, label)
 
 
+def ranges(name: str, label: str, rows: Sequence[tuple[str, float, float, float]]) -> Html:
+    """Durations on one logarithmic axis, a line for each name: p50 to p99 as a bar, a dot for the longest; seconds."""
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    figure, axes = draw(900, 60 + 26 * len(rows))
+    axes.grid(axis="y", visible=False)
+    axes.grid(axis="x", color=COLOURS["--grid"], linewidth=1)
+    axes.set_xscale("log")
+    # A wait of nothing, or of less by two clocks, has no place on such an axis: it is drawn at its left end.
+    least = min(value for row in rows for value in row[1:] if value > 0)
+    for index, (_, *found) in enumerate(rows):
+        middle, high, longest = (max(value, least) for value in found)
+        axes.plot((high, longest), (index, index), color=COLOURS["--line"], linewidth=2, zorder=1)
+        axes.plot(
+            (middle, high), (index, index), color=colour(0), linewidth=7, solid_capstyle="butt", zorder=2
+        )
+        axes.plot((middle, middle), (index - 0.3, index + 0.3), color=colour(0), linewidth=3, zorder=3)
+        axes.plot((longest,), (index,), marker="o", markersize=6, color=colour(1), zorder=3)
+    axes.set_yticks(range(len(rows)), [title for title, *_ in rows])
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.tick_params(axis="y", colors=COLOURS["--fg"])
+    low, high = axes.get_xlim()
+    if high < 100 * low:
+        axes.set_xlim(low / 3, high * 3)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.tick_params(axis="x", which="minor", length=0)
+    return svg(figure, name, label)
+
+
+def tick(seconds: float) -> str:
+    """A power of ten of seconds below an axis."""
+    return (
+        f"{seconds:,.0f} s"
+        if seconds >= 1
+        else f"{seconds * 1e3:g} ms"
+        if seconds >= 1e-3
+        else f"{seconds * 1e6:g} µs"
+    )
+
+
 def legend(series: Sequence[tuple[str, int]]) -> Html:
     """Which colour is what."""
     items = (

@@ -1,0 +1,458 @@
+# spark/report/audit.py: the report on the delivery audit.
+#
+# From the top: what the verdicts amount to, then the evidence, what was not read, and figures. Green is what holds,
+# all of it: whatever is open, not checked or not read takes the colour away, and the words with it.
+"""Summary of the audit in, one HTML page out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from spark.report import plots
+from spark.report.page import (
+    EMPTY,
+    Column,
+    Html,
+    cards,
+    counted,
+    duration,
+    figure,
+    join,
+    note,
+    number,
+    percent,
+    table,
+    tag,
+)
+from spark.report.page import page as document
+
+Row = Mapping[str, Any]
+
+VERDICTS: Final = {"broken": "broken", "not decidable": "open", "not checked": "unchecked", "holds": "holds"}
+"""Every verdict, the worst first, and the class that colours it."""
+
+LOOKED_AT: Final = {
+    "G1": "messages", "G2": "holds", "G3": "deliveries and ACKs", "G4": "deliveries", "G5": "deliveries",
+    "G6": "messages", "G7": "dead letters", "groups": "deliveries",
+}  # fmt: skip
+"""What is counted as checked."""
+
+NOTHING_TO_ASK: Final = {
+    "G1": "no publish that was confirmed and had to be delivered",
+    "G2": "no hold",
+    "G3": "no delivery and no ACK",
+    "G4": "no message that waited for its next delivery",
+    "G5": "no delivery whose checksum (crcs) is known, and that of its publish too",
+    "G6": "no publish that was tried again",
+    "G7": "no dead letter",
+    "groups": "no register of a group",
+}
+"""What the histories lack where a guarantee is not checked."""
+
+CAUSES: Final = {
+    "ack": "it was acked before: see G3",
+    "expiry": "its hold ran out",
+    "expiry, an ACK unanswered": "its hold ran out; an ACK was sent, and none of its answers was acked",
+    "inside the hold": "its hold had not ended: see G2",
+    "reject": "its consumer gave it back",
+    "rewind or redrive": "asked for",
+}
+
+SHORT: Final = 8
+"""A table of so many rows needs no filter."""
+
+DRAWN: Final = 12
+"""So many topics and groups fit into the plot."""
+
+
+def page(summary: Row, guarantees: Mapping[str, str]) -> str:
+    """The whole report.
+
+    Args:
+        summary: as in summary.json.
+        guarantees: what each guarantee promises: a name, a colon, a sentence.
+    """
+    title, top = conclusion(summary, guarantees)
+    parts = [
+        head(summary),
+        top,
+        numbers(summary),
+        promises(summary, guarantees),
+        violations(summary),
+        undecided(summary),
+        remainder(summary),
+        latency(summary),
+        redeliveries(summary),
+        faults(summary),
+        tag(
+            "footer",
+            "python -m spark audit · what each word means: docs/spark.md, “The audit” · all rows: tables/, beside it",
+        ),
+    ]
+    return document(f"{title} · Delivery audit", join(parts))
+
+
+# ------------------------------------------------------------------------------------- parts
+
+
+def head(summary: Row) -> Html:
+    """Title, and what this is about."""
+    about = f"{counted(summary['runs'], 'run')} · {counted(summary['lines'], 'line')} · read from "
+    paths = summary["paths"]
+    parts = [tag("h1", "Delivery audit"), tag("p", about + ", ".join(paths[:3]), class_="meta")]
+    if len(paths) > 3:
+        more = tag("summary", f"and {counted(len(paths) - 3, 'path')} more")
+        parts.append(
+            tag("details", join((more, tag("pre", "\n".join(paths[3:]), class_="text"))), class_="meta")
+        )
+    return join(parts)
+
+
+def conclusion(summary: Row, guarantees: Mapping[str, str]) -> tuple[str, Html]:
+    """What it comes to: a word or two for the title, and the box on top."""
+    by = {
+        verdict: [row["guarantee"] for row in summary["verdicts"] if row["verdict"] == verdict]
+        for verdict in VERDICTS
+    }
+    broken, unsure, unchecked, holds = by.values()
+    every, unread = len(summary["verdicts"]), summary["unread"]
+    missing = not_read(summary)
+    if broken:
+        found = sum(row["broken"] for row in summary["verdicts"])
+        title, level = "Broken", "bad"
+        text = f"{len(broken)} of {every} guarantees {verb(broken)} broken, {counted(found, 'time')}."
+    elif unsure:
+        title, level = "Not decidable", "warn"
+        text = f"{len(unsure)} of {every} guarantees {verb(unsure)} not decidable. None was seen broken."
+    elif not holds:
+        title, level = "Nothing checked", "warn"
+        text = "Nothing was checked: the histories have nothing that any guarantee could be asked of."
+    elif unread:
+        title, level = "Not everything read", "warn"
+        text = f"{len(holds)} of {every} guarantees hold in what was read, and that is not everything."
+    elif unchecked:
+        title, level = f"{len(holds)} of {every} hold", "plain"
+        left = f"{len(unchecked)} {verb(unchecked, 'was', 'were')} not checked"
+        text = f"{len(holds)} of {every} guarantees hold. {left}."
+    else:
+        title, level = "All hold", "good"
+        text = f"All {every} guarantees hold, in everything that was read."
+    lines = [
+        tag("li", join((badge(verdict), tag("span", " · ".join(name(it, guarantees) for it in found))), " "))
+        for verdict, found in by.items()
+        if found
+    ]
+    if unread:
+        what = join((tag("span", missing), tag("a", "Which", href="#unread")), " ")
+        lines.append(tag("li", join((tag("span", "not read", class_="tag open"), tag("span", what)), " ")))
+    return title, note(level, join((tag("b", text), tag("ul", join(lines)))), class_="verdict")
+
+
+def numbers(summary: Row) -> Html:
+    """The numbers on top."""
+    verdicts = summary["verdicts"]
+    found = [
+        (number(sum(row["broken"] for row in verdicts)), "times broken"),
+        (number(sum(row["undecidable"] for row in verdicts)), "times not decidable"),
+        (number(summary["unread"]), "lines or writers not read, or missing"),
+    ]
+    if summary["latency"] and not cut(summary, "latency"):
+        rows = summary["latency"]
+        deliveries, messages, again = (
+            sum(row[name] for row in rows) for name in ("deliveries", "messages", "redelivered")
+        )
+        found += [
+            (number(deliveries), "deliveries"),
+            (percent(again / messages) if messages else "", "of messages delivered more than once"),
+        ]
+        slow = [row["p99"] for row in rows if row["p99"] is not None]
+        if slow:
+            found.append(
+                (duration(max(slow)), "from publish to delivery, p99" + (", worst" if len(slow) > 1 else ""))
+            )
+    return cards(found)
+
+
+def promises(summary: Row, guarantees: Mapping[str, str]) -> Html:
+    """The guarantees and their verdicts."""
+    several = summary["runs"] > 1
+    columns = [
+        Column("Verdict"), Column("Guarantee", "w"), Column("Checked", "n", "how much was looked at"),
+        Column("Broken", "n", "how often"), Column("Not decidable", "n", "how often"),
+    ]  # fmt: skip
+    columns += [Column("Runs broken", "n", f"of {counted(summary['runs'], 'run')}")] * several
+    rows = []
+    for row in summary["verdicts"]:
+        promise = guarantees[row["guarantee"]].partition(": ")[2]
+        about = [tag("b", name(row["guarantee"], guarantees)), tag("div", promise)]
+        if row["verdict"] == "not checked":
+            asked = NOTHING_TO_ASK[row["guarantee"]]
+            about.append(tag("div", f"Nothing to ask: the histories have {asked}.", class_="soft"))
+        looked = tag(
+            "span", join((number(row["checked"]), tag("small", LOOKED_AT[row["guarantee"]], class_="unit")))
+        )
+        line = [
+            badge(row["verdict"]), join(about, ""), (looked if row["checked"] else "0", row["checked"]),
+            (marked(row["broken"], "bad"), row["broken"]), (marked(row["undecidable"], "warn"), row["undecidable"]),
+        ]  # fmt: skip
+        rows.append(line + [(marked(row["runs_broken"], "bad"), row["runs_broken"])] * several)
+    return join((
+        tag("h2", "Guarantees", id="guarantees"),
+        listed(columns, rows, empty="None."),
+    ))  # fmt: skip
+
+
+def violations(summary: Row) -> Html:
+    """What is broken, with the evidence."""
+    total, rows = summary["counts"]["broken"], summary["broken"]
+    empty = "Nothing was found broken."
+    if any(row["verdict"] != "holds" for row in summary["verdicts"]) or summary["unread"]:
+        empty = "Nothing was found broken in what could be checked."
+    said = f"{counted(total, 'violation')}, each proved by what the histories say. " + first(
+        summary, "broken"
+    )
+    return join((
+        tag("h2", "Broken", id="broken"),
+        tag("p", said) if rows else EMPTY,
+        evidence(rows, empty, cut(summary, "broken")),
+    ))  # fmt: skip
+
+
+def undecided(summary: Row) -> Html:
+    """What could not be decided."""
+    total, rows = summary["counts"]["undecided"], summary["undecided"]
+    every = sum(row["undecidable"] for row in summary["verdicts"])
+    said = []
+    if every:
+        said.append(
+            "Whether these are broken depends on clocks, on what was not read, or on how the run ended."
+        )
+    if every > total:
+        said.append(
+            f"{number(every - total)} of {number(every)} are only counted: not settled when the history ends, overdue "
+            "without anything said of why, or lines not read, which count against every guarantee of their run."
+        )
+    if rows:
+        said.append(first(summary, "undecided"))
+    return join((
+        tag("h2", "Not decidable", id="undecided"),
+        tag("p", " ".join(said)) if said else EMPTY,
+        evidence(rows, "Nothing." if not every else "None of them has evidence to show.", cut(summary, "undecided")),
+    ))  # fmt: skip
+
+
+def evidence(rows: Sequence[Row], empty: str, more: int) -> Html:
+    """Findings: broken or undecided."""
+    columns = [
+        Column("Guarantee"), Column("What is the matter", "w"), Column("Message", "i", "topic/partition/origin/number"),
+        Column("Group"), Column("At", "n", "the time of its run, as in the text"), Column("Run", "i"),
+    ]  # fmt: skip
+    lines = [
+        (tag("b", row["guarantee"]), row["text"], tag("code", row["id"]) if row["id"] else soft("the run as a whole"),
+         row["group"], (moment(row["at"]), row["at"]), row["run"])
+        for row in rows
+    ]  # fmt: skip
+    return listed(columns, lines, empty=empty, more=more)
+
+
+def remainder(summary: Row) -> Html:
+    """What was not read or is not there."""
+    columns = [
+        Column("What", "w"), Column("How many", "n"), Column("Where, or who", "w", "a file, the first, or the writers"),
+        Column("Run", "i"), Column("So", "w"),
+    ]  # fmt: skip
+    rows = [
+        (row["what"], row["count"], row["detail"], row["run"] or soft("every run"), consequence(row))
+        for row in summary["remainder"]
+    ]  # fmt: skip
+    return join((
+        tag("h2", "What was not read, or is not there", id="unread"),
+        tag("p", not_read(summary)) if summary["unread"] else EMPTY,
+        listed(columns, rows, empty="Nothing: every line was read, and every writer that is named wrote a history.",
+              more=cut(summary, "remainder")),
+    ))  # fmt: skip
+
+
+def latency(summary: Row) -> Html:
+    """From publish to delivery."""
+    rows = summary["latency"]
+    of = "" if summary["runs"] == 1 else "; the worst run's"
+    columns = [
+        Column("Topic", "i"), Column("Group", "i"), Column("Messages", "n"), Column("Deliveries", "n"),
+        Column("Redelivered", "n", "messages delivered more than once"), Column("p50", "n", f"half waited less{of}"),
+        Column("p99", "n", f"99 of 100 waited less{of}"), Column("Longest", "n"),
+    ]  # fmt: skip
+    lines = [
+        (row["topic"], row["group"], row["messages"], row["deliveries"], of_all(row["redelivered"], row["messages"]),
+         *(took(row[name]) for name in ("p50", "p99", "max")))
+        for row in rows
+    ]  # fmt: skip
+    drawn = [row for row in rows if row["p50"] is not None and row["max"] > 0]
+    parts = [
+        tag("h2", "How long messages waited", id="latency"),
+        tag(
+            "p",
+            "From the publish to the first delivery, for each group. Redeliveries are counted, and not timed.",
+        ),
+    ]
+    if len(drawn) > 1:
+        drawn = sorted(drawn, key=lambda row: -row["p99"])
+        hint = "the axis is logarithmic"
+        svg = plots.ranges(
+            "latency",
+            "Waiting times by topic and group",
+            [
+                (
+                    f"{plots.short(row['topic'], 22)} · {plots.short(row['group'], 16)}",
+                    row["p50"],
+                    row["p99"],
+                    row["max"],
+                )
+                for row in drawn[:DRAWN]
+            ],
+        )
+        hint += f"; the {DRAWN} slowest" if len(drawn) > DRAWN else ""
+        parts.append(
+            figure(
+                "From publish to first delivery",
+                hint,
+                svg,
+                wide=True,
+                legend=plots.legend([("from p50 to p99", 0), ("the longest", 1)]),
+            )
+        )
+    empty = "Nothing was delivered."
+    return join((*parts, listed(columns, lines, empty=empty, more=cut(summary, "latency"))))
+
+
+def redeliveries(summary: Row) -> Html:
+    """Why messages were delivered again."""
+    columns = [
+        Column("Topic", "i"), Column("Group", "i"), Column("After", "", "how the delivery before ended"),
+        Column("That is", "w"), Column("Deliveries", "n"), Column("Share", "n", "of its group's redeliveries"),
+    ]  # fmt: skip
+    totals: dict[tuple[str, str], int] = {}
+    for row in summary["redeliveries"]:
+        group = (row["topic"], row["group"])
+        totals[group] = totals.get(group, 0) + row["deliveries"]
+    more = cut(summary, "redeliveries")
+    rows = [
+        (row["topic"], row["group"], row["after"], CAUSES.get(row["after"], ""), row["deliveries"],
+         "" if more else share(row["deliveries"], totals[(row["topic"], row["group"])]))
+        for row in summary["redeliveries"]
+    ]  # fmt: skip
+    return join((
+        tag("h2", "Why messages were delivered again", id="redeliveries"),
+        listed(columns, rows, empty="Every message was delivered once at most.", more=more),
+    ))  # fmt: skip
+
+
+def faults(summary: Row) -> Html:
+    """What happened during faults."""
+    columns = [
+        Column("Fault"), Column("Times", "n"), Column("Published", "n", "confirmed"),
+        Column("Unknown", "n", "requests whose outcome nobody knows"), Column("Delivered", "n"), Column("Acked", "n"),
+        Column("Broken", "n", "violations"),
+    ]  # fmt: skip
+    names = ("times", "published", "unknown", "delivered", "acked")
+    rows = [
+        (row["fault"], *(row[name] for name in names), (marked(row["broken"], "bad"), row["broken"]))
+        for row in summary["faults"]
+    ]  # fmt: skip
+    return join((
+        tag("h2", "During faults", id="faults"),
+        tag("p", "Lines of the histories while a fault lasted. Faults overlap, so one line may count for several.")
+        if rows else EMPTY,
+        listed(columns, rows, empty="No fault is written in these histories.", more=cut(summary, "faults")),
+    ))  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------ pieces
+
+
+def listed(columns: Sequence[Column], rows: Sequence[Sequence[Any]], *, empty: str, more: int = 0) -> Html:
+    """A table, with a filter where there is something to look for."""
+    return table(columns, rows, empty=empty, more=more, whole=len(rows) <= SHORT and not more)
+
+
+def badge(verdict: str) -> Html:
+    """A verdict, coloured."""
+    return tag("span", verdict, class_=f"tag {VERDICTS[verdict]}")
+
+
+def name(guarantee: str, guarantees: Mapping[str, str]) -> str:
+    """What a guarantee is called: G1 durable."""
+    called = guarantees[guarantee].partition(":")[0]
+    return called if called.startswith(guarantee) else f"{guarantee} {called}"
+
+
+def verb(several: Sequence[Any], one: str = "is", more: str = "are") -> str:
+    """Is, or are."""
+    return one if len(several) == 1 else more
+
+
+def cut(summary: Row, what: str) -> int:
+    """How many rows are in the tables only."""
+    return int(summary["counts"][what]) - len(summary[what])
+
+
+def first(summary: Row, what: str) -> str:
+    """What is shown of a table that is cut."""
+    if not cut(summary, what):
+        return ""
+    return (
+        f"Here are the first of each guarantee, {number(len(summary[what]))} in all, and "
+        f"{number(cut(summary, what))} more are in tables/violations; the filter searches those that are here."
+    )
+
+
+def not_read(summary: Row) -> str:
+    """What was not read, in a sentence."""
+    return f"{counted(summary['unread'], 'line or writer', 'lines or writers')} not read, or missing."
+
+
+def consequence(row: Row) -> str:
+    """What it means for a run that this is not there."""
+    if row["gap"]:
+        return "no guarantee holds: what was in it is not known"
+    if row["lossy"]:
+        return "that something is absent proves nothing"
+    return "changes no verdict"
+
+
+def marked(count: int, level: str) -> Any:
+    """A count, coloured unless it is 0."""
+    return tag("b", number(count), class_=level) if count else tag("span", "0", class_="soft")
+
+
+def soft(text: str) -> Html:
+    """What stands where there is no value."""
+    return tag("span", text, class_="soft")
+
+
+def of_all(count: int, every: int) -> tuple[Any, int]:
+    """A count, and what share it is."""
+    if not count or not every:
+        return number(count), count
+    return join((number(count), tag("small", percent(count / every), class_="unit"))), count
+
+
+def share(count: int, every: int) -> Any:
+    """A share, to sort by."""
+    return (percent(count / every), count / every) if every else ""
+
+
+def took(seconds: float | None) -> Any:
+    """A duration, to sort by."""
+    return "" if seconds is None else (duration(seconds), seconds)
+
+
+def moment(at: float | None) -> str:
+    """A time of a run in seconds, as evidence shows it; where it is a time of day, that, in UTC."""
+    if at is None:
+        return ""
+    if 1e9 <= at < 1e11:
+        return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-2]
+    return f"{at:.4f}".rstrip("0").rstrip(".") + " s"
