@@ -49,7 +49,7 @@ NOTHING_TO_ASK: Final = {
     "G7": "no dead letter",
     "groups": "no register of a group",
 }
-"""What the histories lack where a guarantee is not checked."""
+"""What histories lack where a guarantee is not checked."""
 
 CAUSES: Final = {
     "ack": "it was acked before: see G3",
@@ -128,7 +128,7 @@ def conclusion(summary: Row, guarantees: Mapping[str, str]) -> tuple[str, Html]:
         text = f"{len(unsure)} of {every} guarantees {verb(unsure)} not decidable. None was seen broken."
     elif not holds:
         title, level = "Nothing checked", "warn"
-        text = "Nothing was checked: the histories have nothing that any guarantee could be asked of."
+        text = "Nothing was checked: what was read has nothing that any guarantee could be asked of."
     elif unread:
         title, level = "Not everything read", "warn"
         text = f"{len(holds)} of {every} guarantees hold in what was read, and that is not everything."
@@ -189,7 +189,7 @@ def promises(summary: Row, guarantees: Mapping[str, str]) -> Html:
         about = [tag("b", name(row["guarantee"], guarantees)), tag("div", promise)]
         if row["verdict"] == "not checked":
             asked = NOTHING_TO_ASK[row["guarantee"]]
-            about.append(tag("div", f"Nothing to ask: the histories have {asked}.", class_="soft"))
+            about.append(tag("div", f"Nothing to ask: what was read has {asked}.", class_="soft"))
         looked = tag(
             "span", join((number(row["checked"]), tag("small", LOOKED_AT[row["guarantee"]], class_="unit")))
         )
@@ -247,7 +247,8 @@ def evidence(rows: Sequence[Row], empty: str, more: int) -> Html:
     """Findings: broken or undecided."""
     columns = [
         Column("Guarantee"), Column("What is the matter", "w"), Column("Message", "i", "topic/partition/origin/number"),
-        Column("Group"), Column("At", "n", "the time of its run, as in the text"), Column("Run", "i"),
+        Column("Group", "i"), Column("At", "n", "seconds on the clock of its run, or the time of day, UTC"),
+        Column("Run", "i"),
     ]  # fmt: skip
     lines = [
         (tag("b", row["guarantee"]), row["text"], tag("code", row["id"]) if row["id"] else soft("the run as a whole"),
@@ -455,4 +456,4 @@ def moment(at: float | None) -> str:
         return ""
     if 1e9 <= at < 1e11:
         return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-2]
-    return f"{at:.4f}".rstrip("0").rstrip(".") + " s"
+    return f"{at:.4f} s"

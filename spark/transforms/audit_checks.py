@@ -49,8 +49,8 @@ def findings(*some: Column) -> Column:
 
 
 def shown(seconds: Column) -> Column:
-    """A time as evidence shows it."""
-    return F.concat(F.round(seconds, 4).cast("string"), F.lit(" s"))
+    """A time as evidence shows it: to 0.1 ms, and a time of day without an exponent."""
+    return F.when(seconds.isNotNull(), F.format_string("%.4f s", seconds.cast("double")))
 
 
 def say(*parts: str | Column) -> Column:

@@ -17,13 +17,16 @@ from typing import Any, NamedTuple
 import pytest
 from pyspark.sql import Row as SparkRow
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from quorumq.core.errors import NotFound
 from quorumq.history import KINDS, Row
 from sim.checkers import judge
 from spark.histories import files, read
-from spark.jobs.audit import audited, conclusion, exit_code
+from spark.jobs.audit import SHOWN, audited, conclusion, exit_code, summarised
+from spark.transforms import audit as t
 from spark.transforms.audit import GUARANTEES
+from spark.transforms.audit_checks import shown
 from tests.spark.audit_histories import FAULTS, MUTANTS_BY_NAME, caught, good
 
 PROMISES = {
@@ -339,6 +342,36 @@ def test_exit_codes_tell_good_from_open() -> None:
     assert conclusion(summary("not checked", "holds")["verdicts"], 2) == (
         "not checked: G0; holds: G1; 2 lines or writers were not read, or are missing."
     )
+
+
+def test_a_summary_shows_some_of_each_guarantee_and_counts_all(spark: SparkSession) -> None:
+    many = SHOWN + 20
+    found = [("r", "G1", "broken", "t", 0, "g", "o", i, f"t/0/o/{i}", float(i), "lost") for i in range(many)]
+    found += [("r", "G3", "broken", "t", 0, "g", "o", 1, "t/0/o/1", 0.5, "again"),
+              ("r", "G3", "not decidable", "t", 0, "g", "o", 2, "t/0/o/2", 0.5, "again?")]  # fmt: skip
+    verdicts = [("r", "G1", "broken", many, many, 0), ("r", "G3", "broken", many, 1, 1)]
+    rest = [(f"r{i}", "torn", "file", 2, False, True) for i in range(many)]
+    rows = {
+        "violations": (found, t.VIOLATIONS), "verdicts": (verdicts, t.VERDICTS), "remainder": (rest, t.REMAINDER),
+        "latency": ([], t.LATENCY), "redeliveries": ([], t.REDELIVERIES), "faults": ([], t.FAULTS),
+        "runs": ([("r", 9)], "run STRING, lines BIGINT"),
+    }  # fmt: skip
+    tables = {name: spark.createDataFrame(data, schema) for name, (data, schema) in rows.items()}
+    summary = summarised(tables, ["h.jsonl"])
+    assert [row["guarantee"] for row in summary["broken"]] == ["G1"] * SHOWN + ["G3"]
+    assert [row["id"] for row in summary["undecided"]] == ["t/0/o/2"]
+    assert summary["counts"] == {
+        "broken": many + 1, "undecided": 1, "remainder": many, "latency": 0, "redeliveries": 0, "faults": 0
+    }  # fmt: skip
+    assert summary["unread"] == 2 * many
+    assert f"{2 * many} lines or writers were not read" in summary["conclusion"]
+
+
+def test_evidence_shows_a_time_of_day_without_an_exponent(spark: SparkSession) -> None:
+    times = spark.createDataFrame([(1795312345.12345,), (0.5,), (-2.0,), (None,)], "t DOUBLE")
+    assert [text for (text,) in times.select(shown(F.col("t"))).collect()] == [
+        "1795312345.1235 s", "0.5000 s", "-2.0000 s", None
+    ]  # fmt: skip
 
 
 def test_a_path_that_names_no_history_is_refused(spark: SparkSession, tmp_path: Path) -> None:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from datetime import UTC, datetime, timedelta
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +11,9 @@ import pytest
 
 from spark.report import page as p
 from spark.report.deadletters import page
+from tests.spark.pages import HOSTILE, SHOWN, Elements, browsed, needs_browser
 
 NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)
-SHOWN = "</script></style></svg>--><img src=x onerror="
-HOSTILE = SHOWN + "\"document.title='pwned'\">$\\frac{1}{2}$ &amp; ' \x00\x1b[31m\u202e"
 
 
 def facts(word: str, payloads: bool = True) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -70,35 +66,6 @@ def facts(word: str, payloads: bool = True) -> tuple[dict[str, Any], dict[str, A
         "problems": {"count": 1, "rows": [{"path": word, "what": "torn", "reason": word}]},
     }  # fmt: skip
     return summary, found
-
-
-class Elements(HTMLParser):
-    """What a browser would make of it: elements, links, text, ids."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.names: list[str] = []
-        self.attributes: list[tuple[str, str | None]] = []
-        self.text = ""
-        self.open: list[str] = []
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.names.append(tag)
-        self.attributes += attrs
-        if tag not in ("meta", "input"):
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.names.append(tag)
-        self.attributes += attrs
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag, f"</{tag}> closes something else"
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
 
 
 def test_whatever_a_consumer_wrote_stays_text() -> None:
@@ -176,41 +143,14 @@ def test_numbers_are_for_people(shown: str, text: str) -> None:
     assert shown == text
 
 
-@pytest.mark.skipif(
-    shutil.which("chromium") is None, reason="chromium is not installed: apt-get install chromium"
-)
+@needs_browser
 @pytest.mark.parametrize("width", [390, 1280])
 def test_a_browser_shows_it_and_runs_its_script_only(tmp_path: Path, width: int) -> None:
-    probe = (
-        "<script>addEventListener('load', () => { const box = document.querySelectorAll('.table')[2];"
-        "box.querySelectorAll('th button')[1].click(); const input = box.querySelector('input');"
-        "input.value = 'nothing has this'; input.dispatchEvent(new Event('input'));"
-        "const clipped = [...document.querySelectorAll('svg text')].filter((text) => {"
-        "const a = text.getBoundingClientRect();"
-        "const b = text.closest('svg').getBoundingClientRect(); return a.left < b.left - 2 || a.right > b.right + 2"
-        "|| a.top < b.top - 2 || a.bottom > b.bottom + 2; }).length;"
-        "document.body.dataset.found = JSON.stringify({title: document.title,"
-        "wide: document.documentElement.scrollWidth, sorted: box.querySelector('th[aria-sort]').textContent,"
-        "shown: box.querySelector('[data-shown]').textContent,"
-        "plots: document.querySelectorAll('svg').length, images: document.images.length, clipped}); });</script>"
-    )
-    file = tmp_path / "report.html"
-    file.write_text(page(*facts(HOSTILE)).replace("</body>", probe + "</body>"))
-    flags = (
-        "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-        f"--disable-component-update --disable-sync --user-data-dir={tmp_path}/profile --window-size={width},900 "
-        "--dump-dom"
-    ).split()
-    done = subprocess.run(["chromium", *flags, file.as_uri()], capture_output=True, text=True, timeout=120)
-    found = re.search(r'data-found="(.*?)"', done.stdout)
-    assert found is not None, done.stderr
-    seen = found[1].replace("&quot;", '"').replace("&amp;", "&")
-    assert '"title":"Dead letters"' in seen
-    assert '"sorted":"Dead"' in seen
-    assert '"shown":"0 of 1"' in seen
-    assert '"images":0' in seen
-    assert '"plots":6' in seen
-    assert '"clipped":0' in seen
-    wide = re.search(r'"wide":(\d+)', seen)
-    assert wide is not None
-    assert int(wide[1]) <= max(width, 500), "nothing sticks out: tables and plots scroll by themselves"
+    seen = browsed(page(*facts(HOSTILE)), 2, width, tmp_path)
+    assert seen["title"] == "Dead letters"
+    assert seen["sorted"] == "Dead"
+    assert seen["shown"] == "0 of 1"
+    assert seen["images"] == 0
+    assert seen["plots"] == 6
+    assert seen["clipped"] == 0
+    assert seen["wide"] <= max(width, 500), "nothing sticks out: tables and plots scroll by themselves"

@@ -1,0 +1,79 @@
+"""Judges of a report's page: its elements, and what a browser makes of it."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SHOWN = "</script></style></svg>--><img src=x onerror="
+HOSTILE = SHOWN + "\"document.title='pwned'\">$\\frac{1}{2}$ &amp; ' \x00\x1b[31m\u202e"
+
+needs_browser = pytest.mark.skipif(
+    shutil.which("chromium") is None, reason="chromium is not installed: apt-get install chromium"
+)
+
+
+class Elements(HTMLParser):
+    """What a browser would make of it: elements, links, text, ids."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.names: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.text = ""
+        self.open: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names.append(tag)
+        self.attributes += attrs
+        if tag not in ("meta", "input"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names.append(tag)
+        self.attributes += attrs
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag, f"</{tag}> closes something else"
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def browsed(page: str, table: int, width: int, folder: Path) -> dict[str, Any]:
+    """What a browser finds once it has sorted the table of that number by its second column, and filtered all away."""
+    probe = (
+        f"<script>addEventListener('load', () => {{ const box = document.querySelectorAll('.table')[{table}];"
+        "box.querySelectorAll('th button')[1].click(); const input = box.querySelector('input');"
+        "input.value = 'nothing has this'; input.dispatchEvent(new Event('input'));"
+        "const clipped = [...document.querySelectorAll('svg text')].filter((text) => {"
+        "const a = text.getBoundingClientRect();"
+        "const b = text.closest('svg').getBoundingClientRect(); return a.left < b.left - 2 || a.right > b.right + 2"
+        "|| a.top < b.top - 2 || a.bottom > b.bottom + 2; }).length;"
+        "document.body.dataset.found = JSON.stringify({title: document.title,"
+        "wide: document.documentElement.scrollWidth, sorted: box.querySelector('th[aria-sort]').textContent,"
+        "shown: box.querySelector('[data-shown]').textContent,"
+        "plots: document.querySelectorAll('svg').length, images: document.images.length, clipped}); });</script>"
+    )
+    file = folder / "report.html"
+    file.write_text(page.replace("</body>", probe + "</body>"))
+    flags = (
+        "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+        f"--disable-component-update --disable-sync --user-data-dir={folder}/profile --window-size={width},900 "
+        "--dump-dom"
+    ).split()
+    done = subprocess.run(["chromium", *flags, file.as_uri()], capture_output=True, text=True, timeout=120)
+    found = re.search(r'data-found="(.*?)"', done.stdout)
+    assert found is not None, done.stderr
+    seen: dict[str, Any] = json.loads(html.unescape(found[1]))
+    return seen
