@@ -20,7 +20,8 @@ from quorumq.core.errors import UsageError
 from spark.errors import plainly
 from spark.histories import Histories, read
 from spark.jobs.output import SUMMARY, Output
-from spark.report.audit import page
+from spark.report.audit import named, page
+from spark.report.page import counted
 from spark.session import fit, session
 from spark.transforms import audit as t
 from spark.transforms import audit_checks, audit_context, audit_events
@@ -147,7 +148,7 @@ def summarised(tables: Mapping[str, DataFrame], paths: Sequence[str]) -> dict[st
             *(F.sum(name).alias(name) for name in ("published", "unknown", "delivered", "acked", "broken")),
         )
     )
-    named = {
+    others = {
         "remainder": remainder.orderBy(F.desc("count"), "run", "what"),
         "latency": latency.orderBy("topic", "group"),
         "redeliveries": redeliveries.orderBy("topic", "group", "after"),
@@ -155,7 +156,7 @@ def summarised(tables: Mapping[str, DataFrame], paths: Sequence[str]) -> dict[st
     }
     broken = _violations(found.where(F.col("verdict") == "broken"), verdicts, "broken")
     undecided = _violations(found.where(F.col("verdict") != "broken"), verdicts, "undecidable")
-    tops = {"broken": broken, "undecided": undecided, **{name: _top(table) for name, table in named.items()}}
+    tops = {"broken": broken, "undecided": undecided, **{name: _top(table) for name, table in others.items()}}
     return {
         **OUTPUT.mark,
         "paths": list(paths),
@@ -215,13 +216,13 @@ def exit_code(summary: Mapping[str, Any], *, strict: bool) -> int:
 def shown(console: Console, summary: Mapping[str, Any]) -> None:
     """Print the verdicts, and what is broken."""
     colours = {"holds": "green", "broken": "red", "not decidable": "yellow", "not checked": "dim"}
-    table = Table(title=f"{summary['runs']:,} runs, {summary['lines']:,} lines")
+    table = Table(title=f"{counted(summary['runs'], 'run')}, {counted(summary['lines'], 'line')}")
     for column in ("guarantee", "verdict", "checked", "broken", "not decidable"):
         table.add_column(column, justify="left" if column in ("guarantee", "verdict") else "right")
     for row in summary["verdicts"]:
-        name, verdict = row["guarantee"], row["verdict"]
+        (name, promise), verdict = named(row["guarantee"], t.GUARANTEES), row["verdict"]
         counts = (f"{row[what]:,}" for what in ("checked", "broken", "undecidable"))
-        table.add_row(f"{name} {t.GUARANTEES[name]}", f"[{colours[verdict]}]{verdict}[/]", *counts)
+        table.add_row(f"{name}: {promise}", f"[{colours[verdict]}]{verdict}[/]", *counts)
     console.print(table)
     for row in summary["remainder"]:
         console.print(f"{row['count']:,} × {row['what']}: {row['detail']}", soft_wrap=True, markup=False)

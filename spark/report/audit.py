@@ -140,7 +140,10 @@ def conclusion(summary: Row, guarantees: Mapping[str, str]) -> tuple[str, Html]:
         title, level = "All hold", "good"
         text = f"All {every} guarantees hold, in everything that was read."
     lines = [
-        tag("li", join((badge(verdict), tag("span", " · ".join(name(it, guarantees) for it in found))), " "))
+        tag(
+            "li",
+            join((badge(verdict), tag("span", " · ".join(named(it, guarantees)[0] for it in found))), " "),
+        )
         for verdict, found in by.items()
         if found
     ]
@@ -185,8 +188,8 @@ def promises(summary: Row, guarantees: Mapping[str, str]) -> Html:
     columns += [Column("Runs broken", "n", f"of {counted(summary['runs'], 'run')}")] * several
     rows = []
     for row in summary["verdicts"]:
-        promise = guarantees[row["guarantee"]].partition(": ")[2]
-        about = [tag("b", name(row["guarantee"], guarantees)), tag("div", promise)]
+        called, promise = named(row["guarantee"], guarantees)
+        about = [tag("b", called), tag("div", promise)]
         if row["verdict"] == "not checked":
             asked = NOTHING_TO_ASK[row["guarantee"]]
             about.append(tag("div", f"Nothing to ask: what was read has {asked}.", class_="soft"))
@@ -383,10 +386,10 @@ def badge(verdict: str) -> Html:
     return tag("span", verdict, class_=f"tag {VERDICTS[verdict]}")
 
 
-def name(guarantee: str, guarantees: Mapping[str, str]) -> str:
-    """What a guarantee is called: G1 durable."""
-    called = guarantees[guarantee].partition(":")[0]
-    return called if called.startswith(guarantee) else f"{guarantee} {called}"
+def named(guarantee: str, guarantees: Mapping[str, str]) -> tuple[str, str]:
+    """What a guarantee is called, and what it promises: G1 durable; what was confirmed …"""
+    called, _, promise = guarantees[guarantee].partition(": ")
+    return (called if called.startswith(guarantee) else f"{guarantee} {called}"), promise
 
 
 def verb(several: Sequence[Any], one: str = "is", more: str = "are") -> str:
