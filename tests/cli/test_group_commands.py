@@ -24,10 +24,14 @@ def shell() -> Iterator[Shell]:
 
 
 def states(shell: Shell, topic: str, group: str = "g") -> dict[str, int]:
+    """How many messages are in each state; of what nobody has, `ready` is also what an old hold still blocks: that of a
+    replica which missed the REJECT.
+    """
     found: dict[str, int] = {}
     look = ("--group", group, "--which", "all", "--limit", "100000", "--complete", "--json")
     for line in shell("peek", topic, *look).lines():
-        found[line["state"]] = found.get(line["state"], 0) + 1
+        state = "ready" if line["state"] == "held" else line["state"]
+        found[state] = found.get(state, 0) + 1
     return found
 
 
@@ -169,7 +173,7 @@ def test_a_redrive_that_is_killed_and_run_again_adds_nothing(shell: Shell, how: 
     publish(shell, topic, 60)
     die(shell, topic, 60)
     code = "from quorumq.cli.main import main; main()"
-    options = ("deadletters", "redrive", topic, "--group", "g", "--all", "--yes", "--rate", "30")
+    options = ("deadletters", "redrive", topic, "--group", "g", "--all", "--yes", "--rate", "10")
     nodes = {"QUORUMQ_NODES": ",".join(shell.cluster.addresses)}
     with subprocess.Popen(
         [sys.executable, "-c", code, *options], env={**os.environ, **nodes}, stderr=subprocess.PIPE, text=True

@@ -57,9 +57,13 @@ class Place(NamedTuple):
         return [item async for item in look]
 
     async def states(self, group: str = "g") -> Counter[str]:
+        """How many messages are in each state; of what nobody has, `ready` is also what an old hold still blocks.
+
+        A replica that missed the REJECT keeps its hold until that runs out, whatever became of the message.
+        """
         found: Counter[str] = Counter()
         for item in await self.listed(group=group):
-            found[item.peeked.state] += item.peeked.span.size
+            found["ready" if item.peeked.state == "held" else item.peeked.state] += item.peeked.span.size
         return found
 
     async def die(self, count: int, reason: str = "no") -> None:
