@@ -73,6 +73,7 @@ KILL_UNTIL: Final = 0.69
 """Shares of the messages acked. The worker is stopped first: its stop lasts longer than the rest."""
 
 STOPPED_FOR_S: Final = HOLD_S + 1.5
+AGAIN_PATIENCE_S: Final = 30.0
 DOWN_FOR_S: Final = 2.0
 POLL_S: Final = 0.1
 STATUS_EVERY_S: Final = 0.4
@@ -409,7 +410,11 @@ class Run:
         self.scene.workers[worker.name].state = "stopped"
         self.stopped = Stopped(worker.who, held)
         self.view.event(f"SIGSTOP to {worker.name}, which works on {held} messages: their holds will run out")
-        await trio.sleep_until(trio.current_time() + STOPPED_FOR_S)
+        before = self.account.delivered - len(self.account.deliveries)
+        await trio.sleep(STOPPED_FOR_S)
+        with trio.move_on_after(AGAIN_PATIENCE_S):  # others may take what else there is first
+            while self.account.delivered - len(self.account.deliveries) <= before:
+                await trio.sleep(POLL_S)
         worker.process.send_signal(signal.SIGCONT)
         worker.paused = False
         self.stopped.seconds = time.monotonic() - began
