@@ -41,6 +41,10 @@ OURS: Final = {
 }
 """What we set unless `conf`, or spark-submit, says otherwise."""
 
+JAVA_OPTION: Final = "-XX:-DontCompileHugeMethods"
+"""Java does not compile methods of more than 8,000 bytes unless told to. Spark makes such of wide rows and of many
+conditions, as ours are, and would interpret them for each row."""
+
 PIECE_BYTES: Final = 16 << 20
 """Of input, to a piece of a shuffle: what is made of it fits a task's share of a small driver's memory."""
 
@@ -91,7 +95,9 @@ def session(
     wanted |= conf or {}
     if not submitted:
         options = wanted.get("spark.driver.extraJavaOptions", "")
-        wanted["spark.driver.extraJavaOptions"] = f"{_log_option()} {options}".strip()
+        wanted["spark.driver.extraJavaOptions"] = f"{_log_option()} {JAVA_OPTION} {options}".strip()
+        options = wanted.get("spark.executor.extraJavaOptions", "")
+        wanted["spark.executor.extraJavaOptions"] = f"{JAVA_OPTION} {options}".strip()
     for key, value in wanted.items():
         builder = builder.config(key, value)
     if submitted or SparkContext._gateway is not None:

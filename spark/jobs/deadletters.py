@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -345,7 +346,11 @@ def analyse(found: Input, tables: Path, settings: Settings) -> dict[str, DataFra
     frames["bursts"] = store("bursts", t.bursts(frames["rates"], counts, seconds))
     frames["ages"] = store("ages", t.ages(letters, now))
     frames["deploys"] = store("deploys", t.deploys(counts, begin, end, seconds, now))
-    frames["poison"] = store("poison", t.poison(letters, now))
+    with tempfile.TemporaryDirectory(dir=tables.parent, prefix="steps-") as steps:
+        path = Path(steps, "repeated").absolute().as_uri()
+        t.repeated(letters).write.parquet(path)
+        repeated = session.read.schema(t.REPEATED).parquet(path)
+        frames["poison"] = store("poison", t.poison(letters, repeated, now))
     frames["attempts"] = store("attempts", t.attempts(letters, now))
     frames["sizes"] = store("sizes", t.sizes(letters, now))
     frames["to_death"] = store("to_death", t.to_death(letters, now))

@@ -77,13 +77,22 @@ def deliveries(
     """
     kind, outcome = F.col("kind"), F.col("outcome")
     delivery = kind == "deliver"
-    # A delivery comes as late, and all else as early, as the clocks allow: what could have been before it is seen.
-    events = events.withColumn(
-        "_k", F.when(delivery, F.col("t") + F.col("u")).otherwise(F.col("t") - F.col("u"))
+    moment = F.struct("t", "u", "domain", "owner", "outcome")
+    success = (kind == "ack") & F.startswith("outcome", F.lit("acked"))
+    by_client = F.startswith("who", F.lit("client:"))
+    died = (kind == "dead_letter") & (outcome == "ok") & by_client & ~F.col("dead")
+    published, invoked = kind == "publish", (kind == "publish") & (outcome == "invoke")
+    rejected, redriven = ((kind == name) & (outcome == "invoke") for name in ("reject", "redrive"))
+    # Cut into pieces by the hash alone: every window below is then inside one piece, and rows are moved once. A
+    # delivery comes as late, and all else as early, as the clocks allow: what could have been before it is seen.
+    relevant = events.where(delivery | success | died | published | rejected | redriven)
+    relevant = relevant.repartition("hash").withColumns(
+        {
+            "_k": F.when(delivery, F.col("t") + F.col("u")).otherwise(F.col("t") - F.col("u")),
+            "_turn": F.when(published | redriven, 0).when(delivery, 1).otherwise(2),
+            "_n": F.when(F.col("dead"), F.col("n")).otherwise(0),
+        }
     )
-    asked_first = kind.isin("publish", "redrive")
-    events = events.withColumn("_turn", F.when(asked_first, 0).when(delivery, 1).otherwise(2))
-    events = events.withColumn("_n", F.when(F.col("dead"), F.col("n")).otherwise(0))
     so_far = (Window.unboundedPreceding, Window.currentRow)
     message = Window.partitionBy(*KEY)
     story = message.orderBy("_k", "_turn").rowsBetween(*so_far)
@@ -91,34 +100,27 @@ def deliveries(
     before = Window.partitionBy(*KEY, "dead", "kind").orderBy("t").rowsBetween(Window.unboundedPreceding, -1)
     last = Window.partitionBy(*KEY, "dead", "kind").orderBy("t", "token")
 
-    moment = F.struct("t", "u", "domain", "owner", "outcome")
-    success = (kind == "ack") & F.startswith("outcome", F.lit("acked"))
-    by_client = F.startswith("who", F.lit("client:"))
-    died = (kind == "dead_letter") & (outcome == "ok") & by_client & ~F.col("dead")
-    invoked = (kind == "publish") & (outcome == "invoke")
-    told = (
-        events.withColumn("acked", F.min(F.when(success & (outcome == "acked"), moment)).over(of_life))
-        .withColumn("settled", F.min(F.when(success, moment)).over(of_life))
-        .withColumn("died", F.max(F.when(died, F.struct("n", -F.col("t"), "t", "u", "domain"))).over(of_life))
-        .withColumn("rejects", F.count_if((kind == "reject") & (outcome == "invoke")).over(of_life))
-        .withColumn(
-            "redrives", F.max(F.when((kind == "redrive") & (outcome == "invoke"), F.col("n"))).over(story)
-        )
-        .withColumn("published", F.min(F.when(kind == "publish", F.col("t"))).over(story))
-        .withColumn("invoked", F.max(invoked).over(message))
-        .withColumn("is_known", F.max(kind == "publish").over(message))
-        .withColumn("last_try", F.max(F.when(invoked, F.col("t"))).over(message))
-        .withColumn("first_crc", F.min(F.when(invoked, F.col("crc"))).over(message))
-        .withColumn("last_crc", F.max(F.when(invoked, F.col("crc"))).over(message))
-        .withColumn("made_ms", F.min(F.when(invoked, F.col("published_ms"))).over(message))
-        .withColumn(
-            "stored", F.min(F.when((kind == "publish") & (outcome == "ok"), F.col("t"))).over(message)
-        )
-        .withColumn("free", F.max("until").over(before))
-        .withColumn("last_token", F.lag("token").over(last))
-        .withColumn("last", F.lag(F.struct("t", "u", "domain", "until", "owner")).over(last))
-        .where(delivery | (success & (outcome == "acked")))
-    )
+    # All in one: what shares a window is then one pass over its rows.
+    told = relevant.withColumns(
+        {
+            "acked": F.min(F.when(success & (outcome == "acked"), moment)).over(of_life),
+            "settled": F.min(F.when(success, moment)).over(of_life),
+            "died": F.max(F.when(died, F.struct("n", -F.col("t"), "t", "u", "domain"))).over(of_life),
+            "rejects": F.count_if(rejected).over(of_life),
+            "redrives": F.max(F.when(redriven, F.col("n"))).over(story),
+            "published": F.min(F.when(published, F.col("t"))).over(story),
+            "invoked": F.max(invoked).over(message),
+            "is_known": F.max(published).over(message),
+            "last_try": F.max(F.when(invoked, F.col("t"))).over(message),
+            "first_crc": F.min(F.when(invoked, F.col("crc"))).over(message),
+            "last_crc": F.max(F.when(invoked, F.col("crc"))).over(message),
+            "made_ms": F.min(F.when(invoked, F.col("published_ms"))).over(message),
+            "stored": F.min(F.when(published & (outcome == "ok"), F.col("t"))).over(message),
+            "free": F.max("until").over(before),
+            "last_token": F.lag("token").over(last),
+            "last": F.lag(F.struct("t", "u", "domain", "until", "owner")).over(last),
+        }
+    ).where(delivery | (success & (outcome == "acked")))
     named = (
         told.join(F.broadcast(of_groups), on=["run", "topic", "grp"], how="left")
         .join(F.broadcast(of_places), on=["run", "topic", "partition", "grp"], how="left")

@@ -94,6 +94,7 @@ DEPLOYS: Final = """
 POISON: Final = """
     date DATE, topic STRING, `group` STRING, kind STRING, name STRING, messages BIGINT, deaths BIGINT, dead BIGINT,
     redrives INT, failures BIGINT, share DOUBLE, first_died_at TIMESTAMP, last_died_at TIMESTAMP, sample_id STRING"""
+REPEATED: Final = "hash BIGINT"
 ATTEMPTS: Final = "date DATE, topic STRING, `group` STRING, reason STRING, attempts INT, deaths BIGINT"
 SIZES: Final = "date DATE, topic STRING, `group` STRING, size_from BIGINT, size_to BIGINT, deaths BIGINT"
 TO_DEATH: Final = """
@@ -494,26 +495,52 @@ def deploys(
     return _select(made, DEPLOYS)
 
 
-def poison(letters: DataFrame, now: datetime, thresholds: Thresholds = DEFAULTS) -> DataFrame:
-    """What dies again and again: LETTERS in, POISON out.
+def repeated(letters: DataFrame, thresholds: Thresholds = DEFAULTS) -> DataFrame:
+    """What may be poison: LETTERS in, REPEATED out: a hash for each key and payload that enough deaths of a group have.
+
+    Nearly every key and payload dies once; this leaves them out by counting numbers, before anything else is asked.
+    """
+    name = F.explode(_named("key", "payload")).alias("what")
+    found = letters.select(*GROUP, "key_digest", "digest").select(*GROUP, name)
+    hashes = found.where(F.col("what.name").isNotNull()).select(_hash("what").alias("hash"))
+    enough = min(thresholds.poison_key, thresholds.poison_payload)
+    return _select(hashes.groupBy("hash").count().where(F.col("count") >= enough), REPEATED)
+
+
+_DIGESTS: Final = {"key": "key_digest", "payload": "digest", "message": "id"}
+"""The column that tells one of each kind of poison from another."""
+
+
+def _named(*kinds: str) -> Column:
+    return F.array(
+        *(F.struct(F.lit(kind).alias("kind"), F.col(_DIGESTS[kind]).alias("name")) for kind in kinds)
+    )
+
+
+def _hash(what: str) -> Column:
+    return F.xxhash64(*GROUP, f"{what}.kind", f"{what}.name")
+
+
+def poison(
+    letters: DataFrame, repeated: DataFrame, now: datetime, thresholds: Thresholds = DEFAULTS
+) -> DataFrame:
+    """What dies again and again: LETTERS and REPEATED in, POISON out.
 
     ``kind`` is `key` (at least `poison_key` messages with this key died), `payload` (at least `poison_payload` messages
     with the same bytes), or `message` (it died again after at least `poison_redrives` redrives). ``name`` is the
     SHA-256 of key or payload, or the message's id. ``share`` is of the group's deaths.
     """
-    kinds = {"key": "key_digest", "payload": "digest", "message": "id"}
-    what = F.explode(
-        F.array(
-            *(F.struct(F.lit(kind).alias("kind"), F.col(name).alias("name")) for kind, name in kinds.items())
-        )
-    )
+    some = letters.select(*KIND, "id", "key_digest", "digest", "n", "died_at", "resolution")
+    again = some.withColumn("what", F.explode(_named("key", "payload"))).withColumn("hash", _hash("what"))
+    # A message counts as one in a loop only if it was redriven.
+    redriven = some.where(F.col("n") > 0).withColumn("what", F.explode(_named("message")))
     each = (
-        letters.select(*KIND, "id", "key_digest", "digest", "n", "died_at", "resolution")
-        .withColumn("what", what)
+        again.join(repeated, "hash", "left_semi")
+        .drop("hash")
+        .unionByName(redriven)
         .withColumn("kind", F.col("what.kind"))
         .withColumn("name", F.col("what.name"))
-        # A message counts as one in a loop only if it was redriven.
-        .where(F.col("name").isNotNull() & ((F.col("kind") != "message") | (F.col("n") > 0)))
+        .where(F.col("name").isNotNull())
         .groupBy(*KIND, "kind", "name", "id")
         .agg(
             F.count("*").alias("deaths"),

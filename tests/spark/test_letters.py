@@ -204,7 +204,7 @@ def test_keys_payloads_and_messages_that_die_again_are_found(spark: SparkSession
     )
     key, same = letters.where("seq = 0").first()["key_digest"], letters.where("seq = 10").first()["digest"]
     names = ("kind", "name", "messages", "deaths", "dead", "redrives", "failures")
-    assert shown(t.poison(letters, NOON), *names) == sorted([
+    assert shown(t.poison(letters, t.repeated(letters), NOON), *names) == sorted([
         ("key", key, 3, 3, 3, 0, 1),
         ("message", letter(20)["id"], 1, 2, 1, 2, 1),
         ("payload", same, 2, 2, 2, 0, 2),
@@ -284,7 +284,11 @@ def test_the_main_numbers_are_those_of_plain_python_on_many_rows(spark: SparkSes
     for row in rows:
         payloads[row["topic"], row["group"], row["digest"]].add(row["id"])
     found_poison = shown(
-        t.poison(letters, NOON).where("kind = 'payload'"), "topic", "group", "name", "messages"
+        t.poison(letters, t.repeated(letters), NOON).where("kind = 'payload'"),
+        "topic",
+        "group",
+        "name",
+        "messages",
     )
     assert found_poison == sorted(
         ((*key, len(ids)) for key, ids in payloads.items() if len(ids) > 1), key=repr
