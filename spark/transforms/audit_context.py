@@ -52,7 +52,9 @@ def runs(lines: DataFrame, *, drained: bool) -> DataFrame:
 def group_facts(lines: DataFrame) -> DataFrame:
     """A row for each group: its registers, its confirmed rewinds and creations, and which generation is current.
 
-    ``unregistered``: a newer generation was delivered than any register names, so where it begins is not known.
+    Current is the newest that a node has in the end, or that a client was told of: one that a node had and lost in a
+    crash, before a majority had it, never was. ``unregistered``: a newer generation was delivered than any register
+    names, so where it begins is not known.
     """
     kind = F.col("kind")
     register = kind == "register"
@@ -70,9 +72,21 @@ def group_facts(lines: DataFrame) -> DataFrame:
             F.collect_list(confirmed).alias("confirmed"),
             F.collect_list(F.when(register, F.struct("generation", "from_ms", "t"))).alias("known"),
             F.max(F.when(kind.isin("deliver", "ack"), F.col("generation"))).alias("seen"),
+            F.max(F.when(told & created, F.struct("generation", "from_ms"))).alias("created"),
         )
     )
-    current = F.expr("coalesce(array_max(registers).generation, 0)").cast("decimal(20,0)")
+    in_the_end = (
+        lines.where(told & register)
+        .groupBy("run", "topic", "grp", "who")
+        .agg(F.max_by(F.struct("generation", "from_ms"), F.struct("t", "generation")).alias("last"))
+        .groupBy("run", "topic", "grp")
+        .agg(F.max("last").alias("last"))
+    )
+    found = found.join(in_the_end, on=["run", "topic", "grp"], how="left").withColumn(
+        "_current", F.greatest("last", "created")
+    )
+    zero = F.lit(0).cast("decimal(20,0)")
+    newest = F.expr("array_max(registers).generation")
     return found.select(
         "run",
         "topic",
@@ -80,9 +94,9 @@ def group_facts(lines: DataFrame) -> DataFrame:
         "registers",
         "confirmed",
         "known",
-        current.alias("current"),
-        F.expr("coalesce(array_max(registers).from_ms, 0L)").alias("current_from"),
-        F.coalesce(F.col("seen") > current, F.expr("false")).alias("unregistered"),
+        F.coalesce("_current.generation", zero).alias("current"),
+        F.coalesce("_current.from_ms", F.lit(0)).alias("current_from"),
+        F.coalesce(F.col("seen") > F.coalesce(newest, zero), F.expr("false")).alias("unregistered"),
     )
 
 

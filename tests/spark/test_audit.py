@@ -118,6 +118,9 @@ class Story:
         self.deliver("client:c", 1, until, 1)
         return self.deliver("client:d", again, again + 5, 2).ack("client:d", again + 1, 2)
 
+    def register(self, who: str, at: float, generation: int) -> Story:
+        return self.add(who, "register", at, topic="t", group="g", generation=generation, from_ms=0)
+
     def ack(self, who: str, at: float, time: int) -> Story:
         self.add(who, "ack", at, **held(time), op=time, outcome="invoke")
         return self.add(who, "ack", at + 0.01, **held(time), op=time, outcome="acked")
@@ -143,6 +146,8 @@ def stories() -> list[Story]:
         Story("waiting", boot=one).publish(),
         Story("nobody").add("client:p", "settings", 0, history=1, clock="mono", settings={}),
         Story("no-producer", boot=one).deliver("client:c", 1, 5, 1).ack("client:c", 2, 1),
+        Story("lost-rewind").publish().register("node:a", 0, 0).register("node:c", 0, 7).register("node:c", 9, 0)
+        .deliver("client:c", 1, 5, 1).ack("client:c", 2, 1).add("sim", "phase", 10, phase="drained"),
         Story("torn").publish().deliver("client:c", 1, 5, 1).ack("client:c", 2, 1),
         Story("missing-node").publish().deliver("client:c", 1, 5, 1).ack("client:c", 2, 1).add(
             "node:a", "settings", 0, history=1, clock="mono", settings={"nodes": ["a", "b"]}),
@@ -268,6 +273,10 @@ def test_what_is_missing_at_the_end_of_an_unfinished_run_is_not_decidable(seen: 
     assert seen.verdicts[("near", "G1")]["verdict"] == "holds"
     row = seen.verdicts[("waiting", "G1")]
     assert row["checked"] == 0 or row["verdict"] == "not decidable"
+
+
+def test_a_generation_that_a_node_lost_before_a_majority_had_it_asks_for_no_delivery(seen: Seen) -> None:
+    assert seen.verdicts[("lost-rewind", "G1")]["verdict"] == "holds"
 
 
 def test_a_delivery_from_a_producer_without_a_history_is_not_thin_air(seen: Seen) -> None:
