@@ -48,6 +48,7 @@ from quorumq.core.messages import (
     HoldReply,
     HoldsTold,
     PeerMessage,
+    RegistersTold,
     Release,
     RemoteFetched,
     Slice,
@@ -638,6 +639,8 @@ class Host:
             sender.lose_link(self.name, self.world.options.latency)
         if core.state.superseded(envelope.sender, envelope.incarnation):
             self.world.saw("a message of a superseded incarnation came")
+        if type(envelope.message) is RegistersTold and envelope.message.topics:
+            self.world.saw("a node asked for a topic that it did not know")
         waited = bool(core.recovery.unheard)
         self.feed(Received(envelope))
         if waited and type(envelope.message) is HoldsTold:

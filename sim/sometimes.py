@@ -48,7 +48,7 @@ SOMETIMES: tuple[str, ...] = (
     "a change of a topic was confirmed",
     "partitions were added",
     "a partition that was added was published to",
-    "a node did not know of a partition yet",
+    "a node asked for a topic that it did not know",
     "a message expired by the topic's TTL",
     "a start found a damaged batch",
     "a damaged batch was not served",

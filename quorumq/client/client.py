@@ -358,11 +358,10 @@ class Client:
             the group in its new generation: a majority of the replicas of every partition know it.
 
         Raises:
-            NotFound: no such topic, or no node knows such a group of it.
+            NotFound: no such topic, or no such group of it.
             UsageError: a time that cannot be.
             NotStored, OutcomeUnknown: too few replicas answered; rewind again.
         """
-        await self._known_group(topic, group, timeout)
         return await self._set_group(topic, group, to, rewind=True, timeout=timeout)
 
     async def _set_group(
@@ -376,20 +375,6 @@ class Client:
 
     def _calling(self, kind: str, **fields: object) -> Calling | None:
         return None if self.history is None else self.history.calling(kind, **fields)
-
-    async def _known_group(self, topic: str, group: str, timeout: float | None) -> None:
-        """Raise NotFound unless some node knows the group."""
-
-        def judge(reply: m.ClientReply) -> QuorumqError | None:
-            names = sorted(found.name for found in cast("m.MetadataReply", reply).groups)
-            if group in names:
-                return None
-            return NotFound(
-                f"no group {group!r} reads topic {topic!r}: {', '.join(names[:20]) or 'none'} "
-                f"do{'es' if len(names) == 1 else ''}; `create_group`, or a first fetch, makes one"
-            )
-
-        await self._ask(m.Metadata((topic,)), "metadata", timeout, writes=False, judge=judge)
 
     async def purge(
         self, topic: str, group: str, *, partition: int | None = None, timeout: float | None = None

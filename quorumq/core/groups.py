@@ -116,6 +116,8 @@ class GroupCoordinator(Coordinator):
         if known is not None and not request.rewind:
             self.wanted = known
             return self._put(core, now)
+        if known is None and request.rewind:  # and a majority of every partition's replicas has been asked
+            return self.finish(core, core.no_group(request.topic, request.group))
         if known is None and request.start == "earliest":
             return self._put(core, now)
         self.stamps += 1

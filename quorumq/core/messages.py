@@ -520,6 +520,23 @@ class GroupsTold(NamedTuple):
     more: bool = False
 
 
+class RegistersAsk(NamedTuple):
+    """What do you know of the topics of these names and ids, and of these groups? Of a group, topic and name count."""
+
+    round: int
+    names: tuple[str, ...]
+    ids: tuple[bytes, ...]
+    groups: tuple[Group, ...]
+
+
+class RegistersTold(NamedTuple):
+    """The registers that the sender knew of when it was asked, deleted ones included; of many the first."""
+
+    round: int
+    topics: tuple[Topic, ...]
+    groups: tuple[Group, ...]
+
+
 class SyncPull(NamedTuple):
     """Anti-entropy: send the batches that hold these spans, as STOREs of round 0; and say how old others are."""
 
@@ -944,7 +961,7 @@ PeerMessage = Union[
     Store, Stored, Hold, HoldReply, Release, Released, Extend, Extended, Ack, Tombed, Reject, Rejected,
     Merge, Merged, PutTopic, PutGroup, Put, PeekRequest, PeekReply, Survey, Surveyed,
     Heartbeat, SyncOffer, SyncState, SyncPull, SyncTopics, GroupsAsk, GroupsTold,
-    CloseAsk, CloseTold,
+    RegistersAsk, RegistersTold, CloseAsk, CloseTold,
     RemoteFetch, RemoteFetched, RemoteGone,
     HoldsAsk, HoldsTold, ResyncAsk, ResyncTold,
 ]  # fmt: skip

@@ -51,6 +51,7 @@ from quorumq.core.effects import (
     Unsent,
 )
 from quorumq.core.fetch import FetchCoordinator
+from quorumq.core.finding import FindCoordinator, tell_registers, to_find
 from quorumq.core.group import DEAD_LETTER_TOPIC, DEAD_SUFFIX, dead_letter_names
 from quorumq.core.groups import GroupCoordinator, PurgeCoordinator, SurveyCoordinator
 from quorumq.core.latency import Latency
@@ -58,6 +59,7 @@ from quorumq.core.messages import (
     Ack,
     AckRequest,
     AlterTopic,
+    ClientRequest,
     CloseAsk,
     CloseSession,
     CloseTold,
@@ -97,6 +99,8 @@ from quorumq.core.messages import (
     PutGroup,
     PutTopic,
     RedriveRequest,
+    RegistersAsk,
+    RegistersTold,
     Reject,
     Rejected,
     RejectRequest,
@@ -199,11 +203,13 @@ ASKED_MAX = 1024
 QUORUM_REQUESTS = (Store, Hold, Extend, Ack, Reject, Merge, Survey, CloseAsk)
 QUORUM_REPLIES = (
     Stored, HoldReply, Extended, Tombed, Rejected, Merged, Surveyed, CloseTold, Put, PeekReply, RemoteFetched,
+    RegistersTold,
 )  # fmt: skip
 
 
 QuorumReply = Union[
-    Stored, HoldReply, Extended, Tombed, Rejected, Merged, Surveyed, CloseTold, Put, PeekReply, RemoteFetched
+    Stored, HoldReply, Extended, Tombed, Rejected, Merged, Surveyed, CloseTold, Put, PeekReply, RemoteFetched,
+    RegistersTold,
 ]  # fmt: skip
 
 
@@ -511,7 +517,7 @@ class NodeCore:
             case Received(envelope):
                 return self._on_received(envelope, now)
             case Request(key, request):
-                return self._on_request(key, request, now)
+                return self.on_request(key, request, now)
             case Durable(token, position):
                 if self.counting:
                     self.position = max(self.position, position)
@@ -1101,6 +1107,8 @@ class NodeCore:
                 return replica.on_sync_pull(sender, message, now) if replica is not None else []
             case GroupsAsk() if self.state.vouched:
                 return self._on_groups_ask(sender, message)
+            case RegistersAsk() if self.state.vouched:
+                return tell_registers(self, sender, message)
             case GroupsTold():
                 return self._on_groups_told(sender, message, now)
             case ResyncAsk():
@@ -1444,14 +1452,15 @@ class NodeCore:
 
     # ------------------------------------------------------ requests of clients
 
-    def _on_request(self, key: int, request: object, now: Now) -> list[Effect]:
+    def on_request(self, key: int, request: ClientRequest, now: Now, *, looked: bool = False) -> list[Effect]:
+        """A client's request. ``looked``: the others were asked for what it names and is not known here."""
         if isinstance(request, Hello):
             return self._on_hello(key, request, now)
-        match request:
-            case Metadata(topics):
-                return self._on_metadata(key, topics)
-            case StatusAsk():
-                return [Reply(key, StatusReply(self.status(now)))]
+        if isinstance(request, StatusAsk):
+            return [Reply(key, StatusReply(self.status(now)))]
+        wanted = None if looked else to_find(self, request)
+        if isinstance(request, Metadata) and wanted is None:
+            return self._on_metadata(key, request.topics)
         if not self.state.vouched:
             missing = [
                 node for node in self.config.nodes if node not in self.vouchers and node != self.config.node
@@ -1467,6 +1476,8 @@ class NodeCore:
                 f"still missing {', '.join(missing) or 'nothing but its own disk'}"
             )
             return [Reply(key, Failed("not-stored", detail, len(self.config.nodes), len(self.vouchers) + 1))]
+        if wanted is not None:
+            return self._coordinate(FindCoordinator(key, request, wanted), now)
         match request:
             case OpenSession():
                 self.sessions += 1
@@ -1520,7 +1531,7 @@ class NodeCore:
             if close
             else "publishing with auto_create_topics, or `create`, makes it"
         )
-        return Failed("not-found", f"no topic {name!r} is known to node {self.config.node}: {hint}")
+        return Failed("not-found", f"there is no topic {name!r}: {hint}")
 
     def topic_named(self, name: str) -> Topic | None:
         """The topic of that name, if there is one that is not deleted."""
@@ -1651,7 +1662,7 @@ class NodeCore:
             if source != request.group and (topic.id, source) not in self.groups:
                 if is_pattern(name):
                     continue
-                return self._no_group(name, source)
+                return self.no_group(name, source)
             for number in request.partitions or range(topic.partitions):
                 if number < topic.partitions:
                     found.append(PartitionId(topic.id, number))
@@ -1667,12 +1678,13 @@ class NodeCore:
         names = matching(name, self.names) if is_pattern(name) else [name]
         return [topic for topic in map(self.topic_named, names) if topic is not None]
 
-    def _no_group(self, topic: str, group: str) -> Failed:
+    def no_group(self, topic: str, group: str) -> Failed:
+        """`not-found`: with the groups that are known."""
         known = sorted(name for found, name in self.groups if found == self.names.get(topic))
         return Failed(
             "not-found",
-            f"no group {group!r} reads topic {topic!r}, as far as node {self.config.node} knows; "
-            f"{', '.join(known[:20]) or 'none'} do",
+            f"no group {group!r} reads topic {topic!r}: {', '.join(known[:20]) or 'none'} "
+            f"do{'es' if len(known) == 1 else ''}",
         )
 
     def _on_close_session(self, key: int, request: CloseSession) -> list[Effect]:
@@ -1714,7 +1726,7 @@ class NodeCore:
             return [Reply(key, found)]
         source = group.removesuffix(DEAD_SUFFIX)
         if (found.topic, source) not in self.groups:
-            return [Reply(key, self._no_group(topics[0], source))]
+            return [Reply(key, self.no_group(topics[0], source))]
         return self._coordinate(PurgeCoordinator(key, found, group), now)
 
     def _partition(self, name: str, number: int) -> PartitionId | Failed:

@@ -34,6 +34,7 @@ TYPES: Final[Mapping[int, type]] = {
     34: m.RemoteFetch, 35: m.RemoteFetched, 36: m.RemoteGone,
     40: m.HoldsAsk, 41: m.HoldsTold, 42: m.ResyncAsk, 43: m.ResyncTold,
     50: m.Survey, 51: m.Surveyed, 52: m.GroupsAsk, 53: m.GroupsTold, 54: m.CloseAsk, 55: m.CloseTold,
+    56: m.RegistersAsk, 57: m.RegistersTold,
     # client to node and back
     64: m.OpenSession, 65: m.SessionOpened, 66: m.CreateTopic, 67: m.TopicCreated,
     68: m.Metadata, 69: m.MetadataReply, 70: m.Publish, 71: m.Published, 72: m.Fetch, 73: m.Fetched,

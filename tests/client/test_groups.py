@@ -23,6 +23,8 @@ from quorumq.core.messages import (
     AckRequest,
     LeaveRequest,
     PurgeRequest,
+    PutGroup,
+    PutTopic,
     RejectRequest,
     SetGroup,
     Verdict,
@@ -339,3 +341,20 @@ async def test_the_history_tells_of_a_late_ack_that_beats_a_dead_letter(tmp_path
     assert "stale-generation" in (stale["outcome"], stale.get("detail"))
     (row,) = [row for row in rows if row["kind"] == "list"]
     assert (row["state"], row["complete"]) == ("acked", True)
+
+
+async def test_a_client_of_one_node_finds_what_was_created_at_another_just_now() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        cluster.drop = lambda sender, to, message: (
+            to == "c" != sender and isinstance(message, PutTopic | PutGroup)
+        )
+        await client.create_topic("jobs")
+        await client.create_group("jobs", "g")
+        assert not cluster.nodes["c"].topics
+        cluster.refuse = {"a:1", "b:1"}
+        async with connected(cluster, "c", addresses=["c:1"]) as other:
+            await other.rewind("jobs", "g", "earliest")
+            await publish(other, 3)
+            assert len(await other.fetch("jobs", "g")) == 3
+            with pytest.raises(NotFound, match="there is no topic 'jbs': did you mean 'jobs'"):
+                await other.topic("jbs")

@@ -144,6 +144,7 @@ def test_a_rewind_to_latest_skips_the_backlog_and_one_to_a_time_begins_there() -
     middle = cluster.now.wall_ms
     more(cluster, topic, origin, 10, 5)
     cluster.advance(10)
+    cluster.ask("a", SetGroup("jobs", "g"))
     rewind(cluster, start="latest")
     assert spans(cluster.ask("a", fetch())) == []
     rewind(cluster, node="c", start="time", from_ms=middle)

@@ -1,0 +1,204 @@
+# quorumq/core/finding.py: a topic or group that is not known here is asked for before anyone hears that there is none.
+#
+# A creation is OK once a majority has the register, and the others hear of it a moment later. A request that comes to
+# one of those meanwhile must not be told that there is no such topic. So the node reads: what `members - majority + 1`
+# members do not have, no majority had when they were asked. Where so many cannot be heard, nobody knows whether there
+# is one, and that is what the answer says.
+#
+# Nothing is remembered of what was not found: the next request may come after a creation that was OK, however soon.
+"""Asking the others for registers that a request names and this node does not know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from quorumq.core.coordinator import Coordinator, too_few
+from quorumq.core.effects import Effect, Send
+from quorumq.core.group import DEAD_SUFFIX, dead_letter_names
+from quorumq.core.messages import (
+    AckRequest,
+    AlterTopic,
+    ClientRequest,
+    CreateTopic,
+    DeleteTopic,
+    ExtendRequest,
+    Fetch,
+    LeaveRequest,
+    Metadata,
+    PeekAsk,
+    PeerMessage,
+    Publish,
+    PurgeRequest,
+    RedriveRequest,
+    RegistersAsk,
+    RegistersTold,
+    RejectRequest,
+    SetGroup,
+)
+from quorumq.core.rounds import Round, majority_of
+from quorumq.core.topics import is_pattern
+from quorumq.core.types import Group, Incarnation, NodeId, Now, PartitionId
+
+if TYPE_CHECKING:
+    from quorumq.core.nodecore import NodeCore
+
+FIND_TIMEOUT_S = 1.0
+"""How long the others are asked for a register, at most."""
+
+TOLD_MAX = 50
+"""Registers of topics in one answer; who asked for more asks again, with fewer to ask for."""
+
+SETTLING = (AckRequest, RejectRequest, ExtendRequest, LeaveRequest)
+"""Requests of many receipts, each with a verdict of its own: what is not found spoils nothing of the rest."""
+
+
+def to_find(core: NodeCore, request: ClientRequest) -> RegistersAsk | None:
+    """What to ask the others for before ``request`` is looked at; None where all that it names is known here.
+
+    A name that was deleted may have been given again, and a topic may have got more partitions.
+    """
+    names: Iterable[str] = ()
+    partitions: Iterable[PartitionId] = ()
+    ids: dict[bytes, None] = {}
+    group = ""
+    match request:
+        case Publish():
+            partitions = (request.batch.header.partition,)
+        case AckRequest() | RejectRequest() | ExtendRequest() | LeaveRequest():
+            partitions = dict.fromkeys(item.receipt.partition for item in request.items)
+        case Fetch():
+            names, group = dead_letter_names(request.topics, request.group)
+        case PurgeRequest() | PeekAsk():
+            names, group = dead_letter_names((request.topic,), request.group)
+        case RedriveRequest() | SetGroup():
+            names = (request.topic,)
+        case Metadata():
+            names = request.topics
+        case AlterTopic():
+            names = (request.name,)
+        case CreateTopic() if request.implicit and not core.config.auto_create_topics:
+            names = (request.name,)
+        case DeleteTopic() if request.id not in core.topics:
+            ids[request.id] = None
+    wanted = dict.fromkeys(name for name in names if not is_pattern(name) and core.topic_named(name) is None)
+    for partition in partitions:
+        if not core.is_deleted(partition.topic) and not core.members_of(partition):
+            ids[partition.topic] = None
+    number = request.partition if isinstance(request, (PurgeRequest, PeekAsk, RedriveRequest)) else -1
+    numbers = request.partitions if isinstance(request, Fetch) else (number,)
+    groups: dict[tuple[bytes, str], None] = {}
+    for topic in [core.topic_named(name) for name in names]:
+        if topic is None:
+            continue
+        if max(numbers, default=-1) >= topic.partitions:
+            ids[topic.id] = None
+        source = group.removesuffix(DEAD_SUFFIX)
+        if (source != group or isinstance(request, PurgeRequest)) and (topic.id, source) not in core.groups:
+            groups[(topic.id, source)] = None
+    if not (wanted or ids or groups):
+        return None
+    return RegistersAsk(
+        0, tuple(wanted), tuple(ids), tuple(Group(topic, name, 0, 0) for topic, name in groups)
+    )
+
+
+def tell_registers(core: NodeCore, sender: NodeId, message: RegistersAsk) -> list[Effect]:
+    """REGISTERS-ASK: those that are known here. Only if this node can vouch: its silence is no answer."""
+    topics = [core.register_named(name) for name in message.names]
+    topics += [core.topics.get(found) for found in message.ids]
+    groups = [core.groups.get((group.topic, group.name)) for group in message.groups]
+    told = RegistersTold(
+        message.round,
+        tuple(topic for topic in topics if topic is not None)[:TOLD_MAX],
+        tuple(group for group in groups if group is not None)[:TOLD_MAX],
+    )
+    return [Send(sender, told)]
+
+
+class FindCoordinator(Coordinator):
+    """A client's request that names what is not known here: ask the others for it, then take the request up.
+
+    Args:
+        key: the client's request.
+        request: as it came.
+        wanted: what `to_find` said.
+    """
+
+    __slots__ = ("request", "sets", "wanted")
+
+    def __init__(self, key: int, request: ClientRequest, wanted: RegistersAsk) -> None:
+        super().__init__(key)
+        self.request = request
+        self.wanted = wanted
+        self.sets: tuple[tuple[NodeId, ...], ...] = ()  # of each, some majority has what was confirmed
+
+    def start(self, core: NodeCore, now: Now) -> list[Effect]:
+        nodes = core.config.nodes
+        groups = [core.topics[group.topic] for group in self.wanted.groups]
+        self.sets = tuple(
+            dict.fromkeys([nodes, *(members for topic in groups for members in topic.replicas)])
+        )
+        this = self.open_round(core, nodes, now, min(FIND_TIMEOUT_S, core.config.request_timeout))
+        effects: list[Effect] = []
+        for at, node in enumerate(nodes):
+            linked = node == core.state.me or node in core.state.links
+            if linked and core.state.speaks(node, RegistersAsk):
+                effects.append(Send(node, self.wanted._replace(round=this.number)))
+            else:
+                this.unasked |= 1 << at
+        return effects or self.give_up(core, this, now)
+
+    def on_reply(
+        self, core: NodeCore, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
+    ) -> list[Effect]:
+        assert isinstance(message, RegistersTold)
+        this = self.rounds[message.round]
+        effects: list[Effect] = []
+        for topic in message.topics:
+            effects += core.take_in_topic(topic, now)
+        for group in message.groups:
+            effects += core.merge_group(group, now)
+        this.hear(sender, incarnation)
+        left = to_find(core, self.request)
+        if left != self.wanted or self.is_enough(core, this, this.valid(core.state)):
+            return effects + self.take_up(core, now, looked=left == self.wanted)
+        if this.everyone:
+            return effects + self.give_up(core, this, now)
+        return effects
+
+    def is_enough(self, core: NodeCore, this: Round, bits: int) -> bool:
+        """Whether one of these is in every majority that something may have been confirmed by."""
+        heard = [node for at, node in enumerate(this.members) if bits & (1 << at)]
+        return all(
+            sum(node in heard for node in nodes) > len(nodes) - majority_of(len(nodes)) for nodes in self.sets
+        )
+
+    def take_up(self, core: NodeCore, now: Now, *, looked: bool) -> list[Effect]:
+        """Go on with the request; ``looked``: what is not known here is nowhere."""
+        effects = self.finish(core, None)
+        return effects + core.on_request(self.key, self.request, now, looked=looked)
+
+    def give_up(self, core: NodeCore, this: Round, now: Now) -> list[Effect]:
+        """Too few could be heard. Nodes of a version that cannot be asked are taken to know what we know."""
+        bits = this.valid(core.state)
+        for at, node in enumerate(this.members):
+            if not core.state.speaks(node, RegistersAsk):
+                bits |= 1 << at
+        if isinstance(self.request, SETTLING) or self.is_enough(core, this, bits):
+            return self.take_up(core, now, looked=True)
+        what = [*map(repr, self.wanted.names), *(found.hex() for found in self.wanted.ids)]
+        what += [f"group {group.name!r}" for group in self.wanted.groups]
+        nodes = len(this.members)
+        detail = (
+            f"{', '.join(what[:5])} is not known to node {core.state.me}, and too few others could be asked: "
+            "try again, through any node"
+        )
+        needed = nodes - majority_of(nodes) + 1
+        return self.finish(core, too_few("too-few-replicas", detail, needed, bits.bit_count()))
+
+    def on_timeout(self, core: NodeCore, number: int, now: Now) -> list[Effect]:
+        return self.give_up(core, self.rounds[number], now)
+
+    def on_gone(self, core: NodeCore, now: Now) -> list[Effect]:
+        return self.finish(core, None)

@@ -1,0 +1,279 @@
+"""What was created is there: a node that has not heard of it asks before it says that there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from quorumq.core.effects import Gone, LinkDown
+from quorumq.core.finding import FIND_TIMEOUT_S
+from quorumq.core.messages import (
+    AckRequest,
+    AlterTopic,
+    ClientReply,
+    ClientRequest,
+    CreateTopic,
+    DeleteTopic,
+    ExtendRequest,
+    Failed,
+    Fetched,
+    GroupSet,
+    LeaveRequest,
+    Metadata,
+    MetadataReply,
+    OpenSession,
+    PeekAsk,
+    PeekPage,
+    Publish,
+    Published,
+    Purged,
+    PurgeRequest,
+    PutGroup,
+    PutTopic,
+    RedriveRequest,
+    RegistersAsk,
+    RegistersTold,
+    RejectRequest,
+    SetGroup,
+    SyncTopics,
+    Verdicts,
+)
+from quorumq.core.types import Topic
+from tests.core.cluster import Cluster
+from tests.core.test_cluster_smoke import fetch, outcomes, receipts
+
+REGISTERS = (PutTopic, PutGroup, SyncTopics)
+
+
+def behind(cluster: Cluster, *nodes: str) -> None:
+    """These nodes hear of no topic and no group, but where they ask."""
+    cluster.drop = lambda sender, to, message: to in nodes and to != sender and isinstance(message, REGISTERS)
+
+
+def known(cluster: Cluster, node: str) -> list[str]:
+    return sorted(cluster.nodes[node].names)
+
+
+def is_told(reply: ClientReply, *, code: str = "not-found") -> bool:
+    return isinstance(reply, Failed) and reply.code == code
+
+
+def made() -> tuple[Cluster, Topic]:
+    """Topic "jobs" was created and has a message; node c has heard of nothing."""
+    cluster = Cluster(auto_create_topics=False)
+    behind(cluster, "c")
+    topic = cluster.topic()
+    origin = cluster.ask("a", OpenSession()).origin  # type: ignore[union-attr]
+    cluster.drop = lambda sender, to, message: to == "c" and sender != to
+    assert isinstance(cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"0"]))), Published)
+    behind(cluster, "c")
+    assert known(cluster, "c") == []
+    return cluster, topic
+
+
+Ask = Callable[[Cluster, Topic], object]
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (lambda cluster, topic: Metadata(("jobs",)), MetadataReply),
+        (lambda cluster, topic: fetch(), Fetched),
+        (lambda cluster, topic: SetGroup("jobs", "other"), GroupSet),
+        (lambda cluster, topic: PeekAsk("jobs", 0, "g", "all", (0, 0), 10), PeekPage),
+        (lambda cluster, topic: PeekAsk("jobs", 0, "g", "all", (0, 0), 10, complete=True), PeekPage),
+        (lambda cluster, topic: RedriveRequest("jobs", 0, "g", ()), Verdicts),
+        (lambda cluster, topic: AlterTopic("jobs", partitions=2), None),
+        (lambda cluster, topic: DeleteTopic("jobs", topic.id), None),
+        (lambda cluster, topic: CreateTopic("jobs", implicit=True), None),
+        (
+            lambda cluster, topic: Publish(
+                cluster.batch(topic, cluster.ask("c", OpenSession()).origin, 0, [b"x"])  # type: ignore[union-attr]
+            ),
+            Published,
+        ),
+    ],
+)
+def test_what_was_created_is_there_at_a_node_that_has_not_heard_of_it(make: Ask, kind: type | None) -> None:
+    cluster, topic = made()
+    reply = cluster.ask("c", make(cluster, topic))
+    assert not isinstance(reply, Failed), reply
+    assert kind is None or isinstance(reply, kind)
+    assert known(cluster, "c") == ["jobs"]
+
+
+@pytest.mark.parametrize("kind", [AckRequest, RejectRequest, ExtendRequest, LeaveRequest])
+def test_receipts_are_settled_through_a_node_that_has_not_heard_of_their_topic(kind: type) -> None:
+    cluster, _ = made()
+    cluster.drop = lambda sender, to, message: to == "c" and sender != to
+    got = receipts(cluster.ask("a", fetch()))
+    behind(cluster, "c")
+    more: tuple[object, ...] = {RejectRequest: (0.0, None), ExtendRequest: (10.0, 0.0)}.get(kind, ())
+    reply = cluster.ask("c", kind(got, *more))
+    if kind is LeaveRequest:
+        cluster.drop = lambda sender, to, message: False
+        assert len(receipts(cluster.ask("b", fetch()))) == 1, "the hold was given back"
+    else:
+        assert outcomes(reply) in (["acked"], ["ok"])
+
+
+def test_a_topic_with_a_name_that_was_deleted_is_found() -> None:
+    cluster = Cluster()
+    topic = cluster.topic()
+    cluster.ask("a", DeleteTopic("jobs", topic.id))
+    behind(cluster, "c")
+    again = cluster.topic()
+    assert again.id != topic.id
+    reply = cluster.ask("c", Metadata(("jobs",)))
+    assert isinstance(reply, MetadataReply), reply
+    assert reply.topics == (again,)
+
+
+def test_partitions_that_were_added_are_found() -> None:
+    cluster = Cluster()
+    topic = cluster.topic()
+    behind(cluster, "c")
+    grown = cluster.ask("a", AlterTopic("jobs", partitions=3)).topic  # type: ignore[union-attr]
+    origin = cluster.ask("c", OpenSession()).origin  # type: ignore[union-attr]
+    assert cluster.nodes["c"].topics[topic.id].partitions == 1
+    assert isinstance(
+        cluster.ask("c", Publish(cluster.batch(grown, origin, 0, [b"x"], partition=2))), Published
+    )
+    behind(cluster, "b")
+    cluster.ask("a", AlterTopic("jobs", partitions=4))
+    assert isinstance(cluster.ask("b", fetch()._replace(partitions=(3,))), Fetched)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        fetch("g!dead"),
+        PurgeRequest("jobs", 0, "g"),
+        PurgeRequest("jobs", 0, "g!dead"),
+        SetGroup("jobs", "g", "earliest", 0, rewind=True),
+    ],
+)
+@pytest.mark.parametrize("heard", [True, False])
+def test_a_group_that_was_created_is_there_too(request_: ClientRequest, heard: bool) -> None:
+    """``heard``: node c knows of the topic, and of no group of it; or of neither."""
+    cluster = Cluster()
+    if heard:
+        cluster.topic()
+    behind(cluster, "c")
+    if not heard:
+        cluster.topic()
+    assert isinstance(cluster.ask("a", SetGroup("jobs", "g")), GroupSet)
+    assert not cluster.nodes["c"].groups
+    reply = cluster.ask("c", request_)
+    assert isinstance(reply, Fetched | Purged | GroupSet), reply
+
+
+def test_a_name_that_nobody_has_is_not_found_and_the_next_request_asks_anew() -> None:
+    """However soon after it was not found a topic is created, it is there."""
+    cluster = Cluster()
+    behind(cluster, "c")
+    assert is_told(cluster.ask("c", Metadata(("jobs",))))
+    assert is_told(cluster.ask("c", fetch()))
+    cluster.topic()
+    assert isinstance(cluster.ask("c", Metadata(("jobs",))), MetadataReply)
+
+
+def test_a_majority_is_enough_to_say_that_there_is_none_and_less_is_not() -> None:
+    cluster = Cluster()
+    cluster.kill("b")
+    assert is_told(cluster.ask("c", Metadata(("jobs",))))
+    cluster.kill("a")
+    reply = cluster.ask("c", Metadata(("jobs",)))
+    assert is_told(reply, code="too-few-replicas")
+    assert "'jobs' is not known to node c" in reply.detail  # type: ignore[union-attr]
+
+
+def test_of_five_nodes_three_others_are_heard_before_a_name_is_not_found() -> None:
+    cluster = Cluster(5)
+    behind(cluster, "c", "d")
+    cluster.topic()
+    cluster.feed("c", LinkDown("a"))
+    silent = {"b", "e"}
+    told = cluster.drop
+    cluster.drop = lambda sender, to, message: (
+        told(sender, to, message) or (sender in silent and isinstance(message, RegistersTold))
+    )
+    key = cluster.submit("c", Metadata(("jobs",)))
+    assert key not in cluster.replies, "c and d do not know it, but b and e may"
+    cluster.advance(FIND_TIMEOUT_S + 0.1)
+    assert is_told(cluster.replies[key], code="too-few-replicas")
+    silent.discard("e")
+    assert isinstance(cluster.ask("c", Metadata(("jobs",))), MetadataReply)
+
+
+def test_an_answer_of_a_node_that_cannot_vouch_is_none() -> None:
+    """A node with an empty directory knows no topic, and that says nothing."""
+    cluster = Cluster()
+    behind(cluster, "c")
+    cluster.topic()
+    cluster.kill("a")
+    cluster.kill("b")
+    cluster.journals["b"].clear()  # wiped
+    cluster.start("b")
+    assert not cluster.nodes["b"].state.vouched
+    key = cluster.submit("c", Metadata(("jobs",)))
+    cluster.advance(FIND_TIMEOUT_S + 0.1)
+    assert is_told(cluster.replies[key], code="too-few-replicas")
+    assert is_told(cluster.ask("b", Metadata(("jobs",))), code="not-stored")
+
+
+def test_nodes_of_an_older_version_are_not_asked_and_not_waited_for() -> None:
+    cluster = Cluster(protocol={"b": 1, "c": 1})
+    asked: list[object] = []
+    cluster.drop = lambda sender, to, message: isinstance(message, RegistersAsk) and bool(asked.append(to))
+    for node in "abc":
+        assert is_told(cluster.ask(node, Metadata(("jobs",))))
+    assert not asked
+
+
+def test_one_that_is_gone_is_not_answered_and_nothing_is_fetched_for_it() -> None:
+    cluster, _ = made()
+    cluster.drop = lambda sender, to, message: isinstance(message, RegistersTold) and sender != to
+    key = cluster.submit("c", fetch())
+    cluster.feed("c", Gone(key))
+    cluster.advance(FIND_TIMEOUT_S + 0.1)
+    assert key not in cluster.replies
+    assert not cluster.nodes["c"].requests
+    assert len(receipts(cluster.ask("a", fetch()))) == 1
+
+
+def test_what_is_known_is_asked_for_by_nobody() -> None:
+    cluster = Cluster()
+    topic = cluster.topic()
+    asked: list[object] = []
+    cluster.drop = lambda sender, to, message: (
+        isinstance(message, RegistersAsk) and bool(asked.append(message))
+    )
+    origin = cluster.ask("c", OpenSession()).origin  # type: ignore[union-attr]
+    cluster.ask("c", Publish(cluster.batch(topic, origin, 0, [b"x"])))
+    cluster.ask("c", AckRequest(receipts(cluster.ask("c", fetch()))))
+    cluster.ask("b", Metadata(("jobs", "*")))
+    cluster.ask("b", Metadata(()))
+    cluster.ask("b", fetch()._replace(topics=("no*",)))
+    assert not asked
+
+
+def test_the_acks_of_a_topic_that_is_known_do_not_wait_for_one_that_nobody_can_be_asked_for() -> None:
+    cluster = Cluster()
+    here = cluster.topic("here", rf=1, partitions=9)
+    mine = next(number for number, members in enumerate(here.replicas) if members == ("c",))
+    behind(cluster, "c")
+    there = cluster.topic("there")
+    got = []
+    for topic, number, node in ((here, mine, "c"), (there, 0, "a")):
+        origin = cluster.ask(node, OpenSession()).origin  # type: ignore[union-attr]
+        cluster.ask(node, Publish(cluster.batch(topic, origin, 0, [b"x"], partition=number)))
+        request = fetch()._replace(topics=(topic.name,), partitions=(number,))
+        got += receipts(cluster.ask(node, request))
+    cluster.start("c")  # anew, and cut off
+    cluster.kill("a")
+    cluster.kill("b")
+    known(cluster, "c")
+    reply = cluster.ask("c", AckRequest(tuple(got)))
+    assert outcomes(reply)[0].startswith("acked")
