@@ -700,7 +700,8 @@ class Client:
 
         Raises:
             UsageError: the delay is negative, or above 366 days.
-            HoldLost: of some the hold is over; each message's ``failure`` says which.
+            HoldLost: of some the hold is over, and they may have been rejected or not; each message's ``failure`` says
+                which.
             OutcomeUnknown, NotStored: some were not confirmed.
         """
         wait = TOPIC_BACKOFF_S if delay is None else seconds_of("delay", delay, DELAY_MAX_S)
@@ -774,7 +775,9 @@ class Client:
             elif verdict.outcome == StaleGeneration.code:
                 ticket.outcome = Outcome.REWOUND
             else:
-                ticket.failure = self._refusal(ticket, verdict, "rejected")
+                # What a minority applied spreads, and so does an earlier attempt whose answer was lost.
+                done = "it is not certain whether it was " + ("dead-lettered" if letter else "rejected")
+                ticket.failure = self._refusal(ticket, verdict, done)
 
         for message in messages:
             message.failure = None
@@ -809,7 +812,7 @@ class Client:
 
         def on_final(ticket: Ticket, verdict: m.Verdict, reply: m.Verdicts) -> None:
             if verdict.outcome != "ok":
-                ticket.failure = self._refusal(ticket, verdict, "extended")
+                ticket.failure = self._refusal(ticket, verdict, "it was not extended")
             elif isinstance(ticket, Message):
                 ticket.deadline = max(ticket.deadline, deadline_of(reply.sent_at, seconds))
 
@@ -834,8 +837,8 @@ class Client:
         detail = verdict.detail
         if verdict.outcome == "hold-lost" and not detail:
             detail = (
-                f"the hold on {ticket.lot.receipt.span.origin}[{ticket.seq}] of {ticket.lot.topic!r} is over: it "
-                f"was not {done}, and another delivery may have begun; stop working on it"
+                f"the hold on {ticket.lot.receipt.span.origin}[{ticket.seq}] of {ticket.lot.topic!r} is over: "
+                f"{done}, and another delivery may have begun; stop working on it"
             )
         return error_from(verdict.outcome, detail or verdict.outcome)
 

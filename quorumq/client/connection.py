@@ -55,7 +55,8 @@ REPEATABLE: Final = frozenset({
     m.Publish, m.AckRequest, m.ExtendRequest, m.LeaveRequest, m.Metadata, m.OpenSession,
 })  # fmt: skip
 """Requests that may be under way at two nodes at once: what both do is done once, or costs nothing. Not FETCH, which
-would hold twice as many messages; nor REJECT, whose second copy hears `HoldLost` once the first is applied."""
+would hold twice as many messages; nor REJECT, whose second copy hears `HoldLost` where the message was settled anew in
+between."""
 
 Dial = Callable[[str], Awaitable[trio.abc.Stream]]
 Orphan = Callable[["Connection", m.ClientReply], None]

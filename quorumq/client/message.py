@@ -42,8 +42,8 @@ class Outcome(Enum):
     """Final, but too few replicas could tell whether this delivery was alone."""
 
     REWOUND = "rewound"
-    """Not acked or rejected: the group was rewound since the delivery, and nothing was written. The message comes again
-    if the group now begins before it (docs/protocol.md, "group, generation")."""
+    """Void: the group was rewound since the delivery. Nothing was written, unless by an earlier attempt whose answer was
+    lost. The message comes again if the group now begins before it (docs/protocol.md, "group, generation")."""
 
     REQUEUED = "requeued"
     DEAD_LETTERED = "dead_lettered"
@@ -292,7 +292,8 @@ class Message(Ticket):
 
         Raises:
             UsageError: the delay is negative, or above 366 days.
-            HoldLost: the hold is over; another delivery may have begun. Nothing was done.
+            HoldLost: the hold is over; another delivery may have begun. It may have taken effect all the same, through
+                a replica that still had the hold, or an earlier attempt whose answer was lost.
             OutcomeUnknown, NotStored: not confirmed within ``timeout`` seconds.
         """
         await self.lot.client.reject((self,), delay=delay, timeout=timeout)
@@ -313,7 +314,8 @@ class Message(Ticket):
 
         Raises:
             UsageError: it is a dead letter already; nothing was sent.
-            HoldLost: the hold is over; another delivery may have begun. Nothing was done.
+            HoldLost: the hold is over; another delivery may have begun. It may have taken effect all the same, through
+                a replica that still had the hold, or an earlier attempt whose answer was lost.
             OutcomeUnknown, NotStored: not confirmed within ``timeout`` seconds.
         """
         await self.lot.client.dead_letter((self,), error=error, reason=reason, timeout=timeout)

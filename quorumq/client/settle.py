@@ -362,7 +362,7 @@ def on_acked(ticket: Ticket, verdict: m.Verdict, reply: m.Verdicts) -> None:
     elif verdict.outcome == AlreadyResolved.code:
         where = f"{ticket.lot.receipt.span.origin}[{ticket.seq}] of {ticket.lot.receipt.group!r}"
         ticket.failure = AlreadyResolved(
-            f"{where} is no dead letter any more: {verdict.detail or 'it was redriven or purged'}; nothing was done"
+            f"{where} is no dead letter any more: {verdict.detail or 'it was redriven or purged'}"
         )
     else:
         ticket.failure = error_from(

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quorumq.client import (
+    AlreadyResolved,
     BadReceipt,
     Client,
     HoldLost,
@@ -26,10 +27,21 @@ from quorumq.client import (
 )
 from quorumq.client.message import Lot, Named, Ticket
 from quorumq.client.settle import Item, Settling, chunks, items_of, spans_of
-from quorumq.core.messages import AckRequest, ExtendRequest, Failed, RejectRequest, Verdict, Verdicts
-from quorumq.core.types import Incarnation, Origin, Owner, PartitionId, Receipt, Span, Stamp
+from quorumq.core.messages import (
+    AckRequest,
+    ExtendRequest,
+    Failed,
+    PeekAsk,
+    RedriveRequest,
+    RejectRequest,
+    Resolved,
+    Verdict,
+    Verdicts,
+)
+from quorumq.core.types import Incarnation, Kind, Origin, Owner, PartitionId, Receipt, Span, Stamp
 from tests.client.fake import FakeCluster, connected, failing, fake_cluster
 from tests.client.test_consumer import publish
+from tests.core.test_cluster_smoke import fetch, receipts
 
 ORIGIN = Origin("a", 1, 2, 3)
 
@@ -256,9 +268,11 @@ async def test_reject_requeues_after_its_delay() -> None:
         await trio.sleep(5.1)
         assert len(await client.fetch("jobs", "g")) == 2
         await trio.sleep(25.0)
-        with pytest.raises(HoldLost, match="not rejected"):
+        with pytest.raises(HoldLost, match="not certain whether it was rejected, and another delivery may"):
             await again.reject()
-        with pytest.raises(HoldLost, match="not rejected"):
+        with pytest.raises(
+            HoldLost, match="not certain whether it was dead-lettered, and another delivery may"
+        ):
             await again.dead_letter(reason="too late")
         with pytest.raises(UsageError, match="delay"):
             await found[0].reject(-1.0)
@@ -287,6 +301,62 @@ async def test_a_rejects_lost_answer_is_asked_for_again() -> None:
         lost = iter([True, False])
         await found[1].dead_letter(reason="no")
         assert [message.outcome for message in found] == [Outcome.REQUEUED, Outcome.DEAD_LETTERED]
+
+
+@pytest.mark.parametrize("dead", [False, True])
+async def test_a_repeated_reject_that_comes_too_late_does_not_say_that_nothing_was_done(dead: bool) -> None:
+    """The first attempt took effect, and its answer was lost; before the second, others were done with the message."""
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        (message,) = await fetched(cluster, client, 1)
+
+        def meanwhile(node: str, request: object) -> bool:
+            if not isinstance(request, RejectRequest) or len(cluster.of(RejectRequest)) > 1:
+                return False
+            if dead:
+                (item,) = cluster.ask("b", PeekAsk("jobs", 0, "g", "dead", (0, 0), 1)).items  # type: ignore[union-attr]
+                cluster.ask("b", RedriveRequest("jobs", 0, "g", (Resolved(item.span, item.record),)))
+            else:
+                cluster.ask("b", AckRequest(receipts(cluster.ask("b", fetch()))))
+            return True
+
+        cluster.lose = meanwhile
+        with pytest.raises(HoldLost, match="it is not certain whether it was"):
+            await (message.dead_letter(reason="no") if dead else message.reject())
+        assert len(cluster.of(RejectRequest)) == 2
+        cluster.lose = lambda node, request: False
+        (item,) = [item async for item in client.peek("jobs", "g", "all", complete=True)]
+        assert item.peeked.record.kind == (Kind.OPEN if dead else Kind.ACKED)
+        assert item.peeked.record.n == int(dead), "it was rejected, and what followed stands"
+
+
+async def test_a_repeated_ack_of_a_dead_letter_that_was_redriven_does_not_say_that_nothing_was_done() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        (message,) = await fetched(cluster, client, 1)
+        await message.dead_letter(reason="no")
+        (letter,) = await client.fetch("jobs", "g!dead")
+        (item,) = cluster.ask("b", PeekAsk("jobs", 0, "g", "dead", (0, 0), 1)).items  # type: ignore[union-attr]
+
+        def meanwhile(node: str, request: object) -> bool:
+            if not isinstance(request, AckRequest) or len(cluster.of(AckRequest)) > 1:
+                return False
+            cluster.ask("b", RedriveRequest("jobs", 0, "g", (Resolved(item.span, item.record),)))
+            return True
+
+        cluster.lose = meanwhile
+        with pytest.raises(AlreadyResolved, match="no dead letter any more") as raised:
+            await letter.ack()
+        assert "nothing was done" not in str(raised.value)
+
+
+async def test_a_repeated_extend_keeps_the_hold() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        (message,) = await fetched(cluster, client, 1, hold_time=4.0)
+        await trio.sleep(2.0)
+        lost = iter([True, False])
+        cluster.lose = lambda node, request: isinstance(request, ExtendRequest) and next(lost)
+        await message.extend(10.0)
+        assert message.deadline > client.clock() + 9.0
+        assert await client.fetch("jobs", "g") == []
 
 
 async def test_a_dead_letter_keeps_its_history_and_comes_back_by_redrive() -> None:
