@@ -42,8 +42,8 @@ class Outcome(Enum):
     """Final, but too few replicas could tell whether this delivery was alone."""
 
     REWOUND = "rewound"
-    """Void: the group was rewound since the delivery. Nothing was written, unless by an earlier attempt whose answer was
-    lost. The message comes again if the group now begins before it (docs/protocol.md, "group, generation")."""
+    """Void: the group was rewound since the delivery. Nothing was written, unless by an attempt whose answer was lost.
+    The message comes again if the group now begins before it (docs/protocol.md, "group, generation")."""
 
     REQUEUED = "requeued"
     DEAD_LETTERED = "dead_lettered"
