@@ -44,7 +44,7 @@ from quorumq.cli.demo_verdict import (
     judge,
 )
 from quorumq.cli.demo_view import NodeScene, Scene, View, WorkerScene, verdict_table
-from quorumq.cli.local import LocalCluster, NodeDied
+from quorumq.cli.local import HISTORIES, LocalCluster, NodeDied
 from quorumq.cli.probe import Unreachable, ask
 from quorumq.client import Client, MessageId, connect
 from quorumq.client.client import suspending_clock
@@ -55,6 +55,7 @@ from quorumq.storage.segment import NAME_SUFFIX
 
 TOPIC: Final = "demo"
 GROUP: Final = "parsers"
+RF: Final = 3
 PARTITIONS: Final = 3
 HOLD_S: Final = 5.0
 """Hold time and hold_time_max: short, so that a hold can run out and a quarantine end while one watches."""
@@ -71,6 +72,10 @@ STOP_AT: Final = 0.31
 KILL_AT: Final = 0.36
 KILL_UNTIL: Final = 0.69
 """Shares of the messages acked. The worker is stopped first: its stop lasts longer than the rest."""
+
+LATE_SHARE: Final = 0.1
+LATE_MAX: Final = 60
+"""So many messages at most are published at the moment of the kill, so that publishes are under way then."""
 
 STOPPED_FOR_S: Final = HOLD_S + 1.5
 AGAIN_PATIENCE_S: Final = 30.0
@@ -107,7 +112,8 @@ def demo(lines: Path | None, keep: Path | None, as_json: bool) -> None:
 
     Three nodes store the Python source of this installation; three worker processes parse it and reject what does
     not parse to the dead letters. In the middle of it a worker is stopped (SIGSTOP) for longer than its holds, and a
-    node that holds messages is killed (SIGKILL) and started again. Then every message is accounted for.
+    node that holds messages, and that messages are being published through, is killed (SIGKILL) and started again.
+    Then every message is accounted for.
 
     With --json the last line of the output is one object with the numbers. The exit code is 0 only if nothing was
     lost, nothing was delivered after its ack, and the node and the worker really held messages at that moment.
@@ -199,7 +205,7 @@ class Run:
 
     def __init__(self, directory: Path, pieces: list[Piece] | None, out: Any) -> None:
         self.directory = directory
-        self.histories = directory / "histories"
+        self.histories = directory / HISTORIES
         self.run_name = f"demo-{time.time_ns() // 1_000_000}"
         self.pieces = pieces
         self.scene = Scene()
@@ -207,6 +213,9 @@ class Run:
         self.account = Account()  # as far as the histories go now
         self.workers: dict[str, Worker] = {}
         self.malformed: dict[MessageKey, None] = {}
+        self.handed_over = 0  # messages to the publisher's client, to be published
+        self.late = trio.Event()  # the last messages are to be published
+        self.late_answered = trio.Event()  # the first of them is
         self.killed: Killed | None = None
         self.stopped: Stopped | None = None
         self.cluster: LocalCluster
@@ -220,9 +229,11 @@ class Run:
         Raises:
             NodeDied, QuorumqError: something that is no part of the demo went wrong.
         """
-        self.histories.mkdir()
         with self.view:
-            self.cluster = LocalCluster(3, keep=self.directory, hold_time_max=HOLD_S)
+            self.cluster = LocalCluster(
+                3, keep=self.directory, hold_time_max=HOLD_S, history=True,
+                settings={"cluster_id": self.run_name},
+            )  # fmt: skip
             self.scene.nodes = {name: NodeScene() for name in self.cluster.nodes}
             self.view.event("starting three nodes, and collecting source to parse")
             async with self.cluster:
@@ -257,12 +268,13 @@ class Run:
         size = sum(len(piece.source) for piece in pieces)
         self.view.event(f"{len(pieces):,} messages to publish, {size / 1e6:.1f} MB")
         path = self.histories / "publisher.jsonl"
-        with HistoryWriter(path, run=self.run_name, who="client:publisher") as history:
+        with HistoryWriter(path, run=self.run_name, who="client:publisher", settings={"rf": RF}) as history:
             await self._work_through(pieces, history)
 
     async def _work_through(self, pieces: list[Piece], history: HistoryWriter) -> None:
-        async with connect(self.cluster.addresses, history=history) as client:
-            await client.create_topic(TOPIC, rf=3, partitions=PARTITIONS)
+        # It learns of the other nodes, and asks this one for as long as it answers.
+        async with connect(self.cluster.address(KILLED_NODE), history=history) as client:
+            await client.create_topic(TOPIC, rf=RF, partitions=PARTITIONS)
             for index, node in enumerate(self.cluster.nodes, 1):
                 self._start_worker(f"w{index}", node, len(pieces))
             with trio.move_on_after(PATIENCE_S) as patience:
@@ -284,15 +296,21 @@ class Run:
     async def _publish(self, client: Client, pieces: list[Piece]) -> None:
         async def confirm(piece: Piece, pending: Any) -> None:
             key = key_of(await pending.wait())
+            if self.late.is_set():
+                self.late_answered.set()
             if piece.malformed:
                 self.malformed[key] = None
             self.account.published[key] = None
             self.scene.published += 1
 
+        late = len(pieces) - min(LATE_MAX, int(LATE_SHARE * len(pieces)))
         async with client.producer(TOPIC) as producer, trio.open_nursery() as nursery:
-            for piece in pieces:
+            for number, piece in enumerate(pieces):
+                if number == late:
+                    await self.late.wait()
                 message = piece.message()
                 pending = await producer.publish(message.payload, headers=message.headers)
+                self.handed_over += 1
                 nursery.start_soon(confirm, piece, pending)
         self.view.event(
             f"all {self.scene.published:,} messages are published: on the disks of two nodes or three"
@@ -434,15 +452,19 @@ class Run:
             if held:
                 break
             await trio.sleep(POLL_S / 4)
-        else:
+        self.late.set()
+        if not held:
             return
+        await self.late_answered.wait()
+        unanswered = self.handed_over - self.scene.published
         self.killed = Killed(name, self.acked_share, held)
         self.cluster.kill(name)
         self._read_histories()
         self.killed.acked_share = self.acked_share
         self.scene.nodes[name] = NodeScene("killed")
         self.view.event(
-            f"SIGKILL to {name}, with {held} holds live on it and {self.acked_share:.0%} of the messages acked"
+            f"SIGKILL to {name}, with {held} holds live on it, {unanswered} publishes unanswered and "
+            f"{self.acked_share:.0%} of the messages acked"
         )
         await trio.sleep(DOWN_FOR_S)
         await self.cluster.start_async(name)

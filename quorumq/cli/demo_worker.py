@@ -5,8 +5,8 @@
 # holds and does not look at its deadlines, so that the demo shows what happens to one that overruns them: its acks
 # come late and say so.
 #
-# Everything it hears is written to its history at once (docs/history.md): a line is in the file before the next
-# request is sent. It ends at SIGTERM, after its batch, and when its standard input is closed, which is how it
+# Everything it asks and hears is in its history at once (docs/history.md): a line is in the file before the request
+# is sent that it tells of. It ends at SIGTERM, after its batch, and when its standard input is closed, which is how it
 # notices that the demo is gone.
 """A worker of `quorumq demo`: ``python -m quorumq.cli.demo_worker``."""
 
@@ -16,16 +16,14 @@ import argparse
 import contextlib
 import os
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import trio
 
 from quorumq.cli.demo_input import parse_source
-from quorumq.client import Client, HoldLost, Message, Outcome, TooFewReplicas, connect
-from quorumq.core.limits import DEADLINE_SHARE
-from quorumq.core.types import Span
-from quorumq.history import HistoryWriter, Row, owner_text, spans_value, token_text
+from quorumq.client import Client, HoldLost, Message, TooFewReplicas, connect
+from quorumq.history import HistoryWriter
 
 WAIT_S: Final = 0.4
 """How long one FETCH waits for messages."""
@@ -60,17 +58,14 @@ class Work:
     Args:
         options: see `arguments`.
         client: connected.
-        history: where everything is written.
     """
 
-    def __init__(self, options: argparse.Namespace, client: Client, history: HistoryWriter) -> None:
+    def __init__(self, options: argparse.Namespace, client: Client) -> None:
         self.options = options
         self.client = client
-        self.history = history
         self.stopping = False
         self._own_node = options.nodes.split(",")[0]
         self._away_until = 0.0
-        self._op = 0
 
     async def run(self) -> None:
         """Until `stopping`."""
@@ -85,7 +80,7 @@ class Work:
     async def _fetch(self) -> list[Message]:
         node = self._own_node if trio.current_time() >= self._away_until else None
         try:
-            messages = await self.client.fetch(
+            return await self.client.fetch(
                 self.options.topic,
                 self.options.group,
                 max_messages=self.options.batch,
@@ -99,14 +94,6 @@ class Work:
                 raise
             self._away_until = trio.current_time() + AWAY_S
             return []
-        for lot in by_delivery(messages):
-            deadline = lot[0].deadline
-            self._write(
-                "deliver", lot, token=token_text(lot[0].fencing_token), attempt=lot[0].attempt, until=deadline,
-                asked=deadline - DEADLINE_SHARE * self.options.hold_time,
-            )  # fmt: skip
-        self.history.flush()
-        return messages
 
     async def _work_on(self, messages: Sequence[Message]) -> None:
         good: list[Message] = []
@@ -125,74 +112,31 @@ class Work:
         """Until each has its answer: an ack may be repeated, anywhere, and says the same or less."""
         left = list(messages)
         while left:
-            self._op += 1
-            for lot in by_delivery(left):  # first, so that the demo knows which acks may be under way
-                self._write("ack", lot, op=self._op, outcome="invoke")
-            self.history.flush()
             with contextlib.suppress(TooFewReplicas):
                 await self.client.ack(left, timeout=SETTLE_TIMEOUT_S)
-            done = [message for message in left if message.outcome is not None]
-            for outcome in Outcome:
-                for lot in by_delivery(message for message in done if message.outcome is outcome):
-                    said = "fail" if outcome is Outcome.REWOUND else outcome.value
-                    self._write("ack", lot, op=self._op, outcome=said)
-            self.history.flush()
             left = [message for message in left if message.outcome is None]
 
     async def _give_up(self, message: Message, error: Exception) -> None:
         while True:
-            outcome = "ok"
             try:
                 await message.dead_letter(error, timeout=SETTLE_TIMEOUT_S)
-            except HoldLost:
-                outcome = "hold-lost"  # it will come again, here or elsewhere
             except TooFewReplicas:
-                outcome = "unknown"
-            self._op += 1
-            self._write("dead_letter", [message], op=self._op, outcome=outcome, reason=type(error).__name__)
-            self.history.flush()
-            if outcome != "unknown":
-                return
-
-    def _write(self, kind: str, lot: Sequence[Message], **fields: object) -> None:
-        receipt = lot[0].lot.receipt
-        row: Row = {
-            "topic": lot[0].topic, "partition": lot[0].partition, "group": receipt.group,
-            "generation": receipt.generation, "n": receipt.n, "owner": owner_text(receipt.owner),
-            "spans": spans_value(spans_of(lot)),
-        }  # fmt: skip
-        # By the client's clock, as deadlines are: it is the same for every process of one machine.
-        self.history.write(kind, **row, **fields, at=self.client.clock(), wall_ms=self.client.wall_ms())
-
-
-def by_delivery(messages: Iterable[Message]) -> list[list[Message]]:
-    """Messages that share a receipt, together, each list in the order of their numbers."""
-    found: dict[bytes, list[Message]] = {}
-    for message in messages:
-        found.setdefault(message.lot.sealed, []).append(message)
-    return [sorted(lot, key=lambda message: message.seq) for lot in found.values()]
-
-
-def spans_of(lot: Sequence[Message]) -> list[Span]:
-    """What messages of one delivery, in order, name."""
-    spans: list[Span] = []
-    for message in lot:
-        origin, seq = message.lot.receipt.span.origin, message.seq
-        if spans and spans[-1].stop == seq:
-            spans[-1] = spans[-1]._replace(stop=seq + 1)
-        else:
-            spans.append(Span(origin, seq, seq + 1))
-    return spans
+                continue
+            except HoldLost:
+                pass  # it will come again, here or elsewhere
+            return
 
 
 async def main(options: argparse.Namespace) -> None:
     """Work until told to stop."""
     who = f"client:{options.name}"
     settings = {"hold_time": options.hold_time, "batch": options.batch, "pace": options.pace}
-    with HistoryWriter(options.history, run=options.run, who=who, settings=settings) as history:
-        history.flush()
-        async with connect(options.nodes.split(",")) as client, trio.open_nursery() as nursery:
-            work = Work(options, client, history)
+    with HistoryWriter(
+        options.history, run=options.run, who=who, settings=settings, buffer_bytes=1
+    ) as history:
+        nodes = options.nodes.split(",")
+        async with connect(nodes, history=history) as client, trio.open_nursery() as nursery:
+            work = Work(options, client)
 
             async def listen() -> None:
                 with trio.open_signal_receiver(signal.SIGTERM) as signals:

@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -30,6 +31,9 @@ import trio
 
 from quorumq.cli.probe import Unreachable, status_of
 from quorumq.core.errors import QuorumqError, UsageError
+
+HISTORIES: Final = "histories"
+"""The directory, beside those of the nodes, for histories."""
 
 LOG_TAIL_LINES: Final = 20
 POLL_S: Final = 0.02
@@ -116,7 +120,7 @@ class LocalCluster:
             ports = free_ports(nodes) if base_port is None else _given_ports(base_port, nodes)
             self.addresses = [f"127.0.0.1:{port}" for port in ports]
             shared: dict[str, Any] = {
-                "cluster_id": "local",
+                "cluster_id": self._cluster_id(),
                 "secret": self._secret(),
                 "hold_time_max": float(hold_time_max),
                 "auto_create_topics": auto_create_topics,
@@ -135,7 +139,7 @@ class LocalCluster:
         return self.addresses[self._index(name)]
 
     def node_directory(self, name: str) -> Path:
-        """Everything of one node: node.toml, node.log, data/ and perhaps history.jsonl."""
+        """Everything of one node: node.toml, node.log and data/."""
         self._index(name)
         return self.directory / name
 
@@ -153,7 +157,8 @@ class LocalCluster:
 
     def history_path(self, name: str) -> Path:
         """Where the node writes its history, if ``history`` was asked for."""
-        return self.node_directory(name) / "history.jsonl"
+        self._index(name)
+        return self.directory / HISTORIES / f"{name}.jsonl"
 
     def log_tail(self, name: str, lines: int = LOG_TAIL_LINES) -> str:
         """The last lines of a node's log; "" if it has none."""
@@ -374,11 +379,19 @@ class LocalCluster:
                 file.write(secret + "\n")
             return secret
 
+    def _cluster_id(self) -> str:
+        """The cluster's id: of the earlier run in this directory, or that of any local cluster."""
+        try:
+            return str(tomllib.loads(self.config_path(self.nodes[0]).read_text())["cluster_id"])
+        except FileNotFoundError:
+            return "local"
+
     def _write_config(self, name: str, shared: Mapping[str, Any]) -> None:
         directory = self.node_directory(name)
         directory.mkdir(exist_ok=True)
         values = {"node": name, "data_dir": str(self.data_path(name)), "listen": self.address(name), **shared}
         if self._history:
+            self.history_path(name).parent.mkdir(exist_ok=True)
             values["history"] = str(self.history_path(name))
         lines = [f"{key} = {_toml(value)}" for key, value in values.items()]
         lines += ["", "[nodes]"]

@@ -69,7 +69,7 @@ class Trace:
         self.close()
 
     def durable(self, node: Node, records: tuple[BatchStored | GroupPut, ...]) -> None:
-        """These batches and registers of groups are durable here."""
+        """These batches and registers of groups are durable here: in the file before anyone is told of it."""
         for record in records:
             if isinstance(record, GroupPut):
                 of = node.core.topics.get(record.group.topic)
@@ -86,6 +86,7 @@ class Trace:
                     partition=header.partition.number,
                     spans=spans_value(header.sections),
                 )
+        self.flush()
 
     def answered(self, reply: Fetched) -> None:
         """The reply of a FETCH begins to be written."""

@@ -659,7 +659,7 @@ def messages(events: DataFrame, of_groups: DataFrame, of_places: DataFrame, of_r
                     " replicas",
                 ),
                 F.col("stored.t"),
-                sure=complete,
+                sure=complete & ~F.col("unstopped"),
             ),
             finding(
                 first & ~derived & (F.col("first_crc") != F.col("last_crc")),

@@ -19,6 +19,8 @@ def _setting(name: str) -> Column:
 def runs(lines: DataFrame, *, drained: bool) -> DataFrame:
     """A row for each run: when it was healed and drained, how many replicas, and what is missing.
 
+    ``unstopped``: a real node was killed, or still runs: the end of what it did may be in no file.
+
     Args:
         lines: what `audit_events.timed` gives.
         drained: whether a run that does not say so is over, with nothing left to deliver.
@@ -27,6 +29,7 @@ def runs(lines: DataFrame, *, drained: bool) -> DataFrame:
     def at(phase: str) -> Column:
         return F.min(F.when(F.col("phase") == phase, F.col("t")))
 
+    real = F.coalesce(F.col("domain") != "simulated", F.expr("true"))
     found = lines.groupBy("run").agg(
         at("healed").alias("healed_at"),
         F.max(F.when(F.col("phase") == "healed", F.col("seconds"))).alias("bound"),
@@ -36,6 +39,9 @@ def runs(lines: DataFrame, *, drained: bool) -> DataFrame:
         F.min("t").alias("begins_at"),
         _setting("rf").alias("rf"),
         _setting("hold_min").alias("hold_min"),
+        (F.count_if(real & (F.col("kind") == "start")) > F.count_if(real & (F.col("kind") == "stop"))).alias(
+            "unstopped"
+        ),
         F.count_if(F.col("kind") == "truncated").alias("truncated"),
         F.count("*").alias("lines"),
         F.countDistinct("who").alias("writers"),

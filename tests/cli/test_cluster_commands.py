@@ -318,7 +318,7 @@ def test_a_tiny_benchmark_is_verified(shell: Shell, kind: str) -> None:
 
 
 def test_a_cluster_of_one_is_stopped_cleanly_continued_and_gone(tmp_path: Path) -> None:
-    with LocalCluster(1, keep=tmp_path) as cluster:
+    with LocalCluster(1, keep=tmp_path, settings={"cluster_id": "mine"}) as cluster:
         shell = Shell(cluster)
         shell("topics", "create", "solo", "--rf", "1")
         shell("publish", "solo", "kept")

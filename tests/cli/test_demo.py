@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -86,7 +87,16 @@ def test_a_short_demo_passes_and_its_numbers_are_those_of_its_histories(tmp_path
         for seq in range(start, stop)
     }  # fmt: skip
     assert len(settled) == 300
-    assert {row["who"] for row in rows} == {"client:publisher", "client:w1", "client:w2", "client:w3"}
+    clients, nodes = ("publisher", "w1", "w2", "w3"), ("n1", "n2", "n3")
+    assert {row["who"] for row in rows} == {f"client:{name}" for name in clients} | {
+        f"node:{name}" for name in nodes
+    }
+    assert len({row["run"] for row in rows}) == 1
+    assert all(row["crcs"] for row in rows if row["kind"] == "deliver"), "so that the audit can compare bytes"
+    tries = Counter(
+        json.dumps(row["spans"]) for row in rows if row["kind"] == "publish" and row["outcome"] == "invoke"
+    )
+    assert max(tries.values()) > 1, "publishes were under way at the node that was killed, and were repeated"
     assert b"quorumq dev --dir" in err
 
 

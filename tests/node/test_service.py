@@ -442,6 +442,8 @@ def test_a_node_writes_its_part_of_the_history(tmp_path: Path) -> None:
             client = await cluster.client("a")
             topic, origin = await client.topic(rf=1), await client.session()
             await client.ask(publish(topic, origin, 0, b"x"))
+            told = json.loads((tmp_path / "a.jsonl").read_text().splitlines()[-1])
+            assert told["kind"] == "store", "a kill must not cost the line of what was told"
             assert payloads(await client.ask(fetch())) == [b"x"]
             assert await cluster.stop("a") == 0
 

@@ -134,6 +134,19 @@ def held(time: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def on_one_node(run: str, *last: str) -> Story:
+    """Confirmed with one copy of three, as far as nodes say; ``last`` are the kinds of their last lines."""
+    where = {"topic": "t", "partition": 0, "spans": [["a.1.1.1", 0, 1]]}
+    story = Story(run, boot={"node:a": "m1", "node:b": "m1", "client:p": "m1", "client:c": "m1"})
+    story.add("client:p", "settings", 0, history=1, clock="mono", settings={"rf": 3, "boot": "m1"})
+    for node in ("node:a", "node:b"):
+        story.add(node, "start", 0, incarnation=1)
+    story.add("node:a", "store", 0.005, **where).publish().deliver("client:c", 1, 5, 1).ack("client:c", 2, 1)
+    for node, kind in zip(("node:a", "node:b"), last, strict=False):
+        story.add(node, kind, 3, incarnation=1)
+    return story
+
+
 def stories() -> list[Story]:
     """Runs of two machines whose times of day are half a second apart at most, and what can be said of them."""
     two, far = {"client:c": "m1", "client:d": "m2", "client:p": "m1"}, {"client:d": 5000.0}
@@ -151,6 +164,8 @@ def stories() -> list[Story]:
         Story("torn").publish().deliver("client:c", 1, 5, 1).ack("client:c", 2, 1),
         Story("missing-node").publish().deliver("client:c", 1, 5, 1).ack("client:c", 2, 1).add(
             "node:a", "settings", 0, history=1, clock="mono", settings={"nodes": ["a", "b"]}),
+        on_one_node("too-few-copies", "stop", "stop"),
+        on_one_node("killed-node", "stop"),
         Story("garbled", boot=one).publish().deliver("client:c", 1, 5, 1).ack("client:c", 2, 1),
     ]  # fmt: skip
 
@@ -282,6 +297,11 @@ def test_a_generation_that_a_node_lost_before_a_majority_had_it_asks_for_no_deli
 def test_a_delivery_from_a_producer_without_a_history_is_not_thin_air(seen: Seen) -> None:
     row = seen.verdicts[("no-producer", "G5")]
     assert (row["verdict"], row["broken"], row["undecidable"]) == ("not decidable", 0, 1)
+
+
+def test_a_copy_that_is_in_no_history_is_missing_only_where_no_node_was_killed(seen: Seen) -> None:
+    said = [seen.verdicts[(run, "G1")] for run in ("too-few-copies", "killed-node")]
+    assert [(row["verdict"], row["broken"]) for row in said] == [("broken", 1), ("not decidable", 0)]
 
 
 def test_what_was_not_read_is_counted_and_its_run_holds_nothing(seen: Seen) -> None:
