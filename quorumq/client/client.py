@@ -39,7 +39,7 @@ from quorumq.client.message import Lot, Message, MessageId, Named, Outcome, Tick
 from quorumq.client.nodes import ATTEMPT_TIMEOUT_S, Nodes, Watch
 from quorumq.client.partitioner import Partitioner
 from quorumq.client.producer import BATCH_BYTES, BUFFER_BYTES, IN_FLIGHT, LINGER_S, Producer
-from quorumq.client.settle import AckQueue, count_of, raise_failure, settle
+from quorumq.client.settle import AckQueue, Failures, count_of, note_failures, raise_failure, settle
 from quorumq.client.times import Duration, seconds_of
 from quorumq.core import messages as m
 from quorumq.core.errors import (
@@ -769,18 +769,16 @@ class Client:
         outcome: Outcome,
         timeout: float | None,
     ) -> None:
-        def on_final(ticket: Ticket, verdict: m.Verdict, reply: m.Verdicts) -> None:
-            if verdict.outcome == "ok":
-                ticket.outcome = outcome
-            elif verdict.outcome == StaleGeneration.code:
-                ticket.outcome = Outcome.REWOUND
-            else:
-                # What a minority applied spreads, and so does an earlier attempt whose answer was lost.
-                done = "it is not certain whether it was " + ("dead-lettered" if letter else "rejected")
-                ticket.failure = self._refusal(ticket, verdict, done)
+        def on_final(ticket: Ticket, verdict: m.Verdict, reply: m.Verdicts) -> QuorumqError | None:
+            if verdict.outcome in ("ok", StaleGeneration.code):
+                ticket.outcome = outcome if verdict.outcome == "ok" else Outcome.REWOUND
+                return None
+            # What a minority applied spreads, and so does an earlier attempt whose answer was lost.
+            done = "it is not certain whether it was " + ("dead-lettered" if letter else "rejected")
+            return self._refusal(ticket, verdict, done)
 
-        for message in messages:
-            message.failure = None
+        failures: Failures = {}
+        note_failures(messages, failures)
         what = f"{'dead-letter' if letter else 'reject'} of {count_of(messages)}"
         if letter is not None:
             watch = self.watch("dead_letter", reason=letter.reason)
@@ -792,13 +790,15 @@ class Client:
                 messages,
                 lambda items: m.RejectRequest(items, delay, letter),
                 on_final,
+                failures,
                 what=what,
                 timeout=self._time(timeout),
                 watch=watch,
             )
         finally:
+            note_failures(messages, failures)
             self._note_settled(messages)
-        raise_failure(messages)
+        raise_failure(messages, failures)
 
     async def extend(
         self, messages: Sequence[Ticket], hold_time: float | None = None, *, timeout: float | None = None
@@ -809,16 +809,33 @@ class Client:
             HoldLost: of some the hold is over, and nothing revives it; each message's ``failure`` says which.
             OutcomeUnknown, NotStored: some were not confirmed: their old deadlines stand.
         """
+        failures: Failures = {}
+        note_failures(messages, failures)
+        try:
+            await self.extend_quietly(messages, hold_time, failures, timeout=timeout)
+        finally:
+            note_failures(messages, failures)
+        raise_failure(messages, failures)
 
-        def on_final(ticket: Ticket, verdict: m.Verdict, reply: m.Verdicts) -> None:
+    async def extend_quietly(
+        self,
+        messages: Sequence[Ticket],
+        hold_time: float | None,
+        failures: Failures,
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        """`extend` on nobody's behalf: what fails is in ``failures``, and neither raised nor left on the messages."""
+
+        def on_final(ticket: Ticket, verdict: m.Verdict, reply: m.Verdicts) -> QuorumqError | None:
             if verdict.outcome != "ok":
-                ticket.failure = self._refusal(ticket, verdict, "it was not extended")
-            elif isinstance(ticket, Message):
+                return self._refusal(ticket, verdict, "it was not extended")
+            if isinstance(ticket, Message):
                 ticket.deadline = max(ticket.deadline, deadline_of(reply.sent_at, seconds))
+            return None
 
         by_time: dict[float, list[Ticket]] = {}
         for message in messages:
-            message.failure = None
             by_time.setdefault(message.lot.hold_time if hold_time is None else hold_time, []).append(message)
         for seconds, some in by_time.items():
             await settle(
@@ -826,11 +843,11 @@ class Client:
                 some,
                 lambda items, seconds=seconds: m.ExtendRequest(items, seconds, self.clock()),  # type: ignore[misc]
                 on_final,
+                failures,
                 what=f"extend of {count_of(some)}",
                 timeout=self._time(timeout),
                 watch=self.watch("extend", hold_time=seconds),
             )
-        raise_failure(messages)
 
     @staticmethod
     def _refusal(ticket: Ticket, verdict: m.Verdict, done: str) -> QuorumqError:

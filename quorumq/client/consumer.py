@@ -22,7 +22,7 @@ import trio
 from quorumq.client.connection import Connection, Lost
 from quorumq.client.groups import is_dead, names_of
 from quorumq.client.message import Lot, Message, Outcome, Ticket, again, deadline_of
-from quorumq.client.settle import chunks, items_of
+from quorumq.client.settle import Failures, chunks, items_of
 from quorumq.core import messages as m
 from quorumq.core.errors import HoldLost, PeerError, QuorumqError, TooFewReplicas, UsageError
 from quorumq.core.limits import (
@@ -716,14 +716,12 @@ class Consumer:
                     due.append(message)
             if due:
                 timeout = max(0.05, min(message.deadline for message in due) - now)
-                try:
-                    await self.client.extend(due, self.hold_time, timeout=timeout)
-                except QuorumqError:
-                    # Lost: nothing revives it. Anything else: tried again at the next turn, while there is time.
-                    for message in due:
-                        if isinstance(message.failure, HoldLost):
-                            self._working.pop(message, None)
-                        message.failure = None
+                failures: Failures = {}
+                await self.client.extend_quietly(due, self.hold_time, failures, timeout=timeout)
+                # Lost: nothing revives it. Anything else: tried again at the next turn, while there is time.
+                for message in due:
+                    if isinstance(failures.get(message), HoldLost):
+                        self._working.pop(message, None)
 
     # ------------------------------------------------------------------ settling
 

@@ -42,7 +42,9 @@ LATER: Final = frozenset({
 })  # fmt: skip
 """Outcomes after which another node, or the same one later, may do better."""
 
-Final_ = Callable[[Ticket, m.Verdict, m.Verdicts], None]
+Final_ = Callable[[Ticket, m.Verdict, m.Verdicts], QuorumqError | None]
+Failures = dict[Ticket, QuorumqError]
+"""Why tickets failed, of one operation: others may be under way for the same tickets."""
 
 
 class Item:
@@ -114,14 +116,16 @@ class Settling:
 
     Args:
         items: what to settle.
-        on_final: told each ticket's verdict once it is final, with the reply it came in.
+        on_final: told each final verdict, with the reply it came in; returns why the ticket failed, or None.
+        failures: where failures are put.
     """
 
-    __slots__ = ("items", "on_final")
+    __slots__ = ("failures", "items", "on_final")
 
-    def __init__(self, items: list[Item], on_final: Final_) -> None:
+    def __init__(self, items: list[Item], on_final: Final_, failures: Failures) -> None:
         self.items = items
         self.on_final = on_final
+        self.failures = failures
 
     def take(self, reply: m.ClientReply) -> QuorumqError | None:
         """Pass on what is final; what is left to ask again, as an error, or None."""
@@ -141,7 +145,9 @@ class Settling:
                     mine = found[first : bisect_right(starts, ticket.seq + ticket.size - 1)]
                 judged = self._verdict(ticket, mine)
                 if judged is not None and judged.outcome not in LATER:
-                    self.on_final(ticket, judged, verdicts)
+                    failure = self.on_final(ticket, judged, verdicts)
+                    if failure is not None:
+                        self.failures[ticket] = failure
                     continue
                 left.append(ticket)
                 error = later(judged, error)
@@ -167,7 +173,7 @@ class Settling:
         """The time is over, or it was refused for good: say so on every ticket that is left."""
         for item in self.items:
             for ticket in item.tickets:
-                ticket.failure = error
+                self.failures[ticket] = error
 
 
 def later(verdict: m.Verdict | None, before: QuorumqError | None) -> QuorumqError:
@@ -193,6 +199,7 @@ async def settle(
     tickets: Iterable[Ticket],
     make: Callable[[tuple[m.Named, ...]], m.ClientRequest],
     on_final: Final_,
+    failures: Failures,
     *,
     what: str,
     timeout: float,
@@ -200,19 +207,20 @@ async def settle(
 ) -> None:
     """Have each ticket settled, in as few requests as the limits allow.
 
-    Errors are not raised but left in ``Ticket.failure``: each who waits raises what is theirs.
+    Errors are not raised but put into ``failures``: each who waits raises what is theirs.
 
     Args:
         nodes: to ask.
         tickets: what to settle.
         make: the request for some items; called anew for each attempt.
-        on_final: told the verdict on each ticket; sets ``outcome`` or ``failure``.
+        on_final: told the verdict on each ticket; sets ``outcome``, or returns why there is none.
+        failures: of those that failed, why.
         what: it is, for errors.
         timeout: seconds for each request, all attempts included.
         watch: told of each attempt.
     """
     for chunk in chunks(items_of(tickets)):
-        settling = Settling(chunk, on_final)
+        settling = Settling(chunk, on_final, failures)
 
         def request(this: Settling = settling) -> m.ClientRequest:
             return make(named(this.items))
@@ -225,11 +233,17 @@ async def settle(
             settling.fail(exc)
 
 
-def raise_failure(tickets: Iterable[Ticket]) -> None:
+def note_failures(tickets: Iterable[Ticket], failures: Failures) -> None:
+    """What an operation that somebody waits for failed with is on its tickets until the next one."""
+    for ticket in tickets:
+        ticket.failure = failures.get(ticket)
+
+
+def raise_failure(tickets: Iterable[Ticket], failures: Failures) -> None:
     """Raise the first failure among ``tickets``, if there is one."""
     for ticket in tickets:
-        if ticket.failure is not None:
-            raise again(ticket.failure)
+        if ticket in failures:
+            raise again(failures[ticket])
 
 
 class Call:
@@ -243,14 +257,15 @@ class Call:
         self.error: QuorumqError | None = None
         self.event = trio.Event()
 
-    def finish(self) -> None:
+    def finish(self, failures: Failures) -> None:
         """Its tickets have their verdicts, or the client was closed while it asked for them."""
         for ticket in self.tickets:
-            if ticket.outcome is None and ticket.failure is None:
-                ticket.failure = OutcomeUnknown(
+            if ticket.outcome is None and ticket not in failures:
+                failures[ticket] = OutcomeUnknown(
                     "the client was closed before the answer came: it may be acked"
                 )
-            self.error = self.error or ticket.failure
+            self.error = self.error or failures.get(ticket)
+        note_failures(self.tickets, failures)
         self.event.set()
 
 
@@ -317,36 +332,43 @@ class AckQueue:
         if not calls:
             return
         self._flying += 1
+        failures: Failures = {}
         try:
-            await self._settle(calls)
+            await self._settle(calls, failures)
         finally:
             self._flying -= 1
             for call in calls:
-                call.finish()
+                call.finish(failures)
             self._kick()
 
-    async def _settle(self, calls: list[Call]) -> None:
+    async def _settle(self, calls: list[Call], failures: Failures) -> None:
         tickets = [ticket for call in calls for ticket in call.tickets]
-        await self._ask(tickets, max(call.timeout for call in calls))
+        await self._ask(tickets, max(call.timeout for call in calls), failures)
         # A receipt that is refused refuses the request: nobody's mistake may become another's.
-        if len(calls) > 1 and any(was_refused(ticket) for ticket in tickets):
-            for call in calls:
-                if any(was_refused(ticket) for ticket in call.tickets):
-                    for ticket in call.tickets:
-                        ticket.failure = None
-                    await self._ask(call.tickets, call.timeout)
+        if len(calls) > 1:
+            refused = [call for call in calls if any(was_refused(failures.get(one)) for one in call.tickets)]
+            for call in refused:
+                for ticket in call.tickets:
+                    failures.pop(ticket, None)
+                await self._ask(call.tickets, call.timeout, failures)
 
-    async def _ask(self, tickets: Sequence[Ticket], timeout: float) -> None:
+    async def _ask(self, tickets: Sequence[Ticket], timeout: float, failures: Failures) -> None:
         self.requests += 1
-        what = f"ack of {count_of(tickets)}"
         await settle(
-            self._nodes, tickets, m.AckRequest, on_acked, what=what, timeout=timeout, watch=self._watch()
+            self._nodes,
+            tickets,
+            m.AckRequest,
+            on_acked,
+            failures,
+            what=f"ack of {count_of(tickets)}",
+            timeout=timeout,
+            watch=self._watch(),
         )
 
 
-def was_refused(ticket: Ticket) -> bool:
-    """Whether the request that the ticket was in was refused as a whole."""
-    return isinstance(ticket.failure, UsageError) and not isinstance(ticket.failure, AlreadyResolved)
+def was_refused(failure: QuorumqError | None) -> bool:
+    """Whether this says that a request was refused as a whole."""
+    return isinstance(failure, UsageError) and not isinstance(failure, AlreadyResolved)
 
 
 _OUTCOMES: Final = {
@@ -354,20 +376,18 @@ _OUTCOMES: Final = {
 } | {StaleGeneration.code: Outcome.REWOUND}
 
 
-def on_acked(ticket: Ticket, verdict: m.Verdict, reply: m.Verdicts) -> None:
+def on_acked(ticket: Ticket, verdict: m.Verdict, reply: m.Verdicts) -> QuorumqError | None:
     """The verdict on an ack."""
     outcome = _OUTCOMES.get(verdict.outcome)
     if outcome is not None:
         ticket.outcome = outcome
-    elif verdict.outcome == AlreadyResolved.code:
+        return None
+    if verdict.outcome == AlreadyResolved.code:
         where = f"{ticket.lot.receipt.span.origin}[{ticket.seq}] of {ticket.lot.receipt.group!r}"
-        ticket.failure = AlreadyResolved(
+        return AlreadyResolved(
             f"{where} is no dead letter any more: {verdict.detail or 'it was redriven or purged'}"
         )
-    else:
-        ticket.failure = error_from(
-            verdict.outcome, verdict.detail or f"the ack was refused: {verdict.outcome}"
-        )
+    return error_from(verdict.outcome, verdict.detail or f"the ack was refused: {verdict.outcome}")
 
 
 def count_of(tickets: Sequence[Ticket]) -> str:

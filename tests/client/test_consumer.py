@@ -5,10 +5,20 @@ from __future__ import annotations
 import pytest
 import trio
 
-from quorumq.client import Client, Consumer, HoldLost, Message, NotFound, Outcome, TooFewReplicas, UsageError
+from quorumq.client import (
+    Client,
+    Consumer,
+    HoldLost,
+    Message,
+    NotFound,
+    Outcome,
+    OutcomeUnknown,
+    TooFewReplicas,
+    UsageError,
+)
 from quorumq.client.consumer import REFRESH_S
 from quorumq.core.limits import DEADLINE_SHARE
-from quorumq.core.messages import ExtendRequest, Fetch, LeaveRequest
+from quorumq.core.messages import AckRequest, ExtendRequest, Fetch, LeaveRequest
 from tests.client.fake import FakeCluster, connected, failing, fake_cluster
 
 
@@ -555,3 +565,20 @@ async def test_partitions_made_later_are_written_and_read_without_a_restart() ->
                     if len(seen) == len(sent):
                         break
             assert sorted(seen) == sorted(b"%d" % number for number in range(64 * 24))
+
+
+async def test_an_automatic_extension_leaves_alone_why_an_ack_failed() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        await publish(client, 1)
+        async with client.consumer("jobs", "g", hold_time=4.0) as consumer:
+            (message,) = await take(consumer, 1)
+            cluster.answer = failing("outcome-unknown", times=99, of=AckRequest)
+            with pytest.raises(OutcomeUnknown):
+                await message.ack(timeout=1.0)
+            await trio.sleep(3.0)
+            assert cluster.of(ExtendRequest)
+            assert isinstance(message.failure, OutcomeUnknown)
+            cluster.answer = lambda node, request: None
+            assert await message.ack() is Outcome.ACKED
+            assert message.failure is None

@@ -414,6 +414,50 @@ async def test_extend_moves_the_deadline_and_revives_nothing() -> None:
         assert first.sent_at == pytest.approx(3.0, abs=0.01)
 
 
+async def test_what_an_extension_fails_with_is_not_what_an_ack_at_the_same_time_hears() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        (message,) = await fetched(cluster, client, 1)
+        cluster.mute.add("a")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(message.ack)
+            await trio.sleep(0.1)
+            with pytest.raises(OutcomeUnknown):
+                await message.extend(timeout=0.2)
+            assert message.outcome is None, "the ack is under way"
+        assert message.outcome is Outcome.ACKED
+
+
+async def test_an_extension_takes_away_no_failure_of_an_ack_at_the_same_time() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        found = await fetched(cluster, client, 2)
+        wrong = client.ticket(found[0].receipt)
+        wrong.lot.sealed = wrong.lot.sealed[:-1] + bytes((wrong.lot.sealed[-1] ^ 1,))
+        heard: list[BaseException] = []
+
+        async def ack(ticket: Ticket) -> None:
+            try:
+                await client.ack([ticket], timeout=1.0)
+            except QuorumqError as error:
+                heard.append(error)
+
+        async with trio.open_nursery() as nursery:
+            # One request that is refused, then one for each of them; the good one is not answered.
+            cluster.answer = lambda node, request: (
+                Failed("outcome-unknown", "maybe", 2, 1)
+                if isinstance(request, AckRequest)
+                and len(cluster.of(AckRequest)) > 1
+                and len(request.items) == 1
+                else None
+            )
+            nursery.start_soon(ack, found[1])
+            nursery.start_soon(ack, wrong)
+            for _ in range(20):
+                await trio.sleep(0.1)
+                await found[1].extend()
+        assert sorted(type(error).__name__ for error in heard) == ["OutcomeUnknown", "OutcomeUnknown"], heard
+        assert not [error for error in heard if "closed" in str(error)], heard
+
+
 async def test_an_extension_counts_from_before_it_was_sent() -> None:
     """docs/protocol.md, EXTEND: the client's stamp on this request, not when the answer came."""
     async with fake_cluster() as cluster:
@@ -507,7 +551,7 @@ def test_each_ticket_hears_the_weakest_of_what_was_said_of_its_messages(
     }
     verdicts = [Verdict(index, Span(ORIGIN, seq, seq + 1), outcome) for (index, seq), outcome in said.items()]
     heard: dict[Ticket, str] = {}
-    settling = Settling(items, lambda ticket, verdict, reply: heard.update({ticket: verdict.outcome}))
+    settling = Settling(items, lambda ticket, verdict, reply: heard.update({ticket: verdict.outcome}), {})
     error = settling.take(Verdicts(tuple(verdicts)))
     index_of = {item.sealed: index for index, item in enumerate(items)}
     left = [ticket for item in settling.items for ticket in item.tickets]
@@ -524,7 +568,7 @@ def test_each_ticket_hears_the_weakest_of_what_was_said_of_its_messages(
 
 def test_no_verdict_is_a_reason_to_ask_again() -> None:
     ticket = Named(lot(), Span(ORIGIN, 0, 3))
-    settling = Settling(items_of([ticket]), lambda *_: None)
+    settling = Settling(items_of([ticket]), lambda *_: None, {})
     assert isinstance(settling.take(Verdicts((Verdict(0, Span(ORIGIN, 0, 2), "acked"),))), OutcomeUnknown)
     assert settling.items[0].tickets == [ticket]
 
