@@ -8,7 +8,8 @@ import trio
 from quorumq.core import messages as m
 from quorumq.core.types import Origin, Topic
 from quorumq.node.node import UNSYNCED_S
-from tests.node.memory import Client, fetch, outcomes, payloads, publish, receipts, run, world
+from quorumq.wire.values import SealedNamed
+from tests.node.memory import Client, World, fetch, outcomes, payloads, publish, receipts, run, world
 
 
 async def hasty(client: Client, rf: int) -> tuple[Topic, Origin]:
@@ -16,6 +17,14 @@ async def hasty(client: Client, rf: int) -> tuple[Topic, Origin]:
     reply = await client.ask(m.CreateTopic("jobs", rf, 1, durability="os"))
     assert isinstance(reply, m.TopicCreated), reply
     return reply.topic, await client.session()
+
+
+async def delivered(cluster: World) -> tuple[Client, Topic, Origin, list[SealedNamed]]:
+    """A client of node a, a topic as above with message 0, which is delivered, and the receipt."""
+    client = await cluster.client("a")
+    topic, origin = await hasty(client, 1)
+    await client.ask(publish(topic, origin, 0, b"x"))
+    return client, topic, origin, receipts(await client.ask(fetch()))
 
 
 def test_publishes_are_answered_before_any_fsync_and_one_follows_within_the_bound() -> None:
@@ -41,10 +50,7 @@ def test_publishes_are_answered_before_any_fsync_and_one_follows_within_the_boun
 def test_such_publishes_go_on_beside_an_fsync_that_an_ack_waits_for() -> None:
     async def test() -> None:
         async with world("a") as cluster:
-            client = await cluster.client("a")
-            topic, origin = await hasty(client, 1)
-            await client.ask(publish(topic, origin, 0, b"x"))
-            given = receipts(await client.ask(fetch()))
+            client, topic, origin, given = await delivered(cluster)
             await trio.sleep(2 * UNSYNCED_S)
             commits = cluster.commits["a"]
             commits.hold()
@@ -66,10 +72,7 @@ def test_such_publishes_go_on_beside_an_fsync_that_an_ack_waits_for() -> None:
 def test_an_ack_is_not_answered_before_its_fsync_though_publishes_are() -> None:
     async def test() -> None:
         async with world("a") as cluster:
-            client = await cluster.client("a")
-            topic, origin = await hasty(client, 1)
-            await client.ask(publish(topic, origin, 0, b"x"))
-            given = receipts(await client.ask(fetch()))
+            client, topic, origin, given = await delivered(cluster)
             commits = cluster.commits["a"]
             commits.hold()
             await client.send(m.AckRequest(given))
