@@ -33,7 +33,7 @@ class Address(click.ParamType):
     name = "address"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        from quorumq.cli.probe import split_address
+        from quorumq.wire.address import split_address
 
         try:
             split_address(value)

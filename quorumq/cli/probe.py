@@ -12,9 +12,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from quorumq.core.errors import PeerError, QuorumqError, TooFewReplicas, UsageError
+from quorumq.core.errors import PeerError, QuorumqError, TooFewReplicas
 from quorumq.core.messages import ClientRequest, Failed, Hello, StatusAsk, StatusReply, Welcome
 from quorumq.core.types import Incarnation
+from quorumq.wire.address import split_address
 from quorumq.wire.codec import VERSIONS, Message, decode_message, encode_message, error_of
 from quorumq.wire.frames import FrameReader
 
@@ -24,19 +25,6 @@ class Unreachable(QuorumqError):
 
     code = "unreachable"
     exit_code = 69
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Host and port of ``host:port`` (``[::1]:7401`` for IPv6).
-
-    Raises:
-        UsageError: it is not of that form.
-    """
-    host, colon, port = address.rpartition(":")
-    host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise UsageError(f"{address!r} is not a node's address: give host:port, such as 127.0.0.1:7401")
-    return host, int(port)
 
 
 def ask(address: str, *requests: ClientRequest, timeout: float = 2.0) -> list[Message]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
 
 import trio
 
-from quorumq.client.connection import Dial, dial_tcp, split_address
+from quorumq.client.connection import Dial, dial_tcp
 from quorumq.client.consumer import (
     MAX_EXTEND_S,
     PREFETCH,
@@ -62,6 +62,7 @@ from quorumq.core.limits import (
 )
 from quorumq.core.types import Group, Kind, Letter, Origin, PartitionId, Span, Topic
 from quorumq.core.versions import NEWEST, OLDEST
+from quorumq.wire.address import split_address
 from quorumq.wire.batch import Message as Parts
 from quorumq.wire.receipts import read_receipt
 from quorumq.wire.values import SealedNamed, WireSlice

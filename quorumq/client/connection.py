@@ -23,9 +23,10 @@ import trio
 
 from quorumq.client.protocol import ClientProtocol
 from quorumq.core import messages as m
-from quorumq.core.errors import PeerError, QuorumqError, TooFewReplicas, UsageError
+from quorumq.core.errors import PeerError, QuorumqError, TooFewReplicas
 from quorumq.core.limits import INFLIGHT_REQUESTS_MAX
 from quorumq.core.versions import NEWEST
+from quorumq.wire.address import split_address
 
 RECEIVE_BYTES: Final = 256 * 1024
 WRITE_BYTES: Final = 1024 * 1024
@@ -104,20 +105,6 @@ async def dial_tcp(address: str) -> trio.abc.Stream:
     """
     host, port = split_address(address)
     return await trio.open_tcp_stream(host, port)
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Host and port of "host:port"; UsageError with the value if it is not one."""
-    host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise UsageError(f"address is {address!r}: write it as host:port, for example 127.0.0.1:7401")
-    try:
-        host.encode("idna")
-    except UnicodeError:
-        raise UsageError(
-            f"address is {address!r}: {host!r} is no name of a host: its labels have 1 to 63 characters"
-        ) from None
-    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 class Connection:

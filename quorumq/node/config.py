@@ -27,6 +27,7 @@ from quorumq.core.state import NodeConfig
 from quorumq.core.versions import NEWEST, OLDEST
 from quorumq.storage.journal import SEGMENT_BYTES
 from quorumq.storage.store import RESERVE_BYTES
+from quorumq.wire.address import split_address
 from quorumq.wire.receipts import SECRET_BYTES_MAX, SECRET_BYTES_MIN
 
 NODE_ID: Final = re.compile(r"[a-z0-9-]{1,32}")
@@ -206,9 +207,9 @@ def _problems(found: Mapping[str, Any]) -> list[str]:
     for key, address in places.items():
         if address is not None:
             try:
-                split_address(address)
-            except ValueError as error:
-                problems.append(f"{key} = {address!r}: {error}")
+                split_address(address, name=key)
+            except UsageError as error:
+                problems.append(str(error))
     users: dict[str, str] = {}
     for name, address in nodes.items():
         other = users.setdefault(address, name)
@@ -217,28 +218,6 @@ def _problems(found: Mapping[str, Any]) -> list[str]:
                 f"nodes.{other} and nodes.{name} are both {address!r}: each node has its own address"
             )
     return problems
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Host and port of "host:port"; an IPv6 address stands in brackets.
-
-    Raises:
-        ValueError: it is something else; the text says what to write.
-    """
-    host, colon, port = address.rpartition(":")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        raise ValueError("an IPv6 address stands in brackets, such as '[::1]:7401'")
-    if not colon or not host:
-        raise ValueError("must be host:port, such as '127.0.0.1:7401'")
-    try:
-        host.encode("idna")
-    except UnicodeError:
-        raise ValueError("the host is not a name: its labels have 1 to 63 characters") from None
-    if not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65_535:
-        raise ValueError("the port must be a number from 1 to 65535")
-    return host, int(port)
 
 
 def _shown(value: object) -> str:

@@ -30,7 +30,7 @@ from quorumq.core.records import JournalRecord, VouchingLost
 from quorumq.core.types import NodeId, Now
 from quorumq.node.clock import real_now
 from quorumq.node.commits import CommitRunner, CommitThread
-from quorumq.node.config import ServeConfig, split_address
+from quorumq.node.config import ServeConfig
 from quorumq.node.connections import Inbound
 from quorumq.node.links import Dial, keep_link
 from quorumq.node.logs import make_log
@@ -38,6 +38,7 @@ from quorumq.node.node import EXIT_AGAIN, EXIT_BUG, EXIT_OK, EXIT_REFUSED, EXIT_
 from quorumq.node.transport import SocketTransport, Transport, connect, listen
 from quorumq.storage.disk import Disk
 from quorumq.storage.store import Store
+from quorumq.wire.address import split_address
 
 BACKLOG: Final = 1024
 DIAL_TIMEOUT_S: Final = 2.0

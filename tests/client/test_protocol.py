@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from quorumq.client.connection import split_address
 from quorumq.client.protocol import ANSWERS, ClientProtocol
 from quorumq.core import messages as m
 from quorumq.core.errors import ClusterMismatch, PeerError, TooLarge, UsageError
@@ -148,17 +147,3 @@ def test_every_request_has_its_answer() -> None:
     requests = set(m.ClientRequest.__args__)  # type: ignore[attr-defined]
     assert set(ANSWERS) == requests
     assert set(ANSWERS.values()) | {m.Failed} == set(m.ClientReply.__args__)  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize(
-    ("address", "expected"),
-    [("h:1", ("h", 1)), ("127.0.0.1:7401", ("127.0.0.1", 7401)), ("[::1]:7", ("::1", 7))],
-)
-def test_addresses(address: str, expected: tuple[str, int]) -> None:
-    assert split_address(address) == expected
-
-
-@pytest.mark.parametrize("address", ["", "host", "host:", ":7", "host:0", "host:65536", "host:port"])
-def test_what_is_no_address(address: str) -> None:
-    with pytest.raises(UsageError, match="host:port"):
-        split_address(address)

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from quorumq.node.config import ALIASES, ConfigError, ServeConfig, load_config, make_config, split_address
+from quorumq.node.config import ALIASES, ConfigError, ServeConfig, load_config, make_config
 
 GOOD: dict[str, Any] = {"node": "a", "cluster_id": "c", "secret": "s" * 32, "data_dir": "/data"}
 PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
@@ -104,14 +104,6 @@ def test_a_file_is_read_and_its_paths_count_from_its_directory(tmp_path: Path) -
         load_config(path)
     with pytest.raises(ConfigError, match="cannot be read"):
         load_config(tmp_path / "missing.toml")
-
-
-@pytest.mark.parametrize(
-    ("text", "place"),
-    [("h:1", ("h", 1)), ("[::1]:7401", ("::1", 7401)), ("127.0.0.1:65535", ("127.0.0.1", 65535))],
-)
-def test_addresses(text: str, place: tuple[str, int]) -> None:
-    assert split_address(text) == place
 
 
 def test_the_page_lists_every_key_with_its_default() -> None:

@@ -1,0 +1,35 @@
+# quorumq/wire/address.py: where a node can be reached, as people write it: in files, on command lines, in programs.
+"""Addresses of nodes."""
+
+from __future__ import annotations
+
+from quorumq.core.errors import UsageError
+
+
+def split_address(address: str, *, name: str = "address") -> tuple[str, int]:
+    """Host and port of "host:port"; an IPv6 address stands in brackets.
+
+    Args:
+        address: as it was written.
+        name: what it is, for the error.
+
+    Raises:
+        UsageError: it is something else; names it, and says what to write.
+    """
+    host, colon, port = address.rpartition(":")
+    problem = ""
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        problem = "an IPv6 address stands in brackets, such as '[::1]:7401'"
+    if not colon or not host:
+        problem = "must be host:port, such as '127.0.0.1:7401'"
+    elif not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65_535:
+        problem = problem or "must be host:port, and the port a number from 1 to 65535"
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        problem = problem or "the host is not a name: its labels have 1 to 63 characters"
+    if problem:
+        raise UsageError(f"{name} = {address!r}: {problem}")
+    return host, int(port)
