@@ -36,7 +36,7 @@ from quorumq.client.groups import Start, is_dead, names_of, source_of, start_fie
 from quorumq.client.history import Calling, History
 from quorumq.client.letters import make_letter
 from quorumq.client.message import Lot, Message, MessageId, Named, Outcome, Ticket, deadline_of
-from quorumq.client.nodes import ATTEMPT_TIMEOUT_S, Nodes, Watch
+from quorumq.client.nodes import ATTEMPT_TIMEOUT_S, Nodes, Watch, left_of
 from quorumq.client.partitioner import Partitioner
 from quorumq.client.producer import BATCH_BYTES, BUFFER_BYTES, IN_FLIGHT, LINGER_S, Producer
 from quorumq.client.settle import AckQueue, Failures, count_of, note_failures, raise_failure, settle
@@ -178,6 +178,10 @@ class Client:
     def _time(self, timeout: float | None) -> float:
         return self.timeout if timeout is None else timeout
 
+    def _end(self, timeout: float | None) -> float:
+        """When an operation that begins now has had its time, by trio's clock."""
+        return trio.current_time() + self._time(timeout)
+
     async def _ask(self, request: m.ClientRequest, what: str, timeout: float | None, **more: Any) -> Any:
         reply, _ = await self.nodes.ask(lambda: request, what=what, timeout=self._time(timeout), **more)
         return reply
@@ -222,10 +226,11 @@ class Client:
         given = {"rf": rf, **_settings(partitions, max_deliveries, durability, retention, ttl, backoff)}
         named: dict[str, Any] = {field: value for field, value in given.items() if value is not None}
         unnamed = tuple(field for field in given if field not in named)
+        end = self._end(timeout)
         if rf is None:
-            named["rf"] = await self._default_rf(timeout)
+            named["rf"] = await self._default_rf(left_of(end))
         request = m.CreateTopic(name, unnamed=unnamed, **named)
-        reply = await self._ask(request, f"create topic {name!r}", timeout, writes=True)
+        reply = await self._ask(request, f"create topic {name!r}", left_of(end), writes=True)
         return self._known(cast("Topic", reply.topic))
 
     async def alter_topic(
@@ -278,9 +283,10 @@ class Client:
             NotFound: no such topic, or it was deleted already.
             OutcomeUnknown: too few nodes answered: it may be deleted, or become so. Repeat it.
         """
-        topic = await self.topic(name, timeout=timeout)
+        end = self._end(timeout)
+        topic = await self.topic(name, timeout=left_of(end))
         request = m.DeleteTopic(name, topic.id)
-        await self._ask(request, f"delete topic {name!r}", timeout, writes=True)
+        await self._ask(request, f"delete topic {name!r}", left_of(end), writes=True)
         return topic
 
     async def _default_rf(self, timeout: float | None) -> int:
@@ -300,17 +306,18 @@ class Client:
         Raises:
             NotFound: every node that could be reached says that there is none.
         """
+        end = self._end(timeout)
         try:
-            reply = await self.metadata(name, timeout=timeout)
+            reply = await self.metadata(name, timeout=left_of(end))
             return self._known(reply.topics[0])
         except NotFound:
             if not create:
                 raise
         # Only now that nobody knows it: a creation that overtakes the news of an earlier one would write
         # the default settings over those that somebody chose.
-        rf = await self._default_rf(timeout)
+        rf = await self._default_rf(left_of(end))
         made = await self._ask(
-            m.CreateTopic(name, rf, implicit=True), f"create topic {name!r}", timeout, writes=True
+            m.CreateTopic(name, rf, implicit=True), f"create topic {name!r}", left_of(end), writes=True
         )
         return self._known(cast("Topic", made.topic))
 
@@ -432,15 +439,18 @@ class Client:
             NotFound: no such node is known.
             TooFewReplicas: it does not answer; says why.
         """
-        only: tuple[str, ...] = ()
-        if node is not None:
-            if node not in self.nodes.ids and node not in self.nodes.addresses:
-                await self.metadata(timeout=timeout)
-            only = (self.nodes.address_of(node),)
+        end = self._end(timeout)
+        only = () if node is None else (await self.address_of(node, left_of(end)),)
         reply = await self._ask(
-            m.StatusAsk(), f"status of {node or 'a node'}", timeout, writes=False, only=only
+            m.StatusAsk(), f"status of {node or 'a node'}", left_of(end), writes=False, only=only
         )
         return cast("dict[str, object]", reply.facts)
+
+    async def address_of(self, node: str, timeout: float | None) -> str:
+        """The address of a node named by its id or its address; NotFound if no node knows it."""
+        if node not in self.nodes.ids and node not in self.nodes.addresses:
+            await self.metadata(timeout=timeout)
+        return self.nodes.address_of(node)
 
     async def open_session(self, *, timeout: float | None = None) -> Origin:
         """An origin to number messages under; producers open their own."""
@@ -586,7 +596,7 @@ class Client:
         began = self.clock()
         (topic,), group = names_of((topic,), group)
         sets = await replica_sets_of(self, topic, timeout)
-        only = () if node is None else (self.nodes.address_of(node),)
+        only = () if node is None else (await self.address_of(node, timeout),)
         found: list[Message] = []
         slices: list[WireSlice] = []
         size = 0
@@ -740,9 +750,10 @@ class Client:
         for message in messages:
             by_letter.setdefault(self._letter(message, error, reason), []).append(message)
         first: QuorumqError | None = None
+        end = self._end(timeout)
         for letter, some in by_letter.items():
             try:
-                await self._reject(some, 0.0, letter, Outcome.DEAD_LETTERED, timeout)
+                await self._reject(some, 0.0, letter, Outcome.DEAD_LETTERED, left_of(end))
             except QuorumqError as exc:
                 first = first or exc
         if first is not None:
@@ -835,6 +846,7 @@ class Client:
                 ticket.deadline = max(ticket.deadline, deadline_of(reply.sent_at, seconds))
             return None
 
+        end = self._end(timeout)
         by_time: dict[float, list[Ticket]] = {}
         for message in messages:
             by_time.setdefault(message.lot.hold_time if hold_time is None else hold_time, []).append(message)
@@ -846,7 +858,7 @@ class Client:
                 on_final,
                 failures,
                 what=f"extend of {count_of(some)}",
-                timeout=self._time(timeout),
+                timeout=left_of(end),
                 watch=self.watch("extend", hold_time=seconds),
             )
 

@@ -23,7 +23,7 @@ import trio
 
 from quorumq.client.protocol import ClientProtocol
 from quorumq.core import messages as m
-from quorumq.core.errors import PeerError, QuorumqError, TooFewReplicas
+from quorumq.core.errors import PeerError, QuorumqError, TooFewReplicas, UsageError
 from quorumq.core.limits import INFLIGHT_REQUESTS_MAX
 from quorumq.core.versions import NEWEST
 from quorumq.wire.address import split_address
@@ -344,7 +344,10 @@ async def open_connection(
     done = False
     try:
         with trio.move_on_after(timeout):
-            stream = await dial(address)
+            try:
+                stream = await dial(address)
+            except UsageError as exc:  # an address that the nodes gave, and nobody here can mend
+                raise Lost(str(exc), sent=False) from exc
             await stream.send_all(protocol.hello(wall_ms))
             while protocol.welcome is None:
                 data = await stream.receive_some(RECEIVE_BYTES)

@@ -411,9 +411,7 @@ class Consumer:
 
     async def __aenter__(self) -> Consumer:
         if self._node is not None:
-            if self._node not in self.client.nodes.ids:
-                await self.client.metadata(*self.topics, timeout=self.timeout)
-            self.only = (self.client.nodes.address_of(self._node),)
+            self.only = (await self.client.address_of(self._node, self.timeout),)
         for name in self.topics:
             self._feeds += [
                 Feed(self, where) for where in await replica_sets_of(self.client, name, self.timeout)

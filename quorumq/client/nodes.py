@@ -43,6 +43,11 @@ Make = Callable[[], m.ClientRequest]
 Judge = Callable[[m.ClientReply], QuorumqError | None]
 
 
+def left_of(end: float) -> float:
+    """Seconds until ``end``, by trio's clock: what is left for the next request of an operation. 0 when it is over."""
+    return max(0.0, end - trio.current_time())
+
+
 class Watch(Protocol):
     """Is told of each attempt of one request: for the history."""
 

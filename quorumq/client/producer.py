@@ -26,6 +26,7 @@ import trio
 from quorumq.client.consumer import REFRESH_S
 from quorumq.client.derived import derived_origin, derived_partition, runs_of
 from quorumq.client.message import Message, MessageId, again
+from quorumq.client.nodes import left_of
 from quorumq.client.partitioner import DefaultPartitioner, Partitioner
 from quorumq.client.times import Duration, delay_ms, ttl_ms
 from quorumq.core import messages as m
@@ -95,11 +96,9 @@ class Pending:
         """
         parcel = self._parcel
         if not parcel.done:
-            parcel.watched = True
             await parcel.event.wait()
         else:
             await trio.lowlevel.checkpoint_if_cancelled()
-        parcel.watched = True
         error = parcel.failure(self._index)
         if error is not None:
             raise again(error)
@@ -110,8 +109,8 @@ class Parcel:
     """One batch, from its first message until it is confirmed or given up."""
 
     __slots__ = (
-        "batch", "bytes", "count", "done", "error", "event", "first", "made", "opened", "origin", "partition",
-        "records", "refused", "sent", "times", "unheard", "watched",
+        "batch", "bytes", "count", "done", "error", "event", "first", "heard", "made", "opened", "origin", "partition",
+        "records", "refused", "sent", "times",
     )  # fmt: skip
 
     def __init__(self, partition: PartitionId, opened: float, times: Times) -> None:
@@ -127,10 +126,9 @@ class Parcel:
         self.first = 0
         self.sent = False
         self.done = False
-        self.watched = False  # whether anyone heard, or waits to hear, of its error
+        self.heard: set[int] = set()  # indexes of those whose failure somebody was told
         self.error: QuorumqError | None = None
         self.refused: dict[int, QuorumqError] = {}  # by index: messages that were refused alone
-        self.unheard: dict[int, QuorumqError] = {}  # those of them that nobody has heard of
         self.event = trio.Event()
 
     @property
@@ -167,17 +165,17 @@ class Parcel:
 
     def failure(self, index: int) -> QuorumqError | None:
         """Why one of its messages was given up, or None; who asks tells the application."""
-        self.unheard.pop(index, None)
-        return self.error or self.refused.get(index)
+        error = self.error or self.refused.get(index)
+        if error is not None:
+            self.heard.add(index)
+        return error
 
     def take_failures(self) -> list[QuorumqError]:
         """Why messages were given up that nobody has heard of, one for each: told now."""
-        found = list(self.unheard.values())
-        if self.error is not None and not self.watched:
-            found = [self.error] * self.count
-        self.unheard = {}
-        self.watched = True
-        return found
+        failed = range(self.count) if self.error is not None else self.refused
+        found = [index for index in failed if index not in self.heard]
+        self.heard.update(found)
+        return [self.error or self.refused[index] for index in found]
 
 
 class DerivedParcel(Parcel):
@@ -230,7 +228,7 @@ class DerivedParcel(Parcel):
 
     def refuse(self, index: int, error: QuorumqError) -> None:
         """One of its messages is refused for good, and the others are not."""
-        self.refused[index] = self.unheard[index] = error
+        self.refused[index] = error
 
 
 class Lane:
@@ -565,6 +563,7 @@ class Producer:
     async def _prepare(self, *, numbered: bool = True) -> None:
         """Learn of the topic, and open the session that numbers the messages, if any are to be numbered."""
         async with self._lock:
+            end = trio.current_time() + self._timeout
             if self._register is None:
                 self._register = await self.client.topic(
                     self.topic, create=self._create, timeout=self._timeout
@@ -572,7 +571,7 @@ class Producer:
                 self._ids = [PartitionId(self._register.id, n) for n in range(self._register.partitions)]
             if numbered and self._needs_session:
                 until = self.client.clock() + SESSION_S
-                self._origin = await self.client.open_session(timeout=self._timeout)
+                self._origin = await self.client.open_session(timeout=left_of(end))
                 self._origin_until = until
 
     # ------------------------------------------------------------------- sending

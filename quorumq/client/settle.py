@@ -15,11 +15,12 @@ from typing import Final, cast
 import trio
 
 from quorumq.client.message import Outcome, Ticket, again
-from quorumq.client.nodes import Nodes, Watch
+from quorumq.client.nodes import Nodes, Watch, left_of
 from quorumq.core import messages as m
 from quorumq.core.errors import (
     AlreadyResolved,
     NotFound,
+    NotStored,
     OutcomeUnknown,
     QuorumqError,
     StaleGeneration,
@@ -36,6 +37,8 @@ SPANS_MAX: Final = 5_000
 
 ACK_LINGER_S: Final = 0.005
 ACKS_IN_FLIGHT_MAX: Final = 8
+ACK_GRACE_S: Final = 0.1
+"""How much longer than it was told an `ack` waits for its request, whose error says more: which nodes were tried."""
 
 LATER: Final = frozenset({
     "outcome-unknown", "too-few-replicas", "not-stored", "wrong-epoch", "unknown-topic", "not-found", "storage-full",
@@ -216,9 +219,10 @@ async def settle(
         on_final: told the verdict on each ticket; sets ``outcome``, or returns why there is none.
         failures: of those that failed, why.
         what: it is, for errors.
-        timeout: seconds for each request, all attempts included.
+        timeout: seconds for all requests together, all attempts included.
         watch: told of each attempt.
     """
+    end = trio.current_time() + timeout
     for chunk in chunks(items_of(tickets)):
         settling = Settling(chunk, on_final, failures)
 
@@ -227,7 +231,7 @@ async def settle(
 
         try:
             await nodes.ask(
-                request, what=what, timeout=timeout, writes=True, judge=settling.take, watch=watch
+                request, what=what, timeout=left_of(end), writes=True, judge=settling.take, watch=watch
             )
         except QuorumqError as exc:
             settling.fail(exc)
@@ -247,15 +251,29 @@ def raise_failure(tickets: Iterable[Ticket], failures: Failures) -> None:
 
 
 class Call:
-    """One `ack` that waits; why it failed, once its event is set."""
+    """One `ack` that waits; why it failed, once its event is set or its time is over."""
 
-    __slots__ = ("error", "event", "tickets", "timeout")
+    __slots__ = ("end", "error", "event", "over", "tickets", "timeout")
 
     def __init__(self, tickets: Sequence[Ticket], timeout: float) -> None:
         self.tickets = tickets
         self.timeout = timeout
+        self.end = trio.current_time() + timeout
         self.error: QuorumqError | None = None
+        self.over = False  # nobody waits for it any more, as its time is over
         self.event = trio.Event()
+
+    def give_up(self, *, sent: bool) -> None:
+        """Its time is over before that of others that it shares a request with, or waits behind."""
+        what = f"ack of {count_of(self.tickets)} was not answered within {self.timeout:.3g} s"
+        if sent:
+            self.error = OutcomeUnknown(
+                f"{what}; others in the same request wait for longer. It may have happened: repeat it"
+            )
+        else:
+            self.error = NotStored(f"{what}: it waited for other acks, and nothing was sent")
+        self.over = True
+        note_failures(self.tickets, dict.fromkeys(self.tickets, self.error))
 
     def finish(self, failures: Failures) -> None:
         """Its tickets have their verdicts, or the client was closed while it asked for them."""
@@ -265,7 +283,8 @@ class Call:
                     "the client was closed before the answer came: it may be acked"
                 )
             self.error = self.error or failures.get(ticket)
-        note_failures(self.tickets, failures)
+        if not self.over:
+            note_failures(self.tickets, failures)
         self.event.set()
 
 
@@ -301,7 +320,13 @@ class AckQueue:
         call = Call(tickets, timeout)
         self._queue.append(call)
         self._kick()
-        await call.event.wait()
+        with trio.move_on_at(call.end + ACK_GRACE_S):
+            await call.event.wait()
+        if not call.event.is_set():
+            sent = call not in self._queue
+            if not sent:
+                self._queue.remove(call)
+            call.give_up(sent=sent)
         if call.error is not None:
             raise again(call.error)
 
@@ -343,14 +368,14 @@ class AckQueue:
 
     async def _settle(self, calls: list[Call], failures: Failures) -> None:
         tickets = [ticket for call in calls for ticket in call.tickets]
-        await self._ask(tickets, max(call.timeout for call in calls), failures)
+        await self._ask(tickets, left_of(max(call.end for call in calls)), failures)
         # A receipt that is refused refuses the request: nobody's mistake may become another's.
         if len(calls) > 1:
             refused = [call for call in calls if any(was_refused(failures.get(one)) for one in call.tickets)]
             for call in refused:
                 for ticket in call.tickets:
                     failures.pop(ticket, None)
-                await self._ask(call.tickets, call.timeout, failures)
+                await self._ask(call.tickets, left_of(call.end), failures)
 
     async def _ask(self, tickets: Sequence[Ticket], timeout: float, failures: Failures) -> None:
         self.requests += 1

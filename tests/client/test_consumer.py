@@ -582,3 +582,11 @@ async def test_an_automatic_extension_leaves_alone_why_an_ack_failed() -> None:
             cluster.answer = lambda node, request: None
             assert await message.ack() is Outcome.ACKED
             assert message.failure is None
+
+
+async def test_one_node_may_be_named_where_topics_are_a_pattern() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        await publish(client, 2)
+        async with connected(cluster) as other:
+            assert len(await other.fetch("j*", "g", node="c")) == 2

@@ -25,6 +25,7 @@ from quorumq.client import (
     partition_of_key,
 )
 from quorumq.client.connection import Lost
+from quorumq.client.producer import Pending
 from quorumq.core.limits import ORIGIN_IDLE_S
 from quorumq.core.messages import (
     CreateTopic,
@@ -35,6 +36,7 @@ from quorumq.core.messages import (
     OpenSession,
     Publish,
 )
+from quorumq.wire.address import split_address
 from tests.client.fake import FakeCluster, connected, failing, fake_cluster
 
 
@@ -319,6 +321,46 @@ async def test_leaving_raises_what_nobody_waited_for() -> None:
                 for _ in range(3):
                     await producer.publish(b"1")
         assert any("3 messages" in note for note in caught.value.__notes__)
+
+
+@pytest.mark.parametrize("heard", [0, 1])
+async def test_a_wait_that_was_given_up_and_one_for_another_message_of_the_batch_hear_for_nobody(
+    heard: int,
+) -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        with pytest.raises(OutcomeUnknown) as caught:  # noqa: PT012
+            async with client.producer("jobs", timeout=2.0) as producer:
+                await (await producer.publish(b"0")).wait()
+                cluster.mute.update("abc")
+                await producer.publish(b"under way")  # so that the others share a batch
+                pending = [await producer.publish(b"1") for _ in range(3)]
+                with trio.move_on_after(0.1) as scope:
+                    await pending[2].wait()
+                assert scope.cancelled_caught
+                if heard:
+                    with pytest.raises(OutcomeUnknown):
+                        await pending[0].wait()
+        assert any(f"{4 - heard} messages" in note for note in caught.value.__notes__)
+
+
+async def test_what_a_task_waits_for_while_the_producer_is_left_is_raised_there_alone() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        heard: list[BaseException] = []
+
+        async def wait(pending: Pending) -> None:
+            try:
+                await pending.wait()
+            except OutcomeUnknown as error:
+                heard.append(error)
+
+        async with trio.open_nursery() as nursery, client.producer("jobs", timeout=2.0) as producer:
+            await (await producer.publish(b"0")).wait()
+            cluster.mute.update("abc")
+            nursery.start_soon(wait, await producer.publish(b"1"))
+            await trio.testing.wait_all_tasks_blocked()
+        assert len(heard) == 1
 
 
 async def test_leaving_by_an_exception_raises_that_and_gives_up_the_rest() -> None:
@@ -717,3 +759,51 @@ async def test_times_out_of_bounds_are_refused_by_name(options: Any, says: str) 
                 await producer.publish(b"x", **options)
             assert says in str(caught.value)
         assert cluster.of(Publish) == []
+
+
+async def test_an_address_that_cannot_be_one_is_a_node_that_cannot_be_reached() -> None:
+    """As METADATA says it: those that `connect` is given are looked at there."""
+    addresses = (("a", "a:1"), ("b", "nonsense"), ("c", "c:1"))
+    async with fake_cluster(addresses=addresses) as cluster:
+
+        async def dial(address: str) -> trio.abc.Stream:
+            split_address(address)
+            return await cluster.dial(address)
+
+        async with connected(cluster, addresses=["a:1"], dial=dial) as client:
+            await client.create_topic("jobs")
+            cluster.kill("a")
+            with trio.fail_after(5.0):
+                await client.topic("jobs")
+
+
+async def test_the_requests_of_one_operation_share_its_time() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        asked: list[str] = []
+
+        def slow(node: str, request: object) -> Failed | None:
+            asked.append(type(request).__name__)
+            if isinstance(request, Metadata) and trio.current_time() - began < 2.0:
+                return Failed("too-few-replicas", "not now", 2, 1)
+            if isinstance(request, CreateTopic | OpenSession):
+                return Failed("not-stored", "not now", 2, 1)
+            return None
+
+        for make in (
+            lambda: client.create_topic("jobs", timeout=3.0),
+            lambda: client.topic("jobs", create=True, timeout=3.0),
+        ):
+            cluster.answer = slow
+            began = trio.current_time()
+            with pytest.raises(NotStored, match="within"):
+                await make()
+            assert trio.current_time() - began == pytest.approx(3.0, abs=0.2)
+            assert "CreateTopic" in asked
+        cluster.answer = lambda node, request: None
+        await client.create_topic("jobs")
+        cluster.answer = slow
+        async with client.producer("jobs", timeout=3.0) as producer:
+            began = trio.current_time()
+            with pytest.raises(NotStored):
+                await producer.publish(b"x")
+            assert trio.current_time() - began == pytest.approx(3.0, abs=0.2)

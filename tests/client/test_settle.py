@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -25,6 +26,7 @@ from quorumq.client import (
     receipt_from_text,
     receipt_to_text,
 )
+from quorumq.client import settle as settle_module
 from quorumq.client.message import Lot, Named, Ticket
 from quorumq.client.settle import Item, Settling, chunks, items_of, spans_of
 from quorumq.core.messages import (
@@ -434,9 +436,9 @@ async def test_an_extension_takes_away_no_failure_of_an_ack_at_the_same_time() -
         wrong.lot.sealed = wrong.lot.sealed[:-1] + bytes((wrong.lot.sealed[-1] ^ 1,))
         heard: list[BaseException] = []
 
-        async def ack(ticket: Ticket) -> None:
+        async def ack(ticket: Ticket, timeout: float) -> None:
             try:
-                await client.ack([ticket], timeout=1.0)
+                await client.ack([ticket], timeout=timeout)
             except QuorumqError as error:
                 heard.append(error)
 
@@ -449,8 +451,8 @@ async def test_an_extension_takes_away_no_failure_of_an_ack_at_the_same_time() -
                 and len(request.items) == 1
                 else None
             )
-            nursery.start_soon(ack, found[1])
-            nursery.start_soon(ack, wrong)
+            nursery.start_soon(ack, found[1], 1.0)
+            nursery.start_soon(ack, wrong, 2.0)
             for _ in range(20):
                 await trio.sleep(0.1)
                 await found[1].extend()
@@ -589,3 +591,46 @@ async def test_a_failed_whole_request_is_tried_elsewhere() -> None:
         assert await client.ack(found) == [Outcome.ACKED] * 2
         assert len({node for node, _ in cluster.of(AckRequest)}) == 3
         assert not any(isinstance(request, Failed) for _, request in cluster.asked)
+
+
+@pytest.mark.parametrize("action", ["ack", "reject", "dead_letter", "extend"])
+async def test_the_requests_that_many_messages_take_share_the_time(
+    action: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settle_module, "SPANS_MAX", 1)
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs", partitions=4)
+        async with client.producer("jobs") as producer:
+            for number in range(4):
+                await producer.publish(b"x", partition=number)
+        found = await client.fetch("jobs", "g", min_messages=4, max_wait=1.0)
+        cluster.mute.update("abc")
+        began = trio.current_time()
+        with pytest.raises(OutcomeUnknown, match=r"within 2 s"):
+            await getattr(client, action)(found, timeout=2.0)
+        assert trio.current_time() - began == pytest.approx(2.0, abs=0.3)
+        assert {type(message.failure) for message in found} == {OutcomeUnknown, NotStored}, (
+            "the rest was not sent"
+        )
+
+
+async def test_an_ack_waits_no_longer_than_it_was_told_though_others_in_its_request_do() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        found = await fetched(cluster, client, 40)
+        cluster.mute.update("abc")
+        async with trio.open_nursery() as nursery:
+            for message in found[1:]:  # as many as may be under way, and more that wait for those
+                nursery.start_soon(unconfirmed, message, 15.0)
+                await trio.sleep(0.006)
+            began = trio.current_time()
+            await unconfirmed(found[0], 1.0)
+            assert trio.current_time() - began == pytest.approx(1.0, abs=0.3)
+            cluster.mute.clear()
+            for node in "abc":
+                cluster.hang_up(node)
+        assert {message.outcome for message in found} <= {Outcome.ACKED, None}
+
+
+async def unconfirmed(message: Message, timeout: float) -> None:
+    with contextlib.suppress(OutcomeUnknown, NotStored):
+        await message.ack(timeout=timeout)
