@@ -29,6 +29,7 @@ from quorumq.client.consumer import (
     give_back,
     leave_items,
     park_time,
+    readable,
     replica_sets_of,
     unpack,
 )
@@ -60,6 +61,7 @@ from quorumq.core.limits import (
     LONG_POLL_MAX_S,
     TOPIC_BACKOFF_S,
 )
+from quorumq.core.spans import SpanSet
 from quorumq.core.types import Group, Kind, Letter, Origin, PartitionId, Span, Topic
 from quorumq.core.versions import NEWEST, OLDEST
 from quorumq.wire.address import split_address
@@ -925,6 +927,7 @@ class Client:
             cursor: tuple[int, int] | None = (0, 0)
             after: Span | None = None
             first = ""
+            shown = SpanSet()
             while cursor is not None and (left is None or left > 0):
                 # A page of a complete view is looked through as a whole: what it shows may be little of it.
                 most = PEEK_LIMIT if complete else min(left or PEEK_LIMIT, PEEK_LIMIT)
@@ -937,15 +940,20 @@ class Client:
                     only=only,
                     first=first,
                 )
-                first = connection.address  # a cursor is the replica's own
+                moved = first not in ("", connection.address)
+                first = connection.address
+                if moved and cursor != (0, 0):  # a cursor is the replica's own: this one begins anew
+                    cursor = (0, 0)
+                    continue
                 page = cast("m.PeekPage", reply)
                 found = bodies_of(cast("tuple[WireSlice, ...]", page.slices))
                 if self.history is not None:
                     self.history.listed(topic, number, group, page.items, connection.node, complete)
                 for item in page.items:
-                    if left is not None:
-                        left -= item.span.size
-                    yield Peek(topic, number, item, *within(item.span, found))
+                    for span in shown.add(item.span):
+                        if left is not None:
+                            left -= span.size
+                        yield Peek(topic, number, item._replace(span=span), *within(span, found))
                 cursor = page.cursor
                 if complete and page.upto is not None:
                     cursor, after = (0, 0), page.upto
@@ -1099,13 +1107,15 @@ def judge_redrive(reply: m.ClientReply) -> QuorumqError | None:
 
 
 def bodies_of(slices: Iterable[WireSlice]) -> dict[tuple[Origin, int], tuple[int, Parts]]:
-    """Published time and parts of each message in slices."""
+    """Published time and parts of each message in slices; those that are damaged are left out."""
     found: dict[tuple[Origin, int], tuple[int, Parts]] = {}
     for part in slices:
-        parts = iter(part.messages())
+        parts = iter(readable(part))
         for origin, start, stop in part.header.sections:
             for seq in range(start, stop):
-                found[(origin, seq)] = (part.header.published_ms, next(parts))
+                body = next(parts)
+                if body is not None:
+                    found[(origin, seq)] = (part.header.published_ms, body)
     return found
 
 

@@ -195,11 +195,7 @@ def unpack(client: Client, stock: Stock, consumer: Consumer | None) -> list[Mess
         PeerError: the deliveries do not cover the records.
     """
     part = stock.part
-    parts: list[Parts | None] = []
-    try:
-        parts.extend(part.messages())
-    except Corrupt:
-        parts = salvage(part)
+    parts = readable(part)
     if sum(delivery.receipt.span.size for delivery in part.deliveries) != len(parts):
         raise PeerError(f"a slice of {part.header.key()} has deliveries for another number of messages")
     made: list[Message] = []
@@ -232,6 +228,14 @@ def unpack(client: Client, stock: Stock, consumer: Consumer | None) -> list[Mess
                 payload, key, headers = found
                 take(Message(lot, seq, payload, key, headers, deadline))
     return made
+
+
+def readable(part: WireSlice) -> list[Parts | None]:
+    """The records of a slice, None for each that is damaged or cannot be read."""
+    try:
+        return [*part.messages()]
+    except Corrupt:
+        return salvage(part)
 
 
 def salvage(part: WireSlice) -> list[Parts | None]:

@@ -26,6 +26,7 @@ from quorumq.client import (
     receipt_from_text,
     receipt_to_text,
 )
+from quorumq.client import client as client_module
 from quorumq.client import settle as settle_module
 from quorumq.client.message import Lot, Named, Ticket
 from quorumq.client.settle import Item, Settling, chunks, items_of, spans_of
@@ -37,6 +38,7 @@ from quorumq.core.messages import (
     RedriveRequest,
     RejectRequest,
     Resolved,
+    Store,
     Verdict,
     Verdicts,
 )
@@ -634,3 +636,37 @@ async def test_an_ack_waits_no_longer_than_it_was_told_though_others_in_its_requ
 async def unconfirmed(message: Message, timeout: float) -> None:
     with contextlib.suppress(OutcomeUnknown, NotStored):
         await message.ack(timeout=timeout)
+
+
+async def test_a_peek_that_goes_on_at_another_replica_shows_each_message_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A page ends where the replica that gave it has numbered its batches; another has numbered them otherwise."""
+    monkeypatch.setattr(client_module, "PEEK_LIMIT", 1)
+    async with fake_cluster() as cluster, connected(cluster) as other, connected(cluster, "c") as client:
+        await other.create_topic("jobs")
+        cluster.drop = lambda sender, to, message: to == "c" != sender and isinstance(message, Store)
+        await publish(other, 1)
+        cluster.drop = lambda sender, to, message: False
+        for _ in range(3):
+            await publish(other, 1)
+        await trio.sleep(30.0)  # to c the first one came last
+        shown = []
+        async for item in client.peek("jobs", "g", "all"):
+            shown.append(item.peeked.span)
+            if len(shown) == 2:
+                assert cluster.of(PeekAsk)[-1][0] == "c"
+                cluster.kill("c")
+        assert len(shown) == len(set(shown)) == 4
+
+
+async def test_a_damaged_record_is_looked_at_without_its_body() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        await publish(client, 5)
+        read = cluster.read
+        cluster.read = lambda node: lambda part: read(node)(part).replace(b"3", b"X")  # type: ignore[method-assign]
+        items = [item async for item in client.peek("jobs", "g", "all", bodies=True)]
+        assert sum(item.peeked.span.size for item in items) == 5
+        bodies = [parts.payload for item in items for parts in item.bodies.values()]
+        assert bodies == [b"0", b"1", b"2", b"4"]
