@@ -24,7 +24,7 @@ from spark.report.audit import named, page
 from spark.report.page import counted
 from spark.session import fit, session
 from spark.transforms import audit as t
-from spark.transforms import audit_checks, audit_context, audit_events
+from spark.transforms import audit_checks, audit_context, audit_derived, audit_events, audit_settings
 
 CLOCK_ERROR_S = 0.5
 """How far a machine's time of day may be from the truth, unless said otherwise."""
@@ -78,8 +78,10 @@ def audited(
     held = step("holds", audit_checks.holds(events))
     messages = step("messages", audit_checks.messages(events, of_groups, of_places, of_runs))
     overlaps = step("overlaps", audit_checks.overlaps(held))
-    found = table("violations", t.violations(deliveries, messages, held, overlaps, of_runs))
-    tally = step("tallies", t.tallies(deliveries, messages, held, of_runs))
+    asked = audit_derived.derived(lines, events, of_runs)
+    asked = step("asked", asked.unionByName(audit_settings.settings(lines, of_runs)))
+    found = table("violations", t.violations(deliveries, messages, held, overlaps, asked, of_runs))
+    tally = step("tallies", t.tallies(deliveries, messages, held, asked, of_runs))
     tables = {
         "verdicts": table("verdicts", t.verdicts(tally, found)),
         "violations": found,
@@ -129,7 +131,7 @@ def summarised(tables: Mapping[str, DataFrame], paths: Sequence[str]) -> dict[st
         if row not in {found["guarantee"] for found in verdicts}:
             verdicts.append(
                 {"guarantee": row, "verdict": "not checked", "checked": 0, "broken": 0, "undecidable": 0,
-                 "runs": 0, "runs_broken": 0}
+                 "runs": 0, "runs_checked": 0, "runs_broken": 0}
             )  # fmt: skip
     found = tables["violations"]
     latency = tables["latency"].groupBy("topic", "group").agg(
@@ -217,11 +219,11 @@ def shown(console: Console, summary: Mapping[str, Any]) -> None:
     """Print the verdicts, and what is broken."""
     colours = {"holds": "green", "broken": "red", "not decidable": "yellow", "not checked": "dim"}
     table = Table(title=f"{counted(summary['runs'], 'run')}, {counted(summary['lines'], 'line')}")
-    for column in ("guarantee", "verdict", "checked", "broken", "not decidable"):
+    for column in ("guarantee", "verdict", "checked", "in runs", "broken", "not decidable"):
         table.add_column(column, justify="left" if column in ("guarantee", "verdict") else "right")
     for row in summary["verdicts"]:
         (name, promise), verdict = named(row["guarantee"], t.GUARANTEES), row["verdict"]
-        counts = (f"{row[what]:,}" for what in ("checked", "broken", "undecidable"))
+        counts = (f"{row[what]:,}" for what in ("checked", "runs_checked", "broken", "undecidable"))
         table.add_row(f"{name}: {promise}", f"[{colours[verdict]}]{verdict}[/]", *counts)
     console.print(table)
     for row in summary["remainder"]:

@@ -36,6 +36,7 @@ VERDICTS: Final = {"broken": "broken", "not decidable": "open", "not checked": "
 LOOKED_AT: Final = {
     "G1": "messages", "G2": "holds", "G3": "deliveries and ACKs", "G4": "deliveries", "G5": "deliveries",
     "G6": "messages", "G7": "dead letters", "groups": "deliveries",
+    "derived": "outputs", "settings": "topics and their settings",
 }  # fmt: skip
 """What is counted as checked."""
 
@@ -48,6 +49,8 @@ NOTHING_TO_ASK: Final = {
     "G6": "no publish that was tried again",
     "G7": "no dead letter",
     "groups": "no register of a group",
+    "derived": "no output that was derived from a message",
+    "settings": "no change of a topic together with what nodes have of it",
 }
 """What histories lack where a guarantee is not checked."""
 
@@ -185,7 +188,8 @@ def promises(summary: Row, guarantees: Mapping[str, str]) -> Html:
         Column("Verdict"), Column("Guarantee", "w"), Column("Checked", "n", "how much was looked at"),
         Column("Broken", "n", "how often"), Column("Not decidable", "n", "how often"),
     ]  # fmt: skip
-    columns += [Column("Runs broken", "n", f"of {counted(summary['runs'], 'run')}")] * several
+    of = f"of {counted(summary['runs'], 'run')}"
+    columns += [Column("Runs checked", "n", of), Column("Runs broken", "n", of)] * several
     rows = []
     for row in summary["verdicts"]:
         called, promise = named(row["guarantee"], guarantees)
@@ -200,7 +204,8 @@ def promises(summary: Row, guarantees: Mapping[str, str]) -> Html:
             badge(row["verdict"]), join(about, ""), (looked if row["checked"] else "0", row["checked"]),
             (marked(row["broken"], "bad"), row["broken"]), (marked(row["undecidable"], "warn"), row["undecidable"]),
         ]  # fmt: skip
-        rows.append(line + [(marked(row["runs_broken"], "bad"), row["runs_broken"])] * several)
+        of_runs = [number(row["runs_checked"]), (marked(row["runs_broken"], "bad"), row["runs_broken"])]
+        rows.append(line + of_runs * several)
     return join((
         tag("h2", "Guarantees", id="guarantees"),
         listed(columns, rows, empty="None."),

@@ -24,6 +24,8 @@ GUARANTEES: Final[dict[str, str]] = {
     "G6": "idempotent: retrying a publish makes no second message",
     "G7": "dead letters are conserved: each is there once, until redriven, purged or acked",
     "groups": "groups as asked: generations, their starts, and purges (G3, G4)",
+    "derived": "derived once: the outputs of a message are there once it is acked, each once (G3, G5, G6)",
+    "settings": "settings as written: all nodes have one register of a topic, with what was written last",
 }
 """What is asked, in the order in which it is reported."""
 
@@ -132,11 +134,17 @@ def with_remainder(of_runs: DataFrame, rest: DataFrame) -> DataFrame:
 
 
 def violations(
-    deliveries: DataFrame, messages: DataFrame, holds: DataFrame, overlaps: DataFrame, of_runs: DataFrame
+    deliveries: DataFrame,
+    messages: DataFrame,
+    holds: DataFrame,
+    overlaps: DataFrame,
+    asked: DataFrame,
+    of_runs: DataFrame,
 ) -> DataFrame:
     """Everything that is broken, or could not be decided about a message in particular: VIOLATIONS."""
     together = overlaps
-    for table in (deliveries, messages, holds):
+    asked = asked.withColumn("hash", F.lit(0).cast("bigint"))
+    for table in (deliveries, messages, holds, asked):
         together = together.unionByName(table.select(*KEY, _flag(table, "dead"), F.inline("findings")))
     group = F.when(F.col("dead"), F.concat("grp", F.lit("!dead"))).otherwise(F.col("grp"))
     of_messages = together.select(
@@ -183,7 +191,9 @@ def _flag(table: DataFrame, name: str) -> Column:
     return F.col(name) if name in table.columns else F.expr("false").alias(name)
 
 
-def tallies(deliveries: DataFrame, messages: DataFrame, holds: DataFrame, of_runs: DataFrame) -> DataFrame:
+def tallies(
+    deliveries: DataFrame, messages: DataFrame, holds: DataFrame, asked: DataFrame, of_runs: DataFrame
+) -> DataFrame:
     """How much was looked at, and how much of it can never be decided: run, guarantee, checked, undecidable."""
 
     def counted(table: DataFrame, **counts: tuple[Column, Column]) -> DataFrame:
@@ -225,7 +235,11 @@ def tallies(deliveries: DataFrame, messages: DataFrame, holds: DataFrame, of_run
         F.lit(0).alias("checked"),
         F.col("gaps").alias("undecidable"),
     )
-    together = of_deliveries.unionByName(of_messages).unionByName(of_holds).unionByName(unread)
+    of_others = asked.groupBy("run", "guarantee").agg(
+        F.count_if("checked").alias("checked"), F.count_if("pending").alias("undecidable")
+    )
+    together = of_deliveries.unionByName(of_messages).unionByName(of_holds).unionByName(of_others)
+    together = together.unionByName(unread)
     return together.groupBy("run", "guarantee").agg(
         F.sum("checked").cast("bigint").alias("checked"),
         F.sum("undecidable").cast("bigint").alias("undecidable"),
@@ -262,12 +276,15 @@ def verdict(checked: Column, broken: Column, undecidable: Column) -> Column:
 
 
 def overall(of_runs: DataFrame) -> DataFrame:
-    """VERDICTS over all runs together: guarantee, verdict, checked, broken, undecidable, runs, runs_broken."""
+    """VERDICTS over all runs together, a row for each guarantee, with how many runs there are, in how many of them it
+    was checked (`runs_checked`), and in how many it is broken (`runs_broken`).
+    """
     sums = of_runs.groupBy("guarantee").agg(
         F.sum("checked").alias("checked"),
         F.sum("broken").alias("broken"),
         F.sum("undecidable").alias("undecidable"),
         F.count("*").alias("runs"),
+        F.count_if(F.col("checked") > 0).alias("runs_checked"),
         F.count_if(F.col("verdict") == BROKEN).alias("runs_broken"),
     )
     return sums.select(
@@ -277,6 +294,7 @@ def overall(of_runs: DataFrame) -> DataFrame:
         "broken",
         "undecidable",
         "runs",
+        "runs_checked",
         "runs_broken",
     )
 

@@ -226,6 +226,41 @@ def conflicting(rows: list[Row]) -> list[Row] | None:
     return None
 
 
+def rederived(rows: list[Row]) -> list[Row] | None:
+    """An output is derived once more, and has other bytes."""
+    for at in _of(rows, "derive"):
+        crcs = rows[at]["crcs"]
+        other = ("0" if crcs[0] != "0" else "1") + crcs[1:]
+        return [*rows[: at + 1], {**rows[at], "crcs": other}, *rows[at + 1 :]]
+    return None
+
+
+def output_forgotten(rows: list[Row]) -> list[Row] | None:
+    """An input is acked, and its output is named otherwise than the one that is there."""
+    for at in _of(rows, "derive"):
+        row = rows[at]
+        acked = (rows[i] for i in _of(rows, "ack", group=row["group"], outcome="acked"))
+        if any(_touches(other, row["spans"]) for other in acked):
+            ((_, start, stop),) = row["into"]["spans"]
+            into = {**row["into"], "spans": [["~derived.1.abc.1", start, stop]]}
+            mine = [i for i in _of(rows, "derive") if rows[i]["spans"] == row["spans"]]
+            return [{**it, "into": into} if i in mine else it for i, it in enumerate(rows)]
+    return None
+
+
+def unwritten(rows: list[Row]) -> list[Row] | None:
+    """All nodes have a setting that nobody wrote."""
+    if not any(_of(rows, "set_topic")) or not any(_of(rows, "topic")):
+        return None
+    topic = next(rows[i]["topic"] for i in _of(rows, "set_topic"))
+    return [
+        {**row, "settings": {**row["settings"], "partitions": 77}}
+        if row["kind"] == "topic" and row["topic"] == topic
+        else row
+        for row in rows
+    ]
+
+
 FAULTS: Final[dict[str, tuple[Callable[[list[Row]], list[Row] | None], str]]] = {
     "lost": (lost, "G1"),
     "on-one-disk": (on_one_disk, "G1"),
@@ -240,5 +275,8 @@ FAULTS: Final[dict[str, tuple[Callable[[list[Row]], list[Row] | None], str]]] = 
     "letter-doubled": (letter_doubled, "G7"),
     "unasked": (unasked, "G7"),
     "skipped": (skipped, "groups"),
+    "rederived": (rederived, "derived"),
+    "output-forgotten": (output_forgotten, "derived"),
+    "unwritten": (unwritten, "settings"),
 }
 """Per fault: what plants it, and the guarantee that it breaks."""

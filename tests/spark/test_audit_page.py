@@ -23,7 +23,7 @@ def summary(*verdicts: str, word: str | None = None, runs: int = 1, unread: int 
     rows = [
         {"guarantee": guarantee, "verdict": verdict, "checked": 0 if verdict == "not checked" else 1234,
          "broken": 2 * (verdict == "broken"), "undecidable": 3 * (verdict == "not decidable"), "runs": runs,
-         "runs_broken": int(verdict == "broken")}
+         "runs_checked": int(verdict != "not checked"), "runs_broken": int(verdict == "broken")}
         for guarantee, verdict in zip(GUARANTEES, said, strict=True)
     ]  # fmt: skip
     found: dict[str, Any] = {"paths": [word or "h.jsonl"] * 5, "runs": runs, "lines": 4321, "unread": unread,
@@ -66,21 +66,22 @@ def shown(found: dict[str, Any]) -> tuple[str, str, str]:
 @pytest.mark.parametrize(
     ("found", "title", "level", "text"),
     [
-        (summary(), "All hold", "good", "All 8 guarantees hold, in everything that was read."),
-        (summary("not checked"), "7 of 8 hold", "plain", "7 of 8 guarantees hold. 1 was not checked."),
-        (summary("not checked", "not checked"), "6 of 8 hold", "plain", "6 of 8 guarantees hold. 2 were not checked."),
+        (summary(), "All hold", "good", "All 10 guarantees hold, in everything that was read."),
+        (summary("not checked"), "9 of 10 hold", "plain", "9 of 10 guarantees hold. 1 was not checked."),
+        (summary("not checked", "not checked"), "8 of 10 hold", "plain",
+         "8 of 10 guarantees hold. 2 were not checked."),
         (summary(unread=1), "Not everything read", "warn",
-         "8 of 8 guarantees hold in what was read, and that is not everything."),
+         "10 of 10 guarantees hold in what was read, and that is not everything."),
         (summary("not decidable"), "Not decidable", "warn",
-         "1 of 8 guarantees is not decidable. None was seen broken."),
+         "1 of 10 guarantees is not decidable. None was seen broken."),
         (summary("not decidable", "not checked", unread=4), "Not decidable", "warn",
-         "1 of 8 guarantees is not decidable. None was seen broken."),
+         "1 of 10 guarantees is not decidable. None was seen broken."),
         (summary("not decidable", "broken", "not checked", unread=4), "Broken", "bad",
-         "1 of 8 guarantees is broken, 2 times."),
-        (summary("broken", "broken"), "Broken", "bad", "2 of 8 guarantees are broken, 4 times."),
-        (summary(*["not checked"] * 8), "Nothing checked", "warn",
+         "1 of 10 guarantees is broken, 2 times."),
+        (summary("broken", "broken"), "Broken", "bad", "2 of 10 guarantees are broken, 4 times."),
+        (summary(*["not checked"] * len(GUARANTEES)), "Nothing checked", "warn",
          "Nothing was checked: what was read has nothing that any guarantee could be asked of."),
-        (summary(*["not checked"] * 8, runs=0, unread=3), "Nothing checked", "warn",
+        (summary(*["not checked"] * len(GUARANTEES), runs=0, unread=3), "Nothing checked", "warn",
          "Nothing was checked: what was read has nothing that any guarantee could be asked of."),
     ],
 )  # fmt: skip
@@ -102,17 +103,18 @@ def test_each_verdict_names_its_guarantees_on_top() -> None:
     box = Elements(text[text.index('<div class="note') : text.index('<div class="cards">')]).text
     assert re.sub(r"\s+", " ", box).endswith(
         "broken G1 durable not decidable G2 exclusive not checked G3 final holds G4 live · G5 faithful · G6 idempotent "
-        "· G7 dead letters are conserved · groups as asked not read 1,500 lines or writers not read, or missing. Which "
+        "· G7 dead letters are conserved · groups as asked · derived once "
+        "· settings as written not read 1,500 lines or writers not read, or missing. Which "
     )
 
 
 def test_every_guarantee_says_what_was_looked_at_or_was_not_there() -> None:
     assert set(LOOKED_AT) == set(NOTHING_TO_ASK) == set(GUARANTEES)
     for looked, text in (
-        (False, page(summary(*["not checked"] * 8), GUARANTEES)),
+        (False, page(summary(*["not checked"] * len(GUARANTEES)), GUARANTEES)),
         (True, page(summary(), GUARANTEES)),
     ):
-        assert [asked in text for asked in NOTHING_TO_ASK.values()] == [not looked] * 8
+        assert [asked in text for asked in NOTHING_TO_ASK.values()] == [not looked] * len(GUARANTEES)
     assert re.search(r"<span>1,234\s*<small", text)
 
 

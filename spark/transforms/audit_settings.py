@@ -1,0 +1,142 @@
+# spark/transforms/audit_settings.py: settings of topics are as they were written (docs/protocol.md, section 1).
+#
+# In the end all nodes have one register of a topic; each setting in it was written by somebody, and no confirmed write
+# of it began after that one had ended. A write of unknown outcome never ends. Partitions only become more.
+"""What nodes have of topics in the end, judged by what was asked for."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from spark.transforms.audit_checks import finding, findings, say, shown
+
+SETTINGS: Final = "settings"
+
+_NEVER: Final = float("inf")
+_PLACE: Final = ("run", "topic")
+
+
+def settings(lines: DataFrame, of_runs: DataFrame) -> DataFrame:
+    """A row for each topic and setting that nodes have in the end, and one for each topic: `audit_derived.ASKED`.
+
+    A topic is asked about where both a change of it and a node's register are there.
+
+    Args:
+        lines: what `audit_events.timed` gives.
+        of_runs: what `audit_context.runs` gives, with `lossy`.
+    """
+    writes = _writes(lines)
+    registers = (
+        lines.where(F.col("kind") == "topic")
+        .groupBy(*_PLACE, "who")
+        .agg(_pairs(F.max_by("settings", "t")).alias("pairs"))
+        .join(F.broadcast(writes.select(*_PLACE).distinct()), on=list(_PLACE), how="left_semi")
+    )
+    runs = F.broadcast(of_runs.select("run", "drained_at", "lossy"))
+    return _agreed(registers, runs).unionByName(_written(registers, writes, runs))
+
+
+def _pairs(text: Column) -> Column:
+    """The settings of a line in the order of their names; 3 and 3.0 are one number."""
+    entries = F.map_entries(F.from_json(text, "MAP<STRING, STRING>"))
+    pairs = F.transform(
+        entries, lambda e: F.struct(e["key"].alias("name"), _number(e["value"]).alias("value"))
+    )
+    return F.array_sort(pairs)
+
+
+def _number(value: Column) -> Column:
+    return F.coalesce(F.regexp_replace(value.try_cast("double").cast("string"), "[.]0$", ""), value)
+
+
+def _writes(lines: DataFrame) -> DataFrame:
+    """A row for each setting of each request that may have changed it: when it was sent, and confirmed or never."""
+    invoked, outcome = F.col("outcome") == "invoke", F.col("outcome")
+    return (
+        lines.where(F.col("kind") == "set_topic")
+        .groupBy(*_PLACE, "who", "op")
+        .agg(
+            F.min(F.when(invoked, F.col("t"))).alias("sent"),
+            F.max("u").alias("u"),
+            _pairs(F.max(F.when(invoked, F.col("settings")))).alias("pairs"),
+            F.max(F.when(outcome == "ok", F.col("t"))).alias("done"),
+            F.count_if(outcome == "fail").alias("failed"),
+        )
+        .where((F.col("failed") == 0) & F.col("sent").isNotNull())
+        .select(*_PLACE, "sent", "done", "u", F.inline("pairs"))
+    )
+
+
+def _asked(found: DataFrame, *some: Column) -> DataFrame:
+    """What was found about settings of topics: nothing of one message."""
+    drained = F.col("drained_at").isNotNull()
+    no_text, no_number = F.lit(None).cast("string"), F.lit(None).cast("bigint")
+    return found.select(
+        *_PLACE,
+        no_number.cast("int").alias("partition"),
+        no_text.alias("grp"),
+        no_text.alias("origin"),
+        no_number.alias("seq"),
+        F.lit(SETTINGS).alias("guarantee"),
+        drained.alias("checked"),
+        (~drained).alias("pending"),
+        findings(*some),
+    )
+
+
+def _agreed(registers: DataFrame, runs: DataFrame) -> DataFrame:
+    """One register of a topic at all nodes."""
+    seen = F.sort_array(F.collect_set("pairs"))
+    found = registers.groupBy(*_PLACE).agg(seen.alias("seen")).join(runs, on="run", how="left")
+    differ = F.col("drained_at").isNotNull() & (F.size("seen") > 1)
+    text = say("nodes have different settings: ", F.to_json("seen"))
+    return _asked(found, finding(differ, SETTINGS, text, F.col("drained_at")))
+
+
+def _written(registers: DataFrame, writes: DataFrame, runs: DataFrame) -> DataFrame:
+    """Each setting has the value of its last write, partitions the highest."""
+    by_name, by_value = [*_PLACE, "name"], [*_PLACE, "name", "value"]
+    done = F.col("done").isNotNull()
+    values = writes.groupBy(*by_value).agg(
+        F.max(F.coalesce("done", F.lit(_NEVER))).alias("ended"), F.max("u").alias("u")
+    )
+    lasts = writes.groupBy(*by_name).agg(
+        F.max(F.when(done, F.struct("sent", "u"))).alias("last"),
+        F.max(F.when(done, F.col("value").try_cast("int"))).alias("least"),
+    )
+    found = (
+        registers.select(*_PLACE, F.inline("pairs"))
+        .distinct()
+        .join(values, on=by_value, how="left")
+        .join(lasts, on=by_name, how="left")
+        .join(runs, on="run", how="left")
+    )
+    drained, partitions = F.col("drained_at").isNotNull(), F.col("name") == "partitions"
+    last, doubt = F.col("last.sent"), F.col("u") + F.col("last.u")
+    has = say(F.col("name"), " is ", F.col("value"))
+    return _asked(
+        found,
+        finding(
+            drained & F.col("ended").isNull(),
+            SETTINGS,
+            say(has, ", and nobody wrote that"),
+            F.col("drained_at"),
+            sure=~F.col("lossy"),
+        ),
+        finding(
+            drained & ~partitions & (F.col("ended") - doubt < last),
+            SETTINGS,
+            say(has, ", confirmed at ", shown(F.col("ended")), ", and was written again at ", shown(last)),
+            F.col("drained_at"),
+            sure=F.col("ended") + doubt < last,
+        ),
+        finding(
+            drained & partitions & (F.col("value").try_cast("int") < F.col("least")),
+            SETTINGS,
+            say(has, ", and ", F.col("least"), " were confirmed"),
+            F.col("drained_at"),
+        ),
+    )

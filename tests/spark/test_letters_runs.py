@@ -1,0 +1,81 @@
+"""`python -m spark deadletters` over data directories, run after run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quorumq.core.types import Kind, Origin, Record, Span
+from tests.spark.cluster_on_disk import DiskCluster, letter
+
+ORIGIN = Origin("n1", 1, 0xABC, 0)
+START_MS = 1_795_305_600_000
+HOUR_MS = 3_600_000
+
+
+def analysed(
+    data: Iterable[Path], out: Path, *more: str, code: int = 0
+) -> tuple[dict[str, Any], subprocess.CompletedProcess[str]]:
+    """What a run says: its summary, and the process."""
+    command = [sys.executable, "-m", "spark", "deadletters", "--out", str(out), "--json", *more]
+    command += [word for path in data for word in ("--data", str(path))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
+    summary = json.loads(done.stdout)
+    assert summary == json.loads((out / "summary.json").read_text())
+    return summary, done
+
+
+def die(cluster: DiskCluster, seq: int, fingerprint: str, at_ms: int, n: int = 0) -> None:
+    wrote = letter(at_ms, START_MS, f"{fingerprint} failed")
+    wrote = wrote._replace(
+        fingerprint=fingerprint, first_delivered_ms=at_ms - 2, last_delivered_ms=at_ms - 1, died_ms=at_ms
+    )
+    cluster.resolve(cluster.keys[0], "billing", Span(ORIGIN, seq, seq + 1), Record(0, n, Kind.DEAD, wrote))
+
+
+@pytest.mark.soak
+def test_a_second_run_says_what_is_new_back_or_gone_and_a_damaged_directory_is_reported(
+    tmp_path: Path,
+) -> None:
+    cluster = DiskCluster(tmp_path / "nodes", segment_bytes=1 << 12)
+    for seq in range(40):
+        cluster.publish(cluster.keys[0], (Span(ORIGIN, seq, seq + 1),), START_MS - HOUR_MS)
+    die(cluster, 0, "lasting", START_MS)
+    die(cluster, 1, "lasting", START_MS + 1)
+    die(cluster, 2, "mended", START_MS + 2)
+    die(cluster, 3, "returning", START_MS + 3)
+    cluster.resolve(cluster.keys[0], "billing", Span(ORIGIN, 3, 4), Record(0, 1, Kind.OPEN))
+    cluster.commit()
+    first, _ = analysed(cluster.data, tmp_path / "first", "--as-of", "2026-11-22T14:00:00Z")
+    assert (first["status"], first["dead"], first["problems"]["count"]) == (None, 3, 0)
+
+    die(cluster, 4, "lasting", START_MS + 3 * HOUR_MS)
+    die(cluster, 3, "returning", START_MS + 3 * HOUR_MS + 1, n=1)
+    die(cluster, 5, "unheard-of", START_MS + 3 * HOUR_MS + 2)
+    cluster.resolve(cluster.keys[0], "billing", Span(ORIGIN, 2, 3), Record(0, 0, Kind.ACKED))
+    cluster.commit()
+    cluster.close()
+    previous = ("--previous", str(tmp_path / "first"), "--as-of", "2026-11-22T18:00:00Z")
+    second, _ = analysed(cluster.data, tmp_path / "second", *previous)
+    assert second["status"] == {"new": 1, "regressed": 1, "ongoing": 1, "gone": 1}
+    page = (tmp_path / "second" / "report.html").read_text()
+    assert [name for name in ("lasting", "mended", "returning", "unheard-of") if name not in page] == []
+
+    segment = sorted(cluster.data[0].glob("*.journal"))[0]
+    damaged = bytearray(segment.read_bytes())
+    damaged[len(damaged) // 2] ^= 0x40
+    segment.write_bytes(damaged)
+    third, done = analysed(cluster.data, tmp_path / "third", "--strict", *previous, code=1)
+    assert third["problems"]["count"] >= 1
+    assert third["problems"]["rows"][0]["path"] == str(cluster.data[0])
+    assert "could not be read" in done.stderr
+    assert str(cluster.data[0]) in (tmp_path / "third" / "report.html").read_text()
+    assert third["dead"] == second["dead"], "the other replicas have it all"
+    analysed(cluster.data, tmp_path / "loose", *previous)
