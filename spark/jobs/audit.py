@@ -219,12 +219,23 @@ def shown(console: Console, summary: Mapping[str, Any]) -> None:
     """Print the verdicts, and what is broken."""
     colours = {"holds": "green", "broken": "red", "not decidable": "yellow", "not checked": "dim"}
     table = Table(title=f"{counted(summary['runs'], 'run')}, {counted(summary['lines'], 'line')}")
-    for column in ("guarantee", "verdict", "checked", "in runs", "broken", "not decidable"):
+    counts = {
+        "checked": "checked",
+        "in runs": "runs_checked",
+        "broken": "broken",
+        "not decidable": "undecidable",
+    }
+    if summary["runs"] < 2:
+        del counts["in runs"]
+    for column in ("guarantee", "verdict", *counts):
         table.add_column(column, justify="left" if column in ("guarantee", "verdict") else "right")
     for row in summary["verdicts"]:
         (name, promise), verdict = named(row["guarantee"], t.GUARANTEES), row["verdict"]
-        counts = (f"{row[what]:,}" for what in ("checked", "runs_checked", "broken", "undecidable"))
-        table.add_row(f"{name}: {promise}", f"[{colours[verdict]}]{verdict}[/]", *counts)
+        table.add_row(
+            f"{name}: {promise}",
+            f"[{colours[verdict]}]{verdict}[/]",
+            *(f"{row[what]:,}" for what in counts.values()),
+        )
     console.print(table)
     for row in summary["remainder"]:
         console.print(f"{row['count']:,} × {row['what']}: {row['detail']}", soft_wrap=True, markup=False)

@@ -12,6 +12,23 @@ from sim.runner import run_schedule
 from sim.schedule import draw
 
 MUTANTS_BY_NAME: Final = {mutant.name: mutant for mutant in MUTANTS}
+PROMISES: Final = {
+    "no loss": ("G1", "G6"),
+    "no thin air": ("G5",),
+    "exclusive holds": ("G2",),
+    "final after ack": ("G3",),
+    "dead letters conserved": ("G7",),
+    "groups as asked": ("groups",),
+    "live after healing": ("G4",),
+    "derived once": ("derived",),
+    "settings as written": ("settings",),
+}
+"""Per judge of the simulator the guarantees that the audit files the same under.
+
+Not among them: "one wrong clock", which needs the true time that only the simulator knows. A retry that is refused as a
+conflict is loss to the judge and G6 to the audit; what else the audit says of G6 has no judge.
+"""
+
 DEAD: Final = "!dead"
 FLOOD: Final = 300
 """Some mutants break a promise a million times in one run, which shows no more than once does."""

@@ -27,24 +27,7 @@ from spark.jobs.audit import SHOWN, audited, conclusion, exit_code, summarised
 from spark.transforms import audit as t
 from spark.transforms.audit import GUARANTEES
 from spark.transforms.audit_checks import shown
-from tests.spark.audit_histories import FAULTS, MUTANTS_BY_NAME, caught, good
-
-PROMISES = {
-    "no loss": ("G1", "G6"),
-    "no thin air": ("G5",),
-    "exclusive holds": ("G2",),
-    "final after ack": ("G3",),
-    "dead letters conserved": ("G7",),
-    "groups as asked": ("groups",),
-    "live after healing": ("G4",),
-    "derived once": ("derived",),
-    "settings as written": ("settings",),
-}
-"""Per judge of the simulator the guarantees that the audit files the same under.
-
-Not among them: "one wrong clock", which needs the true time that only the simulator knows. A retry that is refused as a
-conflict is loss to the judge and G6 to the audit; what else the audit says of G6 has no judge.
-"""
+from tests.spark.audit_histories import FAULTS, MUTANTS_BY_NAME, PROMISES, caught, good
 
 GOOD = 60
 SOAK_GOOD = 1500

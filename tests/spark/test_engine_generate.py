@@ -18,17 +18,7 @@ from sim.checkers import judge
 from spark.__main__ import main
 from spark.generate import FAULTS, Rows, deadletters, histories, planted
 from spark.schemas import schema
-
-PROMISES = {
-    "no loss": ("G1", "G6"),
-    "no thin air": ("G5",),
-    "exclusive holds": ("G2",),
-    "final after ack": ("G3",),
-    "dead letters conserved": ("G7",),
-    "groups as asked": ("groups",),
-    "live after healing": ("G4",),
-}
-"""Which guarantees the simulator's checkers mean by their words."""
+from tests.spark.audit_histories import PROMISES
 
 
 @pytest.fixture(scope="module")
