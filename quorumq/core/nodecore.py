@@ -884,7 +884,8 @@ class NodeCore:
             if self.positions.get(sender) != told:
                 self.positions[sender] = told
                 self.positions_new[sender] = None
-        named = dict.fromkeys(message.waiting)
+        # What we have no replica of, as its topic was deleted, nobody would ever ask about, or forget.
+        named = dict.fromkeys(found for found in message.waiting if found[0] in self.replicas)
         for key in [key for key in self.state.parked if key[2] == sender and key[:2] not in named]:
             del self.state.parked[key]
         for partition, group in named:
@@ -1194,16 +1195,17 @@ class NodeCore:
         if not self.state.vouched:
             return []  # what we answered would not count: this directory may not be all there ever was
         if isinstance(message, Hold):
+            self._take_freed(message.freed, now)
+        replica = self.replicas.get(partition)
+        if replica is None:
+            return self._unknown(sender, message, partition)
+        if isinstance(message, Hold):
             key = (partition, message.group, sender)
             self.state.active[key] = now.mono
             if message.parked:
                 self.state.parked[key] = now.mono
             else:
                 self.state.parked.pop(key, None)
-            self._take_freed(message.freed, now)
-        replica = self.replicas.get(partition)
-        if replica is None:
-            return self._unknown(sender, message, partition)
         match message:
             case Store():
                 effects = replica.on_store(sender, message, now)

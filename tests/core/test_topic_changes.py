@@ -7,15 +7,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quorumq.core import limits
-from quorumq.core.effects import Request
+from quorumq.core.effects import Received, Request
 from quorumq.core.messages import (
     AckRequest,
     AlterTopic,
     CreateTopic,
     DeleteTopic,
+    Envelope,
     Failed,
     Fetch,
     Fetched,
+    Heartbeat,
+    Hold,
     Metadata,
     OpenSession,
     Publish,
@@ -316,6 +319,33 @@ def test_a_node_that_has_not_heard_finds_no_majority_and_learns_why() -> None:
     assert cluster.nodes["c"].topic_named("jobs") == topic
     assert is_gone(cluster.ask("c", Publish(cluster.batch(topic, origin, 10, [b"x"]))))
     assert cluster.nodes["c"].topic_named("jobs") is None
+
+
+def test_what_comes_late_for_a_deleted_topic_leaves_no_hint_behind() -> None:
+    """Who fetches and who waits is forgotten with the topic: nothing would forget it later."""
+    cluster = Cluster()
+    topic, _ = published(cluster)
+    late: list[Hold | Heartbeat] = []
+
+    def delay(sender: str, to: str, message: object) -> bool:
+        if isinstance(message, Hold | Heartbeat) and (sender, to) == ("c", "a"):
+            late.append(message)
+            return True
+        return False
+
+    cluster.drop = delay
+    cluster.submit("c", fetch(most=5))
+    cluster.submit("c", fetch("other", most=100, least=50, wait=0.9))
+    cluster.advance(0.8)
+    cluster.drop = lambda sender, to, message: False
+    deleted(cluster, topic)
+    a, c = cluster.nodes["a"].state, cluster.nodes["c"].state
+    for message in late:
+        envelope = Envelope("c", c.incarnation, "a", a.incarnation, c.clock.value, message)
+        cluster.queue.append(("a", Received(envelope)))
+    cluster.run()
+    assert {type(message) for message in late if isinstance(message, Hold) or message.waiting} == {Hold, Heartbeat}
+    assert (a.active, a.parked) == ({}, {})
 
 
 @pytest.mark.parametrize(
