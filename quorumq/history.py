@@ -111,7 +111,9 @@ FIELDS: Final[dict[str, Field]] = {
         "text", "what a listing shows: `ready`, `held`, `delayed`, `dead`, `acked`, `skipped`, `purged`"
     ),
     "token": Field("token", "the fencing token, as text that sorts like it"),
-    "topic": Field("text", "the topic's name"),
+    "topic": Field(
+        "text", "the topic's name; `#` and how often it was deleted before come behind it, if it was"
+    ),
     "ttl": Field("number", "seconds after which a published message expires"),
     "until": Field(
         "number", "the deadline of a delivery on the clock of `at`; work after it may not be alone"
@@ -301,6 +303,13 @@ KINDS: Final[dict[str, KindOf]] = {
         ("settings", "via", "detail"),
         _CALL,
         "CREATE or ALTER of a topic. `settings`, in the `invoke`, are those that the request names.",
+    ),
+    "delete_topic": KindOf(
+        ("client",),
+        ("topic", "op", "outcome"),
+        ("via", "detail"),
+        _CALL,
+        "DELETE of a topic, for good. What is created later under its name is another topic.",
     ),
     "topic": KindOf(
         ("node",),

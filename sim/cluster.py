@@ -57,7 +57,15 @@ class Cluster:
         self.late_clients = False
         self.world = World(schedule)
         self.world.on_broken = self.on_broken
-        self.names = {topic_id(name, self.options.rf): name for name in (TOPIC, OUTPUTS)}
+        # What each topic is called in the history (docs/history.md): a name may have others, one after the other.
+        lives = {
+            topic_id(TOPIC, self.options.rf, n): f"{TOPIC}#{n}" for n in range(1, self.options.deletions + 1)
+        }
+        self.names = {topic_id(name, self.options.rf): name for name in (TOPIC, OUTPUTS)} | lives
+        self.lives = [TOPIC]  # those that there may be by now
+        self.newest = 0  # how often the name was deleted before the newest that is there for certain
+        self.deleted: dict[bytes, bool] = {}  # those that a DELETE was sent for, and whether it is certain
+        self.published_to: dict[Origin, str] = {}
         # Confirmed outputs: the batch in which each was first.
         self.outputs: dict[tuple[PartitionId, Origin], dict[int, tuple[Span, ...]]] = {}
         self.purged: dict[tuple[PartitionId, str], SpanMap[tuple[NodeId, Record]]] = {}
@@ -121,6 +129,9 @@ class Cluster:
         self.drained = world.run(world.time + options.drain_bound, self.is_drained)
         world.note("sim", "phase", phase="drained" if self.drained else "end")
         self.list_settled()
+        if self.drained:
+            for host in self.hosts.values():
+                host.check_deleted()
 
     def heal(self) -> None:
         """No more faults: everyone is up, connected, fast and well behaved from here on."""
@@ -139,11 +150,15 @@ class Cluster:
 
     def is_drained(self) -> bool:
         """Whether every publish is confirmed, and every replica knows of every message that it is settled."""
-        if not all(producer.finished for producer in self.producers) or not self.operator.created:
+        if not all(producer.finished for producer in self.producers) or not all(self.deleted.values()):
+            return False
+        if not self.operator.created and not self.operator.gone:
             return False
         expected: dict[PartitionId, dict[Origin, int]] = {}
         for producer in self.producers:
             for (partition, origin), count in producer.published.items():
+                if self.is_over(partition.topic):
+                    continue
                 expected.setdefault(partition, {})[origin] = count
         for (partition, origin), known in self.outputs.items():
             expected.setdefault(partition, {})[origin] = len(known)
@@ -152,6 +167,8 @@ class Cluster:
             if core is None or not host.started or not core.state.vouched:
                 return False
             for partition, replica in core.replicas.items():
+                if self.is_over(partition.topic):
+                    continue
                 if any(map(host.journal.is_set_aside, replica.batches)):
                     return False
                 for origin, count in expected.get(partition, {}).items():
@@ -200,8 +217,10 @@ class Cluster:
                 continue
             for register in host.core.groups.values():
                 self.note_register(name, register)
-            for topic in host.core.registers():
-                self.world.note(f"node:{name}", "topic", topic=topic.name, settings=settings_of(topic))
+            for topic in host.core.topics.values():
+                if not topic.deleted:
+                    label = self.names[topic.id]
+                    self.world.note(f"node:{name}", "topic", topic=label, settings=settings_of(topic))
             for partition, replica in host.core.replicas.items():
                 for group in self.groups_of(partition):
                     page = replica.on_peek(
@@ -365,6 +384,41 @@ class Cluster:
         for source, target in fault.links:
             self.hosts[source].lose_link(target, self.world.net_rng.random() * 0.05)
 
+    # -------------------------------------------------------------------- deletion
+
+    def is_over(self, topic: bytes) -> bool:
+        """Whether this topic is deleted for certain."""
+        return self.deleted.get(topic, False)
+
+    def on_delete_sent(self, topic: Topic) -> None:
+        """From now on there may be another topic of the name, which what was asked for by name may reach."""
+        self.deleted.setdefault(topic.id, False)
+        if any(host.core is None for host in self.hosts.values()):
+            self.world.saw("a topic was deleted while a node was down")
+        label = f"{TOPIC}#{topic.deletions + 1}"
+        if label not in self.lives:
+            self.lives.append(label)
+            for operator in self.operators:
+                for call in operator.calls:
+                    operator.reaches(call, label)
+
+    def on_deleted(self, topic: bytes) -> None:
+        """Somebody heard that this topic is deleted."""
+        if self.is_over(topic):
+            return
+        self.deleted[topic] = True
+        for operator in self.operators:
+            operator.on_deleted()
+        for producer in self.producers:
+            producer.begin_again()
+
+    def on_topic(self, topic: Topic) -> None:
+        """Somebody heard that the topic is there."""
+        self.newest = max(self.newest, topic.deletions)
+        for found in self.deleted:
+            if self.names[found] in self.lives[: topic.deletions]:  # it has taken their place
+                self.on_deleted(found)
+
     # -------------------------------------------------------------- what hosts say
 
     def on_broken(self, source: str, target: str) -> None:
@@ -443,7 +497,7 @@ class Cluster:
 
     def groups_of(self, partition: PartitionId) -> list[str]:
         """The groups that read a partition's topic."""
-        return self.groups if self.topic_name(partition) == TOPIC else [OUTPUT_GROUP]
+        return [OUTPUT_GROUP] if self.topic_name(partition) == OUTPUTS else self.groups
 
     def tombstones(self, partition: PartitionId, group: str, span: Span) -> tuple[int, int]:
         """How many replicas that are up have ACKED for the first message of ``span``, and how many there are."""

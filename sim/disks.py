@@ -67,8 +67,11 @@ class SimJournal(Protocol):
     def batch(self, number: int) -> Batch:
         """A stored batch, header and body."""
 
-    def header(self, number: int) -> BatchHeader:
-        """The header of a stored batch."""
+    def header(self, number: int) -> BatchHeader | None:
+        """The header of a batch; None where it was forgotten meanwhile, as its topic was deleted."""
+
+    def stored(self) -> list[tuple[int, BatchHeader]]:
+        """Every batch that is stored and was not forgotten: its number and its header."""
 
     def crash(self, rng: random.Random, *, power: bool) -> None:
         """The node dies; what is not written may be lost, with ``power`` what is not durable."""
@@ -186,8 +189,12 @@ class MemoryJournal:
             raise DamagedBody(number)
         return self.batches[number]
 
-    def header(self, number: int) -> BatchHeader:
-        return self.batches[number].header
+    def header(self, number: int) -> BatchHeader | None:
+        batch = self.batches.get(number)
+        return batch.header if batch is not None else None
+
+    def stored(self) -> list[tuple[int, BatchHeader]]:
+        return [(number, batch.header) for number, batch in self.batches.items()]
 
     def crash(self, rng: random.Random, *, power: bool) -> None:
         kept = self.durable if power else self.written  # a killed process loses its buffers too
@@ -323,8 +330,12 @@ class StoreJournal:
         header, raw, _ = self.headers[number]
         return Batch(header, raw, bytes(self.store.read_slice(number)))
 
-    def header(self, number: int) -> BatchHeader:
-        return self.headers[number].header
+    def header(self, number: int) -> BatchHeader | None:
+        batch = self.headers.get(number)
+        return batch.header if batch is not None else None
+
+    def stored(self) -> list[tuple[int, BatchHeader]]:
+        return [(number, batch.header) for number, batch in self.headers.items()]
 
     def crash(self, rng: random.Random, *, power: bool) -> None:
         assert self.store is not None

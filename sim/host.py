@@ -196,6 +196,8 @@ class Host:
         held = any(view.holds.holds for replica in core.replicas.values() for view in replica.groups.values())
         if held:
             self.world.saw("a clean stop's holds were restored")
+        if any(self.cluster.is_over(partition.topic) for partition in core.replicas):
+            self.world.saw("a node came back with a topic that was deleted meanwhile")
         quiet = core.state.quarantine_until <= now.mono
         self.world.note(
             f"node:{self.name}",
@@ -413,7 +415,9 @@ class Host:
                 _, then = waiting.popleft()
                 for item in then:
                     if type(item) is Done and item.token > 0:
-                        self.note_stored(self.journal.header(item.token))
+                        header = self.journal.header(item.token)
+                        if header is not None:
+                            self.note_stored(header)
                     self.carry_out_then(item, again)
         if again:
             self.feed(*again)
@@ -718,6 +722,34 @@ class Host:
             if any(part.deliveries[0].receipt.owner.node == self.name for part in reply.slices):
                 self.cluster.on_fetched(self.name, reply)
         self.world.transmit(self.name, client.name, client.on_reply, op, (reply, batches))
+
+    # ------------------------------------------------------------------ deletion
+
+    def check_deleted(self) -> None:
+        """Of topics that are deleted nothing is left, once the node has heard of it: no state, no batch.
+
+        A batch that this start could not tell a topic of stays until the next one (`NodeCore.orphans`).
+        """
+        core, over = self.core, self.cluster.is_over
+        assert core is not None
+        gone = list(filter(over, self.cluster.names))
+        left = {
+            "a register": [
+                topic.name for topic in core.topics.values() if over(topic.id) and not topic.deleted
+            ],
+            "replicas": [found for found in core.replicas if over(found.topic)],
+            "groups": [found for found in (*core.groups, *core.settled_groups) if over(found[0])],
+            "hints": [found for found in (*core.state.parked, *core.state.active) if over(found[0].topic)],
+            "requests": [one for one in core.requests.values() if any(map(one.concerns, gone))],
+            "batches": [
+                number
+                for number, header in self.journal.stored()
+                if over(header.partition.topic) and number not in core.orphans
+            ],
+        }
+        for what, found in left.items():
+            if found:
+                raise SimError(f"node {self.name} still has {what} of a topic that was deleted: {found[:3]}")
 
     # --------------------------------------------------------------------- faults
 

@@ -71,6 +71,7 @@ class Options:
         late_group: whether another group is created from latest while the run goes on.
         dead_readers: how many read the dead letters of the first group.
         operators: how many.
+        deletions: how often the topic is deleted while the run goes on; mostly it is created again.
         fault_time: how long faults go on before everything is healed.
         delayed: share of batches that are published with a delay of up to ``delayed_by``.
         delayed_by: see there.
@@ -128,6 +129,7 @@ class Options:
     late_group: bool = False
     dead_readers: int = 0
     operators: int = 1
+    deletions: int = 0
     fault_time: float = 6.0
     check: bool = False
     delayed: float = 0.0
@@ -175,6 +177,8 @@ class Options:
             self.derive
         ):  # what is settled last may have outputs, which are then published, delivered and settled
             rounds += 2 * self.request_timeout + 2.0
+        if self.deletions:  # the topic and its groups are created again, and producers begin anew
+            rounds += 4 * self.request_timeout + 3.0
         return 2.2 * self.hold_time_max + self.delay + self.delayed_by + rounds
 
 
@@ -277,7 +281,13 @@ def draw_swarm(rng: random.Random) -> Options:
         options = dataclasses.replace(options, origin_idle=idle, sync_interval=rng.choice((0.2, 0.5, 1.0)))
     alter = sometimes(rng, 0.2, 0.2, 0.8)
     derive = sometimes(rng, 0.2, 0.05, 0.5)
-    return dataclasses.replace(options, alter=alter, derive=derive, output_partitions=rng.choice((1, 2)))
+    return dataclasses.replace(
+        options,
+        alter=alter,
+        derive=derive,
+        output_partitions=rng.choice((1, 2)),
+        deletions=rng.choice((1, 1, 2)) if rng.random() < 0.15 else 0,
+    )
 
 
 def _draw_swarm(rng: random.Random) -> Options:
@@ -367,7 +377,7 @@ def draw_mixed(rng: random.Random) -> Options:
     options = draw_swarm(rng)
     newer = dict.fromkeys(("delayed", "mortal", "by_topic", "rewind", "alter", "derive"), 0.0)
     old = rng.choice((0.3, 0.6, 1.0))
-    return dataclasses.replace(options, **newer, old=old, late_group=False, dead_readers=0)
+    return dataclasses.replace(options, **newer, old=old, late_group=False, dead_readers=0, deletions=0)
 
 
 PROFILES = {

@@ -56,4 +56,11 @@ SOMETIMES: tuple[str, ...] = (
     "a consumer died between its outputs and the ACK",
     "an output was published again",
     "outputs were published again in other batches",
+    "a topic was deleted while a node was down",
+    "a node came back with a topic that was deleted meanwhile",
+    "a deleted topic was created again",
+    "a publish was refused: its topic was deleted",
+    "a FETCH was refused: its topic was deleted",
+    "an ACK was refused: its topic was deleted",
+    "an old receipt was used when its topic had been created again",
 )

@@ -25,6 +25,7 @@ from quorumq.core.messages import (
     ClientRequest,
     CloseSession,
     CreateTopic,
+    DeleteTopic,
     ExtendRequest,
     Failed,
     Fetch,
@@ -48,6 +49,7 @@ from quorumq.core.messages import (
     SetGroup,
     TopicAltered,
     TopicCreated,
+    TopicDeleted,
     Verdicts,
 )
 from quorumq.core.topics import SETTINGS
@@ -84,6 +86,11 @@ def no_keys(key: bytes, partitions: int) -> int:
 def nothing_done(answer: Answer) -> bool:
     """Whether an answer says that nothing was done, so that the request is over."""
     return isinstance(answer, Refusal) or (isinstance(answer, Failed) and answer.code in NOTHING_DONE)
+
+
+def refused_as_deleted(answer: Answer) -> bool:
+    """Whether an answer says that the topic was deleted."""
+    return isinstance(answer, Failed) and answer.code == "not-found" and "was deleted" in answer.detail
 
 
 class Tally:
@@ -197,6 +204,8 @@ class Client:
             "op": op,
             "via": node,
         }
+        for section in header.sections:
+            self.cluster.published_to[section.origin] = fields["topic"]
         crcs = "".join([f"{header.crc_of(i):08x}" for i in range(header.size)])
         times = {"delay": header.delay_ms / 1000, "ttl": header.ttl_ms / 1000}
         times = {what: seconds for what, seconds in times.items() if seconds}
@@ -240,11 +249,24 @@ class Producer(Client):
         self.finished = False
 
     def begin(self, _: object = None, __: object = None) -> None:
+        if self.cluster.operator.gone:
+            self.finished = True
+            return
         if not self.cluster.operator.created:
             self.later(0.1, self.begin)
             return
         self.topic = self.cluster.operator.topic
         self.open_session()
+
+    def begin_again(self) -> None:
+        """The topic is deleted: there is more to publish to the next one of its name.
+
+        A producer that is still at it notices by itself.
+        """
+        self.left += self.rng.randint(1, self.options.batches)
+        if self.finished:
+            self.finished = False
+            self.later(0.1, self.begin)
 
     def open_session(self, _: object = None, __: object = None) -> None:
         """Get an origin, under which the next batches are numbered."""
@@ -264,7 +286,9 @@ class Producer(Client):
         def then(answer: Answer, _: Any) -> None:
             assert self.topic is not None
             if isinstance(answer, MetadataReply) and answer.topics:
-                self.topic = max(self.topic, answer.topics[0], key=lambda topic: topic.partitions)
+                (now,) = answer.topics
+                if now.id == self.topic.id and now.partitions > self.topic.partitions:
+                    self.topic = now
             self.publish_next()
 
         self.ask(self.node(), Metadata(("jobs",)), self.timeout, then)
@@ -339,13 +363,19 @@ class Producer(Client):
                 if header.partition.number >= self.options.partitions:
                     self.world.saw("a partition that was added was published to")
                 self.later(self.rng.expovariate(1 / self.gap), self.next_batch)
+            elif self.cluster.is_over(header.partition.topic):
+                if refused_as_deleted(answer):
+                    self.world.saw("a publish was refused: its topic was deleted")
+                self.later(0.02, self.begin)
             elif isinstance(answer, Failed) and answer.code == "origin-closed":
                 self.world.saw("a producer heard that its session is closed")
                 self.later(
                     0.02, self.open_session
                 )  # an earlier try may have stored the batch: it is left at that
             else:
-                if isinstance(answer, Failed) and answer.code == "not-found":
+                if refused_as_deleted(answer):
+                    self.world.saw("a publish was refused: its topic was deleted")
+                elif isinstance(answer, Failed) and answer.code == "not-found":
                     # A node of version 1 asks nobody, and nobody asks it.
                     created = header.partition.number < self.options.partitions and not self.options.old
                     assert not created, f"the creation of {header.partition} was OK: {answer.detail}"
@@ -431,6 +461,8 @@ class Consumer(Client):
             if isinstance(answer, Fetched):
                 self.on_fetched(answer, batches, asked, node)
             else:
+                if refused_as_deleted(answer):
+                    self.world.saw("a FETCH was refused: its topic was deleted")
                 self.later(0.03 + self.rng.random() * 0.15, self.fetch)
 
         op = self.ask(node, request, min(wait, hold / 10) + 2.0, then)
@@ -573,6 +605,8 @@ class Consumer(Client):
     def replay(self, _: object = None, __: object = None) -> None:
         """Try an old receipt again."""
         receipt = self.rng.choice(self.old)
+        if self.cluster.is_over(receipt.partition.topic) and self.cluster.operator.topic is not None:
+            self.world.saw("an old receipt was used when its topic had been created again")
         items = (Named(receipt, (receipt.span,)),)
         kind = self.rng.choice(("ack", "ack", "reject", "dead_letter", "extend"))
         if self.derives and kind == "ack":  # without its outputs
@@ -629,7 +663,7 @@ class Consumer(Client):
                     cluster.world.note(
                         self.who,
                         "derive",
-                        topic=self.topic,
+                        topic=cluster.topic_name(source),
                         partition=source.number,
                         group=self.group,
                         spans=spans_value((Span(span.origin, run.start, run.stop),)),
@@ -782,6 +816,8 @@ class Consumer(Client):
                     if 0 < have <= members // 2:
                         world.saw("a tombstone was on a minority")
             elif outcome not in OUTCOMES:
+                if outcome == "not-found" and kind == "ack":
+                    world.saw("an ACK was refused: its topic was deleted")
                 outcome, extra = "fail", {"detail": outcome}
             if outcome == "ok" and kind == "extend":
                 extra = {"until": self.clock.true_time(until)}
@@ -811,13 +847,35 @@ OUTCOMES = (
 # -------------------------------------------------------------------------- operator
 
 
+class Call(NamedTuple):
+    """A request that names the topic by its name: it may reach any topic of that name.
+
+    Args:
+        kind: of its lines.
+        fields: that its lines share.
+        asked: those of its ``invoke``.
+        first: the oldest topic that it may reach by the time it is sent: how often the name was deleted before.
+        ops: its number in the lines of each topic that it may reach, by the topic's name in the history.
+    """
+
+    kind: str
+    fields: dict[str, Any]
+    asked: dict[str, Any]
+    first: int
+    ops: dict[str, int]
+
+
 class Operator(Client):
-    """Creates the topic; redrives dead letters, purges, and creates and rewinds groups.
+    """Creates the topic, and deletes it; redrives dead letters, purges, and creates and rewinds groups.
 
     Args:
         cluster: its surroundings.
         name: its name.
         first: whether it is the one that creates the topic.
+
+    Attributes:
+        topic: that of the name, once it is created; None while it is not there.
+        gone: whether it was deleted for good.
     """
 
     def __init__(self, cluster: Cluster, name: str, *, first: bool = True) -> None:
@@ -825,11 +883,17 @@ class Operator(Client):
         self.first = first
         self.topic: Topic | None = None
         self.outputs: Topic | None = None
+        self.gone = False
+        self.calls: list[Call] = []  # that may still reach a topic that is created later
         # Not there yet.
-        self.groups = [("jobs", group) for group in cluster.groups if first and group != LATE_GROUP]
+        self.groups = self.groups_of_jobs() if first else []
         if self.options.derive and first:
             self.groups.append(("out", "o"))
         self.partitions = cluster.options.partitions  # that we heard of
+
+    def groups_of_jobs(self) -> list[tuple[str, str]]:
+        """The groups that are created before anything is published to the topic."""
+        return [("jobs", group) for group in self.cluster.groups if group != LATE_GROUP]
 
     @property
     def created(self) -> bool:
@@ -837,36 +901,48 @@ class Operator(Client):
         return self.topic is not None and not self.groups
 
     def begin(self, _: object = None, __: object = None) -> None:
-        options = self.options
         if self.first:
-            # What is reclaimed cannot be read again.
-            keep = 3600.0 if self.cluster.keeps else 0.0
-            request = CreateTopic(
-                "jobs",
-                options.rf,
-                options.partitions,
-                options.max_deliveries,
-                options.durability,
-                retention_s=keep,
-                backoff=options.backoff,
-            )
-            named = {name: getattr(request, name) for name in ("partitions", *SETTINGS)}
-            self.set_topic(request, named, self.node(), self.on_created)
+            self.create()
         else:
             self.later(0.5, self.work)
 
+    def create(self, _: object = None, __: object = None) -> None:
+        """One CREATE of the topic; the operator whose topic it is repeats it until it is there."""
+        options = self.options
+        # What is reclaimed cannot be read again.
+        keep = 3600.0 if self.cluster.keeps else 0.0
+        request = CreateTopic(
+            "jobs",
+            options.rf,
+            options.partitions,
+            options.max_deliveries,
+            options.durability,
+            retention_s=keep,
+            backoff=options.backoff,
+        )
+        named = {name: getattr(request, name) for name in ("partitions", *SETTINGS)}
+        self.set_topic(request, named, self.node(), self.on_created)
+
     def on_created(self, answer: Answer, _: Any) -> None:
-        if isinstance(answer, TopicCreated):
-            self.topic = answer.topic
-            if self.options.derive:
-                self.create_outputs()
-            else:
-                self.create_group()
-            self.later(0.5, self.work)
-            if self.options.late_group:
-                self.later(self.rng.random() * self.options.fault_time / 2, self.create_late_group)
+        if not self.first or self.topic is not None or self.gone:
+            return
+        if not isinstance(answer, TopicCreated) or self.cluster.is_over(answer.topic.id):
+            self.later(0.05 + self.rng.random() * 0.1, self.create)
+            return
+        self.topic = answer.topic
+        if self.topic.deletions:
+            self.world.saw("a deleted topic was created again")
+            self.create_group()
+            return
+        if self.options.derive:
+            self.create_outputs()
         else:
-            self.later(0.05 + self.rng.random() * 0.1, self.begin)
+            self.create_group()
+        self.later(0.5, self.work)
+        if self.options.late_group:
+            self.later(self.rng.random() * self.options.fault_time / 2, self.create_late_group)
+        for _ in range(self.options.deletions):
+            self.later(self.rng.uniform(0.2, 0.9) * self.options.fault_time, self.delete)
 
     def create_outputs(self, _: object = None, __: object = None) -> None:
         """Create the topic that outputs are published to, then the groups."""
@@ -888,13 +964,18 @@ class Operator(Client):
         """Create the next group; what its consumers need not wait for, the producers do."""
 
         def then(answer: Answer, _: Any) -> None:
-            if isinstance(answer, GroupSet):
-                self.groups.pop()
+            if (
+                isinstance(answer, GroupSet)
+                and not self.cluster.is_over(answer.group.topic)
+                and asked in self.groups
+            ):
+                self.groups.remove(asked)
             if self.groups:
                 self.later(0.02, self.create_group)
 
-        if self.groups:
-            self.ask(self.node(), SetGroup(*self.groups[-1]), self.timeout, then)
+        if self.groups and self.topic is not None:
+            asked = self.groups[-1]
+            self.ask(self.node(), SetGroup(*asked), self.timeout, then)
 
     def work(self, _: object = None, __: object = None) -> None:
         """One round: perhaps a rewind, perhaps a purge, perhaps some redrives; then again."""
@@ -924,18 +1005,86 @@ class Operator(Client):
         then: Callable[[Answer, Any], None],
     ) -> None:
         """One CREATE or ALTER, sent once: what is unknown may still come about."""
-        op = self.next_op()
-        world = self.world
-        common: dict[str, Any] = {"topic": "jobs", "op": op}
-        world.note(self.who, "set_topic", **common, settings=named, outcome="invoke", via=node)
+        call = self.call("set_topic", node, {}, settings=named)
 
         def heard(answer: Answer, bodies: Any) -> None:
-            done = isinstance(answer, (TopicCreated, TopicAltered))
-            outcome = "ok" if done else "fail" if nothing_done(answer) else "unknown"
-            world.note(self.who, "set_topic", **common, outcome=outcome)
+            self.calls.remove(call)  # no copy follows
+            if isinstance(answer, (TopicCreated, TopicAltered)):
+                self.cluster.on_topic(answer.topic)
+                self.came_of(call, "ok", self.cluster.names[answer.topic.id])
+            else:
+                # A creation that met another change in the next topic has written something there.
+                conflict = isinstance(answer, Failed) and answer.code == "conflict" and len(call.ops) > 1
+                self.came_of(call, "fail" if nothing_done(answer) and not conflict else "unknown")
             then(answer, bodies)
 
-        self.ask(node, request, self.timeout, heard, op)
+        self.ask(node, request, self.timeout, heard)
+
+    def call(self, kind: str, node: str, fields: dict[str, Any], **asked: Any) -> Call:
+        """A request is sent that names the topic by its name: an ``invoke`` for each topic that it may reach."""
+        call = Call(kind, fields, {**asked, "via": node}, self.cluster.newest, {})
+        self.calls.append(call)
+        for label in self.cluster.lives:
+            self.reaches(call, label)
+        return call
+
+    def reaches(self, call: Call, label: str) -> None:
+        """The request may reach this topic."""
+        call.ops[label] = self.next_op()
+        common = {"topic": label, **call.fields, "op": call.ops[label]}
+        self.world.note(self.who, call.kind, **common, **call.asked, outcome="invoke")
+
+    def came_of(self, call: Call, outcome: str, reached: str = "", **extra: Any) -> None:
+        """What came of it: in the topic that the answer names, or in any that it may have reached."""
+        for label, op in call.ops.items():
+            if label == reached or not reached:
+                common = {"topic": label, **call.fields, "op": op}
+                self.world.note(self.who, call.kind, **common, **extra, outcome=outcome)
+
+    def delete(self, _: object = None, __: object = None) -> None:
+        """Delete the topic; sometimes twice at once, sometimes while somebody creates it."""
+        rng, topic = self.rng, self.topic
+        if self.world.healed or self.gone:
+            return
+        if topic is None:  # it is being created again
+            self.later(0.3, self.delete)
+            return
+        self.cluster.on_delete_sent(topic)
+        self.delete_topic(topic, self.node())
+        other = rng.choice(self.cluster.operators)
+        if rng.random() < 0.3:
+            other.delete_topic(topic, self.node())
+        if rng.random() < 0.3:
+            other.later(rng.random() * 0.1, other.create)
+
+    def delete_topic(self, topic: Topic, node: str) -> None:
+        """Ask for it until it is certain."""
+        op = self.next_op()
+        common: dict[str, Any] = {"topic": self.cluster.names[topic.id], "op": op}
+        self.world.note(self.who, "delete_topic", **common, outcome="invoke", via=node)
+
+        def then(answer: Answer, _: Any) -> None:
+            done = isinstance(answer, TopicDeleted)
+            outcome = "ok" if done else "fail" if nothing_done(answer) else "unknown"
+            self.world.note(self.who, "delete_topic", **common, outcome=outcome)
+            if done:
+                self.cluster.on_deleted(topic.id)
+            elif not self.cluster.is_over(topic.id):
+                pause = 0.02 + self.rng.random() * 0.1
+                self.later(pause, lambda _, __: self.delete_topic(topic, self.node(node)))
+
+        self.ask(node, DeleteTopic("jobs", topic.id), self.timeout, then, op)
+
+    def on_deleted(self) -> None:
+        """The topic is deleted: mostly, it is created again."""
+        self.partitions = self.options.partitions
+        if not self.first or self.topic is None:
+            return
+        self.topic = None
+        self.groups = [*self.groups_of_jobs(), *(named for named in self.groups if named[0] != "jobs")]
+        self.gone = self.rng.random() < 0.2
+        if not self.gone:
+            self.later(self.rng.choice((0.0, 0.0, self.rng.random())), self.create)
 
     def alter(self) -> None:
         """Change the topic; sometimes another operator does through another node, at once or as soon as it is done."""
@@ -1023,54 +1172,43 @@ class Operator(Client):
     def set_group(self, group: str, start: str, from_ms: int, *, rewind: bool) -> None:
         """One request, sent once: what is unknown may still come about."""
         node = self.node()
-        op = self.next_op()
-        common: dict[str, Any] = {"topic": "jobs", "group": group, "op": op, "rewind": rewind}
-        self.world.note(
-            self.who, "set_group", **common, start=start, from_ms=from_ms, outcome="invoke", via=node
-        )
+        call = self.call("set_group", node, {"group": group, "rewind": rewind}, start=start, from_ms=from_ms)
 
         def then(answer: Answer, _: Any) -> None:
             if isinstance(answer, GroupSet):
                 now = answer.group
                 self.world.saw("a rewind was confirmed" if rewind else "a group was created from latest")
-                self.world.note(
-                    self.who,
-                    "set_group",
-                    **common,
-                    outcome="ok",
-                    generation=now.generation,
-                    from_ms=now.from_ms,
-                )
+                label = self.cluster.names[now.topic]
+                self.came_of(call, "ok", label, generation=now.generation, from_ms=now.from_ms)
             else:
-                outcome = "fail" if nothing_done(answer) else "unknown"
-                self.world.note(self.who, "set_group", **common, outcome=outcome)
+                self.came_of(call, "fail" if nothing_done(answer) else "unknown")
 
         request = SetGroup("jobs", group, start, from_ms, rewind)
-        self.ask(node, request, self.timeout + self.options.request_timeout, then, op)
+        self.ask(node, request, self.timeout + self.options.request_timeout, then)
 
     # ------------------------------------------------------------------- purge
 
     def purge(self, number: int, group: str, tries: int) -> None:
         """Settle what a group has open, or its dead letters; again where the outcome is unknown."""
         node = self.node()
-        op = self.next_op()
-        common: dict[str, Any] = {"topic": "jobs", "partition": number, "group": group, "op": op}
-        self.world.note(self.who, "purge", **common, outcome="invoke", via=node)
+        call = self.call("purge", node, {"partition": number, "group": group})
 
         def then(answer: Answer, _: Any) -> None:
             if isinstance(answer, Purged):
-                self.world.note(self.who, "purge", **common, outcome="ok", messages=answer.messages)
+                # The answer does not say which topic it was.
+                certain = call.first == len(self.cluster.lives) - 1
+                reached = self.cluster.lives[call.first] if certain else ""
+                self.came_of(call, "ok" if certain else "unknown", reached, messages=answer.messages)
                 if answer.messages:
                     self.world.saw(
                         "dead letters were purged" if group.endswith(DEAD_SUFFIX) else "a backlog was purged"
                     )
                 return
-            outcome = "fail" if nothing_done(answer) else "unknown"
-            self.world.note(self.who, "purge", **common, outcome=outcome)
+            self.came_of(call, "fail" if nothing_done(answer) else "unknown")
             if tries > 1 and not self.world.healed:
                 self.later(0.1, lambda _, __: self.purge(number, group, tries - 1))
 
-        self.ask(node, PurgeRequest("jobs", number, group), 2 * self.timeout, then, op)
+        self.ask(node, PurgeRequest("jobs", number, group), 2 * self.timeout, then)
 
     # ------------------------------------------------------------------ redrive
 
@@ -1100,8 +1238,9 @@ class Operator(Client):
         node = self.node(tried)
         op = self.next_op()
         n, generation = entries[0].record.n, entries[0].record.generation
+        topic = self.cluster.published_to[entries[0].span.origin]
         common: dict[str, Any] = {
-            "topic": "jobs", "partition": number, "group": group, "generation": generation, "n": n, "op": op,
+            "topic": topic, "partition": number, "group": group, "generation": generation, "n": n, "op": op,
         }  # fmt: skip
         spans = spans_value([item.span for item in entries])
         self.world.note(self.who, "redrive", **common, spans=spans, outcome="invoke", via=node)

@@ -12,6 +12,7 @@ from quorumq.history import Row
 from sim.checkers.base import Checker, Violation
 from sim.checkers.clocks import OneWrongClock
 from sim.checkers.dead_letters import DeadLettersConserved
+from sim.checkers.deleted import DeletedForGood, deleted_topics
 from sim.checkers.derived import DerivedOnce
 from sim.checkers.exclusive import Exclusive
 from sim.checkers.final import FinalAfterAck
@@ -33,15 +34,17 @@ CHECKERS: tuple[type[Checker], ...] = (
     SettingsAsWritten,
 )
 
-OF_ALL: tuple[type[Checker], ...] = (DerivedOnce,)
+OF_ALL: tuple[type[Checker], ...] = (DerivedOnce, DeletedForGood)
 
 
 def judge(rows: Iterable[Row]) -> list[Violation]:
     """What all checkers say of a history in order of time; empty if it keeps every promise.
 
-    Each topic has checkers of its own, which see the lines of it and those of no topic; `OF_ALL` see every line.
+    Each topic has checkers of its own, which see the lines of it and those of no topic; `OF_ALL` see every line. The
+    checkers of a topic that was deleted do not see that the run was drained.
     """
     rows = list(rows)
+    over = deleted_topics(rows)
     checkers: list[Checker] = [checker() for checker in OF_ALL]
     of_all = dict(wanted_by(checkers))
     wanted: dict[str, dict[str, list[Checker]]] = {}
@@ -53,7 +56,13 @@ def judge(rows: Iterable[Row]) -> list[Violation]:
         kind = row["kind"]
         for checker in of_all.get(kind, ()):
             checker.see(row)
-        for books in [wanted[row["topic"]]] if "topic" in row else wanted.values():
+        drained = kind == "phase" and row["phase"] == "drained"
+        topics = (
+            [row["topic"]]
+            if "topic" in row
+            else [topic for topic in wanted if not drained or topic not in over]
+        )
+        for books in map(wanted.__getitem__, topics):
             for checker in books.get(kind, ()):
                 checker.see(row)
     return list(dict.fromkeys(violation for checker in checkers for violation in checker.verdict()))

@@ -524,7 +524,7 @@ def messages(events: DataFrame, of_groups: DataFrame, of_places: DataFrame, of_r
         ("gone_in", F.lit(-1)),
     ):
         named = named.withColumn(name, F.coalesce(name, default))
-    for name in ("dead_acked", "purge_asked", "dead_purge_asked", "skipped", "purged", "conflict"):
+    for name in ("dead_acked", "purge_asked", "dead_purge_asked", "skipped", "purged", "conflict", "deleted"):
         named = named.withColumn(name, F.coalesce(name, F.expr(FALSE)))
     named = (
         named.withColumn("covered", F.coalesce(F.col("made_ms") >= F.col("current_from"), F.expr("true")))
@@ -560,7 +560,8 @@ def messages(events: DataFrame, of_groups: DataFrame, of_places: DataFrame, of_r
     first = F.coalesce(F.col("turn") == 0, F.expr(FALSE))
     has_group = F.col("grp") != ""
     stored = F.col("stored").isNotNull()
-    wanted = has_group & stored & F.col("covered") & (F.col("gone_in") < F.col("current"))
+    kept = ~F.col("deleted")
+    wanted = has_group & stored & kept & F.col("covered") & (F.col("gone_in") < F.col("current"))
     undelivered = F.col("delivered_in") < F.col("current")
     unacked = F.col("ack_asked") < F.col("current")
     nodes = F.expr("array_distinct(transform(filter(copies, c -> c.t <= stored.t), c -> c.who))")
@@ -592,7 +593,7 @@ def messages(events: DataFrame, of_groups: DataFrame, of_places: DataFrame, of_r
         | F.col("dead_purge_asked")
         | F.col("dead_acked")
     )
-    letter_gone = last.isNotNull() & ~reopened & ~F.coalesce(dead_there, F.expr(FALSE)) & ~explained
+    letter_gone = last.isNotNull() & kept & ~reopened & ~F.coalesce(dead_there, F.expr(FALSE)) & ~explained
     again = F.col("last_redriven")
     rewound_at = F.expr("array_min(transform(filter(confirmed, c -> c.generation = current), c -> c.t))")
     rewound = (F.col("current") > 0) & (
@@ -604,6 +605,7 @@ def messages(events: DataFrame, of_groups: DataFrame, of_places: DataFrame, of_r
     )
     redrive_lost = (
         again.isNotNull()
+        & kept
         & ~rewound
         & listing.isNull()
         & ~got

@@ -60,7 +60,8 @@ def group_facts(lines: DataFrame) -> DataFrame:
 
     Current is the newest that a node has in the end, or that a client was told of: one that a node had and lost in a
     crash, before a majority had it, never was. ``unregistered``: a newer generation was delivered than any register
-    names, so where it begins is not known.
+    names, so where it begins is not known. ``deleted``: a DELETE of the topic was sent that did not fail, so nothing
+    of it has to be there in the end.
     """
     kind = F.col("kind")
     register = kind == "register"
@@ -91,6 +92,13 @@ def group_facts(lines: DataFrame) -> DataFrame:
     found = found.join(in_the_end, on=["run", "topic", "grp"], how="left").withColumn(
         "_current", F.greatest("last", "created")
     )
+    calls = (
+        lines.where(kind == "delete_topic")
+        .groupBy("run", "topic", "who", "op")
+        .agg(F.bool_or(F.col("outcome") == "fail").alias("failed"))
+    )
+    deleted = calls.where(~F.col("failed")).select("run", "topic", F.expr("true").alias("deleted")).distinct()
+    found = found.join(F.broadcast(deleted), on=["run", "topic"], how="left")
     zero = F.lit(0).cast("decimal(20,0)")
     newest = F.expr("array_max(registers).generation")
     return found.select(
@@ -103,6 +111,7 @@ def group_facts(lines: DataFrame) -> DataFrame:
         F.coalesce("_current.generation", zero).alias("current"),
         F.coalesce("_current.from_ms", F.lit(0)).alias("current_from"),
         F.coalesce(F.col("seen") > F.coalesce(newest, zero), F.expr("false")).alias("unregistered"),
+        F.coalesce("deleted", F.expr("false")).alias("deleted"),
     )
 
 

@@ -344,7 +344,10 @@ def test_what_comes_late_for_a_deleted_topic_leaves_no_hint_behind() -> None:
         envelope = Envelope("c", c.incarnation, "a", a.incarnation, c.clock.value, message)
         cluster.queue.append(("a", Received(envelope)))
     cluster.run()
-    assert {type(message) for message in late if isinstance(message, Hold) or message.waiting} == {Hold, Heartbeat}
+    assert {type(message) for message in late if isinstance(message, Hold) or message.waiting} == {
+        Hold,
+        Heartbeat,
+    }
     assert (a.active, a.parked) == ({}, {})
 
 

@@ -132,6 +132,10 @@ class Story:
         self.add("client:op", "set_topic", sent, outcome="invoke", settings=settings, **base)
         return self.add("client:op", "set_topic", done, outcome=outcome, **base)
 
+    def delete(self, outcome: str = "ok") -> Story:
+        self.add("client:op", "delete_topic", topic="t", op=20, outcome="invoke")
+        return self.add("client:op", "delete_topic", topic="t", op=20, outcome=outcome)
+
     def registers(self, **settings: object) -> Story:
         """What nodes a and b have of the topic in the end."""
         for node in "ab":
@@ -499,3 +503,41 @@ def test_what_was_redriven_may_have_died_again_and_been_read_as_a_dead_letter() 
     assert story().drained().broken() != []
     again = story().deliver(6, n=1, group="g!dead").settle("ack", 6, "acked", n=1, group="g!dead")
     assert "dead letters conserved" not in again.drained().broken()
+
+
+# ---------------------------------------------------------------------- deleted for good
+
+
+@pytest.mark.parametrize(
+    ("outcome", "found"), [("ok", []), ("unknown", []), ("invoke", []), ("fail", ["no loss"])]
+)
+def test_of_a_topic_that_may_be_deleted_nothing_has_to_be_there(outcome: str, found: list[str]) -> None:
+    story = Story().publish(stop=2).deliver(1).settle("ack", 1, "acked")
+    assert story.delete(outcome).drained().broken() == found
+
+
+def test_nothing_of_a_deleted_topic_is_delivered_or_settled() -> None:
+    assert Story().publish().delete().deliver(1).broken() == ["deleted for good"]
+    assert Story().publish().delete().deliver(1, ago=0.3).broken() == [], "that FETCH was sent before"
+    assert Story().publish().delete("unknown").deliver(1).broken() == []
+    assert Story().delete().publish().broken() == ["deleted for good"]
+    for kind, outcome in (("ack", "acked"), ("ack", "acked_unproven"), ("reject", "ok"), ("extend", "ok")):
+        until = {"until": 9.0} if kind == "extend" else {}
+        story = Story().publish().deliver(1).delete().settle(kind, 1, outcome, **until)
+        assert story.broken() == ["deleted for good"], kind
+    assert Story().publish().deliver(1).delete().settle("ack", 1, "fail").broken() == []
+
+
+def test_in_the_end_no_node_has_a_deleted_topic() -> None:
+    assert Story().publish().delete().registers(ttl_s=1.0).drained().broken() == []
+    story = Story().publish().delete().drained().add("node:c", "topic", topic="t", settings={})
+    assert story.broken() == ["deleted for good"]
+
+
+def test_what_is_created_under_the_name_is_another_topic() -> None:
+    story = Story().publish(stop=2).deliver(1).settle("ack", 1, "acked")
+    again = [{**row, "topic": "t#1"} for row in story.rows]
+    story.delete().drained()
+    assert story.broken() == []
+    story.rows[:0] = again
+    assert story.broken() == ["no loss"], "there is a message that was never delivered"

@@ -414,6 +414,7 @@ def test_every_kind_is_asked_about_or_left_out_on_purpose() -> None:
         "set_group",
         "register",
         "truncated",
+        "delete_topic",
     }
     told_by_clients_better = {"hold_won", "hold_lost", "expire", "leave", "release"}
     assert asked | context | told_by_clients_better == set(KINDS)
