@@ -15,6 +15,7 @@ from quorumq.core.replica import Replica
 from quorumq.core.spans import SpanMap
 from quorumq.core.topics import SETTINGS
 from quorumq.core.types import (
+    STAMP_ZERO,
     Group,
     Kind,
     NodeId,
@@ -218,7 +219,7 @@ class Cluster:
             for register in host.core.groups.values():
                 self.note_register(name, register)
             for topic in host.core.topics.values():
-                if not topic.deleted:
+                if not topic.deleted and topic.stamp != STAMP_ZERO:  # else a creation went no further
                     label = self.names[topic.id]
                     self.world.note(f"node:{name}", "topic", topic=label, settings=settings_of(topic))
             for partition, replica in host.core.replicas.items():
@@ -319,7 +320,7 @@ class Cluster:
                 elif fault.kind == "flip":
                     host.journal.flip(host.disk_rng, 0.5)
                 elif fault.kind == "damage":
-                    host.journal.damage(host.disk_rng)
+                    host.journal.damage(host.disk_rng, int(fault.amount))
                     self.world.saw("a damaged directory was started from")
                 self.world.after(fault.seconds, host.boot, host.life)
 

@@ -88,8 +88,13 @@ class SimJournal(Protocol):
     def flip(self, rng: random.Random, found: float) -> None:
         """Bits of some batches' bodies flip. The next start finds a share of ``found``, who reads them the others."""
 
-    def damage(self, rng: random.Random) -> None:
-        """The node is down, and bits of other records flip: it starts from what can be read, and cannot vouch."""
+    def damage(self, rng: random.Random, last: int) -> None:
+        """The node is down, and bits of other records flip: it starts from what can be read, and cannot vouch.
+
+        Args:
+            rng: draws which.
+            last: if not 0, that many of the last ones it is instead.
+        """
 
     def set_aside(self, number: int) -> None:
         """A batch turned out damaged: the next `open` knows."""
@@ -215,11 +220,11 @@ class MemoryJournal:
             if number not in gone and rng.random() < 0.5:
                 self.flipped[number] = self.is_set_aside(number) or rng.random() < found
 
-    def damage(self, rng: random.Random) -> None:
+    def damage(self, rng: random.Random, last: int) -> None:
         self.next_number()  # is kept beside the records
-        for _ in range(rng.choice((1, 1, 3))):
-            at = rng.randrange(len(self.records) or 1)
-            size = rng.choice((1, 1, 10, 1000))
+        for _ in range(1 if last else rng.choice((1, 1, 3))):
+            at = max(0, len(self.records) - last) if last else rng.randrange(len(self.records) or 1)
+            size = last or rng.choice((1, 1, 10, 1000))
             kept = [record for record in self.records[at : at + size] if isinstance(record, DirectoryMade)]
             self.records[at : at + size] = kept
         if self.records:
@@ -378,7 +383,7 @@ class StoreJournal:
     def flip(self, rng: random.Random, found: float) -> None:
         raise NotImplementedError("schedules damage records in memory only")
 
-    def damage(self, rng: random.Random) -> None:
+    def damage(self, rng: random.Random, last: int) -> None:
         raise NotImplementedError("schedules damage records in memory only")
 
     def set_aside(self, number: int) -> None:

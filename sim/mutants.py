@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -19,12 +20,14 @@ from quorumq.core import replica as replica_module
 from quorumq.core import topics as topics_module
 from quorumq.core import types as types_module
 from quorumq.core.coordinator import PublishCoordinator
-from quorumq.core.effects import Persist, Send
+from quorumq.core.effects import Forget, Persist, Send
 from quorumq.core.fetch import FetchCoordinator, HoldRound
 from quorumq.core.group import Attempts, DeadView, GroupView
 from quorumq.core.holds import Held, HoldTable
 from quorumq.core.messages import Counted, Merged
 from quorumq.core.nodecore import NodeCore
+from quorumq.core.records import VouchingLost
+from quorumq.core.registers import DeleteTopicCoordinator
 from quorumq.core.replica import Replica
 from quorumq.core.resync import Resync
 from quorumq.core.rounds import Round
@@ -33,6 +36,7 @@ from quorumq.core.state import NodeState
 from quorumq.core.types import OPEN_ZERO, Kind, Origin, Owner, Span, Topic
 from sim import workload as workload_module
 from sim.cluster import Cluster
+from sim.disks import MemoryJournal
 from sim.runner import Outcome, run_schedule
 from sim.schedule import draw
 
@@ -264,6 +268,64 @@ def _fewer_partitions(ours: Topic, theirs: Topic) -> Topic:
     return _merge_topics(ours, theirs)._replace(replicas=newer.replicas)
 
 
+def _damage_unsaid(self: MemoryJournal, rng: random.Random, last: int) -> None:
+    _DAMAGE(self, rng, last)
+    if self.records:
+        assert isinstance(self.records.pop(), VouchingLost)
+
+
+_DAMAGE = MemoryJournal.damage
+
+
+def _merge_reviving(ours: Topic, theirs: Topic) -> Topic:
+    if ours.deleted != theirs.deleted:
+        return theirs if ours.deleted else ours
+    return _merge_topics(ours, theirs)
+
+
+def _take_in_unwritten(self: NodeCore, topic: Topic, now: Any) -> list[Any]:
+    effects = _TAKE_IN(self, topic, now)
+    return [
+        effect._replace(records=()) if isinstance(effect, Persist) and topic.deleted else effect
+        for effect in effects
+    ]
+
+
+_TAKE_IN = NodeCore.take_in_topic
+
+
+def _take_beside(self: NodeCore, topic: Topic) -> Topic | None:
+    newest = self.register_named(topic.name)
+    if newest is None or newest.id == topic.id:
+        return _TAKE(self, topic)
+    if topic.id in self.topics:
+        merged = _merge_topics(self.topics[topic.id], topic)
+        if merged == self.topics[topic.id]:
+            return None
+    self.topics[topic.id] = topic
+    if newest.deletions <= topic.deletions:
+        self.names[topic.name] = topic.id
+    return topic
+
+
+_TAKE = NodeCore._take_topic
+
+
+def _end_without_forgetting(self: NodeCore, topic: Topic, now: Any) -> list[Any]:
+    return [effect for effect in _END(self, topic, now) if not isinstance(effect, Forget)]
+
+
+_END = NodeCore._end_topic
+
+
+def _keep_orphans(self: NodeCore, token: int, now: Any) -> list[Any]:
+    self.orphans.clear()
+    return _ON_DURABLE(self, token, now)
+
+
+_ON_DURABLE = NodeCore._on_durable
+
+
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "quarantine-off",
@@ -436,6 +498,49 @@ MUTANTS: tuple[Mutant, ...] = (
         ((Replica, "on_damaged", lambda self, number, now: None),),
     ),
     Mutant(
+        "damaged-votes",
+        "a damaged directory cannot vouch",
+        ((MemoryJournal, "damage", _damage_unsaid),),
+    ),
+    Mutant(
+        "deleted-revives",
+        "a topic is deleted for good",
+        (
+            (registers_module, "merge_topics", _merge_reviving),
+            (nodecore_module, "merge_topics", _merge_reviving),
+        ),
+    ),
+    Mutant(
+        "deleted-on-one",
+        "DELETE is OK when a majority of the nodes has it",
+        ((DeleteTopicCoordinator, "is_enough", lambda self, core, this: True),),
+    ),
+    Mutant(
+        "deleted-beside-replicas",
+        "… and of each partition's replica set",
+        ((Round, "is_majority_of_each", lambda self, bits, replicas: True),),
+    ),
+    Mutant(
+        "deletion-not-kept",
+        "a deletion is in the journal",
+        ((NodeCore, "take_in_topic", _take_in_unwritten),),
+    ),
+    Mutant(
+        "older-topic-stays",
+        "a topic whose name was deleted more often takes the place of the others",
+        ((NodeCore, "_take_topic", _take_beside),),
+    ),
+    Mutant(
+        "deleted-payload-stays",
+        "the payload of a deleted topic goes everywhere",
+        ((NodeCore, "_end_topic", _end_without_forgetting),),
+    ),
+    Mutant(
+        "deleted-payload-returns",
+        "what a start finds of a deleted topic is forgotten",
+        ((NodeCore, "_on_durable", _keep_orphans),),
+    ),
+    Mutant(
         "output-named-anew",
         "an output's id is made from its input's alone",
         ((workload_module, "derived_origin", _named_anew),),
@@ -465,7 +570,6 @@ MUTANTS: tuple[Mutant, ...] = (
 """Every mutant. Most are one line of section 4 of docs/protocol.md."""
 
 SURVIVORS: dict[str, str] = {
-    "resync-skipped": "a tombstone on two replicas, one of them wiped, and the third not told yet: too rare",
     "dead-holds-shared": "nothing is missing: what is redriven only waits for a hold of its dead letter",
     "own-vote-not-needed": "nothing is missing: the reply looks at our own hold again, so it needs our vote",
     "tombstone-not-checked": "nothing is missing: ACKED ends the hold, which is looked at too",
@@ -475,6 +579,7 @@ SURVIVORS: dict[str, str] = {
     "copied-clock": "a batch that two replicas have, one with a wrong clock, and the third from that one: too rare",
     "quarantine-half": "a hold granted just before a node's third start, and won again just after it: too rare",
     "change-not-above": "a change through a node that has heard nothing since the one just confirmed: too rare",
+    "deleted-beside-replicas": "five nodes, and a cut with two replicas of a partition beyond it: too rare",
     "superseded-count": "an answer that is late by a wipe and a resync, and decides a round: too rare a chain",
 }
 """Mutants that the simulator does not catch in `BOUND` seeds, and the fault or the checker that is missing.

@@ -71,6 +71,8 @@ class Options:
         late_group: whether another group is created from latest while the run goes on.
         dead_readers: how many read the dead letters of the first group.
         operators: how many.
+        relay: whether one node's directory is lost or damaged just when a node that knows the same goes, and another
+            that does not comes back.
         deletions: how often the topic is deleted while the run goes on; mostly it is created again.
         fault_time: how long faults go on before everything is healed.
         delayed: share of batches that are published with a delay of up to ``delayed_by``.
@@ -130,6 +132,7 @@ class Options:
     dead_readers: int = 0
     operators: int = 1
     deletions: int = 0
+    relay: bool = False
     fault_time: float = 6.0
     check: bool = False
     delayed: float = 0.0
@@ -196,7 +199,8 @@ class Fault:
             ``wrong-clock`` (a kill, and another time of day at the next start) or ``cut`` (connections break).
         nodes: whom it hits.
         seconds: how long it lasts.
-        amount: a factor for ``slow-disk``, seconds for ``wall-jump`` and ``wrong-clock``.
+        amount: a factor for ``slow-disk``, seconds for ``wall-jump`` and ``wrong-clock``; for ``damage`` how many of
+            the last records it hits, 0 for any.
         links: for ``partition`` and ``cut``: directed pairs that carry nothing.
     """
 
@@ -261,7 +265,8 @@ def draw(seed: int, profile: str = "swarm") -> Schedule:
     options = PROFILES[profile](random.Random(f"{seed}/options"))
     faults = draw_faults(random.Random(f"{seed}/faults"), options)
     losses = draw_losses(random.Random(f"{seed}/losses"), options)
-    faults += losses + draw_damage(random.Random(f"{seed}/damage"), options, losses)
+    losses += draw_damage(random.Random(f"{seed}/damage"), options, losses)
+    faults += losses + draw_relay(random.Random(f"{seed}/relay"), options, losses)
     if options.durability == "os":
         faults = spare_power(faults, options)
     return Schedule(seed, profile, options, tuple(sorted(faults, key=lambda fault: fault.at)))
@@ -281,13 +286,18 @@ def draw_swarm(rng: random.Random) -> Options:
         options = dataclasses.replace(options, origin_idle=idle, sync_interval=rng.choice((0.2, 0.5, 1.0)))
     alter = sometimes(rng, 0.2, 0.2, 0.8)
     derive = sometimes(rng, 0.2, 0.05, 0.5)
-    return dataclasses.replace(
+    options = dataclasses.replace(
         options,
         alter=alter,
         derive=derive,
         output_partitions=rng.choice((1, 2)),
         deletions=rng.choice((1, 1, 2)) if rng.random() < 0.15 else 0,
     )
+    if rng.random() < 0.12 and options.nodes == options.rf == 3 and options.disk == "memory":
+        # Long enough for the one that is left to come out of quarantine before the other is back.
+        brief = dataclasses.replace(options, relay=True, fault_time=8.0, hold_time_max=2.0)
+        return dataclasses.replace(brief, hold_times=(options.hold_times[0], options.hold_times[0]))
+    return options
 
 
 def _draw_swarm(rng: random.Random) -> Options:
@@ -369,7 +379,8 @@ def draw_quiet(rng: random.Random) -> Options:
     """No fault at all: a perfect but not instantaneous world."""
     options = draw_swarm(rng)
     none = dict.fromkeys(("loss", "duplicate", "spikes", "slow", "vanish", "leave", "replay"), 0.0)
-    return dataclasses.replace(options, **none, fault_time=2.0, hold_times=(4.0, 4.0), hold_time_max=4.0)
+    brief = dataclasses.replace(options, **none, relay=False, fault_time=2.0)
+    return dataclasses.replace(brief, hold_times=(4.0, 4.0), hold_time_max=4.0)
 
 
 def draw_mixed(rng: random.Random) -> Options:
@@ -377,7 +388,9 @@ def draw_mixed(rng: random.Random) -> Options:
     options = draw_swarm(rng)
     newer = dict.fromkeys(("delayed", "mortal", "by_topic", "rewind", "alter", "derive"), 0.0)
     old = rng.choice((0.3, 0.6, 1.0))
-    return dataclasses.replace(options, **newer, old=old, late_group=False, dead_readers=0, deletions=0)
+    return dataclasses.replace(
+        options, **newer, old=old, late_group=False, dead_readers=0, deletions=0, relay=False
+    )
 
 
 PROFILES = {
@@ -461,6 +474,31 @@ def draw_damage(rng: random.Random, options: Options, losses: tuple[Fault, ...])
             round(rng.choice((0.05, 0.5, 2.0)) * rng.uniform(0.5, 2.0), 4),
         )
         for _ in range(rng.choice((1, 1, 2)))
+    )
+
+
+def draw_relay(rng: random.Random, options: Options, losses: tuple[Fault, ...]) -> tuple[Fault, ...]:
+    """In some runs, three faults in a row: one node is cut off, the second loses power, the third its directory.
+
+    The first comes back at that moment, so that what happened meanwhile is known to nobody who is there.
+    """
+    if not options.relay:
+        return ()
+    victim = losses[0].nodes[0] if losses else rng.choice(options.node_names)
+    away, goes = rng.sample([name for name in options.node_names if name != victim], 2)
+    begin, lasts = round(rng.uniform(0.8, 2.5), 4), round(rng.uniform(0.4, 1.5), 4)
+    links = tuple(
+        (one, two)
+        for one in options.node_names
+        for two in options.node_names
+        if one != two and away in (one, two)
+    )
+    end = round(begin + lasts - 0.02, 4)
+    kind = rng.choice(("damage", "damage", "damage", "wipe", "restore"))
+    return (
+        Fault(begin, "partition", (), lasts, 0.0, links),
+        Fault(end, "crash", (goes,), options.fault_time),
+        Fault(end, kind, (victim,), 0.05, rng.choice((5.0, 10.0, 20.0)) if kind == "damage" else 0.0),
     )
 
 

@@ -926,10 +926,15 @@ class Operator(Client):
     def on_created(self, answer: Answer, _: Any) -> None:
         if not self.first or self.topic is not None or self.gone:
             return
-        if not isinstance(answer, TopicCreated) or self.cluster.is_over(answer.topic.id):
+        if isinstance(answer, Failed) and answer.code == "conflict" and len(self.cluster.lives) > 1:
+            # It has been changed already.
+            self.ask(self.node(), Metadata(("jobs",)), self.timeout, self.on_created)
+            return
+        found = answer.topics[0] if isinstance(answer, MetadataReply) else getattr(answer, "topic", None)
+        if found is None or self.cluster.is_over(found.id):
             self.later(0.05 + self.rng.random() * 0.1, self.create)
             return
-        self.topic = answer.topic
+        self.topic = found
         if self.topic.deletions:
             self.world.saw("a deleted topic was created again")
             self.create_group()
@@ -1042,15 +1047,18 @@ class Operator(Client):
                 self.world.note(self.who, call.kind, **common, **extra, outcome=outcome)
 
     def delete(self, _: object = None, __: object = None) -> None:
-        """Delete the topic; sometimes twice at once, sometimes while somebody creates it."""
-        rng, topic = self.rng, self.topic
-        if self.world.healed or self.gone:
+        """Delete the topic, mostly while nodes are away; sometimes twice at once, or while somebody creates it."""
+        rng, topic, world = self.rng, self.topic, self.world
+        if world.healed or self.gone:
             return
-        if topic is None:  # it is being created again
-            self.later(0.3, self.delete)
+        cut = sorted({one for pair in world.blocked for one in pair if one in self.cluster.hosts})
+        down = [name for name, host in self.cluster.hosts.items() if host.core is None]
+        early = world.time < 0.8 * self.options.fault_time and rng.random() < 0.98
+        if topic is None or (early and not cut and not down):  # it is being created again, or all are there
+            self.later(0.05, self.delete)
             return
         self.cluster.on_delete_sent(topic)
-        self.delete_topic(topic, self.node())
+        self.delete_topic(topic, rng.choice(cut) if cut and rng.random() < 0.5 else self.node())
         other = rng.choice(self.cluster.operators)
         if rng.random() < 0.3:
             other.delete_topic(topic, self.node())
