@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import click
 
 from quorumq.commands import Commands, Reported
-from quorumq.core.errors import QuorumqError, UsageError, error_classes, error_from
+from quorumq.core.errors import UsageError
+from spark.errors import told
 
 COMMANDS = {
     "deadletters": (
@@ -30,23 +30,6 @@ COMMANDS = {
 
 EXTRA = ("pyspark", "pyarrow", "matplotlib")
 """What the extra `quorumq[spark]` brings."""
-
-
-def told(error: BaseException) -> QuorumqError | None:
-    """What Spark's exception says in our words: an error of ours that was raised in a worker, or the end of Java."""
-    if not type(error).__module__.startswith(("pyspark.", "py4j.")):
-        return None
-    text = str(error)
-    ours = {cls.__name__: cls for cls in error_classes().values()}
-    for name, said in re.findall(r"quorumq\.core\.errors\.(\w+): (.+)", text):
-        if name in ours:
-            return error_from(ours[name].code, said.strip())
-    if type(error).__name__ == "Py4JNetworkError" or "java.lang.OutOfMemoryError" in text:
-        return QuorumqError(
-            "Spark's Java process ran out of memory or was ended from outside: give it more with "
-            "QUORUMQ_SPARK_MEMORY=4g, or free some"
-        )
-    return None
 
 
 class Jobs(Commands):
@@ -78,7 +61,7 @@ def main() -> None:
 
     Needs the extra `pip install 'quorumq[spark]'` and Java 17 or newer; docs/spark.md is the manual. Exit codes are
     those of `quorumq`: 0 done, 1 failed, or a guarantee is broken, 2 a wrong flag, 64 and 66 cannot work as asked or
-    not found, 69 nobody answers, 74 the disk or what is on it, 130 Ctrl-C.
+    not found, 69 nobody answers, 70 Spark failed, 74 the disk or what is on it, 130 Ctrl-C.
     """
 
 

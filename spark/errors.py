@@ -1,42 +1,54 @@
 # spark/errors.py: from a stack of two languages back to the one sentence that was meant.
 #
 # What our data source raises in a Python process of Spark comes back through Java, as text within one of Spark's
-# exceptions. The name of the class and the sentence are still in it.
-"""Errors of quorumq that went through Spark."""
+# exceptions. The name of the class and the sentence are still in it. Java itself may end at any moment, for want of
+# memory above all: then whatever is asked of it next finds nobody at the other end.
+"""Errors of quorumq that went through Spark, and Spark's own, in a sentence."""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Final
 
-from quorumq.core import errors
-from quorumq.core.errors import QuorumqError
+from quorumq.core.errors import QuorumqError, StorageError, error_classes, error_from
 
-_OURS: Final = re.compile(r"^(?:\w+: )?quorumq\.core\.errors\.(\w+): (.*?)$", re.MULTILINE)
+MEMORY_VARIABLE: Final = "QUORUMQ_SPARK_MEMORY"
+"""Says how much memory Spark's Java may take, as `512m` or `4g`, where no argument does."""
+
+_OURS: Final = re.compile(r"quorumq\.core\.errors\.(\w+): (.+)")
+_JAVA: Final = re.compile(r"^: (?:[\w$]+\.)+[\w$]+: (.+)$", re.MULTILINE)
+"""The line of a Py4JJavaError with what Java's exception says."""
 
 
-def meant(error: BaseException) -> QuorumqError | None:
-    """The error of quorumq that an exception of Spark tells of, or None."""
-    found = _OURS.findall(str(error))
-    if not found:
+class SparkFailed(QuorumqError):
+    """Spark could not do it: for want of memory, because its Java was ended, or for a reason of its own."""
+
+    code = "spark-failed"
+    exit_code = 70
+
+
+def told(error: BaseException) -> QuorumqError | None:
+    """What an exception says in our words, if it came through Spark; else None."""
+    gone = isinstance(error, ConnectionError)  # of the socket to Java: a client's own are errors of quorumq
+    if not gone and not type(error).__module__.startswith(("pyspark.", "py4j.")):
         return None
-    name, text = found[-1]
-    kind = getattr(errors, name, QuorumqError)
-    return kind(text) if isinstance(kind, type) and issubclass(kind, QuorumqError) else QuorumqError(text)
-
-
-@contextmanager
-def plainly() -> Iterator[None]:
-    """Whatever Spark raises on behalf of quorumq within is raised as what it was."""
-    from py4j.protocol import Py4JJavaError
-    from pyspark.errors import PySparkException
-
-    try:
-        yield
-    except (PySparkException, Py4JJavaError) as error:
-        said = meant(error)
-        if said is None:
-            raise
-        raise said from error
+    text = str(error)
+    codes = {cls.__name__: code for code, cls in error_classes().items()}
+    for name, said in reversed(_OURS.findall(text)):
+        if name in codes:
+            return error_from(codes[name], said.strip())
+    if "No space left on device" in text:
+        return StorageError(
+            "the disk is full: Spark works in SPARK_LOCAL_DIRS (else /tmp) and beside OUT, and takes about as much as "
+            "its input"
+        )
+    if gone or type(error).__name__ == "Py4JNetworkError" or "OutOfMemoryError" in text:
+        had = os.environ.get(MEMORY_VARIABLE, "1g")
+        return SparkFailed(
+            f"Spark's Java ran out of memory ({had}), or was ended from outside: give it more with "
+            f"{MEMORY_VARIABLE}=4g, or free some"
+        )
+    java = _JAVA.search(text)
+    lines = [java[1]] if java else text.strip().splitlines()[:1] or [type(error).__name__]
+    return SparkFailed(f"Spark failed: {lines[0]} (QUORUMQ_SPARK_LOG=error shows all that Spark says of it)")

@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 
 from quorumq.core import errors
 from quorumq.core.errors import UsageError
+from spark.errors import MEMORY_VARIABLE
 from spark.java import java_home
 from spark.source import register
 
@@ -29,8 +30,13 @@ LOG_VARIABLE: Final = "QUORUMQ_SPARK_LOG"
 
 LOG_LEVELS: Final = ("off", "fatal", "error", "warn", "info", "debug", "trace")
 
-MEMORY_VARIABLE: Final = "QUORUMQ_SPARK_MEMORY"
-"""Says how much memory Spark's Java may take, as `512m` or `4g`, where no argument does."""
+JAVA_OPTION: Final = "-XX:-DontCompileHugeMethods"
+"""Java does not compile methods of more than 8,000 bytes unless told to. Spark makes such of wide rows and of many
+conditions, as ours are, and would interpret them for each row."""
+
+PIECE_BYTES: Final = 16 << 20
+"""Of input, to a piece of a shuffle, and of a file that is written, before it leaves memory: what a task makes of so
+much fits its share of a small driver's memory. Spark would join pieces up to 64 MiB, and Parquet keeps 128."""
 
 OURS: Final = {
     "spark.ui.enabled": "false",
@@ -38,15 +44,10 @@ OURS: Final = {
     "spark.sql.adaptive.enabled": "true",
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
+    "spark.sql.adaptive.advisoryPartitionSizeInBytes": str(PIECE_BYTES),
+    "spark.hadoop.parquet.block.size": str(PIECE_BYTES),
 }
 """What we set unless `conf`, or spark-submit, says otherwise."""
-
-JAVA_OPTION: Final = "-XX:-DontCompileHugeMethods"
-"""Java does not compile methods of more than 8,000 bytes unless told to. Spark makes such of wide rows and of many
-conditions, as ours are, and would interpret them for each row."""
-
-PIECE_BYTES: Final = 16 << 20
-"""Of input, to a piece of a shuffle: what is made of it fits a task's share of a small driver's memory."""
 
 NEEDED_BY_WORKERS: Final = ("pyspark", "pyarrow", "cbor2", "crc32c", "sortedcontainers", "trio")
 """What a worker's Python must be able to import, besides quorumq and spark."""

@@ -17,7 +17,6 @@ from rich.console import Console
 from rich.table import Table
 
 from quorumq.core.errors import UsageError
-from spark.errors import plainly
 from spark.histories import Histories, read
 from spark.jobs.output import SUMMARY, Output
 from spark.report.audit import named, page
@@ -283,15 +282,14 @@ def command(
     summary.json and audit.html to OUT. Exits with 1 where a guarantee is broken, and prints the messages.
     """
     OUTPUT.check(out, overwrite)
-    with plainly():
-        spark = session("quorumq audit")
-        histories = read(spark, paths)
-        fit(spark, histories.bytes)
-        with OUTPUT.staged(out, overwrite) as new:
-            tables = audited(histories, new, clock_error=clock_error, drained=drained)
-            summary = summarised(tables, paths)
-            (new / SUMMARY).write_text(json.dumps(summary, indent=1, default=float) + "\n")
-            (new / PAGE).write_text(page(summary, t.GUARANTEES))
+    spark = session("quorumq audit")
+    histories = read(spark, paths)
+    fit(spark, histories.bytes)
+    with OUTPUT.staged(out, overwrite) as new:
+        tables = audited(histories, new, clock_error=clock_error, drained=drained)
+        summary = summarised(tables, paths)
+        (new / SUMMARY).write_text(json.dumps(summary, indent=1, default=float) + "\n")
+        (new / PAGE).write_text(page(summary, t.GUARANTEES))
     if as_json:
         click.echo(json.dumps(summary, default=float))
     else:

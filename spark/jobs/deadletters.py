@@ -162,17 +162,13 @@ def command(
         )
     OUTPUT.check(out, overwrite)
     before = read_previous_head(previous) if previous is not None else None
-    from spark.errors import plainly
     from spark.session import fit, session
     from spark.transforms.plan import Limits
 
-    with plainly():
-        spark = session("quorumq deadletters")
-        places = (*data, parquet) if parquet is not None else data
-        fit(
-            spark, sum(path.stat().st_size for place in places for path in place.rglob("*") if path.is_file())
-        )
-        found = read(spark, data=data, nodes=nodes, parquet=parquet, topics=topics, groups=groups)
+    spark = session("quorumq deadletters")
+    places = (*data, parquet) if parquet is not None else data
+    fit(spark, sum(path.stat().st_size for place in places for path in place.rglob("*") if path.is_file()))
+    found = read(spark, data=data, nodes=nodes, parquet=parquet, topics=topics, groups=groups)
     settings = Settings(
         now=as_of or datetime.now(UTC),
         previous=previous if before else None,
@@ -181,8 +177,7 @@ def command(
         limits=Limits(quiet_s=quiet_s, rate_max=rate_max),
         decide=decide,
     )
-    with plainly():
-        summary = run(found, out, settings)
+    summary = run(found, out, settings)
     if as_json:
         click.echo(json.dumps(summary, ensure_ascii=False))
     else:

@@ -95,5 +95,7 @@ class Output(NamedTuple):
                     shutil.rmtree(new, ignore_errors=True)
                 shutil.rmtree(old, ignore_errors=True)
                 Path(lock.name).unlink(missing_ok=True)
+        except ConnectionError:
+            raise  # Java has ended, which is not about the disk
         except OSError as error:
             raise StorageError(f"{out} cannot be written: {error}") from error

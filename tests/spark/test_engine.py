@@ -9,11 +9,13 @@ from collections.abc import Iterator
 import click
 import pytest
 from click.testing import CliRunner
-from py4j.protocol import Py4JNetworkError
+from py4j.protocol import Py4JError, Py4JNetworkError
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from quorumq.core.errors import NotFound, StorageError
 from spark.__main__ import COMMANDS, main
+from spark.errors import MEMORY_VARIABLE
 
 WITHOUT_SPARK = (
     "import sys\n"
@@ -73,11 +75,31 @@ def test_an_error_of_ours_in_a_worker_reaches_a_person_as_one_sentence(
     )
 
 
-def test_a_java_that_is_gone_is_told_as_that(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*args: object) -> None:
-        raise Py4JNetworkError("Answer from Java side is empty")
+GONE = "quorumq: Spark's Java ran out of memory (1g), or was ended from outside: give it more with QUORUMQ_SPARK_"
 
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (Py4JNetworkError("Answer from Java side is empty"), 70, GONE),
+        (ConnectionRefusedError(111, "Connection refused"), 70, GONE),
+        (Py4JError("while calling o1.\n: a.b.E: failed\nCaused by: java.lang.OutOfMemoryError: heap"), 70, GONE),
+        (Py4JError("while calling o1.parquet.\n: a.b.E: failed\nCaused by: x: No space left on device"), 74,
+         "quorumq: the disk is full: Spark works in SPARK_LOCAL_DIRS (else /tmp) and beside OUT"),
+        (Py4JError("An error occurred while calling o1.\n: java.lang.IllegalArgumentException: too little\n\tat x"), 70,
+         "quorumq: Spark failed: too little (QUORUMQ_SPARK_LOG=error shows"),
+        (AnalysisException("no such column\n more"), 70, "quorumq: Spark failed: no such column (QUORUMQ_SPARK_LOG"),
+    ],
+)  # fmt: skip
+def test_what_spark_fails_of_is_told_and_is_never_a_broken_guarantee(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, code: int, said: str
+) -> None:
+    def fails(*args: object) -> None:
+        raise error
+
+    monkeypatch.delenv(MEMORY_VARIABLE, raising=False)
     monkeypatch.setattr(type(main), "get_command", fails)
     result = CliRunner().invoke(main, ["audit"])
-    assert result.exit_code == 1
-    assert "QUORUMQ_SPARK_MEMORY" in result.output
+    assert result.exit_code == code
+    assert result.output.startswith(said)
+    assert result.output.count("\n") == 1
