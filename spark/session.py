@@ -35,8 +35,8 @@ JAVA_OPTION: Final = "-XX:-DontCompileHugeMethods"
 conditions, as ours are, and would interpret them for each row."""
 
 PIECE_BYTES: Final = 16 << 20
-"""Of input, to a piece of a shuffle, and of a file that is written, before it leaves memory: what a task makes of so
-much fits its share of a small driver's memory. Spark would join pieces up to 64 MiB, and Parquet keeps 128."""
+"""Of input, to a task, to a piece of a shuffle, and of a file before it is written: what is made of so much fits a
+task's share of a small driver's memory. Spark's own defaults, made for large machines, are 64 and 128 MiB."""
 
 OURS: Final = {
     "spark.ui.enabled": "false",
@@ -44,6 +44,7 @@ OURS: Final = {
     "spark.sql.adaptive.enabled": "true",
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
+    "spark.sql.files.maxPartitionBytes": str(PIECE_BYTES),
     "spark.sql.adaptive.advisoryPartitionSizeInBytes": str(PIECE_BYTES),
     "spark.hadoop.parquet.block.size": str(PIECE_BYTES),
 }

@@ -6,6 +6,9 @@
 #   holds       a row for each hold of a delivery, from the delivery to its deadline, EXTENDs included;
 #   messages    a row for each message and group, with how it ended.
 #
+# Events of a message come from all over a history: adding some up before they are brought together saves nothing, and
+# fills the memory with messages. So each of the three moves the events first, by their hash, and then looks at them.
+#
 # A finding is `broken` where the clocks prove it, `not decidable` where they do not, or where what is missing from an
 # incomplete history could explain it. Nothing is said to hold because it was not looked at: each table counts.
 """What each delivery, each hold and each message says of the guarantees."""
@@ -346,6 +349,7 @@ def holds(events: DataFrame) -> DataFrame:
         events.where(
             kind.isin("deliver", "ack", "reject", "dead_letter", "extend") & F.col("owner").isNotNull()
         )
+        .repartition("hash")
         .groupBy(*KEY, "dead", "owner")
         .agg(
             F.min(
@@ -476,38 +480,42 @@ def messages(events: DataFrame, of_groups: DataFrame, of_places: DataFrame, of_r
     gone = F.col("state").isin("dead", "skipped", "purged", "acked")
     listed_here = (kind == "list") & (F.col("state") == "dead") & ~mine
     life = F.struct("generation", "n")
-    told = events.groupBy(*KEY).agg(
-        F.min(F.when(publish, F.col("turn"))).alias("turn"),
-        F.count_if(publish & invoke).alias("tries"),
-        F.max(publish & (outcome == "fail") & F.col("conflict")).alias("conflict"),
-        F.min(F.when(publish & ok, F.struct("t", "u", "domain"))).alias("stored"),
-        F.max(F.when(publish & invoke, F.col("t"))).alias("last_try"),
-        F.min(F.when(publish & invoke, F.col("crc"))).alias("first_crc"),
-        F.max(F.when(publish & invoke, F.col("crc"))).alias("last_crc"),
-        F.min(F.when(publish & invoke, F.col("published_ms"))).alias("made_ms"),
-        F.collect_set(F.when(kind == "store", F.struct("who", "t"))).alias("copies"),
-        F.max(F.when((kind == "deliver") & live, life)).alias("delivered"),
-        F.max(F.when((kind == "deliver") & live, generation)).alias("delivered_in"),
-        F.max(F.when((kind == "deliver") & live, F.col("t"))).alias("last_delivery"),
-        F.max(F.when((kind == "ack") & live & invoke, generation)).alias("ack_asked"),
-        F.max(F.when((kind == "ack") & live & F.startswith("outcome", F.lit("acked")), generation)).alias(
-            "acked"
-        ),
-        F.max((kind == "ack") & dead & invoke).alias("dead_acked"),
-        F.max(F.when((kind == "list") & gone, generation)).alias("gone_in"),
-        F.max((kind == "list") & (F.col("state") == "skipped")).alias("skipped"),
-        F.max((kind == "list") & (F.col("state") == "purged")).alias("purged"),
-        F.collect_list(F.when(listed_here, F.struct("who", "generation", "n"))).alias("listed"),
-        F.max(F.when((kind == "list") & (F.col("state") == "dead"), life)).alias("shown_dead"),
-        F.collect_list(
-            F.when((kind == "dead_letter") & live & ok & mine, F.struct("generation", "n", "t"))
-        ).alias("died"),
-        F.collect_list(
-            F.when(
-                (kind == "redrive") & outcome.isin("invoke", "ok"),
-                F.struct("outcome", "generation", "n", "who", "op", "t"),
-            )
-        ).alias("redrives"),
+    told = (
+        events.repartition("hash")
+        .groupBy(*KEY)
+        .agg(
+            F.min(F.when(publish, F.col("turn"))).alias("turn"),
+            F.count_if(publish & invoke).alias("tries"),
+            F.max(publish & (outcome == "fail") & F.col("conflict")).alias("conflict"),
+            F.min(F.when(publish & ok, F.struct("t", "u", "domain"))).alias("stored"),
+            F.max(F.when(publish & invoke, F.col("t"))).alias("last_try"),
+            F.min(F.when(publish & invoke, F.col("crc"))).alias("first_crc"),
+            F.max(F.when(publish & invoke, F.col("crc"))).alias("last_crc"),
+            F.min(F.when(publish & invoke, F.col("published_ms"))).alias("made_ms"),
+            F.collect_set(F.when(kind == "store", F.struct("who", "t"))).alias("copies"),
+            F.max(F.when((kind == "deliver") & live, life)).alias("delivered"),
+            F.max(F.when((kind == "deliver") & live, generation)).alias("delivered_in"),
+            F.max(F.when((kind == "deliver") & live, F.col("t"))).alias("last_delivery"),
+            F.max(F.when((kind == "ack") & live & invoke, generation)).alias("ack_asked"),
+            F.max(F.when((kind == "ack") & live & F.startswith("outcome", F.lit("acked")), generation)).alias(
+                "acked"
+            ),
+            F.max((kind == "ack") & dead & invoke).alias("dead_acked"),
+            F.max(F.when((kind == "list") & gone, generation)).alias("gone_in"),
+            F.max((kind == "list") & (F.col("state") == "skipped")).alias("skipped"),
+            F.max((kind == "list") & (F.col("state") == "purged")).alias("purged"),
+            F.collect_list(F.when(listed_here, F.struct("who", "generation", "n"))).alias("listed"),
+            F.max(F.when((kind == "list") & (F.col("state") == "dead"), life)).alias("shown_dead"),
+            F.collect_list(
+                F.when((kind == "dead_letter") & live & ok & mine, F.struct("generation", "n", "t"))
+            ).alias("died"),
+            F.collect_list(
+                F.when(
+                    (kind == "redrive") & outcome.isin("invoke", "ok"),
+                    F.struct("outcome", "generation", "n", "who", "op", "t"),
+                )
+            ).alias("redrives"),
+        )
     )
     named = (
         told.join(F.broadcast(of_groups.drop("known")), on=["run", "topic", "grp"], how="left")
