@@ -580,6 +580,8 @@ SURVIVORS: dict[str, str] = {
     "quarantine-half": "a hold granted just before a node's third start, and won again just after it: too rare",
     "change-not-above": "a change through a node that has heard nothing since the one just confirmed: too rare",
     "deleted-beside-replicas": "five nodes, and a cut with two replicas of a partition beyond it: too rare",
+    "dead-granted-unseen": "a HOLD of a dead letter at a replica that has a newer record: one seed in a thousand",
+    "void-letters-stand": "a dead letter of an older generation, looked for before a rewind is known there: too rare",
     "superseded-count": "an answer that is late by a wipe and a resync, and decides a round: too rare a chain",
 }
 """Mutants that the simulator does not catch in `BOUND` seeds, and the fault or the checker that is missing.

@@ -102,8 +102,10 @@ def _places(made: DataFrame, fate: DataFrame, events: DataFrame, runs: DataFrame
         F.collect_set(F.struct("output", F.coalesce("crc", F.lit("")).alias("crc"))).alias("seen"),
         F.max("t").alias("last"),
     )
+    groups = ("run", "topic", "partition", "grp")  # of which anything was derived: mostly none
     acked = (
         events.where((F.col("kind") == "ack") & F.startswith("outcome", F.lit("acked")) & ~F.col("dead"))
+        .join(F.broadcast(made.select(*groups).distinct()), on=list(groups), how="left_semi")
         .groupBy(*MESSAGE)
         .agg(F.min("t").alias("acked"))
     )
