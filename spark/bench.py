@@ -259,7 +259,7 @@ def command(
             json.dumps([{**it._asdict(), "cost": {**it.cost._asdict(), "output": ""}} for it in results])
         )
     else:
-        show(Console(), results, memory)
+        show(Console(width=None if sys.stdout.isatty() else 120), results, memory)
     sys.exit(1 if any(it.wrong for it in results) else 0)
 
 
