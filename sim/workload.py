@@ -995,8 +995,13 @@ class Operator(Client):
             self.purge(number, rng.choice((group, group + DEAD_SUFFIX)), 2)
         if rng.random() < 0.7 and options.redrive:
             self.look(number, group)
-        # A creation that meets a change of what it half made is a conflict, and its settings are nobody's.
-        if self.cluster.operator.created and options.alter and rng.random() < options.alter:
+        # A creation that meets a change of what it half made is a conflict, and its settings are nobody's: so nothing
+        # is changed that is being created, nor from when a DELETE is sent until the next topic is there.
+        operator = self.cluster.operator
+        there = (
+            operator.created and operator.topic is not None and operator.topic.id not in self.cluster.deleted
+        )
+        if there and options.alter and rng.random() < options.alter:
             self.alter()
         self.later(0.3 + rng.random() * 0.7, self.work)
 
