@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import json
+import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -24,6 +25,7 @@ NODES_DEFAULT: Final = ("127.0.0.1:7401", "127.0.0.1:7402", "127.0.0.1:7403")
 CONNECT_S: Final = 5.0
 """How long to look for a node that answers, before saying that there is none."""
 
+T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -174,3 +176,29 @@ def console(stderr: bool = False) -> Any:
     stream = sys.stderr if stderr else sys.stdout
     wide = None if stream.isatty() else 160
     return Console(stderr=stderr, width=wide, highlight=False, soft_wrap=False)
+
+
+async def interruptible(main: Callable[[], Awaitable[T]]) -> T:
+    """What ``main`` returns. Ctrl-C, or SIGTERM, cancels it, and is raised as KeyboardInterrupt once it has ended.
+
+    Python raises KeyboardInterrupt wherever the program happens to be, now and then in the middle of trio's own
+    bookkeeping of tasks, which then ends with an internal error instead of cleaning up.
+    """
+    import trio
+
+    interrupted = False
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async with trio.open_nursery() as nursery:
+
+            async def watch() -> None:
+                nonlocal interrupted
+                async for _ in signals:
+                    interrupted = True
+                    nursery.cancel_scope.cancel()
+
+            nursery.start_soon(watch)
+            result = await main()
+            nursery.cancel_scope.cancel()
+    if interrupted:
+        raise KeyboardInterrupt
+    return result
