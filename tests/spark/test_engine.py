@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
@@ -16,6 +17,8 @@ from pyspark.sql import SparkSession
 from quorumq.core.errors import NotFound, StorageError
 from spark.__main__ import COMMANDS, main
 from spark.errors import MEMORY_VARIABLE
+from spark.jobs.output import Output
+from spark.session import JAVA_OPTION, PIECE_BYTES
 
 WITHOUT_SPARK = (
     "import sys\n"
@@ -103,3 +106,20 @@ def test_what_spark_fails_of_is_told_and_is_never_a_broken_guarantee(
     assert result.exit_code == code
     assert result.output.startswith(said)
     assert result.output.count("\n") == 1
+
+
+def test_a_session_of_ours_has_java_compile_large_methods_and_works_in_small_pieces(
+    spark: SparkSession,
+) -> None:
+    said = spark.sparkContext.getConf()
+    for place in ("driver", "executor"):
+        assert JAVA_OPTION in str(said.get(f"spark.{place}.extraJavaOptions"))
+    pieces = ("spark.sql.files.maxPartitionBytes", "spark.sql.adaptive.advisoryPartitionSizeInBytes",
+              "spark.hadoop.parquet.block.size")  # fmt: skip
+    assert {said.get(name) for name in pieces} == {str(PIECE_BYTES)}
+
+
+def test_a_java_that_ends_while_a_job_writes_is_not_taken_for_the_disk(tmp_path: Path) -> None:
+    with pytest.raises(ConnectionRefusedError), Output("audit", 1).staged(tmp_path / "out", False):
+        raise ConnectionRefusedError(111, "Connection refused")
+    assert not [path for path in tmp_path.iterdir() if path.is_dir()]
