@@ -41,6 +41,8 @@ task's share of a small driver's memory. Spark's own defaults, made for large ma
 OURS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
+    "spark.ui.retainedStages": "100",  # what a UI would show is kept where there is none: it grows with the pieces
+    "spark.ui.retainedTasks": "100",
     "spark.sql.adaptive.enabled": "true",
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
