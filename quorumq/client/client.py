@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
 
 import trio
 
+from quorumq.client.background import Background, background
 from quorumq.client.connection import Dial, dial_tcp
 from quorumq.client.consumer import (
     MAX_EXTEND_S,
@@ -40,7 +41,7 @@ from quorumq.client.message import Lot, Message, MessageId, Named, Outcome, Tick
 from quorumq.client.nodes import ATTEMPT_TIMEOUT_S, Nodes, Watch, left_of
 from quorumq.client.partitioner import Partitioner
 from quorumq.client.producer import BATCH_BYTES, BUFFER_BYTES, IN_FLIGHT, LINGER_S, Producer
-from quorumq.client.settle import AckQueue, Failures, count_of, note_failures, raise_failure, settle
+from quorumq.client.settle import AckQueue, Failures, count_of, foremost, note_failures, raise_failure, settle
 from quorumq.client.times import Duration, seconds_of
 from quorumq.core import messages as m
 from quorumq.core.errors import (
@@ -145,9 +146,7 @@ class Client:
         history: where what happens is written down, or None.
     """
 
-    def __init__(
-        self, nodes: Nodes, nursery: trio.Nursery, *, timeout: float, history: History | None
-    ) -> None:
+    def __init__(self, nodes: Nodes, tasks: Background, *, timeout: float, history: History | None) -> None:
         self.nodes = nodes
         self.timeout = timeout
         self.clock = nodes.clock
@@ -155,7 +154,7 @@ class Client:
         self.rng = nodes.rng
         self.history = history
         self.host = socket.gethostname()
-        self._nursery = nursery
+        self._tasks = tasks
         self._numbers = itertools.count(1)
         self.topic_names: dict[bytes, str] = {}
         self._acks = AckQueue(nodes, lambda: self.watch("ack"))
@@ -171,7 +170,7 @@ class Client:
 
     async def start(self, task: Callable[..., Awaitable[None]]) -> None:
         """Run a background task as long as the client lives; returns when it says it has started."""
-        await self._nursery.start(task)
+        await self._tasks.start(task)
 
     def watch(self, kind: str, **fields: object) -> Watch | None:
         """What is told of the attempts of a request with receipts, if a history is written."""
@@ -751,15 +750,16 @@ class Client:
         by_letter: dict[Letter, list[Ticket]] = {}
         for message in messages:
             by_letter.setdefault(self._letter(message, error, reason), []).append(message)
-        first: QuorumqError | None = None
+        failures: list[QuorumqError] = []
         end = self._end(timeout)
         for letter, some in by_letter.items():
             try:
                 await self._reject(some, 0.0, letter, Outcome.DEAD_LETTERED, left_of(end))
             except QuorumqError as exc:
-                first = first or exc
-        if first is not None:
-            raise first
+                failures.append(exc)
+        found = foremost(failures)
+        if found is not None:
+            raise found
 
     def _letter(self, message: Ticket, error: BaseException | None, reason: str) -> Letter:
         lot = message.lot
@@ -1170,12 +1170,12 @@ async def connect(
     if dial is None:
         for name in names:
             split_address(name)
-    async with background() as nursery:
+    async with background() as tasks:
         nodes = Nodes(
             names,
             cluster_id=cluster_id or "",
             dial=dial or dial_tcp,
-            spawn=nursery.start_soon,
+            spawn=tasks.spawn,
             clock=clock or default_clock(),
             wall_ms=wall_ms or _wall_ms,
             rng=rng or random.Random(),
@@ -1184,7 +1184,7 @@ async def connect(
             protocol_max=protocol_max,
         )
         recorder = History(history, nodes.clock, nodes.wall_ms) if history is not None else None
-        client = Client(nodes, nursery, timeout=timeout, history=recorder)
+        client = Client(nodes, tasks, timeout=timeout, history=recorder)
         try:
             await nodes.reach(timeout)
             yield client
@@ -1194,34 +1194,3 @@ async def connect(
 
 def _wall_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-@asynccontextmanager
-async def background() -> AsyncIterator[trio.Nursery]:
-    """A nursery for tasks that serve the body and end with it; what the body raises comes out as it is.
-
-    A plain nursery would wrap the body's exception in a group, and an ``except NotStored`` around
-    ``async with connect(...)`` would no longer match.
-    """
-    body: BaseException | None = None
-    try:
-        async with trio.open_nursery() as nursery:
-            try:
-                yield nursery
-            except BaseException as exc:
-                body = exc
-                raise
-            finally:
-                nursery.cancel_scope.cancel()
-    except BaseException as exc:
-        if body is None or not _is_only(exc, body):
-            raise
-    if body is not None:
-        raise body
-
-
-def _is_only(exc: BaseException, body: BaseException) -> bool:
-    """Whether ``exc`` is ``body``, or a group of nothing but it and cancellations."""
-    if isinstance(exc, BaseExceptionGroup) and exc is not body:
-        return all(_is_only(item, body) for item in exc.exceptions)
-    return exc is body or isinstance(exc, trio.Cancelled)

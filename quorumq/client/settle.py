@@ -244,10 +244,19 @@ def note_failures(tickets: Iterable[Ticket], failures: Failures) -> None:
 
 
 def raise_failure(tickets: Iterable[Ticket], failures: Failures) -> None:
-    """Raise the first failure among ``tickets``, if there is one."""
-    for ticket in tickets:
-        if ticket in failures:
-            raise again(failures[ticket])
+    """Raise the `foremost` failure among ``tickets``, if there is one."""
+    found = foremost(failures[ticket] for ticket in tickets if ticket in failures)
+    if found is not None:
+        raise again(found)
+
+
+def foremost(failures: Iterable[QuorumqError]) -> QuorumqError | None:
+    """The failure to raise where there are several: what may succeed when it is repeated before what never will.
+
+    Else who treats one as the end of the matter, as HoldLost often is, would not hear of the others.
+    """
+    found = list(failures)
+    return next((one for one in found if isinstance(one, TooFewReplicas)), found[0] if found else None)
 
 
 class Call:
@@ -282,8 +291,8 @@ class Call:
                 failures[ticket] = OutcomeUnknown(
                     "the client was closed before the answer came: it may be acked"
                 )
-            self.error = self.error or failures.get(ticket)
         if not self.over:
+            self.error = foremost(failures[ticket] for ticket in self.tickets if ticket in failures)
             note_failures(self.tickets, failures)
         self.event.set()
 

@@ -179,6 +179,19 @@ async def test_leaving_by_cancellation_gives_back_too() -> None:
         assert left(cluster) == (1, 9)
 
 
+async def test_cancellation_around_the_client_leaves_time_to_give_back() -> None:
+    """As by Ctrl-C, or where another task of the program failed: the connections do not go before the consumer."""
+    async with fake_cluster() as cluster:
+        with trio.move_on_after(1.0):
+            async with connected(cluster) as client:
+                await client.create_topic("jobs")
+                await publish(client, 10)
+                async with client.consumer("jobs", "g", prefetch=5) as consumer:
+                    await take(consumer, 1)
+                    await trio.sleep_forever()
+        assert left(cluster) == (1, 9)
+
+
 async def test_a_fetch_that_is_answered_after_leaving_is_given_back() -> None:
     async with fake_cluster() as cluster, connected(cluster) as client:
         await client.create_topic("jobs")

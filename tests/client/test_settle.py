@@ -28,8 +28,9 @@ from quorumq.client import (
 )
 from quorumq.client import client as client_module
 from quorumq.client import settle as settle_module
+from quorumq.client.consumer import spans_named
 from quorumq.client.message import Lot, Named, Ticket
-from quorumq.client.settle import Item, Settling, chunks, items_of, spans_of
+from quorumq.client.settle import Item, Settling, chunks, foremost, items_of, spans_of
 from quorumq.core.messages import (
     AckRequest,
     ExtendRequest,
@@ -100,6 +101,42 @@ async def test_an_ack_alone_does_not_wait_and_what_comes_meanwhile_goes_together
             cluster.mute.clear()
             cluster.hang_up("a")
         assert {message.outcome for message in found} == {Outcome.ACKED}
+
+
+async def test_what_is_to_be_repeated_is_raised_before_what_never_will_be() -> None:
+    """Who treats a lost hold as the end of the matter would else take the other message as rejected."""
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        lost, kept = await fetched(cluster, client, 2)
+        await lost.reject(60.0)
+
+        def silent_about_kept(node: str, request: object) -> object:
+            if not isinstance(request, RejectRequest):
+                return None
+            spans = [(index, span) for index, item in enumerate(request.items) for span in spans_named(item)]
+            verdicts = [
+                Verdict(
+                    index,
+                    Span(span.origin, seq, seq + 1),
+                    "hold-lost" if seq == lost.seq else "outcome-unknown",
+                )
+                for index, span in spans
+                for seq in range(span.start, span.stop)
+            ]
+            return Verdicts(tuple(verdicts))
+
+        cluster.answer = silent_about_kept
+        for call in (client.reject, client.dead_letter):
+            with pytest.raises(OutcomeUnknown):
+                await call([lost, kept], timeout=1.0)
+            assert (type(lost.failure), type(kept.failure)) == (HoldLost, OutcomeUnknown)
+
+
+def test_the_foremost_failure() -> None:
+    lost, unknown, other = HoldLost("a"), OutcomeUnknown("b"), NotStored("c")
+    assert foremost([]) is None
+    assert foremost([lost]) is lost
+    assert foremost([lost, unknown, other]) is unknown
+    assert foremost([lost, AlreadyResolved("d")]) is lost
 
 
 async def test_one_refused_receipt_refuses_no_other() -> None:

@@ -1,0 +1,90 @@
+# quorumq/client/background.py: the tasks that serve a client: its connections, its consumers' fetching, its acks.
+#
+# Promise: they live until the body of `async with connect(…)` has ended, however it ends. Where the program is
+# cancelled around the body (Ctrl-C, a deadline, a nursery in which something failed), cancellation reaches the body
+# alone at first: a consumer can still give back what it holds, on connections that are still there.
+"""Background tasks of a client."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import trio
+
+
+class Background:
+    """Runs tasks that serve a body, and end with it; made by `background`.
+
+    Args:
+        nursery: where they run.
+    """
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self._nursery = nursery
+        self._scopes: dict[trio.CancelScope, None] = {}
+        self._ended = False
+
+    def spawn(self, task: Callable[..., Awaitable[object]], *args: object) -> None:
+        """Run ``task(*args)`` until it ends, or the body does."""
+        self._nursery.start_soon(self._sheltered, task, args)
+
+    async def start(self, task: Callable[..., Awaitable[object]]) -> None:
+        """As `spawn`, and return once the task has called ``started``."""
+
+        async def with_status(*, task_status: trio.TaskStatus[Any]) -> None:
+            await self._sheltered(task, (), task_status=task_status)
+
+        await self._nursery.start(with_status)
+
+    def end(self) -> None:
+        """Cancel them all, and those that they begin on their way out."""
+        self._ended = True
+        for scope in list(self._scopes):
+            scope.cancel()
+        self._nursery.cancel_scope.cancel()
+
+    async def _sheltered(
+        self, task: Callable[..., Awaitable[object]], args: tuple[object, ...], **more: object
+    ) -> None:
+        with trio.CancelScope(shield=True) as scope:
+            self._scopes[scope] = None
+            if self._ended:
+                scope.cancel()
+            try:
+                await task(*args, **more)
+            finally:
+                del self._scopes[scope]
+
+
+@asynccontextmanager
+async def background() -> AsyncIterator[Background]:
+    """For an ``async with`` whose body tasks serve; what the body raises comes out as it is.
+
+    A plain nursery would wrap the body's exception in a group, and an ``except NotStored`` around
+    ``async with connect(...)`` would no longer match.
+    """
+    body: BaseException | None = None
+    try:
+        async with trio.open_nursery() as nursery:
+            tasks = Background(nursery)
+            try:
+                yield tasks
+            except BaseException as exc:
+                body = exc
+                raise
+            finally:
+                tasks.end()
+    except BaseException as exc:
+        if body is None or not _is_only(exc, body):
+            raise
+    if body is not None:
+        raise body
+
+
+def _is_only(exc: BaseException, body: BaseException) -> bool:
+    """Whether ``exc`` is ``body``, or a group of nothing but it and cancellations."""
+    if isinstance(exc, BaseExceptionGroup) and exc is not body:
+        return all(_is_only(item, body) for item in exc.exceptions)
+    return exc is body or isinstance(exc, trio.Cancelled)

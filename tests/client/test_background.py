@@ -1,0 +1,84 @@
+"""Tasks that serve a body: they outlive its cancellation, and never it."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+import trio.testing
+
+from quorumq.client.background import background
+
+
+async def serve(log: list[str], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+    task_status.started()
+    try:
+        await trio.sleep_forever()
+    finally:
+        log.append("served")
+
+
+@pytest.mark.parametrize("how", ["spawn", "start"])
+async def test_a_cancelled_body_is_served_to_its_end(how: str) -> None:
+    log: list[str] = []
+    with trio.move_on_after(1.0):
+        async with background() as tasks:
+            if how == "spawn":
+                tasks.spawn(serve, log)
+            else:
+
+                async def task(*, task_status: trio.TaskStatus[None]) -> None:
+                    await serve(log, task_status=task_status)
+
+                await tasks.start(task)
+            try:
+                await trio.sleep_forever()
+            finally:
+                with trio.CancelScope(shield=True):
+                    await trio.sleep(1.0)
+                    log.append("body")
+    assert log == ["body", "served"]
+
+
+async def test_what_a_task_begins_on_its_way_out_ends_too() -> None:
+    log: list[str] = []
+    with trio.fail_after(1.0):
+        async with background() as tasks:
+
+            async def last() -> None:
+                try:
+                    await serve(log)
+                finally:
+                    tasks.spawn(serve, log)
+
+            tasks.spawn(last)
+            await trio.testing.wait_all_tasks_blocked()
+    assert log == ["served", "served"]
+
+
+async def test_a_task_that_fails_ends_the_body_and_the_others() -> None:
+    log: list[str] = []
+
+    async def fails() -> None:
+        raise ZeroDivisionError
+
+    async def body() -> None:
+        async with background() as tasks:
+            tasks.spawn(serve, log)
+            await trio.testing.wait_all_tasks_blocked()
+            tasks.spawn(fails)
+            await trio.sleep_forever()
+
+    with trio.fail_after(1.0), pytest.raises(ExceptionGroup) as caught:
+        await body()
+    assert caught.group_contains(ZeroDivisionError)
+    assert log == ["served"]
+
+
+async def test_what_the_body_raises_comes_out_as_it_is() -> None:
+    async def body() -> None:
+        async with background() as tasks:
+            tasks.spawn(serve, [])
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        await body()
