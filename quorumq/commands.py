@@ -3,12 +3,13 @@
 #
 # Promise: an error that quorumq raises on purpose reaches a person as one sentence on standard error that says
 # what happened and what to do, and a script as the exit code of its class (core/errors.py). Ctrl-C ends with
-# 130. A traceback is a bug.
+# 130, SIGTERM with 143. A traceback is a bug.
 """A click group that imports its commands when they are called and reports errors in words."""
 
 from __future__ import annotations
 
 import importlib
+import signal
 import sys
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
@@ -18,8 +19,8 @@ import click
 
 from quorumq.core.errors import QuorumqError
 
-INTERRUPTED: Final = 130
-"""The exit code after Ctrl-C: 128 + SIGINT, as shells have it."""
+SIGNALLED: Final = 128
+"""After Ctrl-C the exit code is 130, after SIGTERM 143: this and the signal's number, as shells have it."""
 
 
 class Reported(click.ClickException):
@@ -89,8 +90,10 @@ class Commands(click.Group):
             return super().invoke(ctx)
         except BaseException as error:
             found = list(leaves(error))
-            if any(isinstance(leaf, KeyboardInterrupt) for leaf in found):
-                raise click.exceptions.Exit(INTERRUPTED) from None
+            signals = [leaf.args for leaf in found if isinstance(leaf, KeyboardInterrupt)]
+            if signals:
+                (number,) = signals[0] or (signal.SIGINT,)
+                raise click.exceptions.Exit(SIGNALLED + number) from None
             if all(isinstance(leaf, QuorumqError) for leaf in found):
                 first = found[0]
                 assert isinstance(first, QuorumqError)

@@ -5,10 +5,14 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from threading import current_thread, main_thread
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -24,6 +28,9 @@ NODES_DEFAULT: Final = ("127.0.0.1:7401", "127.0.0.1:7402", "127.0.0.1:7403")
 
 CONNECT_S: Final = 5.0
 """How long to look for a node that answers, before saying that there is none."""
+
+ANSWER_MAX: Final = 1_000
+"""Bytes of an answer to a question."""
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -133,13 +140,12 @@ async def cluster(nodes: Sequence[str], timeout: float = 30.0) -> AsyncIterator[
 
 def run_with(nodes: tuple[str, ...], make: Callable[[Client], Awaitable[None]]) -> None:
     """Run ``make`` with a client of the cluster."""
-    import trio
 
-    async def run() -> None:
+    async def connected() -> None:
         async with cluster(nodes) as client:
             await make(client)
 
-    trio.run(run)
+    run(connected)
 
 
 def print_json(value: Any) -> None:
@@ -178,27 +184,75 @@ def console(stderr: bool = False) -> Any:
     return Console(stderr=stderr, width=wide, highlight=False, soft_wrap=False)
 
 
-async def interruptible(main: Callable[[], Awaitable[T]]) -> T:
-    """What ``main`` returns. Ctrl-C, or SIGTERM, cancels it, and is raised as KeyboardInterrupt once it has ended.
+def run(main: Callable[..., Awaitable[T]], *args: object) -> T:
+    """What ``main(*args)`` returns, run by trio. Ctrl-C, or SIGTERM, cancels it; the same again stops it at once.
 
-    Python raises KeyboardInterrupt wherever the program happens to be, now and then in the middle of trio's own
-    bookkeeping of tasks, which then ends with an internal error instead of cleaning up.
+    Python would raise KeyboardInterrupt wherever the program happens to be, now and then in the middle of trio's own
+    bookkeeping of tasks, which then ends with an internal error instead of cleaning up; and SIGTERM would end it
+    without giving back what it holds.
+
+    Raises:
+        KeyboardInterrupt: with the signal's number, once ``main`` has cleaned up.
     """
     import trio
 
-    interrupted = False
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        async with trio.open_nursery() as nursery:
+    return trio.run(_interruptible, partial(main, *args))
 
-            async def watch() -> None:
-                nonlocal interrupted
-                async for _ in signals:
-                    interrupted = True
-                    nursery.cancel_scope.cancel()
 
-            nursery.start_soon(watch)
+async def _interruptible(main: Callable[[], Awaitable[T]]) -> T:
+    import trio
+
+    token = trio.lowlevel.current_trio_token()
+    scope = trio.CancelScope()
+    came: list[int] = []
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+        if len(came) > 1:  # it waits for something that cannot be cancelled, as a pipe that nobody reads
+            raise KeyboardInterrupt(number)
+        token.run_sync_soon(scope.cancel)
+
+    # A shell that starts a job in the background has it ignore Ctrl-C: that stays so. Only a main thread hears signals.
+    ours = (signal.SIGINT, signal.SIGTERM) if current_thread() is main_thread() else ()
+    wanted = [it for it in ours if signal.getsignal(it) is not signal.SIG_IGN]
+    before = {it: signal.signal(it, on_signal) for it in wanted}
+    try:
+        with scope:
             result = await main()
-            nursery.cancel_scope.cancel()
-    if interrupted:
-        raise KeyboardInterrupt
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if came:
+        raise KeyboardInterrupt(came[0])
     return result
+
+
+async def read_input(most: int) -> bytes:
+    """What standard input has next, at most ``most`` bytes, as soon as there is any; nothing at its end.
+
+    A thread waits for it, by the number of the file: one that waited inside ``sys.stdin`` would still have its lock
+    when the program ends on Ctrl-C, and Python aborts on that.
+    """
+    import trio
+
+    if sys.stdin is None:  # the program was started with standard input closed
+        return b""
+    try:
+        number = sys.stdin.fileno()
+    except OSError:  # what stands for standard input is no file
+        return sys.stdin.buffer.read(most)
+    return await trio.to_thread.run_sync(os.read, number, most, abandon_on_cancel=True)
+
+
+async def confirmed(question: str) -> None:
+    """Ask on standard error, and go on only after y or yes.
+
+    Raises:
+        click.Abort: the answer was another one, or there was none.
+    """
+    click.echo(f"{question} [y/N]: ", nl=False, err=True)
+    answer = b""
+    while b"\n" not in answer and len(answer) < ANSWER_MAX and (more := await read_input(ANSWER_MAX)):
+        answer += more
+    if answer.partition(b"\n")[0].strip().lower() not in (b"y", b"yes"):
+        raise click.Abort

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import click
@@ -21,10 +21,11 @@ from quorumq.cli.common import (
     nodes_option,
     plural,
     print_json,
+    run,
     text_fields,
 )
 from quorumq.core import limits
-from quorumq.core.errors import AlreadyResolved, HoldLost
+from quorumq.core.errors import AlreadyResolved, HoldLost, QuorumqError
 
 if TYPE_CHECKING:
     from quorumq.client import Client, Message
@@ -33,6 +34,9 @@ BATCH: Final = 500
 LAST_LOOK_S: Final = 2.0
 BACKOFF_S: Final = 1.0
 BACKOFF_MAX_S: Final = 60.0
+REQUEUE_S: Final = 2.0
+"""How long Ctrl-C waits for the message to be requeued whose command it stopped; else its hold has to run out."""
+
 STDERR_CHARS: Final = 2_000
 """Of what a failed command wrote to its standard error, the end of it, that a dead letter keeps."""
 
@@ -149,8 +153,6 @@ def consume(
     chosen = [name for name, given in {**verdicts, "--exec": command is not None}.items() if given]
     if len(chosen) > 1:
         raise click.UsageError(f"{' and '.join(chosen)} exclude each other: give one of them")
-    import trio
-
     plan = Plan(
         topics,
         group,
@@ -166,7 +168,7 @@ def consume(
         as_json,
         start,
     )
-    trio.run(_consume, nodes, plan)
+    run(_consume, nodes, plan)
 
 
 async def _consume(nodes: tuple[str, ...], plan: Plan) -> None:
@@ -336,13 +338,19 @@ async def _run(client: Client, message: Message, plan: Plan) -> None:
         "QUORUMQ_ATTEMPT": str(message.attempt),
         "QUORUMQ_KEY": (message.key or b"").decode(errors="backslashreplace").replace("\0", ""),
     }
-    done = await trio.run_process(
-        ["/bin/sh", "-c", plan.command],
-        stdin=message.payload,
-        capture_stderr=True,
-        check=False,
-        env=environment,
-    )
+    done = None
+    try:
+        done = await trio.run_process(
+            ["/bin/sh", "-c", plan.command],
+            stdin=message.payload,
+            capture_stderr=True,
+            check=False,
+            env=environment,
+        )
+    finally:
+        if done is None:  # we were cancelled, and the command was told to end
+            with trio.move_on_after(REQUEUE_S, shield=True), suppress(QuorumqError):
+                await message.reject()
     sys.stderr.buffer.write(done.stderr)
     sys.stderr.flush()
     code = done.returncode

@@ -18,12 +18,14 @@ import click
 
 from quorumq.cli.common import (
     cluster,
+    confirmed,
     console,
     group_option,
     json_option,
     nodes_option,
     plural,
     print_json,
+    run,
     shown,
 )
 
@@ -95,9 +97,7 @@ def list_letters(
     the ids of some of them. Everything is listed that a majority of the replicas has. With --each and --json every dead
     letter comes with its whole history.
     """
-    import trio
-
-    trio.run(_list, nodes, Wanted(topic, group, error_class, fingerprint, partition), limit, each, as_json)
+    run(_list, nodes, Wanted(topic, group, error_class, fingerprint, partition), limit, each, as_json)
 
 
 @deadletters.command()
@@ -145,8 +145,6 @@ def redrive(
     With --plan FILE, the plan of `python -m spark deadletters`, TOPIC and --group are left out. What was redriven,
     acked or purged since the plan was made is left alone and counted, so it can be run again.
     """
-    import trio
-
     if plan is not None:
         if topic or group or error_class or fingerprint or partition is not None or limit or everything:
             raise click.UsageError(
@@ -154,7 +152,7 @@ def redrive(
             )
         from quorumq.cli.plans import carry_out
 
-        trio.run(carry_out, nodes, plan, rate, dry_run, as_json)
+        run(carry_out, nodes, plan, rate, dry_run, as_json)
         return
     if not topic or not group:
         raise click.UsageError("give TOPIC and --group, or --plan FILE")
@@ -163,7 +161,7 @@ def redrive(
             "say which dead letters: --error-class, --fingerprint, --partition, --limit, or --all for all of them"
         )
     wanted = Wanted(topic, group, error_class, fingerprint, partition)
-    trio.run(_redrive, nodes, wanted, limit, rate, dry_run, everything and not yes, as_json)
+    run(_redrive, nodes, wanted, limit, rate, dry_run, everything and not yes, as_json)
 
 
 @deadletters.command()
@@ -304,7 +302,7 @@ async def _redrive(
             return
         if ask and chosen:
             question = f"redrive all {plural(chosen, 'dead letter')} of {wanted.topic} for {wanted.group}?"
-            click.confirm(question, abort=True, err=True)
+            await confirmed(question)
         chosen = 0
         began = trio.current_time()
         most = REDRIVE_MESSAGES if rate is None else max(1, int(rate / 10))

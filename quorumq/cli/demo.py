@@ -26,7 +26,7 @@ from typing import Any, Final
 import click
 import trio
 
-from quorumq.cli.common import console, interruptible, json_option, print_json
+from quorumq.cli.common import console, json_option, print_json, run
 from quorumq.cli.demo_input import (
     Piece,
     installation_files,
@@ -127,7 +127,7 @@ def demo(lines: Path | None, keep: Path | None, as_json: bool) -> None:
     previous = signal.signal(signal.SIGTERM, _interrupt)
     try:
         with _directory(keep) as directory:
-            verdict = trio.run(interruptible, Run(directory, pieces, out).main)
+            verdict = run(Run(directory, pieces, out).main)
     finally:
         signal.signal(signal.SIGTERM, previous)
     out.print()

@@ -14,6 +14,7 @@ from quorumq.cli.common import (
     nodes_option,
     plural,
     print_json,
+    run,
     shown,
     text_fields,
 )
@@ -69,9 +70,7 @@ def peek(
     """
     if bodies and complete:
         raise click.UsageError("--complete has no --bodies: give one of them")
-    import trio
-
-    trio.run(_peek, nodes, topic, group, which, partition, limit, bodies, complete, as_json)
+    run(_peek, nodes, topic, group, which, partition, limit, bodies, complete, as_json)
 
 
 async def _peek(

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-import sys
-from collections import deque
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from quorumq.cli.common import Duration, cluster, json_option, nodes_option, plural, print_json
+from quorumq.cli.common import (
+    Duration,
+    cluster,
+    json_option,
+    nodes_option,
+    plural,
+    print_json,
+    read_input,
+    run,
+)
 from quorumq.core.errors import TooLarge
 from quorumq.core.limits import MESSAGE_BYTES_MAX
 
@@ -97,8 +104,6 @@ def publish(
         raise click.UsageError("there is nothing to publish: give messages, --file or --lines")
     if lines and "-" in files:
         raise click.UsageError("--lines and --file - both read standard input: give one of them")
-    import trio
-
     options: dict[str, Any] = {
         "key": None if key is None else key.encode(),
         "headers": dict(headers),
@@ -106,14 +111,14 @@ def publish(
         "delay": delay,
         "ttl": ttl,
     }
-    trio.run(_publish, nodes, topic, _payloads(messages, files, lines), options, timeout, as_json)
+    run(_publish, nodes, topic, _payloads(messages, files, lines), options, timeout, as_json)
 
 
 async def _payloads(messages: tuple[str, ...], files: tuple[str, ...], lines: bool) -> AsyncIterator[bytes]:
     for message in messages:
         yield message.encode(errors="surrogateescape")
     for file in files:
-        yield _read(file)
+        yield await _read(file)
     if lines:
         async for line in _lines():
             yield line
@@ -121,10 +126,8 @@ async def _payloads(messages: tuple[str, ...], files: tuple[str, ...], lines: bo
 
 async def _lines() -> AsyncIterator[bytes]:
     """Lines of standard input, as they come: whoever types them slowly has each published at once."""
-    import trio
-
     rest = b""
-    while data := await trio.to_thread.run_sync(sys.stdin.buffer.read1, 1 << 16, abandon_on_cancel=True):
+    while data := await read_input(1 << 16):
         *whole, rest = (rest + data).split(b"\n")
         for line in whole:
             yield line.removesuffix(b"\r")
@@ -136,9 +139,11 @@ async def _lines() -> AsyncIterator[bytes]:
         yield rest
 
 
-def _read(file: str) -> bytes:
+async def _read(file: str) -> bytes:
     if file == "-":
-        data = sys.stdin.buffer.read(MESSAGE_BYTES_MAX + 1)
+        data = b""
+        while len(data) <= MESSAGE_BYTES_MAX and (more := await read_input(1 << 20)):
+            data += more
     else:
         with Path(file).open("rb") as stream:
             data = stream.read(MESSAGE_BYTES_MAX + 1)
@@ -158,16 +163,18 @@ async def _publish(
     timeout: float,
     as_json: bool,
 ) -> None:
+    import trio
+
     from quorumq.cli.progress import counter
 
     count = 0
     with counter(f"publishing to {topic}") as advance:
-        async with cluster(nodes, timeout) as client, client.producer(topic) as producer:
-            pending: deque[Any] = deque()
+        send, receive = trio.open_memory_channel[Any](UNCONFIRMED_MAX)
 
-            async def confirm() -> None:
-                nonlocal count
-                found = await pending.popleft().wait()
+        async def confirm() -> None:
+            nonlocal count
+            async for pending in receive:
+                found = await pending.wait()
                 count += 1
                 advance()
                 if as_json:
@@ -175,12 +182,15 @@ async def _publish(
                 else:
                     click.echo(str(found))
 
+        async with (
+            cluster(nodes, timeout) as client,
+            client.producer(topic) as producer,
+            trio.open_nursery() as nursery,
+            send,
+        ):
+            nursery.start_soon(confirm)
             async for payload in payloads:
-                pending.append(await producer.publish(payload, **options))
-                while pending and (pending[0].done or len(pending) >= UNCONFIRMED_MAX):
-                    await confirm()
+                await send.send(await producer.publish(payload, **options))
             await producer.flush()
-            while pending:
-                await confirm()
     if count > 1 and not as_json:
         click.echo(f"published {plural(count, 'message')} to {topic}", err=True)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from quorumq.cli.common import (
+    confirmed,
     group_option,
     json_option,
     nodes_option,
@@ -71,7 +72,7 @@ def purge_group(
             async for found in client.peek(name, whose, "all", partition=partition, complete=True):
                 if found.peeked.state in ("ready", "held", "delayed"):
                     count += found.peeked.span.size
-            click.confirm(f"purge {plural(count, what)} of {name} for {source}?", abort=True, err=True)
+            await confirmed(f"purge {plural(count, what)} of {name} for {source}?")
         count = await client.purge(name, whose, partition=partition)
         if as_json:
             print_json({"topic": name, "group": whose, "purged": count})

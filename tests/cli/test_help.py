@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,7 +12,6 @@ import pytest
 from click.testing import CliRunner
 
 from quorumq.cli.main import COMMANDS, main
-from quorumq.commands import INTERRUPTED
 from quorumq.core.errors import HoldLost, NotFound, OutcomeUnknown, QuorumqError, error_classes
 
 OURS = [name for name in COMMANDS if name != "demo"]  # the demo's own tests look at its help
@@ -149,12 +149,18 @@ def test_errors_out_of_a_nursery_are_told_as_errors(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(
-    "error",
-    [KeyboardInterrupt(), BaseExceptionGroup("nursery", [NotFound("x"), KeyboardInterrupt()])],
-    ids=["alone", "in a group"],
+    ("error", "code"),
+    [
+        (KeyboardInterrupt(), 130),
+        (BaseExceptionGroup("nursery", [NotFound("x"), KeyboardInterrupt()]), 130),
+        (KeyboardInterrupt(signal.SIGTERM), 143),
+    ],
+    ids=["alone", "in a group", "by SIGTERM"],
 )
-def test_interrupted_ends_with_130(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert fail_with(error, monkeypatch)[0] == INTERRUPTED
+def test_interrupted_ends_as_shells_have_it(
+    error: BaseException, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert fail_with(error, monkeypatch)[0] == code
 
 
 def test_a_bug_is_not_dressed_up_as_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,178 @@
+"""Ctrl-C and SIGTERM, sent to real commands wherever they wait: they clean up, and say nothing of Python."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from quorumq.cli.local import LocalCluster
+from tests.cli.test_cluster_commands import Shell
+from tests.cli.test_group_commands import states
+
+pytestmark = pytest.mark.e2e
+
+HOLD_S = 60.0
+"""Longer than any test waits: what is ready again before was given back."""
+
+SIGNALS = pytest.mark.parametrize(
+    ("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["Ctrl-C", "SIGTERM"]
+)
+
+
+@pytest.fixture(scope="module")
+def shell() -> Iterator[Shell]:
+    with LocalCluster(3, hold_time_max=HOLD_S) as cluster:
+        yield Shell(cluster)
+
+
+def heard() -> None:
+    """A shell that runs tests in the background has SIGINT ignored, and its children inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def deaf() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+class Running:
+    """A command in a process of its own, whose standard input stays open."""
+
+    def __init__(self, process: subprocess.Popen[bytes], out: Path, err: Path) -> None:
+        self.process = process
+        self.out = out
+        self.err = err
+
+    def type(self, text: bytes) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(text)
+        self.process.stdin.flush()
+
+    def send(self, how: signal.Signals) -> int:
+        """Send a signal; the exit code."""
+        self.process.send_signal(how)
+        return self.process.wait(20)
+
+
+@pytest.fixture
+def start(shell: Shell, tmp_path: Path) -> Iterator[Callable[..., Running]]:
+    begun = []
+
+    def one(*arguments: str, before: Callable[[], None] = heard, out: int | None = None) -> Running:
+        environ = {**os.environ, "QUORUMQ_NODES": ",".join(shell.cluster.addresses)}
+        program = [sys.executable, "-c", "from quorumq.cli.main import main; main()", *arguments]
+        files = tmp_path / f"out{len(begun)}", tmp_path / f"err{len(begun)}"
+        with files[0].open("wb") as stdout, files[1].open("wb") as stderr:
+            process = subprocess.Popen(
+                program,
+                env=environ,
+                stdin=subprocess.PIPE,
+                stdout=out or stdout,
+                stderr=stderr,
+                preexec_fn=before,
+            )
+        begun.append(process)
+        return Running(process, *files)
+
+    yield one
+    for process in begun:
+        process.kill()
+        process.communicate()
+
+
+def until(true: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < end, what
+        time.sleep(0.05)
+
+
+@SIGNALS
+def test_publish_waiting_for_lines(
+    shell: Shell, start: Callable[..., Running], how: signal.Signals, code: int
+) -> None:
+    running = start("publish", f"lines-{code}", "--lines")
+    running.type(b"first\nsecond")
+    until(lambda: running.out.read_text().count("\n") == 1, "its id is told while more is awaited")
+    assert running.send(how) == code
+    assert running.err.read_text() == ""
+    assert states(shell, f"lines-{code}") == {"ready": 1}
+
+
+def test_publish_waiting_for_a_file(shell: Shell, start: Callable[..., Running]) -> None:
+    running = start("publish", "file", "before", "--file", "-")
+    running.type(b"the beginning of a message")
+    until(lambda: running.out.read_text().count("\n") == 1, "the message before it is published")
+    assert running.send(signal.SIGINT) == 130
+    assert states(shell, "file") == {"ready": 1}, "half a message is none"
+
+
+@SIGNALS
+def test_consume_gives_back_what_it_holds(
+    shell: Shell, start: Callable[..., Running], how: signal.Signals, code: int
+) -> None:
+    topic = f"held-{code}"
+    shell("publish", topic, *(str(number) for number in range(20)))
+    running = start("consume", topic, "--group", "g", "--exec", "sleep 60", "--hold-time", str(HOLD_S))
+    until(lambda: any(line["state"] == "held" for line in peeked(shell, topic)), "something is held")
+    assert running.send(how) == code
+    until(lambda: {line["state"] for line in peeked(shell, topic)} == {"ready"}, "all were given back")
+
+
+def peeked(shell: Shell, topic: str) -> list[dict[str, object]]:
+    return list(shell("peek", topic, "--group", "g", "--which", "all", "--json").lines())
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"), [(None, 130), (b"", 1), (b"n\n", 1), (b"perhaps\n", 1), (b"Y\n", 0)]
+)
+def test_a_question_that_is_not_answered_is_no_yes(
+    shell: Shell, start: Callable[..., Running], answer: bytes | None, code: int
+) -> None:
+    topic = f"asked-{'' if answer is None else answer.hex()}-{code}"
+    shell("publish", topic, "a", "b")
+    shell("groups", "create", topic, "--group", "g")
+    running = start("purge", topic, "--group", "g")
+    until(lambda: f"purge 2 messages of {topic}" in running.err.read_text(), "it asks")
+    if answer is None:
+        assert running.send(signal.SIGINT) == code
+    else:
+        running.process.communicate(answer, timeout=20)
+        assert running.process.returncode == code
+    assert "Traceback" not in running.err.read_text()
+    assert states(shell, topic).get("ready", 0) == (0 if code == 0 else 2)
+
+
+def test_the_second_ctrl_c_ends_what_cannot_be_cancelled(shell: Shell, start: Callable[..., Running]) -> None:
+    """Standard output is a pipe that nobody reads."""
+    for _ in range(3):
+        shell("publish", "stuck", *("x" * 50_000 for _ in range(2)))
+    running = start("consume", "stuck", "--group", "g", out=subprocess.PIPE)
+    until(lambda: blocked(running.process.pid), "the pipe is full")
+    running.process.send_signal(signal.SIGINT)
+    with pytest.raises(subprocess.TimeoutExpired):
+        running.process.wait(0.5)
+    assert running.send(signal.SIGINT) == 130
+
+
+def blocked(pid: int) -> bool:
+    """Whether its main thread waits to write to a pipe."""
+    return "pipe_w" in Path(f"/proc/{pid}/wchan").read_text()
+
+
+def test_in_the_background_of_a_shell_ctrl_c_stays_ignored(
+    shell: Shell, start: Callable[..., Running]
+) -> None:
+    running = start("publish", "deaf", "--lines", before=deaf)
+    running.type(b"first\n")
+    until(lambda: running.out.read_text().count("\n") == 1, "it is published")
+    running.process.send_signal(signal.SIGINT)
+    running.process.communicate(b"second\n", timeout=20)
+    assert running.process.returncode == 0
+    assert states(shell, "deaf") == {"ready": 2}
