@@ -74,11 +74,7 @@ class Output(NamedTuple):
         out = out.absolute()
         try:
             out.parent.mkdir(parents=True, exist_ok=True)
-            with (out.parent / f".{out.name}.lock").open("w") as lock:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    raise UsageError(f"another run writes to {out} at this moment: wait for it") from None
+            with locked(out):
                 old, new = out.parent / f".{out.name}.old", out.parent / f".{out.name}.new"
                 if old.exists() and not out.exists():
                     os.rename(old, out)  # killed between the two renames below
@@ -94,8 +90,29 @@ class Output(NamedTuple):
                 finally:
                     shutil.rmtree(new, ignore_errors=True)
                 shutil.rmtree(old, ignore_errors=True)
-                Path(lock.name).unlink(missing_ok=True)
         except ConnectionError:
             raise  # Java has ended, which is not about the disk
         except OSError as error:
             raise StorageError(f"{out} cannot be written: {error}") from error
+
+
+@contextmanager
+def locked(out: Path) -> Iterator[None]:
+    """``out`` for this process alone, by a file beside it: gone afterwards, and not locked by who was killed.
+
+    Raises:
+        UsageError: another run has it.
+    """
+    path = out.parent / f".{out.name}.lock"
+    with path.open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_ours = path.exists() and os.path.samestat(os.fstat(lock.fileno()), path.stat())
+        except BlockingIOError:
+            is_ours = False
+        if not is_ours:  # or its owner was removing it while we opened it
+            raise UsageError(f"another run writes to {out} at this moment: wait for it")
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
