@@ -1144,7 +1144,8 @@ class Replica:
         """PEEK: a page of what this replica sees, oldest first, holding nothing and counting nothing.
 
         A page ends at its limit, at a megabyte of dead letters, or after many batches with nothing to show; the
-        cursor says at which record of which batch to go on.
+        cursor says at which record of which batch to go on. Where that batch was reclaimed meanwhile, it goes on from
+        the beginning: what is shown twice can be told by its id, and nothing is left out.
         """
         page = self._peek_page(message, now)
         return page._replace(slices=self._slices_of(page.items)) if message.bodies else page
@@ -1169,8 +1170,6 @@ class Replica:
         limit = min(message.limit, limits.SPANS_PER_REQUEST_MAX)
         room = PEEK_BYTES_MAX
         at = self.batches.get(message.cursor[0])
-        if at is None and message.cursor[0]:
-            return PeekReply(message.round, (), None, "")
         scanned = 0
         for _, number in self.order.irange(at.key() if at is not None else None):
             scanned += 1

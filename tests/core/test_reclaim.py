@@ -14,6 +14,8 @@ from quorumq.core.messages import (
     GroupsAsk,
     GroupsTold,
     OpenSession,
+    PeekAsk,
+    PeekPage,
     Publish,
     Published,
     PurgeRequest,
@@ -78,6 +80,23 @@ def test_without_a_group_everything_is_kept() -> None:
     published(cluster)
     cluster.advance(30)
     assert batches(cluster) == [1, 1, 1]
+
+
+def test_peek_goes_on_where_the_batch_at_its_cursor_was_reclaimed() -> None:
+    cluster = Cluster()
+    topic, origin = published(cluster, 1)
+    for first in range(1, 6):
+        cluster.ask("a", Publish(cluster.batch(topic, origin, first, [b"x"])))
+    page = cluster.ask("a", PeekAsk("jobs", 0, "g", "ready", (0, 0), 2))
+    assert isinstance(page, PeekPage)
+    assert page.cursor is not None
+    assert [item.span.start for item in page.items] == [0, 1]
+    assert set(outcomes(cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch(most=3))))))) == {"acked"}
+    cluster.advance(10)
+    assert batches(cluster) == [3, 3, 3]
+    page = cluster.ask("a", PeekAsk("jobs", 0, "g", "ready", page.cursor, 10))
+    assert isinstance(page, PeekPage)
+    assert [item.span.start for item in page.items] == [3, 4, 5]
 
 
 def test_retention_begins_when_the_last_group_is_through() -> None:
