@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from quorumq.core.errors import NotFound, StorageError
-from quorumq.history import HistoryError, Row, read_history
+from quorumq.history import HistoryError, Row, histories_of, read_history
 from sim.checkers import judge
 
 
@@ -57,7 +57,7 @@ def files(paths: tuple[Path, ...]) -> list[Path]:
     """
     found: list[Path] = []
     for path in paths:
-        mine = sorted(path.rglob("*.jsonl")) if path.is_dir() else [path] if path.is_file() else []
+        mine = histories_of(path)
         if not mine:
             raise NotFound(
                 f"{path}: there is no history here; name a file, or a directory with *.jsonl in it"

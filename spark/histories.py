@@ -15,11 +15,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from quorumq.core.errors import NotFound, StorageError
-from quorumq.history import COMMON, FIELDS, KINDS, LINE_BYTES_MAX, VERSION, KindOf
+from quorumq.history import COMMON, FIELDS, KINDS, LINE_BYTES_MAX, SUFFIXES, VERSION, KindOf
 from spark.schemas import TABLES, schema
-
-SUFFIXES: Final = (".jsonl", ".jsonl.gz")
-"""What a history is called in a directory; a file that is named is read whatever it is called."""
 
 SPAN_MESSAGES_MAX: Final = 1 << 24
 """A span of more messages than that was not written by quorumq: a batch is far smaller."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import re
@@ -19,6 +20,7 @@ from quorumq.history import (
     HistoryError,
     HistoryWriter,
     check_row,
+    histories_of,
     origin_text,
     owner_text,
     parse_origin,
@@ -180,6 +182,32 @@ def test_a_torn_last_line_is_left_out_and_cut_by_the_next_writer(tmp_path: Path)
     with HistoryWriter(path, run="r", who="node:a") as writer:
         writer.write("stop", incarnation=1)
     assert [row["who"] for row in read_history([path])] == ["sim", "node:a", "node:a"]
+
+
+def test_a_history_may_be_packed(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "a.jsonl.gz"
+    path.parent.mkdir()
+    text = b"".join(
+        json.dumps(
+            {"run": "r", "who": "sim", "at": n, "wall_ms": n, "within": 0, "kind": "phase", "phase": "end"}
+        ).encode()
+        + b"\n"
+        for n in range(1000)
+    )
+    packed = gzip.compress(text)
+    path.write_bytes(packed)
+    assert histories_of(tmp_path) == histories_of(path) == [path]
+    assert histories_of(tmp_path / "b") == []
+    assert [row["at"] for row in read_history([path])] == list(range(1000))
+    for broken in (
+        packed[: len(packed) // 2],
+        packed[:100] + b"?????" + packed[105:],
+        b"no gzip at all",
+        packed + b"rest",
+    ):
+        path.write_bytes(broken)
+        with pytest.raises(HistoryError, match=r"a\.jsonl\.gz:[0-9]+: not to be unpacked"):
+            list(read_history([path]))
 
 
 def test_a_writer_is_bounded(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from quorumq.core.errors import StorageError, UsageError
-from quorumq.history import HistoryError, read_history
+from quorumq.history import SUFFIXES, HistoryError, histories_of, read_history
 from spark.schemas import TABLES
 from spark.source.arrow import Batches, Same, Values
 from spark.source.options import Options
@@ -27,7 +27,7 @@ class HistoryFile(InputPartition):
 
 
 def plan(options: Options) -> list[HistoryFile]:
-    """One task for each file; of a directory, its files called `*.jsonl`, however deep.
+    """One task for each file; of a directory, its files called `*.jsonl` or `*.jsonl.gz`, however deep.
 
     Raises:
         UsageError: there is no such file, or none in a directory.
@@ -36,12 +36,12 @@ def plan(options: Options) -> list[HistoryFile]:
     for name in options.paths:
         path = Path(name)
         if path.is_dir():
-            inside = sorted(str(file) for file in path.rglob("*.jsonl"))
+            inside = histories_of(path)
             if not inside:
                 raise UsageError(
-                    f"{path}: no file in this directory ends in .jsonl; give the files of a history"
+                    f"{path}: no file in this directory ends in {' or '.join(SUFFIXES)}; give the files of a history"
                 )
-            found += inside
+            found += map(str, inside)
         elif path.is_file():
             found.append(name)
         else:

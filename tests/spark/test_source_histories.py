@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 from pathlib import Path
@@ -27,11 +28,13 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
     ]
 
 
-def test_every_line_is_a_row_and_a_torn_one_is_left_out(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
+def test_every_line_is_a_row_and_a_torn_one_is_left_out(tmp_path: Path, name: str) -> None:
     assert EXAMPLE is not None
     lines = [json.loads(line) for line in EXAMPLE[1].splitlines()]
     (tmp_path / "deep").mkdir()
-    (tmp_path / "deep" / "a.jsonl").write_text(EXAMPLE[1] + '{"run":"r1"')
+    text = (EXAMPLE[1] + '{"run":"r1"').encode()
+    (tmp_path / "deep" / name).write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
     rows = rows_of(tmp_path)
     assert [row["kind"] for row in rows] == [line["kind"] for line in lines]
     for row, line in zip(rows, lines, strict=True):
