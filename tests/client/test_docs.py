@@ -14,6 +14,7 @@ import trio
 import quorumq.client
 from quorumq.client import Client, connect
 from tests.client.fake import FakeCluster, fake_cluster
+from tests.client.test_blocking import connect as blocking_connect
 from tests.client.test_consumer import publish
 
 PAGE = (Path(__file__).parents[2] / "docs" / "client.md").read_text()
@@ -36,7 +37,13 @@ async def test_the_example_runs(snippet: str, tmp_path: Path, monkeypatch: pytes
                 "trio": trio, "client": client, "directory": tmp_path, "process": lambda payload: None, "__name__": "x",
             }  # fmt: skip
             with trio.fail_after(60.0):
-                if "async def main" in snippet:
+                if "quorumq.client.blocking" in snippet:  # its thread has a cluster of its own
+                    monkeypatch.setattr(
+                        "quorumq.client.blocking.connect", lambda addresses: blocking_connect()
+                    )
+                    code = compile(snippet, "docs/client.md", "exec")
+                    await trio.to_thread.run_sync(exec, code, scope)
+                elif "async def main" in snippet:
                     exec(compile(snippet, "docs/client.md", "exec"), scope)
                     await scope["main"]()
                 else:

@@ -1,0 +1,537 @@
+# quorumq/client/blocking.py: the client library for programs without trio: threads, scripts, web workers.
+#
+# A thread of its own runs trio and the client of client.py in it; a call here runs there while the caller waits. So
+# holds are extended and answers read while the program computes, and there is one implementation of everything.
+#
+# Promise: what a call takes, returns and raises is what the method of the same name in `quorumq.client` does. Whatever
+# interrupts the caller (Ctrl-C) cancels the call, and is raised once that has ended.
+"""The client library without async: see docs/client.md, "Without trio".
+
+with connect(["127.0.0.1:7401", "127.0.0.1:7402"]) as client:
+    with client.producer("jobs") as producer:
+        producer.publish(b"payload")
+    with client.consumer("jobs", group="workers") as consumer:
+        for message in consumer:
+            message.ack()
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, wait
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, suppress
+from datetime import datetime
+from functools import partial, update_wrapper
+from types import TracebackType
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
+
+import trio
+
+from quorumq.client import client as waiting
+from quorumq.client import consumer as consuming
+from quorumq.client import message as delivered
+from quorumq.client import producer as producing
+from quorumq.client.message import MessageId, Outcome, Ticket
+from quorumq.client.times import Duration
+from quorumq.core.errors import OutcomeUnknown, UsageError
+from quorumq.core.types import Letter, Stamp
+from quorumq.wire.batch import HeaderValue
+from quorumq.wire.values import SealedNamed
+
+INTERRUPTED_S: Final = 2.0
+"""How long a call that is interrupted may take to end."""
+
+PAGE: Final = 500
+"""Items of a listing that are brought over at once."""
+
+CLOSED: Final = "the client is closed: use it inside of its `with`"
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Portal:
+    """Runs trio in a thread, and calls in it from others.
+
+    Any number of threads may call. After a fork the child needs one of its own.
+    """
+
+    def __init__(self) -> None:
+        self._ready: Future[waiting.Client] = Future()
+        self._scope = trio.CancelScope()
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._nursery: trio.Nursery | None = None
+        self._thread: threading.Thread | None = None
+
+    def open(self, connect: Callable[[], Any]) -> waiting.Client:
+        """Begin, with what ``connect`` gives as an ``async with``; raises what it raises."""
+        self._thread = threading.Thread(
+            target=trio.run, args=(self._run, connect), name="quorumq", daemon=True
+        )
+        self._thread.start()
+        try:
+            return self._ready.result()
+        except BaseException:
+            self.close()
+            raise
+
+    async def _run(self, connect: Callable[[], Any]) -> None:
+        self._token = trio.lowlevel.current_trio_token()
+        try:
+            with self._scope:
+                async with connect() as client, trio.open_nursery() as nursery:
+                    self._nursery = nursery
+                    self._ready.set_result(client)
+                    try:
+                        await trio.sleep_forever()
+                    finally:
+                        self._nursery = None
+        except BaseException as error:
+            if self._ready.done():
+                raise
+            self._ready.set_exception(error)
+
+    def close(self) -> None:
+        """End: what is under way is cancelled, and the thread has ended when this returns."""
+        thread = self._thread
+        assert thread is not None
+        while thread.is_alive():
+            if self._token is not None:
+                with suppress(trio.RunFinishedError):
+                    self._token.run_sync_soon(self._scope.cancel)
+            thread.join(0.1 if self._token is None else None)
+
+    def call(self, function: Callable[..., Awaitable[T]], *args: object, **more: object) -> T:
+        """What ``await function(*args, **more)`` returns or raises in the other thread.
+
+        Raises:
+            UsageError: the client is closed, or this is the thread that would have to do the work.
+            OutcomeUnknown: another thread closed the client meanwhile.
+        """
+        if threading.current_thread() is self._thread:
+            raise UsageError("a blocking call inside of the client's own thread would wait for itself")
+        answer: Future[T] = Future()
+        scope = trio.CancelScope()
+        work = partial(self._answer, answer, scope, partial(function, *args, **more))
+        assert self._token is not None
+        try:
+            self._token.run_sync_soon(self._begin, work, answer)
+        except trio.RunFinishedError:
+            raise UsageError(CLOSED) from None
+        try:
+            return answer.result()
+        except BaseException:
+            if not answer.done():  # it is this thread that was interrupted
+                self._token.run_sync_soon(scope.cancel)
+                wait([answer], INTERRUPTED_S)
+            raise
+
+    def _begin(self, work: Callable[[], Awaitable[None]], answer: Future[T]) -> None:
+        if self._nursery is None:
+            answer.set_exception(UsageError(CLOSED))
+        else:
+            self._nursery.start_soon(work)
+
+    async def _answer(
+        self, answer: Future[T], scope: trio.CancelScope, work: Callable[[], Awaitable[T]]
+    ) -> None:
+        try:
+            with scope:
+                answer.set_result(await work())
+        except trio.Cancelled:
+            answer.set_exception(OutcomeUnknown("the client was closed before the answer came"))
+            raise
+        except BaseException as error:
+            answer.set_exception(error)
+        if not answer.done():
+            answer.cancel()
+
+
+def _blocking(method: Callable[Concatenate[Any, P], Awaitable[T]]) -> Callable[Concatenate[Any, P], T]:
+    """A method of an async class as one of its counterpart here."""
+
+    def called(self: Any, /, *args: P.args, **more: P.kwargs) -> T:
+        return cast("T", self.portal.call(method, self.inner, *args, **more))
+
+    return update_wrapper(called, method)
+
+
+def _making(
+    method: Callable[Concatenate[Any, P], Any], kind: Callable[[Portal, Any], T]
+) -> Callable[Concatenate[Any, P], T]:
+    """A method that makes something for an ``async with`` as one that makes its counterpart here."""
+
+    def called(self: Any, /, *args: P.args, **more: P.kwargs) -> T:
+        return kind(self.portal, method(self.inner, *args, **more))
+
+    return update_wrapper(called, method)
+
+
+class Message:
+    """One delivered message: as `quorumq.client.Message`, settled without await.
+
+    Attributes:
+        inner: that one.
+        portal: where it is settled.
+    """
+
+    __slots__ = ("inner", "portal")
+
+    def __init__(self, portal: Portal, inner: delivered.Message) -> None:
+        self.portal = portal
+        self.inner = inner
+
+    @property
+    def payload(self) -> bytes:
+        """The bytes that were published."""
+        return self.inner.payload
+
+    @property
+    def key(self) -> bytes | None:
+        """The key it was published with, or None."""
+        return self.inner.key
+
+    @property
+    def headers(self) -> Mapping[str, HeaderValue]:
+        """Its headers; do not change them."""
+        return self.inner.headers
+
+    @property
+    def id(self) -> MessageId:
+        """Its name, the same in every delivery."""
+        return self.inner.id
+
+    @property
+    def topic(self) -> str:
+        """The name of its topic."""
+        return self.inner.topic
+
+    @property
+    def group(self) -> str:
+        """The group that it was delivered to."""
+        return self.inner.group
+
+    @property
+    def partition(self) -> int:
+        """The number of its partition."""
+        return self.inner.partition
+
+    @property
+    def attempt(self) -> int:
+        """Which delivery this is, 1 for the first."""
+        return self.inner.attempt
+
+    @property
+    def fencing_token(self) -> Stamp:
+        """Rises strictly with each delivery of this message to this group."""
+        return self.inner.fencing_token
+
+    @property
+    def published_ms(self) -> int:
+        """When it was published, by the producer's time of day, in milliseconds since 1970."""
+        return self.inner.published_ms
+
+    @property
+    def letter(self) -> Letter | None:
+        """Why it died, where it was read from a group of dead letters; None otherwise."""
+        return self.inner.letter
+
+    @property
+    def receipt(self) -> SealedNamed:
+        """The receipt, for settling it elsewhere: see `quorumq.client.receipt_to_text`."""
+        return self.inner.receipt
+
+    @property
+    def is_live(self) -> bool:
+        """Whether its hold is certain at this moment."""
+        return self.inner.is_live
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """What became of it, once settled."""
+        return self.inner.outcome
+
+    @property
+    def failure(self) -> Exception | None:
+        """Why the last attempt to settle it failed; None otherwise."""
+        return self.inner.failure
+
+    def __repr__(self) -> str:
+        return repr(self.inner)
+
+    ack = _blocking(delivered.Message.ack)
+    reject = _blocking(delivered.Message.reject)
+    dead_letter = _blocking(delivered.Message.dead_letter)
+    extend = _blocking(delivered.Message.extend)
+
+
+def _tickets(messages: Iterable[Message | Ticket]) -> list[Ticket]:
+    return [one.inner if isinstance(one, Message) else one for one in messages]
+
+
+class Pending:
+    """A message that was taken, and may not be stored yet: as `quorumq.client.Pending`."""
+
+    __slots__ = ("inner", "portal")
+
+    def __init__(self, portal: Portal, inner: producing.Pending) -> None:
+        self.portal = portal
+        self.inner = inner
+
+    @property
+    def done(self) -> bool:
+        """Whether `wait` would return or raise at once."""
+        return self.inner.done
+
+    wait = _blocking(producing.Pending.wait)
+
+
+class Producer:
+    """A producer to one topic, to be used by ``with``: as `quorumq.client.Producer`."""
+
+    def __init__(self, portal: Portal, inner: producing.Producer) -> None:
+        self.portal = portal
+        self.inner = inner
+
+    def __enter__(self) -> Producer:
+        self.portal.call(self.inner.__aenter__)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.portal.call(self.inner.__aexit__, kind, exc, trace)
+
+    flush = _blocking(producing.Producer.flush)
+
+    def publish(
+        self,
+        payload: bytes,
+        *,
+        key: bytes | None = None,
+        headers: Mapping[str, HeaderValue] | None = None,
+        partition: int | None = None,
+        derived_from: Message | None = None,
+        index: int = 0,
+        delay: Duration | None = None,
+        not_before: datetime | None = None,
+        ttl: Duration | None = None,
+    ) -> Pending:
+        """Take a message; waits while too much is buffered. As `quorumq.client.Producer.publish`."""
+        pending = self.portal.call(
+            self.inner.publish,
+            payload,
+            key=key,
+            headers=headers,
+            partition=partition,
+            derived_from=None if derived_from is None else derived_from.inner,
+            index=index,
+            delay=delay,
+            not_before=not_before,
+            ttl=ttl,
+        )
+        return Pending(self.portal, pending)
+
+    def publish_many(self, payloads: Iterable[bytes], **options: Any) -> list[Pending]:
+        """`publish` each, with the same options, in one turn of the client's thread: for many at once.
+
+        Raises:
+            as `publish` does; those before the one that failed were taken.
+        """
+
+        async def take() -> list[producing.Pending]:
+            return [await self.inner.publish(payload, **options) for payload in payloads]
+
+        return [Pending(self.portal, pending) for pending in self.portal.call(take)]
+
+
+class Consumer:
+    """A consumer of one group, to be used by ``with`` and iterated: as `quorumq.client.Consumer`.
+
+    Several threads may iterate one: each message goes to one of them.
+    """
+
+    def __init__(self, portal: Portal, inner: consuming.Consumer) -> None:
+        self.portal = portal
+        self.inner = inner
+
+    def __enter__(self) -> Consumer:
+        self.portal.call(self.inner.__aenter__)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.portal.call(self.inner.__aexit__, kind, exc, trace)
+
+    def __iter__(self) -> Iterator[Message]:
+        return self
+
+    def __next__(self) -> Message:
+        return self.next()
+
+    def next(self, timeout: float | None = None) -> Message:
+        """The next message, waiting for one if need be.
+
+        Args:
+            timeout: seconds to wait; for ever if None.
+
+        Raises:
+            StopIteration: none came in time, or the consumer is closed.
+            TooFewReplicas, UsageError: as iterating `quorumq.client.Consumer` does.
+        """
+        found = self.portal.call(self._within, self.inner.__anext__, timeout)
+        if found is None:
+            raise StopIteration
+        return Message(self.portal, found)
+
+    def batches(self, max_messages: int = 1000, *, timeout: float | None = None) -> Iterator[list[Message]]:
+        """The messages in lists of 1 to ``max_messages``, as they are there: one wait and one ack for many.
+
+        Args:
+            max_messages: in a list, at most.
+            timeout: end when nothing has come for so many seconds; never if None.
+        """
+        while True:
+            source = self.inner.batches(max_messages)
+            found = self.portal.call(self._within, partial(_first_of, source), timeout)
+            if not found:
+                return
+            yield [Message(self.portal, one) for one in found]
+
+    @staticmethod
+    async def _within(source: Callable[[], Awaitable[T]], timeout: float | None) -> T | None:
+        found: T | None = None
+        try:
+            with trio.move_on_after(float("inf") if timeout is None else timeout):
+                found = await source()
+        except StopAsyncIteration:  # no exception that a task may end with
+            return None
+        return found
+
+    def ack(self, messages: Iterable[Message | Ticket], *, timeout: float | None = None) -> list[Outcome]:
+        """Ack many at once: see `Client.ack`."""
+        return self.portal.call(self.inner.client.ack, _tickets(messages), timeout=timeout)
+
+
+async def _first_of(source: AsyncIterator[T]) -> T:
+    try:
+        return await anext(source)
+    finally:
+        await source.aclose()  # type: ignore[attr-defined]
+
+
+def _fetching(
+    method: Callable[Concatenate[Any, P], Awaitable[list[delivered.Message]]],
+) -> Callable[Concatenate[Any, P], list[Message]]:
+    def called(self: Any, /, *args: P.args, **more: P.kwargs) -> list[Message]:
+        return [Message(self.portal, one) for one in self.portal.call(method, self.inner, *args, **more)]
+
+    return update_wrapper(called, method)
+
+
+def _listing(
+    method: Callable[Concatenate[Any, P], AsyncIterator[T]],
+) -> Callable[Concatenate[Any, P], Iterator[T]]:
+    def called(self: Any, /, *args: P.args, **more: P.kwargs) -> Iterator[T]:
+        source = method(self.inner, *args, **more)
+
+        async def some() -> list[T]:
+            found: list[T] = []
+            async for one in source:
+                found.append(one)
+                if len(found) == PAGE:
+                    break
+            return found
+
+        try:
+            while found := self.portal.call(some):
+                yield from found
+        finally:
+            self.portal.call(source.aclose)  # type: ignore[attr-defined]
+
+    return update_wrapper(called, method)
+
+
+class Client:
+    """A connected client: as `quorumq.client.Client`. Any number of threads may use it."""
+
+    def __init__(self, portal: Portal, inner: waiting.Client) -> None:
+        self.portal = portal
+        self.inner = inner
+
+    create_topic = _blocking(waiting.Client.create_topic)
+    alter_topic = _blocking(waiting.Client.alter_topic)
+    delete_topic = _blocking(waiting.Client.delete_topic)
+    topic = _blocking(waiting.Client.topic)
+    create_group = _blocking(waiting.Client.create_group)
+    rewind = _blocking(waiting.Client.rewind)
+    purge = _blocking(waiting.Client.purge)
+    metadata = _blocking(waiting.Client.metadata)
+    status = _blocking(waiting.Client.status)
+    lookup = _blocking(waiting.Client.lookup)
+    redrive = _blocking(waiting.Client.redrive)
+
+    producer = _making(waiting.Client.producer, Producer)
+    consumer = _making(waiting.Client.consumer, Consumer)
+    fetch = _fetching(waiting.Client.fetch)
+    peek = _listing(waiting.Client.peek)
+
+    def ticket(self, receipt: SealedNamed) -> Ticket:
+        """A receipt from elsewhere (`receipt_from_text`), to be given to `ack`, `reject`, `dead_letter`, `extend`."""
+        return self.inner.ticket(receipt)
+
+    def ack(self, messages: Iterable[Message | Ticket], *, timeout: float | None = None) -> list[Outcome]:
+        """They are processed: never deliver them to this group again. As `quorumq.client.Client.ack`."""
+        return self.portal.call(self.inner.ack, _tickets(messages), timeout=timeout)
+
+    def reject(
+        self,
+        messages: Iterable[Message | Ticket],
+        *,
+        delay: Duration | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Not now: make them available again after a while. As `quorumq.client.Client.reject`."""
+        self.portal.call(self.inner.reject, _tickets(messages), delay=delay, timeout=timeout)
+
+    def dead_letter(
+        self,
+        messages: Iterable[Message | Ticket],
+        error: BaseException | None = None,
+        *,
+        reason: str = "",
+        timeout: float | None = None,
+    ) -> None:
+        """Never again, for these groups: keep them as dead letters. As `quorumq.client.Client.dead_letter`."""
+        self.portal.call(
+            self.inner.dead_letter, _tickets(messages), error=error, reason=reason, timeout=timeout
+        )
+
+    def extend(
+        self,
+        messages: Iterable[Message | Ticket],
+        hold_time: float | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        """Keep their holds for ``hold_time`` seconds from now. As `quorumq.client.Client.extend`."""
+        self.portal.call(self.inner.extend, _tickets(messages), hold_time, timeout=timeout)
+
+
+def _connecting(
+    connect: Callable[P, AbstractAsyncContextManager[waiting.Client]],
+) -> Callable[P, AbstractContextManager[Client]]:
+    def connected(*args: P.args, **more: P.kwargs) -> Iterator[Client]:
+        portal = Portal()
+        client = portal.open(partial(connect, *args, **more))
+        try:
+            yield Client(portal, client)
+        finally:
+            portal.close()
+
+    return update_wrapper(contextmanager(connected), connect)
+
+
+connect = _connecting(waiting.connect)

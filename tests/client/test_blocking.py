@@ -1,0 +1,285 @@
+"""The client without async: what it does is what the async one does, from any thread, and never without an end."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
+
+import pytest
+import trio
+
+import quorumq.client
+from quorumq.cli.local import LocalCluster
+from quorumq.client import HoldLost, NotFound, Outcome, OutcomeUnknown, TooFewReplicas, UsageError, blocking
+from quorumq.client.blocking import Client, Consumer, Message, Pending, Portal, Producer
+from tests.client.fake import connected, fake_cluster
+
+PATIENCE_S = 20.0
+
+
+@asynccontextmanager
+async def faked() -> AsyncIterator[quorumq.client.Client]:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        yield client
+
+
+@contextmanager
+def connect() -> Iterator[Client]:
+    """A client of a fake cluster that runs in the client's own thread."""
+    portal = Portal()
+    inner = portal.open(faked)
+    try:
+        yield Client(portal, inner)
+    finally:
+        portal.close()
+
+
+@pytest.fixture
+def client() -> Iterator[Client]:
+    with connect() as client:
+        client.create_topic("jobs")
+        yield client
+
+
+def threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "quorumq"]
+
+
+def test_what_is_published_is_delivered_and_acked(client: Client) -> None:
+    with client.producer("jobs") as producer:
+        name = producer.publish(b"one", key=b"k", headers={"n": 1}).wait()
+        more = producer.publish_many([b"two", b"three"], headers={"n": 2})
+        producer.flush()
+        assert all(pending.done for pending in more)
+    with client.consumer("jobs", "g") as consumer:
+        first = next(consumer)
+        assert (first.id, first.payload, first.key, first.headers) == (name, b"one", b"k", {"n": 1})
+        assert (first.topic, first.group, first.partition, first.attempt) == ("jobs", "g", 0, 1)
+        assert first.is_live
+        assert first.letter is None
+        assert first.ack() is first.outcome is Outcome.ACKED
+        (rest,) = consumer.batches(timeout=0.2)
+        assert [message.payload for message in rest] == [b"two", b"three"]
+        assert consumer.ack(rest) == [Outcome.ACKED] * 2
+        with pytest.raises(StopIteration):
+            consumer.next(timeout=0.05)
+    assert {found.peeked.state for found in client.peek("jobs", "g", "all")} == {"acked"}
+
+
+def test_rejected_dead_lettered_extended_and_redriven(client: Client) -> None:
+    with client.producer("jobs") as producer:
+        producer.publish_many([b"%d" % number for number in range(4)])
+    a, b, c, d = client.fetch("jobs", "g")
+    a.extend(20.0)
+    a.reject(0)
+    b.dead_letter(ValueError("no"), reason="b")
+    client.dead_letter([c], reason="c")
+    client.reject([d], delay=60.0)
+    (again,) = client.fetch("jobs", "g")
+    assert again.attempt == 2
+    ticket = client.ticket(again.receipt)
+    client.extend([again, ticket])
+    assert client.ack([ticket]) == [Outcome.ACKED]
+    with pytest.raises(HoldLost):
+        a.extend()
+    assert isinstance(a.failure, HoldLost)
+    letters = list(client.peek("jobs", "g", "dead"))
+    assert client.redrive("jobs", "g", letters).messages == 2
+    (letter,) = client.fetch("jobs", "g", max_messages=1)
+    assert letter.letter is None
+    assert letter.fencing_token > b.fencing_token
+
+
+def test_what_is_derived_from_a_message_is_stored_once(client: Client) -> None:
+    client.create_topic("out")
+    with client.producer("jobs") as producer, client.producer("out") as out:
+        producer.publish(b"input").wait()
+        (message,) = client.fetch("jobs", "g")
+        ids = {out.publish(b"output", derived_from=message).wait() for _ in range(3)}
+    assert len(ids) == 1
+    assert len(client.fetch("out", "g")) == 1
+
+
+def test_errors_are_those_of_the_async_client(client: Client) -> None:
+    with pytest.raises(NotFound, match="nothing"):
+        client.fetch("nothing", "g")
+    with pytest.raises(UsageError):
+        client.create_topic("with spaces")
+    with pytest.raises(NotFound), client.producer("nothing", create=False) as producer:
+        producer.publish(b"")
+    with pytest.raises(TooFewReplicas, match=r"127\.0\.0\.1:1"), blocking.connect("127.0.0.1:1", timeout=0.2):
+        pytest.fail("nobody is there")
+    with pytest.raises(UsageError), blocking.connect("no address"):
+        pytest.fail("it is none")
+    assert len(threads()) == 1, "only that of the fixture"
+
+
+def test_many_threads_share_a_client_and_a_consumer(client: Client) -> None:
+    seen: list[bytes] = []
+    with client.producer("jobs") as producer, client.consumer("jobs", "g", prefetch=10) as consumer:
+
+        def work(number: int) -> None:
+            producer.publish(b"%d" % number).wait()
+            message = next(consumer)
+            seen.append(message.payload)
+            message.ack()
+
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(work, range(200)))
+    assert sorted(seen, key=int) == [b"%d" % number for number in range(200)]
+    assert {found.peeked.state for found in client.peek("jobs", "g", "all")} == {"acked"}
+
+
+def test_a_long_listing_comes_whole_and_may_be_left(client: Client) -> None:
+    with client.producer("jobs") as producer:
+        for _ in range(3):
+            producer.publish_many([b"x"] * 700)
+            producer.flush()
+    listing = client.peek("jobs", "g")
+    assert next(listing).peeked.state == "ready"
+    listing.close()
+    assert sum(found.peeked.span.size for found in client.peek("jobs", "g")) == 2100
+
+
+def test_a_closed_client_says_so_and_who_waits_hears_of_it() -> None:
+    heard: list[BaseException] = []
+
+    def wait_for(consumer: Consumer) -> None:
+        try:
+            consumer.next()
+        except (OutcomeUnknown, StopIteration) as error:
+            heard.append(error)
+
+    with connect() as client:
+        client.create_topic("jobs")
+        consumer = client.consumer("jobs", "g").__enter__()
+        waiter = threading.Thread(target=wait_for, args=(consumer,))
+        waiter.start()
+        while not client.portal.call(waits, consumer):
+            time.sleep(0.01)
+    waiter.join(PATIENCE_S)
+    assert [type(error) for error in heard] == [OutcomeUnknown]
+    with pytest.raises(UsageError, match="closed"):
+        client.topic("jobs")
+    assert not threads()
+
+
+async def waits(consumer: Consumer) -> bool:
+    return bool(consumer.inner._arrival.statistics().tasks_waiting)
+
+
+def test_a_call_from_the_client_s_own_thread_is_refused(client: Client) -> None:
+    async def inside() -> None:
+        client.topic("jobs")
+
+    with pytest.raises(UsageError, match="own thread"):
+        client.portal.call(inside)
+
+
+def test_every_call_of_the_async_client_is_here() -> None:
+    """Options are the same in name and default; `publish` takes a message of this module."""
+    own = {
+        "acks",
+        "address_of",
+        "close_session",
+        "extend_quietly",
+        "next_number",
+        "open_session",
+        "start",
+        "watch",
+    }
+    pairs = [
+        (quorumq.client.Client, Client, own),
+        (quorumq.client.Producer, Producer, {"aclose"}),
+        (quorumq.client.Pending, Pending, set()),
+        (quorumq.client.Consumer, Consumer, {"aclose", "arrived", "settled", "trouble", "unsettled"}),
+        (quorumq.client.Message, Message, set()),
+    ]
+    for theirs, ours, left_out in pairs:
+        names = {name for name in dir(theirs) if not name.startswith("_")}
+        slots = {"lot", "seq", "size", "deadline"}
+        assert names - left_out - slots <= set(dir(ours)), theirs
+        for name in names & set(vars(ours)):
+            method = getattr(theirs, name)
+            if callable(method):
+                expected = {one.name: one.default for one in inspect.signature(method).parameters.values()}
+                found = {
+                    one.name: one.default
+                    for one in inspect.signature(getattr(ours, name)).parameters.values()
+                }
+                assert expected.items() <= found.items(), name
+
+
+@pytest.mark.e2e
+def test_ctrl_c_ends_a_program_that_waits_and_gives_back_what_it_holds() -> None:
+    program = """
+import sys
+from quorumq.client.blocking import connect
+with connect(sys.argv[1:]) as client:
+    with client.consumer("jobs", "g", hold_time=60.0) as consumer:
+        next(consumer).ack()
+        print("acked", flush=True)
+        with client.consumer("empty", "g") as other:
+            next(other)
+"""
+    with LocalCluster(3, hold_time_max=60.0) as cluster, blocking.connect(cluster.addresses) as client:
+        client.create_topic("jobs")
+        client.create_topic("empty")
+        with client.producer("jobs") as producer:
+            producer.publish_many([b"x"] * 20)
+        command = [sys.executable, "-c", program, *cluster.addresses]
+        with subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=dict(os.environ),
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        ) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"acked\n"
+            time.sleep(0.3)
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=PATIENCE_S)
+        assert b"KeyboardInterrupt" in err
+        assert b"exception ignored" not in err.lower()
+        assert process.returncode == -signal.SIGINT
+        end = time.monotonic() + PATIENCE_S
+        while len(client.fetch("jobs", "g", max_wait=1.0)) == 0:
+            assert time.monotonic() < end, "what it had fetched ahead was not given back"
+
+
+def test_holds_are_extended_while_the_program_computes(client: Client) -> None:
+    with client.producer("jobs") as producer:
+        producer.publish(b"x")
+    with client.consumer("jobs", "g", hold_time=0.5) as consumer:
+        message = next(consumer)
+        time.sleep(1.0)  # as a handler that computes
+        assert message.is_live
+        assert message.ack() is Outcome.ACKED
+
+
+def test_a_call_that_is_interrupted_is_cancelled(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    log: list[str] = []
+
+    async def slow() -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            log.append("cancelled")
+
+    def interrupted(self: object, timeout: float | None = None) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("concurrent.futures.Future.result", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        client.portal.call(slow)
+    assert log == ["cancelled"]
