@@ -60,7 +60,7 @@ def files(paths: tuple[Path, ...]) -> list[Path]:
         mine = histories_of(path)
         if not mine:
             raise NotFound(
-                f"{path}: there is no history here; name a file, or a directory with *.jsonl in it"
+                f"{path}: there is no history here; name a file, or a directory with *.jsonl or *.jsonl.gz in it"
             )
         found += mine
     return found

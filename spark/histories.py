@@ -73,7 +73,7 @@ def files(session: SparkSession, paths: Iterable[str]) -> list[str]:
         mine = list(_files_of(session, path))
         if not mine:
             raise NotFound(
-                f"{path}: there is no history here; name a file, or a directory with *.jsonl in it"
+                f"{path}: there is no history here; name a file, or a directory with *.jsonl or *.jsonl.gz in it"
             )
         found.update(dict.fromkeys(mine))
     return list(found)

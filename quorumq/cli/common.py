@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from threading import current_thread, main_thread
 from types import FrameType
@@ -209,7 +209,8 @@ async def _interruptible(main: Callable[[], Awaitable[T]]) -> T:
     def on_signal(number: int, frame: FrameType | None) -> None:
         came.append(number)
         if len(came) > 1:  # it waits for something that cannot be cancelled, as a pipe that nobody reads
-            raise KeyboardInterrupt(number)
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
         token.run_sync_soon(scope.cancel)
 
     # A shell that starts a job in the background has it ignore Ctrl-C: that stays so. Only a main thread hears signals.
@@ -232,16 +233,25 @@ async def read_input(most: int) -> bytes:
 
     A thread waits for it, by the number of the file: one that waited inside ``sys.stdin`` would still have its lock
     when the program ends on Ctrl-C, and Python aborts on that.
+
+    Raises:
+        UsageError: it is closed, or cannot be read.
     """
     import trio
 
-    if sys.stdin is None:  # the program was started with standard input closed
-        return b""
+    if sys.stdin is None:  # as by <&-
+        raise UsageError("standard input is closed, and should be read")
     try:
         number = sys.stdin.fileno()
     except OSError:  # what stands for standard input is no file
         return sys.stdin.buffer.read(most)
-    return await trio.to_thread.run_sync(os.read, number, most, abandon_on_cancel=True)
+    while True:
+        try:
+            return await trio.to_thread.run_sync(os.read, number, most, abandon_on_cancel=True)
+        except BlockingIOError:
+            await trio.lowlevel.wait_readable(number)
+        except OSError as error:
+            raise UsageError(f"standard input cannot be read: {error}") from None
 
 
 async def confirmed(question: str) -> None:
@@ -252,7 +262,8 @@ async def confirmed(question: str) -> None:
     """
     click.echo(f"{question} [y/N]: ", nl=False, err=True)
     answer = b""
-    while b"\n" not in answer and len(answer) < ANSWER_MAX and (more := await read_input(ANSWER_MAX)):
-        answer += more
+    with suppress(UsageError):  # no answer
+        while b"\n" not in answer and len(answer) < ANSWER_MAX and (more := await read_input(ANSWER_MAX)):
+            answer += more
     if answer.partition(b"\n")[0].strip().lower() not in (b"y", b"yes"):
         raise click.Abort

@@ -25,7 +25,7 @@ from quorumq.cli.common import (
     text_fields,
 )
 from quorumq.core import limits
-from quorumq.core.errors import AlreadyResolved, HoldLost, QuorumqError
+from quorumq.core.errors import AlreadyResolved, HoldLost, QuorumqError, UsageError
 
 if TYPE_CHECKING:
     from quorumq.client import Client, Message
@@ -36,6 +36,9 @@ BACKOFF_S: Final = 1.0
 BACKOFF_MAX_S: Final = 60.0
 REQUEUE_S: Final = 2.0
 """How long Ctrl-C waits for the message to be requeued whose command it stopped; else its hold has to run out."""
+
+KEY_MAX: Final = 30_000
+"""Bytes of a key that QUORUMQ_KEY may have: Linux takes 128 KiB, and a byte may be written as four letters."""
 
 STDERR_CHARS: Final = 2_000
 """Of what a failed command wrote to its standard error, the end of it, that a dead letter keeps."""
@@ -142,15 +145,17 @@ def consume(
     The dead letters of group g are read as group g!dead, or from TOPIC.deadletters as group g. There an ack
     purges them, a command that fails leaves them for later, and --json shows why each died.
 
-    A command finds QUORUMQ_TOPIC, QUORUMQ_ID, QUORUMQ_ATTEMPT and QUORUMQ_KEY in its environment. When it fails, the
-    message comes again after a while, and at last becomes a dead letter that keeps the exit code and the end of
-    what the command wrote to standard error.
+    A command finds QUORUMQ_TOPIC, QUORUMQ_ID, QUORUMQ_ATTEMPT and QUORUMQ_KEY in its environment (no key above 30 kB).
+    When it fails, the message comes again after a while, and at last becomes a dead letter that keeps the exit code and
+    the end of what the command wrote to standard error.
 
     With --no-ack messages are only shown, but each counts as a delivery, and comes again when its hold has run
     out. To look without taking, use `quorumq peek`.
     """
     verdicts = {"--no-ack": not ack, "--reject": reject is not None, "--dead-letter": dead_letter is not None}
     chosen = [name for name, given in {**verdicts, "--exec": command is not None}.items() if given]
+    if sys.stdout is None and command is None:  # as by >&-
+        raise UsageError("standard output is closed: messages would be acked and seen by nobody")
     if len(chosen) > 1:
         raise click.UsageError(f"{' and '.join(chosen)} exclude each other: give one of them")
     plan = Plan(
@@ -181,8 +186,8 @@ async def _consume(nodes: tuple[str, ...], plan: Plan) -> None:
             known = await client.metadata()
             hold_time = min(limits.HOLD_TIME_DEFAULT_S, known.hold_time_max)
         # A consumer fetches ahead. Where so many messages are asked for and not more, the next one would be taken
-        # only to be given back, so those are fetched as they are wanted.
-        exactly = plan.most is not None and plan.command is None and len(plan.topics) == 1
+        # only to be given back, so those are fetched as they are wanted; so is what is there and nothing else.
+        exactly = (plan.most is not None or plan.wait == 0) and plan.command is None and len(plan.topics) == 1
         source = _fetches(client, plan, hold_time) if exactly else _stream(client, plan, hold_time)
         with counter("consuming") as advance:
             async with aclosing(source) as batches:
@@ -197,14 +202,13 @@ async def _consume(nodes: tuple[str, ...], plan: Plan) -> None:
 
 async def _fetches(client: Client, plan: Plan, hold_time: float) -> AsyncGenerator[list[Message], None]:
     """Exactly as many messages as are asked for, or fewer where no more come within --wait."""
-    assert plan.most is not None
-    left = plan.most
+    left = float("inf") if plan.most is None else plan.most
     while left:
         wait = limits.LONG_POLL_MAX_S if plan.wait is None else plan.wait
         found = await client.fetch(
             plan.topics[0],
             plan.group,
-            max_messages=min(BATCH, left),
+            max_messages=int(min(BATCH, left)),
             max_wait=wait,
             hold_time=hold_time,
             start=plan.start,
@@ -218,7 +222,6 @@ async def _fetches(client: Client, plan: Plan, hold_time: float) -> AsyncGenerat
 
 async def _stream(client: Client, plan: Plan, hold_time: float) -> AsyncGenerator[list[Message], None]:
     """Messages as they come, until enough have come or none within --wait."""
-    import trio
 
     batch = 1 if plan.command else BATCH
     left = float("inf") if plan.most is None else plan.most
@@ -231,12 +234,9 @@ async def _stream(client: Client, plan: Plan, hold_time: float) -> AsyncGenerato
         auto_extend=plan.command is not None,
     ) as consumer:
         while left > 0:
-            found: list[Message] | None = None
-            stream = consumer.batches(int(min(batch, left)))
-            with trio.move_on_after(float("inf") if plan.wait is None else plan.wait):
-                found = await anext(stream, None)
-            await stream.aclose()  # type: ignore[attr-defined]
-            if found is None:
+            wait = float("inf") if plan.wait is None else plan.wait
+            found = await consumer.take(int(min(batch, left)), timeout=wait)
+            if not found:
                 found = await _last_look(client, plan, hold_time)
             if not found:
                 return
@@ -326,6 +326,11 @@ def _show(message: Message, as_json: bool) -> None:
     print_json(line)
 
 
+def shown_key(key: bytes) -> str:
+    """A key as an environment can have it."""
+    return key.decode(errors="backslashreplace").replace("\0", "")
+
+
 async def _run(client: Client, message: Message, plan: Plan) -> None:
     """Run the command for one message, and settle it by the exit code."""
     import trio
@@ -336,7 +341,7 @@ async def _run(client: Client, message: Message, plan: Plan) -> None:
         "QUORUMQ_TOPIC": message.topic,
         "QUORUMQ_ID": str(message.id),
         "QUORUMQ_ATTEMPT": str(message.attempt),
-        "QUORUMQ_KEY": (message.key or b"").decode(errors="backslashreplace").replace("\0", ""),
+        "QUORUMQ_KEY": "" if len(message.key or b"") > KEY_MAX else shown_key(message.key or b""),
     }
     done = None
     try:
@@ -351,8 +356,9 @@ async def _run(client: Client, message: Message, plan: Plan) -> None:
         if done is None:  # we were cancelled, and the command was told to end
             with trio.move_on_after(REQUEUE_S, shield=True), suppress(QuorumqError):
                 await message.reject()
-    sys.stderr.buffer.write(done.stderr)
-    sys.stderr.flush()
+    if sys.stderr is not None:
+        sys.stderr.buffer.write(done.stderr)
+        sys.stderr.flush()
     code = done.returncode
     outcome = ""
     try:

@@ -14,7 +14,7 @@ def counter(what: str) -> Iterator[Callable[[], None]]:
     Nothing is shown where standard error is not a terminal, nor where standard output is one too: there, the
     output itself is the progress.
     """
-    if not sys.stderr.isatty() or sys.stdout.isatty():
+    if sys.stderr is None or sys.stdout is None or not sys.stderr.isatty() or sys.stdout.isatty():
         yield lambda: None
         return
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn

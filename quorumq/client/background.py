@@ -31,12 +31,20 @@ class Background:
         self._nursery.start_soon(self._sheltered, task, args)
 
     async def start(self, task: Callable[..., Awaitable[object]]) -> None:
-        """As `spawn`, and return once the task has called ``started``."""
+        """As `spawn`, and return once the task has called ``started``, which it must do at once.
+
+        Raises:
+            Cancelled: the caller is cancelled; nothing was begun.
+        """
 
         async def with_status(*, task_status: trio.TaskStatus[Any]) -> None:
             await self._sheltered(task, (), task_status=task_status)
 
-        await self._nursery.start(with_status)
+        await trio.lowlevel.checkpoint_if_cancelled()
+        with trio.CancelScope(
+            shield=True
+        ):  # in a cancelled scope trio would keep the task there, where nobody ends it
+            await self._nursery.start(with_status)
 
     def end(self) -> None:
         """Cancel them all, and those that they begin on their way out."""

@@ -4,7 +4,8 @@
 # holds are extended and answers read while the program computes, and there is one implementation of everything.
 #
 # Promise: what a call takes, returns and raises is what the method of the same name in `quorumq.client` does. Whatever
-# interrupts the caller (Ctrl-C) cancels the call, and is raised once that has ended.
+# interrupts the caller (Ctrl-C) cancels the call, and is raised once that has ended; messages that came all the same
+# are rejected, to be delivered again at once.
 """The client library without async: see docs/client.md, "Without trio".
 
 with connect(["127.0.0.1:7401", "127.0.0.1:7402"]) as client:
@@ -23,6 +24,7 @@ from concurrent.futures import Future, wait
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, suppress
 from datetime import datetime
 from functools import partial, update_wrapper
+from itertools import islice
 from types import TracebackType
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
 
@@ -32,15 +34,19 @@ from quorumq.client import client as waiting
 from quorumq.client import consumer as consuming
 from quorumq.client import message as delivered
 from quorumq.client import producer as producing
+from quorumq.client.client import Peek, Redriven
 from quorumq.client.message import MessageId, Outcome, Ticket
 from quorumq.client.times import Duration
-from quorumq.core.errors import OutcomeUnknown, UsageError
+from quorumq.core.errors import OutcomeUnknown, QuorumqError, UsageError
 from quorumq.core.types import Letter, Stamp
 from quorumq.wire.batch import HeaderValue
 from quorumq.wire.values import SealedNamed
 
 INTERRUPTED_S: Final = 2.0
 """How long a call that is interrupted may take to end."""
+
+PUBLISH_MANY: Final = 256
+"""Messages that are handed over to be published in one turn."""
 
 PAGE: Final = 500
 """Items of a listing that are brought over at once."""
@@ -49,6 +55,12 @@ CLOSED: Final = "the client is closed: use it inside of its `with`"
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class Closed(UsageError):
+    """The client is closed: a call came after its ``with``, or while another thread left it."""
+
+    code = "closed"
 
 
 class Portal:
@@ -63,6 +75,7 @@ class Portal:
         self._token: trio.lowlevel.TrioToken | None = None
         self._nursery: trio.Nursery | None = None
         self._thread: threading.Thread | None = None
+        self._failure: BaseException | None = None
 
     def open(self, connect: Callable[[], Any]) -> waiting.Client:
         """Begin, with what ``connect`` gives as an ``async with``; raises what it raises."""
@@ -89,11 +102,16 @@ class Portal:
                         self._nursery = None
         except BaseException as error:
             if self._ready.done():
-                raise
-            self._ready.set_exception(error)
+                self._failure = error
+            else:
+                self._ready.set_exception(error)
 
     def close(self) -> None:
-        """End: what is under way is cancelled, and the thread has ended when this returns."""
+        """End: what is under way is cancelled, and the thread has ended when this returns.
+
+        Raises:
+            whatever a background task of the client failed with.
+        """
         thread = self._thread
         assert thread is not None
         while thread.is_alive():
@@ -101,12 +119,26 @@ class Portal:
                 with suppress(trio.RunFinishedError):
                     self._token.run_sync_soon(self._scope.cancel)
             thread.join(0.1 if self._token is None else None)
+        if self._failure is not None:
+            raise self._failure
 
-    def call(self, function: Callable[..., Awaitable[T]], *args: object, **more: object) -> T:
+    def call(
+        self,
+        function: Callable[..., Awaitable[T]],
+        *args: object,
+        undo: Callable[[T], Awaitable[object]] | None = None,
+        **more: object,
+    ) -> T:
         """What ``await function(*args, **more)`` returns or raises in the other thread.
 
+        Args:
+            function, args, more: what to do.
+            undo: called in the other thread with what ``function`` returned, where the caller was interrupted meanwhile
+                and will never see it.
+
         Raises:
-            UsageError: the client is closed, or this is the thread that would have to do the work.
+            Closed: the client is closed.
+            UsageError: this is the thread that would have to do the work.
             OutcomeUnknown: another thread closed the client meanwhile.
         """
         if threading.current_thread() is self._thread:
@@ -118,18 +150,23 @@ class Portal:
         try:
             self._token.run_sync_soon(self._begin, work, answer)
         except trio.RunFinishedError:
-            raise UsageError(CLOSED) from None
+            raise Closed(CLOSED) from self._failure
         try:
             return answer.result()
         except BaseException:
             if not answer.done():  # it is this thread that was interrupted
-                self._token.run_sync_soon(scope.cancel)
+                with suppress(trio.RunFinishedError):
+                    self._token.run_sync_soon(scope.cancel)
                 wait([answer], INTERRUPTED_S)
+            came = answer.done() and not answer.cancelled() and answer.exception() is None
+            if undo is not None and came:
+                with suppress(QuorumqError):
+                    self.call(undo, answer.result())
             raise
 
     def _begin(self, work: Callable[[], Awaitable[None]], answer: Future[T]) -> None:
         if self._nursery is None:
-            answer.set_exception(UsageError(CLOSED))
+            answer.set_exception(Closed(CLOSED))
         else:
             self._nursery.start_soon(work)
 
@@ -146,6 +183,7 @@ class Portal:
             answer.set_exception(error)
         if not answer.done():
             answer.cancel()
+            answer.set_running_or_notify_cancel()  # else nobody who waits for it would hear
 
 
 def _blocking(method: Callable[Concatenate[Any, P], Awaitable[T]]) -> Callable[Concatenate[Any, P], T]:
@@ -266,6 +304,26 @@ class Message:
     extend = _blocking(delivered.Message.extend)
 
 
+def _delivered(
+    portal: Portal, client: waiting.Client, take: Callable[[], Awaitable[list[delivered.Message]]]
+) -> list[Message]:
+    """What ``take`` gets. What comes for a caller who was interrupted is rejected, to be delivered again at once."""
+
+    async def reject(messages: list[delivered.Message]) -> None:
+        await client.reject(messages, delay=0.0, timeout=INTERRUPTED_S)
+
+    return [Message(portal, one) for one in portal.call(take, undo=reject)]
+
+
+def _ending(inner: consuming.Consumer | producing.Producer) -> Callable[[object], Awaitable[None]]:
+    """To leave what was entered for a caller who was interrupted."""
+
+    async def end(entered: object) -> None:
+        await inner.aclose()
+
+    return end
+
+
 def _tickets(messages: Iterable[Message | Ticket]) -> list[Ticket]:
     return [one.inner if isinstance(one, Message) else one for one in messages]
 
@@ -295,13 +353,14 @@ class Producer:
         self.inner = inner
 
     def __enter__(self) -> Producer:
-        self.portal.call(self.inner.__aenter__)
+        self.portal.call(self.inner.__aenter__, undo=_ending(self.inner))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.portal.call(self.inner.__aexit__, kind, exc, trace)
+        with suppress(Closed):  # whoever waited has heard of it, or nobody did
+            self.portal.call(self.inner.__aexit__, kind, exc, trace)
 
     flush = _blocking(producing.Producer.flush)
 
@@ -334,16 +393,21 @@ class Producer:
         return Pending(self.portal, pending)
 
     def publish_many(self, payloads: Iterable[bytes], **options: Any) -> list[Pending]:
-        """`publish` each, with the same options, in one turn of the client's thread: for many at once.
+        """`publish` each, with the same options, many in one turn of the client's thread.
 
         Raises:
             as `publish` does; those before the one that failed were taken.
         """
 
-        async def take() -> list[producing.Pending]:
-            return [await self.inner.publish(payload, **options) for payload in payloads]
+        rest = iter(payloads)  # in this thread: the client's own has other things to do
 
-        return [Pending(self.portal, pending) for pending in self.portal.call(take)]
+        async def take(some: list[bytes]) -> list[producing.Pending]:
+            return [await self.inner.publish(payload, **options) for payload in some]
+
+        found: list[Pending] = []
+        while some := list(islice(rest, PUBLISH_MANY)):
+            found += [Pending(self.portal, pending) for pending in self.portal.call(take, some)]
+        return found
 
 
 class Consumer:
@@ -357,76 +421,64 @@ class Consumer:
         self.inner = inner
 
     def __enter__(self) -> Consumer:
-        self.portal.call(self.inner.__aenter__)
+        self.portal.call(self.inner.__aenter__, undo=_ending(self.inner))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.portal.call(self.inner.__aexit__, kind, exc, trace)
+        with suppress(Closed):  # whoever waited has heard of it, or nobody did
+            self.portal.call(self.inner.__aexit__, kind, exc, trace)
 
     def __iter__(self) -> Iterator[Message]:
         return self
 
     def __next__(self) -> Message:
-        return self.next()
+        found = self.next()
+        if found is None:
+            raise StopIteration
+        return found
 
-    def next(self, timeout: float | None = None) -> Message:
+    def next(self, timeout: float = float("inf")) -> Message | None:
         """The next message, waiting for one if need be.
 
         Args:
-            timeout: seconds to wait; for ever if None.
+            timeout: seconds to wait; 0 takes what has been fetched already.
+
+        Returns:
+            None where none came in time, or the consumer is closed.
 
         Raises:
-            StopIteration: none came in time, or the consumer is closed.
             TooFewReplicas, UsageError: as iterating `quorumq.client.Consumer` does.
         """
-        found = self.portal.call(self._within, self.inner.__anext__, timeout)
-        if found is None:
-            raise StopIteration
-        return Message(self.portal, found)
+        found = self.take(1, timeout=timeout)
+        return found[0] if found else None
 
-    def batches(self, max_messages: int = 1000, *, timeout: float | None = None) -> Iterator[list[Message]]:
+    def take(self, max_messages: int = 1000, *, timeout: float = float("inf")) -> list[Message]:
+        """The messages that are there, waiting for the first if need be. As `quorumq.client.Consumer.take`."""
+        take = partial(self.inner.take, max_messages, timeout=timeout)
+        return _delivered(self.portal, self.inner.client, take)
+
+    def batches(self, max_messages: int = 1000, *, timeout: float = float("inf")) -> Iterator[list[Message]]:
         """The messages in lists of 1 to ``max_messages``, as they are there: one wait and one ack for many.
 
         Args:
             max_messages: in a list, at most.
-            timeout: end when nothing has come for so many seconds; never if None.
+            timeout: end when nothing has come for so many seconds.
         """
-        while True:
-            source = self.inner.batches(max_messages)
-            found = self.portal.call(self._within, partial(_first_of, source), timeout)
-            if not found:
-                return
-            yield [Message(self.portal, one) for one in found]
-
-    @staticmethod
-    async def _within(source: Callable[[], Awaitable[T]], timeout: float | None) -> T | None:
-        found: T | None = None
-        try:
-            with trio.move_on_after(float("inf") if timeout is None else timeout):
-                found = await source()
-        except StopAsyncIteration:  # no exception that a task may end with
-            return None
-        return found
+        while found := self.take(max_messages, timeout=timeout):
+            yield found
 
     def ack(self, messages: Iterable[Message | Ticket], *, timeout: float | None = None) -> list[Outcome]:
         """Ack many at once: see `Client.ack`."""
         return self.portal.call(self.inner.client.ack, _tickets(messages), timeout=timeout)
 
 
-async def _first_of(source: AsyncIterator[T]) -> T:
-    try:
-        return await anext(source)
-    finally:
-        await source.aclose()  # type: ignore[attr-defined]
-
-
 def _fetching(
     method: Callable[Concatenate[Any, P], Awaitable[list[delivered.Message]]],
 ) -> Callable[Concatenate[Any, P], list[Message]]:
     def called(self: Any, /, *args: P.args, **more: P.kwargs) -> list[Message]:
-        return [Message(self.portal, one) for one in self.portal.call(method, self.inner, *args, **more)]
+        return _delivered(self.portal, self.inner, partial(method, self.inner, *args, **more))
 
     return update_wrapper(called, method)
 
@@ -449,7 +501,8 @@ def _listing(
             while found := self.portal.call(some):
                 yield from found
         finally:
-            self.portal.call(source.aclose)  # type: ignore[attr-defined]
+            with suppress(Closed):
+                self.portal.call(source.aclose)  # type: ignore[attr-defined]
 
     return update_wrapper(called, method)
 
@@ -470,13 +523,23 @@ class Client:
     purge = _blocking(waiting.Client.purge)
     metadata = _blocking(waiting.Client.metadata)
     status = _blocking(waiting.Client.status)
-    lookup = _blocking(waiting.Client.lookup)
-    redrive = _blocking(waiting.Client.redrive)
 
     producer = _making(waiting.Client.producer, Producer)
     consumer = _making(waiting.Client.consumer, Consumer)
     fetch = _fetching(waiting.Client.fetch)
     peek = _listing(waiting.Client.peek)
+
+    def lookup(
+        self, topic: str, group: str, ids: Iterable[MessageId], *, timeout: float | None = None
+    ) -> dict[MessageId, Peek]:
+        """What became of messages for a group, as a majority knows it. As `quorumq.client.Client.lookup`."""
+        return self.portal.call(self.inner.lookup, topic, group, list(ids), timeout=timeout)
+
+    def redrive(
+        self, topic: str, group: str, items: Iterable[Peek], *, timeout: float | None = None
+    ) -> Redriven:
+        """Make dead letters available again, to that group only. As `quorumq.client.Client.redrive`."""
+        return self.portal.call(self.inner.redrive, topic, group, list(items), timeout=timeout)
 
     def ticket(self, receipt: SealedNamed) -> Ticket:
         """A receipt from elsewhere (`receipt_from_text`), to be given to `ack`, `reject`, `dead_letter`, `extend`."""

@@ -534,21 +534,37 @@ class Consumer:
         Raises:
             as iterating does.
         """
+        while found := await self.take(max_messages):
+            yield found
+
+    async def take(self, max_messages: int = 1000, *, timeout: float = float("inf")) -> list[Message]:
+        """The messages that are there, waiting for the first if need be.
+
+        Args:
+            max_messages: at most so many.
+            timeout: seconds to wait; 0 takes what has been fetched already.
+
+        Returns:
+            1 to ``max_messages`` messages; none where none came in time, or the consumer is closed.
+
+        Raises:
+            as iterating does.
+        """
+        await self._checkpoint()
+        until = trio.current_time() + timeout
         while True:
-            await self._checkpoint()
             found: list[Message] = []
-            while len(found) < max_messages:
-                more = self._next_many(max_messages - len(found))
-                if not more:
-                    break
+            while len(found) < max_messages and (more := self._next_many(max_messages - len(found))):
                 found += more
             if found:
-                yield found
-                continue
-            try:
-                await self._wait()
-            except StopAsyncIteration:
-                return
+                return found
+            with trio.move_on_at(until) as scope:
+                try:
+                    await self._wait()
+                except StopAsyncIteration:
+                    return []
+            if scope.cancelled_caught:
+                return []
 
     async def _checkpoint(self) -> None:
         self._turn += 1

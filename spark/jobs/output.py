@@ -107,8 +107,8 @@ def locked(out: Path) -> Iterator[None]:
     with path.open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            is_ours = path.exists() and os.path.samestat(os.fstat(lock.fileno()), path.stat())
-        except BlockingIOError:
+            is_ours = os.path.samestat(os.fstat(lock.fileno()), path.stat())
+        except (BlockingIOError, FileNotFoundError):
             is_ours = False
         if not is_ours:  # or its owner was removing it while we opened it
             raise UsageError(f"another run writes to {out} at this moment: wait for it")

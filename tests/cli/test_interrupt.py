@@ -158,7 +158,8 @@ def test_the_second_ctrl_c_ends_what_cannot_be_cancelled(shell: Shell, start: Ca
     running.process.send_signal(signal.SIGINT)
     with pytest.raises(subprocess.TimeoutExpired):
         running.process.wait(0.5)
-    assert running.send(signal.SIGINT) == 130
+    assert running.send(signal.SIGINT) == -signal.SIGINT, "which a shell tells as 130"
+    assert running.err.read_text() == ""
 
 
 def blocked(pid: int) -> bool:
@@ -176,3 +177,37 @@ def test_in_the_background_of_a_shell_ctrl_c_stays_ignored(
     running.process.communicate(b"second\n", timeout=20)
     assert running.process.returncode == 0
     assert states(shell, "deaf") == {"ready": 2}
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "said"),
+    [
+        ("publish closed --lines <&-", 64, "standard input is closed"),
+        ("publish closed --file - <&-", 64, "standard input is closed"),
+        ("publish closed --lines 0>/dev/null", 64, "standard input cannot be read"),
+        ("purge closed --group g <&-", 1, "Aborted"),
+        ("consume closed --group g --wait 0 >&-", 64, "standard output is closed"),
+        ("publish closed message 2>&-", 0, ""),
+        ("consume closed --group g --wait 0 2>&-", 0, ""),
+    ],
+)
+def test_standard_files_that_are_closed(shell: Shell, command: str, code: int, said: str) -> None:
+    shell("topics", "create", "closed")
+    shell("groups", "create", "closed", "--group", "g")
+    environ = {**os.environ, "QUORUMQ_NODES": ",".join(shell.cluster.addresses)}
+    program = f"exec {sys.executable} -c 'from quorumq.cli.main import main; main()' {command}"
+    done = subprocess.run(["/bin/sh", "-c", program], env=environ, capture_output=True, text=True, timeout=30)
+    assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
+    assert said in done.stderr
+
+
+def test_waiting_for_nothing_takes_all_that_is_there(shell: Shell) -> None:
+    shell("publish", "there", *(str(number) for number in range(20)))
+    assert len(shell("consume", "there", "--group", "g", "--wait", "0").out.split()) == 20
+
+
+def test_a_key_that_no_environment_can_have_is_left_out(shell: Shell) -> None:
+    shell("publish", "keyed", "m", "--key", "k" * 100_000)
+    command = 'test -z "$QUORUMQ_KEY"'
+    (line,) = shell("consume", "keyed", "--group", "g", "--max", "1", "--exec", command, "--json").lines()
+    assert (line["exit_code"], line["outcome"]) == (0, "acked")

@@ -82,3 +82,34 @@ async def test_what_the_body_raises_comes_out_as_it_is() -> None:
 
     with pytest.raises(KeyError):
         await body()
+
+
+async def test_in_a_cancelled_scope_nothing_is_begun() -> None:
+    """Else it would run where nobody ends it, and the body's end would wait for it for ever."""
+    log: list[str] = []
+
+    async def task(*, task_status: trio.TaskStatus[None]) -> None:
+        await serve(log, task_status=task_status)
+
+    with trio.fail_after(1.0):
+        async with background() as tasks:
+            with trio.CancelScope() as scope:
+                scope.cancel()
+                await tasks.start(task)
+            assert scope.cancelled_caught
+    assert log == []
+
+
+async def test_a_task_that_begins_while_its_caller_is_cancelled_ends_with_the_body() -> None:
+    log: list[str] = []
+    with trio.fail_after(1.0):
+        async with background() as tasks:
+            with trio.CancelScope() as scope:
+
+                async def task(*, task_status: trio.TaskStatus[None]) -> None:
+                    scope.cancel()
+                    await serve(log, task_status=task_status)
+
+                await tasks.start(task)
+            assert log == []
+    assert log == ["served"]

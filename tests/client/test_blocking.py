@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 import signal
@@ -9,8 +10,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 
 import pytest
@@ -69,8 +70,7 @@ def test_what_is_published_is_delivered_and_acked(client: Client) -> None:
         (rest,) = consumer.batches(timeout=0.2)
         assert [message.payload for message in rest] == [b"two", b"three"]
         assert consumer.ack(rest) == [Outcome.ACKED] * 2
-        with pytest.raises(StopIteration):
-            consumer.next(timeout=0.05)
+        assert consumer.next(timeout=0.05) is None
     assert {found.peeked.state for found in client.peek("jobs", "g", "all")} == {"acked"}
 
 
@@ -92,7 +92,8 @@ def test_rejected_dead_lettered_extended_and_redriven(client: Client) -> None:
         a.extend()
     assert isinstance(a.failure, HoldLost)
     letters = list(client.peek("jobs", "g", "dead"))
-    assert client.redrive("jobs", "g", letters).messages == 2
+    assert client.redrive("jobs", "g", iter(letters)).messages == 2
+    assert set(client.lookup("jobs", "g", iter([a.id, b.id]))) == {a.id, b.id}
     (letter,) = client.fetch("jobs", "g", max_messages=1)
     assert letter.letter is None
     assert letter.fencing_token > b.fencing_token
@@ -151,25 +152,89 @@ def test_a_long_listing_comes_whole_and_may_be_left(client: Client) -> None:
 
 def test_a_closed_client_says_so_and_who_waits_hears_of_it() -> None:
     heard: list[BaseException] = []
+    entered: list[Consumer] = []
 
-    def wait_for(consumer: Consumer) -> None:
+    def wait_for(client: Client) -> None:
         try:
-            consumer.next()
-        except (OutcomeUnknown, StopIteration) as error:
+            with client.consumer("jobs", "h") as mine:
+                entered.append(mine)
+                mine.next()
+        except OutcomeUnknown as error:
             heard.append(error)
 
     with connect() as client:
         client.create_topic("jobs")
-        consumer = client.consumer("jobs", "g").__enter__()
-        waiter = threading.Thread(target=wait_for, args=(consumer,))
+        listing = client.peek("jobs", "g")
+        waiter = threading.Thread(target=wait_for, args=(client,))
         waiter.start()
-        while not client.portal.call(waits, consumer):
+        while not entered or not client.portal.call(waits, entered[0]):
             time.sleep(0.01)
     waiter.join(PATIENCE_S)
     assert [type(error) for error in heard] == [OutcomeUnknown]
-    with pytest.raises(UsageError, match="closed"):
+    with pytest.raises(blocking.Closed):
         client.topic("jobs")
+    with pytest.raises(blocking.Closed):
+        next(listing)
     assert not threads()
+
+
+def test_threads_that_enter_while_the_client_is_closed_end() -> None:
+    for _ in range(10):
+        with connect() as client:
+            client.create_topic("jobs")
+
+            def loop(client: Client = client) -> None:
+                with contextlib.suppress(OutcomeUnknown, blocking.Closed):
+                    while True:
+                        with client.producer("jobs"), client.consumer("jobs", "g"):
+                            pass
+
+            loops = [threading.Thread(target=loop, daemon=True) for _ in range(4)]
+            for one in loops:
+                one.start()
+            time.sleep(0.02)
+        for one in loops:
+            one.join(PATIENCE_S)
+            assert not one.is_alive()
+
+
+def test_a_background_task_that_fails_is_heard_of() -> None:
+    async def fails() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ExceptionGroup) as caught, connect() as client:  # noqa: PT012
+        client.portal.call(spawned, client, fails)
+        with contextlib.suppress(OutcomeUnknown):
+            client.portal.call(trio.sleep_forever)
+    assert caught.group_contains(ZeroDivisionError)
+
+
+async def spawned(client: Client, task: Callable[[], Awaitable[None]]) -> None:
+    client.inner.nodes.spawn(task)
+
+
+def test_what_is_there_is_taken_without_waiting(client: Client) -> None:
+    with client.producer("jobs") as producer:
+        producer.publish_many(b"%d" % number for number in range(10))
+    with client.consumer("jobs", "g") as consumer:
+        assert next(consumer).payload == b"0"
+        found = consumer.next(timeout=0)
+        assert found is not None
+        assert found.payload == b"1"
+        assert [len(messages) for messages in consumer.batches(5, timeout=0)] == [5, 3]
+        assert consumer.next(timeout=0) is None
+
+
+def test_payloads_are_made_in_the_caller_s_thread(client: Client) -> None:
+    here = threading.current_thread()
+
+    def payloads() -> Iterator[bytes]:
+        for number in range(600):
+            assert threading.current_thread() is here
+            yield client.topic("jobs").name.encode() if number % 100 == 0 else b""
+
+    with client.producer("jobs") as producer:
+        assert len(producer.publish_many(payloads())) == 600
 
 
 async def waits(consumer: Consumer) -> bool:
@@ -266,6 +331,26 @@ def test_holds_are_extended_while_the_program_computes(client: Client) -> None:
         assert message.ack() is Outcome.ACKED
 
 
+class Interrupted(Exception):
+    """What a signal's handler raises."""
+
+
+@contextmanager
+def interrupting(monkeypatch: pytest.MonkeyPatch, answered: bool) -> Iterator[None]:
+    """The next call is interrupted, before or after its answer is there."""
+    result = Future.result
+
+    def interrupted(self: Future[object], timeout: float | None = None) -> object:
+        monkeypatch.setattr(Future, "result", result)
+        if answered:
+            self.result(timeout)
+        raise Interrupted
+
+    monkeypatch.setattr(Future, "result", interrupted)
+    with pytest.raises(Interrupted):
+        yield
+
+
 def test_a_call_that_is_interrupted_is_cancelled(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     log: list[str] = []
 
@@ -275,11 +360,27 @@ def test_a_call_that_is_interrupted_is_cancelled(client: Client, monkeypatch: py
         finally:
             log.append("cancelled")
 
-    def interrupted(self: object, timeout: float | None = None) -> None:
-        monkeypatch.undo()
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("concurrent.futures.Future.result", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    began = time.monotonic()
+    with interrupting(monkeypatch, answered=False):
         client.portal.call(slow)
     assert log == ["cancelled"]
+    assert time.monotonic() - began < blocking.INTERRUPTED_S / 2
+
+
+@pytest.mark.parametrize("answered", [False, True])
+def test_nothing_is_lost_where_a_call_is_interrupted(
+    client: Client, monkeypatch: pytest.MonkeyPatch, answered: bool
+) -> None:
+    with client.producer("jobs") as producer:
+        producer.publish_many([b"x"] * 10)
+        producer.flush()
+        with interrupting(monkeypatch, answered=answered):
+            client.fetch("jobs", "g", max_messages=4)
+        with interrupting(monkeypatch, answered=answered), client.consumer("jobs", "g"):
+            pytest.fail("it was not entered")
+        with client.consumer("jobs", "g", prefetch=1) as consumer:
+            with interrupting(monkeypatch, answered=answered):
+                consumer.next()
+            found = [len(messages) for messages in consumer.batches(timeout=1.0)]
+            assert sum(found) == 10
+            assert consumer.inner.unsettled == 10
