@@ -33,7 +33,10 @@ def told(error: BaseException) -> QuorumqError | None:
     gone = isinstance(error, ConnectionError)  # of the socket to Java: a client's own are errors of quorumq
     if not gone and not type(error).__module__.startswith(("pyspark.", "py4j.")):
         return None
-    text = str(error)
+    try:
+        text = str(error)
+    except Exception:  # py4j asks Java for the text of its exception, and Java has ended meanwhile
+        text, gone = "", True
     codes = {cls.__name__: code for code, cls in error_classes().items()}
     for name, said in reversed(_OURS.findall(text)):
         if name in codes:

@@ -78,6 +78,15 @@ def test_an_error_of_ours_in_a_worker_reaches_a_person_as_one_sentence(
     )
 
 
+class Speechless(Py4JError):
+    """As Py4JJavaError, which asks Java for its text, when Java has ended since it was raised."""
+
+    __module__ = "py4j.protocol"
+
+    def __str__(self) -> str:
+        raise ConnectionRefusedError(111, "Connection refused")
+
+
 GONE = "quorumq: Spark's Java ran out of memory (1g), or was ended from outside: give it more with QUORUMQ_SPARK_"
 
 
@@ -86,6 +95,7 @@ GONE = "quorumq: Spark's Java ran out of memory (1g), or was ended from outside:
     [
         (Py4JNetworkError("Answer from Java side is empty"), 70, GONE),
         (ConnectionRefusedError(111, "Connection refused"), 70, GONE),
+        (Speechless(), 70, GONE),
         (Py4JError("while calling o1.\n: a.b.E: failed\nCaused by: java.lang.OutOfMemoryError: heap"), 70, GONE),
         (Py4JError("while calling o1.parquet.\n: a.b.E: failed\nCaused by: x: No space left on device"), 74,
          "quorumq: the disk is full: Spark works in SPARK_LOCAL_DIRS (else /tmp) and beside OUT"),
