@@ -359,10 +359,14 @@ def analyse(found: Input, tables: Path, settings: Settings) -> dict[str, DataFra
 
 def write_plan(frames: Mapping[str, DataFrame], path: Path, found: Input, settings: Settings) -> int:
     """The redrive plan as JSON Lines (docs/spark.md, "The redrive plan"); how many messages it has."""
+    from pyspark.sql import functions as F
+
     from spark.transforms import plan
 
     decisions = frames["decisions"].orderBy("rank").toLocalIterator()
-    messages = plan.messages(frames["letters"], frames["decisions"]).toLocalIterator()
+    chosen = frames["decisions"].where("verdict = 'redrive'").agg(F.sum("messages").alias("count")).first()
+    total = int(chosen["count"] or 0) if chosen is not None else 0
+    messages = plan.messages(frames["letters"], frames["decisions"], total).toLocalIterator()
     count = 0
     waiting = next(messages, None)
     head = {"quorumq_plan": 1, "cluster": found.cluster, "made_at": iso(settings.now), "source": found.source}

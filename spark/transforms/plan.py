@@ -259,18 +259,29 @@ def decisions(
     )
 
 
-def messages(letters: DataFrame, decisions: DataFrame) -> DataFrame:
+PIECE_ROWS: Final = 100_000
+"""Messages of the plan that are in the driver's memory at once."""
+
+
+def messages(letters: DataFrame, decisions: DataFrame, count: int) -> DataFrame:
     """The messages to redrive, in the order of the plan: LETTERS and DECISIONS in, MESSAGES out.
 
     By decision, then oldest first: by when they were published, then by id.
+
+    Args:
+        letters, decisions: tables.
+        count: how many there are, about. They come in pieces of some PIECE_ROWS, for one after the other to be read:
+            left to itself Spark makes pieces by their packed size, and one may not fit a small driver.
     """
+    order = (F.col("rank").asc(), F.col("published_at").asc_nulls_first(), F.col("id").asc())
     wanted = decisions.where("verdict = 'redrive'").select(*KIND, "topic_id", "rank")
     return (
         letters.where("resolution = 'dead'")
         .select(*KIND, "topic_id", "id", "generation", "n", "published_at")
         .join(F.broadcast(wanted), [*KIND, "topic_id"])
         .select(*_names(MESSAGES))
-        .orderBy("rank", F.col("published_at").asc_nulls_first(), "id")
+        .repartitionByRange(-(-max(count, 1) // PIECE_ROWS), *order)
+        .sortWithinPartitions(*order)
     )
 
 

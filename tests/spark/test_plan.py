@@ -83,7 +83,11 @@ def test_a_redrive_is_spread_and_never_faster_than_the_limit(decisions: dict[str
     assert decisions["timeout"]["rate"] == 1.0
 
 
-def test_the_oldest_are_redriven_first_and_a_person_overrides_every_rule(spark: SparkSession) -> None:
+@pytest.mark.parametrize("piece", [plan.PIECE_ROWS, 2])
+def test_the_oldest_are_redriven_first_and_a_person_overrides_every_rule(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, piece: int
+) -> None:
+    monkeypatch.setattr(plan, "PIECE_ROWS", piece)
     rows = [
         letter(1, published_at=at(-10), died_at=OLD),
         letter(3, published_at=at(-30), died_at=OLD, n=1),
@@ -95,7 +99,9 @@ def test_the_oldest_are_redriven_first_and_a_person_overrides_every_rule(spark: 
     proof = plan.evidence(letters, t.places(letters, NOON), NOON)
     found = plan.decisions(proof, NOON, overrides={"f1": "redrive"})
     assert {(row["rule"], row["reason"]) for row in found.collect()} == {("override", "decided by hand")}
-    seqs = [int(row["id"].rpartition("/")[2]) for row in plan.messages(letters, found).collect()]
+    messages = plan.messages(letters, found, 4)
+    assert messages.rdd.getNumPartitions() == -(-4 // piece)
+    seqs = [int(row["id"].rpartition("/")[2]) for row in messages.toLocalIterator()]
     assert seqs == [2, 3, 1, 5], "kind by kind, and those settled since are left out"
 
 
