@@ -627,6 +627,8 @@ class Producer:
 
     async def _store(self, lane: Lane, parcel: Parcel) -> None:
         """Publish one batch, again and again if need be, until it has its outcome."""
+        if parcel.done:  # the producer was left between the decision to send it and this
+            return
         error: QuorumqError | None = None
         parcel.sent = True
         try:

@@ -26,7 +26,7 @@ READ: Final = {
     "table": "which table: " + ", ".join(TABLES),
     "data": "data directories of nodes, offline: separated by commas, or a JSON list; `load(path)` means the same",
     "nodes": "`host:port,…` of a running cluster, live: a look that holds, counts and consumes nothing",
-    "path": "for `history`: files in JSON Lines, or directories of them; else as `data`",
+    "path": "for `history`: files in JSON Lines (`.gz` too), or directories of them; else as `data`",
     "columns": "only these columns, separated by commas: what is not wanted is not read",
     "topic": "only these topics, by name, separated by commas",
     "partition": "only these partitions, separated by commas",

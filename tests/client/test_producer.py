@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -481,6 +482,29 @@ async def test_a_node_that_has_not_heard_of_the_topic_is_not_believed_alone() ->
 
 
 # ---------------------------------------------------------------------------- cancellation
+
+
+@pytest.mark.parametrize("steps", range(8))
+async def test_a_producer_may_be_left_at_any_moment(steps: int) -> None:
+    """Also between the decision to send a batch and its first step."""
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        pending: Pending | None = None
+
+        async def body() -> None:
+            nonlocal pending
+            async with client.producer("jobs") as producer:
+                await (await producer.publish(b"before")).wait()
+                pending = await producer.publish(b"x")
+                for _ in range(steps):
+                    await trio.lowlevel.checkpoint()
+                raise KeyError
+
+        with pytest.raises(KeyError):
+            await body()
+        assert pending is not None
+        with contextlib.suppress(NotStored, OutcomeUnknown):
+            await pending.wait()
 
 
 async def test_a_cancelled_publish_took_nothing_and_a_cancelled_wait_takes_nothing_back() -> None:
