@@ -19,6 +19,7 @@ from tests.client.test_consumer import publish
 
 PAGE = (Path(__file__).parents[2] / "docs" / "client.md").read_text()
 SNIPPETS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+BLOCKING = [snippet for snippet in SNIPPETS if "quorumq.client.blocking" in snippet]
 PORTS = {"127.0.0.1:7401": "a:1", "127.0.0.1:7402": "b:1", "127.0.0.1:7403": "c:1"}
 
 
@@ -26,7 +27,7 @@ def title(snippet: str) -> str:
     return snippet.strip().splitlines()[-1].strip()[:40]
 
 
-@pytest.mark.parametrize("snippet", SNIPPETS, ids=title)
+@pytest.mark.parametrize("snippet", [it for it in SNIPPETS if it not in BLOCKING], ids=title)
 async def test_the_example_runs(snippet: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with fake_cluster() as cluster:
         monkeypatch.setattr("quorumq.client.client.dial_tcp", dialling(cluster))
@@ -37,19 +38,20 @@ async def test_the_example_runs(snippet: str, tmp_path: Path, monkeypatch: pytes
                 "trio": trio, "client": client, "directory": tmp_path, "process": lambda payload: None, "__name__": "x",
             }  # fmt: skip
             with trio.fail_after(60.0):
-                if "quorumq.client.blocking" in snippet:  # its thread has a cluster of its own
-                    monkeypatch.setattr(
-                        "quorumq.client.blocking.connect", lambda addresses: blocking_connect()
-                    )
-                    code = compile(snippet, "docs/client.md", "exec")
-                    await trio.to_thread.run_sync(exec, code, scope)
-                elif "async def main" in snippet:
+                if "async def main" in snippet:
                     exec(compile(snippet, "docs/client.md", "exec"), scope)
                     await scope["main"]()
                 else:
                     body = "async def snippet():\n" + textwrap.indent(snippet, "    ")
                     exec(compile(body, "docs/client.md", "exec"), scope)
                     await scope["snippet"]()
+
+
+@pytest.mark.parametrize("snippet", BLOCKING, ids=title)
+def test_the_example_without_trio_runs(snippet: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In real time: the cluster is in the client's own thread."""
+    monkeypatch.setattr("quorumq.client.blocking.connect", lambda addresses: blocking_connect())
+    exec(compile(snippet, "docs/client.md", "exec"), {"__name__": "x"})
 
 
 def dialling(cluster: FakeCluster) -> Any:
