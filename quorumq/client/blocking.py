@@ -26,7 +26,7 @@ from datetime import datetime
 from functools import partial, update_wrapper
 from itertools import islice
 from types import TracebackType
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, cast
 
 import trio
 
@@ -55,6 +55,8 @@ CLOSED: Final = "the client is closed: use it inside of its `with`"
 
 P = ParamSpec("P")
 T = TypeVar("T")
+Inner = TypeVar("Inner")
+Served = TypeVar("Served", consuming.Consumer, producing.Producer)
 
 
 class Closed(UsageError):
@@ -206,19 +208,44 @@ def _making(
     return update_wrapper(called, method)
 
 
-class Message:
-    """One delivered message: as `quorumq.client.Message`, settled without await.
+class Counterpart(Generic[Inner]):
+    """What stands here for something of `quorumq.client`.
 
     Attributes:
-        inner: that one.
-        portal: where it is settled.
+        portal: where calls run.
+        inner: that something.
     """
 
     __slots__ = ("inner", "portal")
 
-    def __init__(self, portal: Portal, inner: delivered.Message) -> None:
+    def __init__(self, portal: Portal, inner: Inner) -> None:
         self.portal = portal
         self.inner = inner
+
+
+class Entered(Counterpart[Served]):
+    """A counterpart that is used by ``with``."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> Self:
+        async def end(entered: object) -> None:
+            await self.inner.aclose()
+
+        self.portal.call(self.inner.__aenter__, undo=end)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with suppress(Closed):  # whoever waited has heard of it, or nobody did
+            self.portal.call(self.inner.__aexit__, kind, exc, trace)
+
+
+class Message(Counterpart[delivered.Message]):
+    """One delivered message: as `quorumq.client.Message`, settled without await."""
+
+    __slots__ = ()
 
     @property
     def payload(self) -> bytes:
@@ -315,27 +342,14 @@ def _delivered(
     return [Message(portal, one) for one in portal.call(take, undo=reject)]
 
 
-def _ending(inner: consuming.Consumer | producing.Producer) -> Callable[[object], Awaitable[None]]:
-    """To leave what was entered for a caller who was interrupted."""
-
-    async def end(entered: object) -> None:
-        await inner.aclose()
-
-    return end
-
-
 def _tickets(messages: Iterable[Message | Ticket]) -> list[Ticket]:
     return [one.inner if isinstance(one, Message) else one for one in messages]
 
 
-class Pending:
+class Pending(Counterpart[producing.Pending]):
     """A message that was taken, and may not be stored yet: as `quorumq.client.Pending`."""
 
-    __slots__ = ("inner", "portal")
-
-    def __init__(self, portal: Portal, inner: producing.Pending) -> None:
-        self.portal = portal
-        self.inner = inner
+    __slots__ = ()
 
     @property
     def done(self) -> bool:
@@ -345,22 +359,8 @@ class Pending:
     wait = _blocking(producing.Pending.wait)
 
 
-class Producer:
+class Producer(Entered[producing.Producer]):
     """A producer to one topic, to be used by ``with``: as `quorumq.client.Producer`."""
-
-    def __init__(self, portal: Portal, inner: producing.Producer) -> None:
-        self.portal = portal
-        self.inner = inner
-
-    def __enter__(self) -> Producer:
-        self.portal.call(self.inner.__aenter__, undo=_ending(self.inner))
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with suppress(Closed):  # whoever waited has heard of it, or nobody did
-            self.portal.call(self.inner.__aexit__, kind, exc, trace)
 
     flush = _blocking(producing.Producer.flush)
 
@@ -410,25 +410,11 @@ class Producer:
         return found
 
 
-class Consumer:
+class Consumer(Entered[consuming.Consumer]):
     """A consumer of one group, to be used by ``with`` and iterated: as `quorumq.client.Consumer`.
 
     Several threads may iterate one: each message goes to one of them.
     """
-
-    def __init__(self, portal: Portal, inner: consuming.Consumer) -> None:
-        self.portal = portal
-        self.inner = inner
-
-    def __enter__(self) -> Consumer:
-        self.portal.call(self.inner.__aenter__, undo=_ending(self.inner))
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with suppress(Closed):  # whoever waited has heard of it, or nobody did
-            self.portal.call(self.inner.__aexit__, kind, exc, trace)
 
     def __iter__(self) -> Iterator[Message]:
         return self
@@ -507,12 +493,8 @@ def _listing(
     return update_wrapper(called, method)
 
 
-class Client:
+class Client(Counterpart[waiting.Client]):
     """A connected client: as `quorumq.client.Client`. Any number of threads may use it."""
-
-    def __init__(self, portal: Portal, inner: waiting.Client) -> None:
-        self.portal = portal
-        self.inner = inner
 
     create_topic = _blocking(waiting.Client.create_topic)
     alter_topic = _blocking(waiting.Client.alter_topic)
