@@ -127,6 +127,8 @@ def test_a_session_of_ours_has_java_compile_large_methods_and_works_in_small_pie
     pieces = ("spark.sql.files.maxPartitionBytes", "spark.sql.adaptive.advisoryPartitionSizeInBytes",
               "spark.hadoop.parquet.block.size")  # fmt: skip
     assert {said.get(name) for name in pieces} == {str(PIECE_BYTES)}
+    kept = ("spark.ui.retainedStages", "spark.ui.retainedTasks")
+    assert {said.get(name) for name in kept} == {"100"}, "what is kept of tasks would grow with the input"
 
 
 def test_a_java_that_ends_while_a_job_writes_is_not_taken_for_the_disk(tmp_path: Path) -> None:
