@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import json
 import math
@@ -21,7 +22,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, Final, NamedTuple, cast
 
-from quorumq.core.types import Incarnation, Origin, Owner, Span, Stamp
+from quorumq.core.messages import AlterTopic, CreateTopic
+from quorumq.core.topics import SETTINGS
+from quorumq.core.types import NODES_MAX, Incarnation, Origin, Owner, Span, Stamp, Topic, topic_id
 
 VERSION: Final = 1
 """The version of this schema; the first line of every writer (kind ``settings``) names it."""
@@ -82,6 +85,7 @@ FIELDS: Final[dict[str, Field]] = {
     "clock": Field("text", "what `at` is: `mono` or `simulated`"),
     "complete": Field("flag", "whether every replica that must be asked was"),
     "crcs": Field("text", "CRC-32C of each record's bytes, 8 hex digits per message, in order of the spans"),
+    "defaults": Field("object", "settings that a CREATE does not name, and that the topic gets if it is new"),
     "delay": Field("number", "seconds until a message is due: published, or rejected"),
     "detail": Field("text", "anything more, for people"),
     "fault": Field("text", "what was done to the run, as `crash`, `partition`, `heal` …"),
@@ -305,9 +309,10 @@ KINDS: Final[dict[str, KindOf]] = {
     "set_topic": KindOf(
         ("client",),
         ("topic", "op", "outcome"),
-        ("settings", "via", "detail"),
+        ("settings", "defaults", "via", "detail"),
         _CALL,
-        "CREATE or ALTER of a topic. `settings`, in the `invoke`, are those that the request names.",
+        "CREATE or ALTER of a topic. `settings`, in the `invoke`, are those that the request names, `defaults` what "
+        "it leaves to the node.",
     ),
     "delete_topic": KindOf(
         ("client",),
@@ -335,6 +340,42 @@ KINDS: Final[dict[str, KindOf]] = {
 
 
 # ------------------------------------------------------------------ values as text
+
+
+LABEL_DELETIONS_MAX: Final = 1000
+"""How often a topic's name may have been deleted before for its label to say so; beyond that it has the topic's id."""
+
+
+def label_after(name: str, deletions: int) -> str:
+    """What a history calls the topic that has a name after so many others that had it were deleted."""
+    return f"{name}#{deletions}" if deletions else name
+
+
+@functools.lru_cache(maxsize=1000)
+def topic_label(topic: bytes, name: str) -> str:
+    """What a history calls a topic, by its id: all writers call it the same, and no two topics have one label.
+
+    The id says how often the name had been deleted before (docs/protocol.md, section 1, "topic"), and a delivery or a
+    receipt, which have no more than id and name, need nothing else.
+    """
+    for deletions in range(LABEL_DELETIONS_MAX):
+        for rf in range(1, NODES_MAX, 2):
+            if topic == topic_id(name, rf, deletions):
+                return label_after(name, deletions)
+    return f"{name}#{topic.hex()}"
+
+
+def settings_value(source: Topic | CreateTopic | AlterTopic) -> dict[str, object]:
+    """The settings that a register has or a request names; times have a point, whoever wrote them."""
+    found: dict[str, object] = {}
+    for name in ("partitions", *SETTINGS):
+        value = getattr(source, name)
+        if value is not None:
+            exact = name in ("partitions", "max_deliveries", "durability")
+            found[name] = (
+                value if exact else [float(it) for it in value] if name == "backoff" else float(value)
+            )
+    return found
 
 
 def origin_text(origin: Origin) -> str:

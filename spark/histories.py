@@ -35,7 +35,12 @@ UNREAD: Final = (
 )
 """The schema of what could not be read."""
 
-_KEPT_AS_TEXT: Final = {"spans": "ARRAY<ARRAY<STRING>>", "settings": "STRING", "into": "STRING"}
+_KEPT_AS_TEXT: Final = {
+    "spans": "ARRAY<ARRAY<STRING>>",
+    "settings": "STRING",
+    "defaults": "STRING",
+    "into": "STRING",
+}
 _ROLES: Final = "^(sim|node:.+|client:.+)$"
 _ORIGIN: Final = r"^[^.]+\\.[0-9]+\\.[0-9a-fA-F]+\\.[0-9]+$"
 

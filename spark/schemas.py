@@ -185,6 +185,7 @@ TABLES: Final[dict[str, tuple[Column, ...]]] = {
                 ("clock", TEXT),
                 ("complete", FLAG),
                 ("crcs", TEXT),
+                ("defaults", TEXT),
                 ("delay", SECONDS),
                 ("detail", TEXT),
                 ("fault", TEXT),

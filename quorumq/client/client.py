@@ -231,7 +231,8 @@ class Client:
         if rf is None:
             named["rf"] = await self._default_rf(left_of(end))
         request = m.CreateTopic(name, unnamed=unnamed, **named)
-        reply = await self._ask(request, f"create topic {name!r}", left_of(end), writes=True)
+        watch = self._calling("set_topic", name)
+        reply = await self._ask(request, f"create topic {name!r}", left_of(end), writes=True, watch=watch)
         return self._known(cast("Topic", reply.topic))
 
     async def alter_topic(
@@ -264,7 +265,8 @@ class Client:
         """
         settings = _settings(partitions, max_deliveries, durability, retention, ttl, backoff)
         request = m.AlterTopic(name, **settings)
-        reply = await self._ask(request, f"change topic {name!r}", timeout, writes=True)
+        watch = self._calling("set_topic", name)
+        reply = await self._ask(request, f"change topic {name!r}", timeout, writes=True, watch=watch)
         return self._known(cast("Topic", reply.topic))
 
     async def delete_topic(self, name: str, *, timeout: float | None = None) -> Topic:
@@ -287,7 +289,10 @@ class Client:
         end = self._end(timeout)
         topic = await self.topic(name, timeout=left_of(end))
         request = m.DeleteTopic(name, topic.id)
-        await self._ask(request, f"delete topic {name!r}", left_of(end), writes=True)
+        watch = self._calling("delete_topic", name)
+        await self._ask(request, f"delete topic {name!r}", left_of(end), writes=True, watch=watch)
+        if self.history is not None:
+            self.history.learn(topic, deleted=True)
         return topic
 
     async def _default_rf(self, timeout: float | None) -> int:
@@ -317,13 +322,15 @@ class Client:
         # Only now that nobody knows it: a creation that overtakes the news of an earlier one would write
         # the default settings over those that somebody chose.
         rf = await self._default_rf(left_of(end))
-        made = await self._ask(
-            m.CreateTopic(name, rf, implicit=True), f"create topic {name!r}", left_of(end), writes=True
-        )
+        request = m.CreateTopic(name, rf, implicit=True)
+        watch = self._calling("set_topic", name)
+        made = await self._ask(request, f"create topic {name!r}", left_of(end), writes=True, watch=watch)
         return self._known(cast("Topic", made.topic))
 
     def _known(self, topic: Topic) -> Topic:
         self.topic_names[topic.id] = topic.name
+        if self.history is not None:
+            self.history.learn(topic)
         return topic
 
     # -------------------------------------------------------------------- groups
@@ -379,11 +386,11 @@ class Client:
         word, from_ms = start_fields(start)
         request = m.SetGroup(topic, group, word, from_ms, rewind)
         what = f"{'rewind' if rewind else 'create'} group {group!r} of {topic!r}"
-        watch = self._calling("set_group", topic=topic, group=group, rewind=rewind)
+        watch = self._calling("set_group", topic, group=group, rewind=rewind)
         return cast("Group", (await self._ask(request, what, timeout, writes=True, watch=watch)).group)
 
-    def _calling(self, kind: str, **fields: object) -> Calling | None:
-        return None if self.history is None else self.history.calling(kind, **fields)
+    def _calling(self, kind: str, topic: str, **fields: object) -> Calling | None:
+        return None if self.history is None else self.history.calling(kind, topic, **fields)
 
     async def purge(
         self, topic: str, group: str, *, partition: int | None = None, timeout: float | None = None
@@ -412,7 +419,7 @@ class Client:
         for number in range(register.partitions) if partition is None else (partition,):
             request = m.PurgeRequest(topic, number, group)
             what = f"purge of group {group!r} in {topic!r}/{number}"
-            watch = self._calling("purge", topic=topic, partition=number, group=group)
+            watch = self._calling("purge", topic, partition=number, group=group)
             count += (await self._ask(request, what, timeout, writes=True, watch=watch)).messages
         return count
 

@@ -9,12 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 from quorumq.client.message import Lot, Message, deadline_of
 from quorumq.core import messages as m
-from quorumq.core.types import Receipt, Span
-from quorumq.history import HistoryWriter, owner_text, spans_value, token_text
+from quorumq.core.types import Origin, Receipt, Span, Topic
+from quorumq.history import (
+    HistoryWriter,
+    label_after,
+    owner_text,
+    settings_value,
+    spans_value,
+    token_text,
+    topic_label,
+)
 from quorumq.wire.receipts import read_receipt
 from quorumq.wire.values import SealedNamed
 
@@ -35,6 +43,7 @@ class History:
         self._clock = clock
         self._wall_ms = wall_ms
         self._ops = 0
+        self._labels: dict[str, str] = {}  # by name: of the topic that has it, as far as this client knows
 
     def write(self, kind: str, **fields: object) -> None:
         """One line, at this moment of the client's clocks."""
@@ -44,6 +53,15 @@ class History:
         """The next number of a request."""
         self._ops += 1
         return self._ops
+
+    def learn(self, topic: Topic, *, deleted: bool = False) -> None:
+        """This topic has its name, or had it until now: who asks for the name means it, or the next one."""
+        after = topic.deletions + deleted
+        self._labels[topic.name] = label_after(topic.name, after)
+
+    def label(self, name: str) -> str:
+        """What the lines of a request call a topic that the request names by its name."""
+        return self._labels.get(name, name)
 
     def publishing(self, topic: str) -> Publishing:
         """To be told of the attempts to publish one batch."""
@@ -66,16 +84,10 @@ class History:
                 mine = list(some)
                 origin, first, _ = lot.receipt.span
                 crcs = "".join(lot.crcs[8 * (x.seq - first) : 8 * (x.seq - first) + 8] for x in mine)
-                spans: list[Span] = []
-                for message in mine:
-                    if spans and spans[-1].stop == message.seq:
-                        spans[-1] = Span(origin, spans[-1].start, message.seq + 1)
-                    else:
-                        spans.append(Span(origin, message.seq, message.seq + 1))
                 self.write(
                     "deliver",
-                    **held(lot.receipt, lot.topic),
-                    spans=spans_value(spans),
+                    **held(lot.receipt, topic_label(lot.receipt.partition.topic, lot.topic)),
+                    spans=spans_value(_runs(origin, (message.seq for message in mine))),
                     token=token_text(lot.receipt.owner.ballot),
                     attempt=lot.attempt,
                     until=until,
@@ -99,7 +111,7 @@ class History:
         for item in items:
             self.write(
                 "list",
-                topic=topic,
+                topic=self.label(topic),
                 partition=partition,
                 group=group,
                 state=item.state,
@@ -110,14 +122,36 @@ class History:
                 via=via,
             )
 
-    def calling(self, kind: str, **fields: object) -> Calling:
+    def calling(self, kind: str, topic: str, **fields: object) -> Calling:
         """To be told of the attempts of one request without receipts.
 
         Args:
-            kind: "purge" or "set_group".
+            kind: "purge", "set_group", "set_topic" or "delete_topic".
+            topic: its name.
             fields: for all its lines.
         """
-        return Calling(self, kind, fields)
+        return Calling(self, kind, topic, fields)
+
+    def derived(self, outputs: Iterable[Output]) -> None:
+        """These are about to be published: a line for each run of them."""
+        found = sorted(outputs)
+        for _, some in groupby(found, key=lambda output: output[:-2]):
+            mine = list(some)
+            first = mine[0]
+            self.write(
+                "derive",
+                topic=first.topic,
+                partition=first.partition,
+                group=first.group,
+                spans=spans_value(_runs(first.origin, [it.seq for it in mine])),
+                crcs="".join(f"{it.crc:08x}" for it in mine),
+                into={
+                    "topic": self.label(first.into),
+                    "partition": first.into_partition,
+                    "spans": spans_value(_runs(first.name, [it.seq for it in mine])),
+                    "index": first.which,
+                },
+            )
 
     def redriving(self, topic: str) -> Redriving:
         """To be told of the attempts of one redrive."""
@@ -132,9 +166,36 @@ def _deadline(message: Message) -> float:
     return message.deadline
 
 
+class Output(NamedTuple):
+    """A message that is derived from another, both named but for the number, which they share."""
+
+    topic: str  # of the input, and what follows as well
+    partition: int
+    group: str
+    origin: Origin
+    which: int  # tells several outputs of one input apart
+    into: str  # the topic's name
+    into_partition: int
+    name: Origin
+    seq: int
+    crc: int  # CRC-32C of the output's record
+
+
+def _runs(origin: Origin, numbers: Iterable[int]) -> list[Span]:
+    """Ascending numbers as spans."""
+    spans: list[Span] = []
+    for number in numbers:
+        if spans and spans[-1].stop == number:
+            spans[-1] = Span(origin, spans[-1].start, number + 1)
+        else:
+            spans.append(Span(origin, number, number + 1))
+    return spans
+
+
 def topic_name(receipt: Receipt, topics: dict[bytes, str]) -> str:
-    """The name of a receipt's topic, or its id where the name is not known."""
-    return topics.get(receipt.partition.topic) or receipt.partition.topic.hex()
+    """What a history calls a receipt's topic, or its id where the name is not known."""
+    topic = receipt.partition.topic
+    return topic_label(topic, topics[topic]) if topic in topics else topic.hex()
 
 
 def held(receipt: Receipt, topic: str) -> dict[str, Any]:
@@ -166,7 +227,7 @@ class Publishing:
         """The batch is about to be sent."""
         header = cast("m.Publish", request).batch.header
         self._fields = {
-            "topic": self._topic,
+            "topic": topic_label(header.partition.topic, self._topic),
             "partition": header.partition.number,
             "spans": spans_value(header.sections),
             "op": self._history.op(),
@@ -250,34 +311,67 @@ class Settled:
 
 
 class Calling:
-    """The attempts of one PURGE or SETGROUP."""
+    """The attempts of one request that names a topic by its name: PURGE, SETGROUP, CREATE, ALTER, DELETE."""
 
-    def __init__(self, history: History, kind: str, fields: dict[str, object]) -> None:
+    def __init__(self, history: History, kind: str, topic: str, fields: dict[str, object]) -> None:
         self._history = history
         self._kind = kind
+        self._topic = topic
         self._fields = fields
+        self._asked: dict[str, object] = {}  # what the `invoke` says
+        self._label = ""
         self._op = 0
 
     def asked(self, via: str, request: m.ClientRequest) -> None:
         """The request is about to be sent."""
-        self._op = self._history.op()
-        more: dict[str, object] = {}
+        self._asked = {"via": via}
         if isinstance(request, m.SetGroup):
-            more = {"start": request.start, "from_ms": request.from_ms}
-        self._history.write(self._kind, **self._fields, **more, op=self._op, outcome="invoke", via=via)
+            self._asked |= {"start": request.start, "from_ms": request.from_ms}
+        elif isinstance(request, m.CreateTopic):
+            values = settings_value(request)
+            left = tuple(values) if request.implicit else request.unnamed
+            self._asked["settings"] = {name: value for name, value in values.items() if name not in left}
+            self._asked["defaults"] = {name: value for name, value in values.items() if name in left}
+        elif isinstance(request, m.AlterTopic):
+            self._asked["settings"] = settings_value(request)
+        if isinstance(request, m.DeleteTopic):
+            self._invoke(topic_label(request.id, self._topic))
+        else:
+            self._invoke(self._history.label(self._topic))
+
+    def _invoke(self, label: str) -> None:
+        self._label, self._op = label, self._history.op()
+        self._write("invoke", **self._asked)
+
+    def _write(self, outcome: str, **more: object) -> None:
+        self._history.write(
+            self._kind, topic=self._label, **self._fields, **more, op=self._op, outcome=outcome
+        )
 
     def answered(self, reply: m.ClientReply | None, *, sent: bool) -> None:
         """What came of it."""
         outcome = "unknown" if sent else "fail"
         more: dict[str, object] = {}
+        reached = b""
         if isinstance(reply, m.Purged):
             outcome, more = "ok", {"messages": reply.messages}
         elif isinstance(reply, m.GroupSet):
             outcome = "ok"
             more = {"generation": reply.group.generation, "from_ms": reply.group.from_ms}
+            reached = reply.group.topic
+        elif isinstance(reply, m.TopicCreated | m.TopicAltered):
+            outcome, reached = "ok", reply.topic.id
+        elif isinstance(reply, m.TopicDeleted):
+            outcome = "ok"
         elif isinstance(reply, m.Failed):
             outcome, more = failure(reply.code), {"detail": f"{reply.code}: {reply.detail}"}
-        self._history.write(self._kind, **self._fields, **more, op=self._op, outcome=outcome)
+            if self._kind == "set_topic" and reply.code == "conflict":
+                outcome = "unknown"  # what it found was not there yet at all nodes
+        if reached and topic_label(reached, self._topic) != self._label:
+            # Another topic has the name by now: that is the one that it was sent to.
+            self._write("fail", detail="the topic was deleted before")
+            self._invoke(topic_label(reached, self._topic))
+        self._write(outcome, **more)
 
 
 class Redriving:
@@ -316,7 +410,7 @@ class Redriving:
         assert self._request is not None
         self._history.write(
             "redrive",
-            topic=self._topic,
+            topic=self._history.label(self._topic),
             partition=self._request.partition,
             group=self._request.group,
             generation=entry.record.generation,

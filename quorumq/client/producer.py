@@ -16,15 +16,17 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import trio
+from crc32c import crc32c
 
 from quorumq.client.consumer import REFRESH_S
 from quorumq.client.derived import derived_origin, derived_partition, runs_of
+from quorumq.client.history import Output
 from quorumq.client.message import Message, MessageId, again
 from quorumq.client.nodes import left_of
 from quorumq.client.partitioner import DefaultPartitioner, Partitioner
@@ -41,6 +43,7 @@ from quorumq.core.errors import (
 )
 from quorumq.core.limits import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, KIB, MIB, ORIGIN_IDLE_S
 from quorumq.core.types import Batch, Origin, PartitionId, Span, Topic
+from quorumq.history import topic_label
 from quorumq.wire.batch import SECTIONS_MAX, HeaderValue, encode_record, pack_sections
 from quorumq.wire.batch import Message as Parts
 
@@ -181,11 +184,12 @@ class Parcel:
 class DerivedParcel(Parcel):
     """A batch of messages that came with their names: sections in place of one run of numbers."""
 
-    __slots__ = ("names", "places", "runs")
+    __slots__ = ("inputs", "names", "places", "runs")
 
     def __init__(self, partition: PartitionId, opened: float, times: Times) -> None:
         super().__init__(partition, opened, times)
         self.names: list[tuple[Origin, int]] = []
+        self.inputs: list[tuple[Message, int]] = []  # and which output of it this is: for the history
         self.places: dict[tuple[Origin, int], int] = {}
         self.runs = 0  # sections that it takes, or fewer
 
@@ -221,6 +225,16 @@ class DerivedParcel(Parcel):
         sections = runs_of([self.names[index] for index in indexes])
         records = [self.records[index] for index in indexes]
         return pack_sections(self.partition, sections, wall_ms, records, **self.times._asdict())
+
+    def outputs(self, topic: str) -> Iterator[Output]:
+        """What is derived from what, for the history; ``topic`` is the one that they are published to."""
+        for (source, index), (name, seq), record in zip(self.inputs, self.names, self.records, strict=True):
+            of = source.id
+            label = topic_label(of.partition.topic, source.topic)
+            yield Output(
+                label, of.partition.number, source.group, of.origin, index,
+                topic, self.partition.number, name, seq, crc32c(record),
+            )  # fmt: skip
 
     def id_of(self, index: int) -> MessageId:
         """The id of one of its messages."""
@@ -509,6 +523,8 @@ class Producer:
         before = parcel.count
         origin = derived_origin(source_id, source.group, register.id, index)
         place = parcel.place((origin, source_id.seq), record)
+        if self.client.history is not None and parcel.count > before:
+            parcel.inputs.append((source, index))
         self._taken(lane, parcel, len(record) if parcel.count > before else 0)
         return Pending(parcel, place)
 
@@ -633,6 +649,8 @@ class Producer:
         parcel.sent = True
         try:
             if isinstance(parcel, DerivedParcel):
+                if self.client.history is not None:
+                    self.client.history.derived(parcel.outputs(self.topic))
                 await self._publish_derived(parcel, parcel.in_order())
             else:
                 assert parcel.batch is not None

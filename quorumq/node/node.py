@@ -56,7 +56,7 @@ from quorumq.core.messages import (
     Store,
 )
 from quorumq.core.nodecore import NodeCore
-from quorumq.core.records import BatchStored, GroupPut
+from quorumq.core.records import BatchStored, GroupPut, TopicPut
 from quorumq.core.types import Batch, NodeId, Now, PartitionId
 from quorumq.core.versions import has
 from quorumq.node.commits import CommitRunner
@@ -132,9 +132,9 @@ class Link(Flushing, Protocol):
 
 
 class Noted(NamedTuple):
-    """Behind a `Persist.then`: these batches and registers of groups are durable, for the history."""
+    """Behind a `Persist.then`: these batches and registers are durable, for the history."""
 
-    records: tuple[BatchStored | GroupPut, ...]
+    records: tuple[BatchStored | GroupPut | TopicPut, ...]
 
 
 Then = Send | Reply | Done | Noted
@@ -446,7 +446,9 @@ class Node:
             self._check_space()
         then: tuple[Then, ...] = effect.then
         if self.trace.on and effect.records:
-            noted = tuple(record for record in effect.records if isinstance(record, BatchStored | GroupPut))
+            noted = tuple(
+                record for record in effect.records if isinstance(record, BatchStored | GroupPut | TopicPut)
+            )
             then = (Noted(noted), *then) if noted else then
         if not then:
             self._commit_lazily()

@@ -10,9 +10,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from quorumq.core.messages import Fetched
-from quorumq.core.records import BatchStored, GroupPut
-from quorumq.core.types import Owner, PartitionId, Span
-from quorumq.history import HistoryError, HistoryWriter, owner_text, spans_value, token_text
+from quorumq.core.records import BatchStored, GroupPut, TopicPut
+from quorumq.core.types import STAMP_ZERO, Owner, PartitionId, Span
+from quorumq.history import (
+    HistoryError,
+    HistoryWriter,
+    label_after,
+    owner_text,
+    settings_value,
+    spans_value,
+    token_text,
+    topic_label,
+)
 from quorumq.node.config import ServeConfig
 
 if TYPE_CHECKING:
@@ -68,21 +77,28 @@ class Trace:
         self._write("stop", incarnation=node.core.state.incarnation.n, reason=reason)
         self.close()
 
-    def durable(self, node: Node, records: tuple[BatchStored | GroupPut, ...]) -> None:
-        """These batches and registers of groups are durable here: in the file before anyone is told of it."""
+    def durable(self, node: Node, records: tuple[BatchStored | GroupPut | TopicPut, ...]) -> None:
+        """These batches and registers are durable here: in the file before anyone is told of it."""
         for record in records:
             if isinstance(record, GroupPut):
                 of = node.core.topics.get(record.group.topic)
                 if of is not None:
                     _, name, generation, from_ms = record.group
-                    self._write("register", topic=of.name, group=name, generation=generation, from_ms=from_ms)
+                    label = label_after(of.name, of.deletions)
+                    self._write("register", topic=label, group=name, generation=generation, from_ms=from_ms)
+                continue
+            if isinstance(record, TopicPut):
+                register = record.topic
+                if not register.deleted and register.stamp != STAMP_ZERO:  # else a creation went no further
+                    label = label_after(register.name, register.deletions)
+                    self._write("topic", topic=label, settings=settings_value(register))
                 continue
             header = record.batch.header
             topic = node.core.topics.get(header.partition.topic)
             if topic is not None:
                 self._write(
                     "store",
-                    topic=topic.name,
+                    topic=label_after(topic.name, topic.deletions),
                     partition=header.partition.number,
                     spans=spans_value(header.sections),
                 )
@@ -145,8 +161,8 @@ def _deliveries(reply: Fetched) -> list[Delivered]:
         for delivery in part.deliveries:
             receipt = delivery.receipt
             key = (
-                part.topic, receipt.partition, receipt.group, receipt.generation, receipt.n, receipt.owner,
-                delivery.attempt,
+                topic_label(receipt.partition.topic, part.topic), receipt.partition, receipt.group, receipt.generation,
+                receipt.n, receipt.owner, delivery.attempt,
             )  # fmt: skip
             found.setdefault(key, []).append(receipt.span)
     return [(*key, spans) for key, spans in found.items()]

@@ -3,7 +3,7 @@
 What must hold at the end of a drained run: every node that says what it has of the topic says the same; each setting
 has a value that somebody wrote, and no write of that setting that was confirmed began after that one had ended (a
 write whose outcome is unknown never ends). Partitions only become more: there are as many as some request asked for,
-and no fewer than were ever confirmed.
+and no fewer than were ever confirmed. What a CREATE left to the node may have been written.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ class SettingsAsWritten(Checker):
 
     def __init__(self) -> None:
         self.writes: dict[tuple[str, int], tuple[float, dict[str, Any]]] = {}  # when sent, and what
+        self.left: list[tuple[str, Any]] = []  # settings that a CREATE did not name, and what they get then
         self.ended: dict[tuple[str, int], float] = {}  # when confirmed; FAILED: nothing was written
         self.registers: dict[str, dict[str, Any]] = {}  # by node
         self.drained_at: float | None = None
@@ -36,6 +37,7 @@ class SettingsAsWritten(Checker):
             self.registers[row["who"]] = row["settings"]
         elif row["outcome"] == "invoke":
             self.writes[(row["who"], row["op"])] = (row["at"], row["settings"])
+            self.left += row.get("defaults", {}).items()
         elif row["outcome"] != "unknown":
             self.ended[(row["who"], row["op"])] = row["at"] if row["outcome"] == "ok" else FAILED
 
@@ -59,11 +61,14 @@ class SettingsAsWritten(Checker):
         confirmed = [write for write in writes if write[1] < math.inf]
         if name == "partitions":
             least = max((asked for _, _, asked in confirmed), default=0)
-            if value not in [asked for _, _, asked in writes] or value < least:
+            if (
+                value not in [asked for _, _, asked in writes] and (name, value) not in self.left
+            ) or value < least:
                 self._found(f"partitions is {value}; {least} were confirmed, and {writes} asked for")
             return
         last = max((began for began, _, _ in confirmed), default=0.0)
         mine = [ended for _, ended, asked in writes if asked == value]
+        mine += [math.inf for left in self.left if left == (name, value)]
         if not mine:
             self._found(f"{name} is {value!r}, and nobody wrote that")
         elif max(mine) < last:

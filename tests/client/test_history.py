@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from quorumq.client import OutcomeUnknown
+from quorumq.client import Conflict, NotFound, OutcomeUnknown
 from quorumq.core.messages import AckRequest, Publish
-from quorumq.history import HistoryWriter, Row, check_row, parse_spans, read_history
+from quorumq.history import HistoryWriter, Row, check_row, origin_text, parse_spans, read_history
 from tests.client.fake import connected, fake_cluster
 from tests.client.test_consumer import publish, take
 
@@ -45,6 +45,7 @@ async def test_everything_a_client_does_is_written(tmp_path: Path) -> None:
     kinds = {kind: [row for row in lines if row["kind"] == kind] for kind in {row["kind"] for row in lines}}
     assert set(kinds) == {
         "settings", "publish", "deliver", "ack", "reject", "dead_letter", "extend", "leave", "list", "redrive",
+        "set_topic",
     }  # fmt: skip
     for kind in ("publish", "ack", "reject", "dead_letter", "extend", "redrive"):
         invoked = [row for row in kinds[kind] if row["outcome"] == "invoke"]
@@ -109,3 +110,109 @@ async def test_purges_and_rewinds_are_written_with_what_came_of_them() -> None:
     assert found[3]["messages"] == 3
     assert (found[5]["generation"], found[5]["from_ms"]) == (now.generation, now.from_ms)
     assert len({row["op"] for row in found}) == 3
+
+
+async def test_changes_of_topics_are_written_with_what_they_name_and_what_they_leave_to_the_node() -> None:
+    file = io.StringIO()
+    writer = HistoryWriter(file, run="r", who="client:c")
+    async with fake_cluster(auto_create_topics=True) as cluster, connected(cluster, history=writer) as client:
+        await client.create_topic("jobs", partitions=2, max_deliveries=7)
+        await client.alter_topic("jobs", ttl=60.0)
+        async with client.producer("made") as producer:
+            await producer.publish(b"x")
+        with pytest.raises(Conflict):
+            await client.create_topic("jobs", partitions=4)
+    found = [row for row in rows(file, writer) if row["kind"] == "set_topic"]
+    assert [(row["topic"], row["outcome"]) for row in found] == [
+        ("jobs", "invoke"), ("jobs", "ok"), ("jobs", "invoke"), ("jobs", "ok"), ("made", "invoke"), ("made", "ok"),
+        ("jobs", "invoke"), ("jobs", "unknown"),
+    ]  # fmt: skip
+    invoked = found[::2]
+    defaults = {"durability": "fsync", "retention_s": 0.0, "ttl_s": 0.0, "backoff": []}
+    assert invoked[0]["settings"] == {"partitions": 2, "max_deliveries": 7}
+    assert invoked[0]["defaults"] == defaults
+    assert invoked[1]["settings"] == {"ttl_s": 60.0}
+    assert invoked[2]["settings"] == {}
+    assert invoked[2]["defaults"] == {"partitions": 1, "max_deliveries": 5, **defaults}
+
+
+async def test_a_topic_made_again_has_another_label_whoever_writes_of_it() -> None:
+    file, others = io.StringIO(), io.StringIO()
+    writer, other = (
+        HistoryWriter(it, run="r", who=f"client:{name}") for it, name in ((file, "c"), (others, "d"))
+    )
+    async with (
+        fake_cluster() as cluster,
+        connected(cluster, history=writer) as client,
+        connected(cluster, history=other) as late,
+    ):
+        await client.create_topic("jobs")
+        await late.topic("jobs")
+        await publish(client, 1)
+        await client.delete_topic("jobs")
+        await client.create_topic("jobs")
+        await publish(client, 2)
+        await client.create_group("jobs", "g")
+        with pytest.raises(NotFound):
+            await late.alter_topic("none", ttl=1.0)
+        await late.alter_topic("jobs", ttl=60.0)  # which is another one than it knew
+        listed = [item async for item in client.peek("jobs", "g")]
+        await late.ack(await late.fetch("jobs", "g"))
+        await client.purge("jobs", "g")
+        assert sum(item.peeked.span.size for item in listed) == 2
+    mine, theirs = rows(file, writer)[1:], rows(others, other)[1:]
+    told = [
+        (row["kind"], row["topic"], row["outcome"])
+        for row in mine
+        if row.get("outcome", "invoke") != "invoke"
+    ]
+    assert told[:6] == [
+        ("set_topic", "jobs", "ok"), ("publish", "jobs", "ok"), ("delete_topic", "jobs", "ok"),
+        ("set_topic", "jobs#1", "ok"), ("publish", "jobs#1", "ok"), ("set_group", "jobs#1", "ok"),
+    ]  # fmt: skip
+    assert {row["topic"] for row in mine if row["kind"] in ("list", "purge")} == {"jobs#1"}
+    told = [(row["kind"], row["topic"], row["outcome"]) for row in theirs if row["kind"] == "set_topic"]
+    told = [it for it in told if it[1] != "none"]
+    assert told == [
+        ("set_topic", "jobs", "invoke"), ("set_topic", "jobs", "fail"),
+        ("set_topic", "jobs#1", "invoke"), ("set_topic", "jobs#1", "ok"),
+    ]  # fmt: skip
+    assert {row["topic"] for row in theirs if row["kind"] in ("deliver", "ack")} == {"jobs#1"}
+
+
+async def test_what_is_derived_from_what_is_written_before_it_is_published() -> None:
+    file = io.StringIO()
+    writer = HistoryWriter(file, run="r", who="client:c")
+    async with fake_cluster() as cluster, connected(cluster, history=writer) as client:
+        await client.create_topic("jobs")
+        await client.create_topic("out")
+        await publish(client, 5)
+        found = await client.fetch("jobs", "g")
+        assert len(found) == 5
+        async with client.producer("out") as producer:
+            for message in (*found[:2], *found[3:], found[0]):  # the first one twice: it is one output
+                for index in (0, 1):
+                    await producer.publish(b"%d" % index + message.payload, derived_from=message, index=index)
+    lines = [row for row in rows(file, writer) if row["kind"] in ("derive", "publish")]
+    made = [row for row in lines if row["kind"] == "derive"]
+    first = found[0]
+    origin = origin_text(first.id.origin)
+    assert [row["into"]["index"] for row in made] == [0, 1]
+    published = [row for row in lines if row["kind"] == "publish" and row["topic"] == "out"]
+    sent = {
+        (origin, seq): crcs[8 * at : 8 * at + 8]
+        for crcs, row in ((row["crcs"], row) for row in published if row["outcome"] == "invoke")
+        for at, (origin, seq) in enumerate(one_by_one(row["spans"]))
+    }
+    for row in made:
+        assert lines.index(row) < lines.index(published[0])
+        assert (row["topic"], row["group"], row["into"]["topic"]) == ("jobs", "g", "out")
+        assert row["spans"] == [[origin, first.seq, first.seq + 2], [origin, first.seq + 3, first.seq + 5]]
+        names = one_by_one(row["into"]["spans"])
+        assert [seq for _, seq in names] == [seq for _, seq in one_by_one(row["spans"])]
+        assert row["crcs"] == "".join(sent.pop(name) for name in names)
+    assert not sent
+
+
+def one_by_one(spans: list[tuple[str, int, int]]) -> list[tuple[str, int]]:
+    return [(origin, seq) for origin, start, stop in spans for seq in range(start, stop)]

@@ -449,9 +449,12 @@ def test_a_node_writes_its_part_of_the_history(tmp_path: Path) -> None:
 
     run(test)
     rows = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
-    assert [row["kind"] for row in rows] == ["settings", "start", "store", "register", "hold_won", "stop"]
-    assert rows[2]["spans"] == rows[4]["spans"]
-    assert (rows[3]["group"], rows[3]["generation"], rows[3]["from_ms"]) == ("g", 0, 0)
+    assert [row["kind"] for row in rows] == [
+        "settings", "start", "topic", "store", "register", "hold_won", "stop",
+    ]  # fmt: skip
+    assert (rows[2]["topic"], rows[2]["settings"]["max_deliveries"]) == ("jobs", 5)
+    assert rows[3]["spans"] == rows[5]["spans"]
+    assert (rows[4]["group"], rows[4]["generation"], rows[4]["from_ms"]) == ("g", 0, 0)
     assert rows[0]["settings"]["boot"] == boot()
     assert {row["who"] for row in rows} == {"node:a"}
 

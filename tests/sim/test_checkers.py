@@ -408,6 +408,16 @@ def test_a_setting_has_the_value_of_its_last_writer(outcomes: str, possible: set
         assert story.broken() == ([] if value in possible else ["settings as written"])
 
 
+@pytest.mark.parametrize(("ttl_s", "partitions", "found"), [(0.0, 1, 0), (5.0, 1, 1), (0.0, 2, 1)])
+def test_what_a_creation_left_to_the_node_may_have_been_written(
+    ttl_s: float, partitions: int, found: int
+) -> None:
+    story = Story().set_topic("ok", 6, 0.0, 0.2, max_deliveries=1)
+    story.rows[-2]["defaults"] = {"ttl_s": 0.0, "partitions": 1}
+    story.drained().registers(max_deliveries=1, ttl_s=ttl_s, partitions=partitions)
+    assert story.broken() == ["settings as written"] * found
+
+
 def test_of_two_writes_at_once_either_may_be_the_last() -> None:
     for value in (1, 2):
         story = Story().set_topic("ok", 6, 0.0, 0.4, max_deliveries=1)
