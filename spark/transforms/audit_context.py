@@ -19,7 +19,8 @@ def _setting(name: str) -> Column:
 def runs(lines: DataFrame, *, drained: bool) -> DataFrame:
     """A row for each run: when it was healed and drained, how many replicas, and what is missing.
 
-    ``unstopped``: a real node was killed, or still runs: the end of what it did may be in no file.
+    ``unstopped``: a real node was killed, or still runs: the end of what it did may be in no file. ``simulated``: all
+    that was done is in the history, and in the end every node was there and had heard of everything.
 
     Args:
         lines: what `audit_events.timed` gives.
@@ -39,6 +40,7 @@ def runs(lines: DataFrame, *, drained: bool) -> DataFrame:
         F.min("t").alias("begins_at"),
         _setting("rf").alias("rf"),
         _setting("hold_min").alias("hold_min"),
+        F.coalesce(F.bool_and(F.col("domain") == "simulated"), F.expr("false")).alias("simulated"),
         (F.count_if(real & (F.col("kind") == "start")) > F.count_if(real & (F.col("kind") == "stop"))).alias(
             "unstopped"
         ),
@@ -92,13 +94,7 @@ def group_facts(lines: DataFrame) -> DataFrame:
     found = found.join(in_the_end, on=["run", "topic", "grp"], how="left").withColumn(
         "_current", F.greatest("last", "created")
     )
-    calls = (
-        lines.where(kind == "delete_topic")
-        .groupBy("run", "topic", "who", "op")
-        .agg(F.bool_or(F.col("outcome") == "fail").alias("failed"))
-    )
-    deleted = calls.where(~F.col("failed")).select("run", "topic", F.expr("true").alias("deleted")).distinct()
-    found = found.join(F.broadcast(deleted), on=["run", "topic"], how="left")
+    found = found.join(F.broadcast(deleted_topics(lines)), on=["run", "topic"], how="left")
     zero = F.lit(0).cast("decimal(20,0)")
     newest = F.expr("array_max(registers).generation")
     return found.select(
@@ -113,6 +109,16 @@ def group_facts(lines: DataFrame) -> DataFrame:
         F.coalesce(F.col("seen") > F.coalesce(newest, zero), F.expr("false")).alias("unregistered"),
         F.coalesce("deleted", F.expr("false")).alias("deleted"),
     )
+
+
+def deleted_topics(lines: DataFrame) -> DataFrame:
+    """The topics for which a DELETE was sent that did not fail: run, topic, deleted."""
+    calls = (
+        lines.where(F.col("kind") == "delete_topic")
+        .groupBy("run", "topic", "who", "op")
+        .agg(F.bool_or(F.col("outcome") == "fail").alias("failed"))
+    )
+    return calls.where(~F.col("failed")).select("run", "topic", F.expr("true").alias("deleted")).distinct()
 
 
 def origins(lines: DataFrame) -> DataFrame:

@@ -48,7 +48,7 @@ def derived(lines: DataFrame, events: DataFrame, of_runs: DataFrame) -> DataFram
             F.collect_set(F.when(F.col("kind") == "deliver", F.col("crc"))).alias("got"),
         )
     )
-    runs = F.broadcast(of_runs.select("run", "drained_at", "ends_at", "lossy"))
+    runs = F.broadcast(of_runs.select("run", "drained_at", "ends_at", "lossy", "simulated"))
     return _places(made, fate, events, runs).unionByName(_outputs(made, fate, runs))
 
 
@@ -109,6 +109,11 @@ def _places(made: DataFrame, fate: DataFrame, events: DataFrame, runs: DataFrame
         .groupBy(*MESSAGE)
         .agg(F.min("t").alias("acked"))
     )
+    read = (
+        events.where(F.col("kind").isin("deliver", "list"))
+        .select("run", F.col("topic").alias("into"), F.expr("true").alias("read"))
+        .distinct()
+    )
     of_output = fate.select(
         "run",
         F.col("topic").alias("into"),
@@ -118,15 +123,19 @@ def _places(made: DataFrame, fate: DataFrame, events: DataFrame, runs: DataFrame
     known = (
         places.join(acked, on=list(MESSAGE), how="left")
         .join(of_output, on=["run", "into", "output"], how="left")
+        .join(F.broadcast(read), on=["run", "into"], how="left")
         .join(runs, on="run", how="left")
     )
     is_output = F.coalesce(F.startswith("output.origin", F.lit(PREFIX)), F.expr("false"))
-    absent = is_output & F.col("acked").isNotNull() & F.col("there").isNull()
+    readers = F.col("simulated") | F.coalesce(
+        "read", F.expr("false")
+    )  # else nobody told who reads the outputs
+    absent = is_output & readers & F.col("acked").isNotNull() & F.col("there").isNull()
     drained = F.col("drained_at").isNotNull()
     return known.select(
         *MESSAGE,
         F.lit(DERIVED).alias("guarantee"),
-        is_output.alias("checked"),
+        (is_output & readers).alias("checked"),
         (absent & ~drained).alias("pending"),
         findings(
             finding(
@@ -207,7 +216,7 @@ def _outputs(made: DataFrame, fate: DataFrame, runs: DataFrame) -> DataFrame:
                 DERIVED,
                 say("was delivered at ", shown(F.col("delivered")), ", and nobody derived it"),
                 F.col("delivered"),
-                sure=~F.col("lossy"),
+                sure=~F.col("lossy") & F.col("simulated"),
             ),
             finding(
                 (F.size("derived") > 0) & (F.size(other) > 0),
