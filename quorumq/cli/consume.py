@@ -181,14 +181,10 @@ async def _consume(nodes: tuple[str, ...], plan: Plan) -> None:
 
     count = 0
     async with cluster(nodes) as client:
-        hold_time = plan.hold_time
-        if hold_time is None:
-            known = await client.metadata()
-            hold_time = min(limits.HOLD_TIME_DEFAULT_S, known.hold_time_max)
         # A consumer fetches ahead. Where so many messages are asked for and not more, the next one would be taken
         # only to be given back, so those are fetched as they are wanted; so is what is there and nothing else.
         exactly = (plan.most is not None or plan.wait == 0) and plan.command is None and len(plan.topics) == 1
-        source = _fetches(client, plan, hold_time) if exactly else _stream(client, plan, hold_time)
+        source = _fetches(client, plan) if exactly else _stream(client, plan)
         with counter("consuming") as advance:
             async with aclosing(source) as batches:
                 async for messages in batches:
@@ -200,7 +196,7 @@ async def _consume(nodes: tuple[str, ...], plan: Plan) -> None:
         click.echo(f"nothing came from {', '.join(plan.topics)} for {plan.group}", err=True)
 
 
-async def _fetches(client: Client, plan: Plan, hold_time: float) -> AsyncGenerator[list[Message], None]:
+async def _fetches(client: Client, plan: Plan) -> AsyncGenerator[list[Message], None]:
     """Exactly as many messages as are asked for, or fewer where no more come within --wait."""
     left = float("inf") if plan.most is None else plan.most
     while left:
@@ -210,7 +206,7 @@ async def _fetches(client: Client, plan: Plan, hold_time: float) -> AsyncGenerat
             plan.group,
             max_messages=int(min(BATCH, left)),
             max_wait=wait,
-            hold_time=hold_time,
+            hold_time=plan.hold_time,
             start=plan.start,
         )
         if found:
@@ -220,7 +216,7 @@ async def _fetches(client: Client, plan: Plan, hold_time: float) -> AsyncGenerat
             return
 
 
-async def _stream(client: Client, plan: Plan, hold_time: float) -> AsyncGenerator[list[Message], None]:
+async def _stream(client: Client, plan: Plan) -> AsyncGenerator[list[Message], None]:
     """Messages as they come, until enough have come or none within --wait."""
 
     batch = 1 if plan.command else BATCH
@@ -229,7 +225,7 @@ async def _stream(client: Client, plan: Plan, hold_time: float) -> AsyncGenerato
         plan.topics,
         plan.group,
         start=plan.start,
-        hold_time=hold_time,
+        hold_time=plan.hold_time,
         prefetch=batch,
         auto_extend=plan.command is not None,
     ) as consumer:
@@ -237,14 +233,14 @@ async def _stream(client: Client, plan: Plan, hold_time: float) -> AsyncGenerato
             wait = float("inf") if plan.wait is None else plan.wait
             found = await consumer.take(int(min(batch, left)), timeout=wait)
             if not found:
-                found = await _last_look(client, plan, hold_time)
+                found = await _last_look(client, plan)
             if not found:
                 return
             left -= len(found)
             yield found
 
 
-async def _last_look(client: Client, plan: Plan, hold_time: float) -> list[Message]:
+async def _last_look(client: Client, plan: Plan) -> list[Message]:
     """Nothing came within --wait: believe it only of a node that can deliver, and take what it has after all.
 
     Raises:
@@ -252,7 +248,7 @@ async def _last_look(client: Client, plan: Plan, hold_time: float) -> list[Messa
     """
     for topic in plan.topics:
         found = await client.fetch(
-            topic, plan.group, max_messages=1, hold_time=hold_time, start=plan.start, timeout=LAST_LOOK_S
+            topic, plan.group, max_messages=1, hold_time=plan.hold_time, start=plan.start, timeout=LAST_LOOK_S
         )
         if found:
             return found

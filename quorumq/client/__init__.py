@@ -11,6 +11,7 @@ async with connect(["127.0.0.1:7401", "127.0.0.1:7402"]) as client:
 from quorumq.client.client import Client, Peek, Redriven, connect
 from quorumq.client.consumer import Consumer
 from quorumq.client.message import Message, MessageId, Outcome, receipt_from_text, receipt_to_text
+from quorumq.client.nodes import Closed
 from quorumq.client.partitioner import DefaultPartitioner, Partitioner, partition_of_key
 from quorumq.client.producer import Pending, Producer
 from quorumq.core.errors import (
@@ -55,6 +56,7 @@ __all__ = [
     "Topic",
     "AlreadyResolved",
     "BadReceipt",
+    "Closed",
     "ClusterMismatch",
     "Conflict",
     "HoldLost",

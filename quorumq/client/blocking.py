@@ -18,13 +18,14 @@ with connect(["127.0.0.1:7401", "127.0.0.1:7402"]) as client:
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, suppress
 from datetime import datetime
 from functools import partial, update_wrapper
-from itertools import islice
+from itertools import count, islice
 from types import TracebackType
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, cast
 
@@ -36,6 +37,8 @@ from quorumq.client import message as delivered
 from quorumq.client import producer as producing
 from quorumq.client.client import Peek, Redriven
 from quorumq.client.message import MessageId, Outcome, Ticket
+from quorumq.client.nodes import CLOSED
+from quorumq.client.nodes import Closed as Closed
 from quorumq.client.times import Duration
 from quorumq.core.errors import OutcomeUnknown, QuorumqError, UsageError
 from quorumq.core.types import Letter, Stamp
@@ -51,18 +54,10 @@ PUBLISH_MANY: Final = 256
 PAGE: Final = 500
 """Items of a listing that are brought over at once."""
 
-CLOSED: Final = "the client is closed: use it inside of its `with`"
-
 P = ParamSpec("P")
 T = TypeVar("T")
 Inner = TypeVar("Inner")
 Served = TypeVar("Served", consuming.Consumer, producing.Producer)
-
-
-class Closed(UsageError):
-    """The client is closed: a call came after its ``with``, or while another thread left it."""
-
-    code = "closed"
 
 
 class Portal:
@@ -78,6 +73,7 @@ class Portal:
         self._nursery: trio.Nursery | None = None
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
+        self._process = os.getpid()
 
     def open(self, connect: Callable[[], Any]) -> waiting.Client:
         """Begin, with what ``connect`` gives as an ``async with``; raises what it raises."""
@@ -143,6 +139,8 @@ class Portal:
             UsageError: this is the thread that would have to do the work.
             OutcomeUnknown: another thread closed the client meanwhile.
         """
+        if os.getpid() != self._process:
+            raise Closed("this client was made before a fork, in another process: make one in this process")
         if threading.current_thread() is self._thread:
             raise UsageError("a blocking call inside of the client's own thread would wait for itself")
         answer: Future[T] = Future()
@@ -395,14 +393,24 @@ class Producer(Entered[producing.Producer]):
     def publish_many(self, payloads: Iterable[bytes], **options: Any) -> list[Pending]:
         """`publish` each, with the same options, many in one turn of the client's thread.
 
+        With ``derived_from`` they are its outputs ``index``, ``index + 1`` …, in their order.
+
         Raises:
             as `publish` does; those before the one that failed were taken.
         """
 
         rest = iter(payloads)  # in this thread: the client's own has other things to do
 
+        source: Message | None = options.pop("derived_from", None)
+        numbers = count(options.pop("index", 0))
+
         async def take(some: list[bytes]) -> list[producing.Pending]:
-            return [await self.inner.publish(payload, **options) for payload in some]
+            if source is None:
+                return [await self.inner.publish(payload, **options) for payload in some]
+            return [
+                await self.inner.publish(payload, derived_from=source.inner, index=number, **options)
+                for payload, number in zip(some, numbers, strict=False)
+            ]
 
         found: list[Pending] = []
         while some := list(islice(rest, PUBLISH_MANY)):
@@ -557,11 +565,11 @@ class Client(Counterpart[waiting.Client]):
     def extend(
         self,
         messages: Iterable[Message | Ticket],
-        hold_time: float | None = None,
+        hold_time: Duration | None = None,
         *,
         timeout: float | None = None,
     ) -> None:
-        """Keep their holds for ``hold_time`` seconds from now. As `quorumq.client.Client.extend`."""
+        """Keep their holds for ``hold_time``, seconds or a timedelta, from now. As `quorumq.client.Client.extend`."""
         self.portal.call(self.inner.extend, _tickets(messages), hold_time, timeout=timeout)
 
 

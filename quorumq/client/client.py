@@ -42,7 +42,7 @@ from quorumq.client.nodes import ATTEMPT_TIMEOUT_S, Nodes, Watch, left_of
 from quorumq.client.partitioner import Partitioner
 from quorumq.client.producer import BATCH_BYTES, BUFFER_BYTES, IN_FLIGHT, LINGER_S, Producer
 from quorumq.client.settle import AckQueue, Failures, count_of, foremost, note_failures, raise_failure, settle
-from quorumq.client.times import Duration, seconds_of
+from quorumq.client.times import Duration, number_of, seconds_of
 from quorumq.core import messages as m
 from quorumq.core.errors import (
     AlreadyResolved,
@@ -170,6 +170,7 @@ class Client:
 
     async def start(self, task: Callable[..., Awaitable[None]]) -> None:
         """Run a background task as long as the client lives; returns when it says it has started."""
+        self.nodes.check_open()
         await self._tasks.start(task)
 
     def watch(self, kind: str, **fields: object) -> Watch | None:
@@ -184,6 +185,7 @@ class Client:
         return trio.current_time() + self._time(timeout)
 
     async def _ask(self, request: m.ClientRequest, what: str, timeout: float | None, **more: Any) -> Any:
+        self.nodes.check_open()
         reply, _ = await self.nodes.ask(lambda: request, what=what, timeout=self._time(timeout), **more)
         return reply
 
@@ -326,6 +328,15 @@ class Client:
         watch = self._calling("set_topic", name)
         made = await self._ask(request, f"create topic {name!r}", left_of(end), writes=True, watch=watch)
         return self._known(cast("Topic", made.topic))
+
+    async def hold_time_of(self, given: Duration | None, timeout: float | None) -> float:
+        """What to ask for where ``given`` was: that, or the default as far as the cluster allows it."""
+        if given is not None:
+            return number_of("hold_time", given)
+        if self.nodes.hold_time_max is None:
+            await self.metadata(timeout=timeout)
+        most = self.nodes.hold_time_max
+        return HOLD_TIME_DEFAULT_S if most is None else min(HOLD_TIME_DEFAULT_S, most)
 
     def _known(self, topic: Topic) -> Topic:
         self.topic_names[topic.id] = topic.name
@@ -524,7 +535,7 @@ class Client:
         group: str,
         *,
         start: Literal["earliest", "latest"] = "earliest",
-        hold_time: float = HOLD_TIME_DEFAULT_S,
+        hold_time: Duration | None = None,
         prefetch: int = PREFETCH,
         prefetch_bytes: int = PREFETCH_BYTES,
         auto_extend: bool = True,
@@ -542,7 +553,8 @@ class Client:
                 the topics that match, those to come included.
             group: reads on its own: each group gets every message. "g!dead" is the dead letters of group "g".
             start: where the group begins if it is new: with the oldest message, or with what is published from now on.
-            hold_time: seconds for which a delivered message is this consumer's alone, until extended.
+            hold_time: seconds or a timedelta for which a delivered message is this consumer's alone, until extended.
+                30 s if None, or the cluster's ``hold_time_max`` where that is less.
             prefetch: messages fetched ahead, at most; fewer where the handler is slow.
             prefetch_bytes: the same in bytes.
             auto_extend: keep the holds of what the application works on.
@@ -576,7 +588,7 @@ class Client:
         min_messages: int = 1,
         max_bytes: int = FETCH_BYTES_MAX,
         max_wait: float = 0.0,
-        hold_time: float = HOLD_TIME_DEFAULT_S,
+        hold_time: Duration | None = None,
         start: Literal["earliest", "latest"] = "earliest",
         node: str | None = None,
         timeout: float | None = None,
@@ -589,7 +601,7 @@ class Client:
             max_messages, max_bytes: at most so much.
             min_messages: wait for so many, as long as ``max_wait`` and a quarter of the hold time allow.
             max_wait: seconds to wait for them; 0 takes what is there.
-            hold_time: seconds for which they are the caller's.
+            hold_time: seconds or a timedelta for which they are the caller's; as in `consumer` if None.
             start: where the group begins if it is new.
             node: ask only this one (id or address).
             timeout: seconds without an answer of any node, before it raises; the client's if None.
@@ -601,9 +613,11 @@ class Client:
             NotFound: no such topic.
             TooFewReplicas: no node could serve it; says what was tried.
         """
+        self.nodes.check_open()
         began = self.clock()
         (topic,), group = names_of((topic,), group)
         sets = await replica_sets_of(self, topic, timeout)
+        seconds = await self.hold_time_of(hold_time, timeout)
         only = () if node is None else (await self.address_of(node, timeout),)
         found: list[Message] = []
         slices: list[WireSlice] = []
@@ -614,9 +628,9 @@ class Client:
         try:
             while True:
                 now = self.clock()
-                left = min(began + max_wait, oldest + FETCH_AGE_SHARE * hold_time) - now
+                left = min(began + max_wait, oldest + FETCH_AGE_SHARE * seconds) - now
                 patient = len(sets) == 1 or quiet >= len(sets)
-                wait = max(0.0, min(left, park_time(hold_time), LONG_POLL_MAX_S)) if patient else 0.0
+                wait = max(0.0, min(left, park_time(seconds), LONG_POLL_MAX_S)) if patient else 0.0
                 if len(sets) > 1:
                     wait = min(wait, PASS_WAIT_S)
                 fetched, connection = await fetch_from(
@@ -627,7 +641,7 @@ class Client:
                     max_bytes=max_bytes - size,
                     min_messages=min_messages - len(found),
                     max_wait=wait,
-                    hold_time=hold_time,
+                    hold_time=seconds,
                     consumer=default_name(),
                     start=start,
                     timeout=self._time(timeout),
@@ -642,7 +656,7 @@ class Client:
                     size += len(part.body)
                     oldest = min(oldest, fetched.sent_at)
                 enough = len(found) >= min(min_messages, max_messages) or size >= max_bytes
-                over = self.clock() >= min(began + max_wait, oldest + FETCH_AGE_SHARE * hold_time)
+                over = self.clock() >= min(began + max_wait, oldest + FETCH_AGE_SHARE * seconds)
                 if enough or (over and (quiet >= len(sets) or found or len(sets) == 1)):
                     break
         except BaseException:
@@ -680,7 +694,7 @@ class Client:
         )
         return Named(lot, spans[0])
 
-    async def ack(self, messages: Sequence[Ticket], *, timeout: float | None = None) -> list[Outcome]:
+    async def ack(self, messages: Iterable[Ticket], *, timeout: float | None = None) -> list[Outcome]:
         """They are processed: never deliver them to this group again.
 
         Args:
@@ -696,6 +710,7 @@ class Client:
             AlreadyResolved: some were read as dead letters, and are none any more.
             BadReceipt: some were refused.
         """
+        messages = list(messages)
         if not messages:
             return []
         try:
@@ -705,7 +720,7 @@ class Client:
         return [cast("Outcome", message.outcome) for message in messages]
 
     async def reject(
-        self, messages: Sequence[Ticket], *, delay: Duration | None = None, timeout: float | None = None
+        self, messages: Iterable[Ticket], *, delay: Duration | None = None, timeout: float | None = None
     ) -> None:
         """Not now: make them available again after a while. Counts as an attempt.
 
@@ -724,13 +739,13 @@ class Client:
             OutcomeUnknown, NotStored: some were not confirmed.
         """
         wait = TOPIC_BACKOFF_S if delay is None else seconds_of("delay", delay, DELAY_MAX_S)
-        await self._reject(messages, wait, None, Outcome.REQUEUED, timeout)
+        await self._reject(list(messages), wait, None, Outcome.REQUEUED, timeout)
 
     async def dead_letter(
         self,
-        messages: Sequence[Ticket],
-        *,
+        messages: Iterable[Ticket],
         error: BaseException | None = None,
+        *,
         reason: str = "",
         timeout: float | None = None,
     ) -> None:
@@ -746,6 +761,7 @@ class Client:
             UsageError: some are dead letters already; nothing was sent.
             as `reject` does.
         """
+        messages = list(messages)
         for message in messages:
             receipt = message.lot.receipt
             if is_dead(receipt.group):
@@ -798,6 +814,7 @@ class Client:
             done = "it is not certain whether it was " + ("dead-lettered" if letter else "rejected")
             return self._refusal(ticket, verdict, done)
 
+        self.nodes.check_open()
         failures: Failures = {}
         note_failures(messages, failures)
         what = f"{'dead-letter' if letter else 'reject'} of {count_of(messages)}"
@@ -822,18 +839,21 @@ class Client:
         raise_failure(messages, failures)
 
     async def extend(
-        self, messages: Sequence[Ticket], hold_time: float | None = None, *, timeout: float | None = None
+        self, messages: Iterable[Ticket], hold_time: Duration | None = None, *, timeout: float | None = None
     ) -> None:
-        """Keep their holds for ``hold_time`` seconds from now (those of their FETCH if None).
+        """Keep their holds for ``hold_time``, seconds or a timedelta, from now (that of their FETCH if None).
 
         Raises:
             HoldLost: of some the hold is over, and nothing revives it; each message's ``failure`` says which.
             OutcomeUnknown, NotStored: some were not confirmed: their old deadlines stand.
         """
+        messages = list(messages)
+        seconds = None if hold_time is None else number_of("hold_time", hold_time)
+        self.nodes.check_open()
         failures: Failures = {}
         note_failures(messages, failures)
         try:
-            await self.extend_quietly(messages, hold_time, failures, timeout=timeout)
+            await self.extend_quietly(messages, seconds, failures, timeout=timeout)
         finally:
             note_failures(messages, failures)
         raise_failure(messages, failures)
@@ -1084,7 +1104,7 @@ def _settings(
     backoff: Sequence[float] | None,
 ) -> dict[str, Any]:
     """A topic's settings as CreateTopic and AlterTopic name them; None where nothing is given."""
-    return {
+    settings: dict[str, Any] = {
         "partitions": partitions,
         "max_deliveries": max_deliveries,
         "durability": durability,
@@ -1092,6 +1112,12 @@ def _settings(
         "ttl_s": ttl,
         "backoff": None if backoff is None else tuple(backoff),
     }
+    times = {"retention": (retention,), "ttl": (ttl,), "backoff": settings["backoff"]}
+    for name, values in times.items():
+        for value in values or ():
+            if not isinstance(value, float | int | None):
+                raise UsageError(f"{name} is {value!r}: give seconds, as a number")
+    return settings
 
 
 def _before(name: MessageId) -> Span | None:
@@ -1167,11 +1193,16 @@ async def connect(
             carry fails with ClusterMismatch.
 
     Raises:
-        UsageError: an address is not one, or there is no such version.
+        UsageError: an address is not one, there is no such version, or this is not run by trio.
         TooFewReplicas: no node could be reached within ``timeout``; says what was tried.
         ClusterMismatch, Unauthorized: a node refused the connection.
     """
     names = [addresses] if isinstance(addresses, str) else list(addresses)
+    if not trio.lowlevel.in_trio_task():
+        raise UsageError(
+            "quorumq.client runs on trio, and this is not a task of trio: use trio.run, or quorumq.client.blocking, "
+            "from asyncio through asyncio.to_thread"
+        )
     if not OLDEST <= protocol_max <= NEWEST:
         raise UsageError(f"protocol_max is {protocol_max}: it must be from {OLDEST} to {NEWEST}")
     if dial is None:

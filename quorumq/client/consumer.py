@@ -23,11 +23,13 @@ from quorumq.client.connection import Connection, Lost
 from quorumq.client.groups import is_dead, names_of
 from quorumq.client.message import Lot, Message, Outcome, Ticket, again, deadline_of
 from quorumq.client.settle import Failures, chunks, items_of
+from quorumq.client.times import Duration, number_of
 from quorumq.core import messages as m
 from quorumq.core.errors import HoldLost, PeerError, QuorumqError, TooFewReplicas, UsageError
 from quorumq.core.limits import (
     FETCH_BYTES_MAX,
     FETCH_MESSAGES_MAX,
+    HOLD_TIME_DEFAULT_S,
     LONG_POLL_MAX_S,
     MIB,
     SPANS_PER_REQUEST_MAX,
@@ -354,7 +356,7 @@ class Consumer:
         group: str,
         *,
         start: Literal["earliest", "latest"],
-        hold_time: float,
+        hold_time: Duration | None,
         prefetch: int,
         prefetch_bytes: int,
         auto_extend: bool,
@@ -373,7 +375,9 @@ class Consumer:
         self.client = client
         self.topics, self.group = names_of(topics, group)
         self.start = start
-        self.hold_time = hold_time
+        self.hold_time = HOLD_TIME_DEFAULT_S if hold_time is None else number_of("hold_time", hold_time)
+        self._default_hold = hold_time is None
+        self._entered = False
         self.name = name if name is not None else default_name()
         self.version = version
         self.timeout = client.timeout if timeout is None else timeout
@@ -414,6 +418,9 @@ class Consumer:
     # ---------------------------------------------------------------------- life
 
     async def __aenter__(self) -> Consumer:
+        if self._entered:
+            raise UsageError("this consumer was used before: make another one by `Client.consumer`")
+        self._entered = True
         if self._node is not None:
             self.only = (await self.client.address_of(self._node, self.timeout),)
         for name in self.topics:
@@ -422,6 +429,8 @@ class Consumer:
             ]
         for feed in self._feeds:
             feed.window = max(1, self.prefetch // len(self._feeds))
+        if self._default_hold:
+            self.hold_time = await self.client.hold_time_of(None, self.timeout)
         self.window_max = self._feeds[0].window
         self.bytes_per_feed = max(1, self.bytes_per_feed // len(self._feeds))
         await self.client.start(self._run)
@@ -528,13 +537,19 @@ class Consumer:
                 return message
             await self._wait()
 
-    async def batches(self, max_messages: int = 1000) -> AsyncIterator[list[Message]]:
+    async def batches(
+        self, max_messages: int = 1000, *, timeout: float = float("inf")
+    ) -> AsyncIterator[list[Message]]:
         """The messages in lists of 1 to ``max_messages``, as they are there: one wait and one ack for many.
+
+        Args:
+            max_messages: in a list, at most.
+            timeout: end when nothing has come for so many seconds.
 
         Raises:
             as iterating does.
         """
-        while found := await self.take(max_messages):
+        while found := await self.take(max_messages, timeout=timeout):
             yield found
 
     async def take(self, max_messages: int = 1000, *, timeout: float = float("inf")) -> list[Message]:
@@ -576,6 +591,8 @@ class Consumer:
 
     async def _wait(self) -> None:
         """Wait until something came, or raise what is the matter."""
+        if not self._entered:
+            raise UsageError("nothing is fetched yet: use the consumer by `with`")
         if self._fatal is not None:
             raise again(self._fatal)
         if self._error is not None:
@@ -757,7 +774,7 @@ class Consumer:
         receipts = [delivery.receipt for delivery in stock.part.deliveries]
         return any(receipt.generation <= self._void.get(receipt.partition.topic, -1) for receipt in receipts)
 
-    async def ack(self, messages: Sequence[Message], *, timeout: float | None = None) -> list[Outcome]:
+    async def ack(self, messages: Iterable[Ticket], *, timeout: float | None = None) -> list[Outcome]:
         """Ack many at once: see `Client.ack`."""
         return await self.client.ack(messages, timeout=timeout)
 

@@ -22,8 +22,11 @@ def names_of(topics: Sequence[str], group: str) -> tuple[tuple[str, ...], str]:
     """Topics and group as nodes know them: ("jobs.deadletters",), "g" are ("jobs",), "g!dead".
 
     Raises:
-        UsageError: topics and their dead letters are mixed.
+        UsageError: topics and their dead letters are mixed, or a name is no text.
     """
+    for name in (*topics, group):
+        if not isinstance(name, str):
+            raise UsageError(f"{name!r} is no name of a topic or a group: names are text")
     found = [name for name in topics if name.endswith(DEAD_LETTER_TOPIC)]
     if found and len(found) < len(topics):
         raise UsageError(

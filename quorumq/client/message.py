@@ -320,8 +320,8 @@ class Message(Ticket):
         """
         await self.lot.client.dead_letter((self,), error=error, reason=reason, timeout=timeout)
 
-    async def extend(self, hold_time: float | None = None, *, timeout: float | None = None) -> None:
-        """Keep the hold for ``hold_time`` seconds from now (those of the FETCH if None).
+    async def extend(self, hold_time: Duration | None = None, *, timeout: float | None = None) -> None:
+        """Keep the hold for ``hold_time``, seconds or a timedelta, from now (that of the FETCH if None).
 
         Raises:
             HoldLost: it is over; nothing revives it.

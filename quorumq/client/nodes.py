@@ -58,6 +58,15 @@ class Watch(Protocol):
         """Its reply has come; None where none will, and ``sent`` says whether the node may have it."""
 
 
+CLOSED: Final = "the client is closed: use it inside of its `with`"
+
+
+class Closed(UsageError):
+    """The client is closed: a call came after its ``with``, or while another thread left it."""
+
+    code = "closed"
+
+
 class Answered(NamedTuple):
     """A reply that is not `Failed`, and the connection that it came over."""
 
@@ -162,11 +171,14 @@ class Nodes:
         self._doubted: dict[str, float] = {}  # until when
         self._first = rng.choice(self.addresses)  # asked first, for as long as it answers
         self._closed = False
+        self.hold_time_max: float | None = None
+        """The longest hold that the cluster allows, in seconds, once METADATA has said it."""
 
     # ------------------------------------------------------------------ who is there
 
     def learn(self, reply: m.MetadataReply) -> None:
-        """Take note of the nodes in METADATA, for when those given cannot be reached."""
+        """Take note of the nodes in METADATA, for when those given cannot be reached, and of the longest hold."""
+        self.hold_time_max = reply.hold_time_max
         for info in reply.nodes:
             if info.address and self._said.get(info.node) != info.address:
                 self._said[info.node] = info.address
@@ -257,6 +269,11 @@ class Nodes:
             await connection.ended.wait()
         for key in [key for key in self._dialling if key[0] == lane]:
             del self._dialling[key]
+
+    def check_open(self) -> None:
+        """Raises Closed once the client is closed."""
+        if self._closed:
+            raise Closed(CLOSED)
 
     def close(self) -> None:
         """Hang up everywhere. Who waits hears that the connection was closed."""

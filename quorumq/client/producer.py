@@ -318,11 +318,15 @@ class Producer:
         self._since_yield = 0
         self._flushing = 0
         self._failed: list[Parcel] = []
+        self._entered = False
         self._ended = False
 
     # ---------------------------------------------------------------------- life
 
     async def __aenter__(self) -> Producer:
+        if self._entered:
+            raise UsageError("this producer was used before: make another one by `Client.producer`")
+        self._entered = True
         await self.client.start(self._run)
         return self
 
@@ -432,6 +436,8 @@ class Producer:
             Conflict: another payload was just derived as this output of this input. `Pending.wait` raises it too, where
                 replicas have other bytes under the id: what they have stays, and this was not stored.
         """
+        if not self._entered:
+            raise UsageError("nothing would be sent: use the producer by `with`")
         if not 0 <= index < 1 << 64 or (index and derived_from is None):
             raise UsageError(f"index is {index}: it counts the outputs of derived_from, from 0")
         record = encode_record(Parts(payload, key, headers or {}))

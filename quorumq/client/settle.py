@@ -324,6 +324,7 @@ class AckQueue:
         Cancelled while it waits, what was queued is still sent.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
+        self._nodes.check_open()
         for ticket in tickets:
             ticket.failure = None
         call = Call(tickets, timeout)

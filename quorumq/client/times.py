@@ -16,13 +16,26 @@ Duration = float | timedelta
 """Seconds, or a timedelta."""
 
 
+def number_of(name: str, value: Duration) -> float:
+    """``value`` in seconds, whether or not it makes sense.
+
+    Raises:
+        UsageError: it is neither a number nor a timedelta; says so of ``name``.
+    """
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if not isinstance(value, float | int):
+        raise UsageError(f"{name} is {value!r}: give seconds or a timedelta")
+    return float(value)
+
+
 def seconds_of(name: str, value: Duration, most: float) -> float:
     """``value`` in seconds.
 
     Raises:
-        UsageError: it is negative, not a number, or above ``most`` seconds; says so of ``name``.
+        UsageError: it is negative, neither a number nor a timedelta, or above ``most`` seconds; says so of ``name``.
     """
-    seconds = value.total_seconds() if isinstance(value, timedelta) else float(value)
+    seconds = number_of(name, value)
     if not 0.0 <= seconds <= most:
         raise UsageError(
             f"{name} is {seconds:g} s: it must be from 0 to {most:.0f} s ({most / 86400:.0f} days)"

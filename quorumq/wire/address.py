@@ -18,7 +18,11 @@ def split_address(address: str, *, name: str = "address") -> tuple[str, int]:
     """
     host, colon, port = address.rpartition(":")
     problem = ""
-    if host.startswith("[") and host.endswith("]"):
+    if "://" in address:
+        problem = "must be host:port, without a scheme, such as '127.0.0.1:7401'"
+    elif "," in address:
+        problem = "must be one host:port: give several as several"
+    elif host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
         problem = "an IPv6 address stands in brackets, such as '[::1]:7401'"

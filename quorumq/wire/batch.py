@@ -275,6 +275,10 @@ def encode_record(message: Message) -> bytes:
     payload, key, headers = message
     if not isinstance(payload, bytes | bytearray | memoryview):
         raise TypeError(f"a payload is bytes, not {type(payload).__name__}: encode it first")
+    if key is not None and not isinstance(key, bytes | bytearray | memoryview):
+        raise TypeError(f"a key is bytes, not {type(key).__name__}: encode it first")
+    if headers and not isinstance(headers, Mapping):
+        raise TypeError(f"headers are a mapping of names to values, not {type(headers).__name__}")
     head = b"\x83\xf6" if key is None else b"\x83" + cbor.blob(key)
     record = b"".join((head, _encode_headers(headers) if headers else b"\xa0", cbor.blob(payload)))
     if len(record) > MESSAGE_BYTES_MAX:

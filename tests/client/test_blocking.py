@@ -256,6 +256,7 @@ def test_every_call_of_the_async_client_is_here() -> None:
         "address_of",
         "close_session",
         "extend_quietly",
+        "hold_time_of",
         "next_number",
         "open_session",
         "start",
@@ -384,3 +385,33 @@ def test_nothing_is_lost_where_a_call_is_interrupted(
             found = [len(messages) for messages in consumer.batches(timeout=1.0)]
             assert sum(found) == 10
             assert consumer.inner.unsettled == 10
+
+
+def test_many_outputs_of_one_message_are_numbered_and_published_once(client: Client) -> None:
+    client.create_topic("parts")
+    with client.producer("jobs") as producer:
+        producer.publish(b"input").wait()
+    (message,) = client.fetch("jobs", "g")
+    for _ in range(2):  # as after a crash before the ack
+        with client.producer("parts") as producer:
+            names = [one.wait() for one in producer.publish_many([b"a", b"b"], derived_from=message)]
+            (last,) = producer.publish_many([b"c"], derived_from=message, index=2)
+            assert len({*names, last.wait()}) == 3
+    assert sorted(one.payload for one in client.fetch("parts", "g")) == [b"a", b"b", b"c"]
+
+
+def test_in_the_child_of_a_fork_it_says_so_instead_of_waiting_for_ever(client: Client) -> None:
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            client.status()
+        except blocking.Closed as error:
+            os.write(write, str(error).encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as said:
+        assert "before a fork" in said.read()
+    os.waitpid(child, 0)
+    assert client.metadata("jobs").topics

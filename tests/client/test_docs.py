@@ -29,7 +29,7 @@ def title(snippet: str) -> str:
 
 @pytest.mark.parametrize("snippet", [it for it in SNIPPETS if it not in BLOCKING], ids=title)
 async def test_the_example_runs(snippet: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with fake_cluster() as cluster:
+    async with fake_cluster(hold_time_max=5.0) as cluster:  # as `quorumq dev` has it
         monkeypatch.setattr("quorumq.client.client.dial_tcp", dialling(cluster))
         async with connect("127.0.0.1:7401") as client:
             await client.create_topic("jobs")
