@@ -8,7 +8,9 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
+import io
 import signal
 import sys
 from collections.abc import Iterator, Mapping
@@ -17,10 +19,14 @@ from typing import Any, Final
 
 import click
 
-from quorumq.core.errors import QuorumqError
+from quorumq.core.errors import QuorumqError, StorageError
 
 SIGNALLED: Final = 128
 """After Ctrl-C the exit code is 130, after SIGTERM 143: this and the signal's number, as shells have it."""
+
+
+UNWRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""What the system says of standard output, without a file's name, where what it goes to takes no more."""
 
 
 class Reported(click.ClickException):
@@ -45,6 +51,13 @@ def leaves(error: BaseException) -> Iterator[BaseException]:
             yield from leaves(inner)
     else:
         yield error
+
+
+def print_anything() -> None:
+    """Have what standard output and error cannot encode shown by its number, as in a Latin-1 or C locale."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
 
 
 class Commands(click.Group):
@@ -86,10 +99,19 @@ class Commands(click.Group):
             raise
 
     def invoke(self, ctx: click.Context) -> Any:
+        print_anything()
         try:
             return super().invoke(ctx)
         except BaseException as error:
             found = list(leaves(error))
+            full = next(
+                (leaf for leaf in found if isinstance(leaf, OSError) and leaf.errno in UNWRITABLE), None
+            )
+            if full is not None and full.filename is None:
+                sys.stdout = (
+                    io.StringIO()
+                )  # or Python would try again at its end, and say so in its own words
+                raise Reported(StorageError(f"the output cannot be written: {full.strerror}")) from error
             signals = [leaf.args for leaf in found if isinstance(leaf, KeyboardInterrupt)]
             if signals:
                 (number,) = signals[0] or (signal.SIGINT,)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import os
 import signal
@@ -180,6 +181,8 @@ def console(stderr: bool = False) -> Any:
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
+    if stream is None:  # closed, as by >&-: there is nowhere to print to
+        return Console(file=io.StringIO())
     wide = None if stream.isatty() else 160
     return Console(stderr=stderr, width=wide, highlight=False, soft_wrap=False)
 

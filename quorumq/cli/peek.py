@@ -92,7 +92,8 @@ async def _peek(
         groups = [found.name for found in known.groups]
         if group.removesuffix("!dead") not in groups and not as_json:
             click.echo(
-                f"there is no group {group!r} of {topic!r} yet: to a new one, everything is ready", err=True
+                f"the node that was asked knows no group {group!r} of {topic!r}: to a new one, everything is ready",
+                err=True,
             )
         count = 0
         async for line in _lines(
@@ -177,9 +178,9 @@ def _print(line: dict[str, Any]) -> None:
     click.echo("  ".join(parts))
     if "payload" in line or "payload_base64" in line:
         if line.get("key") is not None:
-            click.echo(f"    key {line['key']}")
+            click.echo(f"    key {shown(line['key'].encode())}")
         for name, value in line["headers"].items():
-            click.echo(f"    {name} = {value}")
+            click.echo(f"    {shown(name.encode())} = {shown(str(value).encode())}")
         text = line["payload"].encode() if "payload" in line else None
         click.echo(
             f"    {shown(text, 120)}" if text is not None else f"    base64 {line['payload_base64'][:110]}"

@@ -1,0 +1,84 @@
+"""What commands do where their output cannot be written or encoded: one sentence, never a traceback."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from quorumq.cli.local import LocalCluster
+from tests.cli.test_cluster_commands import Shell
+
+pytestmark = pytest.mark.e2e
+
+LOOKS = pytest.mark.parametrize(
+    "arguments",
+    [
+        ("status",),
+        ("status", "--json"),
+        ("topics", "list"),
+        ("groups", "list"),
+        ("peek", "jobs", "--group", "g", "--which", "all"),
+        ("deadletters", "list", "jobs", "--group", "g"),
+    ],
+    ids=" ".join,
+)
+
+
+@pytest.fixture(scope="module")
+def shell() -> Iterator[Shell]:
+    with LocalCluster(1, hold_time_max=60.0) as cluster:
+        shell = Shell(cluster)
+        shell("publish", "jobs", "\u4e16\u754c", "--key", "\x1b[31mred", "--header", "\x07=\x1b]0;title\x07")
+        shell("consume", "jobs", "--group", "g", "--max", "1", "--dead-letter", "\u4e16 is broken")
+        yield shell
+
+
+def run(
+    shell: Shell, arguments: tuple[str, ...], out: str = "", **more: str
+) -> subprocess.CompletedProcess[bytes]:
+    """A command in a process of its own, its standard output where ``out`` of the shell says."""
+    program = [sys.executable, "-c", "from quorumq.cli.main import main; main()", *arguments]
+    return subprocess.run(
+        ["/bin/sh", "-c", f'"$@" {out}', "sh", *program],
+        env={**os.environ, "QUORUMQ_NODES": ",".join(shell.cluster.addresses), **more},
+        capture_output=True,
+        timeout=60,
+    )
+
+
+@LOOKS
+def test_a_full_disk_under_the_output_is_said(shell: Shell, arguments: tuple[str, ...]) -> None:
+    done = run(shell, arguments, ">/dev/full")
+    assert done.stderr == b"quorumq: the output cannot be written: No space left on device\n"
+    assert done.returncode == 74
+
+
+def test_what_is_consumed_into_a_full_disk_is_not_acked(shell: Shell) -> None:
+    shell("publish", "full", "one")
+    done = run(shell, ("consume", "full", "--group", "g", "--max", "1", "--hold-time", "0.5"), ">/dev/full")
+    assert (done.returncode, b"cannot be written" in done.stderr) == (74, True)
+    assert shell("consume", "full", "--group", "g", "--max", "1").out == "one\n"
+
+
+@LOOKS
+def test_a_closed_output_is_no_error(shell: Shell, arguments: tuple[str, ...]) -> None:
+    done = run(shell, arguments, ">&-")
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+@LOOKS
+def test_what_the_output_cannot_encode_is_shown_by_number(shell: Shell, arguments: tuple[str, ...]) -> None:
+    done = run(shell, arguments, PYTHONIOENCODING="latin-1")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert (b"\\u4e16 is broken" in done.stdout) == (arguments[0] in ("peek", "deadletters"))
+
+
+def test_peek_lets_no_control_characters_of_keys_and_headers_through(shell: Shell) -> None:
+    shown = shell("peek", "jobs", "--group", "other", "--bodies").out
+    assert "key \\x1b[31mred" in shown
+    assert "\\x07 = \\x1b]0;title\\x07" in shown
+    assert not [char for char in shown if char != "\n" and not char.isprintable()]
