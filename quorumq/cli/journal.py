@@ -38,7 +38,15 @@ def inspect(files: tuple[Path, ...], only_bad: bool, types: tuple[str, ...], as_
     """
     from quorumq.core.errors import StorageError, UsageError
     from quorumq.storage.inspect import UNREADABLE, inspect_segment
+    from quorumq.storage.records import TYPE_OF
     from quorumq.storage.segment import NAME_SUFFIX
+
+    known = sorted(cls.__name__ for cls in TYPE_OF)
+    for name in types:
+        if name not in (*known, UNREADABLE):
+            raise click.UsageError(
+                f"--type {name}: there is no such type of record; there are {', '.join(known)}"
+            )
 
     paths: list[Path] = []
     for file in files:

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -49,9 +50,11 @@ def status(nodes: tuple[str, ...], watch: bool, every: float, as_json: bool) -> 
             _print(found)
         _check_any(found, nodes)
         return
-    if as_json:
+    if as_json or sys.stdout is None or not sys.stdout.isatty():
         while True:
-            print_json(survey(nodes))
+            (print_json if as_json else _print)(survey(nodes))
+            if sys.stdout is not None:
+                sys.stdout.flush()
             time.sleep(every)
     from rich.live import Live
 

@@ -89,3 +89,10 @@ def test_no_such_file_says_so(tmp_path: Path) -> None:
     code, _, err = inspect(tmp_path)
     assert code == 64
     assert str(tmp_path) in err
+
+
+def test_a_type_that_no_record_has_is_refused_with_those_there_are(directory: Path) -> None:
+    code, out, err = inspect(directory, "--type", "TopicPuts")
+    assert (code, out) == (2, "")
+    assert "--type TopicPuts: there is no such type of record" in err
+    assert "TopicPut," in err

@@ -82,3 +82,15 @@ def test_peek_lets_no_control_characters_of_keys_and_headers_through(shell: Shel
     assert "key \\x1b[31mred" in shown
     assert "\\x07 = \\x1b]0;title\\x07" in shown
     assert not [char for char in shown if char != "\n" and not char.isprintable()]
+
+
+def test_status_watched_through_a_pipe_is_printed_each_time(shell: Shell) -> None:
+    program = [sys.executable, "-c", "from quorumq.cli.main import main; main()"]
+    arguments = ["status", "--watch", "--every", "0.1", "--node", shell.cluster.addresses[0]]
+    with subprocess.Popen([*program, *arguments], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            heads = (line for line in process.stdout if line.startswith("cluster "))
+            assert next(heads) == next(heads)
+        finally:
+            process.terminate()
