@@ -1613,7 +1613,13 @@ class NodeCore:
             return [Reply(key, refusal)]
         topic = self.topics.get(request.id)
         if topic is None or topic.name != request.name:
-            return [Reply(key, self._not_found(request.name))]
+            if self.topic_named(request.name) is None:
+                return [Reply(key, self._not_found(request.name))]
+            detail = (
+                f"topic {request.name!r} with the id {request.id.hex()} is gone, or never was; another one has its "
+                "name, and is left alone: delete again to delete that"
+            )
+            return [Reply(key, Failed("not-found", detail))]
         return self._coordinate(DeleteTopicCoordinator(key, request, topic), now)
 
     def _on_fetch(self, key: int, request: Fetch, now: Now) -> list[Effect]:

@@ -431,6 +431,16 @@ def test_deleting_while_too_few_replicas_answer_is_not_said_to_have_happened() -
     assert agreed(cluster) is None, "but it may happen all the same"
 
 
+def test_deleting_one_of_which_only_another_of_its_name_is_known_says_that_this_stays() -> None:
+    cluster = Cluster()
+    topic = cluster.topic()
+    reply = cluster.ask("a", DeleteTopic("jobs", b"?" * 16))
+    assert isinstance(reply, Failed)
+    assert reply.code == "not-found"
+    assert "another one has its name, and is left alone" in reply.detail
+    assert agreed(cluster) == topic
+
+
 # ------------------------------------------------------------------------------------ anything at all
 
 STEPS = st.lists(
