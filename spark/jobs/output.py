@@ -39,7 +39,17 @@ class Output(NamedTuple):
         return {f"quorumq_{self.job}": self.version}
 
     def check(self, out: Path, overwrite: bool) -> None:
-        """Raises UsageError where OUT is there and must not be replaced."""
+        """Raises UsageError where OUT may not or cannot be replaced, StorageError where it cannot be read."""
+        try:
+            self._check(out, overwrite)
+        except OSError as error:
+            raise StorageError(f"{out} cannot be read: {error}") from error
+
+    def _check(self, out: Path, overwrite: bool) -> None:
+        if out.is_mount():
+            raise UsageError(
+                f"{out} is a mount point, which cannot be replaced: give --out a directory in it"
+            )
         if not out.exists() or (out.is_dir() and not any(out.iterdir())):
             return
         if not (out / SUMMARY).is_file():
@@ -52,7 +62,7 @@ class Output(NamedTuple):
         """The summary of a run, if it is one that can be read here."""
         path = out / SUMMARY
         try:
-            summary = json.loads(path.read_text())
+            summary = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise NotFound(f"{out} has no {SUMMARY}: it is not the --out of a run of this job") from None
         except (OSError, ValueError) as error:
@@ -71,8 +81,8 @@ class Output(NamedTuple):
             UsageError: another run writes to ``out``, or it is there and must not be replaced.
             StorageError: the disk.
         """
-        out = out.absolute()
         try:
+            out = out.resolve()  # what a link points to is replaced, not the link
             out.parent.mkdir(parents=True, exist_ok=True)
             with locked(out):
                 old, new = out.parent / f".{out.name}.old", out.parent / f".{out.name}.new"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -16,6 +17,7 @@ from spark.__main__ import main
 from spark.errors import told
 from spark.jobs import deadletters as job
 from tests.cli.test_cluster_commands import Shell
+from tests.spark.cluster_on_disk import DiskCluster
 from tests.spark.rows import NOON, frame
 
 
@@ -58,6 +60,26 @@ def test_out_is_replaced_only_when_told_and_only_if_it_is_ours(tmp_path: Path) -
     assert (foreign / "cat.jpg").exists()
 
 
+def test_an_out_that_is_a_link_stays_one(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    out = tmp_path / "out"
+    out.symlink_to(tmp_path / "disk" / "letters")
+    for run in ("first", "second", "third"):
+        with job.OUTPUT.staged(out, True) as new:
+            finished(new)
+            (new / run).write_text("")
+        assert out.is_symlink()
+        assert (out / run).exists()
+    assert [path.name for path in (tmp_path / "disk").iterdir()] == ["letters"]
+
+
+def test_an_out_that_cannot_be_renamed_is_refused_before_the_work() -> None:
+    with pytest.raises(UsageError, match="/proc is a mount point"):
+        job.OUTPUT.check(Path("/proc"), True)
+    with pytest.raises(StorageError, match="cannot be read"):
+        job.OUTPUT.check(Path("/tmp", "x" * 300), True)
+
+
 def test_two_runs_to_one_out_do_not_mix(tmp_path: Path) -> None:
     with (
         job.OUTPUT.staged(tmp_path / "out", False) as new,
@@ -96,6 +118,32 @@ def test_a_previous_run_that_is_none_is_refused(
 
 
 @pytest.mark.parametrize(
+    ("before", "found", "said"),
+    [
+        ({"cluster": "other"}, {"cluster": "test"}, "is of cluster 'other'"),
+        ({"only": {"topics": ["jobs"], "groups": []}}, {}, "is of topic jobs only"),
+        ({"only": {"topics": ["jobs"], "groups": []}}, {"topics": ("jobs", "mail")}, "is of topic jobs only"),
+        ({"only": {"topics": [], "groups": ["g"]}}, {"topics": ("jobs",)}, "is of group g only"),
+    ],
+)
+def test_runs_that_looked_at_different_things_are_not_compared(
+    spark: SparkSession, before: dict[str, Any], found: dict[str, Any], said: str
+) -> None:
+    rows = frame(spark, [])
+    with pytest.raises(UsageError, match=said):
+        job.check_previous(before, job.Settings(now=NOON), job.Input(rows, None, "", **found))
+    same = {"topics": ("jobs",), "groups": ("g",), "cluster": before.get("cluster")}
+    job.check_previous(before, job.Settings(now=NOON), job.Input(rows, None, "", **same))
+
+
+def test_a_plan_names_the_cluster_whose_directories_were_read(tmp_path: Path) -> None:
+    cluster = DiskCluster(tmp_path)
+    cluster.close()
+    assert job.cluster_of_directories(map(str, [tmp_path, *cluster.data])) == "test"
+    assert job.cluster_of_directories([str(tmp_path)]) is None
+
+
+@pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
         ((), 2, "say what to read"),
@@ -114,15 +162,17 @@ def test_what_cannot_work_is_refused_before_spark_starts(
 
 
 def test_no_dead_letters_are_a_whole_run(spark: SparkSession, tmp_path: Path) -> None:
-    summary = job.run(job.Input(frame(spark, []), None, "nothing"), tmp_path / "out", job.Settings(now=NOON))
+    out = tmp_path / "out [1] {a} 100%20"  # a name is no pattern, and nothing in it stands for something else
+    summary = job.run(job.Input(frame(spark, []), None, "nothing"), out, job.Settings(now=NOON))
+    assert list(tmp_path.iterdir()) == [out]
     assert (summary["deaths"], summary["first_died_at"], summary["plan"]["redrive"]["messages"]) == (
         0,
         None,
         0,
     )
-    assert json.loads((tmp_path / "out" / job.SUMMARY).read_text()) == summary
-    assert "There are no dead letters." in (tmp_path / "out" / job.REPORT).read_text()
-    assert len((tmp_path / "out" / job.PLAN).read_text().splitlines()) == 1
+    assert json.loads((out / job.SUMMARY).read_text()) == summary
+    assert "There are no dead letters." in (out / job.REPORT).read_text()
+    assert len((out / job.PLAN).read_text().splitlines()) == 1
     assert job.told(summary, tmp_path)[0] == "no dead letters in nothing"
 
 
@@ -169,6 +219,7 @@ def test_the_numbers_are_those_of_the_command_line_and_its_plan_is_carried_out(
         tables = spark.read.parquet(str(out / "tables" / "failures")).collect()
         assert {(row["topic"], row["group"], row["failure"]): row["dead"] for row in tables} == listed
         assert (summary["dead"], summary["deaths"], summary["problems"]["count"]) == (7, 7, 0)
+        assert summary["cluster"] == "local"
         written = "".join((out / name).read_text() for name in (job.SUMMARY, job.PLAN, job.REPORT))
         assert "no such account 17" in written
         assert "the-secret" not in written
