@@ -14,9 +14,10 @@ from typing import Any, Final, NamedTuple
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from quorumq.core.errors import NotFound, StorageError
+from quorumq.core.errors import NotFound, StorageError, UsageError
 from quorumq.history import COMMON, FIELDS, KINDS, LINE_BYTES_MAX, SUFFIXES, VERSION, KindOf
 from spark.schemas import TABLES, schema
+from spark.session import exactly
 
 SPAN_MESSAGES_MAX: Final = 1 << 24
 """A span of more messages than that was not written by quorumq: a batch is far smaller."""
@@ -72,6 +73,7 @@ def files(session: SparkSession, paths: Iterable[str]) -> list[str]:
 
     Raises:
         NotFound: a path names nothing, or a directory without a history in it.
+        UsageError: Spark would pass over a file.
     """
     found: dict[str, None] = {}
     for path in paths:
@@ -85,10 +87,21 @@ def files(session: SparkSession, paths: Iterable[str]) -> list[str]:
 
 
 def _files_of(session: SparkSession, path: str) -> Iterable[str]:
+    for name in _found(session, path):
+        if name.rpartition("/")[2].startswith(("_", ".")):
+            raise UsageError(
+                f"{name}: Spark passes over files whose names begin with _ or a dot, and nothing of a history may be "
+                "left out: rename it, or name the other files one by one"
+            )
+        yield name
+
+
+def _found(session: SparkSession, path: str) -> Iterable[str]:
     jvm: Any = session._jvm
     where = jvm.org.apache.hadoop.fs.Path(path)
     system = where.getFileSystem(session._jsc.hadoopConfiguration())
-    for status in system.globStatus(where) or []:
+    there = system.exists(where)  # by this very name: then it is no pattern
+    for status in [system.getFileStatus(where)] if there else system.globStatus(where) or []:
         if status.isFile():
             yield status.getPath().toString()
             continue
@@ -110,13 +123,19 @@ def read(session: SparkSession, paths: Sequence[str]) -> Histories:
 
     Raises:
         NotFound: a path names no history.
+        UsageError: Spark would pass over a file.
         StorageError: a file cannot be opened.
     """
     names = files(session, paths)
+    jvm: Any = session._jvm
     # A carriage return is no end of a line; Spark leaves a zero byte or bad UTF-8 to the parser.
-    text = session.read.option("lineSep", "\n").text(names)
+    text = session.read.option("lineSep", "\n").text([exactly(name) for name in names])
     lines = text.select(F.col("_metadata.file_path").alias("file"), F.col("value"))
-    torn = [(name, line) for name in names if (line := _torn_line(session, name)) is not None]
+    torn = [
+        (jvm.org.apache.hadoop.fs.Path(name).toUri().toString(), line)  # escaped, as `file_path` is
+        for name in names
+        if (line := _torn_line(session, name)) is not None
+    ]
     return parsed(session, lines, torn)._replace(bytes=sum(_size(session, name) for name in names))
 
 

@@ -115,6 +115,16 @@ def session(
     return made
 
 
+def file_path(path: Path) -> str:
+    """A place on this machine as Spark writes it: with nothing escaped, as Hadoop takes `%20` for a name."""
+    return f"file:{path.absolute()}"
+
+
+def exactly(path: str) -> str:
+    """What Spark reads as this very path: what it reads is a pattern otherwise, and `a[1]` is `a1`."""
+    return "".join(f"\\{char}" if char in "*?[]{}\\" else char for char in path)
+
+
 def fit(spark: SparkSession, size: int) -> None:
     """Cut the work into as many pieces as the input is worth, where nobody has said how many.
 

@@ -21,7 +21,7 @@ from spark.histories import Histories, read
 from spark.jobs.output import SUMMARY, Output
 from spark.report.audit import named, page
 from spark.report.page import counted
-from spark.session import fit, session
+from spark.session import exactly, file_path, fit, session
 from spark.transforms import audit as t
 from spark.transforms import audit_checks, audit_context, audit_derived, audit_events, audit_settings
 
@@ -54,9 +54,9 @@ def audited(
     steps = out / "steps"
 
     def step(name: str, frame: DataFrame, folder: Path = steps) -> DataFrame:
-        path = (folder / name).absolute().as_uri()
+        path = file_path(folder / name)
         frame.write.parquet(path)
-        return session.read.schema(frame.schema).parquet(path)
+        return session.read.schema(frame.schema).parquet(exactly(path))
 
     def table(name: str, frame: DataFrame) -> DataFrame:
         return step(name, frame, out / "tables")
@@ -289,7 +289,7 @@ def command(
         tables = audited(histories, new, clock_error=clock_error, drained=drained)
         summary = summarised(tables, paths)
         (new / SUMMARY).write_text(json.dumps(summary, indent=1, default=float) + "\n")
-        (new / PAGE).write_text(page(summary, t.GUARANTEES))
+        (new / PAGE).write_text(page(summary, t.GUARANTEES), encoding="utf-8")
     if as_json:
         click.echo(json.dumps(summary, default=float))
     else:

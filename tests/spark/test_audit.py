@@ -19,7 +19,7 @@ from pyspark.sql import Row as SparkRow
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from quorumq.core.errors import NotFound
+from quorumq.core.errors import NotFound, UsageError
 from quorumq.history import KINDS, Row
 from sim.checkers import judge
 from spark.histories import files, read
@@ -373,14 +373,15 @@ def test_the_command_writes_tables_a_summary_and_a_page_and_ends_with_1(tmp_path
     rows = FAULTS["flipped"][0](good(1))
     assert rows is not None
     (tmp_path / "h.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    args = ["audit", "--history", str(tmp_path / "h.jsonl"), "--out", str(tmp_path / "out"), "--json"]
+    out = tmp_path / "out 1"
+    args = ["audit", "--history", str(tmp_path / "h.jsonl"), "--out", str(out), "--json"]
     done = subprocess.run([sys.executable, "-m", "spark", *args], capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
     summary = json.loads(done.stdout)
-    assert summary == json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert summary == json.loads((out / "summary.json").read_text())
     assert [row["guarantee"] for row in summary["verdicts"]] == list(GUARANTEES)
     assert {row["guarantee"] for row in summary["verdicts"] if row["verdict"] == "broken"} == {"G5"}
-    page = (tmp_path / "out" / "audit.html").read_text()
+    page = (out / "audit.html").read_text()
     assert "http://" not in page
     assert "https://" not in page
     assert summary["broken"][0]["id"] in page
@@ -395,7 +396,7 @@ def test_the_command_writes_tables_a_summary_and_a_page_and_ends_with_1(tmp_path
         "divergence",
         "runs",
     ):
-        assert list((tmp_path / "out" / "tables" / table).glob("*.parquet"))
+        assert list((out / "tables" / table).glob("*.parquet"))
 
 
 def test_exit_codes_tell_good_from_open() -> None:
@@ -456,6 +457,26 @@ def test_a_path_that_names_no_history_is_refused(spark: SparkSession, tmp_path: 
     for path in (tmp_path, tmp_path / "nothing.jsonl", tmp_path / "*.jsonl"):
         with pytest.raises(NotFound, match="no history here"):
             files(spark, [str(path)])
+
+
+def test_a_file_is_read_by_its_very_name_and_none_is_passed_over(spark: SparkSession, tmp_path: Path) -> None:
+    names = ["a 1%20.jsonl", "a[1].jsonl", "a1.jsonl", "{b,c}.jsonl"]
+    for name in names:
+        lines = [json.dumps(row) + "\n" for row in Story(name).publish().rows]
+        (tmp_path / name).write_text("".join(lines) + lines[0][:-2])
+    for paths in ([tmp_path], [tmp_path / name for name in names]):
+        found = read(spark, [str(path) for path in paths])
+        assert {tuple(row) for row in found.rows.groupBy("run").count().collect()} == {
+            (name, 3) for name in names
+        }
+        assert {(row["run"], row["harmless"]) for row in found.unread.collect()} == {
+            (name, True) for name in names
+        }, "each ends with a line without its newline"
+    for hidden in (".a.jsonl", "_a.jsonl"):
+        (tmp_path / hidden).write_text("")
+        with pytest.raises(UsageError, match=f"{hidden}: Spark passes over"):
+            files(spark, [str(tmp_path)])
+        (tmp_path / hidden).unlink()
 
 
 def test_every_kind_is_asked_about_or_left_out_on_purpose() -> None:
