@@ -157,7 +157,7 @@ TABLES: Final[dict[str, tuple[Column, ...]]] = {
     ),
     "problems": (
         Column("node", TEXT, "whose directory it is; empty where nothing in it says"),
-        Column("path", TEXT, "the directory"),
+        Column("path", TEXT, "the directory; empty where it was not given"),
         Column("segment", NUMBER, "the segment of its journal", True),
         Column("offset", NUMBER, "where it begins in that file", True),
         Column("bytes", NUMBER, "how much cannot be read", True),
@@ -165,7 +165,8 @@ TABLES: Final[dict[str, tuple[Column, ...]]] = {
             "what",
             TEXT,
             "`torn` (the last write, which nobody was told of), `body` (a batch's), `record` (a message's), `damage`, "
-            "`hole` (found when the directory was salvaged), `missing` (a file), or `cannot-vouch`",
+            "`hole` (found when the directory was salvaged), `missing` (a file), `cannot-vouch`, or `absent` (a node "
+            "without whose directory dead letters may be missing)",
         ),
         Column("reason", TEXT, "what was found, in words"),
         Column("impact", TEXT, "what the tables lack for it"),

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
-from quorumq.core.errors import NotFound, StorageError
+from quorumq.core.errors import NotFound, QuorumqError, StorageError, UsageError
 from spark.jobs.output import SUMMARY, Output
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ class Input(NamedTuple):
         source: where it came from, in words.
         cluster: the cluster's id; None if not known.
         nodes: addresses of the cluster, where it was read live.
+        topics, groups: only these are in it; all where there are none.
     """
 
     deadletters: DataFrame
@@ -59,6 +60,8 @@ class Input(NamedTuple):
     source: str
     cluster: str | None = None
     nodes: str = ""
+    topics: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
 
 
 class Settings(NamedTuple):
@@ -166,8 +169,7 @@ def command(
     from spark.transforms.plan import Limits
 
     spark = session("quorumq deadletters")
-    places = (*data, parquet) if parquet is not None else data
-    fit(spark, sum(path.stat().st_size for place in places for path in place.rglob("*") if path.is_file()))
+    fit(spark, sum(map(bytes_in, (*data, parquet) if parquet is not None else data)))
     found = read(spark, data=data, nodes=nodes, parquet=parquet, topics=topics, groups=groups)
     settings = Settings(
         now=as_of or datetime.now(UTC),
@@ -190,6 +192,17 @@ def command(
             raise click.exceptions.Exit(1)
 
 
+def bytes_in(place: Path) -> int:
+    """Bytes of all files in a directory, of which a running node deletes some meanwhile."""
+    size = 0
+    for path in place.rglob("*"):
+        try:
+            size += path.stat().st_size
+        except OSError:
+            continue
+    return size
+
+
 def read(
     session: SparkSession,
     *,
@@ -204,17 +217,16 @@ def read(
     Raises:
         UsageError, NotFound, StorageError: there is nothing that can be read; says what.
     """
-    from pyspark.sql import functions as F
-
     from spark.schemas import TABLES as SOURCE
     from spark.schemas import schema
+    from spark.session import exactly, file_path
 
     directories = [str(path) for path in data]
     cluster: str | None
     if parquet is not None:
         if not parquet.is_dir():
             raise NotFound(f"{parquet} is no directory: --parquet takes what `DataFrame.write.parquet` wrote")
-        letters = session.read.schema(schema("deadletters")).parquet(str(parquet))
+        letters = session.read.schema(schema("deadletters")).parquet(exactly(file_path(parquet)))
         problems, source, cluster = None, str(parquet), None
     else:
         from spark.source import register
@@ -230,23 +242,33 @@ def read(
             problems = reader.option("table", "problems").load()
         source = ", ".join(directories) or nodes
         cluster = cluster_of_directories(directories) if directories else cluster_of_nodes(nodes)
+    topics, groups = tuple(topics), tuple(groups)
+    letters = only(letters, topics, groups)
+    for column, names in (("topic", topics), ("group", groups)):
+        if names:
+            source += f"; {column} {', '.join(names)}"
+    return Input(letters, problems, source, cluster, nodes, topics, groups)
+
+
+def only(rows: DataFrame, topics: Iterable[str], groups: Iterable[str]) -> DataFrame:
+    """The rows of these topics and groups; of all where none is named."""
+    from pyspark.sql import functions as F
+
     for column, names in (("topic", list(topics)), ("group", list(groups))):
         if names:
-            letters = letters.where(F.col(f"`{column}`").isin(names))
-            source += f"; {column} {', '.join(names)}"
-    return Input(letters, problems, source, cluster, nodes)
+            rows = rows.where(F.col(column).isin(names))
+    return rows
 
 
 def cluster_of_directories(directories: Iterable[str]) -> str | None:
-    """The id of the cluster that these data directories are of, as their oldest journal files have it."""
-    from quorumq.storage.inspect import inspect_segment
-    from quorumq.storage.segment import NAME_SUFFIX
+    """The id of the cluster that these data directories are of; None where none of them can be read."""
+    from spark.source.journals import ignore, plan_directory
 
     for directory in directories:
-        for path in sorted(Path(directory).rglob(f"*{NAME_SUFFIX}"))[:1]:
-            for record in inspect_segment(path):
-                if record.type == "DirectoryMade":
-                    return str(record.fields["cluster_id"])
+        try:
+            return plan_directory(directory, ignore).directory.cluster_id
+        except QuorumqError:
+            continue  # the read itself says why
     return None
 
 
@@ -272,6 +294,27 @@ def read_previous_head(previous: Path) -> dict[str, Any]:
     return summary
 
 
+def check_previous(previous: Mapping[str, Any], settings: Settings, found: Input) -> None:
+    """See that a run can be compared with this one: what only one of them looked at would be called new, or gone.
+
+    Raises:
+        UsageError: it was of another cluster, or looked at less.
+    """
+    cluster = previous.get("cluster")
+    if cluster is not None and found.cluster is not None and cluster != found.cluster:
+        raise UsageError(
+            f"{settings.previous} is of cluster {cluster!r} and this one is {found.cluster!r}: give --previous an OUT "
+            "of the same cluster"
+        )
+    for option, names in (("topic", found.topics), ("group", found.groups)):
+        before = previous.get("only", {}).get(f"{option}s", [])
+        if before and not (names and set(names) <= set(before)):
+            raise UsageError(
+                f"{settings.previous} is of {option} {', '.join(before)} only: choose no others with --{option}, or "
+                "give --previous an OUT that has them all"
+            )
+
+
 # ------------------------------------------------------------------------------ the analysis
 
 
@@ -284,6 +327,8 @@ def run(found: Input, out: Path, settings: Settings) -> dict[str, Any]:
     from spark.report.deadletters import page
 
     previous = read_previous_head(settings.previous) if settings.previous is not None else None
+    if previous is not None:
+        check_previous(previous, settings, found)
     with OUTPUT.staged(out, settings.overwrite) as new:
         frames = analyse(found, new / "tables", settings)
         summary, facts = summarise(frames, found, settings, previous)
@@ -291,7 +336,7 @@ def run(found: Input, out: Path, settings: Settings) -> dict[str, Any]:
         assert redrive == summary["plan"]["redrive"]["messages"], (
             "the plan must have every message that it counts"
         )
-        (new / SUMMARY).write_text(json.dumps(summary, ensure_ascii=False, indent=1) + "\n")
+        (new / SUMMARY).write_text(json.dumps(summary, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
         (new / REPORT).write_text(page(summary, facts), encoding="utf-8")
     return summary
 
@@ -303,6 +348,7 @@ def analyse(found: Input, tables: Path, settings: Settings) -> dict[str, DataFra
     """
     from pyspark.sql import functions as F
 
+    from spark.session import exactly, file_path
     from spark.transforms import letters as t
     from spark.transforms import plan
 
@@ -310,12 +356,12 @@ def analyse(found: Input, tables: Path, settings: Settings) -> dict[str, DataFra
     now = settings.now
 
     def store(name: str, frame: DataFrame, *, small: bool = True) -> DataFrame:
-        path = str(tables / name)
+        path = file_path(tables / name)
         by = [column for column in ("date", "topic") if column in frame.columns]
         # A small table is one file a day and topic, not one for each task.
         writer = (frame.coalesce(1) if small else frame).write
         (writer.partitionBy(*by) if by else writer).parquet(path)
-        return session.read.schema(frame.schema).parquet(path).select(*frame.columns)
+        return session.read.schema(frame.schema).parquet(exactly(path)).select(*frame.columns)
 
     frames: dict[str, DataFrame] = {}
     rows = t.letters(found.deadletters, now, payloads=settings.payloads)
@@ -331,8 +377,9 @@ def analyse(found: Input, tables: Path, settings: Settings) -> dict[str, DataFra
     frames["places"] = store("places", t.places(letters, now))
     before = None
     if settings.previous is not None:
-        path = str(settings.previous / "tables" / "failures")
-        before = session.read.schema(t.PREVIOUS).parquet(path)
+        path = file_path(settings.previous / "tables" / "failures")
+        before = session.read.schema(t.PREVIOUS).parquet(exactly(path))
+        before = only(before, found.topics, found.groups)
     frames["failures"] = store(
         "failures", t.failures(letters, frames["samples"], frames["places"], now, before)
     )
@@ -342,9 +389,9 @@ def analyse(found: Input, tables: Path, settings: Settings) -> dict[str, DataFra
     frames["ages"] = store("ages", t.ages(letters, now))
     frames["deploys"] = store("deploys", t.deploys(counts, begin, end, seconds, now))
     with tempfile.TemporaryDirectory(dir=tables.parent, prefix="steps-") as steps:
-        path = Path(steps, "repeated").absolute().as_uri()
+        path = file_path(Path(steps, "repeated"))
         t.repeated(letters).write.parquet(path)
-        repeated = session.read.schema(t.REPEATED).parquet(path)
+        repeated = session.read.schema(t.REPEATED).parquet(exactly(path))
         frames["poison"] = store("poison", t.poison(letters, repeated, now))
     frames["attempts"] = store("attempts", t.attempts(letters, now))
     frames["sizes"] = store("sizes", t.sizes(letters, now))
@@ -468,6 +515,7 @@ def summarise(
         "source": found.source,
         "cluster": found.cluster,
         "nodes": found.nodes,
+        "only": {"topics": list(found.topics), "groups": list(found.groups)},
         "previous": {"out": str(settings.previous), "as_of": previous["as_of"]} if previous is not None else None,
         "deaths": totals["deaths"],
         **{name: totals[name] for name in RESOLUTIONS},

@@ -134,6 +134,12 @@ def plan(options: Options, wanted: Wanted) -> list[Task]:
         for topic in found.registers.topics.values():
             for partition in range(topic.partitions):
                 sizes.setdefault(PartitionId(topic.id, partition), 0)
+    if options.table == "problems":
+        first = directories[0]
+        directories = (
+            first._replace(problems=(*first.problems, *absent(directories, registers))),
+            *directories[1:],
+        )
     if options.table in ("copies", "problems"):
         keys = wanted_keys(sizes, registers, options, wanted, deleted=True)
         return _segment_tasks(directories, registers, keys, options, wanted)
@@ -148,6 +154,21 @@ def plan(options: Options, wanted: Wanted) -> list[Task]:
                 Task(directories, keys=some, bucket=(number, options.buckets), topics=topics, groups=groups)
             )
     return tasks
+
+
+def absent(directories: Iterable[Directory], registers: Registers) -> Iterator[Problem]:
+    """The nodes whose directories are to be given too: without them a list of dead letters need not be complete."""
+    given = {found.node for found in directories}
+    lacking: dict[str, list[str]] = {}
+    for topic in sorted(registers.topics.values(), key=lambda topic: topic.name):
+        for number, members in enumerate(() if topic.deleted else topic.replicas):
+            if len(given.intersection(members)) < (len(members) + 1) // 2:
+                for node in sorted(set(members) - given):
+                    lacking.setdefault(node, []).append(f"{topic.name}/{number}")
+    for node, places in sorted(lacking.items()):
+        impact = f"dead letters and messages of {len(places)} topic partitions ({places[0]} …), unless another has them"
+        reason = "the data directory of this node was not given, and too few of the others were"
+        yield Problem(node, "", None, None, None, "absent", reason, impact)
 
 
 def check_nodes(directories: Iterable[Directory]) -> None:

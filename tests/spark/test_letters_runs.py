@@ -68,6 +68,11 @@ def test_a_second_run_says_what_is_new_back_or_gone_and_a_damaged_directory_is_r
     page = (tmp_path / "second" / "report.html").read_text()
     assert [name for name in ("lasting", "mended", "returning", "unheard-of") if name not in page] == []
 
+    mails, _ = analysed(cluster.data, tmp_path / "mails", "--topic", "mails", *previous)
+    assert mails["status"] == {"new": 0, "regressed": 0, "ongoing": 0, "gone": 0}, "other topics are not gone"
+    one, done = analysed(cluster.data[:1], tmp_path / "one", "--strict", *previous, code=1)
+    assert {row["node"] for row in one["problems"]["rows"]} == {"n2", "n3"}
+
     segment = sorted(cluster.data[0].glob("*.journal"))[0]
     damaged = bytearray(segment.read_bytes())
     damaged[len(damaged) // 2] ^= 0x40

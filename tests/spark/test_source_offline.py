@@ -344,7 +344,7 @@ def test_small_state_that_is_damaged_is_looked_for_in_older_segments(tmp_path: P
     assert len(segments(cluster.data[0])) > 2
     found = {row["id"] for row in rows_of("deadletters", cluster.data[:1], onDamage="report")}
     assert len(found) > len(expected) // 2
-    assert [row["what"] for row in rows_of("problems", cluster.data[:1])] == ["damage"]
+    assert [row["what"] for row in rows_of("problems", cluster.data[:1])] == ["damage", "absent", "absent"]
     flip(path, 25)  # and now nothing says what counts: every file that is there does
     found = {
         row["id"] for row in rows_of("messages", cluster.data[:1], onDamage="report", columns="id,topic")
@@ -482,3 +482,14 @@ def test_numbers_are_kept_as_ranges() -> None:
     numbers = journals.Numbers.of([(5, 6), (1, 3), (3, 4), (9, 12)])
     assert numbers == journals.Numbers((1, 5, 9), (4, 6, 12))
     assert [number for number in range(14) if number in numbers] == [1, 2, 3, 5, 9, 10, 11]
+
+
+def test_nodes_without_whose_directories_letters_may_be_missing_are_listed(tmp_path: Path) -> None:
+    cluster = DiskCluster(tmp_path)
+    cluster.commit()
+    cluster.close()
+    assert [row["what"] for row in rows_of("problems", cluster.data)] == []
+    assert [row["what"] for row in rows_of("problems", cluster.data[1:])] == [], "two of three are enough"
+    found = rows_of("problems", cluster.data[2:])
+    assert [(row["node"], row["what"]) for row in found] == [("n1", "absent"), ("n2", "absent")]
+    assert "3 topic partitions (mails/0 …)" in found[0]["impact"]
