@@ -414,7 +414,9 @@ class StreamReader(LettersReader):
             old = [span] if new is None else new.gaps(span)
             if since == NOTHING:
                 if dead and position > until:  # a snapshot that is younger than the batch has later ones too
-                    parts = old if snapshot else []
+                    parts = (
+                        old if snapshot and until != NOTHING else []
+                    )  # a node added since is in the next one
                 else:
                     parts = [span] if dead else []
                 letters = self.died.setdefault((record.partition, record.group), {}) if parts else {}

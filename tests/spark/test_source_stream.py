@@ -160,6 +160,19 @@ def test_a_node_that_was_replaced_is_said_and_what_others_prove_is_known(tmp_pat
         node.store.close()
 
 
+def test_a_batch_that_is_repeated_after_a_node_was_added_is_the_same(tmp_path: Path) -> None:
+    cluster = DiskCluster(tmp_path)
+    everywhere, there = die(cluster, 0, 0, 1, 2), die(cluster, 1, 2)
+    for node in cluster.nodes:
+        node.restart()  # what there is, is in snapshots
+    some = read_options({"table": "deadletters", "data": ",".join(map(str, cluster.data[:2]))}, stream=True)
+    end = LettersStream(some, schema("deadletters")).latestOffset({}, None)
+    stream = stream_of(cluster)  # the query was ended within its first batch, and has one node more
+    assert batch(stream, {}, end) == [everywhere]
+    assert batch(stream, end, stream.latestOffset(end, None)) == [there]
+    cluster.close()
+
+
 def test_from_latest_begins_with_what_comes(tmp_path: Path) -> None:
     cluster = DiskCluster(tmp_path)
     die(cluster, 1, 0, 1, 2)
