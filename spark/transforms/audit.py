@@ -97,6 +97,21 @@ def remainder(rows: DataFrame, unread: DataFrame) -> DataFrame:
             F.expr("true").alias("lossy"),
         )
     )
+    doubled = (
+        rows.where(F.col("kind") == "settings")
+        .groupBy("run", "who", "at", "wall_ms", "settings")
+        .count()
+        .where(F.col("count") > 1)
+        .groupBy("run")
+        .agg(
+            F.lit("a first line that is there more than once: a file was given twice, or two runs have one name")
+            .alias("what"),
+            F.concat_ws(", ", F.sort_array(F.collect_set("who"))).alias("detail"),
+            F.sum(F.col("count") - 1).alias("count"),
+            F.expr("true").alias("gap"),
+            F.expr("true").alias("lossy"),
+        )
+    )  # fmt: skip
     named = per_writer.groupBy("run").agg(
         F.array_distinct(F.flatten(F.collect_list("nodes"))).alias("nodes"),
         F.collect_set(F.regexp_extract("who", "^node:(.*)$", 1)).alias("wrote"),
@@ -110,7 +125,7 @@ def remainder(rows: DataFrame, unread: DataFrame) -> DataFrame:
         F.expr("false").alias("gap"),
         F.expr("true").alias("lossy"),
     )
-    return lines.unionByName(unsaid).unionByName(cut).unionByName(missing)
+    return lines.unionByName(unsaid).unionByName(cut).unionByName(doubled).unionByName(missing)
 
 
 def with_remainder(of_runs: DataFrame, rest: DataFrame) -> DataFrame:

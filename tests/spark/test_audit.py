@@ -479,6 +479,16 @@ def test_a_file_is_read_by_its_very_name_and_none_is_passed_over(spark: SparkSes
         (tmp_path / hidden).unlink()
 
 
+def test_a_file_that_is_there_twice_makes_its_run_undecided(spark: SparkSession, tmp_path: Path) -> None:
+    for name, run in (("a", "twice"), ("copy-of-a", "twice"), ("b", "once")):
+        rows = Story(run).publish().rows
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = read(spark, [str(tmp_path)])
+    (row,) = t.remainder(found.rows, found.unread).collect()
+    assert (row["run"], row["detail"], row["count"], row["gap"]) == ("twice", "client:p", 1, True)
+    assert "given twice" in row["what"]
+
+
 def test_every_kind_is_asked_about_or_left_out_on_purpose() -> None:
     """A kind that is added must be thought about here."""
     asked = {"publish", "store", "deliver", "ack", "reject", "dead_letter", "extend", "redrive", "list"}
