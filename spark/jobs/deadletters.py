@@ -218,15 +218,13 @@ def read(
         UsageError, NotFound, StorageError: there is nothing that can be read; says what.
     """
     from spark.schemas import TABLES as SOURCE
-    from spark.schemas import schema
-    from spark.session import exactly, file_path
 
     directories = [str(path) for path in data]
     cluster: str | None
     if parquet is not None:
         if not parquet.is_dir():
             raise NotFound(f"{parquet} is no directory: --parquet takes what `DataFrame.write.parquet` wrote")
-        letters = session.read.schema(schema("deadletters")).parquet(exactly(file_path(parquet)))
+        letters = read_parquet(session, parquet)
         problems, source, cluster = None, str(parquet), None
     else:
         from spark.source import register
@@ -248,6 +246,46 @@ def read(
         if names:
             source += f"; {column} {', '.join(names)}"
     return Input(letters, problems, source, cluster, nodes, topics, groups)
+
+
+def read_parquet(session: SparkSession, place: Path) -> DataFrame:
+    """The rows of the table `deadletters` in a directory.
+
+    Raises:
+        NotFound: there is no Parquet in it.
+        UsageError: a column that every dead letter has is missing, or null in some row: nothing would be counted of it.
+    """
+    from pyspark.sql import functions as F
+
+    from spark.schemas import TABLES as SOURCE
+    from spark.schemas import schema
+    from spark.session import exactly, file_path
+
+    whole, path = schema("deadletters"), exactly(file_path(place))
+    if not any(name.is_file() and not name.name.startswith(("_", ".")) for name in place.rglob("*")):
+        if not (place / "_SUCCESS").exists():
+            raise NotFound(
+                f"{place} has no Parquet in it: --parquet takes what `DataFrame.write.parquet` wrote"
+            )
+        return session.createDataFrame(
+            [], whole
+        )  # what Spark makes of a table that has partitions and no rows
+    needed = [column.name for column in SOURCE["deadletters"] if not column.nullable]
+    there = session.read.parquet(path).columns
+    missing = [name for name in needed if name not in there]
+    if missing:
+        raise UsageError(
+            f"{place} has no column {', '.join(missing)}: --parquet takes rows of the table deadletters"
+        )
+    letters = with_topics(session.read.schema(whole).parquet(path))
+    told = [
+        name for name in needed if name not in ("message", "stack")
+    ]  # long, and nothing is counted by them
+    nulls = letters.agg(*(F.count_if(F.col(name).isNull()).alias(name) for name in told)).first()
+    for name in told:
+        if nulls is not None and nulls[name]:
+            raise UsageError(f"{place} has {nulls[name]:,} rows without {name}, which every dead letter has")
+    return letters
 
 
 def only(rows: DataFrame, topics: Iterable[str], groups: Iterable[str]) -> DataFrame:
@@ -346,7 +384,6 @@ def analyse(found: Input, tables: Path, settings: Settings) -> dict[str, DataFra
 
     ``period`` besides: one row with the first and the last plausible time of death and the width of a bucket.
     """
-    from pyspark.sql import functions as F
 
     from spark.session import exactly, file_path
     from spark.transforms import letters as t
@@ -361,13 +398,12 @@ def analyse(found: Input, tables: Path, settings: Settings) -> dict[str, DataFra
         # A small table is one file a day and topic, not one for each task.
         writer = (frame.coalesce(1) if small else frame).write
         (writer.partitionBy(*by) if by else writer).parquet(path)
-        return session.read.schema(frame.schema).parquet(exactly(path)).select(*frame.columns)
+        return with_topics(session.read.schema(frame.schema).parquet(exactly(path))).select(*frame.columns)
 
     frames: dict[str, DataFrame] = {}
     rows = t.letters(found.deadletters, now, payloads=settings.payloads)
     letters = frames["letters"] = store("letters", rows, small=False)
-    times = letters.where("dated").agg(F.min("died_at").alias("begin"), F.max("died_at").alias("end")).first()
-    begin, end = (times["begin"], times["end"]) if times is not None and times["begin"] else (now, now)
+    begin, end = period(letters, now)
     seconds = t.bucket_seconds((end - begin).total_seconds())
     frames["period"] = session.createDataFrame(
         [(begin, end, seconds)], "begin timestamp, end timestamp, seconds bigint"
@@ -378,7 +414,7 @@ def analyse(found: Input, tables: Path, settings: Settings) -> dict[str, DataFra
     before = None
     if settings.previous is not None:
         path = file_path(settings.previous / "tables" / "failures")
-        before = session.read.schema(t.PREVIOUS).parquet(exactly(path))
+        before = with_topics(session.read.schema(t.PREVIOUS).parquet(exactly(path)))
         before = only(before, found.topics, found.groups)
     frames["failures"] = store(
         "failures", t.failures(letters, frames["samples"], frames["places"], now, before)
@@ -402,6 +438,24 @@ def analyse(found: Input, tables: Path, settings: Settings) -> dict[str, DataFra
     if found.problems is not None:
         frames["problems"] = store("problems", found.problems)
     return frames
+
+
+def with_topics(rows: DataFrame) -> DataFrame:
+    """What was filed by topic, read back: a topic may have the name that Spark gives to none, and is null then."""
+    from pyspark.sql import functions as F
+
+    if "topic" not in rows.columns:
+        return rows
+    return rows.withColumn("topic", F.coalesce("topic", F.lit("__HIVE_DEFAULT_PARTITION__")))
+
+
+def period(letters: DataFrame, now: datetime) -> tuple[datetime, datetime]:
+    """The first and the last plausible time of death, in UTC: an hour that a clock shows twice a year is one of two."""
+    from pyspark.sql import functions as F
+
+    times = letters.where("dated").agg(F.min("died_at").alias("begin"), F.max("died_at").alias("end")).first()
+    found = (times["begin"], times["end"]) if times is not None and times["begin"] else (now, now)
+    return utc(found[0]), utc(found[1])
 
 
 def write_plan(frames: Mapping[str, DataFrame], path: Path, found: Input, settings: Settings) -> int:

@@ -16,9 +16,10 @@ BYTES_MAX: Final = 8 << 20
 ROW_BYTES: Final = 256
 """What a row takes besides its payload, about."""
 
-MS_MAX: Final = 253_402_300_799_999
-MS_MIN: Final = -62_135_596_800_000
-"""The years 1 to 9999: what a wrong clock says beyond them is shown as their end."""
+MS_MAX: Final = 253_370_764_799_999
+MS_MIN: Final = -62_104_060_800_000
+"""The years 2 to 9998: what a wrong clock says beyond them is shown as their end. Python has one year more at either
+end, so that it can show these in any time zone."""
 
 INT_MAX: Final = (1 << 31) - 1
 
@@ -35,7 +36,12 @@ Values = list[Any] | Same | Callable[[], list[Any]]
 
 def time_of(ms: int | None) -> int | None:
     """Milliseconds since 1970 as Spark's timestamps count; None for None."""
-    return None if ms is None else 1000 * max(MS_MIN, min(ms, MS_MAX))
+    return None if ms is None else 1000 * shown_ms(ms)
+
+
+def shown_ms(ms: int) -> int:
+    """Milliseconds since 1970 as the tables have them."""
+    return max(MS_MIN, min(ms, MS_MAX))
 
 
 def known_time(ms: int) -> int | None:

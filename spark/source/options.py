@@ -21,6 +21,7 @@ from pyspark.sql.datasource import (
 
 from quorumq.core.errors import UsageError
 from spark.schemas import TABLES
+from spark.source.arrow import shown_ms
 
 READ: Final = {
     "table": "which table: " + ", ".join(TABLES),
@@ -287,4 +288,4 @@ class Wanted:
     def may_be_at(self, name: str, first_ms: int, last_ms: int) -> bool:
         """Whether a row whose column is a time between these, in milliseconds, may be wanted."""
         low, high = self.times.get(name, (-(1 << 63), 1 << 63))
-        return first_ms * 1000 <= high and last_ms * 1000 >= low
+        return shown_ms(first_ms) * 1000 <= high and shown_ms(last_ms) * 1000 >= low

@@ -266,15 +266,14 @@ def rates(
         seconds: of a bucket.
         thresholds: `burst_score`, `burst_deaths` in one bucket at least, `burst_buckets` in all at least.
     """
-    step = F.expr(f"INTERVAL {seconds} SECONDS")
+    first, last = (F.floor(_seconds(F.lit(time)) / seconds) * seconds for time in (begin, end))
     per_group = counts.groupBy(*GROUP, "from_at").agg(F.sum("deaths").alias("deaths"))
     spine = (
         counts.select(*GROUP)
         .distinct()
-        .withColumn(
-            "from_at",
-            F.explode(F.sequence(_bucket(F.lit(begin), seconds), _bucket(F.lit(end), seconds), step)),
-        )
+        # In seconds: a day of a session's time zone may have 23 hours.
+        .withColumn("from_at", F.explode(F.sequence(first, last, F.lit(seconds).cast("bigint"))))
+        .withColumn("from_at", F.timestamp_seconds("from_at"))
     )
     y = 2 * F.sqrt(F.col("deaths") + 0.375)
     group = Window.partitionBy(*GROUP)
@@ -312,7 +311,7 @@ def bursts(rates: DataFrame, counts: DataFrame, seconds: int) -> DataFrame:
     )
     found = runs.groupBy(*GROUP, "run").agg(
         F.min("from_at").alias("from_at"),
-        (F.max("from_at") + F.expr(f"INTERVAL {seconds} SECONDS")).alias("to_at"),
+        F.timestamp_seconds(_seconds(F.max("from_at")) + seconds).alias("to_at"),
         F.sum("deaths").alias("deaths"),
         F.max("deaths").alias("peak"),
         F.first("usual").alias("usual"),

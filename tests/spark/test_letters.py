@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from math import sqrt
 from statistics import median
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from spark.transforms import letters as t
 from tests.spark.rows import NOON, at, frame, letter
@@ -304,3 +305,17 @@ def test_there_are_about_a_hundred_buckets_whatever_the_time(span: float, second
 
 def test_there_are_few_buckets_for_years_too() -> None:
     assert 10 * 365 * 86400 / t.bucket_seconds(10 * 365 * 86400) <= 97
+
+
+def test_buckets_of_days_are_days_whatever_the_time_zone_of_the_session(spark: SparkSession) -> None:
+    day, begin, end = 86400, datetime(2026, 10, 20, 12, tzinfo=UTC), datetime(2026, 10, 30, 12, tzinfo=UTC)
+    letters = made(spark, *(letter(n, died_at=begin + timedelta(days=n)) for n in range(11)))
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")  # the 25th has 25 hours there
+    try:
+        rates = t.rates(t.counts(letters, day), begin, end, day)
+        assert [row["deaths"] for row in rates.orderBy("from_at").collect()] == [1] * 11
+        bursts = t.bursts(rates.withColumn("burst", F.lit(True)), t.counts(letters, day), day)
+        seconds = F.unix_seconds("to_at") - F.unix_seconds("from_at")
+        assert [row[0] for row in bursts.select(seconds).collect()] == [11 * day]
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -10,15 +11,17 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from quorumq.cli.local import LocalCluster
 from quorumq.core.errors import NotFound, QuorumqError, StorageError, UsageError
 from spark.__main__ import main
 from spark.errors import told
 from spark.jobs import deadletters as job
+from spark.transforms import letters as t
 from tests.cli.test_cluster_commands import Shell
 from tests.spark.cluster_on_disk import DiskCluster
-from tests.spark.rows import NOON, frame
+from tests.spark.rows import NOON, frame, letter
 
 
 def finished(out: Path, version: int = 1) -> Path:
@@ -159,6 +162,49 @@ def test_what_cannot_work_is_refused_before_spark_starts(
     result = CliRunner().invoke(main, ["deadletters", "--out", str(tmp_path / "out"), *arguments])
     assert (result.exit_code, said in result.output) == (code, True), result.output
     assert not (tmp_path / "out").exists()
+
+
+def test_the_hour_that_a_clock_shows_twice_is_the_right_one_of_two(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, last = (datetime(2026, 10, 25, hour, 30, tzinfo=UTC) for hour in (0, 1))  # both are 2:30 in Berlin
+    rows = [letter(1, died_at=first), letter(2, died_at=last)]
+    letters = t.letters(frame(spark, rows), NOON)
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        assert job.period(letters, NOON) == (first, last)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_parquet_that_is_no_table_of_dead_letters_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """What lacks a column, or a value, would be in no group, no kind and no plan; what is empty would be good news."""
+    rows = frame(spark, [letter(1), letter(2)])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(NotFound, match="has no Parquet in it"):
+        job.read(spark, parquet=tmp_path / "empty")
+    rows.drop("resolution", "n").write.parquet(str(tmp_path / "fewer"))
+    with pytest.raises(UsageError, match="has no column n, resolution"):
+        job.read(spark, parquet=tmp_path / "fewer")
+    unknown = rows.withColumn("fingerprint", F.when(F.col("seq") == 1, F.col("fingerprint")))
+    unknown.write.parquet(str(tmp_path / "nulls"))
+    with pytest.raises(UsageError, match="1 rows without fingerprint"):
+        job.read(spark, parquet=tmp_path / "nulls")
+    rows.write.parquet(str(tmp_path / "whole [1]"))
+    assert job.read(spark, parquet=tmp_path / "whole [1]").deadletters.count() == 2
+
+
+def test_a_topic_may_have_the_name_under_which_spark_files_nothing(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    names = ["__HIVE_DEFAULT_PARTITION__", "007", "2026-11-22"]
+    t.letters(frame(spark, [letter(1, topic=name) for name in names]), NOON).write.partitionBy(
+        "topic"
+    ).parquet(str(tmp_path / "letters"))
+    found = spark.read.schema(t.LETTERS).parquet(str(tmp_path / "letters"))
+    assert sorted(row["topic"] for row in job.with_topics(found).select("topic").collect()) == sorted(names)
 
 
 def test_no_dead_letters_are_a_whole_run(spark: SparkSession, tmp_path: Path) -> None:

@@ -6,10 +6,12 @@ import hashlib
 import random
 import shutil
 from collections.abc import Iterator
+from datetime import timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql.datasource import EqualTo
 
 from quorumq.client.message import MessageId
 from quorumq.core.errors import StorageError, UsageError
@@ -493,3 +495,21 @@ def test_nodes_without_whose_directories_letters_may_be_missing_are_listed(tmp_p
     found = rows_of("problems", cluster.data[2:])
     assert [(row["node"], row["what"]) for row in found] == [("n1", "absent"), ("n2", "absent")]
     assert "3 topic partitions (mails/0 …)" in found[0]["impact"]
+
+
+def test_times_of_a_wrong_clock_can_be_shown_in_any_time_zone_and_are_found_by_what_is_shown(
+    tmp_path: Path,
+) -> None:
+    cluster = DiskCluster(tmp_path)
+    for seq, wrong in enumerate((-(1 << 62), 1 << 62)):
+        cluster.publish(cluster.keys[0], (Span(ORIGIN, seq, seq + 1),), wrong)
+    cluster.commit()
+    cluster.close()
+    shown = [row["published_at"] for row in rows_of("messages", cluster.data, columns="seq,published_at")]
+    for hours in (-14, 14):
+        assert {at.astimezone(timezone(timedelta(hours=hours))).year for at in shown} <= {1, 2, 9998, 9999}
+    for at in shown:
+        wanted = Wanted()
+        wanted.push([EqualTo(("published_at",), at)])
+        options = options_of("messages", cluster.data)
+        assert len(read_all(offline.plan(options, wanted), options, wanted)) == 1
