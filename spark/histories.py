@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from quorumq.core.errors import NotFound, StorageError, UsageError
 from quorumq.history import COMMON, FIELDS, KINDS, LINE_BYTES_MAX, SUFFIXES, VERSION, KindOf
-from spark.schemas import TABLES, schema
+from spark.schemas import SECONDS, TABLES, schema
 from spark.session import exactly
 
 SPAN_MESSAGES_MAX: Final = 1 << 24
@@ -277,6 +277,9 @@ def _reason() -> Column:
     for name in COMMON:
         reason = reason.when(get(name).isNull(), F.lit(f"field {name!r} is missing"))
     reason = reason.when(~get("who").rlike(_ROLES), F.lit("a wrong type: who"))
+    # 1e400 is JSON; clocks that far off would leave nothing decidable, or nothing to be looked at.
+    numbers = [F.abs(get(column.name)) for column in TABLES["history"] if column.type == SECONDS]
+    reason = reason.when(F.greatest(*numbers) == float("inf"), F.lit("a number that is not finite"))
     reason = reason.when(~kind.isin(*KINDS), F.concat(F.lit(UNKNOWN_KIND), kind))
     reason = reason.when(
         (kind == "settings") & (get("history") > VERSION),

@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 from quorumq.core.errors import NotFound, UsageError
 from quorumq.history import KINDS, Row
 from sim.checkers import judge
-from spark.histories import files, read
+from spark.histories import files, parsed, read
 from spark.jobs.audit import SHOWN, audited, conclusion, exit_code, summarised
 from spark.transforms import audit as t
 from spark.transforms.audit import GUARANTEES
@@ -477,6 +477,16 @@ def test_a_file_is_read_by_its_very_name_and_none_is_passed_over(spark: SparkSes
         with pytest.raises(UsageError, match=f"{hidden}: Spark passes over"):
             files(spark, [str(tmp_path)])
         (tmp_path / hidden).unlink()
+
+
+def test_a_number_beyond_all_clocks_is_not_read(spark: SparkSession) -> None:
+    lines = [json.dumps(row) for row in Story("far").publish().rows]
+    wild = [lines[1].replace('"within": 0.0', f'"within": {number}') for number in ("1e400", "-1e400")]
+    frame = spark.createDataFrame([("f", line) for line in [*lines, *wild]], "file STRING, value STRING")
+    found = parsed(spark, frame)
+    assert found.rows.count() == len(lines)
+    said = [(row["reason"], row["harmless"]) for row in found.unread.collect()]
+    assert said == [("a number that is not finite", False)] * 2
 
 
 def test_a_file_that_is_there_twice_makes_its_run_undecided(spark: SparkSession, tmp_path: Path) -> None:
