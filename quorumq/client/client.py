@@ -20,6 +20,7 @@ import trio
 from quorumq.client.background import Background, background
 from quorumq.client.connection import Dial, dial_tcp
 from quorumq.client.consumer import (
+    LEAVE_TIMEOUT_S,
     MAX_EXTEND_S,
     PREFETCH,
     PREFETCH_BYTES,
@@ -89,6 +90,9 @@ PASS_WAIT_S: Final = 0.25
 FETCH_AGE_SHARE: Final = 0.25
 """`Client.fetch` stops gathering when its oldest message has used this share of its hold."""
 
+FETCH_LANES: Final = 8
+"""So many `Client.fetch` at once have connections of their own, which can be hung up where one is cancelled."""
+
 Which = Literal["ready", "held", "delayed", "acked", "dead", "skipped", "purged", "all"]
 
 
@@ -157,6 +161,9 @@ class Client:
         self._tasks = tasks
         self._numbers = itertools.count(1)
         self.topic_names: dict[bytes, str] = {}
+        self._fetch_lanes = [
+            f"fetch {number}" for number in range(FETCH_LANES)
+        ]  # connections of `fetch` alone
         self._acks = AckQueue(nodes, lambda: self.watch("ack"))
 
     @property
@@ -199,9 +206,9 @@ class Client:
         partitions: int | None = None,
         max_deliveries: int | None = None,
         durability: Literal["fsync", "os"] | None = None,
-        retention: float | None = None,
-        ttl: float | None = None,
-        backoff: Sequence[float] | None = None,
+        retention: Duration | None = None,
+        ttl: Duration | None = None,
+        backoff: Sequence[Duration] | None = None,
         timeout: float | None = None,
     ) -> Topic:
         """Create a topic. Done twice, it is done once: of one that is there, what is given must agree.
@@ -212,10 +219,10 @@ class Client:
             partitions: how many; 1 if None.
             max_deliveries: after so many a message becomes a dead letter; 5 if None.
             durability: "fsync", or "os" to trust the page cache of a majority (docs/operations.md); "fsync" if None.
-            retention: seconds that payload is kept after the last group is done with it; 0 if None.
-            ttl: seconds after which a message that nobody has acked expires; 0 = never, also if None.
-            backoff: seconds that a rejected message waits where the reject does not say, attempt by attempt; the
-                last one repeats. No wait if None.
+            retention: seconds or a timedelta that payload is kept after the last group is done with it; 0 if None.
+            ttl: seconds or a timedelta after which a message that nobody has acked expires; 0 = never, also if None.
+            backoff: seconds or timedeltas that a rejected message waits where the reject does not say, attempt by
+                attempt; the last one repeats. No wait if None.
             timeout: seconds; the client's if None.
 
         Returns:
@@ -244,9 +251,9 @@ class Client:
         partitions: int | None = None,
         max_deliveries: int | None = None,
         durability: Literal["fsync", "os"] | None = None,
-        retention: float | None = None,
-        ttl: float | None = None,
-        backoff: Sequence[float] | None = None,
+        retention: Duration | None = None,
+        ttl: Duration | None = None,
+        backoff: Sequence[Duration] | None = None,
         timeout: float | None = None,
     ) -> Topic:
         """Change what is given of a topic's settings; what is None stays. Of two that change one, the last one wins.
@@ -625,6 +632,7 @@ class Client:
         oldest = float("inf")
         at = self.rng.randrange(len(sets))
         quiet = 0  # replica sets in a row that had nothing
+        lane = self._fetch_lanes.pop() if self._fetch_lanes else ""
         try:
             while True:
                 now = self.clock()
@@ -646,6 +654,7 @@ class Client:
                     start=start,
                     timeout=self._time(timeout),
                     only=only,
+                    lane=lane,
                 )
                 at += 1
                 quiet = 0 if fetched.slices else quiet + 1
@@ -659,10 +668,19 @@ class Client:
                 over = self.clock() >= min(began + max_wait, oldest + FETCH_AGE_SHARE * seconds)
                 if enough or (over and (quiet >= len(sets) or found or len(sets) == 1)):
                     break
-        except BaseException:
-            if slices:
-                self.nodes.spawn(give_back, self, leave_items(slices))
+        except BaseException as exc:
+            with trio.move_on_after(LEAVE_TIMEOUT_S) as scope:
+                # At once: what is cancelled may be the client itself, which ends with its body. First of all the node
+                # must drop the FETCH that it has parked, or that takes what is given back.
+                scope.shield = True
+                if lane and not isinstance(exc, QuorumqError):
+                    await self.nodes.hang_up(lane)
+                if slices:
+                    await give_back(self, leave_items(slices))
             raise
+        finally:
+            if lane:
+                self._fetch_lanes.append(lane)
         now = self.clock()
         alive = [message for message in found if now < message.deadline]
         if self.history is not None:
@@ -1099,25 +1117,19 @@ def _settings(
     partitions: int | None,
     max_deliveries: int | None,
     durability: str | None,
-    retention: float | None,
-    ttl: float | None,
-    backoff: Sequence[float] | None,
+    retention: Duration | None,
+    ttl: Duration | None,
+    backoff: Sequence[Duration] | None,
 ) -> dict[str, Any]:
     """A topic's settings as CreateTopic and AlterTopic name them; None where nothing is given."""
-    settings: dict[str, Any] = {
+    return {
         "partitions": partitions,
         "max_deliveries": max_deliveries,
         "durability": durability,
-        "retention_s": retention,
-        "ttl_s": ttl,
-        "backoff": None if backoff is None else tuple(backoff),
+        "retention_s": None if retention is None else number_of("retention", retention),
+        "ttl_s": None if ttl is None else number_of("ttl", ttl),
+        "backoff": None if backoff is None else tuple(number_of("backoff", step) for step in backoff),
     }
-    times = {"retention": (retention,), "ttl": (ttl,), "backoff": settings["backoff"]}
-    for name, values in times.items():
-        for value in values or ():
-            if not isinstance(value, float | int | None):
-                raise UsageError(f"{name} is {value!r}: give seconds, as a number")
-    return settings
 
 
 def _before(name: MessageId) -> Span | None:

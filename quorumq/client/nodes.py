@@ -171,6 +171,7 @@ class Nodes:
         self._doubted: dict[str, float] = {}  # until when
         self._first = rng.choice(self.addresses)  # asked first, for as long as it answers
         self._closed = False
+        self._run = trio.lowlevel.current_trio_token()
         self.hold_time_max: float | None = None
         """The longest hold that the cluster allows, in seconds, once METADATA has said it."""
 
@@ -271,9 +272,13 @@ class Nodes:
             del self._dialling[key]
 
     def check_open(self) -> None:
-        """Raises Closed once the client is closed."""
+        """Raises Closed once the client is closed, and UsageError where it is not at home: it would wait for ever."""
         if self._closed:
             raise Closed(CLOSED)
+        if trio.lowlevel.current_trio_token() is not self._run:
+            raise UsageError(
+                "this client belongs to another trio.run: make one here too, or share one of quorumq.client.blocking"
+            )
 
     def close(self) -> None:
         """Hang up everywhere. Who waits hears that the connection was closed."""

@@ -519,6 +519,18 @@ async def test_a_cancelled_fetch_gives_back_what_it_had() -> None:
         assert left(cluster) == (0, 2)
 
 
+async def test_a_fetch_that_is_cancelled_with_its_client_gives_back_what_it_had() -> None:
+    async with fake_cluster() as cluster:
+        with trio.move_on_after(4.0) as scope:
+            async with connected(cluster) as client:
+                await client.create_topic("jobs")
+                await publish(client, 2)
+                await client.fetch("jobs", "g", min_messages=3, max_wait=50.0)
+        assert scope.cancelled_caught
+        await trio.sleep(3.0)  # far less than the hold
+        assert left(cluster) == (0, 2)
+
+
 async def test_fetch_fails_over() -> None:
     async with fake_cluster() as cluster, connected(cluster) as client:
         await client.create_topic("jobs")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
@@ -41,6 +42,13 @@ async def test_a_hold_time_may_be_a_timedelta() -> None:
             assert message.deadline > before + 30.0
 
 
+async def test_times_of_a_topic_may_be_timedeltas() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        made = await client.create_topic("jobs", ttl=timedelta(days=1), backoff=[timedelta(seconds=1), 2])
+        assert (made.ttl_s, made.backoff) == (86400.0, (1.0, 2.0))
+        assert (await client.alter_topic("jobs", retention=timedelta(hours=1))).retention_s == 3600.0
+
+
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
@@ -48,7 +56,7 @@ async def test_a_hold_time_may_be_a_timedelta() -> None:
         (lambda client: client.consumer("jobs", 7), "7 is no name"),
         (lambda client: client.consumer([b"jobs"], "g"), "b'jobs' is no name"),
         (lambda client: client.fetch("jobs", "g", hold_time="5s"), "hold_time is '5s'"),
-        (lambda client: client.create_topic("other", ttl=timedelta(days=1)), "ttl is datetime.timedelta.*give seconds"),
+        (lambda client: client.create_topic("other", ttl="1d"), "ttl is '1d': give seconds or a timedelta"),
         (lambda client: client.create_topic("other", backoff=["1s"]), "backoff is '1s'"),
     ],
 )  # fmt: skip
@@ -176,3 +184,17 @@ async def test_an_address_that_is_none_says_how_to_write_it(address: str, said: 
     with pytest.raises(UsageError, match=said):
         async with connect(address):
             raise AssertionError
+
+
+async def test_a_client_of_another_run_is_refused() -> None:
+    async def elsewhere(client: Client) -> None:
+        with pytest.raises(UsageError, match=r"belongs to another trio\.run"):
+            await client.topic("jobs")
+        with pytest.raises(UsageError, match=r"belongs to another trio\.run"):
+            async with client.producer("jobs"):
+                pass
+
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        with concurrent.futures.ThreadPoolExecutor(1) as threads:
+            threads.submit(trio.run, elsewhere, client).result()
