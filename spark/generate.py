@@ -207,7 +207,7 @@ def _flatten(folder: Path) -> None:
 def _splice(path: Path, target: Path, index: int) -> dict[str, Any]:
     run = f"spliced-{index}"
     try:
-        with path.open() as source, target.open("w") as file:
+        with path.open(encoding="utf-8") as source, target.open("w", encoding="utf-8") as file:
             for line in source:
                 file.write(json.dumps({**json.loads(line), "run": run}, separators=(",", ":")) + "\n")
     except (OSError, ValueError) as error:

@@ -170,7 +170,7 @@ def launcher(java: Java, environ: Mapping[str, str] = os.environ) -> Path:
         if not command.exists():
             command.parent.mkdir(parents=True, exist_ok=True)
             draft = command.with_name(f"java.{os.getpid()}")
-            draft.write_text(script)
+            draft.write_text(script, encoding="utf-8")
             draft.chmod(0o755)
             draft.replace(command)
     except OSError as error:

@@ -86,4 +86,11 @@ def _value(name: str, value: Any) -> Any:
         "until",
     ):
         return float(value)
-    return value
+    return _text(value)
+
+
+def _text(value: Any) -> Any:
+    """Half a character, which JSON can say and UTF-8 cannot, as a question mark."""
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
+    return [_text(item) for item in value] if isinstance(value, list) else value

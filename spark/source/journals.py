@@ -69,6 +69,10 @@ class SegmentGone(StorageError):
     code = "segment-gone"
 
 
+HARMLESS: Final = ("torn",)
+"""Kinds of problems for which nothing is missing that anybody was promised."""
+
+
 class Problem(NamedTuple):
     """A place that cannot be read, or that does not count: a row of the table `problems`."""
 
@@ -84,7 +88,7 @@ class Problem(NamedTuple):
     @property
     def harmless(self) -> bool:
         """Whether nothing that anybody was promised is missing for it."""
-        return self.what == "torn"
+        return self.what in HARMLESS
 
     def __str__(self) -> str:
         place = self.path if self.segment is None else os.path.join(self.path, segment_name(self.segment))

@@ -57,3 +57,10 @@ def test_what_is_no_history_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"run": "r1"}\n')
     with pytest.raises(StorageError, match=r"a\.jsonl:1: field 'who' is missing"):
         rows_of(tmp_path)
+
+
+def test_half_a_character_becomes_a_question_mark(tmp_path: Path) -> None:
+    said = '"at":9.0,"wall_ms":1,"kind":"fault","fault":"x\\ud800y \\ud83d\\ude00","nodes":["\\udfff"]}\n'
+    (tmp_path / "a.jsonl").write_text('{"run":"r1","who":"sim","within":0,' + said)
+    (row,) = rows_of(tmp_path)
+    assert (row["fault"], row["nodes"]) == ("x?y 😀", ["?"])
