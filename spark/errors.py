@@ -17,8 +17,8 @@ MEMORY_VARIABLE: Final = "QUORUMQ_SPARK_MEMORY"
 """Says how much memory Spark's Java may take, as `512m` or `4g`, where no argument does."""
 
 _OURS: Final = re.compile(r"quorumq\.core\.errors\.(\w+): (.+)")
-_JAVA: Final = re.compile(r"^: (?:[\w$]+\.)+[\w$]+: (.+)$", re.MULTILINE)
-"""The line of a Py4JJavaError with what Java's exception says."""
+_JAVA: Final = re.compile(r"^(?:: |Caused by: )(?:[\w$]+\.)+[\w$]+: (.*\S.*)$", re.MULTILINE)
+"""The lines of a Py4JJavaError with what Java's exceptions say, each caused by the next."""
 
 
 class SparkFailed(QuorumqError):
@@ -52,6 +52,5 @@ def told(error: BaseException) -> QuorumqError | None:
             f"Spark's Java ran out of memory ({had}), or was ended from outside: give it more with "
             f"{MEMORY_VARIABLE}=4g, or free some"
         )
-    java = _JAVA.search(text)
-    lines = [java[1]] if java else text.strip().splitlines()[:1] or [type(error).__name__]
+    lines = _JAVA.findall(text)[-1:] or text.strip().splitlines()[:1] or [type(error).__name__]
     return SparkFailed(f"Spark failed: {lines[0]} (QUORUMQ_SPARK_LOG=error shows all that Spark says of it)")

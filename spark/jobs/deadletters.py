@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -461,20 +461,44 @@ def period(letters: DataFrame, now: datetime) -> tuple[datetime, datetime]:
     return utc(found[0]), utc(found[1])
 
 
+PLANNED: Final = ("rank", "id", "generation", "n")
+"""What the plan says of a message, and of which decision it is."""
+
+
+def in_order(folder: Path) -> Iterator[tuple[Any, ...]]:
+    """The messages of a redrive plan in their order: what Spark wrote there, file by file.
+
+    By way of files: what comes from a task to the driver goes through Java's memory, and what finds no room there is
+    lost, and the job with it.
+    """
+    from pyarrow.parquet import ParquetFile
+
+    for part in sorted(folder.glob("part-*"), key=lambda path: int(path.name.split("-")[1])):
+        with ParquetFile(part) as file:
+            for batch in file.iter_batches(columns=list(PLANNED)):
+                yield from zip(*(batch.column(name).to_pylist() for name in PLANNED), strict=True)
+
+
 def write_plan(frames: Mapping[str, DataFrame], path: Path, found: Input, settings: Settings) -> int:
     """The redrive plan as JSON Lines (docs/spark.md, "The redrive plan"); how many messages it has."""
     from pyspark.sql import functions as F
 
+    from spark.session import file_path
     from spark.transforms import plan
 
     decisions = frames["decisions"].orderBy("rank").toLocalIterator()
     chosen = frames["decisions"].where("verdict = 'redrive'").agg(F.sum("messages").alias("count")).first()
     total = int(chosen["count"] or 0) if chosen is not None else 0
-    messages = plan.messages(frames["letters"], frames["decisions"], total).toLocalIterator()
     count = 0
-    waiting = next(messages, None)
     head = {"quorumq_plan": 1, "cluster": found.cluster, "made_at": iso(settings.now), "source": found.source}
-    with path.open("w", encoding="utf-8") as lines:
+    with (
+        tempfile.TemporaryDirectory(dir=path.parent, prefix="steps-") as steps,
+        path.open("w", encoding="utf-8") as lines,
+    ):
+        folder = Path(steps, "messages")
+        plan.messages(frames["letters"], frames["decisions"], total).write.parquet(file_path(folder))
+        messages = in_order(folder)
+        waiting = next(messages, None)
 
         def write(value: dict[str, Any]) -> None:
             lines.write(json.dumps(value, ensure_ascii=False) + "\n")
@@ -494,8 +518,8 @@ def write_plan(frames: Mapping[str, DataFrame], path: Path, found: Input, settin
                 "rate",
             )
             write({name: decision[name] for name in names if decision[name] is not None})
-            while waiting is not None and waiting["rank"] == decision["rank"]:
-                write({"id": waiting["id"], "generation": int(waiting["generation"]), "n": waiting["n"]})
+            while waiting is not None and waiting[0] == decision["rank"]:
+                write(dict(zip(PLANNED[1:], (waiting[1], int(waiting[2]), waiting[3]), strict=True)))
                 count += 1
                 waiting = next(messages, None)
         lines.flush()

@@ -260,7 +260,7 @@ def decisions(
 
 
 PIECE_ROWS: Final = 100_000
-"""Messages of the plan that are in the driver's memory at once."""
+"""Messages of the plan that are sorted, and written to one file, at once."""
 
 
 def messages(letters: DataFrame, decisions: DataFrame, count: int) -> DataFrame:
@@ -270,8 +270,8 @@ def messages(letters: DataFrame, decisions: DataFrame, count: int) -> DataFrame:
 
     Args:
         letters, decisions: tables.
-        count: how many there are, about. They come in pieces of some PIECE_ROWS, for one after the other to be read:
-            left to itself Spark makes pieces by their packed size, and one may not fit a small driver.
+        count: how many there are, about. They come in pieces of some PIECE_ROWS, one after the other: left to itself
+            Spark makes pieces by their packed size, and one may not fit in a small Java.
     """
     order = (F.col("rank").asc(), F.col("published_at").asc_nulls_first(), F.col("id").asc())
     wanted = decisions.where("verdict = 'redrive'").select(*KIND, "topic_id", "rank")

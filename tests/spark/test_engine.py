@@ -101,6 +101,9 @@ GONE = "quorumq: Spark's Java ran out of memory (1g), or was ended from outside:
          "quorumq: the disk is full: Spark works in SPARK_LOCAL_DIRS (else /tmp) and beside OUT"),
         (Py4JError("An error occurred while calling o1.\n: java.lang.IllegalArgumentException: too little\n\tat x"), 70,
          "quorumq: Spark failed: too little (QUORUMQ_SPARK_LOG=error shows"),
+        (Py4JError("calling o1.\n: a.SparkException: Exception thrown in awaitResult: \n\tat a.b(C.scala:1)\n"
+                   "Caused by: a.SparkException: Job aborted: result lost\nDriver stacktrace:\n\tat a.b"), 70,
+         "quorumq: Spark failed: Job aborted: result lost (QUORUMQ_SPARK_LOG"),
         (AnalysisException("no such column\n more"), 70, "quorumq: Spark failed: no such column (QUORUMQ_SPARK_LOG"),
     ],
 )  # fmt: skip

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from spark.jobs.deadletters import in_order
 from spark.transforms import letters as t
 from spark.transforms import plan
 from tests.spark.rows import NOON, at, frame, letter
@@ -85,7 +86,7 @@ def test_a_redrive_is_spread_and_never_faster_than_the_limit(decisions: dict[str
 
 @pytest.mark.parametrize("piece", [plan.PIECE_ROWS, 2])
 def test_the_oldest_are_redriven_first_and_a_person_overrides_every_rule(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, piece: int
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int
 ) -> None:
     monkeypatch.setattr(plan, "PIECE_ROWS", piece)
     rows = [
@@ -100,8 +101,9 @@ def test_the_oldest_are_redriven_first_and_a_person_overrides_every_rule(
     found = plan.decisions(proof, NOON, overrides={"f1": "redrive"})
     assert {(row["rule"], row["reason"]) for row in found.collect()} == {("override", "decided by hand")}
     messages = plan.messages(letters, found, 4)
-    assert messages.rdd.getNumPartitions() == -(-4 // piece)
-    seqs = [int(row["id"].rpartition("/")[2]) for row in messages.toLocalIterator()]
+    messages.write.parquet(str(tmp_path / "messages"))
+    assert len([*(tmp_path / "messages").glob("part-*")]) == -(-4 // piece)
+    seqs = [int(name.rpartition("/")[2]) for _, name, _, _ in in_order(tmp_path / "messages")]
     assert seqs == [2, 3, 1, 5], "kind by kind, and those settled since are left out"
 
 
