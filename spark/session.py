@@ -30,9 +30,10 @@ LOG_VARIABLE: Final = "QUORUMQ_SPARK_LOG"
 
 LOG_LEVELS: Final = ("off", "fatal", "error", "warn", "info", "debug", "trace")
 
-JAVA_OPTION: Final = "-XX:-DontCompileHugeMethods"
+JAVA_OPTION: Final = "-XX:-DontCompileHugeMethods -XX:ReservedCodeCacheSize=512m"
 """Java does not compile methods of more than 8,000 bytes unless told to. Spark makes such of wide rows and of many
-conditions, as ours are, and would interpret them for each row."""
+conditions, as ours are, and would interpret them for each row. The machine code of all these fills the 240 MB that Java
+sets aside for it, after which it fails in odd ways."""
 
 PIECE_BYTES: Final = 16 << 20
 """Of input, to a task, to a piece of a shuffle, and of a file before it is written: what is made of so much fits a
