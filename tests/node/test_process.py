@@ -89,10 +89,17 @@ def test_a_data_directory_that_is_none_is_refused(tmp_path: Path) -> None:
 def test_an_interrupted_start_is_no_bug(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "history")  # whoever opens it waits for a reader
     node = start(write_config(tmp_path, history="history"))
-    while not (tmp_path / "data" / "LOCK").exists():
-        assert node.poll() is None
-        time.sleep(0.01)
-    node.send_signal(signal.SIGINT)
+    try:
+        while not (tmp_path / "data" / "LOCK").exists():
+            assert node.poll() is None
+            time.sleep(0.01)
+        for _ in range(40):
+            node.send_signal(signal.SIGINT)  # one that comes just before it waits is seen after that
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                node.wait(timeout=0.5)
+                break
+    finally:
+        node.kill()
     _, text = node.communicate(timeout=20)
     assert (node.returncode, "interrupted" in text, "bug" in text) == (130, True, False)
 
