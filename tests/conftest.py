@@ -8,6 +8,7 @@ room. pytest-xdist has groups by a mark, but reads them in a way that pytest 9 e
 from __future__ import annotations
 
 import functools
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,9 @@ from hypothesis import settings
 
 settings.register_profile("quorumq", deadline=None)
 settings.load_profile("quorumq")
+
+# A shell ignores Ctrl-C for what it starts in the background, and so would all that the tests start to interrupt it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 FIRST = ("processes", "spark")
 """The longest groups begin first, so that the short ones fill the gaps at the end."""
