@@ -175,17 +175,22 @@ class SplitCoordinator(Coordinator):
         assert isinstance(message, RemoteFetched)
         self.legs.pop(message.round)
         self.close_round(core, message.round)
+        effects: list[Effect] = []
         for part in message.slices:
+            size = bytes_of(part)
+            if self.slices and self.won_bytes + size > self.request.max_bytes:
+                effects += free_slice(core, part, now)  # a leg brings one message, however small its share
+                continue
             self.slices.append(part)
             self.won_messages += sum(delivery.receipt.span.size for delivery in part.deliveries)
-            self.won_bytes += bytes_of(part)
+            self.won_bytes += size
         if message.code:
             self.problem = Failed(message.code, message.detail, 1, 0)
             self.asked[sender] = None
             lost = tuple(found for found in self.partitions if sender in core.members_of(found))
             if now.mono < self.park_until and lost:
-                return self._open_legs(core, lost, now)
-        return self._go_on(core, now)
+                return effects + self._open_legs(core, lost, now)
+        return effects + self._go_on(core, now)
 
     def _go_on(self, core: NodeCore, now: Now) -> list[Effect]:
         enough = self.won_messages >= self.request.min_messages and self.won_bytes >= self.request.min_bytes

@@ -6,6 +6,7 @@ import pytest
 
 from quorumq.core.effects import Gone, Unsent
 from quorumq.core.messages import AckRequest, Failed, OpenSession, PeekAsk, PeekPage, Publish, RemoteFetched
+from quorumq.core.remote import bytes_of
 from quorumq.core.types import Origin, Topic
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, receipts
@@ -37,6 +38,20 @@ def test_every_node_gives_everything(node: str) -> None:
             assert outcomes(cluster.ask("abcde"[got % 5], AckRequest((item,)))) == ["acked"]
             got += item.receipt.span.size
     assert got == 60
+
+
+@pytest.mark.parametrize("room", [1, 2, 3, 5, 8])
+def test_legs_bring_no_more_bytes_than_were_asked_for_and_the_rest_goes_back(room: int) -> None:
+    """Each leg has a share of them, and brings one message however small that is."""
+    cluster = Cluster(5)
+    topic, _ = filled(cluster, 1, 8, 10)
+    assert len({*topic.replicas}) >= 3
+    one = bytes_of(asked(cluster, "a", fetch(most=1)).slices[0])  # type: ignore[attr-defined]
+    most = room * one + one // 2
+    reply = asked(cluster, "b", fetch(most=100)._replace(max_bytes=most))
+    assert sizes_of(reply) >= 1
+    assert sum(bytes_of(part) for part in reply.slices) <= most  # type: ignore[attr-defined]
+    assert sizes_of(asked(cluster, "c", fetch(most=1000))) == 79 - sizes_of(reply)
 
 
 def sizes_of(reply: object) -> int:
