@@ -108,9 +108,7 @@ class Commands(click.Group):
                 (leaf for leaf in found if isinstance(leaf, OSError) and leaf.errno in UNWRITABLE), None
             )
             if full is not None and full.filename is None:
-                sys.stdout = (
-                    io.StringIO()
-                )  # or Python would try again at its end, and say so in its own words
+                sys.stdout = io.StringIO()  # or Python would try again at its end, and say so itself
                 raise Reported(StorageError(f"the output cannot be written: {full.strerror}")) from error
             signals = [leaf.args for leaf in found if isinstance(leaf, KeyboardInterrupt)]
             if signals:

@@ -347,13 +347,16 @@ LABEL_DELETIONS_MAX: Final = 1000
 
 
 def label_after(name: str, deletions: int) -> str:
-    """What a history calls the topic that has a name after so many others that had it were deleted."""
+    """What a history calls the topic that has a name after so many others that had it were deleted.
+
+    For a topic of which no more is known; of any other `topic_label` tells.
+    """
     return f"{name}#{deletions}" if deletions else name
 
 
 @functools.lru_cache(maxsize=1000)
 def topic_label(topic: bytes, name: str) -> str:
-    """What a history calls a topic, by its id: all writers call it the same, and no two topics have one label.
+    """What a history calls a topic, by its id: all writers call it the same.
 
     The id says how often the name had been deleted before (docs/protocol.md, section 1, "topic"), and a delivery or a
     receipt, which have no more than id and name, need nothing else.

@@ -77,9 +77,8 @@ class Cluster:
         self.hosts = {name: Host(self, name) for name in self.options.node_names}
         groups = [f"g{i}" for i in range(self.options.groups)]
         self.groups = groups
-        self.keeps = bool(
-            self.options.rewind or self.options.late_group
-        )  # reclaimed, it could not be read again
+        # What is reclaimed could not be read again.
+        self.keeps = bool(self.options.rewind or self.options.late_group)
         self.producers = [Producer(self, f"p{i}") for i in range(self.options.producers)]
         self.consumers = [
             Consumer(self, f"c{i}", groups[i % len(groups)])

@@ -132,9 +132,8 @@ class MemoryJournal:
         self.written = 0
         self.target = 0
         self.highest = 0  # number of a batch
-        self.flipped: dict[
-            int, bool
-        ] = {}  # damaged batches, and whether a start finds them; others, who reads them
+        # Damaged batches, and whether a start finds them; the others are found by who reads them.
+        self.flipped: dict[int, bool] = {}
         self.found: list[BatchStored] = []
 
     def open(self) -> list[JournalRecord]:

@@ -369,9 +369,8 @@ class Producer(Client):
                 self.later(0.02, self.begin)
             elif isinstance(answer, Failed) and answer.code == "origin-closed":
                 self.world.saw("a producer heard that its session is closed")
-                self.later(
-                    0.02, self.open_session
-                )  # an earlier try may have stored the batch: it is left at that
+                # An earlier try may have stored the batch: it is left at that.
+                self.later(0.02, self.open_session)
             else:
                 if refused_as_deleted(answer):
                     self.world.saw("a publish was refused: its topic was deleted")

@@ -41,9 +41,8 @@ class Background:
             await self._sheltered(task, (), task_status=task_status)
 
         await trio.lowlevel.checkpoint_if_cancelled()
-        with trio.CancelScope(
-            shield=True
-        ):  # in a cancelled scope trio would keep the task there, where nobody ends it
+        # In a cancelled scope trio would keep the task there, where nobody ends it.
+        with trio.CancelScope(shield=True):
             await self._nursery.start(with_status)
 
     def end(self) -> None:

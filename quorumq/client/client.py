@@ -161,9 +161,7 @@ class Client:
         self._tasks = tasks
         self._numbers = itertools.count(1)
         self.topic_names: dict[bytes, str] = {}
-        self._fetch_lanes = [
-            f"fetch {number}" for number in range(FETCH_LANES)
-        ]  # connections of `fetch` alone
+        self._fetch_lanes = [f"fetch {number}" for number in range(FETCH_LANES)]  # `fetch` alone uses them
         self._acks = AckQueue(nodes, lambda: self.watch("ack"))
 
     @property

@@ -56,8 +56,8 @@ class History:
 
     def learn(self, topic: Topic, *, deleted: bool = False) -> None:
         """This topic has its name, or had it until now: who asks for the name means it, or the next one."""
-        after = topic.deletions + deleted
-        self._labels[topic.name] = label_after(topic.name, after)
+        known, next_one = topic_label(topic.id, topic.name), label_after(topic.name, topic.deletions + 1)
+        self._labels[topic.name] = next_one if deleted else known
 
     def label(self, name: str) -> str:
         """What the lines of a request call a topic that the request names by its name."""

@@ -15,7 +15,6 @@ from quorumq.core.types import STAMP_ZERO, Owner, PartitionId, Span
 from quorumq.history import (
     HistoryError,
     HistoryWriter,
-    label_after,
     owner_text,
     settings_value,
     spans_value,
@@ -84,13 +83,13 @@ class Trace:
                 of = node.core.topics.get(record.group.topic)
                 if of is not None:
                     _, name, generation, from_ms = record.group
-                    label = label_after(of.name, of.deletions)
+                    label = topic_label(of.id, of.name)
                     self._write("register", topic=label, group=name, generation=generation, from_ms=from_ms)
                 continue
             if isinstance(record, TopicPut):
                 register = record.topic
                 if not register.deleted and register.stamp != STAMP_ZERO:  # else a creation went no further
-                    label = label_after(register.name, register.deletions)
+                    label = topic_label(register.id, register.name)
                     self._write("topic", topic=label, settings=settings_value(register))
                 continue
             header = record.batch.header
@@ -98,7 +97,7 @@ class Trace:
             if topic is not None:
                 self._write(
                     "store",
-                    topic=label_after(topic.name, topic.deletions),
+                    topic=topic_label(topic.id, topic.name),
                     partition=header.partition.number,
                     spans=spans_value(header.sections),
                 )

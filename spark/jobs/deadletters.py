@@ -270,9 +270,8 @@ def read_parquet(session: SparkSession, place: Path) -> DataFrame:
             raise NotFound(
                 f"{place} has no Parquet in it: --parquet takes what `DataFrame.write.parquet` wrote"
             )
-        return session.createDataFrame(
-            [], whole
-        )  # what Spark makes of a table that has partitions and no rows
+        # Spark makes no more than that of a table that has partitions and no rows.
+        return session.createDataFrame([], whole)
     needed = [column.name for column in SOURCE["deadletters"] if not column.nullable]
     there = session.read.parquet(path).columns
     missing = [name for name in needed if name not in there]
@@ -281,9 +280,8 @@ def read_parquet(session: SparkSession, place: Path) -> DataFrame:
             f"{place} has no column {', '.join(missing)}: --parquet takes rows of the table deadletters"
         )
     letters = with_topics(session.read.schema(whole).parquet(path))
-    told = [
-        name for name in needed if name not in ("message", "stack")
-    ]  # long, and nothing is counted by them
+    # The other two are long, and nothing is counted by them.
+    told = [name for name in needed if name not in ("message", "stack")]
     nulls = letters.agg(*(F.count_if(F.col(name).isNull()).alias(name) for name in told)).first()
     for name in told:
         if nulls is not None and nulls[name]:

@@ -385,10 +385,8 @@ class StreamReader(LettersReader):
     def _segment(self, at: int, plan: SegmentPlan) -> None:
         """Merge what a segment says, and note what of it was there before or, of a node not read yet, comes now."""
         directory = self.open_directories[at]
-        position, snapshot = (
-            1 << 62,
-            True,
-        )  # where its first record cannot be read, nothing is known of when it came
+        # Where its first record cannot be read, nothing is known of when it came.
+        position, snapshot = 1 << 62, True
         for frame in directory.frames(plan, self.report):
             if frame.offset == 0:
                 start = decoded(directory.files[plan.number].name, frame)
@@ -413,10 +411,9 @@ class StreamReader(LettersReader):
             new = self.new[at].get((record.partition, record.group, value.generation, value.n))
             old = [span] if new is None else new.gaps(span)
             if since == NOTHING:
-                if dead and position > until:  # a snapshot that is younger than the batch has later ones too
-                    parts = (
-                        old if snapshot and until != NOTHING else []
-                    )  # a node added since is in the next one
+                if dead and position > until:
+                    # A snapshot that is younger than the batch has later ones too; a node added since is in the next.
+                    parts = old if snapshot and until != NOTHING else []
                 else:
                     parts = [span] if dead else []
                 letters = self.died.setdefault((record.partition, record.group), {}) if parts else {}

@@ -127,9 +127,8 @@ def _places(made: DataFrame, fate: DataFrame, events: DataFrame, runs: DataFrame
         .join(runs, on="run", how="left")
     )
     is_output = F.coalesce(F.startswith("output.origin", F.lit(PREFIX)), F.expr("false"))
-    readers = F.col("simulated") | F.coalesce(
-        "read", F.expr("false")
-    )  # else nobody told who reads the outputs
+    # In other runs nobody told who reads the outputs.
+    readers = F.col("simulated") | F.coalesce("read", F.expr("false"))
     absent = is_output & readers & F.col("acked").isNotNull() & F.col("there").isNull()
     drained = F.col("drained_at").isNotNull()
     return known.select(
