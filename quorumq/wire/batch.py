@@ -39,6 +39,8 @@ BATCH_VERSION: Final = 1
 TOPIC_ID_BYTES: Final = 16
 SECTIONS_MAX: Final = 1024
 """Sections in one batch: a node joins at most that many producers' records into one."""
+SEQ_MAX: Final = (1 << 63) - BATCH_MESSAGES_MAX - 1
+"""The highest number that a section may begin with."""
 HEADERS_MAX: Final = 256
 """Headers of one message."""
 HEADER_NAME_CHARS_MAX: Final = 256
@@ -124,7 +126,7 @@ def decode_sections(value: object, where: str = "batch.sections") -> tuple[Span,
             _uint(f"{where}.nonce", nonce, 1 << 64),
             _uint(f"{where}.k", k, 1 << 64),
         )
-        first = _uint(f"{where}.first", first, (1 << 63) - BATCH_MESSAGES_MAX)
+        first = _uint(f"{where}.first", first, SEQ_MAX + 1)
         count = _uint(f"{where}.count", count, BATCH_MESSAGES_MAX + 1)
         if count == 0:
             bad(f"{where}.count", count, "a section holds at least one record")

@@ -32,10 +32,10 @@ from pyspark.sql.types import (
 from quorumq.client import Client, DefaultPartitioner, MessageId, Peek, connect
 from quorumq.client.derived import derived_origin, derived_partition, runs_of
 from quorumq.core import messages as m
-from quorumq.core.errors import AlreadyResolved, Conflict, OriginClosed, QuorumqError, UsageError
+from quorumq.core.errors import AlreadyResolved, Conflict, OriginClosed, QuorumqError, TooLarge, UsageError
 from quorumq.core.limits import BATCH_MESSAGES_MAX
 from quorumq.core.types import DERIVED, Kind, Origin, PartitionId, Record, Span, Topic
-from quorumq.wire.batch import SECTIONS_MAX, Message, encode_record, pack_sections
+from quorumq.wire.batch import SECTIONS_MAX, SEQ_MAX, Message, encode_record, pack_sections
 from spark.source.options import TIMEOUT_S, WRITE, known_only, names_in, number, one_of
 
 BATCH_BYTES: Final = 256 << 10
@@ -219,8 +219,26 @@ class Publisher:
                 await self._send(PartitionId(topic.id, partition), batch)
 
     def name(self, row: Row, topic: Topic) -> Named:
-        """A row's message and its name."""
-        given = row.asDict()
+        """A row's message and its name.
+
+        Raises:
+            UsageError, TooLarge: it is no message; says which row, and why.
+        """
+        try:
+            return self._name(row.asDict(), topic)
+        except TooLarge as error:
+            raise TooLarge(f"{self._which(row)}: {error}") from None
+        except (TypeError, UnicodeEncodeError) as error:
+            raise UsageError(f"{self._which(row)} is no message: {error}") from None
+
+    def _which(self, row: Row) -> str:
+        return (
+            f"the row with id {row['id']!r:.100}"
+            if "id" in row
+            else f"row {self.count + 1} of its Spark partition"
+        )
+
+    def _name(self, given: Mapping[str, Any], topic: Topic) -> Named:
         payload, key = binary(given.get("payload")), binary(given.get("key"))
         if payload is None:
             raise UsageError("a row's payload is null: a message has one, if empty")
@@ -235,8 +253,8 @@ class Publisher:
             return Named(partition, self._origin(topic, "row", self.task), seq, record)
         value = given["id"]
         if isinstance(value, int):
-            if value < 0:
-                raise UsageError(f"a row's id is {value}: a number must be 0 or more")
+            if not 0 <= value <= SEQ_MAX:
+                raise UsageError(f"a row's id is {value}: a number must be from 0 to {SEQ_MAX}")
             partition = self.partitioner(key, born) if key is not None else value // RUN % born
             return Named(partition, self._origin(topic, "id", ""), value, record)
         if not value:

@@ -7,11 +7,15 @@ from typing import Any
 
 import pytest
 import trio
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from quorumq.cli.local import LocalCluster
 from quorumq.client import connect
+from quorumq.core.errors import QuorumqError, TooLarge, UsageError
+from quorumq.core.types import STAMP_ZERO, Topic, topic_id
+from quorumq.wire.batch import SEQ_MAX
+from spark.source.writer import Options, Publisher
 
 pytestmark = pytest.mark.e2e
 
@@ -129,3 +133,39 @@ def test_what_cannot_be_written_is_refused(
     rows = spark.sql("select 'x' as payload").selectExpr(*columns.split(", "))
     with pytest.raises(Exception, match=says):
         rows.write.format("quorumq").mode(mode).options(nodes=",".join(cluster.addresses), **options).save()
+
+
+@pytest.mark.parametrize(
+    ("row", "kind", "says"),
+    [
+        ({"payload": "\ud800"}, UsageError, "row 2 of its Spark partition is no message: .*surrogates"),
+        ({"payload": b"", "id": "\ud800"}, UsageError, "the row with id .* is no message: .*surrogates"),
+        ({"payload": b"", "id": 7, "headers": {"": "x"}}, UsageError, "the row with id 7 .*header name ''"),
+        (
+            {"payload": b"", "id": 7, "headers": {"a": [1]}},
+            UsageError,
+            "the row with id 7 .*header 'a' is an array",
+        ),
+        (
+            {"payload": b"", "id": 7, "headers": {"a": 1e400}},
+            UsageError,
+            "the row with id 7 .*header 'a' is inf",
+        ),
+        (
+            {"payload": b"x" * (1 << 20), "id": "big"},
+            TooLarge,
+            "the row with id 'big': a message of 1048584 bytes",
+        ),
+        ({"payload": b"", "id": -1}, UsageError, "a row's id is -1: a number must be from 0 to"),
+        ({"payload": b"", "id": SEQ_MAX + 1}, UsageError, f"to {SEQ_MAX}"),
+        ({"payload": b"", "id": ""}, UsageError, "null or empty"),
+        ({"payload": b"", "id": None}, UsageError, "null or empty"),
+    ],
+)
+def test_a_row_that_is_no_message_is_named(row: dict[str, Any], kind: type[QuorumqError], says: str) -> None:
+    topic = Topic(topic_id("rows", 3), "rows", 3, 1, (("n1", "n2", "n3"),), 5, "fsync", STAMP_ZERO, born=1)
+    publisher = Publisher(None, Options(("n1",), "rows", False, "job", "spark", 1.0), 0)  # type: ignore[arg-type]
+    publisher.name(Row(payload="a good one"), topic)
+    publisher.name(Row(payload="another", id=SEQ_MAX), topic)
+    with pytest.raises(kind, match=says):
+        publisher.name(Row(**row), topic)
