@@ -14,6 +14,7 @@ import io
 import signal
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -60,6 +61,31 @@ def print_anything() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
+@contextmanager
+def in_a_sentence() -> Iterator[None]:
+    """Have what goes wrong in a command said in a sentence, and the exit code tell what it was."""
+    print_anything()
+    try:
+        yield
+    except BaseException as error:
+        found = list(leaves(error))
+        full = next((leaf for leaf in found if isinstance(leaf, OSError) and leaf.errno in UNWRITABLE), None)
+        if full is not None and full.filename is None:
+            sys.stdout = io.StringIO()  # or Python would try again at its end, and say so itself
+            raise Reported(StorageError(f"the output cannot be written: {full.strerror}")) from error
+        signals = [leaf.args for leaf in found if isinstance(leaf, KeyboardInterrupt)]
+        if signals:
+            (number,) = signals[0] or (signal.SIGINT,)
+            raise click.exceptions.Exit(SIGNALLED + number) from None
+        if all(isinstance(leaf, QuorumqError) for leaf in found):
+            first = found[0]
+            assert isinstance(first, QuorumqError)
+            raise Reported(first) from error
+        if len(found) == 1 and found[0] is not error:
+            raise found[0] from None
+        raise
+
+
 class Commands(click.Group):
     """A group whose commands are imported when they are needed.
 
@@ -98,26 +124,10 @@ class Commands(click.Group):
                 error.message = f"there is no command {args[0]!r}: the commands are {', '.join(self.lazy)}"
             raise
 
+    def make_context(self, *args: Any, **attributes: Any) -> click.Context:
+        with in_a_sentence():  # where `--help` is printed
+            return super().make_context(*args, **attributes)
+
     def invoke(self, ctx: click.Context) -> Any:
-        print_anything()
-        try:
+        with in_a_sentence():
             return super().invoke(ctx)
-        except BaseException as error:
-            found = list(leaves(error))
-            full = next(
-                (leaf for leaf in found if isinstance(leaf, OSError) and leaf.errno in UNWRITABLE), None
-            )
-            if full is not None and full.filename is None:
-                sys.stdout = io.StringIO()  # or Python would try again at its end, and say so itself
-                raise Reported(StorageError(f"the output cannot be written: {full.strerror}")) from error
-            signals = [leaf.args for leaf in found if isinstance(leaf, KeyboardInterrupt)]
-            if signals:
-                (number,) = signals[0] or (signal.SIGINT,)
-                raise click.exceptions.Exit(SIGNALLED + number) from None
-            if all(isinstance(leaf, QuorumqError) for leaf in found):
-                first = found[0]
-                assert isinstance(first, QuorumqError)
-                raise Reported(first) from error
-            if len(found) == 1 and found[0] is not error:
-                raise found[0] from None
-            raise

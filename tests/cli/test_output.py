@@ -17,6 +17,8 @@ pytestmark = pytest.mark.e2e
 LOOKS = pytest.mark.parametrize(
     "arguments",
     [
+        ("--help",),
+        ("topics", "--help"),
         ("status",),
         ("status", "--json"),
         ("topics", "list"),
@@ -41,7 +43,7 @@ def run(
     shell: Shell, arguments: tuple[str, ...], out: str = "", **more: str
 ) -> subprocess.CompletedProcess[bytes]:
     """A command in a process of its own, its standard output where ``out`` of the shell says."""
-    program = [sys.executable, "-c", "from quorumq.cli.main import main; main()", *arguments]
+    program = [sys.executable, "-m", "quorumq", *arguments]
     return subprocess.run(
         ["/bin/sh", "-c", f'"$@" {out}', "sh", *program],
         env={**os.environ, "QUORUMQ_NODES": ",".join(shell.cluster.addresses), **more},
