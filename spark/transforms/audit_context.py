@@ -11,9 +11,9 @@ from pyspark.sql import functions as F
 
 
 def _setting(name: str) -> Column:
-    return F.max(
-        F.when(F.col("kind") == "settings", F.get_json_object("settings", f"$.{name}").cast("double"))
-    )
+    """A number that the run was told; as if it had not been told where it is none, or one that no run can have."""
+    told = F.get_json_object("settings", f"$.{name}").try_cast("double")
+    return F.max(F.when((F.col("kind") == "settings") & told.between(1e-3, 1e6), told))
 
 
 def runs(lines: DataFrame, *, drained: bool) -> DataFrame:

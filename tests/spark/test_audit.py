@@ -162,6 +162,17 @@ def on_one_node(run: str, *last: str) -> Story:
     return story
 
 
+def odd(run: str) -> Story:
+    """Settings that a history may say and no run can have."""
+    story = Story(run)
+    for at, settings in enumerate((
+        {"rf": "three", "hold_min": 0, "nodes": 5, "boot": [1]}, {"rf": "NaN", "hold_min": -1, "nodes": [5, None]},
+        {"rf": 1e300, "hold_min": 1e-300, "nodes": {"a": 1}, "boot": None}, {"rf": None, "hold_min": [], "nodes": "a"},
+    )):  # fmt: skip
+        story.add("client:p", "settings", at / 1000, history=1, clock="mono", settings=settings)
+    return story
+
+
 def stories() -> list[Story]:
     """Runs of two machines whose times of day are half a second apart at most, and what can be said of them."""
     two, far = {"client:c": "m1", "client:d": "m2", "client:p": "m1"}, {"client:d": 5000.0}
@@ -191,6 +202,8 @@ def stories() -> list[Story]:
         .has("node:a", 5, "t#1", max_deliveries=1, ttl_s=0.0).has("node:b", 5, "t#1", max_deliveries=1, ttl_s=0.0)
         .drained(10),
         Story("outputs-unread").publish().deliver("client:c", 1, 5, 1).derive(1.5).ack("client:c", 2, 1).drained(10),
+        odd("odd-settings").publish().deliver("client:c", 1, 5, 1).deliver("client:c", 7, 12, 2)
+        .ack("client:c", 8, 2).drained(10),
         Story("garbled", boot=one).publish().deliver("client:c", 1, 5, 1).ack("client:c", 2, 1),
     ]  # fmt: skip
 
@@ -226,9 +239,8 @@ def seen_in(
             )
         (folder / f"{story.run}.jsonl").write_text(text)
     adaptive = spark.conf.get("spark.sql.adaptive.enabled")
-    spark.conf.set(
-        "spark.sql.adaptive.enabled", "false"
-    )  # which plans everything several times, for so few rows
+    # It plans everything several times, for so few rows.
+    spark.conf.set("spark.sql.adaptive.enabled", "false")
     try:
         tables = audited(read(spark, [str(folder)]), folder.parent / "out")
         violations = tables["violations"].collect()
@@ -342,6 +354,11 @@ def test_settings_of_real_runs_hold_or_are_not_decidable(seen: Seen) -> None:
 
 def test_what_a_deleted_topic_had_is_not_lost(seen: Seen) -> None:
     assert not [row for row in seen.violations if row["run"] == "remade"]
+
+
+def test_settings_that_no_run_can_have_are_as_if_they_had_not_been_told(seen: Seen) -> None:
+    assert not [row for row in seen.violations if row["run"] == "odd-settings"]
+    assert seen.verdicts[("odd-settings", "G1")]["verdict"] == "holds"
 
 
 def test_outputs_that_nobody_told_of_reading_are_not_missing(seen: Seen) -> None:
