@@ -26,6 +26,7 @@ from quorumq.client.consumer import (
     PREFETCH_BYTES,
     Consumer,
     Stock,
+    brought,
     default_name,
     fetch_from,
     give_back,
@@ -671,10 +672,10 @@ class Client:
                 # At once: what is cancelled may be the client itself, which ends with its body. First of all the node
                 # must drop the FETCH that it has parked, or that takes what is given back.
                 scope.shield = True
+                items = leave_items(slices)
                 if lane and not isinstance(exc, QuorumqError):
-                    await self.nodes.hang_up(lane)
-                if slices:
-                    await give_back(self, leave_items(slices))
+                    items += [item for reply in await self.nodes.hang_up(lane) for item in brought(reply)]
+                await give_back(self, items)
             raise
         finally:
             if lane:

@@ -126,6 +126,9 @@ class Connection:
         """Set once `run` has ended and the stream is closed."""
         self.silent = False
         """Whether a sign of life was asked for and has not come."""
+        self.late: list[m.ClientReply] = []
+        """Replies that came during `finish`, and that nobody waited for any more."""
+        self._finishing = False
         self._stream = stream
         self._protocol = protocol
         self._waiters: dict[int, Waiter] = {}
@@ -159,6 +162,17 @@ class Connection:
     def close(self) -> None:
         """Hang up. Who waits hears `Lost`."""
         self._fail("the connection was closed here")
+
+    async def finish(self) -> None:
+        """Send what is queued and hang up, but read on until the node has as well.
+
+        It drops what it had parked for this connection. A reply that it had begun by then, to a request that nobody
+        waits for any more, is in `late`: with `close`, the messages of a FETCH would wait for their holds to run out.
+        Where the node does not answer this waits, so give it a deadline, and `close` after it.
+        """
+        self._finishing = True
+        self._wake.set()
+        await self.ended.wait()
 
     async def ask(
         self, request: m.ClientRequest, *, timeout: float, orphan: Orphan | None = None
@@ -207,8 +221,8 @@ class Connection:
             TooLarge: the request is over a limit of the wire.
             Lost: the connection is gone.
         """
-        if self.lost:
-            raise Lost(self.lost, sent=False)
+        if self.lost or self._finishing:
+            raise Lost(self.lost or "the connection was closed here", sent=False)
         number, pieces = self._protocol.request(request)
         waiter = Waiter(number, pieces, orphan, type(request) in REPEATABLE)
         self._waiters[number] = waiter
@@ -261,7 +275,13 @@ class Connection:
                         waiter.pieces = []
                 if pieces:
                     await self._stream.send_all(b"".join(pieces))
+            if self._finishing:
+                break
             await self._wake.wait()
+        if isinstance(self._stream, trio.abc.HalfCloseableStream):
+            await self._stream.send_eof()
+        else:
+            self.close()
 
     async def _watch(self) -> None:
         quiet = pinged = 0  # ticks without a byte, and since a sign of life was asked for
@@ -271,7 +291,7 @@ class Connection:
                 await self._asked.wait()
             self._heard = False
             await trio.sleep(TICK_S)
-            if self._heard or not self._waiters:
+            if self._heard or self._finishing or not self._waiters:
                 quiet = pinged = 0
                 continue
             quiet += 1
@@ -312,6 +332,8 @@ class Connection:
                 if waiter.event is not None:
                     waiter.reply = reply
                     waiter.event.set()
+                elif self._finishing:
+                    self.late.append(reply)
                 elif waiter.orphan is not None:
                     waiter.orphan(self, reply)
 

@@ -258,15 +258,19 @@ def leave_items(parts: Iterable[WireSlice]) -> list[SealedNamed]:
     return [SealedNamed(delivery.sealed, ()) for part in parts for delivery in part.deliveries]
 
 
+def brought(reply: m.ClientReply) -> list[SealedNamed]:
+    """All receipts of a FETCH's reply that nobody waited for."""
+    return leave_items(cast("tuple[WireSlice, ...]", reply.slices)) if isinstance(reply, m.Fetched) else []
+
+
 def leave_orphan(connection: Connection, reply: m.ClientReply) -> None:
     """The answer to a FETCH came when nobody waited for it any more: give it all back, without waiting."""
-    if isinstance(reply, m.Fetched) and reply.slices:
-        items = leave_items(cast("tuple[WireSlice, ...]", reply.slices))
-        try:
-            for at in range(0, len(items), SPANS_PER_REQUEST_MAX):
-                connection.post(m.LeaveRequest(sealed_items(items[at : at + SPANS_PER_REQUEST_MAX])))
-        except Lost:
-            pass  # the holds run out
+    items = brought(reply)
+    try:
+        for at in range(0, len(items), SPANS_PER_REQUEST_MAX):
+            connection.post(m.LeaveRequest(sealed_items(items[at : at + SPANS_PER_REQUEST_MAX])))
+    except Lost:
+        pass  # the holds run out
 
 
 async def give_back(client: Client, items: Sequence[SealedNamed]) -> None:
@@ -451,8 +455,8 @@ class Consumer:
             scope.shield = True
             if self._ended is not None:
                 await self._ended.wait()
-            await self.client.nodes.hang_up(self.lane)
-            await self._give_back(self._take_all())
+            late = await self.client.nodes.hang_up(self.lane)
+            await self._give_back([*self._take_all(), *(item for reply in late for item in brought(reply))])
         self._working.clear()
 
     async def _run(self, task_status: trio.TaskStatus[None]) -> None:

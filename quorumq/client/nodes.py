@@ -35,6 +35,9 @@ ATTEMPT_TIMEOUT_S: Final = REQUEST_TIMEOUT_S + 0.5
 DOUBT_S: Final = 3.0
 """For so long a node that could not be asked, or gave no sign of life, is asked after all others."""
 
+HANG_UP_S: Final = 0.25
+"""For so long a node may finish what it says on a connection that is no longer needed."""
+
 BACKOFF_MIN_S: Final = 0.02
 BACKOFF_MAX_S: Final = 1.0
 CAUSES_SHOWN: Final = 8
@@ -262,14 +265,23 @@ class Nodes:
             self.spawn(made.run)
             return made
 
-    async def hang_up(self, lane: str) -> None:
-        """End the connections of a lane, and with them what nodes have parked for it. Takes no time to speak of."""
-        for key in [key for key in self._connections if key[0] == lane]:
-            connection = self._connections.pop(key)
-            connection.close()
-            await connection.ended.wait()
+    async def hang_up(self, lane: str) -> list[m.ClientReply]:
+        """End the connections of a lane, and with them what nodes have parked for it. Takes `HANG_UP_S` at most.
+
+        Returns:
+            Replies that nodes had begun by then: what they brought is still held.
+        """
+        ending = [self._connections.pop(key) for key in [*self._connections] if key[0] == lane]
         for key in [key for key in self._dialling if key[0] == lane]:
             del self._dialling[key]
+        with trio.move_on_after(HANG_UP_S):
+            async with trio.open_nursery() as nursery:
+                for connection in ending:
+                    nursery.start_soon(connection.finish)
+        for connection in ending:
+            connection.close()
+            await connection.ended.wait()
+        return [reply for connection in ending for reply in connection.late]
 
     def check_open(self) -> None:
         """Raises Closed once the client is closed, and UsageError where it is not at home: it would wait for ever."""

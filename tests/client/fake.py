@@ -100,6 +100,9 @@ class FakeCluster(Cluster):
 
     answers: dict[int, ClientReply]
 
+    lag = 0.0
+    """Seconds for which what a node sends is on its way."""
+
     def ask(self, name: str, request: object) -> ClientReply:
         if not hasattr(self, "waiting"):
             return super().ask(name, request)
@@ -203,10 +206,13 @@ class FakeConnection:
             while self.outbox:
                 data = b"".join(self.outbox)
                 self.outbox.clear()
-                try:
-                    await self.stream.send_all(data)
-                except (trio.BrokenResourceError, trio.ClosedResourceError):
-                    return
+                with trio.CancelScope(shield=self.cluster.lag > 0):  # the node has sent it, whatever comes
+                    if self.cluster.lag:
+                        await trio.sleep(self.cluster.lag)
+                    try:
+                        await self.stream.send_all(data)
+                    except (trio.BrokenResourceError, trio.ClosedResourceError):
+                        return
             await self.wake.wait()
 
     def take(self, message: object, number: int) -> None:

@@ -531,6 +531,33 @@ async def test_a_fetch_that_is_cancelled_with_its_client_gives_back_what_it_had(
         assert left(cluster) == (0, 2)
 
 
+async def test_a_fetch_that_is_cancelled_at_any_moment_gives_back_what_is_on_its_way() -> None:
+    cancelled = []
+    for after in range(2, 50, 4):
+        async with fake_cluster() as cluster, connected(cluster) as client:
+            await client.create_topic("jobs")
+            await publish(client, 2)
+            cluster.lag = 0.1
+            with trio.move_on_after(after / 100) as scope:
+                await client.fetch("jobs", "g")
+            await trio.sleep(3.0)  # far less than the hold
+            assert left(cluster) == ((0, 2) if scope.cancelled_caught else (2, 0)), after
+            cancelled.append(scope.cancelled_caught)
+    assert cancelled == sorted(cancelled, reverse=True)
+    assert 5 <= sum(cancelled) < len(cancelled)  # HELLO, then FETCH
+
+
+async def test_a_consumer_that_ends_gives_back_what_was_on_its_way() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        await publish(client, 2)
+        cluster.lag = 0.1
+        async with client.consumer("jobs", "g"):
+            await trio.sleep(0.15)
+        await trio.sleep(3.0)
+        assert left(cluster) == (0, 2)
+
+
 async def test_fetch_fails_over() -> None:
     async with fake_cluster() as cluster, connected(cluster) as client:
         await client.create_topic("jobs")
