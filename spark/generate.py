@@ -27,7 +27,7 @@ from pyspark.sql import functions as F
 
 from quorumq.core.errors import StorageError, UsageError
 from spark.schemas import schema
-from spark.session import session
+from spark.session import job_session
 
 MANIFEST: Final = "manifest.json"
 RUN: Final = "generated"
@@ -551,7 +551,7 @@ def command(
     """
     if splice and table != "histories":
         raise click.UsageError("--splice takes histories: it goes with `generate histories`")
-    spark = session("quorumq generate", memory=memory)
+    spark = job_session("quorumq generate", memory=memory)
     if table == "histories":
         manifest = histories(spark, out, rows=rows, each=each, seed=seed, splice=splice)
     else:

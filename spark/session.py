@@ -7,13 +7,19 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 from typing import Final
 
 from pyspark import SparkConf, SparkContext
@@ -38,6 +44,12 @@ sets aside for it, after which it fails in odd ways."""
 PIECE_BYTES: Final = 16 << 20
 """Of input, to a task, to a piece of a shuffle, and of a file before it is written: what is made of so much fits a
 task's share of a small driver's memory. Spark's own defaults, made for large machines, are 64 and 128 MiB."""
+
+CANCEL_S: Final = 3.0
+"""For so long Spark may take to end what it does."""
+
+TASK_ENDS_S: Final = 0.5
+"""For so long a task may go on after Spark has ended it: it looks between rows."""
 
 OURS: Final = {
     "spark.ui.enabled": "false",
@@ -114,6 +126,52 @@ def session(
         made.sparkContext.addPyFile(str(packages(Path(tempfile.mkdtemp(prefix="quorumq-")))))
     register(made)
     return made
+
+
+def job_session(name: str, *, memory: str | None = None) -> SparkSession:
+    """`session` for a command, which Ctrl-C ends in Python's own way, once Java has started or when it comes twice.
+
+    PySpark asks Java to cancel its jobs from within the signal, when an answer of Java's may be half read: that fails,
+    and is told in tracebacks on the root of Python's logs. See `interruptible`. Where PySpark is interrupted while it
+    starts Java, that Java runs for ever.
+    """
+    if LOG_VARIABLE not in os.environ:
+        logging.getLogger().addHandler(logging.NullHandler())
+    if threading.current_thread() is not threading.main_thread():
+        return session(name, memory=memory)
+    came = False
+
+    def note(number: int, frame: FrameType | None) -> None:
+        nonlocal came
+        if came:
+            signal.default_int_handler(number, frame)
+        came = True
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        made = session(name, memory=memory)
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if came:
+        raise KeyboardInterrupt
+    return made
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Have Ctrl-C end what Spark does, so that nothing is written any more after this; it takes `CANCEL_S` at most."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        context = SparkContext._active_spark_context
+        until = time.monotonic() + CANCEL_S
+        with suppress(Exception):  # Java may have ended
+            if context is not None:
+                context.cancelAllJobs()
+                while context.statusTracker().getActiveStageIds() and time.monotonic() < until:
+                    time.sleep(0.05)
+                time.sleep(TASK_ENDS_S)
+        raise
 
 
 def file_path(path: Path) -> str:

@@ -21,7 +21,7 @@ from spark.histories import Histories, read
 from spark.jobs.output import SUMMARY, Output
 from spark.report.audit import named, page
 from spark.report.page import counted
-from spark.session import exactly, file_path, fit, session
+from spark.session import exactly, file_path, fit, interruptible, job_session
 from spark.transforms import audit as t
 from spark.transforms import audit_checks, audit_context, audit_derived, audit_events, audit_settings
 
@@ -282,10 +282,10 @@ def command(
     summary.json and audit.html to OUT. Exits with 1 where a guarantee is broken, and prints the messages.
     """
     OUTPUT.check(out, overwrite)
-    spark = session("quorumq audit")
+    spark = job_session("quorumq audit")
     histories = read(spark, paths)
     fit(spark, histories.bytes)
-    with OUTPUT.staged(out, overwrite) as new:
+    with OUTPUT.staged(out, overwrite) as new, interruptible():
         tables = audited(histories, new, clock_error=clock_error, drained=drained)
         summary = summarised(tables, paths)
         (new / SUMMARY).write_text(json.dumps(summary, indent=1, default=float) + "\n")

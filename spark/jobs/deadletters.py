@@ -168,10 +168,10 @@ def command(
         )
     OUTPUT.check(out, overwrite)
     before = read_previous_head(previous) if previous is not None else None
-    from spark.session import fit, session
+    from spark.session import fit, job_session
     from spark.transforms.plan import Limits
 
-    spark = session("quorumq deadletters")
+    spark = job_session("quorumq deadletters")
     fit(spark, sum(map(bytes_in, (*data, parquet) if parquet is not None else data)))
     found = read(spark, data=data, nodes=nodes, parquet=parquet, topics=topics, groups=groups)
     settings = Settings(
@@ -368,7 +368,9 @@ def run(found: Input, out: Path, settings: Settings) -> dict[str, Any]:
     previous = read_previous_head(settings.previous) if settings.previous is not None else None
     if previous is not None:
         check_previous(previous, settings, found)
-    with OUTPUT.staged(out, settings.overwrite) as new:
+    from spark.session import interruptible
+
+    with OUTPUT.staged(out, settings.overwrite) as new, interruptible():
         frames = analyse(found, new / "tables", settings)
         summary, facts = summarise(frames, found, settings, previous)
         redrive = write_plan(frames, new / PLAN, found, settings)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,8 +20,11 @@ from pyspark.sql import SparkSession
 from quorumq.core.errors import NotFound, StorageError
 from spark.__main__ import COMMANDS, main
 from spark.errors import MEMORY_VARIABLE
+from spark.generate import deadletters
 from spark.jobs.output import Output
 from spark.session import JAVA_OPTION, PIECE_BYTES
+
+PATIENCE_S = 90.0
 
 WITHOUT_SPARK = (
     "import sys\n"
@@ -138,3 +144,55 @@ def test_a_java_that_ends_while_a_job_writes_is_not_taken_for_the_disk(tmp_path:
     with pytest.raises(ConnectionRefusedError), Output("audit", 1).staged(tmp_path / "out", False):
         raise ConnectionRefusedError(111, "Connection refused")
     assert not [path for path in tmp_path.iterdir() if path.is_dir()]
+
+
+def children(pid: int) -> list[str]:
+    """The command lines of a process's children."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if int((entry / "stat").read_text().rpartition(")")[2].split()[1]) == pid:
+                    found.append((entry / "cmdline").read_text())
+            except OSError:
+                continue
+    return found
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("moment", ["while Java starts", "while it writes"])
+def test_a_job_that_is_interrupted_says_nothing_and_leaves_nothing(
+    spark: SparkSession, tmp_path: Path, moment: str
+) -> None:
+    deadletters(spark, tmp_path / "in", rows=10_400, each=1, seed=1)
+    arguments = [
+        "deadletters",
+        "--parquet",
+        str(tmp_path / "in" / "deadletters"),
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "spark", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={
+            name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK_", "SPARK_"))
+        },
+        start_new_session=True,
+    )
+    end = time.monotonic() + PATIENCE_S
+
+    def come() -> bool:
+        if moment == "while Java starts":
+            return any("java" in line for line in children(process.pid))
+        return (tmp_path / ".out.new" / "tables" / "letters").exists()
+
+    while not come():
+        assert process.poll() is None
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGINT)
+    said, _ = process.communicate(timeout=PATIENCE_S)  # until Java has ended as well, which has this pipe
+    assert (process.returncode, said) == (130, b"")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in"]
