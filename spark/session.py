@@ -159,7 +159,7 @@ def job_session(name: str, *, memory: str | None = None) -> SparkSession:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Have Ctrl-C end what Spark does, so that nothing is written any more after this; it takes `CANCEL_S` at most."""
+    """Have Ctrl-C end what Spark does, so that nothing is written any more after this: `CANCEL_S` and `TASK_ENDS_S`."""
     try:
         yield
     except KeyboardInterrupt:

@@ -492,7 +492,8 @@ def write_plan(frames: Mapping[str, DataFrame], path: Path, found: Input, settin
     count = 0
     head = {"quorumq_plan": 1, "cluster": found.cluster, "made_at": iso(settings.now), "source": found.source}
     with (
-        tempfile.TemporaryDirectory(dir=path.parent, prefix="steps-") as steps,
+        # Interrupted, Spark may write there yet: that must not take the place of the interrupt.
+        tempfile.TemporaryDirectory(dir=path.parent, prefix="steps-", ignore_cleanup_errors=True) as steps,
         path.open("w", encoding="utf-8") as lines,
     ):
         folder = Path(steps, "messages")
