@@ -56,8 +56,9 @@ class History:
 
     def learn(self, topic: Topic, *, deleted: bool = False) -> None:
         """This topic has its name, or had it until now: who asks for the name means it, or the next one."""
-        known, next_one = topic_label(topic.id, topic.name), label_after(topic.name, topic.deletions + 1)
-        self._labels[topic.name] = next_one if deleted else known
+        self._labels[topic.name] = (
+            label_after(topic.name, topic.deletions + 1) if deleted else topic_label(topic.id, topic.name)
+        )
 
     def label(self, name: str) -> str:
         """What the lines of a request call a topic that the request names by its name."""
