@@ -85,6 +85,15 @@ class Report:
             "mean_drain_seconds": round(counts.get("drain_seconds", 0) / max(1, self.seeds), 3),
         }
 
+    def per_seed(self, what: str) -> dict[str, float]:
+        """How much of each kind a seed has on average, the most first: ``sent`` messages, or ``fault``s."""
+        kinds = {
+            name.removeprefix(f"{what} "): round(count / max(1, self.seeds), 2)
+            for name, count in self.counts.items()
+            if name.startswith(f"{what} ")
+        }
+        return dict(sorted(kinds.items(), key=lambda item: (-item[1], item[0])))
+
     def to_json(self) -> dict[str, object]:
         """Everything, as plain values."""
         return {
@@ -96,6 +105,8 @@ class Report:
             "never_seen": self.never_seen,
             "seen_in_seeds": dict(sorted(self.seen.items())),
             "rates": self.rates(),
+            "messages_per_seed": self.per_seed("sent"),
+            "faults_per_seed": self.per_seed("fault"),
             "counts": {name: round(count, 3) for name, count in sorted(self.counts.items())},
             "traces": {str(seed): trace for seed, trace in self.traces.items()},
         }

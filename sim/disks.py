@@ -1,30 +1,18 @@
 # sim/disks.py: where a simulated node keeps its journal.
 #
 # Two of them, behind one interface. `MemoryJournal` keeps the records as they are and how many are durable;
-# it is what most seeds run on, because it is fast. `StoreJournal` runs quorumq's own store on a disk in
-# memory that loses and tears what was not synced, so that some seeds exercise the bytes as well. A power
+# it is what most seeds run on, because it is fast. sim/store_journal.py runs quorumq's own store. A power
 # failure leaves the durable part and any prefix of what was written after it.
 """The journals of simulated nodes."""
 
 from __future__ import annotations
 
-import contextlib
 import random
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
 from quorumq.core.records import BatchStored, DirectoryMade, JournalRecord, Started, VouchingLost
 from quorumq.core.types import Batch, BatchHeader
-from quorumq.storage.disk import MemoryDisk
-from quorumq.storage.journal import Commit
-from quorumq.storage.store import Store
-
-SEGMENT_BYTES = 16_384
-"""Small, so that runs of a few seconds begin new segments."""
-
-
-class PowerCut(Exception):
-    """Raised inside a commit to stop it at one of its disk operations."""
 
 
 class SimJournal(Protocol):
@@ -47,7 +35,7 @@ class SimJournal(Protocol):
         """Put records behind the others; ``position`` is theirs."""
 
     def records_durable(self) -> int:
-        """How many records were ever appended and are durable: `Durable.position`."""
+        """How many records were ever appended and are durable: `Durable.position`, and at a start what it found."""
 
     def forget(self, numbers: tuple[int, ...]) -> None:
         """Nobody needs these batches any more: once that is durable, `open` gives them no more."""
@@ -58,8 +46,11 @@ class SimJournal(Protocol):
     def begin(self) -> None:
         """An fsync begins: it will cover everything appended so far."""
 
-    def finish(self) -> None:
-        """That fsync is over: ``durable`` is what it covered."""
+    def finish(self) -> tuple[int, ...]:
+        """That fsync is over: ``durable`` is what it covered. Returns batches that turned out damaged meanwhile."""
+
+    def vouch(self) -> None:
+        """The node vouches for the directory again, durably."""
 
     def write(self) -> None:
         """Write everything appended so far, beside an fsync if one is under way."""
@@ -121,11 +112,15 @@ class Forgot(NamedTuple):
     numbers: tuple[int, ...]
 
 
+class Unread(NamedTuple):
+    """In a `MemoryJournal`: the place of a record that cannot be read, which still counts."""
+
+
 class MemoryJournal:
     """Records in a list, and how many of them are durable."""
 
     def __init__(self) -> None:
-        self.records: list[JournalRecord | Forgot] = []
+        self.records: list[JournalRecord | Forgot | Unread] = []
         self.batches: dict[int, Batch] = {}
         self.position = 0
         self.durable = 0
@@ -142,7 +137,7 @@ class MemoryJournal:
         found = [
             record
             for record in self.records
-            if not isinstance(record, Forgot)
+            if not isinstance(record, Forgot | Unread)
             and not (isinstance(record, BatchStored) and record.number in gone)
         ]
         self.batches = {record.number: record.batch for record in found if isinstance(record, BatchStored)}
@@ -181,9 +176,13 @@ class MemoryJournal:
     def begin(self) -> None:
         self.target = self.position
 
-    def finish(self) -> None:
+    def finish(self) -> tuple[int, ...]:
         self.durable = self.target
         self.written = max(self.written, self.durable)
+        return ()
+
+    def vouch(self) -> None:
+        pass
 
     def write(self) -> None:
         self.written = self.position
@@ -224,8 +223,10 @@ class MemoryJournal:
         for _ in range(1 if last else rng.choice((1, 1, 3))):
             at = max(0, len(self.records) - last) if last else rng.randrange(len(self.records) or 1)
             size = last or rng.choice((1, 1, 10, 1000))
-            kept = [record for record in self.records[at : at + size] if isinstance(record, DirectoryMade)]
-            self.records[at : at + size] = kept
+            self.records[at : at + size] = [
+                record if isinstance(record, DirectoryMade) else Unread()
+                for record in self.records[at : at + size]
+            ]
         if self.records:
             self.records.append(VouchingLost(0, "the data directory is damaged"))
 
@@ -234,156 +235,3 @@ class MemoryJournal:
 
     def is_set_aside(self, number: int) -> bool:
         return self.flipped.get(number, False)
-
-
-class StoreJournal:
-    """quorumq's own store, on a disk in memory.
-
-    Args:
-        node: the node's id.
-        cluster_id: the cluster's.
-        rng: for the id of the data directory.
-    """
-
-    def __init__(self, node: str, cluster_id: str, rng: random.Random) -> None:
-        self.node = node
-        self.cluster_id = cluster_id
-        self.rng = rng
-        self.disk = MemoryDisk()
-        self.store: Store | None = None
-        self.commit: Commit | None = None
-        self.snapshot: Callable[[], Iterable[JournalRecord]] = tuple
-        self.headers: dict[int, Batch] = {}
-        self.position = 0
-        self.durable = 0
-        self.written = 0
-
-    def open(self) -> list[JournalRecord]:
-        self.store = Store.open(
-            self.disk,
-            node=self.node,
-            cluster_id=self.cluster_id,
-            new_directory_id=lambda: self.rng.getrandbits(64) | 1,
-            segment_bytes=SEGMENT_BYTES,
-            reserve_bytes=0,
-        )
-        self.commit = None
-        records = list(self.store.replayed)
-        self.headers = {record.number: record.batch for record in records if isinstance(record, BatchStored)}
-        assert not self.store.damaged, f"bodies that no fault damaged are damaged: {self.store.damaged}"
-        return records
-
-    def ready(self, snapshot: Callable[[], Iterable[JournalRecord]]) -> None:
-        assert self.store is not None
-        self.snapshot = snapshot
-        self.store.roll(snapshot)
-        self.durable = self.written = self.position = self.store.commit()
-
-    def append(self, records: tuple[JournalRecord, ...]) -> None:
-        assert self.store is not None
-        for record in records:
-            if type(record) is BatchStored:
-                self.headers[record.number] = record.batch
-        self.position = self.store.append(records)
-
-    def forget(self, numbers: tuple[int, ...]) -> None:
-        assert self.store is not None
-        for number in numbers:
-            self.headers.pop(number, None)
-        self.position = self.store.forget(numbers)
-
-    def next_number(self) -> int:
-        assert self.store is not None
-        return self.store.next_number
-
-    def records_durable(self) -> int:
-        assert self.store is not None
-        return self.store.position
-
-    def begin(self) -> None:
-        assert self.store is not None
-        if self.store.should_roll:
-            self.position = self.store.roll(self.snapshot)
-        self.commit = self.store.begin_commit()
-
-    def finish(self) -> None:
-        assert self.store is not None
-        assert self.commit is not None
-        self.commit.run()
-        self.durable = self.store.finish(self.commit)
-        self.written = self.store.written
-        self.commit = None
-        damaged = self.store.reclaim()
-        assert not damaged, f"bodies that no fault damaged are damaged: {damaged}"
-        self.position = self.store.append([])
-        self.store.check()
-
-    def write(self) -> None:
-        assert self.store is not None
-        if self.commit is not None and not self.commit.written:
-            self.commit.write()
-            self.store.note_written(self.commit)
-        commit = self.store.begin_commit(sync=False)
-        commit.run()
-        self.store.finish(commit)
-        self.written = self.store.written
-        self.store.check()
-
-    def batch(self, number: int) -> Batch:
-        assert self.store is not None
-        header, raw, _ = self.headers[number]
-        return Batch(header, raw, bytes(self.store.read_slice(number)))
-
-    def header(self, number: int) -> BatchHeader | None:
-        batch = self.headers.get(number)
-        return batch.header if batch is not None else None
-
-    def stored(self) -> list[tuple[int, BatchHeader]]:
-        return [(number, batch.header) for number, batch in self.headers.items()]
-
-    def crash(self, rng: random.Random, *, power: bool) -> None:
-        assert self.store is not None
-        if self.commit is not None:
-            left = rng.randint(0, 6)
-
-            def cut(operation: str, name: str) -> None:
-                nonlocal left
-                left -= 1
-                if left < 0:
-                    raise PowerCut
-
-            self.disk.on_operation = cut
-            with contextlib.suppress(PowerCut):
-                self.commit.run()
-            self.disk.on_operation = None
-            self.commit = None
-        self.store = None
-        if power:
-            self.disk = self.disk.crash(rng)
-        else:
-            self.disk.unlock()
-
-    def close(self) -> None:
-        assert self.store is not None
-        if self.commit is not None:
-            self.finish()
-        self.store.close()
-        self.store = None
-
-    def lose(self, rng: random.Random, *, backup: bool) -> None:
-        self.disk = MemoryDisk()
-
-    def damaged(self) -> list[BatchStored]:
-        return []
-
-    def is_set_aside(self, number: int) -> bool:
-        return False
-
-    def flip(self, rng: random.Random, found: float) -> None:
-        raise NotImplementedError("schedules damage records in memory only")
-
-    def damage(self, rng: random.Random, last: int) -> None:
-        raise NotImplementedError("schedules damage records in memory only")
-
-    def set_aside(self, number: int) -> None:
-        raise NotImplementedError("schedules damage records in memory only")

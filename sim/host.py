@@ -72,7 +72,8 @@ from quorumq.core.versions import NEWEST, has
 from quorumq.history import spans_value
 from quorumq.wire.codec import decode_message, encode_message
 from quorumq.wire.frames import FrameReader
-from sim.disks import DamagedBody, MemoryJournal, SimJournal, StoreJournal
+from sim.disks import DamagedBody, MemoryJournal, SimJournal
+from sim.store_journal import StoreJournal
 from sim.world import Clock, SimError, World
 
 if TYPE_CHECKING:
@@ -184,6 +185,7 @@ class Host:
         records = self.journal.open()
         nonce, directory = self.rng.getrandbits(64), self.rng.getrandbits(64) | 1
         core = NodeCore(self.config, records, nonce=nonce, directory=directory, now=now, rng=self.rng)
+        core.take_position(self.journal.records_durable())
         core.load_damaged(self.journal.damaged(), now)
         if self.journal.damaged():
             self.world.saw("a start found a damaged batch")
@@ -402,8 +404,16 @@ class Host:
             self.world.at(self.frozen_until, self.on_synced, life)
             return
         self.syncing = False
-        self.journal.finish()
+        damaged = self.journal.finish()
         self.carry_out_waiting()
+        for number in damaged:
+            again: list[Event] = []
+            self.on_damaged(DamagedBody(number), again)
+            self.feed(*again)
+        if self.core is None:
+            return
+        if self.core.state.vouched:
+            self.journal.vouch()
         if self.waiting:
             self.sync()
 
@@ -539,7 +549,16 @@ class Host:
         self.links[peer] = (reply.incarnation, their_life)
         self.versions[peer] = reply.version
         self.feed(
-            LinkUp(peer, reply.incarnation, reply.stamp, reply.seen_n, reply.seen_directories, reply.version)
+            LinkUp(
+                peer,
+                reply.incarnation,
+                reply.stamp,
+                reply.seen_n,
+                reply.seen_directories,
+                reply.version,
+                reply.position,
+                reply.position_by,
+            )
         )
 
     def on_link_lost(self, peer: NodeId, lives: tuple[int, int]) -> None:
@@ -573,8 +592,7 @@ class Host:
         core = self.core
         assert core is not None
         kind = type(message)
-        name = kind.__name__
-        world.sent[name] = world.sent.get(name, 0) + 1
+        world.count(kind.__name__)
         if kind is HoldReply:
             if message.abstained and not message.error:  # type: ignore[union-attr]
                 world.saw("a replica in quarantine abstained")
@@ -675,6 +693,7 @@ class Host:
             self.backlog.append((self.on_request, caller, request))
             return
         self.world.messages += 1
+        self.world.count(type(request).__name__)
         self.keys += 1
         self.open[self.keys] = caller
         self.keys_of[(client.name, op)] = self.keys

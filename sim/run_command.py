@@ -172,6 +172,9 @@ def _print_report(console: Console, report: Report) -> None:
     for name, count in sorted(report.seen.items()):
         seen.add_row(name, f"{count:,}")
     console.print(seen)
+    for title, what in (("messages", "sent"), ("faults", "fault")):
+        kinds = ", ".join(f"{kind} {count:g}" for kind, count in report.per_seed(what).items())
+        console.print(f"{title} per seed: {kinds}")
     for name in report.never_seen:
         console.print(f"[red]never seen[/]: {name}")
     console.print("ok" if report.ok else "[red]FAILED[/]")

@@ -78,11 +78,12 @@ def run_schedule(
         "fetched_messages": cluster.fetched_messages,
         "hold_rounds": len(cluster.hold_rounds),
         "drain_seconds": world.time - cluster.healed_at,
-        "faults": len(schedule.faults),
         "cpu": time.process_time() - began,
     }
     for name, count in world.sent.items():
         counts[f"sent {name}"] = count
+    for fault in schedule.faults:
+        counts[f"fault {fault.kind}"] = counts.get(f"fault {fault.kind}", 0) + 1
     rows = world.rows if keep else []
     outcome = Outcome(schedule.seed, violations, world.trace(), counts, world.seen, rows)
     cluster.dispose()

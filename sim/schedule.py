@@ -293,7 +293,7 @@ def draw_swarm(rng: random.Random) -> Options:
         output_partitions=rng.choice((1, 2)),
         deletions=rng.choice((1, 1, 2)) if rng.random() < 0.15 else 0,
     )
-    if rng.random() < 0.12 and options.nodes == options.rf == 3 and options.disk == "memory":
+    if rng.random() < 0.12 and options.nodes == options.rf == 3:
         # Long enough for the one that is left to come out of quarantine before the other is back.
         brief = dataclasses.replace(options, relay=True, fault_time=8.0, hold_time_max=2.0)
         return dataclasses.replace(brief, hold_times=(options.hold_times[0], options.hold_times[0]))
@@ -311,7 +311,7 @@ def _draw_swarm(rng: random.Random) -> Options:
         rf=rf,
         partitions=rng.choices((1, 2, 6), (80, 16, 4))[0],
         groups=1 if rng.random() < 0.8 else 2,
-        disk="store" if rng.random() < 0.03 else "memory",
+        disk="store" if rng.random() < 0.2 else "memory",
         fifo=rng.random() < 0.3,
         loss=sometimes(rng, 0.5, 0.005, 0.15),
         duplicate=sometimes(rng, 0.4, 0.01, 0.2),
@@ -457,13 +457,7 @@ def draw_losses(rng: random.Random, options: Options) -> tuple[Fault, ...]:
 
 def draw_damage(rng: random.Random, options: Options, losses: tuple[Fault, ...]) -> tuple[Fault, ...]:
     """In some runs, bits that flip on one node's disk: the one whose directory is lost, where one is."""
-    if (
-        options.rf == 1
-        or options.fault_time == 2.0
-        or options.old
-        or options.disk == "store"
-        or rng.random() > 0.2
-    ):
+    if options.rf == 1 or options.fault_time == 2.0 or options.old or rng.random() > 0.2:
         return ()
     victim = losses[0].nodes if losses else (rng.choice(options.node_names),)
     return tuple(

@@ -84,6 +84,7 @@ class World:
         time: true simulated seconds.
         rows: the history (quorumq/history.py).
         messages: network messages delivered, peers' and clients'.
+        sent: how many messages of each kind nodes sent to each other, and clients to nodes.
         seen: how often each of the things in sim/sometimes.py happened.
     """
 
@@ -207,6 +208,10 @@ class World:
         }
         self.rows.append(row)
         return row
+
+    def count(self, kind: str) -> None:
+        """A message of this kind was sent."""
+        self.sent[kind] = self.sent.get(kind, 0) + 1
 
     def saw(self, name: str) -> None:
         """One of the things that a campaign must see happened."""

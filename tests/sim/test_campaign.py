@@ -120,3 +120,6 @@ def test_the_command_runs_many_seeds() -> None:
     assert report["seeds"] == 5
     assert report["ok"]
     assert report["rates"]["messages_per_seed"] > 100
+    assert report["messages_per_seed"]["Hold"] > 1
+    assert report["messages_per_seed"]["Fetch"] > 1
+    assert report["faults_per_seed"]

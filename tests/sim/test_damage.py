@@ -74,7 +74,7 @@ SEEDS = range(1, 9)
 """Some of them: which batches are damaged, and who reads them, is drawn."""
 
 
-def still(kind: str, victim: str, seed: int) -> Schedule:
+def still(kind: str, victim: str, seed: int, disk: str = "memory") -> Schedule:
     """A cluster without other faults, on which what was published lies for a while before it is due."""
     options = Options(
         delayed=1.0,
@@ -84,10 +84,12 @@ def still(kind: str, victim: str, seed: int) -> Schedule:
         consumers=3,
         producers=3,
         hold_times=(4.0, 4.0),
+        disk=disk,
     )
     return Schedule(seed, "swarm", options, (Fault(3.0, kind, (victim,), 0.3),))
 
 
+@pytest.mark.parametrize("disk", ["memory", "store"])
 @pytest.mark.parametrize(
     ("kind", "seen"),
     [
@@ -96,9 +98,11 @@ def still(kind: str, victim: str, seed: int) -> Schedule:
         ("damage", "a damaged directory was started from"),
     ],
 )
-def test_what_was_damaged_is_not_served_and_comes_back_from_the_others(kind: str, seen: str) -> None:
+def test_what_was_damaged_is_not_served_and_comes_back_from_the_others(
+    kind: str, seen: str, disk: str
+) -> None:
     for victim in "abc":
-        outcomes = [run_schedule(still(kind, victim, seed)) for seed in SEEDS]
+        outcomes = [run_schedule(still(kind, victim, seed, disk)) for seed in SEEDS]
         assert [outcome.violations for outcome in outcomes] == [[]] * len(SEEDS)
         assert any(seen in outcome.seen for outcome in outcomes)
 
@@ -126,3 +130,7 @@ def test_one_node_is_damaged_or_lost_in_a_run() -> None:
         assert len({nodes for _, nodes in hit}) <= 1
         assert not hit or draw(seed).options.rf > 1
     assert found == set(kinds)
+
+
+def test_the_store_is_run_in_a_fifth_of_the_seeds() -> None:
+    assert 0.15 < sum(draw(seed).options.disk == "store" for seed in range(500)) / 500 < 0.25

@@ -1,0 +1,228 @@
+# sim/store_journal.py: quorumq's own store under a simulated node, on a disk in memory.
+#
+# The disk loses and tears what was not synced, and a power cut stops a commit at any of its operations. Bits flip only
+# where the format can tell: a flip in what was written last looks like a torn write (docs/file-format.md).
+"""A simulated node's journal: the store, on a disk that fails."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from quorumq.core.records import BatchStored, JournalRecord, VouchingLost
+from quorumq.core.types import Batch, BatchHeader
+from quorumq.storage.disk import MemoryDisk
+from quorumq.storage.journal import Commit, DamagedBatch
+from quorumq.storage.records import SegmentStart, decode_record
+from quorumq.storage.segment import NAME_SUFFIX, Frame, Scan, salt_of
+from quorumq.storage.store import Store
+from sim.disks import DamagedBody
+
+SEGMENT_BYTES = 16_384
+"""Small, so that runs of a few seconds begin new segments."""
+
+
+class PowerCut(Exception):
+    """Raised inside a commit to stop it at one of its disk operations."""
+
+
+class StoreJournal:
+    """quorumq's own store, on a disk in memory.
+
+    Args:
+        node: the node's id.
+        cluster_id: the cluster's.
+        rng: for the id of the data directory.
+    """
+
+    def __init__(self, node: str, cluster_id: str, rng: random.Random) -> None:
+        self.node = node
+        self.cluster_id = cluster_id
+        self.rng = rng
+        self.disk = MemoryDisk()
+        self.hit = False  # whether bits of it were flipped
+        self.store: Store | None = None
+        self.commit: Commit | None = None
+        self.snapshot: Callable[[], Iterable[JournalRecord]] = tuple
+        self.headers: dict[int, Batch] = {}
+        self.backups: list[MemoryDisk] = []  # the directory as it was before each start
+        self.position = 0
+        self.durable = 0
+        self.written = 0
+
+    def open(self) -> list[JournalRecord]:
+        self.backups.append(self.disk.clone())
+        self.store = Store.open(
+            self.disk,
+            node=self.node,
+            cluster_id=self.cluster_id,
+            new_directory_id=lambda: self.rng.getrandbits(64) | 1,
+            segment_bytes=SEGMENT_BYTES,
+            reserve_bytes=0,
+            salvage=True,
+        )
+        self.commit = None
+        records = list(self.store.replayed)
+        self.headers = {record.number: record.batch for record in records if isinstance(record, BatchStored)}
+        assert self.hit or not self.store.damaged, f"no fault damaged {self.store.damaged}"
+        assert self.hit or not self.store.cannot_vouch, f"no fault damaged it: {self.store.cannot_vouch}"
+        if self.store.cannot_vouch:
+            records.append(VouchingLost(0, f"the data directory is damaged: {self.store.cannot_vouch}"))
+        return records
+
+    def ready(self, snapshot: Callable[[], Iterable[JournalRecord]]) -> None:
+        assert self.store is not None
+        self.snapshot = snapshot
+        self.store.roll(snapshot)
+        self.durable = self.written = self.position = self.store.commit()
+
+    def append(self, records: tuple[JournalRecord, ...]) -> None:
+        assert self.store is not None
+        for record in records:
+            if type(record) is BatchStored:
+                self.headers[record.number] = record.batch
+        self.position = self.store.append(records)
+
+    def forget(self, numbers: tuple[int, ...]) -> None:
+        assert self.store is not None
+        for number in numbers:
+            self.headers.pop(number, None)
+        self.position = self.store.forget(numbers)
+
+    def next_number(self) -> int:
+        assert self.store is not None
+        return self.store.next_number
+
+    def records_durable(self) -> int:
+        assert self.store is not None
+        return self.store.position
+
+    def begin(self) -> None:
+        assert self.store is not None
+        if self.store.should_roll:
+            self.position = self.store.roll(self.snapshot)
+        self.commit = self.store.begin_commit()
+
+    def finish(self) -> tuple[int, ...]:
+        assert self.store is not None
+        assert self.commit is not None
+        self.commit.run()
+        self.durable = self.store.finish(self.commit)
+        self.written = self.store.written
+        self.commit = None
+        damaged = self.store.reclaim()
+        assert self.hit or not damaged, f"no fault damaged {damaged}"
+        self.position = self.store.append([])
+        self.store.check()
+        return damaged
+
+    def vouch(self) -> None:
+        assert self.store is not None
+        if self.store.cannot_vouch:
+            self.store.vouch()  # the next commit begins a segment that says so
+
+    def write(self) -> None:
+        assert self.store is not None
+        if self.commit is not None and not self.commit.written:
+            self.commit.write()
+            self.store.note_written(self.commit)
+        commit = self.store.begin_commit(sync=False)
+        commit.run()
+        self.store.finish(commit)
+        self.written = self.store.written
+        self.store.check()
+
+    def batch(self, number: int) -> Batch:
+        assert self.store is not None
+        header, raw, _ = self.headers[number]
+        try:
+            return Batch(header, raw, bytes(self.store.read_slice(number)))
+        except DamagedBatch:
+            assert self.hit, f"no fault damaged batch {number}"
+            raise DamagedBody(number) from None
+
+    def header(self, number: int) -> BatchHeader | None:
+        batch = self.headers.get(number)
+        return batch.header if batch is not None else None
+
+    def stored(self) -> list[tuple[int, BatchHeader]]:
+        return [(number, batch.header) for number, batch in self.headers.items()]
+
+    def crash(self, rng: random.Random, *, power: bool) -> None:
+        assert self.store is not None
+        if self.commit is not None:
+            left = rng.randint(0, 6)
+
+            def cut(operation: str, name: str) -> None:
+                nonlocal left
+                left -= 1
+                if left < 0:
+                    raise PowerCut
+
+            self.disk.on_operation = cut
+            with contextlib.suppress(PowerCut):
+                self.commit.run()
+            self.disk.on_operation = None
+            self.commit = None
+        self.store = None
+        if power:
+            self.disk = self.disk.crash(rng)
+        else:
+            self.disk.unlock()
+
+    def close(self) -> None:
+        assert self.store is not None
+        if self.commit is not None:
+            self.finish()
+        self.store.close()
+        self.store = None
+
+    def lose(self, rng: random.Random, *, backup: bool) -> None:
+        self.disk = rng.choice(self.backups).clone() if backup else MemoryDisk()
+
+    def damaged(self) -> list[BatchStored]:
+        assert self.store is not None
+        return [found.record for found in self.store.damaged]
+
+    def set_aside(self, number: int) -> None:
+        assert self.store is not None
+        self.store.set_aside(number)
+
+    def is_set_aside(self, number: int) -> bool:
+        return self.store is not None and number in self.store.unreadable
+
+    def flip(self, rng: random.Random, found: float) -> None:
+        for name, frame in self.durable_frames():
+            if frame.body_length and frame.body_ok and rng.random() < 0.5:
+                self.turn_over(rng, name, frame.body_offset, frame.end)
+
+    def damage(self, rng: random.Random, last: int) -> None:
+        frames = self.durable_frames()
+        for _ in range(1 if last else rng.choice((1, 1, 3))):
+            at = max(0, len(frames) - last) if last else rng.randrange(len(frames) or 1)
+            for name, frame in frames[at : at + (last or rng.choice((1, 1, 10, 1000)))]:
+                self.turn_over(rng, name, frame.offset, frame.body_offset)
+
+    def turn_over(self, rng: random.Random, name: str, first: int, stop: int) -> None:
+        """One bit of bytes [first, stop) of a file."""
+        self.hit = True
+        self.disk.flip(name, rng.randrange(first, stop), rng.randrange(8))
+
+    def durable_frames(self) -> list[tuple[str, Frame]]:
+        """The records of all segments, the oldest first, that a reader cannot take for torn where they are damaged."""
+        found: list[tuple[str, Frame]] = []
+        names = [name for name in self.disk.list() if name.endswith(NAME_SUFFIX)]
+        for name in names:
+            scan = Scan(partial(self.disk.read, name), self.disk.size(name), check_bodies=True)
+            first = scan.frame(0, 0)
+            if not isinstance(first, Frame):
+                continue
+            start = decode_record(first.fields)
+            assert isinstance(start, SegmentStart)
+            salt = salt_of(start.directory, start.segment)
+            frames = [frame for frame in (first, *scan.frames(first.end, salt)) if isinstance(frame, Frame)]
+            durable = max(frame.durable for frame in frames) if name == names[-1] else scan.size
+            found += [(name, frame) for frame in frames if frame.end <= durable]
+        return found
