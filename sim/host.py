@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections import deque
 from typing import TYPE_CHECKING, Any
@@ -56,7 +57,14 @@ from quorumq.core.messages import (
     Welcome,
 )
 from quorumq.core.nodecore import TOKEN_STARTED, NodeCore
-from quorumq.core.records import AttemptsCounted, BatchStored, GroupPut, OriginsClosed, RecordsMerged
+from quorumq.core.records import (
+    AttemptsCounted,
+    BatchStored,
+    ClusterMade,
+    GroupPut,
+    OriginsClosed,
+    RecordsMerged,
+)
 from quorumq.core.state import NodeConfig
 from quorumq.core.types import (
     STAMP_ZERO,
@@ -146,6 +154,7 @@ class Host:
         self.journal: SimJournal = (
             StoreJournal(name, CLUSTER_ID, self.disk_rng) if options.disk == "store" else MemoryJournal()
         )
+        self.config_rng = self.world.stream(f"config/{name}")
         self.version_rng = self.world.stream(f"version/{name}")
         if self.version_rng.random() < options.old:
             self.config = dataclasses.replace(self.config, protocol_max=1)
@@ -183,6 +192,7 @@ class Host:
             self.config = dataclasses.replace(self.config, protocol_max=NEWEST)
             self.world.saw("a node was upgraded")
         records = self.journal.open()
+        self.try_another_configuration(records)
         nonce, directory = self.rng.getrandbits(64), self.rng.getrandbits(64) | 1
         core = NodeCore(self.config, records, nonce=nonce, directory=directory, now=now, rng=self.rng)
         core.take_position(self.journal.records_durable())
@@ -209,6 +219,23 @@ class Host:
         )
         self.carry_out(core.start(now))
         self.arm()
+
+    def try_another_configuration(self, records: list[Any]) -> None:
+        """Now and then somebody first tries to start the node with what the cluster was not made with."""
+        rng = self.config_rng
+        if not any(type(record) is ClusterMade for record in records) or rng.random() >= 0.2:
+            return
+        change: dict[str, Any] = {"hold_time_max": self.config.hold_time_max * rng.choice((0.5, 2.0))}
+        if rng.random() < 0.5:
+            change = {"nodes": (*self.config.nodes, "another")}
+        other = dataclasses.replace(self.config, **change)
+        now = self.clock.now(self.world.time)
+        with contextlib.suppress(ValueError):
+            NodeCore(other, records, nonce=1, directory=1, now=now, rng=rng)
+            raise SimError(
+                f"node {self.name} takes a configuration that its cluster was not made with: {change}"
+            )
+        self.world.saw("another configuration was refused")
 
     def leave_world(self, *, power: bool, clean: bool = False) -> None:
         """The process is gone: with it everything but the journal."""

@@ -32,7 +32,7 @@ from quorumq.core.replica import Replica
 from quorumq.core.resync import Resync
 from quorumq.core.rounds import Round
 from quorumq.core.settle import AckCoordinator
-from quorumq.core.state import NodeState
+from quorumq.core.state import NodeConfig, NodeState
 from quorumq.core.types import OPEN_ZERO, Kind, Origin, Owner, Span, Topic
 from sim import workload as workload_module
 from sim.cluster import Cluster
@@ -501,6 +501,11 @@ MUTANTS: tuple[Mutant, ...] = (
         "damaged-votes",
         "a damaged directory cannot vouch",
         ((MemoryJournal, "damage", _damage_unsaid),),
+    ),
+    Mutant(
+        "made-otherwise",
+        "what the cluster was made with does not change between starts",
+        ((NodeConfig, "check_same", lambda self, nodes, hold_time_max: None),),
     ),
     Mutant(
         "deleted-revives",

@@ -50,6 +50,7 @@ SOMETIMES: tuple[str, ...] = (
     "a partition that was added was published to",
     "a node asked for a topic that it did not know",
     "a message expired by the topic's TTL",
+    "another configuration was refused",
     "a start found a damaged batch",
     "a damaged batch was not served",
     "a damaged directory was started from",

@@ -131,6 +131,7 @@ from quorumq.core.messages import (
 from quorumq.core.records import (
     BatchStored,
     CleanStopped,
+    ClusterMade,
     DirectoryMade,
     GroupPut,
     JournalRecord,
@@ -232,7 +233,7 @@ class NodeCore:
         rng: for pauses and jitter only.
 
     Raises:
-        ValueError: the journal is another node's, or another cluster's.
+        ValueError: the journal is another node's, or of a cluster that was made otherwise than ``config`` says.
     """
 
     def __init__(
@@ -300,6 +301,7 @@ class NodeCore:
         vouched = False
         new = True
         stop: CleanStopped | None = None
+        self.is_noted = False  # what the cluster was made with
         groups: list[Group] = []
         partitioned: list[BatchStored | PartitionRecord] = []
         peer_versions: dict[NodeId, int] = {}
@@ -312,6 +314,9 @@ class NodeCore:
                         f"not to node {self.config.node!r} of cluster {self.config.cluster_id!r}"
                     )
                 directory, new = record.directory, False
+            elif isinstance(record, ClusterMade):
+                self.config.check_same(record.nodes, record.hold_time_max)
+                self.is_noted = True
             elif isinstance(record, Started):
                 n, last = max(n, record.incarnation.n), record.incarnation
             elif isinstance(record, Vouched):
@@ -435,6 +440,8 @@ class NodeCore:
         records: list[JournalRecord] = []
         if self.is_new:
             records.append(DirectoryMade(self.config.node, self.config.cluster_id, self.state.directory))
+        if not self.is_noted:
+            records.append(self._cluster_made())
         records += [Started(self.state.incarnation), Reserved(reserve)]
         if self.resync is not None:
             self.state.at(now.mono + ASK_AGAIN_S, "resync")
@@ -449,6 +456,9 @@ class NodeCore:
             Persist(tuple(records), (Done(_reserve_token(reserve)), Done(TOKEN_STARTED))),
             *forget(self.void),
         ]
+
+    def _cluster_made(self) -> ClusterMade:
+        return ClusterMade(tuple(sorted(self.config.nodes)), self.config.hold_time_max)
 
     # ----------------------------------------------------------------- step
 
@@ -1824,6 +1834,7 @@ class NodeCore:
         """Everything durable but the batches, for the head of a journal segment."""
         records: list[JournalRecord] = [
             DirectoryMade(self.config.node, self.config.cluster_id, self.state.directory),
+            self._cluster_made(),
             Started(self.state.incarnation),
             Reserved(self.state.clock.reserving),
         ]

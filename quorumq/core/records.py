@@ -20,6 +20,16 @@ class DirectoryMade(NamedTuple):
     directory: int
 
 
+class ClusterMade(NamedTuple):
+    """What the cluster was made with, and no node may ever change: its node ids, sorted, and ``hold_time_max`` (s).
+
+    Replica sets are drawn from the list, and a quarantine lasts as long as the longest hold that anybody was granted.
+    """
+
+    nodes: tuple[NodeId, ...]
+    hold_time_max: float
+
+
 class Started(NamedTuple):
     """A start of this node. Durable before the node first speaks."""
 
@@ -165,7 +175,7 @@ class CleanStopped(NamedTuple):
 
 
 JournalRecord = Union[
-    DirectoryMade, Started, Vouched, VouchingLost, PeerSeen, PeerPosition, Reserved, TopicPut, GroupPut, BatchStored,
-    RecordsMerged, AttemptsCounted, DelaysSet, Reclaimed, OriginsPromised, OriginsClosed,
+    DirectoryMade, ClusterMade, Started, Vouched, VouchingLost, PeerSeen, PeerPosition, Reserved, TopicPut, GroupPut,
+    BatchStored, RecordsMerged, AttemptsCounted, DelaysSet, Reclaimed, OriginsPromised, OriginsClosed,
     CleanStopped,
 ]  # fmt: skip

@@ -62,6 +62,26 @@ class NodeConfig:
         if not OLDEST <= self.protocol_max <= NEWEST:
             raise ValueError(f"protocol_max is {self.protocol_max}: it must be from {OLDEST} to {NEWEST}")
 
+    def check_same(self, nodes: tuple[NodeId, ...], hold_time_max: float) -> None:
+        """See that the cluster was made with the same node list, in any order, and the same ``hold_time_max``.
+
+        Raises:
+            ValueError: naming both values, and what to do.
+        """
+        if sorted(nodes) != sorted(self.nodes):
+            raise ValueError(
+                f"the cluster was made with nodes {', '.join(sorted(nodes))}, and node {self.node!r} is configured "
+                f"with nodes {', '.join(sorted(self.nodes))}: which nodes have a message depends on the list, so "
+                "it cannot change. Put the old list back; another list is another cluster, with empty data directories"
+            )
+        if hold_time_max != self.hold_time_max:
+            raise ValueError(
+                f"the cluster was made with hold_time_max = {hold_time_max} s, and node {self.node!r} is configured "
+                f"with {self.hold_time_max} s: a node that starts waits for so long until every hold has run out, "
+                "so it cannot change. Put the old value back; another value is another cluster, with empty "
+                "data directories"
+            )
+
 
 @dataclass(slots=True)
 class NodeState:

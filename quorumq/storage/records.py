@@ -139,6 +139,7 @@ TYPE_OF: Final[dict[type, int]] = {
     core.CleanStopped: 27,
     core.VouchingLost: 40,
     core.PeerPosition: 41,
+    core.ClusterMade: 42,
     core.Reclaimed: 30,
     core.OriginsPromised: 31,
     core.OriginsClosed: 32,

@@ -86,6 +86,33 @@ def test_a_data_directory_that_is_none_is_refused(tmp_path: Path) -> None:
     assert (code, "Not a directory" in text, "Traceback" in text) == (74, True, False)
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"hold_time_max": 7}, ["hold_time_max = 5.0 s", "configured with 7.0 s", "Put the old value back"]),
+        (
+            {"node": "a", "table": 'a = "127.0.0.1:1"\nb = "127.0.0.1:2"'},
+            ["nodes a,", "nodes a, b:", "Put the old list back"],
+        ),
+    ],
+)
+def test_what_the_cluster_was_made_with_cannot_change(
+    tmp_path: Path, changes: dict[str, object], words: list[str]
+) -> None:
+    table = str(changes.pop("table", ""))
+    process = start(write_config(tmp_path, hold_time_max=5))
+    until(process, "node_started")
+    process.terminate()
+    assert process.wait(20) == 0
+    path = write_config(tmp_path, **{"hold_time_max": 5, **changes})
+    if table:
+        path.write_text(f"{path.read_text()}\n[nodes]\n{table}\n")
+    code, text = ends(path)
+    assert code == 78
+    assert "start_refused" in text
+    assert all(word in text for word in words), text
+
+
 def test_an_interrupted_start_is_no_bug(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "history")  # whoever opens it waits for a reader
     node = start(write_config(tmp_path, history="history"))

@@ -1,0 +1,67 @@
+"""What a cluster was made with is on disk: a start that is told otherwise is refused (docs/protocol.md, section 1)."""
+
+from __future__ import annotations
+
+import pytest
+
+from quorumq.core.messages import Failed, OpenSession, SessionOpened
+from quorumq.core.records import ClusterMade
+from tests.core.cluster import Cluster
+from tests.core.test_cluster_smoke import fetch, published, receipts
+
+
+def test_hold_time_max_cannot_become_smaller_while_all_nodes_are_down() -> None:
+    cluster = Cluster(hold_time_max=60.0)
+    published(cluster, 1)
+    assert receipts(cluster.ask("a", fetch(hold_time=60.0))), (
+        "a hold that a shorter quarantine would not outlast"
+    )
+    for name in "abc":
+        cluster.kill(name)
+    cluster.settings["hold_time_max"] = 5.0
+    for name in "abc":
+        with pytest.raises(ValueError, match=r"hold_time_max = 60\.0 s.*5\.0 s.*Put the old value back"):
+            cluster.start(name)
+    cluster.settings["hold_time_max"] = 60.0
+    for name in "abc":
+        cluster.start(name)
+    cluster.advance(50.0)
+    answer = cluster.ask("b", fetch(hold_time=5.0))
+    assert isinstance(answer, Failed), "nobody votes while that hold may live"
+    assert "quarantine" in answer.detail
+
+
+@pytest.mark.parametrize("names", ["abcdefg", "ab", "abd"])
+def test_the_node_list_cannot_change_while_all_nodes_are_down(names: str) -> None:
+    cluster = Cluster()
+    published(cluster, 1)
+    for name in "abc":
+        cluster.kill(name)
+    cluster.names = tuple(names)
+    new = ", ".join(names)
+    with pytest.raises(
+        ValueError, match=rf"made with nodes a, b, c, .*with nodes {new}: .*Put the old list back"
+    ):
+        cluster.start("a")
+
+
+def test_the_order_of_the_node_list_does_not_matter() -> None:
+    cluster = Cluster()
+    published(cluster, 1)
+    for name in "abc":
+        cluster.kill(name)
+    cluster.names = tuple("cba")
+    for name in "abc":
+        cluster.start(name)
+    cluster.advance(1.0)
+    assert isinstance(cluster.ask("a", OpenSession()), SessionOpened)
+
+
+def test_it_is_known_from_the_first_start_on_and_from_a_snapshot() -> None:
+    cluster = Cluster(hold_time_max=7.0)
+    made = ClusterMade(("a", "b", "c"), 7.0)
+    for _ in range(2):
+        assert cluster.journals["a"].count(made) == 1
+        assert cluster.nodes["a"].snapshot(cluster.now).count(made) == 1
+        cluster.kill("a")
+        cluster.start("a")
