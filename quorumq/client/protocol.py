@@ -48,6 +48,7 @@ ANSWERS: Final[Mapping[type, type]] = {
     m.SetGroup: m.GroupSet,
     m.PurgeRequest: m.Purged,
     m.PeekAsk: m.PeekPage,
+    m.DeclareSurvivors: m.SurvivorsDeclared,
     m.StatusAsk: m.StatusReply,
 }
 """What answers each request, unless it is `Failed`."""

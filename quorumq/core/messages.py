@@ -377,6 +377,7 @@ class Heartbeat(NamedTuple):
     quarantine_s: float = 0.0
     disk_free: int = -1
     position: int = 0  # records durable in the sender's directory, or 0 where nobody counts them
+    vouched: bool = True  # whether the sender can vouch for its directory
 
 
 class HoldsAsk(NamedTuple):
@@ -573,6 +574,37 @@ class ResyncTold(NamedTuple):
     following: int
     registers: SyncTopics
     state: SyncState | None
+
+
+class SurvivorsAsk(NamedTuple):
+    """Whether the receiver can vouch, and which starts it has seen.
+
+    With ``survivors``, these nodes are declared to be all that is left: who cannot vouch waits for no other.
+    """
+
+    round: int
+    survivors: tuple[NodeId, ...] = ()
+
+
+class Seen(NamedTuple):
+    """A start of a node and its directory, as it said in HELLO."""
+
+    node: NodeId
+    incarnation: Incarnation
+    directory: int
+
+
+class SurvivorsTold(NamedTuple):
+    """The answer to SurvivorsAsk: ``why`` the sender cannot vouch, or "" where it can or is new.
+
+    ``seen`` are the newest starts that it knows durably, its own first; ``survivors`` those that were declared to it.
+    """
+
+    round: int
+    vouched: bool
+    why: str
+    seen: tuple[Seen, ...]
+    survivors: tuple[NodeId, ...]
 
 
 # ---------------------------------------------------------------------------------------------
@@ -936,6 +968,26 @@ class PeekPage(NamedTuple):
     upto: Span | None = None  # of a complete PEEK: where to go on; None at the end
 
 
+class DeclareSurvivors(NamedTuple):
+    """Declare that these nodes, those that can vouch, are all that is left; with none, ask which they are."""
+
+    survivors: tuple[NodeId, ...] = ()
+
+
+class Learner(NamedTuple):
+    """A node that cannot vouch for its directory, and why."""
+
+    node: NodeId
+    why: str
+
+
+class SurvivorsDeclared(NamedTuple):
+    """The answer to DeclareSurvivors: who is left, and who learns from them."""
+
+    survivors: tuple[NodeId, ...]
+    learners: tuple[Learner, ...]
+
+
 class StatusAsk(NamedTuple):
     """What this node knows of itself and its peers."""
 
@@ -963,7 +1015,7 @@ PeerMessage = Union[
     Heartbeat, SyncOffer, SyncState, SyncPull, SyncTopics, GroupsAsk, GroupsTold,
     RegistersAsk, RegistersTold, CloseAsk, CloseTold,
     RemoteFetch, RemoteFetched, RemoteGone,
-    HoldsAsk, HoldsTold, ResyncAsk, ResyncTold,
+    HoldsAsk, HoldsTold, ResyncAsk, ResyncTold, SurvivorsAsk, SurvivorsTold,
 ]  # fmt: skip
 
 
@@ -980,10 +1032,11 @@ class Envelope(NamedTuple):
 
 ClientRequest = Union[
     Hello, OpenSession, CloseSession, CreateTopic, AlterTopic, DeleteTopic, Metadata, Publish, Fetch, AckRequest,
-    RejectRequest, ExtendRequest, LeaveRequest, RedriveRequest, SetGroup, PurgeRequest, PeekAsk, StatusAsk,
+    RejectRequest, ExtendRequest, LeaveRequest, RedriveRequest, SetGroup, PurgeRequest, PeekAsk, DeclareSurvivors,
+    StatusAsk,
 ]  # fmt: skip
 
 ClientReply = Union[
     Welcome, SessionOpened, SessionClosed, TopicCreated, TopicAltered, TopicDeleted, MetadataReply, Published, Fetched,
-    Verdicts, Left, GroupSet, Purged, PeekPage, StatusReply, Failed,
+    Verdicts, Left, GroupSet, Purged, PeekPage, SurvivorsDeclared, StatusReply, Failed,
 ]  # fmt: skip

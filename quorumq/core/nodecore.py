@@ -64,6 +64,7 @@ from quorumq.core.messages import (
     CloseSession,
     CloseTold,
     CreateTopic,
+    DeclareSurvivors,
     DeleteTopic,
     Envelope,
     Extend,
@@ -120,6 +121,8 @@ from quorumq.core.messages import (
     Stored,
     Survey,
     Surveyed,
+    SurvivorsAsk,
+    SurvivorsTold,
     SyncOffer,
     SyncPull,
     SyncState,
@@ -154,6 +157,8 @@ from quorumq.core.resync import tell as tell_all
 from quorumq.core.rounds import majority_of
 from quorumq.core.settle import AckCoordinator, ExtendCoordinator, RedriveCoordinator, RejectCoordinator
 from quorumq.core.state import NodeConfig, NodeState
+from quorumq.core.survivors import DeclareCoordinator
+from quorumq.core.survivors import tell as tell_standing
 from quorumq.core.topics import (
     check_alteration,
     check_topic_request,
@@ -204,13 +209,13 @@ ASKED_MAX = 1024
 QUORUM_REQUESTS = (Store, Hold, Extend, Ack, Reject, Merge, Survey, CloseAsk)
 QUORUM_REPLIES = (
     Stored, HoldReply, Extended, Tombed, Rejected, Merged, Surveyed, CloseTold, Put, PeekReply, RemoteFetched,
-    RegistersTold,
+    RegistersTold, SurvivorsTold,
 )  # fmt: skip
 
 
 QuorumReply = Union[
     Stored, HoldReply, Extended, Tombed, Rejected, Merged, Surveyed, CloseTold, Put, PeekReply, RemoteFetched,
-    RegistersTold,
+    RegistersTold, SurvivorsTold,
 ]  # fmt: skip
 
 
@@ -801,12 +806,15 @@ class NodeCore:
                 f"start {live.n} of node {hello.node!r} was heard from within the last 3 s: is it running twice? "
                 "If it was just restarted, this passes by itself",
             )
-        seen, _ = self.peers.get(hello.node, (Incarnation(0, 0), ()))
+        seen, known = self.peers.get(hello.node, (Incarnation(0, 0), ()))
+        what = (
+            "is an old copy, or runs twice" if hello.directory in known else "was emptied, or is an old copy"
+        )
         if hello.incarnation.n < seen.n or (hello.incarnation.n == seen.n and hello.incarnation != seen):
             return Failed(
                 "superseded",
                 f"node {self.config.node!r} has seen start {seen.n} of node {hello.node!r}, and this is start "
-                f"{hello.incarnation.n}: the data directory is an old copy, or runs twice",
+                f"{hello.incarnation.n}: the data directory {what}",
                 seen.n,
             )
         return None
@@ -869,7 +877,9 @@ class NodeCore:
     def _heartbeats(self, now: Now) -> list[Effect]:
         self.announced = dict.fromkeys(self.parked)
         parked = tuple(self.parked)[: limits.SPANS_PER_REQUEST_MAX]
-        beat = Heartbeat(parked, self.quarantine_left(now), position=self.position)
+        beat = Heartbeat(
+            parked, self.quarantine_left(now), position=self.position, vouched=self.state.vouched
+        )
         return [Send(peer, beat) for peer in self.state.links]
 
     def _new_positions(self, now: Now) -> tuple[PeerPosition, ...]:
@@ -900,7 +910,8 @@ class NodeCore:
             del self.state.parked[key]
         for partition, group in named:
             self.state.parked[(partition, group, sender)] = now.mono
-        self.peer_facts.setdefault(sender, {})["quarantine_s"] = message.quarantine_s
+        facts = self.peer_facts.setdefault(sender, {})
+        facts["quarantine_s"], facts["vouched"] = message.quarantine_s, message.vouched
 
     # --------------------------------------------------------------- timers
 
@@ -1126,6 +1137,8 @@ class NodeCore:
                 return tell_all(self, sender, message, now)
             case ResyncTold() if self.resync is not None and not self.state.vouched:
                 return self.resync.on_told(self, sender, message, now) + self._resync_over()
+            case SurvivorsAsk():
+                return tell_standing(self, sender, message) + self._resync_over()
             case HoldsAsk():
                 return tell(self, sender, message, now)
             case HoldsTold():
@@ -1480,7 +1493,7 @@ class NodeCore:
             if self.resync is not None:
                 detail = (
                     f"node {self.config.node} cannot vouch for its directory ({self.resync.reason}) and asks "
-                    f"the others: still missing {', '.join(self.resync.missing(self)) or 'nothing but its own disk'}"
+                    f"the others: {self.resync.explain(self)}"
                 )
                 return [Reply(key, Failed("not-stored", detail))]
             detail = (
@@ -1526,6 +1539,8 @@ class NodeCore:
                 return self._on_redrive(key, request, now)
             case PeekAsk():
                 return self._on_peek_ask(key, request, now)
+            case DeclareSurvivors():
+                return self._coordinate(DeclareCoordinator(key, request), now)
         return [Reply(key, Failed("usage", f"{type(request).__name__} is not a request"))]
 
     def _coordinate(self, coordinator: Coordinator, now: Now) -> list[Effect]:
@@ -1902,7 +1917,7 @@ class NodeCore:
             "incarnation": self.state.incarnation.n,
             "protocol_max": self.config.protocol_max,
             "vouched": self.state.vouched,
-            "resync": "; ".join([self.resync.reason, *self.resync.missing(self)]) if self.resync else "",
+            "resync": f"{self.resync.reason}; {self.resync.explain(self)}" if self.resync else "",
             "quarantine_s": round(self.quarantine_left(now), 3),
             "hold_time_max": self.config.hold_time_max,
             "disk_full": self.state.disk_full,

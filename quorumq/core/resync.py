@@ -40,12 +40,16 @@ class Resync:
 
     Args:
         reason: why it cannot vouch, for people.
+
+    Attributes:
+        survivors: the nodes that an operator has declared to be all that is left; no other is waited for.
     """
 
-    __slots__ = ("_asked", "_at", "_pieces", "heard", "reason")
+    __slots__ = ("_asked", "_at", "_pieces", "heard", "reason", "survivors")
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
+        self.survivors: tuple[NodeId, ...] = ()
         self.heard: dict[Part, None] = {}
         self._asked: dict[Part, int] = {}  # the number of the request that an answer counts for
         self._at: dict[Part, int] = {}  # the bucket to go on from
@@ -55,26 +59,48 @@ class Resync:
 
     def missing(self, core: NodeCore) -> list[str]:
         """What has still to be heard, for people; empty once the node can vouch again."""
-        nodes = core.config.nodes
         lacks: list[str] = []
-        needed = min(len(nodes) - majority_of(len(nodes)) + 1, len(nodes) - 1)
-        have = sum(1 for peer in nodes if (peer, None) in self.heard)
-        if have < needed:
-            lacks.append(f"the registers of {needed - have} more nodes")
+        lacking = self.lacking(core, core.config.nodes, None)
+        if lacking:
+            lacks.append(f"the registers of {lacking} more nodes")
         for partition, replica in core.replicas.items():
-            size = len(replica.members)
-            needed = self.needed(size)
-            have = sum(1 for member in replica.members if (member, partition) in self.heard)
-            if have < needed:
-                lacks.append(f"{replica.topic.name}/{partition.number} from {needed - have} more replicas")
-        outdated = core.state.outdated(nodes)
+            lacking = self.lacking(core, replica.members, partition)
+            if lacking:
+                lacks.append(f"{replica.topic.name}/{partition.number} from {lacking} more replicas")
+        outdated = core.state.outdated(core.config.nodes)
         if lacks and outdated:
             lacks.append(core.state.explain(outdated))
         return lacks
 
+    def lacking(self, core: NodeCore, members: tuple[NodeId, ...], partition: PartitionId | None) -> int:
+        """How many more of ``members`` must tell what they have of a partition, or their registers."""
+        heard = sum((member, partition) in self.heard for member in members)
+        lacking = max(0, self.needed(len(members)) - heard)
+        if self.survivors:
+            left = [member for member in members if member in self.survivors]
+            lacking = min(lacking, sum((member, partition) not in self.heard for member in left))
+        return lacking
+
     def needed(self, size: int) -> int:
-        """How many of the ``size - 1`` other replicas must tell what they have."""
+        """How many of the ``size - 1`` others must tell what they have."""
         return min(size - majority_of(size) + 1, size - 1)
+
+    def explain(self, core: NodeCore) -> str:
+        """What is missing, and what would have it go on, for people."""
+        lacks = self.missing(core)
+        if not lacks:
+            return "still missing nothing but its own disk"
+        others = [node for node in core.config.nodes if node != core.state.me]
+        away = [node for node in others if node not in core.state.links]
+        learning = [node for node in others if not core.peer_facts.get(node, {}).get("vouched", True)]
+        if away:
+            lacks.append(f"{', '.join(away)} cannot be reached")
+        elif learning and all(peer in learning for peer, _ in self._asked):
+            lacks.append(
+                f"{', '.join(learning)} cannot vouch either: where what they lost cannot be brought back, "
+                "`quorumq survivors declare` lets them go on with what is left"
+            )
+        return f"still missing {'; '.join(lacks)}"
 
     # ------------------------------------------------------------------------------ asking
 

@@ -21,7 +21,8 @@ SINCE: Final[Mapping[type, int]] = {
     m.HoldsAsk: 2, m.HoldsTold: 2, m.Survey: 2, m.Surveyed: 2, m.GroupsAsk: 2, m.GroupsTold: 2,
     m.AlterTopic: 2, m.TopicAltered: 2, m.DeleteTopic: 2, m.TopicDeleted: 2, m.SetGroup: 2, m.GroupSet: 2,
     m.PurgeRequest: 2, m.Purged: 2, m.CloseAsk: 2, m.CloseTold: 2, m.CloseSession: 2, m.SessionClosed: 2,
-    m.ResyncAsk: 2, m.ResyncTold: 2, m.RegistersAsk: 2, m.RegistersTold: 2,
+    m.ResyncAsk: 2, m.ResyncTold: 2, m.RegistersAsk: 2, m.RegistersTold: 2, m.SurvivorsAsk: 2, m.SurvivorsTold: 2,
+    m.DeclareSurvivors: 2, m.SurvivorsDeclared: 2,
 }  # fmt: skip
 """The version that a message came with; 1 for those that are not here."""
 

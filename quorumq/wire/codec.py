@@ -34,7 +34,7 @@ TYPES: Final[Mapping[int, type]] = {
     34: m.RemoteFetch, 35: m.RemoteFetched, 36: m.RemoteGone,
     40: m.HoldsAsk, 41: m.HoldsTold, 42: m.ResyncAsk, 43: m.ResyncTold,
     50: m.Survey, 51: m.Surveyed, 52: m.GroupsAsk, 53: m.GroupsTold, 54: m.CloseAsk, 55: m.CloseTold,
-    56: m.RegistersAsk, 57: m.RegistersTold,
+    56: m.RegistersAsk, 57: m.RegistersTold, 58: m.SurvivorsAsk, 59: m.SurvivorsTold,
     # client to node and back
     64: m.OpenSession, 65: m.SessionOpened, 66: m.CreateTopic, 67: m.TopicCreated,
     68: m.Metadata, 69: m.MetadataReply, 70: m.Publish, 71: m.Published, 72: m.Fetch, 73: m.Fetched,
@@ -42,6 +42,7 @@ TYPES: Final[Mapping[int, type]] = {
     79: m.Verdicts, 80: m.Left, 81: m.PeekAsk, 82: m.PeekPage, 83: m.StatusAsk, 84: m.StatusReply,
     85: m.AlterTopic, 86: m.TopicAltered, 87: m.DeleteTopic, 88: m.TopicDeleted,
     90: m.SetGroup, 91: m.GroupSet, 92: m.PurgeRequest, 93: m.Purged,
+    94: m.DeclareSurvivors, 95: m.SurvivorsDeclared,
     98: m.CloseSession, 99: m.SessionClosed,
 }  # fmt: skip
 

@@ -66,7 +66,7 @@ RECORD_ITEMS_MAX: Final = 1 << 22
 SEALED_BYTES_MAX: Final = 1024
 FACTS_DEPTH_MAX: Final = 12
 
-_NODE_FIELDS: Final = frozenset({"node", "sender", "to", "replicas"})
+_NODE_FIELDS: Final = frozenset({"node", "sender", "to", "replicas", "survivors"})
 _NAME_FIELDS: Final = frozenset({
     "name", "group", "topic", "topics", "cluster_id", "which", "reason", "durability", "state", "outcome",
     "code", "error", "refused", "software", "start", "waiting",

@@ -1,0 +1,147 @@
+# quorumq/cli/survivors.py: when more directories are lost than the nodes can make up for by themselves.
+#
+# What is declared, and why it is safe, is in core/survivors.py: the node that is asked refuses whatever it cannot be
+# sure of. Here it is said what will be forgotten, asked whether that is meant, and waited until it is over.
+"""`quorumq survivors`: go on with what is left after directories were lost for good."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from quorumq.cli.common import json_option, nodes_option, plural, print_json
+from quorumq.cli.status import survey
+from quorumq.core.errors import TooFewReplicas
+
+if TYPE_CHECKING:
+    from quorumq.core.messages import SurvivorsDeclared
+
+ANSWER_S: Final = 30.0
+"""How long a node may take to ask all others, twice."""
+
+NAMED_MAX: Final = 20
+"""Partitions that are named to a person; JSON has all of them."""
+
+
+@click.group()
+def survivors() -> None:
+    """Go on with what is left after directories were lost for good.
+
+    docs/operations.md, "When more disks are lost than a majority can spare", has the steps.
+    """
+
+
+@survivors.command()
+@click.option("--yes", is_flag=True, help="Do it without asking.")
+@click.option("--dry-run", is_flag=True, help="Say what would be forgotten, and declare nothing.")
+@click.option(
+    "--wait",
+    default=30.0,
+    show_default=True,
+    type=click.FloatRange(0.0),
+    help="Seconds to wait until all nodes take part again.",
+)
+@nodes_option
+@json_option
+def declare(yes: bool, dry_run: bool, wait: float, nodes: tuple[str, ...], as_json: bool) -> None:
+    """Declare that the nodes that can vouch for their directories are all that is left.
+
+    A node that lost its directory takes what it may have promised from the others, and waits where too few of them
+    are left to know: with three nodes where two lost theirs. This has it go on with what the others have. What only
+    lost directories had is forgotten, and messages that only they knew to be acked are delivered again. It says so,
+    and asks, unless --yes is given.
+
+    Every node of the cluster must be up first: one that still has its directory with it, the others with empty ones,
+    and what ran with the lost ones stopped for good. Otherwise it is refused, by the name of the node, with exit code
+    75; where nothing has to be declared, with 64.
+    """
+    from quorumq.cli.probe import ask
+    from quorumq.core.messages import DeclareSurvivors, Metadata, MetadataReply, SurvivorsDeclared
+
+    rows = survey(nodes)["nodes"]
+    left = [row["address"] for row in rows if row["up"] and row["vouched"]]
+    if not left:
+        raise TooFewReplicas(
+            f"no node that answers at {', '.join(row['address'] for row in rows)} can vouch for its directory: start "
+            "one with a directory that is whole; `quorumq export` reads messages out of one that is not"
+        )
+    _, plan, known = ask(left[0], DeclareSurvivors(), Metadata(), timeout=ANSWER_S)
+    assert isinstance(plan, SurvivorsDeclared), plan
+    assert isinstance(known, MetadataReply), known
+    facts = _facts(plan, known)
+    if not as_json:
+        click.echo(_words(facts), err=not dry_run)
+    if not dry_run:
+        if not yes:
+            click.confirm(f"declare that {_names(plan.survivors)} is all there is?", abort=True, err=True)
+        ask(left[0], DeclareSurvivors(plan.survivors), timeout=ANSWER_S)
+        facts["waiting"] = _wait(left, plan, wait)
+    if as_json:
+        print_json({**facts, "declared": not dry_run})
+    elif not dry_run:
+        click.echo(f"declared: {_names(plan.survivors)} is all there is")
+    if facts["waiting"]:
+        raise TooFewReplicas(
+            f"{_names(facts['waiting'])} did not take part again within {wait:g} s: see `quorumq status`, and do it "
+            "again if they wait for the same as before"
+        )
+
+
+def _facts(plan: SurvivorsDeclared, known: Any) -> dict[str, Any]:
+    """What is left, and of which partitions less than a majority could have been without."""
+    from quorumq.core.rounds import majority_of
+
+    empty, short = [], []
+    for topic in known.topics:
+        for number, members in enumerate(topic.replicas):
+            there = sum(node in plan.survivors for node in members)
+            if not there:
+                empty.append(f"{topic.name}/{number}")
+            elif there < len(members) - majority_of(len(members)) + 1:
+                short.append(f"{topic.name}/{number}")
+    return {
+        "survivors": list(plan.survivors),
+        "learners": [learner._asdict() for learner in plan.learners],
+        "may_lack": short,
+        "begin_empty": empty,
+        "waiting": [],
+    }
+
+
+def _words(facts: dict[str, Any]) -> str:
+    lost = _names([learner["node"] for learner in facts["learners"]])
+    lines = [f"left: {_names(facts['survivors'])}"]
+    lines += [f"learns from what is left: {item['node']} ({item['why']})" for item in facts["learners"]]
+    lines += [
+        f"What the lost directories of {lost} had, and none that is left has, is forgotten:",
+        f"- messages, acks and dead letters in {_some(facts['may_lack'])}; what only they knew to be acked is "
+        "delivered again",
+    ]
+    if facts["begin_empty"]:
+        lines.append(f"- everything in {_some(facts['begin_empty'])}, of which no replica is left")
+    lines.append("- topics, groups, and changes of settings (deletions, too) of which only they had heard")
+    return "\n".join(lines)
+
+
+def _some(partitions: list[str]) -> str:
+    if not partitions:
+        return "no partition"
+    names = f"{', '.join(partitions[:NAMED_MAX])}{', …' if len(partitions) > NAMED_MAX else ''}"
+    return f"{plural(len(partitions), 'partition')}: {names}" if len(partitions) > 1 else names
+
+
+def _names(nodes: Any) -> str:
+    return " and ".join(nodes) if len(nodes) < 3 else f"{', '.join(nodes[:-1])} and {nodes[-1]}"
+
+
+def _wait(addresses: list[str], plan: SurvivorsDeclared, seconds: float) -> list[str]:
+    """Which nodes cannot vouch yet after so many seconds."""
+    until = time.monotonic() + seconds
+    while True:
+        vouch = {row["node"] for row in survey(addresses)["nodes"] if row["up"] and row["vouched"]}
+        waiting = [learner.node for learner in plan.learners if learner.node not in vouch]
+        if not waiting or time.monotonic() >= until:
+            return waiting
+        time.sleep(0.2)

@@ -1,0 +1,172 @@
+# quorumq/core/survivors.py: an operator declares that the nodes which can vouch are all that is left.
+#
+# Where more directories are lost than a resync can do without, the nodes that lost theirs wait for each other for ever:
+# nobody can say what was promised by votes that only they had. An operator can say that these are gone for good. Then
+# each of them goes on with what all survivors tell (core/resync.py), and forgets what none of them knows.
+#
+# It is not a decision of the cluster, so it needs no majority: it is a statement about directories that are gone, told
+# to the nodes that have new ones. What it rests on is asked of every node of the list first: each answers; each can
+# vouch or learns; and each has durably seen the newest start of each that learns. So no directory is counted as lost
+# that somebody may still vote with (two nodes that are merely cut off make no second cluster), and no vote of a lost
+# one counts any more, wherever it comes from. What a learner was told lasts as long as its start, and it still hears
+# every survivor; so two declarations at once, or half a one, do no harm (docs/protocol.md, RECOVERY).
+"""Declaring that the nodes that can vouch are all that is left."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quorumq.core.coordinator import Coordinator, too_few
+from quorumq.core.effects import Effect, Persist, Send
+from quorumq.core.messages import (
+    DeclareSurvivors,
+    Failed,
+    Learner,
+    PeerMessage,
+    Seen,
+    SurvivorsAsk,
+    SurvivorsDeclared,
+    SurvivorsTold,
+)
+from quorumq.core.rounds import majority_of
+from quorumq.core.types import Incarnation, NodeId, Now
+
+if TYPE_CHECKING:
+    from quorumq.core.nodecore import NodeCore
+
+WHY_CHARS_MAX = 1000
+
+
+def tell(core: NodeCore, sender: NodeId, message: SurvivorsAsk) -> list[Effect]:
+    """SURVIVORS-ASK: whether this node can vouch, and whom it has seen. A declaration counts from here on."""
+    state, resync = core.state, core.resync
+    if resync is not None and message.survivors:
+        resync.survivors = message.survivors
+    seen = [Seen(state.me, state.incarnation, state.directory)]
+    seen += [Seen(node, core.peers[node][0], core.peers[node][1][-1]) for node in sorted(core.peers)]
+    told = SurvivorsTold(
+        message.round,
+        state.vouched,
+        resync.reason[:WHY_CHARS_MAX] if resync is not None else "",
+        tuple(seen),
+        resync.survivors if resync is not None else (),
+    )
+    return [Persist((), (Send(sender, told),))]
+
+
+class DeclareCoordinator(Coordinator):
+    """DECLARE: ask every node how it is, then tell those that learn who is left.
+
+    Args:
+        key: the client's request.
+        request: the survivors as the operator knows them; with none, only the question is asked.
+    """
+
+    __slots__ = ("plan", "request", "told")
+
+    def __init__(self, key: int, request: DeclareSurvivors) -> None:
+        super().__init__(key)
+        self.request = request
+        self.told: dict[NodeId, tuple[Incarnation, SurvivorsTold]] = {}
+        self.plan: SurvivorsDeclared | None = None
+
+    def start(self, core: NodeCore, now: Now) -> list[Effect]:
+        away = [node for node in core.config.nodes if node != core.state.me and node not in core.state.links]
+        if away:
+            return self.refuse(
+                core, f"{_cannot(away, 'be reached')} from {core.state.me}: {_bring_back(away)}"
+            )
+        return self.ask_all(core, core.config.nodes, (), now)
+
+    def ask_all(
+        self, core: NodeCore, nodes: tuple[NodeId, ...], survivors: tuple[NodeId, ...], now: Now
+    ) -> list[Effect]:
+        """A round of SURVIVORS-ASK among ``nodes``."""
+        self.told.clear()
+        this = self.open_round(core, nodes, now)
+        return [Send(node, SurvivorsAsk(this.number, survivors)) for node in nodes]
+
+    def on_reply(
+        self, core: NodeCore, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
+    ) -> list[Effect]:
+        assert isinstance(message, SurvivorsTold)
+        this = self.rounds[message.round]
+        if this.hear(sender, incarnation):
+            self.told[sender] = (incarnation, message)
+        if not this.everyone:
+            return []
+        self.close_round(core, message.round)
+        if self.plan is not None:
+            return self.finish(core, self.plan)
+        plan = self.judge(core)
+        if isinstance(plan, Failed):
+            return self.finish(core, plan)
+        if not self.request.survivors:
+            return self.finish(core, plan)
+        if sorted(self.request.survivors) != sorted(plan.survivors):
+            detail = (
+                f"{', '.join(plan.survivors)} can vouch now, and {', '.join(self.request.survivors)} were declared to "
+                "be all that is left: look again"
+            )
+            return self.finish(core, Failed("conflict", detail))
+        self.plan = plan
+        return self.ask_all(core, tuple(learner.node for learner in plan.learners), plan.survivors, now)
+
+    def judge(self, core: NodeCore) -> SurvivorsDeclared | Failed:
+        """Who is left and who learns, once everybody has answered; or why nothing can be declared."""
+        survivors = tuple(node for node in core.config.nodes if self.told[node][1].vouched)
+        others = [node for node in core.config.nodes if node not in survivors]
+        new = [node for node in others if not self.told[node][1].why]
+        if new:
+            return _refused(
+                f"{', '.join(new)} is new and has not heard of the others yet: try again in a moment", core
+            )
+        if not self.is_needed(core, survivors):
+            left = f"; {' and '.join(others)} learn from them by themselves" if others else ""
+            return Failed("usage", f"nothing has to be declared: {', '.join(survivors)} can vouch{left}")
+        for learner in others:
+            own = Seen(learner, self.told[learner][0], self.told[learner][1].seen[0].directory)
+            unseen = [node for node in core.config.nodes if own not in self.told[node][1].seen]
+            if unseen:
+                detail = (
+                    f"{', '.join(unseen)} has not seen start {own.incarnation.n} of {learner} yet: is there a way "
+                    "between them? Try again in a moment"
+                )
+                return _refused(detail, core)
+        return SurvivorsDeclared(survivors, tuple(Learner(node, self.told[node][1].why) for node in others))
+
+    def is_needed(self, core: NodeCore, survivors: tuple[NodeId, ...]) -> bool:
+        """Whether anybody who learns waits for more than the survivors can tell."""
+        sets = [core.config.nodes]
+        for topic in core.topics.values():
+            sets += [] if topic.deleted else topic.replicas
+        return any(
+            sum(node in survivors for node in nodes)
+            < min(len(nodes) - majority_of(len(nodes)) + 1, len(nodes) - 1)
+            for nodes in sets
+        )
+
+    def on_timeout(self, core: NodeCore, number: int, now: Now) -> list[Effect]:
+        silent = [node for node in self.rounds[number].members if node not in self.told]
+        if self.plan is None:
+            return self.refuse(core, f"{_cannot(silent, 'be heard')}: {_bring_back(silent)}")
+        detail = f"{', '.join(silent)} did not answer, and may have been told or not: do it again"
+        heard = len(core.config.nodes) - len(silent)
+        return self.finish(core, too_few("outcome-unknown", detail, len(core.config.nodes), heard))
+
+    def refuse(self, core: NodeCore, detail: str) -> list[Effect]:
+        """Nothing was declared."""
+        return self.finish(core, _refused(detail, core))
+
+
+def _refused(detail: str, core: NodeCore) -> Failed:
+    return Failed("not-stored", f"nothing was declared: {detail}")
+
+
+def _cannot(nodes: list[NodeId], what: str) -> str:
+    return f"{'node' if len(nodes) == 1 else 'nodes'} {', '.join(nodes)} cannot {what}"
+
+
+def _bring_back(nodes: list[NodeId]) -> str:
+    it, its = ("it", "its") if len(nodes) == 1 else ("them", "their")
+    return f"start {it}, with {its} own directory if that still exists, else with an empty one"

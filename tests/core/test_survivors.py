@@ -1,0 +1,373 @@
+"""More directories lost than a resync can do without: declaring the rest to be all there is (docs/protocol.md)."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from quorumq.core.effects import HelloRefused
+from quorumq.core.messages import (
+    AckRequest,
+    DeclareSurvivors,
+    Failed,
+    OpenSession,
+    Publish,
+    Published,
+    ResyncTold,
+    SurvivorsAsk,
+    SurvivorsDeclared,
+    SurvivorsTold,
+)
+from quorumq.core.records import Vouched
+from tests.core.cluster import Cluster
+from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
+
+
+def wiped(cluster: Cluster, names: str) -> None:
+    """These nodes are down, and come back with empty directories."""
+    for name in names:
+        cluster.kill(name)
+        cluster.journals[name] = []
+    for name in names:
+        cluster.start(name)
+    cluster.advance(3.0)
+
+
+def declare(cluster: Cluster, through: str, survivors: str, within: float = 6.0) -> object:
+    key = cluster.submit(through, DeclareSurvivors(tuple(survivors)))
+    cluster.advance(0.0 if key in cluster.replies else within)
+    return cluster.replies[key]
+
+
+def vouching(cluster: Cluster) -> str:
+    return "".join(name for name in sorted(cluster.nodes) if cluster.nodes[name].state.vouched)
+
+
+def present(cluster: Cluster, name: str) -> int:
+    return sum(replica.present.messages for replica in cluster.nodes[name].replicas.values())
+
+
+def resync_of(cluster: Cluster, name: str) -> str:
+    return str(cluster.nodes[name].status(cluster.now)["resync"])
+
+
+def test_two_of_three_wait_for_each_other_until_the_survivor_is_declared_to_be_all_there_is() -> None:
+    cluster = Cluster(hold_time_max=10.0)
+    topic, origin = published(cluster, 10)
+    got = receipts(cluster.ask("b", fetch(most=4)))
+    assert outcomes(cluster.ask("b", AckRequest(got))) == ["acked"]
+    wiped(cluster, "bc")
+    cluster.advance(60.0)
+    assert vouching(cluster) == "a"
+    for name, other in ("bc", "cb"):
+        text = resync_of(cluster, name)
+        assert "was emptied" in text
+        assert f"{other} cannot vouch either" in text
+        assert "`quorumq survivors declare`" in text
+        assert "runs twice" not in text
+
+    plan = declare(cluster, "a", "")
+    assert isinstance(plan, SurvivorsDeclared)
+    assert plan.survivors == ("a",)
+    assert [learner.node for learner in plan.learners] == ["b", "c"]
+    assert all("was emptied" in learner.why for learner in plan.learners)
+    cluster.advance(10.0)
+    assert vouching(cluster) == "a", "asking declares nothing"
+
+    assert declare(cluster, "a", "a") == plan
+    assert vouching(cluster) == "abc"
+    assert cluster.nodes["b"].quarantine_left(cluster.now) > 9.0, "holds of the lost directories may be live"
+    cluster.advance(20.0)
+    assert [present(cluster, name) for name in "abc"] == [10, 10, 10]
+    cluster.kill("a")
+    again = Publish(cluster.batch(topic, origin, 0, [b"%d" % number for number in range(10)]))
+    assert isinstance(cluster.ask("b", again), Published)
+    key = cluster.submit("b", fetch(wait=0.9))
+    cluster.advance(1.0)
+    assert sum(item.receipt.span.size for item in receipts(cluster.replies[key])) == 6, "not what was acked"
+
+
+def test_one_of_five_is_left_and_a_partition_of_which_nothing_is_begins_empty() -> None:
+    cluster = Cluster(5, hold_time_max=10.0)
+    topic = cluster.topic(rf=3, partitions=8)
+    origin = cluster.ask("a", OpenSession()).origin  # type: ignore[union-attr]
+    for number in range(8):
+        batch = cluster.batch(topic, origin, 0, [b"x"] * 3, partition=number)
+        assert isinstance(cluster.ask("a", Publish(batch)), Published)
+    cluster.advance(10.0)
+    left = [number for number in range(8) if "a" in topic.replicas[number]]
+    assert 0 < len(left) < 8
+    wiped(cluster, "bcde")
+    assert vouching(cluster) == "a"
+    assert isinstance(declare(cluster, "a", "a"), SurvivorsDeclared)
+    assert vouching(cluster) == "abcde"
+    cluster.advance(20.0)
+    for number, members in enumerate(topic.replicas):
+        for name in members:
+            replicas = {found.number: replica for found, replica in cluster.nodes[name].replicas.items()}
+            assert replicas[number].present.messages == (3 if number in left else 0)
+    for number in range(8):
+        more = Publish(cluster.batch(topic, origin, 3, [b"y"], partition=number))
+        assert isinstance(cluster.ask("b", more), Published)
+
+
+def test_all_survivors_are_heard_before_anyone_goes_on() -> None:
+    cluster = Cluster(5, hold_time_max=10.0)
+    topic = cluster.topic(rf=5)
+    origin = cluster.ask("a", OpenSession()).origin  # type: ignore[union-attr]
+    cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"x"] * 6)))
+    cluster.drop = lambda sender, to, message: to == "a" and sender != "a"
+    cluster.settings["request_timeout"] = 1.0
+    got = receipts(cluster.ask("b", fetch(most=2)))
+    assert outcomes(cluster.ask("b", AckRequest(got))) == ["acked"], "a has not heard of it"
+    cluster.drop = lambda sender, to, message: (
+        {sender, to} == {"a", "b"} or (isinstance(message, ResyncTold) and sender == "b")
+    )
+    wiped(cluster, "cde")
+    cluster.drop = lambda sender, to, message: isinstance(message, ResyncTold) and sender == "b"
+    assert isinstance(declare(cluster, "a", "ab"), SurvivorsDeclared)
+    cluster.advance(10.0)
+    assert vouching(cluster) == "ab", "b has not told yet"
+    cluster.drop = lambda sender, to, message: False
+    cluster.advance(2.0)
+    assert vouching(cluster) == "abcde"
+    for name in "cde":
+        (replica,) = cluster.nodes[name].replicas.values()
+        assert sum(span.size for span, _ in replica.group("g").records.items()) == 2
+
+
+@pytest.mark.parametrize("cut", ["down", "unheard", "one way"])
+def test_it_is_refused_while_a_node_is_only_cut_off(cut: str) -> None:
+    cluster = Cluster(hold_time_max=10.0)
+    published(cluster, 3)
+    wiped(cluster, "b")
+    assert vouching(cluster) == "abc", "one that is lost comes back by itself"
+    cluster.drop = lambda sender, to, message: isinstance(message, ResyncTold) and sender == "c"
+    wiped(cluster, "b")
+    if cut == "down":
+        cluster.kill("c")
+    elif cut == "unheard":
+        cluster.drop = lambda sender, to, message: "c" in (sender, to)
+    else:
+        cluster.drop = lambda sender, to, message: sender == "c"
+    answer = declare(cluster, "a", "a")
+    assert isinstance(answer, Failed)
+    assert answer.code == "not-stored"
+    assert "nothing was declared: node c cannot be" in answer.detail
+    assert "with its own directory if that still exists" in answer.detail
+    cluster.advance(10.0)
+    assert "b" not in vouching(cluster)
+
+
+def test_it_is_refused_where_nothing_has_to_be_declared() -> None:
+    cluster = Cluster(hold_time_max=10.0)
+    published(cluster, 3)
+    answer = declare(cluster, "a", "")
+    assert isinstance(answer, Failed)
+    assert (answer.code, answer.detail) == ("usage", "nothing has to be declared: a, b, c can vouch")
+    cluster.drop = lambda sender, to, message: isinstance(message, ResyncTold)
+    wiped(cluster, "b")
+    answer = declare(cluster, "c", "ac")
+    assert isinstance(answer, Failed)
+    assert answer.detail == "nothing has to be declared: a, c can vouch; b learn from them by themselves"
+
+
+def test_it_is_refused_through_a_node_that_lost_its_own() -> None:
+    cluster = Cluster()
+    published(cluster, 3)
+    wiped(cluster, "bc")
+    answer = declare(cluster, "b", "a")
+    assert isinstance(answer, Failed)
+    assert "node b cannot vouch for its directory" in answer.detail
+
+
+def test_it_is_refused_where_other_nodes_are_left_than_were_declared() -> None:
+    cluster = Cluster(5, hold_time_max=10.0)
+    cluster.topic(rf=5)
+    wiped(cluster, "cde")
+    for declared in ("a", "abc", "bx"):
+        answer = declare(cluster, "a", declared)
+        assert isinstance(answer, Failed)
+        assert answer.code == "conflict"
+        assert "a, b can vouch now" in answer.detail
+    assert vouching(cluster) == "ab"
+
+
+def test_it_is_refused_while_somebody_has_not_seen_a_new_directory() -> None:
+    cluster = Cluster(hold_time_max=10.0)
+    published(cluster, 3)
+    for name in "bc":
+        cluster.kill(name)
+        cluster.journals[name] = []
+    cluster.start("b")
+    link, cluster.link = cluster.link, lambda dialler, acceptor: None  # type: ignore[method-assign]
+    cluster.start("c")
+    for dialler, acceptor in ("ca", "ac"):
+        link(dialler, acceptor)
+    cluster.advance(3.0)
+    cluster.link = link  # type: ignore[method-assign]
+    for dialler, acceptor in ("ca", "ac"):
+        cluster.link(dialler, acceptor)
+    cluster.advance(3.0)
+    answer = declare(cluster, "a", "a")
+    assert isinstance(answer, Failed)
+    assert "has not seen start" in answer.detail
+    cluster.link("b", "c")
+    cluster.link("c", "b")
+    assert isinstance(declare(cluster, "a", "a"), SurvivorsDeclared)
+
+
+def test_a_lost_directory_that_turns_up_afterwards_resyncs_and_brings_back_what_only_it_has() -> None:
+    cluster = Cluster(hold_time_max=10.0)
+    topic, origin = published(cluster, 4)
+    cluster.drop = lambda sender, to, message: "a" in (sender, to)
+    key = cluster.submit("b", Publish(cluster.batch(topic, origin, 4, [b"only b and c have this"])))
+    cluster.advance(6.0)
+    assert isinstance(cluster.replies[key], Published)
+    old = list(cluster.journals["c"])
+    cluster.drop = lambda sender, to, message: False
+    for name in "bc":
+        cluster.kill(name)
+        cluster.journals[name] = []
+    for name in "bc":
+        cluster.start(name)
+    cluster.advance(3.0)
+    assert isinstance(declare(cluster, "a", "a"), SurvivorsDeclared)
+    cluster.advance(20.0)
+    assert [present(cluster, name) for name in "abc"] == [4, 4, 4], "what may be forgotten is"
+
+    restarts = len(cluster.restarts)
+    cluster.kill("c")
+    cluster.journals["c"] = old
+    cluster.start("c")
+    assert len(cluster.restarts) == restarts + 1, "it does not vouch"
+    cluster.advance(30.0)
+    assert vouching(cluster) == "abc"
+    assert [present(cluster, name) for name in "abc"] == [5, 5, 5]
+
+
+def test_of_two_operators_both_hear_the_same_or_one_has_to_look_again() -> None:
+    cluster = Cluster(5, hold_time_max=10.0)
+    cluster.topic(rf=5)
+    wiped(cluster, "cde")
+    asks: list[str] = []
+    cluster.drop = lambda sender, to, message: isinstance(message, SurvivorsAsk) and bool(asks.append(to))
+    keys = [cluster.submit(name, DeclareSurvivors(("a", "b"))) for name in "ab"]
+    replies = [cluster.replies[key] for key in keys]
+    assert all(isinstance(reply, SurvivorsDeclared | Failed) for reply in replies)
+    assert any(isinstance(reply, SurvivorsDeclared) for reply in replies)
+    assert vouching(cluster) == "abcde"
+    answer = declare(cluster, "b", "ab")
+    assert isinstance(answer, Failed), "it is done"
+
+
+def test_of_two_declarations_each_learner_goes_on_by_the_last_that_it_heard_and_hears_all_it_names() -> None:
+    """a and b are left; b is lost as well between two declarations, of which the first reached c only."""
+    cluster = Cluster(5, hold_time_max=10.0)
+    cluster.topic(rf=5)
+    cluster.drop = lambda sender, to, message: isinstance(message, ResyncTold) and sender == "b"
+    wiped(cluster, "cde")
+    cluster.drop = lambda sender, to, message: (
+        (isinstance(message, SurvivorsAsk) and bool(message.survivors) and to in "de")
+        or (isinstance(message, ResyncTold) and sender == "b")
+    )
+    first = declare(cluster, "a", "ab")
+    assert isinstance(first, Failed)
+    assert first.code == "outcome-unknown"
+    assert "d, e did not answer" in first.detail
+    wiped(cluster, "b")
+    cluster.drop = lambda sender, to, message: False
+    cluster.advance(10.0)
+    assert vouching(cluster) == "a", "c was told of b, which has nothing to tell any more"
+    assert isinstance(declare(cluster, "a", "a"), SurvivorsDeclared)
+    assert vouching(cluster) == "abcde"
+
+
+STEPS = ("asked", "told", "declared", "confirmed", "resynced")
+
+
+@pytest.mark.parametrize(("step", "victim"), list(itertools.product(STEPS, "ab")))
+def test_a_crash_at_any_step_leaves_it_to_be_done_again(step: str, victim: str) -> None:
+    """The survivor a, or the learner b, is killed when this step has come for the first time."""
+    cluster = Cluster(hold_time_max=10.0)
+    published(cluster, 10)
+    wiped(cluster, "bc")
+    hit: list[bool] = []
+
+    def comes(sender: str, to: str, message: object) -> bool:
+        asks, tells = isinstance(message, SurvivorsAsk), isinstance(message, SurvivorsTold)
+        declared = bool((asks or tells) and message.survivors)  # type: ignore[attr-defined]
+        here = {
+            "asked": asks and not declared,
+            "told": tells and not declared,
+            "declared": asks and declared,
+            "confirmed": tells and declared,
+            "resynced": isinstance(message, ResyncTold),
+        }[step]
+        hit.extend([True] if here else [])
+        return bool(hit)  # from here on nothing arrives
+
+    if step == "resynced":
+        cluster.nodes["b"].resync.heard.clear()  # type: ignore[union-attr]
+    cluster.drop = comes
+    cluster.submit("a", DeclareSurvivors(("a",)))
+    cluster.advance(1.0)
+    assert hit
+    cluster.kill(victim)
+    cluster.drop = lambda sender, to, message: False
+    cluster.start(victim)
+    cluster.advance(30.0)
+    if vouching(cluster) != "abc":
+        answer = declare(cluster, "a", vouching(cluster))
+        assert isinstance(answer, SurvivorsDeclared) or "nothing has to be declared" in answer.detail  # type: ignore[attr-defined]
+    cluster.advance(30.0)
+    assert vouching(cluster) == "abc"
+    assert [present(cluster, name) for name in "abc"] == [10, 10, 10]
+    assert all(Vouched() in cluster.journals[name] for name in "abc")
+    key = cluster.submit("c", fetch(wait=0.9))
+    cluster.advance(1.0)
+    assert sum(item.receipt.span.size for item in receipts(cluster.replies[key])) == 10
+
+
+def test_no_hold_of_a_lost_directory_is_granted_to_another() -> None:
+    cluster = Cluster(hold_time_max=10.0)
+    published(cluster, 1)
+    cluster.drop = lambda sender, to, message: "a" in (sender, to)
+    key = cluster.submit("b", fetch(hold_time=10.0))
+    cluster.advance(0.5)
+    (held,) = receipts(cluster.replies[key])
+    until = cluster.time + 0.98 * 10.0
+    cluster.drop = lambda sender, to, message: False
+    for name in "bc":
+        cluster.kill(name)
+        cluster.journals[name] = []
+    for name in "bc":
+        cluster.start(name)
+    cluster.advance(0.6)
+    assert isinstance(declare(cluster, "a", "a"), SurvivorsDeclared)
+    while cluster.time < until:
+        cluster.advance(0.5)
+        for name in "abc":
+            key = cluster.submit(name, fetch(hold_time=1.0))
+            cluster.advance(0.1)
+            reply = cluster.replies.get(key)
+            assert reply is None or isinstance(reply, Failed) or receipts(reply) == ()
+    cluster.advance(2.0)
+    (again,) = receipts(cluster.ask("a", fetch()))
+    assert again.receipt.owner.ballot > held.receipt.owner.ballot
+
+
+def test_a_vote_of_a_lost_start_does_not_count() -> None:
+    cluster = Cluster(hold_time_max=10.0)
+    published(cluster, 1)
+    before = {name: core.state.incarnation for name, core in cluster.nodes.items()}
+    wiped(cluster, "bc")
+    assert isinstance(declare(cluster, "a", "a"), SurvivorsDeclared)
+    for name, lost in itertools.product("abc", "bc"):
+        assert cluster.nodes[name].state.superseded(lost, before[lost])
+    refused = cluster.ask("c", cluster.nodes["b"].hello(cluster.now)._replace(incarnation=before["b"]))
+    assert isinstance(refused, Failed)
+    assert refused.code == "not-stored" or refused.code == "superseded"
+    cluster.feed("b", HelloRefused("c", "not-stored", "", 0))
+    assert cluster.nodes["b"].state.vouched
