@@ -1,0 +1,76 @@
+"""Two of three data directories are lost: what is left is declared, and every message is read (docs/operations.md)."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+from click.testing import CliRunner, Result
+
+from quorumq.cli.local import LocalCluster
+from quorumq.cli.main import main
+from quorumq.cli.status import survey
+from tests.e2e.raw import Raw, outcomes, receipts, size_of
+from tests.e2e.test_resync import data_of, publish, status_when
+
+
+def run(cluster: LocalCluster, *arguments: str) -> Result:
+    return CliRunner().invoke(main, list(arguments), env={"QUORUMQ_NODES": ",".join(cluster.addresses)})
+
+
+@pytest.fixture
+def emptied() -> LocalCluster:
+    with LocalCluster(3, hold_time_max=3.0) as cluster:
+        with Raw(cluster.address("n1")) as client:
+            topic = client.topic("jobs")
+            publish(client, topic, 50)
+            got = receipts(client.fetch("jobs", "g", 10, max_wait=1.0))
+            assert set(outcomes(client.ack(*got))) == {"acked"}
+        for name in ("n2", "n3"):
+            status_when(cluster, "n1", lambda facts: facts["partitions"][0]["groups"]["g"]["resolved"] == 10)
+            cluster.kill(name)
+            shutil.rmtree(data_of(cluster, name))
+        yield cluster  # type: ignore[misc]
+
+
+def test_the_survivor_is_declared_and_every_message_is_read(emptied: LocalCluster) -> None:
+    cluster = emptied
+    refused = run(cluster, "survivors", "declare", "--yes")
+    assert refused.exit_code == 75
+    assert "nothing was declared: nodes n2, n3 cannot be reached" in refused.stderr
+    for name in ("n2", "n3"):
+        cluster.start(name)
+    for name in ("n2", "n3"):
+        status_when(cluster, name, lambda facts: "cannot vouch either" in facts["resync"])
+    assert any("`quorumq survivors declare`" in text for text in survey(cluster.addresses)["problems"])
+
+    plan = run(cluster, "survivors", "declare", "--dry-run")
+    assert plan.exit_code == 0, plan.stderr
+    assert "left: n1\n" in plan.stdout
+    assert "messages, acks and dead letters in jobs/0" in plan.stdout
+    aborted = CliRunner().invoke(main, ["survivors", "declare", "--node", cluster.address("n1")], input="n\n")
+    assert aborted.exit_code == 1
+    assert "declare that n1 is all there is?" in aborted.stderr
+    assert not cluster.status("n2")["vouched"]
+
+    done = run(cluster, "survivors", "declare", "--yes", "--json")
+    assert done.exit_code == 0, done.stderr
+    facts = json.loads(done.stdout)
+    assert (facts["survivors"], facts["declared"], facts["waiting"]) == (["n1"], True, [])
+    assert [item["node"] for item in facts["learners"]] == ["n2", "n3"]
+    assert (facts["may_lack"], facts["begin_empty"]) == (["jobs/0"], [])
+    again = run(cluster, "survivors", "declare", "--yes")
+    assert again.exit_code == 64
+    assert "nothing has to be declared" in again.stderr
+
+    cluster.wait_ready(quarantine=True)
+    with Raw(cluster.address("n2")) as client:
+        total = 0
+        while total < 40:
+            reply = client.fetch("jobs", "g", 100, hold_time=2.5, max_wait=4.0)
+            assert size_of(reply) > 0, total
+            total += size_of(reply)
+            assert set(outcomes(client.ack(*receipts(reply)))) == {"acked"}
+        assert total == 40, "not what was acked"
+        publish(client, client.topic("jobs"), 5)
