@@ -82,6 +82,7 @@ class GroupView:
         "hints",
         "holds",
         "name",
+        "offered",
         "ready",
         "records",
     )
@@ -100,6 +101,7 @@ class GroupView:
         self.available = SpanSet()
         self.digests: dict[Origin, Digest] = {}  # of records, attempts and delays; dropped where those change
         self.ready: SortedDict = SortedDict()  # (published_ms, batch number) -> available since (mono)
+        self.offered: dict[int, int] = {}  # batch number -> how many of its messages are available
 
     # ------------------------------------------------------------------ records
 
@@ -294,6 +296,11 @@ class GroupView:
         times = [delay.due for _, delay in self.delays.within(span) if delay.due > now]
         times += [until for _, until in self.hints.within(span) if until > now]
         return times
+
+    def forget_batch(self, key: tuple[int, int]) -> None:
+        """Nothing of the batch with that key in `ready` is available any more."""
+        self.ready.pop(key, None)
+        self.offered.pop(key[1], None)
 
     def check(self) -> None:
         """Assert what holds between any two events."""

@@ -538,7 +538,7 @@ class Replica:
         self.doubtful.pop(number, None)
         self.order.remove(batch.key())
         for view in self.groups.values():
-            view.ready.pop(batch.key(), None)
+            view.forget_batch(batch.key())
         lost: list[Span] = []
         for section in batch.header.sections:
             for part, slot in self.index.within(section):
@@ -627,21 +627,14 @@ class Replica:
             for time in view.wakeups(piece, now.mono):
                 self.node.at(time, "refresh", self.partition, view.name, piece)
             key = batch.key()
-            if self._offers(view, batch):
+            count = view.offered.get(slot.number, 0) + after - before
+            if count:
+                view.offered[slot.number] = count
                 if key not in view.ready:
                     view.ready[key] = now.mono
             else:
-                view.ready.pop(key, None)
+                view.forget_batch(key)
                 self.touched[slot.number] = None
-
-    def _offers(self, view: GroupView, batch: StoredBatch) -> bool:
-        """Whether a message that is in this very batch is available: of batches that overlap, each has its own."""
-        return any(
-            slot.number == batch.number
-            for section in batch.header.sections
-            for part in view.available.within(section)
-            for _, slot in self.index.within(part)
-        )
 
     def refresh_all(self, now: Now) -> None:
         """After the journal was read."""
@@ -1651,7 +1644,7 @@ class Replica:
                 view.holds.ballots.remove(part)  # an ACK from now on hears acked_unproven at best
                 view.hints.remove(part)
         for view in self.groups.values():
-            view.ready.pop(batch.key(), None)
+            view.forget_batch(batch.key())
         self.order.remove(batch.key())
         del self.batches[batch.number]
         self.doubtful.pop(batch.number, None)
@@ -1901,8 +1894,13 @@ class Replica:
                 free = merge_spans(view.free_parts(span, covered, now.mono))
                 have = tuple(view.available.within(span))
                 assert have == free, f"{view.name}: available is {have}, should be {free}"
-            for key in view.ready:
-                assert self._offers(view, self.batches[key[1]]), f"{key} is ready and empty"
+            offered: dict[int, int] = {}
+            for span in view.available.items():
+                for part, slot in self.index.within(span):
+                    offered[slot.number] = offered.get(slot.number, 0) + part.size
+            assert offered == view.offered, f"{view.name}: offers {view.offered}, should offer {offered}"
+            ready = {number for _, number in view.ready}
+            assert ready == set(offered), f"{view.name}: batches {ready} are ready, should be {offered}"
 
 
 def without(entry: Missing, node: NodeId) -> Missing:
