@@ -400,7 +400,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant("acked-overtaken", "nothing overtakes ACKED", _acked_overtaken()),
     Mutant(
-        "ballots-fall", "ballots only rise", ((HoldTable, "is_above", lambda self, ballot, highest: True),)
+        "ballots-fall",
+        "ballots only rise",
+        ((HoldTable, "is_above", lambda self, ballot, highest, floor: True),),
     ),
     Mutant("no-read-repair", "a TOMB is written here", ((Replica, "repair", _repair_nothing),)),
     Mutant("no-anti-entropy", "what differs is exchanged", ((Replica, "on_sync_offer", _no_sync),)),

@@ -71,7 +71,9 @@ def to_find(core: NodeCore, request: ClientRequest) -> RegistersAsk | None:
             names, group = dead_letter_names(request.topics, request.group)
         case PurgeRequest() | PeekAsk():
             names, group = dead_letter_names((request.topic,), request.group)
-        case RedriveRequest() | SetGroup():
+        case RedriveRequest():
+            names, group = dead_letter_names((request.topic,), request.group)
+        case SetGroup():
             names = (request.topic,)
         case Metadata():
             names = request.topics
@@ -94,7 +96,10 @@ def to_find(core: NodeCore, request: ClientRequest) -> RegistersAsk | None:
         if max(numbers, default=-1) >= topic.partitions:
             ids[topic.id] = None
         source = group.removesuffix(DEAD_SUFFIX)
-        if (source != group or isinstance(request, PurgeRequest)) and (topic.id, source) not in core.groups:
+        if (source != group or isinstance(request, PurgeRequest | RedriveRequest)) and (
+            topic.id,
+            source,
+        ) not in core.groups:
             groups[(topic.id, source)] = None
     if not (wanted or ids or groups):
         return None

@@ -39,10 +39,13 @@ class HoldTable:
         floor: stamps up to this time may have been granted before this start and forgotten.
     """
 
-    __slots__ = ("ballots", "floor", "holds", "rivals")
+    __slots__ = ("ballots", "floor", "floors", "holds", "rivals")
 
     def __init__(self, floor: int) -> None:
         self.floor = floor
+        self.floors: SpanMap[int] = (
+            SpanMap()
+        )  # higher ones, of messages whose ballots were forgotten in this start
         self.holds: SpanMap[Held] = SpanMap()
         self.ballots: SpanMap[Stamp] = SpanMap()
         self.rivals: SpanMap[tuple[Owner, ...]] = SpanMap()  # the owners reported of what NOBODY holds
@@ -53,10 +56,10 @@ class HoldTable:
         """A hold belongs to one attempt of one incarnation of one node: all three must match."""
         return held.owner == owner
 
-    def is_above(self, ballot: Stamp, highest: Stamp | None) -> bool:
+    def is_above(self, ballot: Stamp, highest: Stamp | None, floor: int) -> bool:
         """Ballots only rise: above the highest granted for the message, or the floor where we have no memory."""
         if highest is None:
-            return ballot.time > self.floor
+            return ballot.time > floor
         return ballot > highest
 
     def may_replace(self, held: Held, owner: Owner) -> bool:
@@ -88,23 +91,43 @@ class HoldTable:
         deadline = now + hold_time
         for part, held in self.holds.split(span):
             mine = held is not None and self.is_owner(held, owner)
-            for piece, highest in self.ballots.split(part):
+            for piece, highest, floor in self.memory(part):
                 if held is not None and mine and highest is not None:
                     self.holds.set(piece, held._replace(deadline=max(held.deadline, deadline)))
                     granted.append(piece)
                     continue
                 # A hold learned from a peer was not granted here: it is now, if its ballot is above the floor.
-                if not self.is_above(owner.ballot, highest) or (
+                if not self.is_above(owner.ballot, highest, floor) or (
                     held is not None and not mine and not self.may_replace(held, owner)
                 ):
                     remaining = held.deadline - now if held is not None else 0.0
-                    refused.append(Refused(piece, highest or Stamp(self.floor, ""), remaining))
+                    refused.append(Refused(piece, highest or Stamp(floor, ""), remaining))
                     continue
                 until = max(held.deadline, deadline) if held is not None and mine else deadline
                 self.holds.set(piece, Held(owner, until, n, generation, ended))
                 self.ballots.set(piece, owner.ballot)
                 granted.append(piece)
         return granted, refused
+
+    def memory(self, span: Span) -> list[tuple[Span, Stamp | None, int]]:
+        """``span`` in pieces with the highest ballot granted, or None, and the floor of what may be forgotten."""
+        if not self.floors:
+            return [(part, highest, self.floor) for part, highest in self.ballots.split(span)]
+        return [
+            (piece, highest, max(self.floor, floor or 0))
+            for part, highest in self.ballots.split(span)
+            for piece, floor in self.floors.split(part)
+        ]
+
+    def forget(self, span: Span) -> None:
+        """The payload goes, and with it the memory of ballots: no ACK is exclusive until it is back."""
+        self.ballots.remove(span)
+        self.floors.remove(span)
+
+    def raise_floor(self, span: Span, floor: int) -> None:
+        """The payload is back: whatever was granted before and forgotten is not above ``floor``."""
+        if floor > self.floor:
+            self.floors.set(span, floor)
 
     def release(self, span: Span, owner: Owner) -> list[tuple[Span, Held]]:
         """Remove the holds of exactly ``owner``; what was removed."""
@@ -155,9 +178,9 @@ class HoldTable:
         """
         exclusive: list[Span] = []
         higher: list[Span] = []
-        for part, highest in self.ballots.split(span):
+        for part, highest, floor in self.memory(span):
             if highest is None:
-                if self.floor <= owner.ballot.time:
+                if floor < owner.ballot.time:
                     exclusive.append(part)
             elif highest <= owner.ballot:
                 exclusive.append(part)
@@ -198,6 +221,7 @@ class HoldTable:
         self.holds.check()
         self.ballots.check()
         self.rivals.check()
+        self.floors.check()
         for span, held in self.holds.items():
             for _, highest in self.ballots.within(span):
                 assert held.owner.ballot <= highest, f"{span}: held under {held.owner}, above {highest}"

@@ -1167,13 +1167,15 @@ class NodeCore:
         if isinstance(message, Put) and message.refused == "deleted" and message.topic is not None:
             effects = self.take_in_topic(message.topic, now)  # ends what is under way for the topic
             coordinator = self.rounds.get(message.round)
-            if coordinator is not None:
+            if coordinator is not None and coordinator.rounds[message.round].awaits(sender):
                 effects += coordinator.on_reply(self, sender, incarnation, message, now)
             return effects
         if isinstance(message, HoldReply) and message.round in self.asked_at and sender != self.config.node:
             self.hold_times.note(now.mono - self.asked_at[message.round])
         coordinator = self.rounds.get(message.round)
         if coordinator is not None:
+            if not coordinator.rounds[message.round].awaits(sender):
+                return []  # a second copy: one answer counts once, whatever counts it
             return coordinator.on_reply(self, sender, incarnation, message, now)
         if isinstance(message, HoldReply):
             replica = self.replicas.get(message.partition)
@@ -1800,6 +1802,8 @@ class NodeCore:
         if isinstance(found, Failed):
             return [Reply(key, found)]
         request = request._replace(group=request.group.removesuffix(DEAD_SUFFIX))
+        if (found.topic, request.group) not in self.groups:
+            return [Reply(key, self.no_group(request.topic, request.group))]
         return self._coordinate(RedriveCoordinator(key, request, found), now)
 
     def _on_peek_ask(self, key: int, request: PeekAsk, now: Now) -> list[Effect]:

@@ -444,7 +444,9 @@ class Replica:
         if self.absent:
             self.absent.remove(span)
         if self.reclaimed:
-            self.reclaimed.remove(span)
+            for part in self.reclaimed.remove(span):
+                for view in self.groups.values():
+                    view.holds.raise_floor(part, self.node.clock.value)
             self.wanted.remove(span)
 
     def _stored(self, sender: NodeId, message: Store, error: str, detail: str) -> Send:
@@ -1641,7 +1643,7 @@ class Replica:
             self.digests.pop(part.origin, None)
             for view in self.groups.values():
                 view.available.remove(part)
-                view.holds.ballots.remove(part)  # an ACK from now on hears acked_unproven at best
+                view.holds.forget(part)
                 view.hints.remove(part)
         for view in self.groups.values():
             view.forget_batch(batch.key())
@@ -1717,7 +1719,14 @@ class Replica:
         for table in (self.reclaimed, self.wanted, self.absent):
             self._forget_closed(table)
         for view in self.groups.values():
-            for kept in (view.records, view.attempts, view.delays, view.hints, view.holds.ballots):
+            for kept in (
+                view.records,
+                view.attempts,
+                view.delays,
+                view.hints,
+                view.holds.ballots,
+                view.holds.floors,
+            ):
                 self._forget_closed(kept)
             view.digests = {
                 found: digest for found, digest in view.digests.items() if found not in self.closed
@@ -1839,17 +1848,16 @@ class Replica:
     def end_quarantine(self, reported: list[Reported], now: Now) -> None:
         """All other replicas have told their holds: keep the union, and vote from now on.
 
-        A message that is ACKED here has no hold, whatever was reported while that was on its way.
+        Whatever our record says: the delivery that was acked may be another one than the hold that is reported, and
+        no record ends a hold.
         """
         for (name, span, owner, n, _, generation), deadline in reported:
-            view = self.group(name)
-            for part, record in view.record_pieces(span):
-                acked = record.kind == Kind.ACKED and record.generation >= generation
-                if not acked and deadline > now.mono:
-                    for atom, ended in view.attempts_at(part, generation, n):
-                        view.holds.learn(atom, Held(owner, deadline, n, generation, ended))
-                    self.node.at(deadline, "expire", self.partition, name, part)
-                    self.refresh(view, part, now)
+            if deadline > now.mono:
+                view = self.group(name)
+                for part, ended in view.attempts_at(span, generation, n):
+                    view.holds.learn(part, Held(owner, deadline, n, generation, ended))
+                self.node.at(deadline, "expire", self.partition, name, span)
+                self.refresh(view, span, now)
         self.quarantine_until = now.mono
 
     def restore_hold(self, held: HeldAtStop, now: Now) -> None:

@@ -37,12 +37,16 @@ class Round:
         self.heard: dict[NodeId, Incarnation] = {}
         self.unasked = 0  # bits of those that there was no link to: they will not answer
 
+    def awaits(self, sender: NodeId) -> bool:
+        """Whether an answer of ``sender`` is awaited: it is a member, and this is not a second copy of its answer."""
+        return sender in self.members and sender not in self.heard
+
     def hear(self, sender: NodeId, incarnation: Incarnation) -> int:
         """The sender's bit if this reply is its first and it is a member; 0 if it does not count.
 
         Whether the incarnation is superseded is asked when votes are counted, not here.
         """
-        if sender not in self.members or sender in self.heard:
+        if not self.awaits(sender):
             return 0
         self.heard[sender] = incarnation
         bit = 1 << self.members.index(sender)

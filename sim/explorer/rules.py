@@ -270,7 +270,7 @@ def give_back_every_late_answer(
     return _on_reply(self, sender, incarnation, message, now)
 
 
-def any_ballot(self: HoldTable, ballot: Stamp, highest: Stamp | None) -> bool:
+def any_ballot(self: HoldTable, ballot: Stamp, highest: Stamp | None, floor: int) -> bool:
     """A HOLD is granted whatever was granted before."""
     return True
 

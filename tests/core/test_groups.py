@@ -9,11 +9,13 @@ from quorumq.core.messages import (
     Failed,
     Fetched,
     GroupSet,
+    Heartbeat,
     Named,
     OpenSession,
     PeekAsk,
     PeekPage,
     Publish,
+    Published,
     Purged,
     PurgeRequest,
     PutGroup,
@@ -21,10 +23,11 @@ from quorumq.core.messages import (
     RejectRequest,
     Resolved,
     SetGroup,
+    Surveyed,
     SyncState,
     SyncTopics,
 )
-from quorumq.core.types import Kind, Letter, Origin, Span, Stamp, Topic
+from quorumq.core.types import Kind, Letter, Origin, Record, Span, Stamp, Topic
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
 
@@ -463,6 +466,38 @@ def test_purging_dead_letters_and_redriving_them_at_once_leaves_one_of_both() ->
     )
     assert spans(cluster.ask("c", fetch()))[0] == (0, 3)
     assert cluster.ask("b", PurgeRequest("jobs", 0, "g!dead")) == Purged(0)
+
+
+def test_one_replica_that_answers_twice_does_not_purge_alone() -> None:
+    cluster = Cluster(5)
+    topic = cluster.topic()
+    x, y, z = topic.replicas[0]
+    outside = next(name for name in cluster.names if name not in topic.replicas[0])
+    cluster.ask(x, SetGroup("jobs", "g"))
+    cluster.drop = lambda sender, to, message: z in (sender, to) and sender != to
+    origin = cluster.ask(x, OpenSession()).origin
+    assert isinstance(cluster.ask(x, Publish(cluster.batch(topic, origin, 0, [b"m"]))), Published)
+    cluster.drop = lambda sender, to, message: to in (x, y) and not isinstance(message, Heartbeat)
+    send = cluster.send
+    cluster.send = lambda *sent: [send(*sent) for _ in range(1 + isinstance(sent[2], Surveyed))]  # type: ignore
+    key = cluster.submit(outside, PurgeRequest("jobs", 0, "g"))
+    assert key not in cluster.replies, "z alone decided, and has not got the message"
+    cluster.advance(6.0)
+    assert cluster.replies[key].code == "outcome-unknown"
+
+
+def test_a_redrive_does_not_make_a_group() -> None:
+    """A view of a group that nobody reads would keep every message for ever."""
+    cluster = Cluster()
+    _, origin = published(cluster, 1)
+    dead = Resolved(Span(origin, 0, 1), Record(0, 0, Kind.DEAD, LETTER))
+    reply = cluster.ask("a", RedriveRequest("jobs", 0, "nobody", (dead,)))
+    assert isinstance(reply, Failed)
+    assert reply.code == "not-found"
+    assert "no group 'nobody' reads topic 'jobs'" in reply.detail
+    assert not any(
+        "nobody" in replica.groups for core in cluster.nodes.values() for replica in core.replicas.values()
+    )
 
 
 def test_purge_without_a_majority_says_so_and_purges_the_rest_when_run_again() -> None:

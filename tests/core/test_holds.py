@@ -58,6 +58,30 @@ def test_ballots_at_or_below_the_floor_or_the_highest_granted_are_refused() -> N
     ]
 
 
+def test_where_ballots_were_forgotten_the_floor_of_those_messages_is_higher() -> None:
+    table = HoldTable(FLOOR)
+    table.vote(span(), 0, owner(11), 0.0, 5.0)
+    table.release(span(), owner(11))
+    table.forget(span())
+    table.raise_floor(span(0, 5), 50)
+    assert table.exclusivity(span(), owner(50)) == ([span(5, 10)], []), (
+        "0 to 4: neither exclusive nor overtaken"
+    )
+    granted, refused = table.vote(span(), 0, owner(50, "b"), 0.0, 5.0)
+    assert granted == [span(5, 10)]
+    assert [(item.span, item.highest) for item in refused] == [(span(0, 5), Stamp(50, ""))]
+    assert table.vote(span(0, 5), 0, owner(51, "b"), 0.0, 5.0)[0] == [span(0, 5)]
+    assert table.exclusivity(span(0, 5), owner(51, "b")) == ([span(0, 5)], [])
+    table.forget(span())
+    assert not table.floors
+
+
+def test_what_the_floor_itself_says_may_have_been_granted() -> None:
+    table = HoldTable(FLOOR)
+    assert table.exclusivity(span(), owner(FLOOR)) == ([], [])
+    assert table.exclusivity(span(), owner(FLOOR + 1)) == ([span()], [])
+
+
 def test_release_matches_the_owner_exactly() -> None:
     table = HoldTable(FLOOR)
     table.vote(span(), 0, owner(11), 0.0, 5.0)

@@ -20,6 +20,7 @@ from quorumq.core.messages import (
     Published,
     PurgeRequest,
     RejectRequest,
+    SetGroup,
     Store,
     SyncState,
     TopicAltered,
@@ -376,3 +377,24 @@ def test_what_a_group_would_read_again_is_still_wanted_after_a_restart() -> None
     cluster.advance(20)
     assert batches(cluster) == [1, 1, 1]
     assert spans(cluster.ask("a", fetch())) == [(0, 10)]
+
+
+def test_an_ack_is_not_proven_by_ballots_that_went_with_a_payload_that_came_back() -> None:
+    """Two receipts of one message: the second was acked, its payload dropped and pulled again for a new group."""
+    cluster = Cluster()
+    published(cluster, 1)
+    cluster.kill("c")
+    first = receipts(cluster.ask("a", fetch(hold_time=5.0)))
+    cluster.advance(5.1)
+    assert outcomes(cluster.ask("b", AckRequest(receipts(cluster.ask("a", fetch()))))) == ["acked"]
+    cluster.advance(10.0)
+    assert not replica(cluster, "a").present.messages
+    cluster.ask("a", SetGroup("jobs", "other"))
+    cluster.start("c")  # it slept through all that, and has the payload
+    cluster.advance(10.0)
+    assert replica(cluster, "a").present.messages == replica(cluster, "b").present.messages == 1
+    assert outcomes(cluster.ask("b", AckRequest(first))) == ["acked_unproven"]
+    (item,) = receipts(cluster.ask("b", fetch("other")))
+    assert outcomes(cluster.ask("c", AckRequest((item,)))) == ["acked"], (
+        "a delivery of after that proves itself"
+    )

@@ -12,6 +12,7 @@ from quorumq.core.messages import (
     AckRequest,
     ExtendRequest,
     Failed,
+    Hold,
     HoldReply,
     HoldsAsk,
     HoldsTold,
@@ -23,6 +24,8 @@ from quorumq.core.records import CleanStopped
 from quorumq.core.types import Incarnation, Origin, Owner, Span, Stamp
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
+from tests.core.test_groups import rewind
+from tests.core.test_hazards import nothing
 
 
 def left(cluster: Cluster, node: str) -> float:
@@ -94,27 +97,21 @@ def test_a_hold_that_was_learned_is_no_memory_of_a_ballot() -> None:
     assert outcomes(cluster.replies[key]) == ["acked_unproven"], "b may have granted a higher one before"
 
 
-def test_what_is_acked_here_is_not_held_again() -> None:
+def test_a_hold_that_is_reported_is_kept_though_another_delivery_was_acked() -> None:
+    """The first delivery ran out and is acked late while the second is live; a rewind opens the message again."""
     cluster = Cluster()
-    published(cluster, 2)
-    got = receipts(cluster.ask("a", fetch()))
-    told: list[HoldsTold] = []
-
-    def keep(sender: str, to: str, message: object) -> bool:
-        if isinstance(message, HoldsTold) and sender == "c":
-            told.append(message)
-        return isinstance(message, HoldsTold) and sender == "c" and len(told) == 1
-
-    cluster.drop = keep
+    published(cluster, 1)
+    first = receipts(cluster.ask("a", fetch(hold_time=5.0)))
+    cluster.advance(5.1)
+    cluster.drop = lambda sender, to, message: isinstance(message, Hold) and to == "c"
+    assert receipts(cluster.ask("a", fetch(hold_time=60.0)))  # live, at a and b
+    cluster.drop = nothing
+    assert outcomes(cluster.ask("b", AckRequest(first))) == ["acked_after_expiry"]
     restart(cluster, "b")
-    assert outcomes(cluster.ask("a", AckRequest(got))) == ["acked"]
-    (replica,) = cluster.nodes["b"].replicas.values()
-    replica.end_quarantine(
-        [recovery.Reported(hold, cluster.time + 9.0) for hold in told[0].holds], cluster.now
-    )
-    assert told[0].holds
-    assert not table_of(cluster, "b").holds
-    cluster.nodes["b"].check(cluster.now)
+    (held,) = table_of(cluster, "b").holds.items()
+    assert held[1].owner.node == "a"
+    rewind(cluster, "b")
+    assert receipts(cluster.ask("c", fetch(hold_time=60.0))) == (), "two live deliveries"
 
 
 # -------------------------------------------------------------------- not being told
@@ -402,7 +399,7 @@ def test_a_learned_hold_is_granted_to_its_owner_above_the_floor_only() -> None:
         table = HoldTable(10)
         table.learn(span, Held(owner(time), 5.0, 0))
         assert table.vote(span, 0, owner(time), 1.0, 2.0)[0] == granted
-        assert table.exclusivity(span, owner(10)) == (([span], []) if not granted else ([], [span]))
+        assert table.exclusivity(span, owner(10)) == ([], granted)
         assert [held.deadline for _, held in table.holds.items()] == [5.0], "and never shortened"
 
 
