@@ -178,11 +178,7 @@ class Cluster:
                         for span in table.spans_of(origin)
                     )
                     if here < count and origin not in replica.closed:
-                        # A node of version 1 is not told that a message was reclaimed before it came: then it has
-                        # the tombstones, and will never have the message.
-                        whole = Span(origin, 0, count)
-                        if host.config.protocol_max > 1 or not self.is_settled_at(replica, partition, whole):
-                            return False
+                        return False
                 if partition not in expected:
                     continue
                 for group in self.groups_of(partition):
@@ -197,7 +193,7 @@ class Cluster:
         for host in self.hosts.values():
             assert host.core is not None
             registers[tuple(host.core.registers())] = None
-        if len(registers) > 1 and not self.options.old:  # version 1 does not have all of it
+        if len(registers) > 1:
             return False
         for partition in expected:
             cores = [host.core for host in self.hosts.values() if host.core is not None]
@@ -211,16 +207,6 @@ class Cluster:
             if len(views) > 1:
                 return False
         return True
-
-    def is_settled_at(self, replica: Replica, partition: PartitionId, span: Span) -> bool:
-        """Whether a replica has for every group that these messages, wherever they are, are settled."""
-        views = [replica.groups.get(group) for group in self.groups_of(partition)]
-        return all(
-            view is not None
-            and not view.records.gaps(span)
-            and all(record.kind != Kind.OPEN for _, record in view.records.within(span))
-            for view in views
-        )
 
     def list_settled(self) -> None:
         """What each replica has of each group at the end: its register, its dead letters as PEEK shows them, and

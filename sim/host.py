@@ -76,10 +76,7 @@ from quorumq.core.types import (
     PartitionId,
     Span,
 )
-from quorumq.core.versions import NEWEST, has
 from quorumq.history import spans_value
-from quorumq.wire.codec import decode_message, encode_message
-from quorumq.wire.frames import FrameReader
 from sim.disks import DamagedBody, MemoryJournal, SimJournal
 from sim.store_journal import StoreJournal
 from sim.world import Clock, SimError, World
@@ -105,18 +102,6 @@ class Refusal:
 REFUSAL = Refusal()
 RESET = None
 """What a client gets when its connection dies: the outcome is unknown."""
-
-
-def in_version(message: PeerMessage, version: int) -> PeerMessage:
-    """What a peer reads of ``message`` in an older version of the protocol, which must have it."""
-    if not has(version, type(message)):
-        raise SimError(f"{type(message).__name__} was sent to a node that speaks version {version}")
-    if type(message) is RemoteFetched and message.slices:
-        return message  # its receipts are sealed, and its bytes read, by the driver
-    reader = FrameReader()
-    reader.feed(b"".join(encode_message(message, version=version)))
-    (frame,) = list(reader)
-    return decode_message(frame, version).message  # type: ignore[return-value]
 
 
 class Host:
@@ -155,9 +140,6 @@ class Host:
             StoreJournal(name, CLUSTER_ID, self.disk_rng) if options.disk == "store" else MemoryJournal()
         )
         self.config_rng = self.world.stream(f"config/{name}")
-        self.version_rng = self.world.stream(f"version/{name}")
-        if self.version_rng.random() < options.old:
-            self.config = dataclasses.replace(self.config, protocol_max=1)
         self.core: NodeCore | None = None
         self.started = False
         self.life = 0
@@ -174,7 +156,6 @@ class Host:
         self.open: dict[int, tuple[Any, Any]] = {}
         self.keys_of: dict[tuple[str, int], int] = {}
         self.links: dict[NodeId, tuple[Incarnation, int]] = {}
-        self.versions: dict[NodeId, int] = {}  # of the protocol, over our links
         self.dials: dict[NodeId, int] = {}
         self.stored: dict[tuple[Any, ...], None] = {}  # batches that were durable here once
         self.foreign: dict[tuple[Any, ...], Batch] = {}
@@ -188,9 +169,6 @@ class Host:
         if life != self.life or self.core is not None:
             return
         now = self.clock.now(self.world.time)
-        if self.config.protocol_max < NEWEST and self.life and self.version_rng.random() < 0.5:
-            self.config = dataclasses.replace(self.config, protocol_max=NEWEST)
-            self.world.saw("a node was upgraded")
         records = self.journal.open()
         self.try_another_configuration(records)
         nonce, directory = self.rng.getrandbits(64), self.rng.getrandbits(64) | 1
@@ -574,7 +552,6 @@ class Host:
             self.feed(HelloRefused(peer, reply.code, reply.detail, reply.needed))  # type: ignore[union-attr]
             return
         self.links[peer] = (reply.incarnation, their_life)
-        self.versions[peer] = reply.version
         self.feed(
             LinkUp(
                 peer,
@@ -582,7 +559,6 @@ class Host:
                 reply.stamp,
                 reply.seen_n,
                 reply.seen_directories,
-                reply.version,
                 reply.position,
                 reply.position_by,
             )
@@ -637,8 +613,6 @@ class Host:
             self.cluster.on_hold_sent(self.name, self.life, message.round)  # type: ignore[union-attr]
         elif kind is Release and self.cluster.full:
             self.cluster.note_release(self.name, message)  # type: ignore[arg-type]
-        if self.versions[to] < NEWEST:
-            message = in_version(message, self.versions[to])
         envelope = Envelope(self.name, core.state.incarnation, to, link[0], core.state.clock.value, message)
         if kind.__name__ == "RemoteFetched":  # what another node's client is answered: the bytes go along
             try:

@@ -82,7 +82,6 @@ class Options:
         by_topic: share of rejects that leave their delay to the topic's backoff list.
         durability: of the topic.
         origin_idle: after which time a session of which nothing is left may be closed.
-        old: share of the nodes that begin with version 1 of the protocol; each later start is an upgrade, or not.
         check: whether every step of every core is followed by its own `check`.
     """
 
@@ -140,15 +139,12 @@ class Options:
     mortal: float = 0.0
     ttl: float = 0.0
     by_topic: float = 0.0
-    old: float = 0.0
     durability: str = "fsync"
     origin_idle: float = 86_400.0
 
     @property
     def backoff(self) -> tuple[float, ...]:
-        """The topic's backoff list; version 1 has none."""
-        if self.old:
-            return ()
+        """The topic's backoff list."""
         return (round(self.delay / 3, 3), self.delay)
 
     @property
@@ -383,23 +379,12 @@ def draw_quiet(rng: random.Random) -> Options:
     return dataclasses.replace(brief, hold_times=(4.0, 4.0), hold_time_max=4.0)
 
 
-def draw_mixed(rng: random.Random) -> Options:
-    """Nodes of two versions of the protocol, with nothing that version 1 does not have."""
-    options = draw_swarm(rng)
-    newer = dict.fromkeys(("delayed", "mortal", "by_topic", "rewind", "alter", "derive"), 0.0)
-    old = rng.choice((0.3, 0.6, 1.0))
-    return dataclasses.replace(
-        options, **newer, old=old, late_group=False, dead_readers=0, deletions=0, relay=False
-    )
-
-
 PROFILES = {
     "swarm": draw_swarm,
     "store": draw_store,
     "long": draw_long,
     "checked": draw_checked,
     "quiet": draw_quiet,
-    "mixed": draw_mixed,
 }
 
 YEAR_S = 31_536_000.0
@@ -439,9 +424,9 @@ def draw_losses(rng: random.Random, options: Options) -> tuple[Fault, ...]:
     """In some runs, directories that are lost or brought back from a backup.
 
     Of one node only: what was confirmed is on another one, as promise G1 wants it. Where a partition has one replica,
-    no such loss is promised to be survived. Nor does a resync come to its end beside nodes of version 1.
+    no such loss is promised to be survived.
     """
-    if options.rf == 1 or options.fault_time == 2.0 or options.old or rng.random() > 0.2:
+    if options.rf == 1 or options.fault_time == 2.0 or rng.random() > 0.2:
         return ()
     victim = (rng.choice(options.node_names),)
     return tuple(
@@ -457,7 +442,7 @@ def draw_losses(rng: random.Random, options: Options) -> tuple[Fault, ...]:
 
 def draw_damage(rng: random.Random, options: Options, losses: tuple[Fault, ...]) -> tuple[Fault, ...]:
     """In some runs, bits that flip on one node's disk: the one whose directory is lost, where one is."""
-    if options.rf == 1 or options.fault_time == 2.0 or options.old or rng.random() > 0.2:
+    if options.rf == 1 or options.fault_time == 2.0 or rng.random() > 0.2:
         return ()
     victim = losses[0].nodes if losses else (rng.choice(options.node_names),)
     return tuple(

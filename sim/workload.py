@@ -375,8 +375,7 @@ class Producer(Client):
                 if refused_as_deleted(answer):
                     self.world.saw("a publish was refused: its topic was deleted")
                 elif isinstance(answer, Failed) and answer.code == "not-found":
-                    # A node of version 1 asks nobody, and nobody asks it.
-                    created = header.partition.number < self.options.partitions and not self.options.old
+                    created = header.partition.number < self.options.partitions
                     assert not created, f"the creation of {header.partition} was OK: {answer.detail}"
                 self.later(0.02 + self.rng.random() * 0.1, self.publish, batch, node)
 

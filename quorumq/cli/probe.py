@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from quorumq.core.errors import PeerError, QuorumqError, TooFewReplicas
-from quorumq.core.messages import ClientRequest, Failed, Hello, StatusAsk, StatusReply, Welcome
+from quorumq.core.messages import VERSIONS, ClientRequest, Failed, Hello, StatusAsk, StatusReply, Welcome
 from quorumq.core.types import Incarnation
 from quorumq.wire.address import split_address
-from quorumq.wire.codec import VERSIONS, Message, decode_message, encode_message, error_of
+from quorumq.wire.codec import Message, decode_message, encode_message, error_of
 from quorumq.wire.frames import FrameReader
 
 

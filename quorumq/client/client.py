@@ -66,7 +66,6 @@ from quorumq.core.limits import (
 )
 from quorumq.core.spans import SpanSet
 from quorumq.core.types import Group, Kind, Letter, Origin, PartitionId, Span, Topic
-from quorumq.core.versions import NEWEST, OLDEST
 from quorumq.wire.address import split_address
 from quorumq.wire.batch import Message as Parts
 from quorumq.wire.receipts import read_receipt
@@ -1185,7 +1184,6 @@ async def connect(
     clock: Callable[[], float] | None = None,
     wall_ms: Callable[[], int] | None = None,
     rng: random.Random | None = None,
-    protocol_max: int = NEWEST,
 ) -> AsyncIterator[Client]:
     """Connect to a cluster, for the length of an ``async with``.
 
@@ -1200,11 +1198,9 @@ async def connect(
         clock: monotonic seconds, counting suspended time, for the deadlines of holds; the system's if None.
         wall_ms: time of day in milliseconds since 1970; the system's if None.
         rng: for jitter and choices; a fresh one if None.
-        protocol_max: the highest version of the protocol to speak. A request that the version spoken with a node cannot
-            carry fails with ClusterMismatch.
 
     Raises:
-        UsageError: an address is not one, there is no such version, or this is not run by trio.
+        UsageError: an address is not one, or this is not run by trio.
         TooFewReplicas: no node could be reached within ``timeout``; says what was tried.
         ClusterMismatch, Unauthorized: a node refused the connection.
     """
@@ -1214,8 +1210,6 @@ async def connect(
             "quorumq.client runs on trio, and this is not a task of trio: use trio.run, or quorumq.client.blocking, "
             "from asyncio through asyncio.to_thread"
         )
-    if not OLDEST <= protocol_max <= NEWEST:
-        raise UsageError(f"protocol_max is {protocol_max}: it must be from {OLDEST} to {NEWEST}")
     if dial is None:
         for name in names:
             split_address(name)
@@ -1230,7 +1224,6 @@ async def connect(
             rng=rng or random.Random(),
             connect_timeout=connect_timeout,
             attempt_timeout=attempt_timeout,
-            protocol_max=protocol_max,
         )
         recorder = History(history, nodes.clock, nodes.wall_ms) if history is not None else None
         client = Client(nodes, tasks, timeout=timeout, history=recorder)

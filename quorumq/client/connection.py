@@ -25,7 +25,6 @@ from quorumq.client.protocol import ClientProtocol
 from quorumq.core import messages as m
 from quorumq.core.errors import PeerError, QuorumqError, TooFewReplicas, UsageError
 from quorumq.core.limits import INFLIGHT_REQUESTS_MAX
-from quorumq.core.versions import NEWEST
 from quorumq.wire.address import split_address
 
 RECEIVE_BYTES: Final = 256 * 1024
@@ -189,7 +188,6 @@ class Connection:
             Lost: the connection went, the time is over, or the node gives no sign of life and the request may as well
                 go to another; ``sent`` says whether the node may have it.
             TooLarge: the request is over a limit of the wire; nothing was sent.
-            ClusterMismatch: the version of the protocol that the node speaks cannot say it; nothing was sent.
         """
         if self.lost:
             raise Lost(self.lost, sent=False)
@@ -345,7 +343,6 @@ async def open_connection(
     cluster_id: str,
     wall_ms: int,
     timeout: float,
-    protocol_max: int = NEWEST,
 ) -> Connection:
     """Dial a node and say HELLO.
 
@@ -355,13 +352,12 @@ async def open_connection(
         cluster_id: must be the node's; "" takes any.
         wall_ms: the client's time of day, in milliseconds since 1970.
         timeout: seconds for all of it.
-        protocol_max: the highest version of the protocol to speak.
 
     Raises:
         Lost: nobody there, no answer in time, not the protocol, or a node that has too many clients; ``sent`` is False.
         UsageError: the node refused HELLO: another cluster, no common version, not allowed.
     """
-    protocol = ClientProtocol(cluster_id, protocol_max)
+    protocol = ClientProtocol(cluster_id)
     stream: trio.abc.Stream | None = None
     done = False
     try:

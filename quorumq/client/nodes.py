@@ -26,7 +26,6 @@ from quorumq.core.errors import (
     UsageError,
 )
 from quorumq.core.limits import REQUEST_TIMEOUT_S
-from quorumq.core.versions import NEWEST
 from quorumq.wire.codec import error_of
 
 ATTEMPT_TIMEOUT_S: Final = REQUEST_TIMEOUT_S + 0.5
@@ -136,7 +135,6 @@ class Nodes:
         rng: for jitter, and for where to begin.
         connect_timeout: seconds to dial a node and have HELLO answered.
         attempt_timeout: seconds that one node may take to answer, before the next is asked.
-        protocol_max: the highest version of the protocol to speak.
     """
 
     def __init__(
@@ -151,7 +149,6 @@ class Nodes:
         rng: random.Random,
         connect_timeout: float,
         attempt_timeout: float = ATTEMPT_TIMEOUT_S,
-        protocol_max: int = NEWEST,
     ) -> None:
         if not addresses:
             raise UsageError("no address of a node is given: name at least one, as host:port")
@@ -163,7 +160,6 @@ class Nodes:
         self.spawn = spawn
         self.connect_timeout = connect_timeout
         self.attempt_timeout = attempt_timeout
-        self.protocol_max = protocol_max
         self.ids: dict[str, str] = {}
         """Address of each node id, as far as known: where it was reached, else what METADATA said first."""
         self._said: dict[str, str] = {}  # what METADATA said last
@@ -251,7 +247,6 @@ class Nodes:
                     cluster_id=self.cluster_id,
                     wall_ms=self.wall_ms(),
                     timeout=self.connect_timeout,
-                    protocol_max=self.protocol_max,
                 )
             except Lost as exc:
                 self._failed[address] = (trio.current_time(), exc.cause)

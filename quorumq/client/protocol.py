@@ -15,9 +15,8 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from quorumq.core import messages as m
-from quorumq.core.errors import ClusterMismatch, PeerError, UsageError
+from quorumq.core.errors import PeerError, UsageError
 from quorumq.core.types import Incarnation
-from quorumq.core.versions import NEWEST, OLDEST, has
 from quorumq.wire.cbor import BadValue
 from quorumq.wire.codec import (
     UnknownMessage,
@@ -26,7 +25,6 @@ from quorumq.wire.codec import (
     error_of,
 )
 from quorumq.wire.frames import FrameReader
-from quorumq.wire.versions import lost
 
 SOFTWARE: Final = "quorumq-client"
 
@@ -69,12 +67,10 @@ class ClientProtocol:
 
     Args:
         cluster_id: the cluster that must answer; "" takes any.
-        protocol_max: the highest version of the protocol to speak.
     """
 
-    def __init__(self, cluster_id: str = "", protocol_max: int = NEWEST) -> None:
+    def __init__(self, cluster_id: str = "") -> None:
         self.cluster_id = cluster_id
-        self.protocol_max = protocol_max
         self.welcome: m.Welcome | None = None
         """The node's answer to HELLO, once it has come."""
         self._reader = FrameReader()
@@ -86,11 +82,6 @@ class ClientProtocol:
         """How many requests have no reply yet."""
         return len(self._awaited)
 
-    @property
-    def version(self) -> int:
-        """What is spoken: with HELLO, which all versions have in common, the lowest."""
-        return self.welcome.version if self.welcome is not None else OLDEST
-
     def hello(self, wall_ms: int) -> bytes:
         """The first bytes of the connection.
 
@@ -98,8 +89,7 @@ class ClientProtocol:
             wall_ms: the client's time of day, in milliseconds since 1970; a node warns when it is far off.
         """
         assert self._count == 0, "HELLO is the first frame of a connection"
-        versions = (OLDEST, self.protocol_max)
-        hello = m.Hello(versions, self.cluster_id, b"", 0.0, "", Incarnation(0, 0), 0, wall_ms, 0, SOFTWARE)
+        hello = m.Hello(m.VERSIONS, self.cluster_id, b"", 0.0, "", Incarnation(0, 0), 0, wall_ms, 0, SOFTWARE)
         return b"".join(self.request(hello)[1])
 
     def request(self, message: m.ClientRequest) -> tuple[int, list[bytes | memoryview]]:
@@ -111,28 +101,15 @@ class ClientProtocol:
         Raises:
             TooLarge: the frame would be over a limit. No number was used up.
             UsageError: a value in it cannot be written: an integer of more than 64 bits, text that is not Unicode.
-            ClusterMismatch: the version that is spoken cannot say this. No number was used up.
         """
-        self._check_version(message)
         number = self._count + 1
         try:
-            pieces = encode_message(message, request=number, version=self.version)
+            pieces = encode_message(message, request=number)
         except (BadValue, UnicodeEncodeError) as exc:
             raise UsageError(f"{type(message).__name__} cannot be sent: {exc}") from None
         self._count = number
         self._awaited[number] = ANSWERS[type(message)]
         return number, pieces
-
-    def _check_version(self, message: m.ClientRequest) -> None:
-        what = type(message).__name__ if not has(self.version, type(message)) else lost(message, self.version)
-        if what and self.welcome is not None:
-            whom = f"upgrade node {self.welcome.node}, or lift its protocol_max"
-            if self.protocol_max <= self.version:
-                whom = "lift the protocol_max of this client"
-            raise ClusterMismatch(
-                f"node {self.welcome.node} and this client speak version {self.version} of the protocol, which has no "
-                f"{what}: {whom}"
-            )
 
     def withdraw(self, number: int) -> None:
         """Request ``number`` was certainly never sent: no reply will come."""
@@ -152,7 +129,7 @@ class ClientProtocol:
         for frame in self._reader:
             reply: object
             try:
-                reply, number, _ = decode_message(frame, self.version)
+                reply, number, _ = decode_message(frame)
             except UnknownMessage as exc:
                 reply, number = m.Failed(exc.code, str(exc)), exc.request
             if number == 0:
@@ -167,8 +144,9 @@ class ClientProtocol:
                     f"the node answered request {number} with {type(reply).__name__}, not {wanted.__name__}"
                 )
             if isinstance(reply, m.Welcome):
-                if not OLDEST <= reply.version <= self.protocol_max:
-                    offered = f"{OLDEST} to {self.protocol_max} were offered"
+                lowest, highest = m.VERSIONS
+                if not lowest <= reply.version <= highest:
+                    offered = f"{lowest} to {highest} were offered"
                     raise PeerError(f"the node answered HELLO in version {reply.version}; {offered}")
                 self.welcome = reply
             else:

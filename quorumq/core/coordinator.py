@@ -92,13 +92,12 @@ class Coordinator:
     def ask(self, core: NodeCore, this: Round, partition: PartitionId, message: PeerMessage) -> list[Effect]:
         """Send ``message`` to the members of the round; a copy is kept in case one does not know the topic.
 
-        A member without a link, or of a version that does not know the message, is not asked and not waited for.
+        A member without a link is not asked and not waited for.
         """
         self.requests[this.number] = (partition, message)
         effects: list[Effect] = []
         for at, member in enumerate(this.members):
-            linked = member == core.state.me or member in core.state.links
-            if linked and core.state.speaks(member, type(message)):
+            if member == core.state.me or member in core.state.links:
                 effects.append(Send(member, message))
             else:
                 this.unasked |= 1 << at
@@ -169,12 +168,6 @@ class PublishCoordinator(Coordinator):
         if topic is None or partition.number >= topic.partitions:
             return self.finish(core, Failed("not-found", core.why_not_here(partition)))
         members = topic.replicas[partition.number]
-        header = self.publish.batch.header
-        outdated = core.state.outdated(members) if header.delay_ms or header.ttl_ms else ()
-        if outdated:
-            why = core.state.explain(outdated)
-            detail = f"not published: a delay or TTL needs all replicas of {topic.name!r}, and {why}"
-            return self.finish(core, Failed("cluster-mismatch", detail))
         self.came = now.mono
         this = self.open_round(core, members, now)
         reachable = [member for member in members if member == core.state.me or member in core.state.links]

@@ -139,9 +139,9 @@ class Durable(NamedTuple):
 class LinkUp(NamedTuple):
     """Our link to ``peer`` is up and HELLO was accepted on both sides.
 
-    ``version`` is that of the protocol which both speak. ``seen`` is what the peer had durably seen of us before this
-    HELLO: the highest start count and the ids of the directories that it knows under our node id. ``position`` is the
-    last one of our directory that it was told, by our start ``position_by``.
+    ``seen`` is what the peer had durably seen of us before this HELLO: the highest start count and the ids of the
+    directories that it knows under our node id. ``position`` is the last one of our directory that it was told, by our
+    start ``position_by``.
     """
 
     peer: NodeId
@@ -149,7 +149,6 @@ class LinkUp(NamedTuple):
     stamp: int
     seen_n: int
     seen_directories: tuple[int, ...]
-    version: int
     position: int = 0
     position_by: int = 0
 

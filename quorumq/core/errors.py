@@ -10,7 +10,7 @@ QuorumqError
 │   ├── StaleGeneration       the group was rewound since
 │   ├── AlreadyResolved       the message's record is higher than what was asked; carries it
 │   ├── Unauthorized          not allowed here
-│   ├── ClusterMismatch       another cluster id, node list or hold_time_max, or too old a protocol version
+│   ├── ClusterMismatch       another cluster id, node list or hold_time_max, or no common protocol version
 │   └── Superseded            a newer start of the same node is known, or its directory is not the one known
 ├── HoldLost              the delivery is over: another one may have begun
 ├── StorageFull           the disk is full: publishes refused, ACK and FETCH go on
@@ -93,7 +93,7 @@ class Unauthorized(UsageError):
 
 
 class ClusterMismatch(UsageError):
-    """Another cluster id, node list or hold_time_max on the other side, or too old a version of the protocol."""
+    """Another cluster id, node list or hold_time_max on the other side, or no common version of the protocol."""
 
     code = "cluster-mismatch"
     exit_code = 78

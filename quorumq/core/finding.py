@@ -147,8 +147,7 @@ class FindCoordinator(Coordinator):
         this = self.open_round(core, nodes, now, min(FIND_TIMEOUT_S, core.config.request_timeout))
         effects: list[Effect] = []
         for at, node in enumerate(nodes):
-            linked = node == core.state.me or node in core.state.links
-            if linked and core.state.speaks(node, RegistersAsk):
+            if node == core.state.me or node in core.state.links:
                 effects.append(Send(node, self.wanted._replace(round=this.number)))
             else:
                 this.unasked |= 1 << at
@@ -185,11 +184,8 @@ class FindCoordinator(Coordinator):
         return effects + core.on_request(self.key, self.request, now, looked=looked)
 
     def give_up(self, core: NodeCore, this: Round, now: Now) -> list[Effect]:
-        """Too few could be heard. Nodes of a version that cannot be asked are taken to know what we know."""
+        """Too few could be heard."""
         bits = this.valid(core.state)
-        for at, node in enumerate(this.members):
-            if not core.state.speaks(node, RegistersAsk):
-                bits |= 1 << at
         if isinstance(self.request, SETTLING) or self.is_enough(core, this, bits):
             return self.take_up(core, now, looked=True)
         what = [*map(repr, self.wanted.names), *(found.hex() for found in self.wanted.ids)]

@@ -178,9 +178,7 @@ class SurveyCoordinator(Coordinator):
         message = Survey(this.number, self.partition, epoch, self.group, self.after, self.limit)
         effects = self.ask(core, this, self.partition, message)
         if len(members) - this.unasked.bit_count() < self.needed:
-            outdated = core.state.outdated(members)
-            why = core.state.explain(outdated) if outdated else "too few replicas can be reached from here"
-            return self.finish(core, self.too_few(core, why))
+            return self.finish(core, self.too_few(core, "too few replicas can be reached from here"))
         return effects
 
     def enough(self, members: int) -> int:

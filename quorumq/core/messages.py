@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Union
+from typing import Final, NamedTuple, Union
 
 from quorumq.core.types import (
     Batch,
@@ -610,6 +610,10 @@ class SurvivorsTold(NamedTuple):
 # ---------------------------------------------------------------------------------------------
 # The first frame on every connection
 # ---------------------------------------------------------------------------------------------
+
+
+VERSIONS: Final = (1, 1)
+"""The lowest and highest version of the protocol that this software speaks."""
 
 
 class Hello(NamedTuple):

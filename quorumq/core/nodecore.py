@@ -56,6 +56,7 @@ from quorumq.core.group import DEAD_LETTER_TOPIC, DEAD_SUFFIX, dead_letter_names
 from quorumq.core.groups import GroupCoordinator, PurgeCoordinator, SurveyCoordinator
 from quorumq.core.latency import Latency
 from quorumq.core.messages import (
+    VERSIONS,
     Ack,
     AckRequest,
     AlterTopic,
@@ -180,7 +181,6 @@ from quorumq.core.types import (
     Topic,
     generation_of,
 )
-from quorumq.core.versions import OLDEST
 
 GROUPS_ASK_S = 60.0
 """How long an answer to a GroupsAsk is waited for."""
@@ -309,7 +309,6 @@ class NodeCore:
         self.is_noted = False  # what the cluster was made with
         groups: list[Group] = []
         partitioned: list[BatchStored | PartitionRecord] = []
-        peer_versions: dict[NodeId, int] = {}
         for record in journal:
             stop = None
             if isinstance(record, DirectoryMade):
@@ -335,7 +334,6 @@ class NodeCore:
                 if known[-1:] != (record.directory,):
                     self.positions.pop(record.node, None)
                 self.peers[record.node] = (record.incarnation, seen_last(known, record.directory))
-                peer_versions[record.node] = record.version
             elif isinstance(record, PeerPosition):
                 if record.node in self.peers and self.peers[record.node][1][-1] == record.directory:
                     self.positions[record.node] = (record.position, record.start)
@@ -366,7 +364,6 @@ class NodeCore:
             clock=clock,
             vouched=vouched,
             quarantine_until=now.mono + quarantine,
-            versions=peer_versions,
         )
         self.state.known[self.config.node] = incarnation
         for node, (seen, _) in self.peers.items():
@@ -635,7 +632,6 @@ class NodeCore:
                 f"records, and this one found {self.found}: the data directory is an old copy",
             )
         self.state.links[event.peer] = event.incarnation
-        self.state.versions[event.peer] = event.version
         self.state.learn(event.peer, event.incarnation)
         self.state.clock.merge(event.stamp)
         self.heard_at[event.peer] = now.mono
@@ -702,15 +698,10 @@ class NodeCore:
             effects += self._offer(peer)
         return effects
 
-    @property
-    def versions(self) -> tuple[int, int]:
-        """The lowest and highest version of the protocol that this node speaks."""
-        return OLDEST, self.config.protocol_max
-
     def hello(self, now: Now) -> Hello:
         """What this node says first to a peer that it dials."""
         return Hello(
-            self.versions,
+            VERSIONS,
             self.config.cluster_id,
             node_list_digest(self.config.nodes),
             self.config.hold_time_max,
@@ -728,11 +719,10 @@ class NodeCore:
         if refusal is not None:
             return [Reply(key, refusal)]
         seen, directories = self.peers.get(hello.node, (Incarnation(0, 0), ()))
-        version = min(hello.versions[1], self.config.protocol_max)
         same = directories[-1:] == (hello.directory,)
         position, position_by = self.positions.get(hello.node, (0, 0)) if same else (0, 0)
         welcome = Welcome(
-            version,
+            min(hello.versions[1], VERSIONS[1]),
             self.config.cluster_id,
             self.config.node,
             self.state.incarnation,
@@ -748,7 +738,6 @@ class NodeCore:
         if not hello.node:
             return [Reply(key, welcome)]
         self.recovery.on_hello(hello.node)
-        self.state.versions[hello.node] = version
         self.state.clock.merge(hello.stamp)
         self.peer_facts.setdefault(hello.node, {})["clock_difference_s"] = (
             hello.wall_ms - now.wall_ms
@@ -760,11 +749,11 @@ class NodeCore:
             self.positions_new.pop(hello.node, None)
         self.peers[hello.node] = (hello.incarnation, seen_last(directories, hello.directory))
         self.state.learn(hello.node, hello.incarnation)
-        record = PeerSeen(hello.node, hello.incarnation, hello.directory, version)
+        record = PeerSeen(hello.node, hello.incarnation, hello.directory)
         return [Persist((record,), (Reply(key, welcome),))]
 
     def _refuse_hello(self, hello: Hello, now: Now) -> Failed | None:
-        lowest, highest = self.versions
+        lowest, highest = VERSIONS
         if hello.versions[0] > highest or hello.versions[1] < lowest:
             return Failed(
                 "cluster-mismatch",
@@ -1022,11 +1011,10 @@ class NodeCore:
         self.groups_asked = {
             number: asked for number, asked in self.groups_asked.items() if asked.at > now.mono - GROUPS_ASK_S
         }
-        peers = [peer for peer in self.state.links if self.state.speaks(peer, GroupsAsk)]
         waiting = sorted(topics)
         for at in range(0, len(waiting), GROUPS_ASK_TOPICS):
             ask = self._ask_groups(GroupsAsked(now.mono, tuple(waiting[at : at + GROUPS_ASK_TOPICS])), "")
-            effects += [Send(peer, ask) for peer in peers]
+            effects += [Send(peer, ask) for peer in self.state.links]
         return effects
 
     def _ask_groups(self, asked: GroupsAsked, after: str) -> GroupsAsk:
@@ -1607,25 +1595,9 @@ class NodeCore:
             return [Reply(key, TopicCreated(known))]
         if request.implicit and not self.config.auto_create_topics:
             return [Reply(key, self._not_found(request.name))]
-        if request.retention_s or request.ttl_s or request.backoff:
-            refusal = self._refuse_outdated("retention, TTL and backoff")
-            if refusal is not None:
-                return [Reply(key, refusal)]
         return self._coordinate(CreateTopicCoordinator(key, request), now)
 
-    def _refuse_outdated(self, what: str) -> Failed | None:
-        """The answer to what needs every node at the newest version, if one is known not to be."""
-        outdated = self.state.outdated(self.config.nodes)
-        if not outdated:
-            return None
-        return Failed(
-            "cluster-mismatch", f"{what}: every node is needed for it, and {self.state.explain(outdated)}"
-        )
-
     def _on_alter_topic(self, key: int, request: AlterTopic, now: Now) -> list[Effect]:
-        refusal = self._refuse_outdated("changing a topic")
-        if refusal is not None:
-            return [Reply(key, refusal)]
         topic = self.topic_named(request.name)
         if topic is None:
             return [Reply(key, self._not_found(request.name))]
@@ -1635,9 +1607,6 @@ class NodeCore:
         return self._coordinate(AlterTopicCoordinator(key, request, topic), now)
 
     def _on_delete_topic(self, key: int, request: DeleteTopic, now: Now) -> list[Effect]:
-        refusal = self._refuse_outdated("deleting a topic")
-        if refusal is not None:
-            return [Reply(key, refusal)]
         topic = self.topics.get(request.id)
         if topic is None or topic.name != request.name:
             if self.topic_named(request.name) is None:
@@ -1661,9 +1630,6 @@ class NodeCore:
             if isinstance(found, Failed):
                 return [Reply(key, found)]
             asked += found
-        refusal = self._refuse_fetch_outdated(request, asked)
-        if refusal is not None:
-            return [Reply(key, refusal)]
         self.fetches += 1
         if len(asked) > limits.FETCH_PARTITIONS_MAX:
             start = self.fetches * limits.FETCH_PARTITIONS_MAX % len(asked)
@@ -1678,16 +1644,6 @@ class NodeCore:
             return self._coordinate(SplitCoordinator(key, capped, tuple(partitions + foreign), now), now)
         first = self.fetches % max(1, len(partitions))
         return self._coordinate(FetchCoordinator(key, capped, tuple(partitions), first, now), now)
-
-    def _refuse_fetch_outdated(self, request: Fetch, asked: list[PartitionId]) -> Failed | None:
-        """What an older version takes for a plain group: one of dead letters, one that begins at the latest message."""
-        if request.group.endswith(DEAD_SUFFIX):
-            return self._refuse_outdated("reading dead letters as a group")
-        if request.start == "earliest" or all(
-            (partition.topic, request.group) in self.groups for partition in asked
-        ):
-            return None
-        return self._refuse_outdated("beginning elsewhere than at the earliest message")
 
     def _partitions_asked(self, name: str, request: Fetch) -> list[PartitionId] | Failed:
         """Those of the topic of that name, or of all that the pattern matches now: of none, if it matches none."""
@@ -1728,11 +1684,7 @@ class NodeCore:
         for partition in request.partitions:
             topic = self.topics.get(partition.topic)
             ask = CloseAsk(0, partition, topic.epoch if topic is not None else 0, (request.origin,))
-            effects += [
-                Send(member, ask)
-                for member in self.members_of(partition)
-                if self.state.speaks(member, CloseAsk)
-            ]
+            effects += [Send(member, ask) for member in self.members_of(partition)]
         return [*effects, Reply(key, SessionClosed())]
 
     def _on_set_group(self, key: int, request: SetGroup, now: Now) -> list[Effect]:
@@ -1746,12 +1698,6 @@ class NodeCore:
         topic = self.topic_named(request.topic)
         if topic is None:
             return [Reply(key, self._not_found(request.topic))]
-        if request.rewind or request.start != "earliest":
-            refusal = self._refuse_outdated(
-                "rewinding a group, or beginning elsewhere than at the earliest message"
-            )
-            if refusal is not None:
-                return [Reply(key, refusal)]
         return self._coordinate(GroupCoordinator(key, request, topic.id), now)
 
     def _on_purge(self, key: int, request: PurgeRequest, now: Now) -> list[Effect]:
@@ -1864,8 +1810,7 @@ class NodeCore:
             records.append(Vouched())
         for node in sorted(self.peers):
             incarnation, directories = self.peers[node]
-            version = self.state.versions.get(node, OLDEST)
-            records += [PeerSeen(node, incarnation, directory, version) for directory in directories]
+            records += [PeerSeen(node, incarnation, directory) for directory in directories]
             if node in self.positions:  # of the last directory, which stands before it
                 records.append(PeerPosition(node, directories[-1], *self.positions[node]))
         records += [TopicPut(topic) for topic in self.registers()]
@@ -1881,7 +1826,6 @@ class NodeCore:
             node: {
                 "up": node in self.state.links,
                 "incarnation": self.state.known[node].n if node in self.state.known else 0,
-                "version": self.state.version_of(node) if node in self.state.versions else None,
                 "heard_s_ago": round(now.mono - self.heard_at[node], 3) if node in self.heard_at else None,
                 **self.peer_facts.get(node, {}),
             }
@@ -1919,7 +1863,6 @@ class NodeCore:
             "node": self.config.node,
             "cluster_id": self.config.cluster_id,
             "incarnation": self.state.incarnation.n,
-            "protocol_max": self.config.protocol_max,
             "vouched": self.state.vouched,
             "resync": f"{self.resync.reason}; {self.resync.explain(self)}" if self.resync else "",
             "quarantine_s": round(self.quarantine_left(now), 3),

@@ -48,15 +48,11 @@ class VouchingLost(NamedTuple):
 
 
 class PeerSeen(NamedTuple):
-    """The highest incarnation seen of a peer, and its directory. Durable before its HELLO is answered.
-
-    ``version`` is that of the protocol which it spoke with us.
-    """
+    """The highest incarnation seen of a peer, and its directory. Durable before its HELLO is answered."""
 
     node: NodeId
     incarnation: Incarnation
     directory: int
-    version: int = 1
 
 
 class PeerPosition(NamedTuple):

@@ -101,7 +101,7 @@ class Recovery:
         before = self._asked.pop(peer, None)
         for key in [key for key in self._pieces if key[1] == peer]:
             del self._pieces[key]
-        if not wanted or peer not in core.state.links or not core.state.speaks(peer, HoldsAsk):
+        if not wanted or peer not in core.state.links:
             return []
         core.round_count += 1
         pause = ASK_FIRST_S if afresh or before is None else min(2 * before.pause, ASK_AGAIN_S)

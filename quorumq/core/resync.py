@@ -67,9 +67,6 @@ class Resync:
             lacking = self.lacking(core, replica.members, partition)
             if lacking:
                 lacks.append(f"{replica.topic.name}/{partition.number} from {lacking} more replicas")
-        outdated = core.state.outdated(core.config.nodes)
-        if lacks and outdated:
-            lacks.append(core.state.explain(outdated))
         return lacks
 
     def lacking(self, core: NodeCore, members: tuple[NodeId, ...], partition: PartitionId | None) -> int:
@@ -106,7 +103,7 @@ class Resync:
 
     def ask(self, core: NodeCore, peer: NodeId, now: Now, *, afresh: bool) -> list[Effect]:
         """Ask ``peer`` for all that it has not told: what was asked already only ``afresh``."""
-        if peer not in core.state.links or not core.state.speaks(peer, ResyncAsk):
+        if peer not in core.state.links:
             return []
         parts: list[Part] = [(peer, None)]
         parts += [(peer, found) for found, replica in core.replicas.items() if peer in replica.members]

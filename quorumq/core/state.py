@@ -8,14 +8,12 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from quorumq.core import limits
 from quorumq.core.clock import HybridClock
 from quorumq.core.messages import Freed
 from quorumq.core.types import Group, Incarnation, NodeId, Now, PartitionId
-from quorumq.core.versions import NEWEST, OLDEST, has
 
 NEVER = Incarnation(0, 0)
 
@@ -37,7 +35,6 @@ class NodeConfig:
         sync_grace: seconds for which a message must have been missing before it is pulled (may differ).
         steal_after: seconds after which a message ranked to another coordinator is anyone's (may differ).
         origin_idle: seconds after which a producer's session of which nothing is left may be closed (may differ).
-        protocol_max: the highest version of the protocol to speak (may differ, while nodes are being upgraded).
     """
 
     node: NodeId
@@ -52,15 +49,12 @@ class NodeConfig:
     sync_grace: float = 2.0
     steal_after: float = 0.05
     origin_idle: float = limits.ORIGIN_IDLE_S
-    protocol_max: int = NEWEST
 
     def __post_init__(self) -> None:
         if self.node not in self.nodes:
             raise ValueError(f"node {self.node!r} is not in the node list {', '.join(self.nodes)}")
         if self.hold_time_max < limits.HOLD_TIME_MIN_S:
             raise ValueError(f"hold_time_max is {self.hold_time_max} s, below {limits.HOLD_TIME_MIN_S} s")
-        if not OLDEST <= self.protocol_max <= NEWEST:
-            raise ValueError(f"protocol_max is {self.protocol_max}: it must be from {OLDEST} to {NEWEST}")
 
     def check_same(self, nodes: tuple[NodeId, ...], hold_time_max: float) -> None:
         """See that the cluster was made with the same node list, in any order, and the same ``hold_time_max``.
@@ -99,8 +93,6 @@ class NodeState:
     quarantine_until: float
     known: dict[NodeId, Incarnation] = field(default_factory=dict)
     links: dict[NodeId, Incarnation] = field(default_factory=dict)
-    # The highest that each peer's newest start speaks.
-    versions: dict[NodeId, int] = field(default_factory=dict)
     registers: dict[tuple[bytes, str], Group] = field(default_factory=dict)  # of groups, by (topic id, name)
     parked: dict[tuple[PartitionId, str, NodeId], float] = field(default_factory=dict)
     active: dict[tuple[PartitionId, str, NodeId], float] = field(default_factory=dict)
@@ -137,30 +129,6 @@ class NodeState:
         if len(nodes) == len(known):
             for node, incarnation in zip(nodes, known, strict=True):
                 self.learn(node, incarnation)
-
-    # ---------------------------------------------------------------- versions
-
-    def version_of(self, node: NodeId) -> int:
-        """The version of the protocol that is spoken with ``node``; the newest with one that was never seen."""
-        ours = self.config.protocol_max
-        return min(ours, self.versions.get(node, ours))
-
-    def speaks(self, node: NodeId, kind: type) -> bool:
-        """Whether ``node`` knows messages of that class."""
-        return has(self.version_of(node), kind)
-
-    def outdated(self, nodes: Iterable[NodeId]) -> tuple[NodeId, ...]:
-        """Those of ``nodes`` that speak less than the newest version, whether or not they are up; this one too."""
-        return tuple(node for node in sorted(nodes) if self.version_of(node) < NEWEST)
-
-    def explain(self, outdated: tuple[NodeId, ...]) -> str:
-        """Which nodes to upgrade, in words."""
-        lowest = min(self.version_of(node) for node in outdated)
-        verb, whom = ("speak", "them") if len(outdated) > 1 else ("speaks", "it")
-        return (
-            f"{', '.join(outdated)} {verb} version {lowest} of the protocol only: upgrade {whom}, or lift protocol_max "
-            "there"
-        )
 
     # ------------------------------------------------------------------ timers
 

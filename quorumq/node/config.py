@@ -24,7 +24,6 @@ from quorumq.core import limits
 from quorumq.core.errors import UsageError
 from quorumq.core.limits import MIB
 from quorumq.core.state import NodeConfig
-from quorumq.core.versions import NEWEST, OLDEST
 from quorumq.storage.journal import SEGMENT_BYTES
 from quorumq.storage.store import RESERVE_BYTES
 from quorumq.wire.address import split_address
@@ -77,7 +76,6 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     log_format: Literal["console", "json"] = "console"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     history: str = ""
-    protocol_max: Annotated[int, Meta(ge=OLDEST, le=NEWEST)] = NEWEST
 
     @property
     def advertised(self) -> str:
@@ -105,7 +103,6 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             sync_interval=self.sync_interval,
             sync_grace=self.sync_grace,
             steal_after=self.steal_after,
-            protocol_max=self.protocol_max,
         )
 
 

@@ -48,7 +48,6 @@ from quorumq.core.messages import (
     Welcome,
 )
 from quorumq.core.types import NodeId
-from quorumq.core.versions import OLDEST
 from quorumq.node.node import EXIT_STORAGE, Node
 from quorumq.node.transport import ConnectionLost, Outflow, Transport
 from quorumq.storage.journal import DamagedBatch
@@ -105,7 +104,6 @@ class Inbound:
         self.name = address  # who it is, for the log
         self.hello: Hello | None = None
         self.is_client = False
-        self.version = OLDEST  # of the protocol, that both sides speak; known with HELLO
         self.closed = False
         self._peers = peers
         self._reader = FrameReader(HANDSHAKE_BYTES_MAX)
@@ -197,7 +195,6 @@ class Inbound:
         if not isinstance(hello, Hello):
             raise PeerError(f"the first message was {type(hello).__name__}, not Hello")
         self.hello = hello
-        self.version = max(OLDEST, min(hello.versions[1], self.node.config.protocol_max))
         self.name = f"{hello.node or hello.software or 'client'} at {self.address}"
         if not hello.node and self.node.health.clients >= self.node.config.connections_max:
             most = self.node.config.connections_max
@@ -275,7 +272,7 @@ class Inbound:
             try:
                 for frame in self._reader:
                     try:
-                        message, _, stamp = decode_message(frame, self.version)
+                        message, _, stamp = decode_message(frame)
                     except UnknownMessage as error:
                         node.log.warning("unknown_message", peer=hello.node, reason=str(error))
                         continue
@@ -326,7 +323,7 @@ class Inbound:
         """One request: the event for the core, or None where it was answered here."""
         number = 0
         try:
-            message, number, _ = decode_message(frame, self.version)
+            message, number, _ = decode_message(frame)
             if type(message) not in CLIENT_REQUESTS:
                 refusal = Failed("usage", f"{type(message).__name__} is not a request of clients")
                 self._answer(number, refusal)
@@ -390,9 +387,7 @@ class Inbound:
             if isinstance(reply, Fetched) and reply.slices:
                 pieces = self._encode_fetched(key, number, reply)
             else:
-                pieces = encode_message(
-                    reply, request=number, read=self.node.read_slice, version=self.version
-                )
+                pieces = encode_message(reply, request=number, read=self.node.read_slice)
         except DamagedBatch as error:
             self.node.damaged(error.number, error)
             detail = f"node {self.node.config.node} has a damaged copy of a batch: ask another node"
@@ -415,7 +410,7 @@ class Inbound:
 
     def _encode_fetched(self, key: int, number: int, reply: Fetched) -> list[bytes | memoryview]:
         sealed = seal_fetched(reply, secret=self.node.config.secret_bytes)
-        pieces = encode_message(sealed, request=number, read=self.node.read_slice, version=self.version)
+        pieces = encode_message(sealed, request=number, read=self.node.read_slice)
         self._answering[key] = (self._out.sent + self._out.waiting, reply)
         self.node.trace.answered(reply)
         return pieces

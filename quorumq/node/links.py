@@ -19,7 +19,7 @@ import trio
 
 from quorumq.core.effects import HelloRefused, LinkDown, LinkUp, Unposted
 from quorumq.core.errors import PeerError
-from quorumq.core.messages import Failed, RemoteFetched, Welcome
+from quorumq.core.messages import VERSIONS, Failed, RemoteFetched, Welcome
 from quorumq.core.types import NodeId
 from quorumq.node.node import Node
 from quorumq.node.transport import ConnectionLost, Outflow, Transport
@@ -39,12 +39,10 @@ class PeerLink:
         node: ours.
         peer: whose.
         out: what sends.
-        version: of the protocol, that both speak.
     """
 
-    def __init__(self, node: Node, peer: NodeId, out: Outflow, version: int) -> None:
+    def __init__(self, node: Node, peer: NodeId, out: Outflow) -> None:
         self._node = node
-        self.version = version
         self._most = node.config.link_bytes_max
         self.peer = peer
         self.out = out
@@ -125,12 +123,12 @@ async def _run_link(node: Node, peer: NodeId, transport: Transport, nursery: tri
     if answer.node != peer:
         raise PeerError(f"node {answer.node!r} answers at the address of {peer!r}: check `nodes`")
     version = answer.version
-    lowest, highest = node.core.versions
+    lowest, highest = VERSIONS
     if not lowest <= version <= highest:
         raise PeerError(f"{peer} answers HELLO in version {version}; {lowest} to {highest} were offered")
     if node.failed is not None or node.silent:
         return False
-    link = PeerLink(node, peer, out, version)
+    link = PeerLink(node, peer, out)
     node.links[peer] = link
     node.log.info("link_up", peer=peer, incarnation=answer.incarnation.n, version=version)
     node.feed(
@@ -140,7 +138,6 @@ async def _run_link(node: Node, peer: NodeId, transport: Transport, nursery: tri
             answer.stamp,
             answer.seen_n,
             answer.seen_directories,
-            version,
             answer.position,
             answer.position_by,
         )

@@ -58,7 +58,6 @@ from quorumq.core.messages import (
 from quorumq.core.nodecore import NodeCore
 from quorumq.core.records import BatchStored, GroupPut, TopicPut
 from quorumq.core.types import Batch, NodeId, Now, PartitionId
-from quorumq.core.versions import has
 from quorumq.node.commits import CommitRunner
 from quorumq.node.config import ServeConfig
 from quorumq.node.health import Health
@@ -110,10 +109,6 @@ class Flushing(Protocol):
 
 class Link(Flushing, Protocol):
     """Our connection to a peer."""
-
-    @property
-    def version(self) -> int:
-        """Of the protocol, that it speaks."""
 
     @property
     def waiting(self) -> int:
@@ -201,7 +196,7 @@ class Node:
         self._sync_wanted = False  # though nobody waits for it
         self._lazy_at = math.inf  # when a commit that syncs is due at the latest
         self._dirty: dict[int, Flushing] = {}
-        self._last: tuple[PeerMessage | None, int, int, list[bytes | memoryview]] = (None, 0, 0, [])
+        self._last: tuple[PeerMessage | None, int, list[bytes | memoryview]] = (None, 0, [])
         self._timer_scope: trio.CancelScope | None = None
         self._room = trio.Event()
         self._space_checked = 0  # bytes that waited for a commit then
@@ -358,19 +353,19 @@ class Node:
             self._events.append(Received(envelope))
             return
         link = self.links.get(to)
-        if link is None or not link.has_room() or not has(link.version, type(message)):
+        if link is None or not link.has_room():
             self._drop(message)
             return
         if isinstance(message, RemoteFetched) and message.slices:
-            pieces = self._encode_fetched(message, stamp, link.version)
+            pieces = self._encode_fetched(message, stamp)
             queued = link.send(pieces, message)
         elif isinstance(message, PeekReply) and message.slices:
-            queued = link.send(self._encode_page(message, stamp, link.version))
+            queued = link.send(self._encode_page(message, stamp))
         else:
-            last, at, version, pieces = self._last
-            if last is not message or (at, version) != (stamp, link.version):
-                pieces = encode_message(message, stamp=stamp, version=link.version)
-                self._last = (message, stamp, link.version, pieces)  # to several peers: encoded once
+            last, at, pieces = self._last
+            if last is not message or at != stamp:
+                pieces = encode_message(message, stamp=stamp)
+                self._last = (message, stamp, pieces)  # to several peers: encoded once
             queued = link.send(pieces)
         if queued:
             self._dirty[id(link)] = link
@@ -383,12 +378,12 @@ class Node:
         if isinstance(message, RemoteFetched) and message.slices:
             self._events.append(Unposted(message))
 
-    def _encode_fetched(self, message: RemoteFetched, stamp: int, version: int) -> list[bytes | memoryview]:
+    def _encode_fetched(self, message: RemoteFetched, stamp: int) -> list[bytes | memoryview]:
         """What was won on behalf of a peer's client, sealed and with its bytes; where that fails, why."""
         try:
             sealed = seal_slices(message.slices, secret=self.config.secret_bytes)
             answer = message._replace(slices=sealed)
-            return encode_message(answer, stamp=stamp, read=self.read_slice, version=version)
+            return encode_message(answer, stamp=stamp, read=self.read_slice)
         except DamagedBatch as error:
             self.damaged(error.number, error)
             detail = f"node {self.config.node} has a damaged copy of a batch: ask another node"
@@ -398,17 +393,17 @@ class Node:
             detail = f"{error}: ask for less at once"
         self._events.append(Unposted(message))
         refusal = RemoteFetched(message.round, "too-few-replicas", detail, ())
-        return encode_message(refusal, stamp=stamp, version=version)
+        return encode_message(refusal, stamp=stamp)
 
-    def _encode_page(self, message: PeekReply, stamp: int, version: int) -> list[bytes | memoryview]:
+    def _encode_page(self, message: PeekReply, stamp: int) -> list[bytes | memoryview]:
         """A page of PEEK for a peer's client, with its bytes; where they cannot be had or sent, without."""
         try:
-            return encode_message(message, stamp=stamp, read=self.read_slice, version=version)
+            return encode_message(message, stamp=stamp, read=self.read_slice)
         except DamagedBatch as error:
             self.damaged(error.number, error)
         except (KeyError, TooLarge):  # its topic was deleted meanwhile; or letters take up the frame
             pass
-        return encode_message(message._replace(slices=()), stamp=stamp, version=version)
+        return encode_message(message._replace(slices=()), stamp=stamp)
 
     def _send_stored(self, effect: SendStored) -> None:
         to, epoch, number, age_ms = effect
@@ -424,7 +419,7 @@ class Node:
             self.damaged(number, error)
             return
         message = Store(0, epoch, batch, age_ms)
-        if link.send(encode_message(message, stamp=self.core.state.clock.value, version=link.version)):
+        if link.send(encode_message(message, stamp=self.core.state.clock.value)):
             self._dirty[id(link)] = link
 
     def _reply(self, key: int, reply: ClientReply) -> None:

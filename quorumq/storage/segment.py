@@ -27,7 +27,7 @@ from quorumq.core.limits import BATCH_BYTES_MAX, MIB
 from quorumq.storage.disk import Buffer
 from quorumq.wire import cbor
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 1
 """In every segment header, of what this software writes. It reads all versions up to this one and refuses newer ones.
 docs/file-format.md says when it has to be raised."""
 

@@ -16,7 +16,6 @@ from typing import Any, Final, NamedTuple, Union, cast
 
 from quorumq.core import messages as m
 from quorumq.core.errors import PeerError, QuorumqError, TooFewReplicas, error_from
-from quorumq.core.versions import NEWEST, VERSIONS, has
 from quorumq.wire import cbor
 from quorumq.wire.cbor import BadValue, bad
 from quorumq.wire.frames import Frame, encode_frame
@@ -50,10 +49,7 @@ TYPE_OF: Final[Mapping[type, int]] = {cls: number for number, cls in TYPES.items
 
 Message = Union[m.PeerMessage, m.ClientRequest, m.ClientReply]
 
-_DECODERS: Final = {
-    version: {number: coders(cls, version)[1] for number, cls in TYPES.items() if has(version, cls)}
-    for version in range(VERSIONS[0], NEWEST + 1)
-}
+_DECODERS: Final = {number: coders(cls)[1] for number, cls in TYPES.items()}
 _ITEMS: Final = (m.AckRequest, m.RejectRequest, m.ExtendRequest, m.LeaveRequest)
 
 
@@ -103,7 +99,6 @@ def encode_message(
     request: int = 0,
     stamp: int = 0,
     read: Callable[[m.Slice], bytes | memoryview] | None = None,
-    version: int = NEWEST,
 ) -> list[bytes | memoryview]:
     """``message`` as the pieces of one frame, for one join or sendmsg.
 
@@ -114,22 +109,19 @@ def encode_message(
         stamp: the sender's clock.
         read: gives the body bytes of a `Slice`: of its batch, from the end of record ``first - 1`` to the end
             of record ``stop - 1``. Needed for slices of our own. What it raises passes.
-        version: what the connection speaks. It has to have the message (core/versions.py); fields that it does not
-            have are left out.
 
     Raises:
         TooLarge: the frame would be over a limit; nothing may be sent.
         Corrupt: ``read`` gave another number of bytes than the slice has.
     """
     kind = type(message)
-    assert has(version, kind), f"version {version} of the protocol has no {kind.__name__}"
     lift = Lift(read)
-    header = encode_value(message, (TYPE_OF[kind], request, stamp), lift, version)
+    header = encode_value(message, (TYPE_OF[kind], request, stamp), lift)
     return encode_frame(header, lift.bodies, kind.__name__)
 
 
-def decode_message(frame: Frame, version: int = NEWEST) -> Decoded:
-    """The message in ``frame``, as ``version`` of the protocol reads it.
+def decode_message(frame: Frame) -> Decoded:
+    """The message in ``frame``.
 
     `Fetched` and `PeekPage` come back with `WireSlice` items, whose bodies are views of the frame; AckRequest and
     its like with `SealedNamed` items (`open_request` makes the core's of them); a `Batch` has had its body's
@@ -149,10 +141,10 @@ def decode_message(frame: Frame, version: int = NEWEST) -> Decoded:
         for field, value in (("TYPE", number), ("request", request), ("stamp", stamp)):
             if type(value) is not int or not 0 <= value < 1 << 64:
                 bad(field, value, f"must be an integer from 0 to {(1 << 64) - 1}")
-        decode = _DECODERS[version].get(number)
+        decode = _DECODERS.get(number)
         if decode is None:
             raise UnknownMessage(
-                f"a message of TYPE {number}, which version {version} of the protocol does not have",
+                f"a message of TYPE {number}, which version {m.VERSIONS[1]} of the protocol does not have",
                 type=number,
                 request=request,
             )

@@ -45,9 +45,8 @@ from quorumq.core.limits import (
     SPANS_PER_REQUEST_MAX,
 )
 from quorumq.core.types import Batch, BatchHeader, Letter, Origin, PartitionId, Receipt, Span
-from quorumq.core.versions import NEWEST, VERSIONS
 from quorumq.wire import batch as batches
-from quorumq.wire import cbor, versions
+from quorumq.wire import cbor
 from quorumq.wire.cbor import BadValue, bad
 
 T = TypeVar("T", bound=tuple[Any, ...])
@@ -266,7 +265,7 @@ def cut_sections(sections: Sequence[Span], first: int, stop: int) -> tuple[Span,
     return tuple(found)
 
 
-def _encode_slice(value: messages.Slice | WireSlice, lift: Lift | None, *, letters: bool = True) -> bytes:
+def _encode_slice(value: messages.Slice | WireSlice, lift: Lift | None) -> bytes:
     # Only what belongs to records [first, stop) is sent: a batch may hold thousands, a FETCH want one.
     if lift is None:
         raise TypeError("a Slice is being encoded without a Lift to take its bytes")
@@ -301,14 +300,9 @@ def _encode_slice(value: messages.Slice | WireSlice, lift: Lift | None, *, lette
     for delivery in value.deliveries:
         if not delivery.sealed:
             raise TypeError("a Delivery is being encoded before its receipt was sealed")
-        out += (b"\x83" if letters else b"\x82", cbor.blob(delivery.sealed), cbor.uint(delivery.attempt))
-        if letters:
-            out.append(b"\xf6" if delivery.letter is None else encode_value(delivery.letter))
+        out += (b"\x83", cbor.blob(delivery.sealed), cbor.uint(delivery.attempt))
+        out.append(cbor.NULL if delivery.letter is None else encode_value(delivery.letter))
     return b"".join(out)
-
-
-def _encode_slice_1(value: messages.Slice | WireSlice, lift: Lift | None) -> bytes:
-    return _encode_slice(value, lift, letters=False)
 
 
 def _decode_slice(data: object, body: Body | None) -> WireSlice:
@@ -356,7 +350,6 @@ _SPECIAL: Final[Mapping[type, tuple[Callable[..., bytes], Callable[..., Any]]]] 
     messages.Named: (_encode_named, _decode_named),
     messages.Slice: (_encode_slice, _decode_slice),
 }
-_SPECIAL_1: Final = {**_SPECIAL, messages.Slice: (_encode_slice_1, _decode_slice)}
 
 # ------------------------------------------------------------------------------------ the writer of functions
 
@@ -407,17 +400,9 @@ def _check_map(where: str, value: object) -> Any:
 
 
 class _Maker:
-    """Writes the encoder and the decoder of each type, once. See "How" at the top of this file.
+    """Writes the encoder and the decoder of each type, once. See "How" at the top of this file."""
 
-    Args:
-        version: of the protocol: the functions write and read what classes had there (wire/versions.py).
-    """
-
-    def __init__(self, version: int) -> None:
-        self.counts = versions.FIELDS.get(version, {})
-        self.after_reading = versions.AFTER_READING.get(version, {})
-        self.before_writing = versions.BEFORE_WRITING.get(version, {})
-        self.special = _SPECIAL_1 if version == 1 else _SPECIAL
+    def __init__(self) -> None:
         self.lock = threading.RLock()
         self.encoders: dict[Any, Encoder] = {}
         self.decoders: dict[Any, Decoder] = {}
@@ -431,7 +416,7 @@ class _Maker:
         """Encoder and decoder of a NamedTuple class."""
         with self.lock:
             if cls not in self.encoders:
-                special = self.special.get(cls)
+                special = _SPECIAL.get(cls)
                 if special is not None:
                     self.encoders[cls], self.decoders[cls] = special
                 else:
@@ -450,28 +435,22 @@ class _Maker:
         return self.scope[name]
 
     def _make(self, cls: type) -> None:
-        every: tuple[str, ...] = cls._fields  # type: ignore[attr-defined]
-        fields = every[: self.counts.get(cls.__name__, len(every))]
+        fields: tuple[str, ...] = cls._fields  # type: ignore[attr-defined]
         hints = typing.get_type_hints(cls, vars(__import__(cls.__module__, fromlist=["_"])))
         name = cls.__name__
         assert len(fields) < 24, f"{name}: the head of its array would take two bytes"
         defaults: dict[str, object] = cls._field_defaults  # type: ignore[attr-defined]
         got = [f"v_{field}" for field in fields]
-        cut = "" if fields == every else f"[:{len(fields)}]"
         unpack = f"    {', '.join(got)}{',' if len(got) == 1 else ''} = x" if got else "    pass"
 
         pieces = [
             self._encoding(hints[field], var, name, field) for field, var in zip(fields, got, strict=True)
         ]
         head = bytes((0x80 | len(fields),))
-        lines = [f"def e_{name}(x, lift):"]
-        if cls in self.before_writing:
-            lines.append(f"    x = {self._name(self.before_writing[cls])}(x)")
-        lines += [unpack + cut, f"    return join(({', '.join([repr(head), *pieces])},))"]
+        lines = [f"def e_{name}(x, lift):", unpack, f"    return join(({', '.join([repr(head), *pieces])},))"]
         self.encoders[cls] = self._compile(f"e_{name}", lines, f"encoder of {name}")
 
         values = tuple(defaults[field] for field in fields if field in defaults)
-        unread = "".join(f"{self._name(defaults[field])}, " for field in every[len(fields) :])
         lines = [f"def d_{name}(x, body):"]
         fit = f"fit({name!r}, x, {len(fields)}, {self._name(values)})"
         lines.append(f"    if type(x) is not tuple or len(x) != {len(fields)}: x = {fit}")
@@ -481,10 +460,7 @@ class _Maker:
         if name in _CHECKS:
             test, field, rule = _CHECKS[name]
             lines.append(f"    if not ({test}): bad({f'{name}.{field}'!r}, v_{field}, {rule!r})")
-        made = f"new({self._name(cls)}, ({''.join(var + ', ' for var in got)}{unread}))"
-        if cls in self.after_reading:
-            made = f"{self._name(self.after_reading[cls])}({made})"
-        lines.append(f"    return {made}")
+        lines.append(f"    return new({self._name(cls)}, ({''.join(var + ', ' for var in got)}))")
         self.decoders[cls] = self._compile(f"d_{name}", lines, f"decoder of {name}")
 
     # Each of the next two turns one type hint into source for the variable `var`.
@@ -593,8 +569,7 @@ def enumerate_members(cls: type[IntEnum]) -> list[tuple[int, IntEnum]]:
     return [(int(member), member) for member in cls]
 
 
-_MAKERS: Final = {version: _Maker(version) for version in range(VERSIONS[0], NEWEST + 1)}
-_MAKER: Final = _MAKERS[NEWEST]
+_MAKER: Final = _Maker()
 _encode_span: Final = _MAKER.of(Span)[0]
 _decode_span: Final = _MAKER.of(Span)[1]
 _encode_partition: Final = _MAKER.of(PartitionId)[0]
@@ -602,26 +577,23 @@ _decode_partition: Final = _MAKER.of(PartitionId)[1]
 _MAKER.of(Origin)
 
 
-def coders(cls: type, version: int = NEWEST) -> tuple[Encoder, Decoder]:
+def coders(cls: type) -> tuple[Encoder, Decoder]:
     """The two functions of a NamedTuple class, as `encode_value` and `decode_value` use them."""
-    return _MAKERS[version].of(cls)
+    return _MAKER.of(cls)
 
 
-def encode_value(
-    value: tuple[Any, ...], lead: Sequence[int] = (), lift: Lift | None = None, version: int = NEWEST
-) -> bytes:
+def encode_value(value: tuple[Any, ...], lead: Sequence[int] = (), lift: Lift | None = None) -> bytes:
     """The CBOR array [*lead, *fields of value].
 
     Args:
         value: any NamedTuple of core/types.py, core/messages.py or core/records.py.
         lead: integers in front of the fields.
         lift: takes the bodies of batches; needed where the value has any (TypeError without).
-        version: of the protocol; files are written in the newest.
 
     Raises:
         BadValue: an integer of more than 64 bits. Lengths and ranges are the reader's to check.
     """
-    encoded = _MAKERS[version].of(type(value))[0](value, lift)
+    encoded = _MAKER.of(type(value))[0](value, lift)
     if not lead:
         return encoded
     size = len(lead) + (encoded[0] & 0x1F)

@@ -554,7 +554,6 @@ class World:
             answer.stamp,
             answer.seen_n,
             answer.seen_directories,
-            answer.version,
         )
         linked = self.step(dialler.local, [up], now)
         return (

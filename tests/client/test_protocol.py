@@ -39,7 +39,7 @@ def test_hello_names_the_cluster_and_no_node() -> None:
     assert hello.stamp == 0
     assert isinstance(hello.message, m.Hello)
     assert (hello.message.cluster_id, hello.message.node, hello.message.wall_ms) == ("mine", "", 77)
-    assert hello.message.versions == (1, 2)
+    assert hello.message.versions == m.VERSIONS
 
 
 def test_replies_come_in_any_order_and_in_any_pieces() -> None:
@@ -68,6 +68,13 @@ def test_what_cannot_be_written_is_the_callers_mistake_and_uses_no_number(
     with pytest.raises(UsageError, match=says):
         protocol.request(request_)
     assert protocol.request(m.StatusAsk())[0] == 2
+
+
+def test_a_welcome_in_a_version_that_was_not_offered_is_none() -> None:
+    protocol = ClientProtocol()
+    protocol.hello(0)
+    with pytest.raises(PeerError, match="in version 2; 1 to 1 were offered"):
+        protocol.receive(reply(WELCOME._replace(version=2), 1))
 
 
 def test_failed_answers_anything() -> None:

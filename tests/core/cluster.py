@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 from quorumq.core.effects import (
     CleanStop,
@@ -34,32 +33,15 @@ from quorumq.core.nodecore import NodeCore
 from quorumq.core.records import BatchStored, JournalRecord
 from quorumq.core.state import NodeConfig
 from quorumq.core.types import Batch, NodeId, Now, Origin, PartitionId, Topic
-from quorumq.core.versions import NEWEST
 from quorumq.wire.batch import Message, build_batch
-from quorumq.wire.codec import decode_message, encode_message
-from quorumq.wire.frames import FrameReader
 
 WALL_MS = 1_700_000_000_000
-
-
-def carried(message: Any, version: int) -> Any:
-    """What a peer reads of a message that is written in an older version; it must have the message at all."""
-    if getattr(message, "slices", ()):
-        return message  # receipts are sealed, and bytes read, by the driver
-    reader = FrameReader()
-    reader.feed(b"".join(encode_message(message, version=version)))
-    (frame,) = list(reader)
-    return decode_message(frame, version).message
 
 
 class Cluster:
     """``count`` nodes named a, b, c … that talk to each other; call methods, then read ``replies``."""
 
-    def __init__(
-        self, count: int = 3, seed: int = 1, protocol: dict[NodeId, int] | None = None, **settings: object
-    ) -> None:
-        self.protocol = protocol or {}
-        """The highest version that a node speaks from its next start on, where it is not the newest."""
+    def __init__(self, count: int = 3, seed: int = 1, **settings: object) -> None:
         self.rng = random.Random(seed)
         self.time = 100.0
         self.names = tuple("abcdefghi"[:count])
@@ -91,8 +73,7 @@ class Cluster:
 
     def start(self, name: NodeId) -> None:
         """Start (again) from the journal, and link to everyone who is up."""
-        version = self.protocol.get(name, NEWEST)
-        config = NodeConfig(node=name, nodes=self.names, protocol_max=version, **self.settings)  # type: ignore[arg-type]
+        config = NodeConfig(node=name, nodes=self.names, **self.settings)  # type: ignore[arg-type]
         nonce, directory = self.rng.getrandbits(64), self.rng.getrandbits(64)
         journal = [
             record
@@ -135,7 +116,6 @@ class Cluster:
             answer.stamp,
             answer.seen_n,
             answer.seen_directories,
-            answer.version,
             answer.position,
             answer.position_by,
         )
@@ -210,9 +190,6 @@ class Cluster:
         core, peer = self.nodes[sender], self.nodes.get(to)
         if peer is None or (sender != to and to not in core.state.links) or self.drop(sender, to, message):
             return
-        version = min(core.config.protocol_max, peer.config.protocol_max)
-        if sender != to and version < NEWEST:
-            message = carried(message, version)
         envelope = Envelope(
             sender,
             core.state.incarnation,

@@ -223,15 +223,6 @@ def test_an_answer_of_a_node_that_cannot_vouch_is_none() -> None:
     assert is_told(cluster.ask("b", Metadata(("jobs",))), code="not-stored")
 
 
-def test_nodes_of_an_older_version_are_not_asked_and_not_waited_for() -> None:
-    cluster = Cluster(protocol={"b": 1, "c": 1})
-    asked: list[object] = []
-    cluster.drop = lambda sender, to, message: isinstance(message, RegistersAsk) and bool(asked.append(to))
-    for node in "abc":
-        assert is_told(cluster.ask(node, Metadata(("jobs",))))
-    assert not asked
-
-
 def test_one_that_is_gone_is_not_answered_and_nothing_is_fetched_for_it() -> None:
     cluster, _ = made()
     cluster.drop = lambda sender, to, message: isinstance(message, RegistersTold) and sender != to

@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from quorumq.core.effects import HelloRefused, LinkDown, LinkUp
-from quorumq.core.messages import CreateTopic, Failed, Fetch, Hello, OpenSession, TopicCreated, Welcome
+from quorumq.core.messages import (
+    VERSIONS,
+    CreateTopic,
+    Failed,
+    Fetch,
+    Hello,
+    OpenSession,
+    TopicCreated,
+    Welcome,
+)
 from quorumq.core.nodecore import node_list_digest
 from quorumq.core.records import PeerSeen, Vouched
 from quorumq.core.types import Incarnation
@@ -14,7 +23,7 @@ from tests.core.cluster import Cluster
 
 def hello(cluster: Cluster, **changes: object) -> Hello:
     base = Hello(
-        (1, 2),
+        VERSIONS,
         "cluster",
         node_list_digest(cluster.names),
         60.0,
@@ -34,7 +43,7 @@ def hello(cluster: Cluster, **changes: object) -> Hello:
         ({"nodes": node_list_digest(("a", "b"))}, ["node list", "a, b, c"]),
         ({"node": "z"}, ["node list", "'z'"]),
         ({"hold_time_max": 5.0}, ["hold_time_max", "5.0", "60.0"]),
-        ({"versions": (7, 9)}, ["7 to 9", "1 to 2"]),
+        ({"versions": (7, 9)}, ["7 to 9", "1 to 1"]),
     ],
 )
 def test_another_cluster_is_refused_by_name(changes: dict[str, object], words: list[str]) -> None:
@@ -43,6 +52,20 @@ def test_another_cluster_is_refused_by_name(changes: dict[str, object], words: l
     assert isinstance(answer, Failed)
     assert answer.code == "cluster-mismatch"
     assert all(word in answer.detail for word in words), answer.detail
+
+
+@pytest.mark.parametrize("who", ["b", ""])
+def test_a_side_that_speaks_a_later_version_too_is_answered_in_ours(who: str) -> None:
+    cluster = Cluster()
+    cluster.kill("b")
+    lowest, highest = VERSIONS
+    welcome = cluster.ask("a", hello(cluster, node=who, versions=(lowest, highest + 1)))
+    assert isinstance(welcome, Welcome)
+    assert welcome.version == highest
+    later = cluster.ask("a", hello(cluster, node=who, versions=(highest + 1, highest + 1)))
+    assert isinstance(later, Failed)
+    assert later.code == "cluster-mismatch"
+    assert "2 to 2 are offered, node 'a' speaks 1 to 1: upgrade the older side" in later.detail
 
 
 def test_a_client_may_leave_the_cluster_id_out_but_not_get_it_wrong() -> None:
@@ -96,13 +119,13 @@ def test_what_was_seen_of_a_peer_is_durable_before_it_is_welcome() -> None:
     cluster = Cluster()
     cluster.kill("b")
     cluster.ask("a", hello(cluster, incarnation=Incarnation(5, 3)))
-    assert PeerSeen("b", Incarnation(5, 3), 42, 2) in cluster.journals["a"]
+    assert PeerSeen("b", Incarnation(5, 3), 42) in cluster.journals["a"]
 
 
 def test_a_directory_behind_what_a_peer_has_seen_cannot_vouch() -> None:
     cluster = Cluster()
     core = cluster.nodes["b"]
-    cluster.feed("b", LinkUp("a", Incarnation(1, 1), 0, 3, (core.state.directory,), 2))
+    cluster.feed("b", LinkUp("a", Incarnation(1, 1), 0, 3, (core.state.directory,)))
     ((name, reason),) = cluster.restarts
     assert name == "b"
     assert "start 3" in reason

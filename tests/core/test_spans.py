@@ -401,7 +401,7 @@ def test_digest_is_of_origin_and_encoded_content() -> None:
 
 
 def test_digest_keeps_its_value() -> None:
-    """Nodes of two versions compare digests: a change of the encoding is a change of the protocol."""
+    """Nodes of two releases compare digests: a change of the encoding is a change of the protocol."""
     set_ = SpanSet.from_spans([Span(A, 0, 9), Span(A, 12, 2**64)])
     encoded = b"node-c\x001\x007\x000\x00\n" + b"0,9,0:" + b"12,18446744073709551616,0:"
     assert set_.digest(A) == int.from_bytes(hashlib.blake2b(encoded, digest_size=8).digest(), "little")

@@ -22,7 +22,6 @@ from quorumq.cli.local import LocalCluster
 from quorumq.client import Client, HoldLost, Message, MessageId, Pending, TooFewReplicas, connect
 from quorumq.client.client import suspending_clock
 from quorumq.core.messages import PeekAsk, PeekPage
-from quorumq.core.versions import NEWEST
 from quorumq.history import HistoryWriter, Row, origin_text, read_history
 from tests.e2e.raw import Raw
 
@@ -49,7 +48,6 @@ class Load:
         folder: for histories; one load each.
         rate: messages a second, of each producer.
         hold_time: of the consumers, seconds.
-        protocol_max: the highest version of the protocol that the clients speak.
         outside: the topic has one partition, and clients begin at nodes that are replica of none.
     """
 
@@ -60,7 +58,6 @@ class Load:
     consumers: int = 4
     rate: float = 150.0
     hold_time: float = 3.0
-    protocol_max: int = NEWEST
     outside: bool = False
     published: dict[MessageId, None] = field(default_factory=dict)
     settled: dict[MessageId, None] = field(default_factory=dict)
@@ -107,7 +104,7 @@ class Load:
     async def _entries(self) -> list[str]:
         """The topic is made; at which nodes clients begin."""
         nodes = list(self.cluster.nodes)
-        async with connect(self.cluster.addresses, protocol_max=self.protocol_max) as client:
+        async with connect(self.cluster.addresses) as client:
             made = await client.create_topic(self.topic, partitions=self.partitions)
         self.replica = made.replicas[0][-1]
         if self.outside:
@@ -121,9 +118,7 @@ class Load:
         first = self.cluster.nodes.index(begins_at)
         addresses = self.cluster.addresses[first:] + self.cluster.addresses[:first]
         with HistoryWriter(self.folder / f"{name}.jsonl", run=self.topic, who=f"client:{name}") as writer:
-            async with connect(
-                addresses, history=writer, rng=First(), protocol_max=self.protocol_max
-            ) as client:
+            async with connect(addresses, history=writer, rng=First()) as client:
                 yield client
 
     async def _produce(self, client: Client) -> None:

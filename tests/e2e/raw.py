@@ -9,7 +9,7 @@ from typing import Any
 from quorumq.core import messages as m
 from quorumq.core.types import Incarnation, Origin, PartitionId, Topic
 from quorumq.wire.batch import Message, build_batch
-from quorumq.wire.codec import VERSIONS, decode_message, encode_message, sealed_items
+from quorumq.wire.codec import decode_message, encode_message, sealed_items
 from quorumq.wire.frames import FrameReader
 from quorumq.wire.values import SealedNamed
 
@@ -18,7 +18,7 @@ TIMEOUT_S = 10.0
 
 def client_hello(cluster_id: str = "") -> m.Hello:
     return m.Hello(
-        VERSIONS, cluster_id, b"", 0.0, "", Incarnation(0, 0), 0, int(time.time() * 1000), 0, "raw"
+        m.VERSIONS, cluster_id, b"", 0.0, "", Incarnation(0, 0), 0, int(time.time() * 1000), 0, "raw"
     )
 
 

@@ -17,7 +17,7 @@ from quorumq.core.nodecore import node_list_digest
 from quorumq.core.types import Batch, BatchHeader, Incarnation, PartitionId, Span
 from quorumq.wire import cbor
 from quorumq.wire.batch import crc32c, encode_header
-from quorumq.wire.codec import VERSIONS, encode_message
+from quorumq.wire.codec import encode_message
 from quorumq.wire.frames import MAGIC
 from quorumq.wire.values import SealedNamed
 from tests.e2e.conftest import rss_of
@@ -90,7 +90,7 @@ def test_a_node_or_client_of_another_cluster_is_refused_by_name(shared: LocalClu
 
     facts = shared.status("n1")
     ours = m.Hello(
-        VERSIONS, facts["cluster_id"], node_list_digest(shared.nodes), facts["hold_time_max"], "n2",
+        m.VERSIONS, facts["cluster_id"], node_list_digest(shared.nodes), facts["hold_time_max"], "n2",
         Incarnation(99, 1), 1, int(time.time() * 1000), 0, "raw",
     )  # fmt: skip
     other_client = refusal(client_hello("another"))

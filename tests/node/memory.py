@@ -24,7 +24,7 @@ from quorumq.node.transport import ConnectionLost, Transport
 from quorumq.storage.disk import MemoryDisk
 from quorumq.storage.journal import Commit
 from quorumq.wire.batch import Message, build_batch
-from quorumq.wire.codec import VERSIONS, decode_message, encode_message, sealed_items
+from quorumq.wire.codec import decode_message, encode_message, sealed_items
 from quorumq.wire.frames import FrameReader
 from quorumq.wire.values import SealedNamed
 
@@ -283,7 +283,7 @@ class Client:
 
     async def hello(self) -> None:
         reply = await self.ask(
-            m.Hello(VERSIONS, "", b"", 0.0, "", Incarnation(0, 0), 0, now().wall_ms, 0, "test")
+            m.Hello(m.VERSIONS, "", b"", 0.0, "", Incarnation(0, 0), 0, now().wall_ms, 0, "test")
         )
         assert isinstance(reply, m.Welcome), reply
 

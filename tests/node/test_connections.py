@@ -12,12 +12,12 @@ from quorumq.core.limits import INFLIGHT_REQUESTS_MAX, MESSAGE_BYTES_MAX, MIB
 from quorumq.core.nodecore import node_list_digest
 from quorumq.core.types import Batch, Incarnation, PartitionId
 from quorumq.wire.batch import Message, encode_header, pack_batch
-from quorumq.wire.codec import VERSIONS, encode_message, sealed_items
+from quorumq.wire.codec import encode_message, sealed_items
 from quorumq.wire.frames import MAGIC
 from quorumq.wire.values import SealedNamed
 from tests.node.memory import Client, fetch, outcomes, payloads, publish, receipts, run, world
 
-HELLO = b"".join(encode_message(m.Hello(VERSIONS, "", b"", 0.0, "", Incarnation(0, 0), 0, 0, 0), request=1))
+HELLO = b"".join(encode_message(m.Hello(m.VERSIONS, "", b"", 0.0, "", Incarnation(0, 0), 0, 0, 0), request=1))
 STATUS = b"".join(encode_message(m.StatusAsk(), request=2))
 
 
@@ -93,7 +93,7 @@ def test_what_is_well_formed_and_no_request_is_answered_and_the_connection_goes_
             for message in (m.Heartbeat(()), m.Published(2), m.Stored(1, "", "", ())):
                 reply = await client.ask(message)
                 assert (reply.code, type(message).__name__ in reply.detail) == ("usage", True)
-            again = await client.ask(m.Hello(VERSIONS, "", b"", 0.0, "", Incarnation(0, 0), 0, 0, 0))
+            again = await client.ask(m.Hello(m.VERSIONS, "", b"", 0.0, "", Incarnation(0, 0), 0, 0, 0))
             assert again.code == "usage"
             assert isinstance(await client.ask(m.StatusAsk()), m.StatusReply)
 
@@ -299,7 +299,7 @@ def test_another_cluster_list_or_version_is_refused_by_name_and_hung_up_on() -> 
     async def test() -> None:
         async with world() as cluster:
             ours = m.Hello(
-                VERSIONS, "test", node_list_digest(("a", "b", "c")), 5.0, "b", Incarnation(9, 9), 1, 0, 0
+                m.VERSIONS, "test", node_list_digest(("a", "b", "c")), 5.0, "b", Incarnation(9, 9), 1, 0, 0
             )
             for hello, name in (
                 (ours._replace(cluster_id="other"), "'other'"),

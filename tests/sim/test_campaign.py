@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from quorumq.core.state import NodeState
 from quorumq.history import read_history
 from sim.__main__ import main
 from sim.campaign import Report, run_campaign
@@ -19,9 +18,7 @@ from sim.sometimes import ENOUGH_SEEDS, SOMETIMES
 from sim.world import SimError
 
 
-@pytest.mark.parametrize(
-    ("profile", "seeds"), [("swarm", 30), ("store", 10), ("checked", 6), ("quiet", 5), ("mixed", 20)]
-)
+@pytest.mark.parametrize(("profile", "seeds"), [("swarm", 30), ("store", 10), ("checked", 6), ("quiet", 5)])
 def test_seeds_pass(profile: str, seeds: int) -> None:
     report = run_campaign(profile, 500, seeds, 1)
     assert report.failures == []
@@ -33,15 +30,6 @@ def test_a_campaign_sees_everything_that_it_must() -> None:
     report = run_campaign("swarm", 0, 3000, 2)
     assert report.failures == []
     assert report.never_seen == []
-
-
-def test_mixed_clusters_are_upgraded_and_message_types_are_watched(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert run_campaign("mixed", 500, 10, 1).seen["a node was upgraded"]
-    monkeypatch.setattr(NodeState, "speaks", lambda self, node, kind: True)
-    found = [
-        violation for _, violations in run_campaign("mixed", 500, 10, 1).failures for violation in violations
-    ]
-    assert any("was sent to a node that speaks version 1" in violation for violation in found)
 
 
 def test_a_campaign_that_missed_something_fails() -> None:

@@ -76,7 +76,7 @@ class Reader:
         assert found is not None
         start = found[0]
         assert start[0] == 1
-        assert start[2] == 2
+        assert start[2] == 1
         salt = struct.pack("<QQ", start[5], start[6])
         at = found[2]
         while at < len(data):
