@@ -96,6 +96,7 @@ class Cluster:
         self.operators = [Operator(self, name, first=name == names[0]) for name in names]
         self.operator = self.operators[0]
         self.clients = {client.name: client for client in (*self.producers, *self.consumers, *self.operators)}
+        self.steady = not any(fault.kind in ("wall-jump", "wrong-clock") for fault in schedule.faults)
         self.healed_at = 0.0
         self.drained = False
 

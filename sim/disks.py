@@ -28,6 +28,9 @@ class SimJournal(Protocol):
     def open(self) -> list[JournalRecord]:
         """The records found at a start."""
 
+    def kept(self) -> list[JournalRecord] | None:
+        """What `open` would give if the node stopped now and nothing were lost; None where that cannot be told."""
+
     def ready(self, snapshot: Callable[[], Iterable[JournalRecord]]) -> None:
         """The core is built; ``snapshot`` gives its small state."""
 
@@ -145,6 +148,17 @@ class MemoryJournal:
         batches = [record for record in found if isinstance(record, BatchStored)]
         self.found = [record for record in batches if self.flipped.get(record.number)]
         return [r for r in found if not (isinstance(r, BatchStored) and self.flipped.get(r.number))]
+
+    def kept(self) -> list[JournalRecord] | None:
+        if self.flipped:
+            return None
+        gone = {number for record in self.records if isinstance(record, Forgot) for number in record.numbers}
+        return [
+            record
+            for record in self.records
+            if not isinstance(record, Forgot | Unread)
+            and not (isinstance(record, BatchStored) and record.number in gone)
+        ]
 
     def damaged(self) -> list[BatchStored]:
         return self.found

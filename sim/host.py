@@ -78,6 +78,7 @@ from quorumq.core.types import (
 )
 from quorumq.history import spans_value
 from sim.disks import DamagedBody, MemoryJournal, SimJournal
+from sim.knowledge import compare, compare_holds
 from sim.store_journal import StoreJournal
 from sim.world import Clock, SimError, World
 
@@ -123,6 +124,7 @@ class Host:
         self.name = name
         self.rng = self.world.stream(f"node/{name}")
         self.disk_rng = self.world.stream(f"disk/{name}")
+        self.recall_rng = self.world.stream(f"recall/{name}")
         options = self.world.options
         self.clock = Clock(self.world.stream(f"clock/{name}"), options.clock_rate, options.wall_offset)
         self.config = NodeConfig(
@@ -279,6 +281,9 @@ class Host:
             if isinstance(effect, Persist):
                 self.journal.append(effect.records)
         self.journal.close()
+        records = self.journal.kept()
+        if records is not None and core.state.vouched:
+            compare_holds(core, records, self.clock.now(self.world.time))
         self.world.note(f"node:{self.name}", "stop", incarnation=core.state.incarnation.n, reason="asked to")
         self.leave_world(power=False, clean=True)
 
@@ -292,9 +297,23 @@ class Host:
         now = self.clock.now(self.world.time)
         self.timed = not events
         self.carry_out(core.step(events, now, self.rng))
-        if self.world.options.check and self.core is core:
+        if self.core is not core:
+            return
+        options = self.world.options
+        if options.check:
             core.check(self.clock.now(self.world.time))
+        if options.recall and self.recall_rng.random() < options.recall:
+            self.recall()
         self.arm()
+
+    def recall(self) -> None:
+        """What is in the journal must be what the node knows (sim/knowledge.py)."""
+        core, records = self.core, self.journal.kept()
+        if core is not None and records is not None and core.started and not core.silenced:
+            durable = self.journal.durable >= self.journal.position
+            now = self.clock.now(self.world.time)
+            compare(core, records, now, durable=durable, times=self.cluster.steady)
+            self.world.saw("a journal was compared with what its node knows")
 
     def arm(self) -> None:
         """See to it that the core is woken at its next deadline."""

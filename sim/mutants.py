@@ -26,7 +26,7 @@ from quorumq.core.group import Attempts, DeadView, GroupView
 from quorumq.core.holds import Held, HoldTable
 from quorumq.core.messages import Counted, Merged
 from quorumq.core.nodecore import NodeCore
-from quorumq.core.records import VouchingLost
+from quorumq.core.records import Reclaimed, VouchingLost
 from quorumq.core.registers import DeleteTopicCoordinator
 from quorumq.core.replica import Replica
 from quorumq.core.resync import Resync
@@ -326,6 +326,28 @@ def _keep_orphans(self: NodeCore, token: int, now: Any) -> list[Any]:
 _ON_DURABLE = NodeCore._on_durable
 
 
+def _stop_without_ballots(self: Replica, now: Any) -> list[Any]:
+    return [held._replace(ballot=(0, "")) for held in _HOLDS_AT_STOP(self, now)]
+
+
+_HOLDS_AT_STOP = Replica.holds_at_stop
+
+
+def _repair_in_memory(self: Replica, name: str, resolved: Any, now: Any) -> list[Any]:
+    _REPAIR(self, name, resolved, now)
+    return []
+
+
+_REPAIR = Replica.repair
+
+
+def _snapshot_without_reclaimed(self: Replica, now: Any) -> list[Any]:
+    return [record for record in _SNAPSHOT(self, now) if not isinstance(record, Reclaimed)]
+
+
+_SNAPSHOT = Replica.snapshot
+
+
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "quarantine-off",
@@ -546,6 +568,21 @@ MUTANTS: tuple[Mutant, ...] = (
         "deleted-payload-returns",
         "what a start finds of a deleted topic is forgotten",
         ((NodeCore, "_on_durable", _keep_orphans),),
+    ),
+    Mutant(
+        "stop-forgets-ballots",
+        "a clean stop keeps the ballots of its holds",
+        ((Replica, "holds_at_stop", _stop_without_ballots),),
+    ),
+    Mutant(
+        "repair-not-journaled",
+        "what is learned by read repair is in the journal",
+        ((Replica, "repair", _repair_in_memory),),
+    ),
+    Mutant(
+        "snapshot-without-reclaimed",
+        "a snapshot has what was reclaimed",
+        ((Replica, "snapshot", _snapshot_without_reclaimed),),
     ),
     Mutant(
         "output-named-anew",

@@ -83,6 +83,7 @@ class Options:
         durability: of the topic.
         origin_idle: after which time a session of which nothing is left may be closed.
         check: whether every step of every core is followed by its own `check`.
+        recall: share of the steps after which its journal must know what the core knows.
     """
 
     nodes: int = 3
@@ -134,6 +135,7 @@ class Options:
     relay: bool = False
     fault_time: float = 6.0
     check: bool = False
+    recall: float = 0.0
     delayed: float = 0.0
     delayed_by: float = 0.0
     mortal: float = 0.0
@@ -280,10 +282,12 @@ def draw_swarm(rng: random.Random) -> Options:
     idle = rng.choice((86_400.0, 86_400.0, 0.1, 0.5, 2.0))
     if idle != 86_400.0:
         options = dataclasses.replace(options, origin_idle=idle, sync_interval=rng.choice((0.2, 0.5, 1.0)))
+    recall = sometimes(rng, 0.25, 0.01, 0.05)
     alter = sometimes(rng, 0.2, 0.2, 0.8)
     derive = sometimes(rng, 0.2, 0.05, 0.5)
     options = dataclasses.replace(
         options,
+        recall=recall,
         alter=alter,
         derive=derive,
         output_partitions=rng.choice((1, 2)),
@@ -367,8 +371,8 @@ def draw_long(rng: random.Random) -> Options:
 
 
 def draw_checked(rng: random.Random) -> Options:
-    """As the default, with every core's own `check` after every step."""
-    return dataclasses.replace(draw_swarm(rng), check=True)
+    """As the default, with every core's own `check` after every step, and its journal compared with what it knows."""
+    return dataclasses.replace(draw_swarm(rng), check=True, recall=1.0)
 
 
 def draw_quiet(rng: random.Random) -> Options:

@@ -64,4 +64,5 @@ SOMETIMES: tuple[str, ...] = (
     "a FETCH was refused: its topic was deleted",
     "an ACK was refused: its topic was deleted",
     "an old receipt was used when its topic had been created again",
+    "a journal was compared with what its node knows",
 )

@@ -72,6 +72,14 @@ class StoreJournal:
             records.append(VouchingLost(0, f"the data directory is damaged: {self.store.cannot_vouch}"))
         return records
 
+    def kept(self) -> list[JournalRecord] | None:
+        if self.hit or (self.store is not None and (self.store.needs_sync or self.commit is not None)):
+            return None
+        disk = self.disk.clone()
+        disk.unlock()
+        store = Store.open(disk, node=self.node, cluster_id=self.cluster_id)
+        return list(store.replayed)
+
     def ready(self, snapshot: Callable[[], Iterable[JournalRecord]]) -> None:
         assert self.store is not None
         self.snapshot = snapshot

@@ -896,7 +896,11 @@ class Operator(Client):
     @property
     def created(self) -> bool:
         """Whether the topic and its groups are there: what is published then is for all of them."""
-        return self.topic is not None and not self.groups
+        return (
+            self.topic is not None
+            and not self.groups
+            and (self.outputs is not None or not self.options.derive)
+        )
 
     def begin(self, _: object = None, __: object = None) -> None:
         if self.first:

@@ -8,7 +8,16 @@ import pytest
 
 from sim.mutants import BOUND, MUTANTS, SURVIVORS, Mutant, applied, hunt
 
-QUICK = {"hold-majority-1", "hold-replaced", "tombstone-majority-1", "acked-overtaken", "no-anti-entropy"}
+QUICK = {
+    "acked-overtaken",
+    "hold-majority-1",
+    "hold-replaced",
+    "no-anti-entropy",
+    "repair-not-journaled",
+    "snapshot-without-reclaimed",
+    "stop-forgets-ballots",
+    "tombstone-majority-1",
+}
 BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
 
 

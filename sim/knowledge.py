@@ -1,0 +1,167 @@
+# sim/knowledge.py: what a node knows, as a value, and whether its journal knows the same.
+#
+# Everything that a node has promised is in its journal (core/nodecore.py). So after any step a core that is built from
+# the journal, or from a snapshot and the batches, knows what the running one knows. That one property covers every
+# record that is forgotten somewhere: in a step, in a snapshot, in a replay, in a clean stop.
+#
+# Where the two may differ, nothing is promised:
+#
+# - holds and ballots: a clean stop keeps them, else quarantine and the floor of the clock stand for them;
+# - what is known and absent, hints, which starts of peers were heard of without a HELLO, and what waits, is settled or
+#   closable: it is heard, or worked out, again;
+# - positions of peers that are not written yet (they are written with something else, at most every few seconds);
+# - what was reclaimed and is wanted again may be more than what is wanted by now: that is looked at when peers compare;
+# - attempts and delays of generations that were rewound: nobody asks for them;
+# - which of two batches that overlap a message is read from, and, where one of them was reclaimed, whether the other
+#   one still counts as payload;
+# - times, where a clock was set: a delay is counted from the time of day.
+"""A node's memory compared with its journal."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from typing import Any
+
+from quorumq.core.group import GroupView
+from quorumq.core.nodecore import NodeCore
+from quorumq.core.records import BatchStored, JournalRecord
+from quorumq.core.replica import Replica
+from quorumq.core.spans import SpanMap, SpanSet
+from quorumq.core.types import NodeId, Now
+from sim.world import SimError
+
+TIMES_WITHIN_S = 0.05
+"""Times of day are journaled in milliseconds, more than once."""
+
+Known = dict[str, Any]
+
+
+def compare(
+    core: NodeCore, journal: Iterable[JournalRecord], now: Now, *, durable: bool, times: bool
+) -> None:
+    """A core built from ``journal``, and one from a snapshot and the batches, must know what ``core`` knows.
+
+    Args:
+        core: a running node, between two steps.
+        journal: all of its records.
+        now: the clocks.
+        durable: whether all of the journal is: a node that is about to vouch waits for that.
+        times: whether delays and ages count too: no clock was set.
+
+    Raises:
+        SimError: what differs, and how.
+    """
+    records = list(journal)
+    batches = [record for record in records if isinstance(record, BatchStored)]
+    unwritten = core.positions_new
+    here = known_of(core, unwritten)
+    if not durable and not core.state.vouched:
+        del here["vouched"]
+    for name, source in (("its journal", records), ("a snapshot", [*core.snapshot(now), *batches])):
+        other = rebuilt(core, source, now)
+        there = known_of(other, unwritten)
+        if "vouched" not in here:
+            del there["vouched"]
+        for what in dict.fromkeys([*here, *there]):
+            if here.get(what) != there.get(what):
+                ours, theirs = (repr(known.get(what))[:400] for known in (here, there))
+                raise SimError(f"node {core.config.node} knows of {what}: {ours}; and {name} {theirs}")
+        for partition, replica in core.replicas.items():
+            if not all(map(replica.wanted.covers, other.replicas[partition].wanted.items())):
+                raise SimError(
+                    f"node {core.config.node} does not want what is wanted in {name} of {partition}"
+                )
+        if other.state.clock.floor < core.state.clock.value:
+            raise SimError(f"node {core.config.node} has used stamps above the reserve in {name}")
+        if times:
+            compare_times(core, other, name, now)
+
+
+def rebuilt(core: NodeCore, records: Iterable[JournalRecord], now: Now) -> NodeCore:
+    """What the next start of ``core`` would be."""
+    return NodeCore(
+        core.config, records, nonce=1, directory=core.state.directory, now=now, rng=random.Random(0)
+    )
+
+
+def known_of(core: NodeCore, unwritten: Iterable[NodeId]) -> Known:
+    """What a node knows, by what it is about; without times, and positions of the nodes ``unwritten``."""
+    known: Known = {
+        "directory": core.state.directory,
+        "vouched": (core.state.vouched, core.resync is None, core.resynced_above),
+        "peers": dict(sorted(core.peers.items())),
+        "topics": core.registers(),
+        "groups": dict(sorted(core.groups.items())),
+        "replicas": sorted(core.replicas),
+    }
+    for node, position in sorted(core.positions.items()):
+        if node not in unwritten:
+            known[f"position of {node}"] = position
+    for partition, replica in core.replicas.items():
+        known.update(replica_known(replica, str(partition)))
+    return known
+
+
+def replica_known(replica: Replica, where: str) -> Known:
+    """What a replica knows; empty tables say nothing."""
+    here = SpanSet.from_spans([*replica.present.items(), *replica.reclaimed.items()])
+    known: Known = {
+        f"{where}, present or reclaimed": here.items(),
+        f"{where}, promised": sorted(replica.promised),
+        f"{where}, closed": replica.closed.numbers.items(),
+    }
+    for name, view in replica.groups.items():
+        at = f"{where}, group {name}"
+        known[f"{at}, records"] = view.records.items()
+        known[f"{at}, attempts"] = current(view, view.attempts)
+        known[f"{at}, delays"] = [
+            (span, (delay.generation, delay.n, delay.ballot)) for span, delay in current(view, view.delays)
+        ]
+        known[f"{at}, generation"] = (view.generation, view.from_ms) if view.generation else None
+    return {what: value for what, value in known.items() if value}
+
+
+def current(view: GroupView, table: SpanMap[Any]) -> list[tuple[Any, Any]]:
+    """What is not of a generation that was rewound."""
+    return [item for item in table.items() if item[1].generation >= view.home.generation]
+
+
+def compare_times(core: NodeCore, other: NodeCore, name: str, now: Now) -> None:
+    """Delays end, and batches were made, at the same time."""
+    for partition, replica in core.replicas.items():
+        twin = other.replicas[partition]
+        for number, batch in replica.batches.items():
+            same = number in twin.batches and number not in replica.doubtful and number not in twin.doubtful
+            if same and abs(batch.born - twin.batches[number].born) > TIMES_WITHIN_S:
+                raise SimError(f"batch {number} of {partition} has another age in {name}")
+        for group, view in replica.groups.items():
+            for span, delay in current(view, view.delays):
+                for part, theirs in twin.groups[group].delays.within(span):
+                    left, there = max(0.0, delay.due - now.mono), max(0.0, theirs.due - now.mono)
+                    if abs(left - there) > TIMES_WITHIN_S:
+                        raise SimError(f"the delay of {part} lasts {left} s, and {there} s in {name}")
+
+
+def compare_holds(core: NodeCore, journal: Iterable[JournalRecord], now: Now) -> None:
+    """A clean stop keeps the holds, and the ballots under which they were granted, of every replica that may vote.
+
+    Raises:
+        SimError: it forgot one.
+    """
+    other = rebuilt(core, journal, now)
+    for partition, replica in core.replicas.items():
+        if not replica.may_vote(now):
+            continue
+        for group, view in replica.groups.items():
+            twin = other.replicas[partition].group(group).holds
+            for span, held in view.holds.holds.items():
+                if held.deadline <= now.mono:
+                    continue
+                kept = twin.holds.within(span)
+                same = all(their.owner == held.owner and their.deadline >= held.deadline for _, their in kept)
+                ballots = view.holds.ballots.within(span) == twin.ballots.within(span)
+                if sum(part.size for part, _ in kept) != span.size or not same or not ballots:
+                    raise SimError(
+                        f"the clean stop of {core.config.node} does not keep the hold of {span}: {held}"
+                    )

@@ -1,0 +1,62 @@
+"""A node's journal is compared with what it knows, where it can be told, and a record that is missing is found."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from quorumq.core.effects import Persist
+from quorumq.core.nodecore import NodeCore
+from quorumq.core.records import GroupPut, JournalRecord, Reclaimed, RecordsMerged
+from sim.cluster import Cluster
+from sim.knowledge import compare
+from sim.runner import run_schedule
+from sim.schedule import Schedule, draw
+from sim.world import SimError
+
+
+def watched(seed: int, disk: str) -> Schedule:
+    """A seed of which every step is compared."""
+    schedule = draw(seed)
+    return dataclasses.replace(schedule, options=dataclasses.replace(schedule.options, disk=disk, recall=1.0))
+
+
+@pytest.mark.parametrize("disk", ["memory", "store"])
+def test_every_step_of_a_run_is_compared(disk: str) -> None:
+    outcome = run_schedule(watched(7, disk))
+    assert outcome.violations == []
+    assert outcome.seen["a journal was compared with what its node knows"] > 100
+
+
+@pytest.mark.parametrize("kind", [GroupPut, RecordsMerged, Reclaimed])
+def test_a_record_that_is_not_written_is_found(
+    kind: type[JournalRecord], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = NodeCore.step
+
+    def forgetful(self: NodeCore, *args: object) -> object:
+        return [
+            effect._replace(records=tuple(one for one in effect.records if not isinstance(one, kind)))
+            if isinstance(effect, Persist)
+            else effect
+            for effect in step(self, *args)  # type: ignore[arg-type]
+        ]
+
+    monkeypatch.setattr(NodeCore, "step", forgetful)
+    violations = [run_schedule(watched(seed, "memory")).violations for seed in range(3)]
+    assert any("and its journal" in found[0] for found in violations if found)
+
+
+def test_a_record_that_is_taken_out_of_the_journal_is_found() -> None:
+    cluster = Cluster(draw(7))
+    cluster.run()
+    host = cluster.hosts["a"]
+    core, records = host.core, host.journal.kept()
+    assert core is not None
+    assert records is not None
+    now = host.clock.now(cluster.world.time)
+    compare(core, records, now, durable=False, times=cluster.steady)
+    del records[-1 - [type(record) for record in reversed(records)].index(RecordsMerged)]
+    with pytest.raises(SimError, match="records"):
+        compare(core, records, now, durable=False, times=cluster.steady)
