@@ -27,6 +27,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "status": ("quorumq.cli.status:status", "Show nodes, topics and what is wrong with them."),
     "topics": ("quorumq.cli.topics:topics", "Create, list, change and delete topics."),
     "survivors": ("quorumq.cli.survivors:survivors", "Go on after directories were lost for good."),
+    "export": ("quorumq.cli.export:export", "Read messages out of a stopped node's directory."),
     "journal": ("quorumq.cli.journal:journal", "Look into a node's journal files."),
     "bench": ("quorumq.cli.bench:bench", "Measure this machine, with every message verified."),
 }

@@ -208,7 +208,7 @@ def _check_others_can_help(core: NodeCore, damage: str) -> None:
     )
     raise StorageError(
         f"{damage}; and this is {what}: nobody else knows which of its messages were acked. Keep a copy of the "
-        "directory (`quorumq journal inspect` shows what is in it), and start with an empty one, or with a backup"
+        "directory (`quorumq export` reads the messages out of it), and start with an empty one, or with a backup"
     )
 
 

@@ -173,13 +173,13 @@ def _salt_from_neighbours(path: Path) -> int | None:
     for other in sorted(path.parent.glob(f"*{NAME_SUFFIX}")):
         if other == path:
             continue
-        start = _start_of(other)
+        start = start_of(other)
         if start is not None:
             return salt_of(start.directory, number)
     return None
 
 
-def _start_of(path: Path) -> SegmentStart | None:
+def start_of(path: Path) -> SegmentStart | None:
     """The first record of a segment file, if it can be read."""
     try:
         for found in inspect_segment(path):

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
@@ -74,3 +78,28 @@ def test_the_survivor_is_declared_and_every_message_is_read(emptied: LocalCluste
             assert set(outcomes(client.ack(*receipts(reply)))) == {"acked"}
         assert total == 40, "not what was acked"
         publish(client, client.topic("jobs"), 5)
+
+
+def test_messages_are_read_out_of_what_is_left_and_published_again(
+    emptied: LocalCluster, tmp_path: Path
+) -> None:
+    directory = data_of(emptied, "n1")
+    running = run(emptied, "export", "--data", directory)
+    assert running.exit_code == 74
+    assert "is in use by a node" in running.stderr
+    emptied.kill("n1")
+    done = run(emptied, "export", "--data", directory, "--topic", "jobs", "--group", "g")
+    assert done.exit_code == 0, done.stderr
+    assert {json.loads(line)["payload"] for line in done.stdout.splitlines()} == {
+        str(number) for number in range(50)
+    } - {str(number) for number in range(10)}
+
+    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    (script,) = re.findall(r"```python\n(# republish\.py.*?)```", page, re.DOTALL)
+    (tmp_path / "republish.py").write_text(script)
+    with LocalCluster(1) as other:
+        command = [sys.executable, str(tmp_path / "republish.py"), *other.addresses]
+        again = subprocess.run(command, input=2 * done.stdout, capture_output=True, text=True, check=True)
+        assert again.stdout == "published 40 messages\n"
+        read = run(other, "consume", "jobs", "--group", "g", "--wait", "0.5")
+        assert sorted(read.stdout.split(), key=int) == [str(number) for number in range(10, 50)]

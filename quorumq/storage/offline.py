@@ -1,0 +1,271 @@
+# quorumq/storage/offline.py: the messages in the data directory of a node that is stopped.
+#
+# Why: after a disaster a directory may be all that is left, and the cluster that it belonged to gone. This reads it as
+# a start of the node would, with the node's own core, so that what was acked, rewound or deleted means here what it
+# means there; past damage as far as anything can be read; and message by message, as each has a checksum of its own.
+# It writes nothing, and keeps what a node does in memory: of each batch its header, and of payload one message.
+"""Reading messages out of a data directory."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from quorumq.core.errors import NotFound, StorageError, UsageError
+from quorumq.core.group import DEAD_SUFFIX, GroupView
+from quorumq.core.limits import HOLD_TIME_MAX_DEFAULT_S
+from quorumq.core.nodecore import NodeCore
+from quorumq.core.records import ClusterMade, JournalRecord, TopicPut
+from quorumq.core.replica import Replica
+from quorumq.core.state import NodeConfig
+from quorumq.core.types import STAMP_ZERO, BatchHeader, Kind, Now, Origin, PartitionId, Span, Topic
+from quorumq.storage.disk import LOCK_NAME, RealDisk
+from quorumq.storage.inspect import start_of
+from quorumq.storage.journal import DamagedDirectory, FoundBatch, Journal
+from quorumq.storage.salvage import SalvagingJournal
+from quorumq.storage.segment import NAME_SUFFIX, segment_name
+from quorumq.wire.batch import Corrupt, Message, records_of
+
+SETTLED = ("acked", "skipped", "purged")
+"""What a group that is not shown a message again has made of it."""
+
+
+class Found(NamedTuple):
+    """A message in a directory.
+
+    Attributes:
+        partition: of which topic and partition.
+        origin: who numbered it,
+        seq: and as what.
+        published_ms: when, by its producer's clock.
+        message: what was published; None where it cannot be read.
+        groups: what each group makes of it: open, acked, dead, skipped or purged.
+        problem: why it cannot be read.
+    """
+
+    partition: PartitionId
+    origin: Origin
+    seq: int
+    published_ms: int
+    message: Message | None
+    groups: dict[str, str]
+    problem: str = ""
+
+
+class ReadOnlyDisk(RealDisk):
+    """A directory that is only read. Others may read it at the same time; a node that starts in it is refused."""
+
+    def lock(self) -> None:
+        try:
+            fd = os.open(self.directory / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return  # a copy
+        except OSError as error:
+            raise self._unusable(error) from error
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            raise StorageError(
+                f"{self.directory} is in use by a node: stop it first, or read a copy of the directory"
+            ) from None
+        self._lock_fd = fd
+
+
+class OfflineDirectory:
+    """A data directory, read as far as it can be. Close it, or use it as a context manager.
+
+    Args:
+        path: the directory.
+        now: the clocks; delays and TTLs go by the time of day.
+
+    Attributes:
+        node: whose directory it is.
+        cluster_id: of which cluster.
+        damage: what was found damaged besides the bodies of batches; "" where nothing was. Then records of what was
+            acked may be lost, and topics may be named by their ids.
+
+    Raises:
+        UsageError: it is no data directory.
+        StorageError: it is in use, or no segment of it can be read.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], now: Now) -> None:
+        segments = sorted(Path(path).glob(f"*{NAME_SUFFIX}"), reverse=True)
+        if not segments:
+            raise UsageError(f"{path} has no journal segment (*{NAME_SUFFIX}): give a node's data directory")
+        start = next((found for found in map(start_of, segments) if found is not None), None)
+        if start is None:
+            raise StorageError(f"{path}: no segment begins with a record that can be read")
+        self.node = start.node
+        self.cluster_id = start.cluster_id
+        self.damage = ""
+        self._disk = ReadOnlyDisk(path)
+        try:
+            replayed = self._replay(Journal)
+        except DamagedDirectory as error:
+            self.damage = error.what
+            replayed = self._replay(SalvagingJournal)
+        try:
+            self._batches: dict[int, FoundBatch] = {}
+            records: list[JournalRecord] = []
+            for item in replayed:
+                if not isinstance(item, FoundBatch):
+                    records.append(item)
+                    continue
+                before = self._batches.get(item.record.number)
+                if before is None or before.damaged or not item.damaged:
+                    self._batches[item.record.number] = item
+            self._core = self._build(records, now)
+        except BaseException:
+            self.close()
+            raise
+
+    def _replay(self, kind: type[Journal]) -> list[JournalRecord | FoundBatch]:
+        journal = kind.open(
+            self._disk, node=self.node, cluster_id=self.cluster_id, new_directory_id=lambda: 1
+        )
+        try:
+            return list(journal.replay())
+        except BaseException:
+            self._disk.unlock()
+            raise
+
+    def _build(self, records: list[JournalRecord], now: Now) -> NodeCore:
+        """The node's core. Topics of which damage has left no register get one, under their ids."""
+        known = {record.topic.id for record in records if isinstance(record, TopicPut)}
+        sizes: dict[bytes, int] = {}
+        for item in self._batches.values():
+            topic, number = item.record.batch.header.partition
+            if topic not in known:
+                sizes[topic] = max(sizes.get(topic, 0), number + 1)
+        for topic, count in sorted(sizes.items()):
+            replicas = ((self.node,),) * count
+            records.append(TopicPut(Topic(topic, topic.hex(), 1, 0, replicas, 1, "fsync", STAMP_ZERO)))
+        made = next((record for record in records if isinstance(record, ClusterMade)), None)
+        config = NodeConfig(
+            node=self.node,
+            nodes=(self.node,) if made is None else made.nodes,
+            cluster_id=self.cluster_id,
+            hold_time_max=HOLD_TIME_MAX_DEFAULT_S if made is None else made.hold_time_max,
+        )
+        batches = sorted(self._batches.items())
+        return NodeCore(
+            config,
+            [*records, *(item.record for _, item in batches if not item.damaged)],
+            nonce=0,
+            directory=1,
+            now=now,
+            rng=random.Random(0),
+        )
+
+    def __enter__(self) -> OfflineDirectory:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the directory back."""
+        self._disk.unlock()
+
+    def topics(self) -> dict[str, Topic]:
+        """The topics that are not deleted, by name."""
+        known = {name: self._core.topics[found] for name, found in self._core.names.items()}
+        return {name: topic for name, topic in known.items() if not topic.deleted}
+
+    def messages(self, topic: str | None = None, group: str | None = None) -> Iterator[Found]:
+        """Every message whose payload is here, partition by partition, oldest first.
+
+        Args:
+            topic: only of the topic of that name, or of that id.
+            group: leave out what this group has settled: acked, skipped or purged.
+
+        Raises:
+            NotFound: there is no such topic or group; at once.
+            StorageError: the directory cannot be read any more.
+        """
+        topics = self.topics()
+        if topic is not None:
+            topics = {name: found for name, found in topics.items() if topic in (name, found.id.hex())}
+        if not topics and topic is not None:
+            names = ", ".join(sorted(self.topics())[:20]) or "none"
+            raise NotFound(f"there is no topic {topic!r} in {self._disk}: there are {names}")
+        ids = {found.id for found in topics.values()}
+        replicas = [replica for key, replica in sorted(self._core.replicas.items()) if key.topic in ids]
+        groups = dict.fromkeys(name for replica in replicas for name in replica.groups)
+        if group is not None and group not in groups:
+            names = ", ".join(name for name in groups if not name.endswith(DEAD_SUFFIX)) or "none"
+            raise NotFound(f"no group {group!r} has read anything in {self._disk}: the groups are {names}")
+        return self._messages(replicas, group)
+
+    def _messages(self, replicas: list[Replica], group: str | None) -> Iterator[Found]:
+        damaged: dict[PartitionId, list[FoundBatch]] = {}
+        for _, item in sorted(self._batches.items()):
+            if item.damaged:
+                damaged.setdefault(item.record.batch.header.partition, []).append(item)
+        for replica in replicas:
+            for _, number in replica.order:
+                header = replica.batches[number].header
+                for section in header.sections:
+                    for part, slot in replica.index.within(section):
+                        if slot.number == number:
+                            yield from self._part(replica, header, number, part, slot.shift, group)
+            seen: dict[tuple[Origin, int], None] = {}  # batches may overlap
+            for item in damaged.get(replica.partition, ()):
+                header, at = item.record.batch.header, 0
+                for section in header.sections:
+                    for part in replica.index.gaps(section) if section.origin not in replica.closed else ():
+                        shift = at - section.start
+                        for found in self._part(replica, header, item.record.number, part, shift, group):
+                            key = (found.origin, found.seq)
+                            if key not in seen:
+                                if found.message is not None:
+                                    seen[key] = None
+                                yield found
+                    at += section.size
+
+    def _part(
+        self, replica: Replica, header: BatchHeader, number: int, part: Span, shift: int, group: str | None
+    ) -> Iterator[Found]:
+        """``part``, whose message ``seq`` is record ``seq + shift`` of a batch."""
+        views = [view for name, view in sorted(replica.groups.items()) if not name.endswith(DEAD_SUFFIX)]
+        states = {view.name: states_of(view, part, header.published_ms) for view in views}
+        for seq in range(part.start, part.stop):
+            groups = {name: found[seq - part.start] for name, found in states.items()}
+            if group is not None and groups.get(group) in SETTLED:
+                continue
+            message, problem = self._read(header, number, seq + shift)
+            yield Found(replica.partition, part.origin, seq, header.published_ms, message, groups, problem)
+
+    def _read(self, header: BatchHeader, number: int, index: int) -> tuple[Message | None, str]:
+        """Record ``index`` of a batch, or why it cannot be read."""
+        position = self._batches[number].position
+        first, stop = header.end_of(index - 1), header.end_of(index)
+        name = segment_name(position.segment)
+        try:
+            data = self._disk.read(name, position.offset + first, stop - first)
+            return records_of(header, index, index + 1, data)[0], ""
+        except Corrupt as error:
+            return None, f"{name}: {error}"
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise StorageError(f"{self._disk}/{name} cannot be read: {error}") from error
+            return None, f"{name}, byte {position.offset + first}: {error.strerror}"
+
+
+def states_of(view: GroupView, span: Span, published_ms: int) -> list[str]:
+    """What a group makes of each message of ``span``, of one batch."""
+    covered = view.covers(published_ms)
+    states = ["skipped"] * span.size  # OPEN and not readable: before the start of the generation
+    for part, record in view.shown(span, covered):
+        if record.kind != Kind.OPEN:
+            states[part.start - span.start : part.stop - span.start] = [record.kind.name.lower()] * part.size
+    for part, _ in view.readable(span, covered):
+        states[part.start - span.start : part.stop - span.start] = ["open"] * part.size
+    return states

@@ -1,0 +1,304 @@
+"""`quorumq export`: what is in a data directory, line by line, and what is left of a damaged one."""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import json
+import tracemalloc
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from click.testing import CliRunner
+
+from quorumq.cli.main import main
+from quorumq.core.messages import (
+    AckRequest,
+    CreateTopic,
+    DeleteTopic,
+    OpenSession,
+    Publish,
+    PurgeRequest,
+    RejectRequest,
+    SetGroup,
+)
+from quorumq.core.records import BatchStored, DirectoryMade, RecordsMerged, TopicPut
+from quorumq.core.types import Letter, Stamp, Topic
+from quorumq.storage.disk import RealDisk
+from quorumq.storage.inspect import inspect_segment
+from quorumq.storage.records import TYPE_OF
+from quorumq.storage.store import Store
+from quorumq.wire.batch import Message, build_batch
+from tests.core.cluster import Cluster
+from tests.core.test_cluster_smoke import fetch, outcomes, receipts
+from tests.storage.samples import DIRECTORY, record_headers
+
+LETTER = Letter(Stamp(1, "a"), "rejected", "ValueError", "no", "", "", 1, 0, 0, 0, 0, "", "", "", "")
+
+
+class Done(NamedTuple):
+    code: int
+    lines: list[dict[str, Any]]
+    err: str
+
+
+def export(path: Path, *arguments: str) -> Done:
+    result = CliRunner().invoke(main, ["export", "--data", str(path), *arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return Done(result.exit_code, [json.loads(line) for line in result.stdout.splitlines()], result.stderr)
+
+
+def write(cluster: Cluster, name: str, path: Path, segment_bytes: int = 1 << 20) -> Path:
+    """A data directory with the journal that a node of the cluster has."""
+    store = Store.open(
+        RealDisk(path),
+        node=name,
+        cluster_id="cluster",
+        new_directory_id=lambda: DIRECTORY,
+        segment_bytes=segment_bytes,
+    )
+    list(store.replayed)
+    store.roll([])
+    store.commit()
+    written = []
+    for record in cluster.journals[name]:
+        if isinstance(record, DirectoryMade):
+            continue
+        store.append([record])
+        written += [] if isinstance(record, BatchStored) else [record]
+        store.commit()
+        if store.should_roll:
+            store.roll(list(written))
+            store.commit()
+    store.forget(cluster.forgotten[name])
+    store.commit()
+    store.close()
+    return path
+
+
+def publish(cluster: Cluster, topic: Topic, messages: list[Message], wall_ms: int = 1000) -> None:
+    origin = cluster.ask("a", OpenSession()).origin  # type: ignore[union-attr]
+    from quorumq.core.types import PartitionId
+
+    cluster.ask("a", Publish(build_batch(PartitionId(topic.id, 0), origin, 0, wall_ms, messages)))
+
+
+def payloads(done: Done) -> list[str]:
+    return [line["payload"] for line in done.lines]
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    cluster = Cluster(hold_time_max=10.0)
+    topic = cluster.topic()
+    publish(cluster, topic, [Message(b"%d" % number) for number in range(6)])
+    one, two, *_ = [receipts(cluster.ask("a", fetch(most=1))) for _ in range(3)]
+    assert outcomes(cluster.ask("a", AckRequest(one))) == ["acked"]
+    cluster.ask("a", RejectRequest(two, 0.0, LETTER))
+    cluster.ask("b", SetGroup("jobs", "late", "latest"))
+    cluster.advance(5.0)
+    return cluster
+
+
+def test_every_message_is_a_line_with_what_each_group_makes_of_it(cluster: Cluster, tmp_path: Path) -> None:
+    done = export(write(cluster, "b", tmp_path / "b"))
+    assert (done.code, payloads(done)) == (0, ["0", "1", "2", "3", "4", "5"])
+    assert done.err == "6 messages of node b of cluster cluster\n"
+    assert [line["groups"]["g"] for line in done.lines] == ["acked", "dead", "open", "open", "open", "open"]
+    assert {line["groups"]["late"] for line in done.lines} == {"skipped"}
+    first = done.lines[0]
+    assert set(first) == {"id", "topic", "partition", "published_ms", "key", "headers", "payload", "groups"}
+    assert (first["topic"], first["partition"], first["published_ms"]) == ("jobs", 0, 1000)
+    assert len({line["id"] for line in done.lines}) == 6
+
+
+def test_what_a_group_has_acked_is_left_out(cluster: Cluster, tmp_path: Path) -> None:
+    path = write(cluster, "a", tmp_path / "a")
+    assert payloads(export(path, "--group", "g")) == ["1", "2", "3", "4", "5"]
+    assert payloads(export(path, "--group", "late", "--format", "jsonl")) == []
+    cluster.ask("a", PurgeRequest("jobs", 0, "g"))
+    assert payloads(export(write(cluster, "a", tmp_path / "purged"), "--group", "g")) == ["1"]
+    cluster.advance(60.0)
+    cluster.ask("a", SetGroup("jobs", "g", "earliest", rewind=True))
+    assert len(payloads(export(write(cluster, "a", tmp_path / "rewound"), "--group", "g"))) == 6
+
+
+def test_keys_headers_and_payloads_of_any_bytes_come_out_as_they_were(tmp_path: Path) -> None:
+    cluster = Cluster(hold_time_max=10.0)
+    topic = cluster.topic()
+    big = bytes(range(256)) * 3600
+    headers = {"text": "ü", "bytes": b"\xff\x00", "int": -3, "float": 0.5, "bool": True, "none": None}
+    publish(
+        cluster,
+        topic,
+        [Message("größe".encode(), key=b"k", headers=headers), Message(big, key=b"\xff"), Message(b"")],
+    )
+    done = export(write(cluster, "c", tmp_path / "c"))
+    text, large, empty = done.lines
+    assert (text["payload"], text["key"]) == ("größe", "k")
+    assert text["headers"] == {**headers, "bytes": {"base64": base64.b64encode(b"\xff\x00").decode()}}
+    assert base64.b64decode(large["payload_base64"]) == big
+    assert base64.b64decode(large["key_base64"]) == b"\xff"
+    assert (empty["payload"], empty["key"], empty["headers"]) == ("", None, {})
+
+
+def test_topics_are_chosen_by_name_or_id_and_deleted_ones_are_not_there(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    other = cluster.ask("a", CreateTopic("other")).topic  # type: ignore[union-attr]
+    publish(cluster, other, [Message(b"x")])
+    path = write(cluster, "a", tmp_path / "a")
+    assert payloads(export(path, "--topic", "other")) == ["x"]
+    assert payloads(export(path, "--topic", other.id.hex())) == ["x"]
+    assert len(export(path).lines) == 7
+    wrong = export(path, "--topic", "othr")
+    assert (wrong.code, wrong.lines) == (66, [])
+    assert "there is no topic 'othr'" in wrong.err
+    assert "jobs, other" in wrong.err
+    wrong = export(path, "--group", "h")
+    assert wrong.code == 66
+    assert "no group 'h'" in wrong.err
+    cluster.ask("a", DeleteTopic("jobs", cluster.nodes["a"].topic_named("jobs").id))  # type: ignore[union-attr]
+    path = write(cluster, "a", tmp_path / "deleted")
+    assert payloads(export(path)) == ["x"]
+    assert export(path, "--topic", "jobs").code == 66
+
+
+def test_a_directory_of_nothing_or_in_use_is_refused(cluster: Cluster, tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    done = export(empty)
+    assert done.code == 64
+    assert "has no journal segment" in done.err
+    assert list(empty.iterdir()) == []
+    assert export(tmp_path / "nowhere").code == 2
+    (empty / f"{1:012d}.journal").write_bytes(b"not a journal at all")
+    done = export(empty)
+    assert done.code == 74
+    assert "no segment begins with a record that can be read" in done.err
+    path = write(cluster, "a", tmp_path / "a")
+    with (path / "LOCK").open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        done = export(path)
+        assert done.code == 74
+        assert "stop it first" in done.err
+    assert export(path).code == 0
+
+
+def test_a_node_that_wrote_nothing_but_its_start_has_no_messages(tmp_path: Path) -> None:
+    done = export(write(Cluster(), "a", tmp_path))
+    assert (done.code, done.lines) == (0, [])
+    assert "0 messages of node a" in done.err
+
+
+def test_the_directory_is_not_changed_and_may_be_read_only(cluster: Cluster, tmp_path: Path) -> None:
+    path = write(cluster, "a", tmp_path / "a", 512)
+    before = {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in path.iterdir()}
+    for file in path.iterdir():
+        file.chmod(0o400)
+    path.chmod(0o500)
+    try:
+        assert len(export(path).lines) == 6
+    finally:
+        path.chmod(0o700)
+    assert {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in path.iterdir()} == before
+    (path / "LOCK").unlink()
+    assert len(export(path).lines) == 6
+    assert not (path / "LOCK").exists()
+
+
+def flip(path: Path, offset: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 0x55
+    path.write_bytes(data)
+
+
+def segment(path: Path) -> Path:
+    return max(path.glob("*.journal"), key=lambda file: file.stat().st_size)
+
+
+def test_of_a_damaged_batch_all_but_the_damaged_message_is_read(cluster: Cluster, tmp_path: Path) -> None:
+    topic = cluster.nodes["a"].topic_named("jobs")
+    assert topic is not None
+    publish(cluster, topic, [Message(b"before"), Message(b"damaged"), Message(b"behind")])
+    path = write(cluster, "a", tmp_path / "a")
+    file = segment(path)
+    flip(file, file.read_bytes().index(b"damaged"))
+    done = export(path)
+    assert done.code == 74
+    assert payloads(done) == ["0", "1", "2", "3", "4", "5", "before", "behind"]
+    assert "CRC-32C of the record" in done.err
+    assert "1 message cannot be read. What could be read was written" in done.err
+
+
+def offset_of(path: Path, kind: type) -> int:
+    """Where in the largest segment the last record of a type begins, and the one behind it says it was durable."""
+    found = [at for number, at in record_headers(segment(path).read_bytes()) if number == TYPE_OF[kind]]
+    return found[-1]
+
+
+def test_past_damage_everything_is_read_that_can_be(cluster: Cluster, tmp_path: Path) -> None:
+    path = write(cluster, "a", tmp_path / "a")
+    flip(segment(path), offset_of(path, RecordsMerged) + 3)
+    done = export(path)
+    assert done.code == 74
+    assert payloads(done) == ["0", "1", "2", "3", "4", "5"]
+    assert "is damaged at byte" in done.err
+    assert "What could be read was written" in done.err
+
+
+def test_where_the_name_of_a_topic_is_lost_its_id_stands_for_it(cluster: Cluster, tmp_path: Path) -> None:
+    path = write(cluster, "a", tmp_path / "a")
+    topic = cluster.nodes["a"].topic_named("jobs")
+    assert topic is not None
+    file = segment(path)
+    for number, at in record_headers(file.read_bytes()):
+        if number == TYPE_OF[TopicPut]:
+            flip(file, at + 3)
+    done = export(path)
+    assert done.code == 74
+    assert {line["topic"] for line in done.lines} == {topic.id.hex()}
+    assert payloads(done) == ["0", "1", "2", "3", "4", "5"]
+    assert done.lines[0]["groups"]["g"] == "acked"
+    assert payloads(export(path, "--topic", topic.id.hex(), "--group", "g")) == ["1", "2", "3", "4", "5"]
+
+
+@pytest.mark.parametrize("every", [97, pytest.param(7, marks=pytest.mark.soak)])
+def test_one_flipped_byte_anywhere_costs_at_most_the_record_that_it_hit(
+    cluster: Cluster, tmp_path: Path, every: int
+) -> None:
+    """No message comes out that was not published, and none is missing without a word."""
+    path = write(cluster, "a", tmp_path / "a")
+    file = segment(path)
+    whole = file.read_bytes()
+    everything = {line["id"]: line["payload"] for line in export(path).lines}
+    for offset in range(0, len(whole), every):
+        flip(file, offset)
+        done = export(path)
+        assert {line["id"]: line["payload"] for line in done.lines}.items() <= everything.items()
+        assert len(done.lines) == 6 or done.code == 74
+        assert len(done.lines) == len({line["id"] for line in done.lines})
+        file.write_bytes(whole)
+
+
+def test_memory_does_not_grow_with_what_is_in_the_directory(tmp_path: Path) -> None:
+    cluster = Cluster(hold_time_max=10.0)
+    topic = cluster.topic(rf=1)
+    (home,) = topic.replicas[0]
+    for _ in range(40):
+        publish(cluster, topic, [Message(b"x" * (1 << 19))] * 2)
+    path = write(cluster, home, tmp_path / "a", 8 << 20)
+    assert sum(item.type == "BatchStored" for item in inspect_segment(segment(path))) > 5
+    del cluster
+    from quorumq.core.types import Now
+    from quorumq.storage.offline import OfflineDirectory
+
+    tracemalloc.start()
+    with OfflineDirectory(path, Now(0.0, 0)) as directory:
+        count = sum(1 for _ in directory.messages())
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert count == 80
+    assert peak < 8 << 20, f"{peak} bytes for 40 MiB"
