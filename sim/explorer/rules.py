@@ -20,7 +20,7 @@ from quorumq.core.groups import PurgeCoordinator
 from quorumq.core.holds import Held, HoldTable
 from quorumq.core.messages import Extended, Freed, HoldReply, Reject, RemoteFetched
 from quorumq.core.nodecore import NodeCore
-from quorumq.core.recovery import Recovery
+from quorumq.core.recovery import Recovery, Reported
 from quorumq.core.replica import Replica
 from quorumq.core.rounds import Round
 from quorumq.core.settle import AckCoordinator, Ballot, ExtendCoordinator
@@ -117,6 +117,19 @@ def learn_the_first(self: HoldTable, span: Span, held: Held) -> None:
     for part, ours in self.holds.split(span):
         if ours is None:
             self.holds.set(part, held)
+
+
+_end_quarantine = Replica.end_quarantine
+
+
+def drop_what_is_acked(self: Replica, reported: list[Reported], now: Now) -> None:
+    """A replica that takes no reported hold over where its own record says that the message was acked."""
+    kept = [
+        told
+        for told in reported
+        if not self.group(told.hold.group).is_acked(told.hold.span, told.hold.generation)
+    ]
+    _end_quarantine(self, kept, now)
 
 
 def hear_one(self: Recovery, replica: Replica, unheard: dict[NodeId, None]) -> bool:
@@ -406,6 +419,20 @@ def voter_forgot_the_second(script: Script) -> None:
     script.do("link", "b", "c")
 
 
+def acked_beside_the_second(script: Script) -> None:
+    """As `delivered_late`, with b's vote; the ACK of a0 is durable at a and b, and b is started again."""
+    delivered_and_expired(script)
+    script.do("fetch", "a")
+    script.deliver("Hold", "a", "b")
+    script.deliver("HoldReply", "b", "a")
+    script.do("ask", "b", "ack", 0)
+    script.deliver("Ack", "b", "a")
+    script.deliver("Tombed", "a", "b")
+    script.do("crash", "b")
+    script.do("link", "a", "b")
+    script.do("link", "b", "c")
+
+
 def dead_everywhere(script: Script) -> None:
     """a0 is delivered through a and dead-lettered through b, at every replica."""
     script.do("fetch", "a")
@@ -526,6 +553,27 @@ RULES: tuple[Rule, ...] = (
             restart_nodes=(B,),
             give_up=False,
             script=voter_restarted,
+        ),
+    ),
+    Rule(
+        name="recovery-keeps-acked",
+        says="a hold that is reported is kept, whatever our own record says: another delivery may have been acked",
+        off="what our record calls acked is not taken over",
+        patches=((Replica, "end_quarantine", drop_what_is_acked),),
+        scenario=scenario(
+            "recovery-acked",
+            "a late ACK beside a live delivery whose voter is started again, and a rewind",
+            attempts=3,
+            acks=1,
+            restarts=1,
+            rewinds=1,
+            ticks=2,
+            coordinators=(A, C),
+            restart_nodes=(B,),
+            via=(B,),
+            rewind_via=(B,),
+            give_up=False,
+            script=acked_beside_the_second,
         ),
     ),
     Rule(

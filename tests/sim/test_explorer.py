@@ -35,6 +35,7 @@ BROKEN = {
     "release-carries-ballot": "G2",
     "recovery-keeps-union": "G2",
     "recovery-hears-all": "G2",
+    "recovery-keeps-acked": "G2",
     "own-tombstone": "G3",
     "failed-extend-releases-nothing": "G2",
     "replies-for-their-round": "G2",
@@ -66,6 +67,7 @@ BROKEN = {
 EXHAUSTED = {
     "recovery-keeps-union",
     "recovery-hears-all",
+    "recovery-keeps-acked",
     "own-tombstone",
     "extend-never-revives",
     "superseded-do-not-count",
