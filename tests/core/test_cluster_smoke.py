@@ -139,6 +139,18 @@ def test_dead_letter_and_redrive() -> None:
     assert outcomes(cluster.ask("a", RedriveRequest("jobs", 0, "g", entries))) == ["already-resolved"]
 
 
+def test_a_repeated_reject_to_the_dead_letters_finds_its_own_ballot_in_the_record() -> None:
+    cluster = Cluster()
+    published(cluster, 1)
+    late = receipts(cluster.ask("a", fetch(hold_time=5.0)))
+    cluster.advance(5.1)
+    got = receipts(cluster.ask("a", fetch()))
+    letter = Letter(Stamp(0, ""), "rejected")
+    for node in "bca":
+        assert outcomes(cluster.ask(node, RejectRequest(got, 0.0, letter))) == ["ok"]
+    assert outcomes(cluster.ask("b", RejectRequest(late, 0.0, letter))) == ["hold-lost"]
+
+
 def test_the_delivery_limit_ends_in_a_dead_letter() -> None:
     cluster = Cluster()
     published(cluster, 1)

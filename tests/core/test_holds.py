@@ -58,6 +58,13 @@ def test_ballots_at_or_below_the_floor_or_the_highest_granted_are_refused() -> N
     ]
 
 
+def test_an_extend_shortens_no_hold() -> None:
+    table = HoldTable(FLOOR)
+    table.vote(span(), 0, owner(11), 0.0, 5.0)
+    assert table.extend(span(0, 5), owner(11), 3.0) == ([span(0, 5)], [])
+    assert table.expired(span(), 4.9) == []
+
+
 def test_where_ballots_were_forgotten_the_floor_of_those_messages_is_higher() -> None:
     table = HoldTable(FLOOR)
     table.vote(span(), 0, owner(11), 0.0, 5.0)

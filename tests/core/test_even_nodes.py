@@ -1,0 +1,58 @@
+"""A node list of even length: half of it decides nothing, and what it can decide it finds again."""
+
+from __future__ import annotations
+
+import pytest
+
+from quorumq.core.messages import (
+    AlterTopic,
+    CreateTopic,
+    DeleteTopic,
+    Failed,
+    Metadata,
+    MetadataReply,
+    SetGroup,
+)
+from quorumq.core.rounds import majority_of
+from tests.core.cluster import Cluster
+
+
+@pytest.mark.parametrize("members", range(1, 12))
+def test_two_majorities_share_a_member_and_a_reading_quorum_meets_each(members: int) -> None:
+    assert 2 * majority_of(members) > members
+    assert majority_of(members) <= members
+    reading = members - majority_of(members) + 1
+    assert reading + majority_of(members) > members
+
+
+@pytest.mark.parametrize("size", [4, 6])
+def test_half_of_the_nodes_changes_nothing(size: int) -> None:
+    cluster = Cluster(size)
+    topic = cluster.topic()
+    cluster.ask("a", SetGroup("jobs", "g"))
+    half = cluster.names[: size // 2]
+    cluster.drop = lambda sender, to, message: (sender in half) != (to in half)
+    for request in (
+        CreateTopic("other", 1),
+        AlterTopic("jobs", max_deliveries=9),
+        AlterTopic("jobs", partitions=2),
+        DeleteTopic("jobs", topic.id),
+    ):
+        for name in (cluster.names[0], cluster.names[-1]):
+            key = cluster.submit(name, request)
+            cluster.advance(6.0)
+            reply = cluster.replies[key]
+            assert isinstance(reply, Failed), reply
+            assert reply.code == "outcome-unknown", reply
+
+
+@pytest.mark.parametrize("other", ["a", "b", "c"])
+def test_what_three_of_four_have_any_two_find(other: str) -> None:
+    cluster = Cluster(4)
+    cluster.drop = lambda sender, to, message: "d" in (sender, to) and sender != to
+    cluster.topic()
+    cluster.drop = lambda sender, to, message: sender != to and {sender, to} != {"d", other}
+    key = cluster.submit("d", Metadata(("jobs",)))
+    cluster.advance(1.1)
+    reply = cluster.replies[key]
+    assert isinstance(reply, MetadataReply), reply
