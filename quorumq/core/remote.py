@@ -214,8 +214,12 @@ class SplitCoordinator(Coordinator):
         return any(partition.topic == topic for partition in self.partitions)
 
     def on_deleted(self, core: NodeCore, topic: Topic, now: Now) -> list[Effect]:
-        """The legs hear of it themselves. What they have won so far is passed on; if nothing is left, say why."""
+        """The legs hear of it themselves. What was won elsewhere is passed on; if nothing else was asked for, say why.
+
+        Our own leg's batches of the topic are forgotten by now.
+        """
         self.partitions = tuple(found for found in self.partitions if found.topic != topic.id)
+        self.slices = [part for part in self.slices if part.partition.topic != topic.id]
         if self.partitions:
             return []
         self.problem = Failed("not-found", f"topic {topic.name!r} was deleted")

@@ -5,7 +5,18 @@ from __future__ import annotations
 import pytest
 
 from quorumq.core.effects import Gone, Unsent
-from quorumq.core.messages import AckRequest, Failed, OpenSession, PeekAsk, PeekPage, Publish, RemoteFetched
+from quorumq.core.messages import (
+    AckRequest,
+    DeleteTopic,
+    Failed,
+    OpenSession,
+    PeekAsk,
+    PeekPage,
+    Publish,
+    RemoteFetch,
+    RemoteFetched,
+    TopicDeleted,
+)
 from quorumq.core.remote import bytes_of
 from quorumq.core.types import Origin, Topic
 from tests.core.cluster import Cluster
@@ -113,6 +124,20 @@ def test_what_comes_too_late_or_is_not_sent_is_given_back_everywhere() -> None:
     cluster.feed(stranger, Gone(held))
     cluster.ask("a", Publish(cluster.batch(topic, origin, 10, [b"x"], 0)))
     assert sizes_of(asked(cluster, "a", fetch(most=100))) == 1
+
+
+def test_what_a_leg_has_won_of_a_topic_that_is_deleted_then_is_not_handed_out() -> None:
+    """Our own leg's batch is forgotten with the topic: nobody could read it any more."""
+    cluster = Cluster(5)
+    topic, _ = filled(cluster, 3, 6, 1)
+    node = next(name for name in "abcde" if 0 < sum(name in members for members in topic.replicas) < 6)
+    cluster.drop = lambda sender, to, message: isinstance(message, RemoteFetch) and to != node
+    key = cluster.submit(node, fetch(most=50))
+    assert key not in cluster.replies, "the other legs have some time to answer"
+    assert isinstance(cluster.ask(node, DeleteTopic("jobs", topic.id)), TopicDeleted)
+    reply = cluster.replies[key]
+    assert isinstance(reply, Failed), f"the payload is gone: {reply}"
+    assert reply.code == "not-found"
 
 
 def test_peek_through_a_node_that_has_no_replica_shows_what_the_replica_shows() -> None:
