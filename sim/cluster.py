@@ -29,8 +29,9 @@ from quorumq.core.types import (
 )
 from quorumq.history import VERSION, owner_text, spans_value
 from sim.host import Host
+from sim.rivals import Registers, Rival
 from sim.schedule import Fault, Schedule
-from sim.workload import LATE_GROUP, Consumer, Operator, Producer, Tally
+from sim.workload import LATE_GROUP, Consumer, Operator, Producer, Tally, label_of
 from sim.world import World
 
 TOPIC = "jobs"
@@ -59,11 +60,17 @@ class Cluster:
         self.world = World(schedule)
         self.world.on_broken = self.on_broken
         # What each topic is called in the history (docs/history.md): a name may have others, one after the other.
-        lives = {
-            topic_id(TOPIC, self.options.rf, n): f"{TOPIC}#{n}" for n in range(1, self.options.deletions + 1)
-        }
-        self.names = {topic_id(name, self.options.rf): name for name in (TOPIC, OUTPUTS)} | lives
-        self.lives = [TOPIC]  # those that there may be by now
+        options = schedule.options
+        self.rfs = (options.rf, options.rival_rf) if options.rival_rf else (options.rf,)
+        self.names = {topic_id(OUTPUTS, options.rf): OUTPUTS}
+        self.after = dict.fromkeys(self.names, 0)  # how often the name of each was deleted before
+        for deletions in range(options.deletions + 1):
+            for rf in self.rfs:
+                found = topic_id(TOPIC, rf, deletions)
+                self.names[found], self.after[found] = label_of(TOPIC, rf, deletions, options), deletions
+        self.lives = 1  # how many topics of the name there may be by now, one after the other
+        self.confirmed: dict[bytes, int] = {}  # how many partitions each topic has for certain
+        self.registers = Registers()
         self.newest = 0  # how often the name was deleted before the newest that is there for certain
         self.deleted: dict[bytes, bool] = {}  # those that a DELETE was sent for, and whether it is certain
         self.published_to: dict[Origin, str] = {}
@@ -79,6 +86,7 @@ class Cluster:
         self.groups = groups
         # What is reclaimed could not be read again.
         self.keeps = bool(self.options.rewind or self.options.late_group)
+        self.retention = 3600.0 if self.keeps else 0.0
         self.producers = [Producer(self, f"p{i}") for i in range(self.options.producers)]
         self.consumers = [
             Consumer(self, f"c{i}", groups[i % len(groups)])
@@ -95,6 +103,7 @@ class Cluster:
         names = self.options.operator_names
         self.operators = [Operator(self, name, first=name == names[0]) for name in names]
         self.operator = self.operators[0]
+        self.operators += [Rival(self, name) for name in self.options.rival_names]
         self.clients = {client.name: client for client in (*self.producers, *self.consumers, *self.operators)}
         self.steady = not any(fault.kind in ("wall-jump", "wrong-clock") for fault in schedule.faults)
         self.healed_at = 0.0
@@ -396,12 +405,11 @@ class Cluster:
         self.deleted.setdefault(topic.id, False)
         if any(host.core is None for host in self.hosts.values()):
             self.world.saw("a topic was deleted while a node was down")
-        label = f"{TOPIC}#{topic.deletions + 1}"
-        if label not in self.lives:
-            self.lives.append(label)
+        if topic.deletions + 1 == self.lives:
+            self.lives += 1
             for operator in self.operators:
                 for call in operator.calls:
-                    operator.reaches(call, label)
+                    operator.reaches(call, topic.deletions + 1)
 
     def on_deleted(self, topic: bytes) -> None:
         """Somebody heard that this topic is deleted."""
@@ -416,8 +424,9 @@ class Cluster:
     def on_topic(self, topic: Topic) -> None:
         """Somebody heard that the topic is there."""
         self.newest = max(self.newest, topic.deletions)
+        self.confirmed[topic.id] = max(topic.partitions, self.confirmed.get(topic.id, 0))
         for found in self.deleted:
-            if self.names[found] in self.lives[: topic.deletions]:  # it has taken their place
+            if self.after[found] < topic.deletions:  # it has taken their place
                 self.on_deleted(found)
 
     # -------------------------------------------------------------- what hosts say

@@ -64,6 +64,7 @@ from quorumq.core.records import (
     GroupPut,
     OriginsClosed,
     RecordsMerged,
+    TopicPut,
 )
 from quorumq.core.state import NodeConfig
 from quorumq.core.types import (
@@ -137,6 +138,7 @@ class Host:
             sync_interval=options.sync_interval,
             sync_grace=options.sync_grace,
             origin_idle=options.origin_idle,
+            auto_create_topics=options.implicit,
         )
         self.journal: SimJournal = (
             StoreJournal(name, CLUSTER_ID, self.disk_rng) if options.disk == "store" else MemoryJournal()
@@ -503,6 +505,8 @@ class Host:
                     self.world.saw("a hold expired")
             elif kind is GroupPut:
                 self.cluster.note_register(self.name, record.group)
+            elif kind is TopicPut:
+                self.cluster.registers.seen(self.name, record.topic)
             elif kind is OriginsClosed:
                 self.world.saw("an origin was closed")
             elif kind is RecordsMerged:

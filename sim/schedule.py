@@ -17,6 +17,8 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
+from quorumq.core.types import rendezvous, topic_id
+
 NODE_NAMES = tuple("abcdefghi")
 
 
@@ -71,6 +73,9 @@ class Options:
         late_group: whether another group is created from latest while the run goes on.
         dead_readers: how many read the dead letters of the first group.
         operators: how many.
+        rivals: how many others create the topic, with other settings.
+        rival_rf: how many replicas half of their creations ask for; 0: as many as ``rf``.
+        implicit: whether they create it as a producer does, too, who names no setting.
         relay: whether one node's directory is lost or damaged just when a node that knows the same goes, and another
             that does not comes back.
         deletions: how often the topic is deleted while the run goes on; mostly it is created again.
@@ -132,6 +137,9 @@ class Options:
     dead_readers: int = 0
     operators: int = 1
     deletions: int = 0
+    rivals: int = 0
+    rival_rf: int = 0
+    implicit: bool = False
     relay: bool = False
     fault_time: float = 6.0
     check: bool = False
@@ -158,12 +166,18 @@ class Options:
     def client_names(self) -> tuple[str, ...]:
         """The names of the clients: producers, consumers, the operator."""
         producers = tuple(f"p{i}" for i in range(self.producers))
-        return (*producers, *(f"c{i}" for i in range(self.consumers)), *self.operator_names)
+        consumers = (f"c{i}" for i in range(self.consumers))
+        return (*producers, *consumers, *self.operator_names, *self.rival_names)
 
     @property
     def operator_names(self) -> tuple[str, ...]:
         """The names of the operators; the first creates the topic."""
         return ("op", *(f"op{i}" for i in range(1, self.operators)))
+
+    @property
+    def rival_names(self) -> tuple[str, ...]:
+        """The names of the others who create the topic."""
+        return tuple(f"rival{i}" for i in range(self.rivals))
 
     @property
     def drain_bound(self) -> float:
@@ -276,22 +290,39 @@ def sometimes(rng: random.Random, share: float, low: float, high: float) -> floa
     return round(value, 4) if rng.random() < share else 0.0
 
 
-def draw_swarm(rng: random.Random) -> Options:
+RIVALS = 0.0
+"""Share of the seeds with conflicting creations. 0.25, once such creations keep their promises: seeds 30 and 63."""
+
+SHAPES = {(3, 3): 58, (5, 3): 22, (7, 3): 12, (5, 5): 4, (3, 1): 4}
+"""How many nodes and replicas a seed has, and how often."""
+
+
+def draw_swarm(rng: random.Random, shapes: dict[tuple[int, int], int] = SHAPES) -> Options:
     """A little of everything, drawn anew for each seed. Where sessions are closed soon, comparing goes fast, too."""
-    options = _draw_swarm(rng)
+    options = _draw_swarm(rng, *rng.choices(list(shapes), list(shapes.values()))[0])
     idle = rng.choice((86_400.0, 86_400.0, 0.1, 0.5, 2.0))
     if idle != 86_400.0:
         options = dataclasses.replace(options, origin_idle=idle, sync_interval=rng.choice((0.2, 0.5, 1.0)))
     recall = sometimes(rng, 0.25, 0.01, 0.05)
-    alter = sometimes(rng, 0.2, 0.2, 0.8)
-    derive = sometimes(rng, 0.2, 0.05, 0.5)
+    if rng.random() < RIVALS:
+        others = [rf for rf in (1, 3, 5) if rf != options.rf and rf <= options.nodes]
+        options = dataclasses.replace(
+            options,
+            rivals=rng.choice((1, 1, 2)),
+            rival_rf=rng.choice((0, *others)),
+            implicit=rng.random() < 0.5 and not (options.rewind or options.late_group),
+        )
+    wide = options.nodes > options.rf > 1  # then what changes registers meets cuts through replica sets
+    alter = sometimes(rng, 0.5 if wide else 0.2, 0.2, 0.8)
+    derive = sometimes(rng, 0.1 if wide else 0.2, 0.05, 0.5)
     options = dataclasses.replace(
         options,
         recall=recall,
         alter=alter,
         derive=derive,
         output_partitions=rng.choice((1, 2)),
-        deletions=rng.choice((1, 1, 2)) if rng.random() < 0.15 else 0,
+        deletions=rng.choice((1, 1, 2)) if rng.random() < (0.3 if wide else 0.15) else 0,
+        operators=max(options.operators, rng.choice((1, 2, 3)) if wide else 1),
     )
     if rng.random() < 0.12 and options.nodes == options.rf == 3:
         # Long enough for the one that is left to come out of quarantine before the other is back.
@@ -300,10 +331,8 @@ def draw_swarm(rng: random.Random) -> Options:
     return options
 
 
-def _draw_swarm(rng: random.Random) -> Options:
+def _draw_swarm(rng: random.Random, nodes: int, rf: int) -> Options:
     """The default: small clusters under everything, each seed with its own mix."""
-    shape = rng.random()
-    nodes, rf = (3, 3) if shape < 0.83 else (5, 3) if shape < 0.92 else (5, 5) if shape < 0.96 else (3, 1)
     hold_time_max = rng.choice((2.0, 4.0, 4.0, 8.0))
     shortest = rng.choice((0.3, 0.5, 1.0))
     return Options(
@@ -359,6 +388,11 @@ def _draw_swarm(rng: random.Random) -> Options:
     )
 
 
+def draw_wide(rng: random.Random) -> Options:
+    """As the default, always with more nodes than a partition has replicas."""
+    return draw_swarm(rng, {(5, 3): 2, (7, 3): 1})
+
+
 def draw_store(rng: random.Random) -> Options:
     """As the default, every node on quorumq's own store."""
     return dataclasses.replace(draw_swarm(rng), disk="store")
@@ -385,11 +419,15 @@ def draw_quiet(rng: random.Random) -> Options:
 
 PROFILES = {
     "swarm": draw_swarm,
+    "wide": draw_wide,
     "store": draw_store,
     "long": draw_long,
     "checked": draw_checked,
     "quiet": draw_quiet,
 }
+
+LOSSES = ("wipe", "restore", "flip", "rot", "damage")
+"""Faults that lose a directory, or a part of it."""
 
 YEAR_S = 31_536_000.0
 
@@ -490,7 +528,7 @@ def spare_power(faults: tuple[Fault, ...], options: Options) -> tuple[Fault, ...
 
     With durability "os" that is what a confirmed message is promised to survive; with one replica, no power cut at all.
     """
-    lost = [fault.nodes[0] for fault in faults if fault.kind in ("wipe", "restore", "flip", "rot", "damage")]
+    lost = [fault.nodes[0] for fault in faults if fault.kind in LOSSES]
     cut = [fault.nodes[0] for fault in faults if fault.kind == "crash"]
     victim = "" if options.rf == 1 else next(iter(lost + cut), "")
     spared: list[Fault] = []
@@ -538,13 +576,18 @@ def draw_fault(
 def draw_links(rng: random.Random, options: Options) -> tuple[tuple[str, str], ...]:
     """The directed pairs that a partition cuts; clients are on one side or the other, or see both."""
     names = list(options.node_names)
-    shape = rng.choice(("split", "isolate", "one-way", "bridge", "pair"))
+    shapes = ("split", "isolate", "one-way", "bridge", "pair")
+    shape = rng.choice(
+        (*shapes, "through", "through", "through") if options.nodes > options.rf > 1 else shapes
+    )
     rng.shuffle(names)
     if shape == "pair":
         return ((names[0], names[1]),)
     if shape == "bridge" and len(names) > 2:
         half = names[1:][: (len(names) - 1) // 2]
         other = [name for name in names[1:] if name not in half]
+    elif shape == "through":
+        half, other = draw_through(rng, options, names)
     else:
         size = 1 if shape != "split" else max(1, len(names) // 2)
         half, other = names[:size], names[size:]
@@ -557,3 +600,12 @@ def draw_links(rng: random.Random, options: Options) -> tuple[tuple[str, str], .
     elif rng.random() < 0.5:
         pairs = [(two, one) for one, two in pairs]
     return tuple(pairs)
+
+
+def draw_through(rng: random.Random, options: Options, names: list[str]) -> tuple[list[str], list[str]]:
+    """Two sides of a cut through the replica set of a partition; any of the other nodes are on either side."""
+    partition = rng.randrange(options.partitions + (2 if options.alter else 0))
+    members = rendezvous(options.node_names, topic_id("jobs", options.rf), partition)[: options.rf]
+    half = rng.sample(members, rng.randint(1, options.rf - 1))
+    half += [name for name in names if name not in members and rng.random() < 0.5]
+    return half, [name for name in names if name not in half]

@@ -57,6 +57,7 @@ from quorumq.core.types import Batch, Letter, Origin, PartitionId, Receipt, Span
 from quorumq.history import owner_text, spans_value, token_text
 from quorumq.wire.batch import Message, build_batch, encode_record, pack_sections
 from sim.host import REFUSAL, Refusal
+from sim.schedule import Options
 from sim.world import EPOCH_MS, Clock
 
 if TYPE_CHECKING:
@@ -73,6 +74,16 @@ NOTHING_DONE = (
     "too-large",
 )
 """Errors that say that nothing was done."""
+
+
+def label_of(name: str, rf: int, deletions: int, options: Options) -> str:
+    """What a topic is called in the history: a name may have several, one after the other, or in dispute."""
+    return (
+        name
+        + (f"#{deletions}" if deletions else "")
+        + (f"/rf{rf}" if options.rf != rf and name == "jobs" else "")
+    )
+
 
 LATE_GROUP = "late"
 """The group that is created from latest."""
@@ -179,6 +190,12 @@ class Client:
             return
         self.world.messages += 1
         then, _ = self.pending.pop(op)
+        reply = answer[0]
+        if isinstance(reply, TopicCreated | TopicAltered):
+            self.cluster.registers.seen(self.who, reply.topic)
+        elif isinstance(reply, MetadataReply):
+            for topic in reply.topics:
+                self.cluster.registers.seen(self.who, topic)
         then(*answer)
 
     def later(
@@ -256,6 +273,19 @@ class Producer(Client):
             self.later(0.1, self.begin)
             return
         self.topic = self.cluster.operator.topic
+        if self.options.rivals:
+            self.ask(self.node(), Metadata(("jobs",)), self.timeout, self.on_metadata)
+        else:
+            self.open_session()
+
+    def on_metadata(self, answer: Answer, _: Any) -> None:
+        """Publish to what a node says the topic is."""
+        if (
+            isinstance(answer, MetadataReply)
+            and answer.topics
+            and not self.cluster.is_over(answer.topics[0].id)
+        ):
+            self.topic = answer.topics[0]
         self.open_session()
 
     def begin_again(self) -> None:
@@ -351,6 +381,7 @@ class Producer(Client):
     def send(self, batch: Batch, node: str, *, main: bool) -> None:
         """One try."""
         header = batch.header
+        created = header.partition.number < self.cluster.confirmed.get(header.partition.topic, 0)
 
         def then(answer: Answer, _: Any) -> None:
             if not main:
@@ -375,7 +406,6 @@ class Producer(Client):
                 if refused_as_deleted(answer):
                     self.world.saw("a publish was refused: its topic was deleted")
                 elif isinstance(answer, Failed) and answer.code == "not-found":
-                    created = header.partition.number < self.options.partitions
                     assert not created, f"the creation of {header.partition} was OK: {answer.detail}"
                 self.later(0.02 + self.rng.random() * 0.1, self.publish, batch, node)
 
@@ -853,6 +883,7 @@ class Call(NamedTuple):
         fields: that its lines share.
         asked: those of its ``invoke``.
         first: the oldest topic that it may reach by the time it is sent: how often the name was deleted before.
+        rf: of the topics that it may reach; 0: any.
         ops: its number in the lines of each topic that it may reach, by the topic's name in the history.
     """
 
@@ -860,6 +891,7 @@ class Call(NamedTuple):
     fields: dict[str, Any]
     asked: dict[str, Any]
     first: int
+    rf: int
     ops: dict[str, int]
 
 
@@ -911,25 +943,23 @@ class Operator(Client):
     def create(self, _: object = None, __: object = None) -> None:
         """One CREATE of the topic; the operator whose topic it is repeats it until it is there."""
         options = self.options
-        # What is reclaimed cannot be read again.
-        keep = 3600.0 if self.cluster.keeps else 0.0
         request = CreateTopic(
             "jobs",
             options.rf,
             options.partitions,
             options.max_deliveries,
             options.durability,
-            retention_s=keep,
+            retention_s=self.cluster.retention,
             backoff=options.backoff,
         )
-        named = {name: getattr(request, name) for name in ("partitions", *SETTINGS)}
+        named = {name: getattr(request, name) for name in ("rf", "partitions", *SETTINGS)}
         self.set_topic(request, named, self.node(), self.on_created)
 
     def on_created(self, answer: Answer, _: Any) -> None:
         if not self.first or self.topic is not None or self.gone:
             return
-        if isinstance(answer, Failed) and answer.code == "conflict" and len(self.cluster.lives) > 1:
-            # It has been changed already.
+        if isinstance(answer, Failed) and answer.code == "conflict":
+            # Somebody else created it, or it has been changed already.
             self.ask(self.node(), Metadata(("jobs",)), self.timeout, self.on_created)
             return
         found = answer.topics[0] if isinstance(answer, MetadataReply) else getattr(answer, "topic", None)
@@ -937,6 +967,7 @@ class Operator(Client):
             self.later(0.05 + self.rng.random() * 0.1, self.create)
             return
         self.topic = found
+        self.partitions = found.partitions
         if self.topic.deletions:
             self.world.saw("a deleted topic was created again")
             self.create_group()
@@ -1015,9 +1046,12 @@ class Operator(Client):
         named: dict[str, Any],
         node: str,
         then: Callable[[Answer, Any], None],
+        defaults: dict[str, Any] | None = None,
     ) -> None:
         """One CREATE or ALTER, sent once: what is unknown may still come about."""
-        call = self.call("set_topic", node, {}, settings=named)
+        left = {"defaults": defaults} if defaults else {}
+        rf = request.rf if isinstance(request, CreateTopic) else 0
+        call = self.call("set_topic", node, {}, rf, settings=named, **left)
 
         def heard(answer: Answer, bodies: Any) -> None:
             self.calls.remove(call)  # no copy follows
@@ -1032,16 +1066,22 @@ class Operator(Client):
 
         self.ask(node, request, self.timeout, heard)
 
-    def call(self, kind: str, node: str, fields: dict[str, Any], **asked: Any) -> Call:
+    def call(self, kind: str, node: str, fields: dict[str, Any], rf: int = 0, **asked: Any) -> Call:
         """A request is sent that names the topic by its name: an ``invoke`` for each topic that it may reach."""
-        call = Call(kind, fields, {**asked, "via": node}, self.cluster.newest, {})
+        call = Call(kind, fields, {**asked, "via": node}, self.cluster.newest, rf, {})
         self.calls.append(call)
-        for label in self.cluster.lives:
-            self.reaches(call, label)
+        for deletions in range(self.cluster.lives):
+            self.reaches(call, deletions)
         return call
 
-    def reaches(self, call: Call, label: str) -> None:
-        """The request may reach this topic."""
+    def reaches(self, call: Call, deletions: int) -> None:
+        """The request may reach the topic after so many deletions."""
+        for rf in self.cluster.rfs:
+            if call.rf in (0, rf):
+                self.invoke(call, label_of("jobs", rf, deletions, self.options))
+
+    def invoke(self, call: Call, label: str) -> None:
+        """One topic that the request may reach."""
         call.ops[label] = self.next_op()
         common = {"topic": label, **call.fields, "op": call.ops[label]}
         self.world.note(self.who, call.kind, **common, **call.asked, outcome="invoke")
@@ -1211,8 +1251,10 @@ class Operator(Client):
         def then(answer: Answer, _: Any) -> None:
             if isinstance(answer, Purged):
                 # The answer does not say which topic it was.
-                certain = call.first == len(self.cluster.lives) - 1
-                reached = self.cluster.lives[call.first] if certain else ""
+                certain = len(call.ops) == 1 or (
+                    call.first == self.cluster.lives - 1 and len(self.cluster.rfs) == 1
+                )
+                reached = list(call.ops)[-1] if certain else ""
                 self.came_of(call, "ok" if certain else "unknown", reached, messages=answer.messages)
                 if answer.messages:
                     self.world.saw(

@@ -17,7 +17,7 @@ from sim.checkers.base import DEAD, Checker, GroupKey, Key, Violation, group_mes
 
 
 class NoLoss(Checker):
-    kinds = ("settings", "publish", "store", "deliver", "ack", "list", "register", "phase")
+    kinds = ("settings", "set_topic", "publish", "store", "deliver", "ack", "list", "register", "phase")
     promise = "no loss"
 
     def __init__(self) -> None:
@@ -52,6 +52,8 @@ class NoLoss(Checker):
                     self.stored.setdefault(key, {})[row["who"]] = None
         elif kind == "settings":
             self.rf = self.rf or row["settings"].get("rf", 0)
+        elif kind == "set_topic":  # a creation names the topic's own, and what is called so has no other
+            self.rf = row.get("settings", {}).get("rf", self.rf)
         elif kind == "phase":
             if row["phase"] == "drained":
                 self.drained_at = row["at"]

@@ -12,7 +12,7 @@ from quorumq.core.records import GroupPut, JournalRecord, Reclaimed, RecordsMerg
 from sim.cluster import Cluster
 from sim.knowledge import compare
 from sim.runner import run_schedule
-from sim.schedule import Schedule, draw
+from sim.schedule import Options, Schedule, draw
 from sim.world import SimError
 
 
@@ -49,7 +49,7 @@ def test_a_record_that_is_not_written_is_found(
 
 
 def test_a_record_that_is_taken_out_of_the_journal_is_found() -> None:
-    cluster = Cluster(draw(7))
+    cluster = Cluster(Schedule(7, "swarm", Options()))
     cluster.run()
     host = cluster.hosts["a"]
     core, records = host.core, host.journal.kept()
