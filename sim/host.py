@@ -542,7 +542,10 @@ class Host:
         """Try to connect to ``peer``, now and again until it works."""
         if life != self.life or self.core is None or peer in self.links:
             return
-        self.world.after(0.1 + self.disk_rng.random() * 0.3, self.dial, peer, life)
+        pause = (
+            0.1 + self.disk_rng.random() * 0.3 + 3 * self.world.distance
+        )  # an answer comes before it is over
+        self.world.after(pause, self.dial, peer, life)
         if self.frozen_until > self.world.time:
             return
         hello = self.core.hello(self.clock.now(self.world.time))

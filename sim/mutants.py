@@ -151,6 +151,12 @@ def _merge_without_acked(ours: Any, theirs: Any) -> Any:
     return ours if mine >= other else theirs
 
 
+def _a_tenth_of_the_hold(self: FetchCoordinator, core: NodeCore, replica: Replica) -> tuple[float, float]:
+    longest = max(0.05, min(1.0, self.request.hold_time / 10))
+    usual = core.hold_times.timeout(0.05, longest)
+    return usual, usual
+
+
 def _half_the_time(self: HoldTable, *args: Any) -> Any:
     span, n, owner, now, hold_time, *more = args
     return _VOTE(self, span, n, owner, now, hold_time / 2, *more)
@@ -392,6 +398,11 @@ MUTANTS: tuple[Mutant, ...] = (
         "tombstone-majority-1",
         "ACKED is durable on a majority",
         ((AckCoordinator, "judge", _tombstone_majority_of_one),),
+    ),
+    Mutant(
+        "hold-round-tenth",
+        "a round may take up to half of its hold where answers do",
+        ((FetchCoordinator, "patience", _a_tenth_of_the_hold),),
     ),
     Mutant(
         "acked-unproven-as-acked",

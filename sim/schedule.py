@@ -39,6 +39,7 @@ class Options:
         late: see there; also the longest of the delay spikes.
         spikes: share of messages that are delayed by up to ``late``.
         latency: mean one-way delay.
+        distance: what a message from one node to another takes besides, always.
         fsync: mean time of an fsync.
         clock_rate: how far each clock's rate is from real time at most.
         wall_offset: how far each node's time of day is from the truth at most, in seconds.
@@ -102,6 +103,7 @@ class Options:
     late: float = 1.0
     spikes: float = 0.0
     latency: float = 0.002
+    distance: float = 0.0
     fsync: float = 0.003
     clock_rate: float = 0.01
     wall_offset: float = 0.0
@@ -187,7 +189,7 @@ class Options:
         runs out, or a delay ends, one that began again where a clock was set back; the rest is a few quorum rounds,
         and two rounds of anti-entropy.
         """
-        rounds = 4 * self.sync_interval + 3 * self.request_timeout + 3.0
+        rounds = 4 * self.sync_interval + 3 * self.request_timeout + 3.0 + 20 * self.distance
         if (
             self.derive
         ):  # what is settled last may have outputs, which are then published, delivered and settled
@@ -274,7 +276,9 @@ def draw(seed: int, profile: str = "swarm") -> Schedule:
     """
     if profile not in PROFILES:
         raise ValueError(f"profile is {profile!r}: it must be one of {', '.join(PROFILES)}")
-    options = PROFILES[profile](random.Random(f"{seed}/options"))
+    options = draw_distance(
+        random.Random(f"{seed}/distance"), PROFILES[profile](random.Random(f"{seed}/options"))
+    )
     faults = draw_faults(random.Random(f"{seed}/faults"), options)
     losses = draw_losses(random.Random(f"{seed}/losses"), options)
     losses += draw_damage(random.Random(f"{seed}/damage"), options, losses)
@@ -282,6 +286,16 @@ def draw(seed: int, profile: str = "swarm") -> Schedule:
     if options.durability == "os":
         faults = spare_power(faults, options)
     return Schedule(seed, profile, options, tuple(sorted(faults, key=lambda fault: fault.at)))
+
+
+def draw_distance(rng: random.Random, options: Options) -> Options:
+    """In some runs, nodes that are far apart: answers take up to 0.4 of the shortest hold."""
+    if rng.random() >= 0.1:
+        return options
+    most = 0.2 * min(options.hold_times[0], options.request_timeout)
+    return dataclasses.replace(
+        options, distance=round(max(0.0, rng.uniform(0.2, 1.0) * most - options.latency), 4)
+    )
 
 
 def sometimes(rng: random.Random, share: float, low: float, high: float) -> float:

@@ -14,6 +14,7 @@ SOMETIMES: tuple[str, ...] = (
     "a tombstone was on a minority",
     "read repair fired",
     "a HOLD met another's hold",
+    "a delivery was won though answers take a third of its hold",
     "a message of a superseded incarnation came",
     "a replica in quarantine abstained",
     "a node could not vouch, and began again",

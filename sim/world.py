@@ -109,6 +109,8 @@ class World:
         self.late = self.options.late
         self.fifo = self.options.fifo
         self.latency = self.options.latency
+        self.distance = self.options.distance
+        self.nodes = self.options.node_names
         self.lines: dict[tuple[str, str], float] = {}  # fifo: when the last message of a pair arrives
         self.on_broken: Callable[[str, str], None] = lambda source, target: None
         self.crc = 0
@@ -166,6 +168,8 @@ class World:
         delay = self.latency * (0.3 + rng.expovariate(1.4))
         if self.spikes and rng.random() < self.spikes:
             delay += rng.random() * self.late
+        if self.distance and source != target and source in self.nodes and target in self.nodes:
+            delay += self.distance
         time = self.time + delay
         if self.fifo:
             pair = (source, target)

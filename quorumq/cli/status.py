@@ -198,6 +198,8 @@ def _problems(found: Sequence[Mapping[str, Any]], topics: Sequence[Mapping[str, 
             problems.append(
                 f"{name} has no disk space left: publishes are refused there, acks go on; make room"
             )
+        if row.get("slow_answers"):
+            problems.append(f"{name} is slow to deliver: {row['slow_answers']}")
         if abs(row["clock_difference_s"]) > CLOCK_WARN_S:
             problems.append(
                 f"{name}'s time of day differs by {row['clock_difference_s']:+.1f} s from this machine's: delays and "

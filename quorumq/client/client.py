@@ -658,7 +658,7 @@ class Client:
                 quiet = 0 if fetched.slices else quiet + 1
                 for part in cast("tuple[WireSlice, ...]", fetched.slices):
                     slices.append(part)
-                    stock = Stock(part, fetched.sent_at, fetched.hold_time, connection, None)
+                    stock = Stock(part, fetched.sent_at, fetched.hold_time, connection, None, self.clock())
                     found += unpack(self, stock, None)
                     size += len(part.body)
                     oldest = min(oldest, fetched.sent_at)

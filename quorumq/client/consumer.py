@@ -49,7 +49,7 @@ PREFETCH: Final = 1000
 PREFETCH_BYTES: Final = 4 * MIB
 MAX_EXTEND_S: Final = 3600.0
 GIVE_BACK_SHARE: Final = 0.5
-"""After this share of its hold time, what was not handed over is given back."""
+"""After this share of what was left of its hold time when it came, what was not handed over is given back."""
 
 EXTEND_SHARE: Final = 0.5
 """After this share of its hold time, the hold of what was handed over is extended."""
@@ -175,7 +175,13 @@ class Stock:
     __slots__ = ("connection", "deadline", "feed", "give_back_at", "hold_time", "left", "part", "sent_at")
 
     def __init__(
-        self, part: WireSlice, sent_at: float, hold_time: float, connection: Connection, feed: Feed | None
+        self,
+        part: WireSlice,
+        sent_at: float,
+        hold_time: float,
+        connection: Connection,
+        feed: Feed | None,
+        now: float,
     ) -> None:
         self.part = part
         self.connection = connection
@@ -183,7 +189,7 @@ class Stock:
         self.hold_time = hold_time
         self.sent_at = sent_at
         self.deadline = deadline_of(sent_at, hold_time)
-        self.give_back_at = sent_at + GIVE_BACK_SHARE * hold_time
+        self.give_back_at = now + GIVE_BACK_SHARE * (self.deadline - now)
         self.left = part.header.size  # messages not handed over
 
 
@@ -509,8 +515,9 @@ class Consumer:
         self._error = None
         if not fetched.slices:
             return
+        now = self.client.clock()
         for part in cast("tuple[WireSlice, ...]", fetched.slices):
-            stock = Stock(part, fetched.sent_at, fetched.hold_time, connection, feed)
+            stock = Stock(part, fetched.sent_at, fetched.hold_time, connection, feed, now)
             self._stock.append(stock)
             feed.stocked += stock.left
             feed.stocked_bytes += len(part.body)

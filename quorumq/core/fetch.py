@@ -56,7 +56,13 @@ if TYPE_CHECKING:
     from quorumq.core.replica import Replica
 
 ROUND_TIMEOUT_MIN_S = 0.05
-ROUND_TIMEOUT_MAX_S = 1.0
+ROUND_TIMEOUT_UNKNOWN_S = 1.0
+"""How long the first rounds take at most, or a tenth of their hold: later ones go by the answers, or their lack."""
+
+ROUND_TIMEOUT_SHARE = 0.5
+"""Of its hold, how much a round may use up at most: its client needs the rest for its work."""
+
+DOUBLINGS_MAX = 10
 NOT_DUE_HINT_MAX_S = 5.0
 """A node whose clock alone says that a message is due asks the others again after so long at the latest."""
 BACKOFF_S = (0.002, 0.02)
@@ -84,9 +90,11 @@ class HoldRound(Round):
         owner: this attempt.
         started: monotonic seconds, taken before anything was sent.
         hold_time: seconds.
+        usual: for how many seconds answers are waited for that may not come at all.
     """
 
     __slots__ = (
+        "answered",
         "attempts",
         "exhausted",
         "expired",
@@ -98,6 +106,9 @@ class HoldRound(Round):
         "partition",
         "pending",
         "redrives",
+        "started",
+        "until",
+        "usual",
         "yes",
     )
 
@@ -110,11 +121,16 @@ class HoldRound(Round):
         owner: Owner,
         started: float,
         hold_time: float,
+        usual: float,
     ) -> None:
         super().__init__(number, members)
         self.partition = partition
         self.generation = generation
         self.owner = owner
+        self.started = started
+        self.usual = usual
+        self.until = started + usual
+        self.answered = started  # when the last answer came
         self.expires = started + limits.DEADLINE_SHARE * hold_time
         self.pending = SpanSet()  # neither won nor lost yet
         self.redrives: SpanMap[int] = SpanMap()
@@ -201,10 +217,14 @@ class FetchCoordinator(Coordinator):
             if not all(core.replicas[partition].may_vote(now) for partition in self.partitions):
                 return effects + self._refuse(core, now)
             over = now.mono >= min(self.park_until, self.held_until)
-            if self._satisfied() or (over and self.tried):
+            if self._satisfied() or (over and self.won):
                 return effects + self.answer(core, now)
-            if now.mono < self.look_at:
+            answers = over and self.tried
+            # What is left of a short pause is the client's; after a long one it is to ask again, and not at once.
+            if now.mono < self.look_at - (BACKOFF_S[1] if answers else 0.0):
                 return effects
+            if answers:
+                return effects + self.answer(core, now)
             began = core.round_count
             self.tried = True
             effects += self._start_rounds(core, now)
@@ -273,11 +293,19 @@ class FetchCoordinator(Coordinator):
         owner = Owner(core.state.me, core.state.incarnation, ballot)
         view = replica.group(self.request.group)
         core.round_count += 1
+        usual, longest = self.patience(core, replica)
         this = HoldRound(
-            core.round_count, replica.members, replica.partition, generation, owner, now.mono, hold_time
+            core.round_count,
+            replica.members,
+            replica.partition,
+            generation,
+            owner,
+            now.mono,
+            hold_time,
+            usual,
         )
-        longest = max(ROUND_TIMEOUT_MIN_S, min(ROUND_TIMEOUT_MAX_S, hold_time / 10))
-        self.adopt(core, this, now, core.hold_times.timeout(ROUND_TIMEOUT_MIN_S, longest))
+        this.until = now.mono + longest
+        self.adopt(core, this, now, longest)
         for span, n in wants:
             this.pending.add(span)
             this.redrives.set(span, n)
@@ -308,6 +336,7 @@ class FetchCoordinator(Coordinator):
                 elif member != core.state.me:
                     this.unasked |= 1 << this.members.index(member)
         effects += self._settle(core, this, replica, now, timed_out=False)
+        self._hurry(core, now)
         return effects
 
     def on_reply(
@@ -324,7 +353,25 @@ class FetchCoordinator(Coordinator):
         replica = core.replicas[this.partition]
         effects = self._count(core, this, replica, sender, incarnation, message, now)
         effects += self._settle(core, this, replica, now, timed_out=False)
+        self._hurry(core, now)
         return effects + self.advance(core, now)
+
+    def patience(self, core: NodeCore, replica: Replica) -> tuple[float, float]:
+        """For how many seconds answers are waited for: usually, and while no majority has answered."""
+        hold_time = self.request.hold_time
+        longest = max(ROUND_TIMEOUT_MIN_S, min(ROUND_TIMEOUT_SHARE * hold_time, core.config.request_timeout))
+        unknown = min(ROUND_TIMEOUT_UNKNOWN_S, hold_time / 10)
+        usual = core.hold_times.timeout(ROUND_TIMEOUT_MIN_S, longest, unknown)
+        return usual, min(longest, usual * 2**replica.unanswered)
+
+    def _hurry(self, core: NodeCore, now: Now) -> None:
+        """No round is waited for longer than usual once a majority has answered, or while something won waits, too."""
+        for this in self.rounds.values():
+            if isinstance(this, HoldRound) and (self.won or this.is_majority(this.valid(core.state))):
+                until = max(now.mono, this.started + this.usual)
+                if until < this.until:
+                    this.until = until
+                    core.state.at(until, "round", this.number)
 
     def _count(
         self,
@@ -340,6 +387,7 @@ class FetchCoordinator(Coordinator):
         effects: list[Effect] = []
         bit = this.hear(sender, incarnation)
         if bit:
+            this.answered = now.mono
             for span, attempts, exhausted, expired, unseen in reply.granted:
                 blind = replica.delayed_parts(span) if unseen else []  # it cannot tell whether they are due
                 this.yes.add(subtract(span, blind), bit)
@@ -412,7 +460,10 @@ class FetchCoordinator(Coordinator):
                             else:
                                 continue
                             this.pending.remove(atom)
-        if timed_out and lost and not this.is_majority(valid):
+        if this.is_majority(valid):
+            replica.unanswered = 0
+        elif timed_out:
+            replica.unanswered = min(replica.unanswered + 1, DOUBLINGS_MAX)
             self.unanswered = True
         if lost:
             effects += self._lose(core, this, replica, lost, now)
@@ -428,8 +479,11 @@ class FetchCoordinator(Coordinator):
                 self.unanswered = True
                 self.park_until = now.mono
             elif lost and self.conflict and not self.done:
+                # Who asked for the same at the same time pauses, too: one is ahead of the others if the pauses differ
+                # by more than messages take.
                 self.conflict = False
-                self.look_at = now.mono + core.rng.uniform(*BACKOFF_S)
+                longest = max(BACKOFF_S[1], 2 * (this.answered - this.started))
+                self.look_at = now.mono + core.rng.uniform(BACKOFF_S[0], longest)
                 core.state.at(self.look_at, "advance", self.key)
         return effects
 

@@ -58,10 +58,14 @@ class Latency:
                 return float(SHORTEST_S * 2.0 ** (step / STEPS_PER_DOUBLING))
         raise AssertionError("more than all answers took longer")
 
-    def timeout(self, shortest: float, longest: float) -> float:
-        """Three times the percentile, within these bounds (seconds); the longer one while there is none."""
+    def timeout(self, shortest: float, longest: float, unknown: float | None = None) -> float:
+        """Three times the percentile, within these bounds; ``unknown``, or the longer one, while there is none.
+
+        All in seconds.
+        """
         known = self.p99()
-        return longest if known is None else max(shortest, min(longest, 3 * known))
+        wanted = 3 * known if known is not None else longest if unknown is None else unknown
+        return max(shortest, min(longest, wanted))
 
     def check(self) -> None:
         """Assert what holds between any two answers."""

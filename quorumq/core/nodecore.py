@@ -1870,9 +1870,20 @@ class NodeCore:
             "disk_full": self.state.disk_full,
             "requests": len(self.requests),
             "hold_reply_p99_ms": round(1000 * p99, 3) if p99 is not None else None,
+            "slow_answers": self._slow_answers(p99),
             "peers": peers,
             "partitions": partitions,
         }
+
+    def _slow_answers(self, p99: float | None) -> str:
+        """What to know and do where peers answer HOLDs so late that deliveries suffer; "" where they do not."""
+        if p99 is None or p99 <= min(self.config.hold_time_max / 10, self.config.request_timeout / 5):
+            return ""
+        return (
+            f"its peers take up to {p99:.2g} s to answer a HOLD: each delivery takes as long, and a hold needs "
+            f"{2.5 * p99:.2g} s or more. Let consumers ask for longer holds (hold_time, hold_time_max), or look for "
+            "what is slow: the network, or nodes that have too much to do"
+        )
 
     def check(self, now: Now) -> None:
         """Assert every invariant that holds between any two steps."""

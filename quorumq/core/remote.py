@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from quorumq.core.coordinator import Coordinator
 from quorumq.core.effects import Effect, Send
@@ -35,10 +35,17 @@ GATHER_S = 0.003
 """How long an answer that is enough waits for the other legs: what they have won already comes along."""
 
 LEG_MARGIN_S = 1.0
-"""How much longer than its park a leg may take before its node counts as gone."""
+"""How much longer than its park a leg may take before its node counts as gone, where nothing else is heard of it."""
 
 CALLED_OFF_MAX = 1000
 """Legs called off whose answers are still watched for; what an older one won runs out by itself."""
+
+
+class Leg(NamedTuple):
+    """A part of a FETCH that another node serves, and until when its answer can be of use (monotonic seconds)."""
+
+    node: NodeId
+    until: float
 
 
 class LegCoordinator(FetchCoordinator):
@@ -114,7 +121,7 @@ class SplitCoordinator(Coordinator):
         self.slices: list[Slice] = []
         self.won_messages = 0
         self.won_bytes = 0
-        self.legs: dict[int, NodeId] = {}  # round -> who serves it
+        self.legs: dict[int, Leg] = {}  # by round
         self.asked: dict[NodeId, None] = {}  # nodes that refused or did not answer
         self.problem: Failed | None = None
         self.over = False
@@ -154,7 +161,9 @@ class SplitCoordinator(Coordinator):
                 max_wait=wait,
             )
             this = self.open_round(core, (target,), now, wait + LEG_MARGIN_S)
-            self.legs[this.number] = target
+            self.legs[this.number] = Leg(
+                target, now.mono + wait + min(self.request.hold_time, core.config.request_timeout)
+            )
             effects.append(Send(target, RemoteFetch(this.number, tuple(some), leg)))
         return effects
 
@@ -226,11 +235,17 @@ class SplitCoordinator(Coordinator):
         return self._answer(core, now)
 
     def on_timeout(self, core: NodeCore, number: int, now: Now) -> list[Effect]:
-        target = self.legs.pop(number)
+        leg = self.legs[number]
+        heard_at = now.mono if leg.node == core.state.me else core.heard_at.get(leg.node, 0.0)
+        silent = heard_at + LEG_MARGIN_S + core.config.heartbeat < now.mono
+        if now.mono < leg.until and not silent:  # it is far away, or those that it asks are
+            core.state.at(min(now.mono + LEG_MARGIN_S, leg.until), "round", number)
+            return []
+        del self.legs[number]
         self.close_round(core, number)
-        self.asked[target] = None
-        self.problem = Failed("too-few-replicas", f"node {target} did not answer: ask another node", 1, 0)
-        return call_off(core, number, target) + self._go_on(core, now)
+        self.asked[leg.node] = None
+        self.problem = Failed("too-few-replicas", f"node {leg.node} did not answer: ask another node", 1, 0)
+        return call_off(core, number, leg.node) + self._go_on(core, now)
 
     def _answer(self, core: NodeCore, now: Now) -> list[Effect]:
         effects = self._cancel(core)
@@ -251,7 +266,7 @@ class SplitCoordinator(Coordinator):
         return effects + self.finish(core, reply)
 
     def _cancel(self, core: NodeCore) -> list[Effect]:
-        return [effect for number, target in self.legs.items() for effect in call_off(core, number, target)]
+        return [effect for number, leg in self.legs.items() for effect in call_off(core, number, leg.node)]
 
     def on_gone(self, core: NodeCore, now: Now) -> list[Effect]:
         """The client is gone and no reply was begun: give back what has come, and call the legs off (LEAVE)."""

@@ -248,6 +248,7 @@ class Replica:
         "settled",
         "topic",
         "touched",
+        "unanswered",
         "waiting",
         "wanted",
     )
@@ -279,6 +280,7 @@ class Replica:
         self.order: SortedList = SortedList()  # keys of the batches, oldest first
         self.groups: dict[str, GroupView] = {}
         self.quarantine_until = node.quarantine_until
+        self.unanswered = 0  # rounds of HOLD in a row that ended without a majority's answers
 
     # ------------------------------------------------------------------ helpers
 

@@ -37,7 +37,7 @@ LEFT_OUT: dict[str, frozenset[str]] = {
     "NodeCore": frozenset({"config", "rng", "topics", "names", "groups", "asked_at", "hold_times"}),
     "NodeState": frozenset({"config", "timer_count"}),
     "Replica": frozenset(
-        {"members", "salts", "topic", "partition", "digests", "touched", "settled", "closable"}
+        {"members", "salts", "topic", "partition", "digests", "touched", "settled", "closable", "unanswered"}
     ),
     "GroupView": frozenset({"digests"}),
     "StoredBatch": frozenset({"born", "header", "salt"}),
@@ -45,7 +45,7 @@ LEFT_OUT: dict[str, frozenset[str]] = {
 """What `key_of` leaves out, by class: what is the same in every state of one exploration, what is worked out from the
 rest and only kept (digests), counters that nothing but a tie-break or a status page reads, and when a batch was
 made, by which nothing is decided where neither it nor its topic has a delay or a TTL. The times of
-HOLD's answers decide nothing before there are twenty of them, which is more than an exploration has."""
+HOLD's answers, and how many rounds went without, decide only when a round times out: here the explorer says so."""
 
 _fields: dict[type, tuple[str, ...]] = {}
 

@@ -73,7 +73,6 @@ def left_out(rule: Rule | None) -> Iterator[Switches]:
     """
     patches: list[Patch] = [
         (fetch, "ROUND_TIMEOUT_MIN_S", NEVER),
-        (fetch, "ROUND_TIMEOUT_MAX_S", NEVER),
         (remote, "LEG_MARGIN_S", NEVER),
         (recovery, "ASK_FIRST_S", NEVER),
     ]

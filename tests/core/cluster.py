@@ -1,11 +1,12 @@
 """A whole cluster of node cores in one process, with a perfect network: the smallest driver there is.
 
-Every message arrives, in order, as fast as it is sent; every Persist is durable at once; time moves only when a
-test moves it. Faults are the simulator's business; this is for reading what one exchange does.
+Every message arrives, in order, as fast as it is sent, or ``delay`` seconds later; every Persist is durable at once;
+time moves only when a test moves it. Faults are the simulator's business; this is for reading what one exchange does.
 """
 
 from __future__ import annotations
 
+import heapq
 import random
 from collections import deque
 from collections.abc import Callable
@@ -58,6 +59,9 @@ class Cluster:
         self.wall_off_ms: dict[NodeId, int] = {}
         self.checks = True  # whether each step is followed by the check of all invariants
         self.drop: Callable[[NodeId, NodeId, object], bool] = lambda sender, to, message: False
+        self.delay = 0.0  # seconds from one node to another
+        self.underway: list[tuple[float, int, NodeId, Received]] = []
+        self.sent = 0
         for name in self.names:
             self.start(name)
 
@@ -198,19 +202,27 @@ class Cluster:
             core.state.clock.value,
             message,  # type: ignore[arg-type]
         )
-        self.queue.append((to, Received(envelope)))
+        if self.delay and sender != to:
+            self.sent += 1
+            heapq.heappush(self.underway, (self.time + self.delay, self.sent, to, Received(envelope)))
+        else:
+            self.queue.append((to, Received(envelope)))
 
     def advance(self, seconds: float) -> None:
         """Let time pass, waking every node at each of its deadlines."""
         until = self.time + seconds
         while True:
             deadlines = [core.next_deadline() for core in self.nodes.values()]
+            deadlines += [time for time, *_ in self.underway[:1]]
             first = min((deadline for deadline in deadlines if deadline is not None), default=until)
             if first > until:
                 break
             self.time = max(self.time, first)
             for name, core in list(self.nodes.items()):
                 self.carry_out(name, core.step([], self.clocks(name), self.rng))
+            while self.underway and self.underway[0][0] <= self.time:
+                *_, to, received = heapq.heappop(self.underway)
+                self.queue.append((to, received))
             self.run()
         self.time = until
 

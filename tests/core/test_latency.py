@@ -51,9 +51,10 @@ def test_few_answers_say_nothing_and_strange_ones_do_no_harm() -> None:
     assert latency.timeout(0.05, 1.0) == 0.05
 
 
-@pytest.mark.parametrize(("delay", "timeout"), [(0.001, 0.05), (0.1, 0.3), (0.6, 1.0)])
+@pytest.mark.parametrize(("delay", "timeout"), [(0.001, 0.05), (0.1, 0.3), (0.6, 1.8), (2.0, 5.0)])
 def test_a_round_waits_three_times_the_percentile(delay: float, timeout: float) -> None:
-    """Answers that come after their round was given up count as well: else load could never raise it."""
+    """Answers that come after their round was given up count as well: else load could never raise it. Half of the hold
+    is the most: the client needs the rest."""
     cluster = Cluster()
     published(cluster, 200)
     slow: list[tuple[str, str, object]] = []
@@ -72,10 +73,10 @@ def test_a_round_waits_three_times_the_percentile(delay: float, timeout: float) 
         while slow:
             cluster.send(*slow.pop())
         cluster.run()
-        cluster.advance(1.0)
+        cluster.advance(5.0)
         assert key in cluster.replies
     core = cluster.nodes["a"]
-    assert core.hold_times.timeout(0.05, 1.0) == pytest.approx(timeout, rel=0.2)
+    assert core.hold_times.timeout(0.05, 5.0) == pytest.approx(timeout, rel=0.2)
     assert core.status(cluster.now)["hold_reply_p99_ms"] == pytest.approx(1000 * max(delay, 1e-4), rel=0.2)
     cluster.drop = hold_back
     key = cluster.submit("a", fetch(most=1))

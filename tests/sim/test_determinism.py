@@ -65,7 +65,7 @@ def published(schedule: Schedule) -> dict[str, str]:
     rows = run_schedule(schedule, keep=True).rows
     found: dict[str, str] = {}
     for row in rows:
-        if row["kind"] == "publish" and row["outcome"] == "invoke":
+        if row["who"].startswith("client:p") and row["kind"] == "publish" and row["outcome"] == "invoke":
             found.setdefault(row["who"], row["crcs"])
     return found
 

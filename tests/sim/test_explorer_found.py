@@ -56,7 +56,7 @@ def test_an_answer_that_comes_after_its_leg_was_called_off_is_given_back_once() 
 
     cluster.drop = hold_back
     key = cluster.submit(outsider, Fetch(("jobs",), "g", 1, 1 << 20, 1, 0, 0.0, 30.0, cluster.now.mono))
-    cluster.advance(4.0)
+    cluster.advance(6.0)
     assert key in cluster.replies
     leg, answer = next(item for item in late if item[1].slices)
     there, here = cluster.nodes[leg].state.incarnation, cluster.nodes[outsider].state.incarnation
