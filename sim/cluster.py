@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from quorumq.core.group import DEAD_SUFFIX
-from quorumq.core.messages import PeekRequest, Release
+from quorumq.core.messages import DeclareSurvivors, PeekRequest, Release
 from quorumq.core.replica import Replica
 from quorumq.core.spans import SpanMap
 from quorumq.core.topics import SETTINGS
@@ -344,6 +344,33 @@ class Cluster:
         self._down(fault)
 
     do_crash = do_kill = do_stop = do_wipe = do_restore = do_flip = do_damage = _down
+
+    def do_bereave(self, fault: Fault, _: object = None) -> None:
+        """All directories but one are lost, at a moment when nothing is lost with them that was promised.
+
+        Then an operator declares what is left, again and again until all vouch.
+        """
+        left = self.hosts[fault.nodes[0]]
+        others = tuple(name for name in self.hosts if name != left.name)
+        if self.world.healed:
+            return
+        if not all(left.knows_what(self.hosts[name]) for name in others):
+            self.world.after(0.02, self.do_bereave, fault)
+            return
+        self.inflict(Fault(self.world.time, "wipe", others, fault.seconds))
+        self.world.saw("all directories but one were lost")
+        self.world.after(fault.seconds, self.declare, left)
+
+    def declare(self, left: Host, _: object = None) -> None:
+        """An operator at that node declares who can vouch to be all that is left, until everybody can."""
+        vouch = [
+            name for name, host in self.hosts.items() if host.core is not None and host.core.state.vouched
+        ]
+        if len(vouch) < len(self.hosts):
+            left.on_request((self.operator, -1), DeclareSurvivors(tuple(vouch)))
+            self.world.after(0.2, self.declare, left)
+        else:
+            self.world.saw("what was left was declared")
 
     def do_partition(self, fault: Fault) -> None:
         """Block the pairs; some connections notice and break, some do not."""

@@ -79,7 +79,7 @@ from quorumq.core.types import (
 )
 from quorumq.history import spans_value
 from sim.disks import DamagedBody, MemoryJournal, SimJournal
-from sim.knowledge import compare, compare_holds
+from sim.knowledge import compare, compare_holds, known_of
 from sim.store_journal import StoreJournal
 from sim.world import Clock, SimError, World
 
@@ -316,6 +316,31 @@ class Host:
             now = self.clock.now(self.world.time)
             compare(core, records, now, durable=durable, times=self.cluster.steady)
             self.world.saw("a journal was compared with what its node knows")
+
+    def knows_what(self, other: Host) -> bool:
+        """Whether what ``other`` knows is known here, durably, and what it has is here; attempts are an estimate."""
+        if (
+            self.core is None
+            or other.core is None
+            or not (self.core.state.vouched and other.core.state.vouched)
+        ):
+            return False
+        mine, theirs = known_of(self.core, ()), known_of(other.core, ())
+        same = all(
+            mine.get(what) == theirs.get(what)
+            for what in dict.fromkeys([*mine, *theirs])
+            if what in ("topics", "groups", "replicas")
+            or what.endswith((", records", ", delays", "reclaimed", "closed"))
+        )
+        return (
+            same
+            and self.journal.durable >= self.journal.position
+            and all(
+                self.core.replicas[partition].present.covers(span)
+                for partition, replica in other.core.replicas.items()
+                for span in replica.present.items()
+            )
+        )
 
     def arm(self) -> None:
         """See to it that the core is woken at its next deadline."""

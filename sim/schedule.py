@@ -208,7 +208,8 @@ class Fault:
         kind: ``crash`` (power: what is not durable may be lost), ``kill`` (the process alone), ``stop`` (cleanly),
             ``wipe`` and ``restore`` (killed, and the directory is empty, or as before some start, when it comes back),
             ``flip`` and ``damage`` (killed, and bodies of batches, or other records, are damaged when it comes back),
-            ``rot`` (bodies of batches are damaged under a running process),
+            ``rot`` (bodies of batches are damaged under a running process), ``bereave`` (once this node knows what
+            all others do, their directories are lost, and it is declared to be all that is left),
             ``partition``, ``freeze`` (of nodes), ``pause`` (of clients), ``slow-disk``, ``full-disk``, ``wall-jump``,
             ``wrong-clock`` (a kill, and another time of day at the next start) or ``cut`` (connections break).
         nodes: whom it hits.
@@ -282,7 +283,9 @@ def draw(seed: int, profile: str = "swarm") -> Schedule:
     faults = draw_faults(random.Random(f"{seed}/faults"), options)
     losses = draw_losses(random.Random(f"{seed}/losses"), options)
     losses += draw_damage(random.Random(f"{seed}/damage"), options, losses)
-    faults += losses + draw_relay(random.Random(f"{seed}/relay"), options, losses)
+    relay = draw_relay(random.Random(f"{seed}/relay"), options, losses)
+    faults += losses + relay
+    faults += draw_bereavement(random.Random(f"{seed}/bereaved"), options, faults)
     if options.durability == "os":
         faults = spare_power(faults, options)
     return Schedule(seed, profile, options, tuple(sorted(faults, key=lambda fault: fault.at)))
@@ -535,6 +538,23 @@ def draw_relay(rng: random.Random, options: Options, losses: tuple[Fault, ...]) 
         Fault(end, "crash", (goes,), options.fault_time),
         Fault(end, kind, (victim,), 0.05, rng.choice((5.0, 10.0, 20.0)) if kind == "damage" else 0.0),
     )
+
+
+def draw_bereavement(rng: random.Random, options: Options, faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
+    """In a few runs without another loss, all directories but that of one node, which is a replica of everything.
+
+    No clock is set in these: a ballot that only lost directories knew of may be used again where theirs went back.
+    """
+    if options.rf != options.nodes or options.rf == 1 or options.fault_time == 2.0 or rng.random() > 0.08:
+        return ()
+    if any(fault.kind in (*LOSSES, "wall-jump", "wrong-clock") for fault in faults):
+        return ()
+    at = round(rng.uniform(0.5, 0.7 * options.fault_time), 4)
+    return (Fault(at, "bereave", (rng.choice(options.node_names),), round(rng.uniform(0.05, 1.0), 4)),)
+
+
+LOSSES = ("wipe", "restore", "flip", "rot", "damage")
+"""Faults that take something from a node's directory."""
 
 
 def spare_power(faults: tuple[Fault, ...], options: Options) -> tuple[Fault, ...]:

@@ -55,6 +55,8 @@ SOMETIMES: tuple[str, ...] = (
     "a start found a damaged batch",
     "a damaged batch was not served",
     "a damaged directory was started from",
+    "all directories but one were lost",
+    "what was left was declared",
     "a consumer died between its outputs and the ACK",
     "an output was published again",
     "outputs were published again in other batches",
