@@ -116,11 +116,6 @@ class DeclareCoordinator(Coordinator):
         """Who is left and who learns, once everybody has answered; or why nothing can be declared."""
         survivors = tuple(node for node in core.config.nodes if self.told[node][1].vouched)
         others = [node for node in core.config.nodes if node not in survivors]
-        new = [node for node in others if not self.told[node][1].why]
-        if new:
-            return _refused(
-                f"{', '.join(new)} is new and has not heard of the others yet: try again in a moment", core
-            )
         if not self.is_needed(core, survivors):
             left = f"; {' and '.join(others)} learn from them by themselves" if others else ""
             return Failed("usage", f"nothing has to be declared: {', '.join(survivors)} can vouch{left}")
@@ -137,9 +132,7 @@ class DeclareCoordinator(Coordinator):
 
     def is_needed(self, core: NodeCore, survivors: tuple[NodeId, ...]) -> bool:
         """Whether anybody who learns waits for more than the survivors can tell."""
-        sets = [core.config.nodes]
-        for topic in core.topics.values():
-            sets += [] if topic.deleted else topic.replicas
+        sets = [core.config.nodes, *(members for topic in core.topics.values() for members in topic.replicas)]
         return any(
             sum(node in survivors for node in nodes)
             < min(len(nodes) - majority_of(len(nodes)) + 1, len(nodes) - 1)

@@ -6,10 +6,11 @@ import itertools
 
 import pytest
 
-from quorumq.core.effects import HelloRefused
+from quorumq.core.effects import HelloRefused, Persist
 from quorumq.core.messages import (
     AckRequest,
     DeclareSurvivors,
+    DeleteTopic,
     Failed,
     OpenSession,
     Publish,
@@ -20,6 +21,7 @@ from quorumq.core.messages import (
     SurvivorsTold,
 )
 from quorumq.core.records import Vouched
+from quorumq.core.survivors import tell
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
 
@@ -129,12 +131,50 @@ def test_all_survivors_are_heard_before_anyone_goes_on() -> None:
     assert isinstance(declare(cluster, "a", "ab"), SurvivorsDeclared)
     cluster.advance(10.0)
     assert vouching(cluster) == "ab", "b has not told yet"
+    assert "cannot vouch" not in resync_of(cluster, "c"), "nor can it be said that nobody will"
+    assert isinstance(declare(cluster, "b", ""), SurvivorsDeclared), "asking takes nothing back"
     cluster.drop = lambda sender, to, message: False
     cluster.advance(2.0)
     assert vouching(cluster) == "abcde"
     for name in "cde":
         (replica,) = cluster.nodes[name].replicas.values()
         assert sum(span.size for span, _ in replica.group("g").records.items()) == 2
+
+
+def test_nodes_without_a_topic_wait_for_registers_all_the_same() -> None:
+    cluster = Cluster()
+    wiped(cluster, "bc")
+    assert isinstance(declare(cluster, "a", "a"), SurvivorsDeclared)
+    assert vouching(cluster) == "abc"
+
+
+def test_most_nodes_are_left_but_too_few_of_one_replica_set() -> None:
+    cluster = Cluster(5, hold_time_max=10.0)
+    topic = cluster.topic(rf=3)
+    lost, left = "".join(topic.replicas[0][:2]), topic.replicas[0][2]
+    survivors = "".join(name for name in "abcde" if name not in lost)
+    wiped(cluster, lost)
+    assert vouching(cluster) == survivors
+    assert isinstance(declare(cluster, left, survivors), SurvivorsDeclared)
+    assert vouching(cluster) == "abcde"
+
+
+def test_a_topic_that_was_deleted_needs_nobody() -> None:
+    cluster = Cluster(5, hold_time_max=10.0)
+    topic = cluster.topic(rf=3)
+    lost = "".join(topic.replicas[0][:2])
+    cluster.ask("a", DeleteTopic("jobs", topic.id))
+    wiped(cluster, lost)
+    assert vouching(cluster) == "abcde"
+    answer = declare(cluster, "a", "")
+    assert isinstance(answer, Failed)
+    assert answer.detail == "nothing has to be declared: a, b, c, d, e can vouch"
+
+
+def test_what_a_node_has_seen_is_durable_before_it_says_so() -> None:
+    cluster = Cluster()
+    (effect,) = tell(cluster.nodes["b"], "a", SurvivorsAsk(7))
+    assert isinstance(effect, Persist)
 
 
 @pytest.mark.parametrize("cut", ["down", "unheard", "one way"])
@@ -156,6 +196,9 @@ def test_it_is_refused_while_a_node_is_only_cut_off(cut: str) -> None:
     assert answer.code == "not-stored"
     assert "nothing was declared: node c cannot be" in answer.detail
     assert "with its own directory if that still exists" in answer.detail
+    if cut == "down":
+        assert "cannot be reached from a" in answer.detail, "and nobody was waited for"
+        assert "c cannot be reached" in resync_of(cluster, "b")
     cluster.advance(10.0)
     assert "b" not in vouching(cluster)
 
