@@ -50,6 +50,8 @@ def export(data: Path, topic: str | None, group: str | None, format: str) -> Non
 
     count = bad = 0
     with OfflineDirectory(data, Now(time.monotonic(), int(time.time() * 1000))) as directory:
+        for note in directory.notes:
+            click.echo(note, err=True)
         names = {found.id: name for name, found in directory.topics().items()}
         for found in directory.messages(topic, group):
             if found.message is None:

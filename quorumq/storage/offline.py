@@ -89,6 +89,7 @@ class OfflineDirectory:
         cluster_id: of which cluster.
         damage: what was found damaged besides the bodies of batches; "" where nothing was. Then records of what was
             acked may be lost, and topics may be named by their ids.
+        notes: what else was found, in words, as a last write that was torn.
 
     Raises:
         UsageError: it is no data directory.
@@ -105,6 +106,7 @@ class OfflineDirectory:
         self.node = start.node
         self.cluster_id = start.cluster_id
         self.damage = ""
+        self.notes: list[str] = []
         self._disk = ReadOnlyDisk(path)
         try:
             replayed = self._replay(Journal)
@@ -118,8 +120,7 @@ class OfflineDirectory:
                 if not isinstance(item, FoundBatch):
                     records.append(item)
                     continue
-                before = self._batches.get(item.record.number)
-                if before is None or before.damaged or not item.damaged:
+                if not item.damaged or item.record.number not in self._batches:
                     self._batches[item.record.number] = item
             self._core = self._build(records, now)
         except BaseException:
@@ -131,7 +132,9 @@ class OfflineDirectory:
             self._disk, node=self.node, cluster_id=self.cluster_id, new_directory_id=lambda: 1
         )
         try:
-            return list(journal.replay())
+            replayed = list(journal.replay())
+            self.notes = journal.notes
+            return replayed
         except BaseException:
             self._disk.unlock()
             raise
@@ -154,10 +157,11 @@ class OfflineDirectory:
             cluster_id=self.cluster_id,
             hold_time_max=HOLD_TIME_MAX_DEFAULT_S if made is None else made.hold_time_max,
         )
-        batches = sorted(self._batches.items())
+        # Of batches that overlap the first has the message: of a damaged one only what is nowhere else.
+        batches = sorted(self._batches.values(), key=lambda item: (item.damaged, item.record.number))
         return NodeCore(
             config,
-            [*records, *(item.record for _, item in batches if not item.damaged)],
+            [*records, *(item.record for item in batches)],
             nonce=0,
             directory=1,
             now=now,
@@ -205,10 +209,6 @@ class OfflineDirectory:
         return self._messages(replicas, group)
 
     def _messages(self, replicas: list[Replica], group: str | None) -> Iterator[Found]:
-        damaged: dict[PartitionId, list[FoundBatch]] = {}
-        for _, item in sorted(self._batches.items()):
-            if item.damaged:
-                damaged.setdefault(item.record.batch.header.partition, []).append(item)
         for replica in replicas:
             for _, number in replica.order:
                 header = replica.batches[number].header
@@ -216,19 +216,6 @@ class OfflineDirectory:
                     for part, slot in replica.index.within(section):
                         if slot.number == number:
                             yield from self._part(replica, header, number, part, slot.shift, group)
-            seen: dict[tuple[Origin, int], None] = {}  # batches may overlap
-            for item in damaged.get(replica.partition, ()):
-                header, at = item.record.batch.header, 0
-                for section in header.sections:
-                    for part in replica.index.gaps(section) if section.origin not in replica.closed else ():
-                        shift = at - section.start
-                        for found in self._part(replica, header, item.record.number, part, shift, group):
-                            key = (found.origin, found.seq)
-                            if key not in seen:
-                                if found.message is not None:
-                                    seen[key] = None
-                                yield found
-                    at += section.size
 
     def _part(
         self, replica: Replica, header: BatchHeader, number: int, part: Span, shift: int, group: str | None

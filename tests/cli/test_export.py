@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import fcntl
 import json
 import tracemalloc
@@ -13,26 +14,31 @@ import pytest
 from click.testing import CliRunner
 
 from quorumq.cli.main import main
+from quorumq.core.errors import StorageError
 from quorumq.core.messages import (
     AckRequest,
     CreateTopic,
     DeleteTopic,
     OpenSession,
     Publish,
+    Published,
     PurgeRequest,
     RejectRequest,
     SetGroup,
 )
 from quorumq.core.records import BatchStored, DirectoryMade, RecordsMerged, TopicPut
-from quorumq.core.types import Letter, Stamp, Topic
-from quorumq.storage.disk import RealDisk
+from quorumq.core.types import Letter, Now, PartitionId, Stamp, Topic
+from quorumq.storage.disk import MemoryDisk, RealDisk
 from quorumq.storage.inspect import inspect_segment
+from quorumq.storage.offline import OfflineDirectory, ReadOnlyDisk
 from quorumq.storage.records import TYPE_OF
 from quorumq.storage.store import Store
 from quorumq.wire.batch import Message, build_batch
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, receipts
 from tests.storage.samples import DIRECTORY, record_headers
+from tests.storage.test_crash import Writer
+from tests.storage.test_salvage import flips, worn
 
 LETTER = Letter(Stamp(1, "a"), "rejected", "ValueError", "no", "", "", 1, 0, 0, 0, 0, "", "", "", "")
 
@@ -80,8 +86,6 @@ def write(cluster: Cluster, name: str, path: Path, segment_bytes: int = 1 << 20)
 
 def publish(cluster: Cluster, topic: Topic, messages: list[Message], wall_ms: int = 1000) -> None:
     origin = cluster.ask("a", OpenSession()).origin  # type: ignore[union-attr]
-    from quorumq.core.types import PartitionId
-
     cluster.ask("a", Publish(build_batch(PartitionId(topic.id, 0), origin, 0, wall_ms, messages)))
 
 
@@ -283,6 +287,104 @@ def test_one_flipped_byte_anywhere_costs_at_most_the_record_that_it_hit(
         file.write_bytes(whole)
 
 
+def test_a_sector_that_cannot_be_read_costs_the_messages_in_it(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = cluster.nodes["a"].topic_named("jobs")
+    assert topic is not None
+    publish(cluster, topic, [Message(b"before"), Message(b"x" * 10_000), Message(b"behind")])
+    path = write(cluster, "a", tmp_path / "a")
+    bad = segment(path).read_bytes().index(b"x" * 10_000) + 5_000
+    read = ReadOnlyDisk.read
+
+    def failing(self: ReadOnlyDisk, name: str, offset: int, length: int) -> bytes:
+        if name == segment(path).name and offset <= bad < offset + length:
+            raise OSError(errno.EIO, "Input/output error")
+        return read(self, name, offset, length)
+
+    monkeypatch.setattr(ReadOnlyDisk, "read", failing)
+    done = export(path)
+    assert done.code == 74
+    assert payloads(done) == ["0", "1", "2", "3", "4", "5", "before", "behind"]
+    assert "Input/output error" in done.err
+
+
+def test_of_batches_that_overlap_each_message_comes_once(tmp_path: Path) -> None:
+    cluster = Cluster(hold_time_max=10.0)
+    topic = cluster.topic()
+    origin = cluster.ask("a", OpenSession()).origin  # type: ignore[union-attr]
+    first, second = (
+        cluster.batch(topic, origin, start, [b"%d" % (start + at) for at in range(4)]) for start in (0, 2)
+    )
+    for batch in (first, second):
+        assert isinstance(cluster.ask("a", Publish(batch)), Published)
+    path = write(cluster, "a", tmp_path / "a")
+    assert payloads(export(path)) == ["0", "1", "2", "3", "4", "5"]
+    file = segment(path)
+    flip(file, file.read_bytes().index(bytes(first.body)) + len(first.body) - 1)
+    done = export(path)
+    assert sorted(payloads(done)) == ["0", "1", "2", "3", "4", "5"], (
+        "what one of them lost, the other one has"
+    )
+
+
+def test_two_may_read_at_once(cluster: Cluster, tmp_path: Path) -> None:
+    path = write(cluster, "a", tmp_path / "a")
+    with OfflineDirectory(path, Now(0.0, 0)) as one, OfflineDirectory(path, Now(0.0, 0)) as other:
+        assert [found.seq for found in one.messages()] == [found.seq for found in other.messages()]
+        with pytest.raises(StorageError, match="in use by another"):
+            Store.open(path, node="a", cluster_id="cluster")
+    Store.open(path, node="a", cluster_id="cluster").abandon()
+
+
+@pytest.mark.parametrize("every", [41, pytest.param(3, marks=pytest.mark.soak)])
+def test_of_a_worn_directory_what_is_live_is_read_whatever_byte_is_damaged(
+    tmp_path: Path, every: int
+) -> None:
+    """Segments of several ages, batches forgotten and moved; nothing that was forgotten may be missed."""
+    writer = worn()
+    for name in writer.disk.list():
+        (tmp_path / name).write_bytes(writer.disk.read(name, 0, writer.disk.size(name)))
+    live = set(writer.live())
+    done = export(tmp_path)
+    assert done.code == 0
+    assert {int(line["payload"].split()[1]) for line in done.lines} == live
+    assert len(done.lines) == len(live)
+    for name, offset in flips(writer.disk, every):
+        flip(tmp_path / name, offset)
+        done = export(tmp_path)
+        there = {int(line["payload"].split()[1]) for line in done.lines}
+        assert len(there) == len(done.lines)
+        assert live <= there or done.code == 74 or "where the last write was torn" in done.err
+        flip(tmp_path / name, offset)
+
+
+def test_a_damaged_copy_gives_way_to_what_it_was_copied_from(tmp_path: Path) -> None:
+    writer = Writer(MemoryDisk())
+    writer.open()
+    writer.append(9)
+    writer.roll()
+    writer.append(6)
+    writer.commit()
+    writer.forget(writer.live()[1:4])
+    writer.commit()
+    writer.reclaim(1)
+    writer.commit()
+    writer.append(2)
+    writer.commit()
+    writer.append(2)
+    writer.commit()
+    assert writer.store is not None
+    writer.store.abandon()
+    for name in writer.disk.list():
+        (tmp_path / name).write_bytes(writer.disk.read(name, 0, writer.disk.size(name)))
+    file = max(tmp_path.glob("*.journal"))
+    (moved,) = [item for item in inspect_segment(file) if item.type == "BatchMoved"]
+    flip(file, file.read_bytes().index(b"payload", moved.offset))
+    done = export(tmp_path)
+    assert {int(line["payload"].split()[1]) for line in done.lines} == set(writer.live())
+
+
 def test_memory_does_not_grow_with_what_is_in_the_directory(tmp_path: Path) -> None:
     cluster = Cluster(hold_time_max=10.0)
     topic = cluster.topic(rf=1)
@@ -292,9 +394,6 @@ def test_memory_does_not_grow_with_what_is_in_the_directory(tmp_path: Path) -> N
     path = write(cluster, home, tmp_path / "a", 8 << 20)
     assert sum(item.type == "BatchStored" for item in inspect_segment(segment(path))) > 5
     del cluster
-    from quorumq.core.types import Now
-    from quorumq.storage.offline import OfflineDirectory
-
     tracemalloc.start()
     with OfflineDirectory(path, Now(0.0, 0)) as directory:
         count = sum(1 for _ in directory.messages())
