@@ -92,6 +92,7 @@ def known_of(core: NodeCore, unwritten: Iterable[NodeId]) -> Known:
         "vouched": (core.state.vouched, core.resync is None, core.resynced_above),
         "peers": dict(sorted(core.peers.items())),
         "topics": core.registers(),
+        "creations": dict(sorted(core.creations.items())),
         "groups": dict(sorted(core.groups.items())),
         "replicas": sorted(core.replicas),
     }

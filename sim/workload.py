@@ -1030,8 +1030,8 @@ class Operator(Client):
             self.purge(number, rng.choice((group, group + DEAD_SUFFIX)), 2)
         if rng.random() < 0.7 and options.redrive:
             self.look(number, group)
-        # A creation that meets a change of what it half made is a conflict, and its settings are nobody's: so nothing
-        # is changed that is being created, nor from when a DELETE is sent until the next topic is there.
+        # A change names the topic by its name: nothing is changed that is being created, nor from when a DELETE is sent
+        # until the next topic is there.
         operator = self.cluster.operator
         there = (
             operator.created and operator.topic is not None and operator.topic.id not in self.cluster.deleted
@@ -1061,9 +1061,7 @@ class Operator(Client):
                 self.cluster.on_topic(answer.topic)
                 self.came_of(call, "ok", self.cluster.names[answer.topic.id])
             else:
-                # A creation that met another change in the next topic has written something there.
-                conflict = isinstance(answer, Failed) and answer.code == "conflict" and len(call.ops) > 1
-                self.came_of(call, "fail" if nothing_done(answer) and not conflict else "unknown")
+                self.came_of(call, "fail" if nothing_done(answer) else "unknown")
             then(answer, bodies)
 
         self.ask(node, request, self.timeout, heard)

@@ -366,8 +366,6 @@ class Calling:
             outcome = "ok"
         elif isinstance(reply, m.Failed):
             outcome, more = failure(reply.code), {"detail": f"{reply.code}: {reply.detail}"}
-            if self._kind == "set_topic" and reply.code == "conflict":
-                outcome = "unknown"  # what it found was not there yet at all nodes
         if reached and topic_label(reached, self._topic) != self._label:
             # Another topic has the name by now: that is the one that it was sent to.
             self._write("fail", detail="the topic was deleted before")

@@ -130,12 +130,16 @@ class Coordinator:
         self.requests.pop(number, None)
         core.rounds.pop(number, None)
 
+    def close_rounds(self, core: NodeCore) -> None:
+        """Replies to what was asked so far no longer matter."""
+        for number in list(self.rounds):
+            self.close_round(core, number)
+
     def finish(self, core: NodeCore, reply: ClientReply | None) -> list[Effect]:
         """Answer the client, once, and let go of every round."""
         assert not self.done, "a request is answered once"
         self.done = True
-        for number in list(self.rounds):
-            self.close_round(core, number)
+        self.close_rounds(core)
         core.requests.pop(self.key, None)
         if self.key == 0 or reply is None:
             return []

@@ -117,6 +117,7 @@ def tell_registers(core: NodeCore, sender: NodeId, message: RegistersAsk) -> lis
         message.round,
         tuple(topic for topic in topics if topic is not None)[:TOLD_MAX],
         tuple(group for group in groups if group is not None)[:TOLD_MAX],
+        core.state.vector(core.config.nodes),
     )
     return [Send(sender, told)]
 

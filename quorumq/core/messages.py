@@ -17,6 +17,7 @@ from typing import Final, NamedTuple, Union
 from quorumq.core.types import (
     Batch,
     BatchHeader,
+    Creation,
     Group,
     Incarnation,
     Letter,
@@ -294,7 +295,7 @@ class PutGroup(NamedTuple):
 class Put(NamedTuple):
     """Answers PutTopic and PutGroup; the merged register comes along where it is higher than what was asked.
 
-    ``refused`` is "" or "conflict", or "deleted" with the register that has taken the topic's place.
+    ``refused`` is "" or "deleted", with the register that has taken the topic's place.
     """
 
     round: int
@@ -302,6 +303,39 @@ class Put(NamedTuple):
     detail: str
     topic: Topic | None
     group: Group | None
+    known: tuple[Incarnation, ...] = ()  # of the node list, in its order
+
+
+class Prepare(NamedTuple):
+    """CREATE, first: promise, durably, to accept no proposal for this name that has a lower ballot.
+
+    ``deletions``: how often the name was deleted before, as far as the proposer knows.
+    """
+
+    round: int
+    name: str
+    deletions: int
+    ballot: Stamp
+
+
+class Accept(NamedTuple):
+    """CREATE, second: accept this register, durably, unless a higher ballot was promised."""
+
+    round: int
+    ballot: Stamp
+    topic: Topic
+
+
+class Voted(NamedTuple):
+    """Answers Prepare and Accept: what the sender has promised and accepted by now, or what it knows was chosen.
+
+    ``chosen`` is a register of that name with at least as many deletions as were asked about, deleted or not.
+    """
+
+    round: int
+    creation: Creation | None
+    chosen: Topic | None
+    known: tuple[Incarnation, ...]  # of the node list, in its order
 
 
 class PeekRequest(NamedTuple):
@@ -536,6 +570,7 @@ class RegistersTold(NamedTuple):
     round: int
     topics: tuple[Topic, ...]
     groups: tuple[Group, ...]
+    known: tuple[Incarnation, ...] = ()  # of the node list, in its order
 
 
 class SyncPull(NamedTuple):
@@ -574,6 +609,7 @@ class ResyncTold(NamedTuple):
     following: int
     registers: SyncTopics
     state: SyncState | None
+    creations: tuple[Creation, ...] = ()  # with the registers: what is not decided as far as the sender knows
 
 
 class SurvivorsAsk(NamedTuple):
@@ -1015,7 +1051,7 @@ class Failed(NamedTuple):
 
 PeerMessage = Union[
     Store, Stored, Hold, HoldReply, Release, Released, Extend, Extended, Ack, Tombed, Reject, Rejected,
-    Merge, Merged, PutTopic, PutGroup, Put, PeekRequest, PeekReply, Survey, Surveyed,
+    Merge, Merged, PutTopic, PutGroup, Put, Prepare, Accept, Voted, PeekRequest, PeekReply, Survey, Surveyed,
     Heartbeat, SyncOffer, SyncState, SyncPull, SyncTopics, GroupsAsk, GroupsTold,
     RegistersAsk, RegistersTold, CloseAsk, CloseTold,
     RemoteFetch, RemoteFetched, RemoteGone,

@@ -27,6 +27,7 @@ from quorumq.core.coordinator import (
     PeekCoordinator,
     PublishCoordinator,
 )
+from quorumq.core.creation import CreateTopicCoordinator, vote
 from quorumq.core.effects import (
     CleanStop,
     Damaged,
@@ -57,6 +58,7 @@ from quorumq.core.groups import GroupCoordinator, PurgeCoordinator, SurveyCoordi
 from quorumq.core.latency import Latency
 from quorumq.core.messages import (
     VERSIONS,
+    Accept,
     Ack,
     AckRequest,
     AlterTopic,
@@ -95,6 +97,7 @@ from quorumq.core.messages import (
     PeekReply,
     PeekRequest,
     PeerMessage,
+    Prepare,
     Publish,
     PurgeRequest,
     Put,
@@ -130,12 +133,14 @@ from quorumq.core.messages import (
     SyncTopics,
     Tombed,
     TopicCreated,
+    Voted,
     Welcome,
 )
 from quorumq.core.records import (
     BatchStored,
     CleanStopped,
     ClusterMade,
+    CreationPut,
     DirectoryMade,
     GroupPut,
     JournalRecord,
@@ -150,7 +155,7 @@ from quorumq.core.records import (
     VouchingLost,
 )
 from quorumq.core.recovery import Recovery, tell
-from quorumq.core.registers import AlterTopicCoordinator, CreateTopicCoordinator, DeleteTopicCoordinator
+from quorumq.core.registers import AlterTopicCoordinator, DeleteTopicCoordinator
 from quorumq.core.remote import LegCoordinator, SplitCoordinator, free_slice
 from quorumq.core.replica import PartitionRecord, Replica
 from quorumq.core.resync import ASK_AGAIN_S, GROUPS_PER_PIECE, Resync
@@ -166,10 +171,13 @@ from quorumq.core.topics import (
     closed,
     is_pattern,
     matching,
+    merge_creations,
     merge_topics,
 )
 from quorumq.core.types import (
     NODES_MAX,
+    STAMP_ZERO,
+    Creation,
     Group,
     Incarnation,
     Kind,
@@ -209,13 +217,13 @@ ASKED_MAX = 1024
 QUORUM_REQUESTS = (Store, Hold, Extend, Ack, Reject, Merge, Survey, CloseAsk)
 QUORUM_REPLIES = (
     Stored, HoldReply, Extended, Tombed, Rejected, Merged, Surveyed, CloseTold, Put, PeekReply, RemoteFetched,
-    RegistersTold, SurvivorsTold,
+    RegistersTold, SurvivorsTold, Voted,
 )  # fmt: skip
 
 
 QuorumReply = Union[
     Stored, HoldReply, Extended, Tombed, Rejected, Merged, Surveyed, CloseTold, Put, PeekReply, RemoteFetched,
-    RegistersTold, SurvivorsTold,
+    RegistersTold, SurvivorsTold, Voted,
 ]  # fmt: skip
 
 
@@ -255,6 +263,9 @@ class NodeCore:
         self.rng = rng
         self.topics: dict[bytes, Topic] = {}
         self.names: dict[str, bytes] = {}
+        self.creations: dict[
+            tuple[str, int], Creation
+        ] = {}  # by name and deletions; not decided, as far as we know
         self.settled_groups: dict[tuple[bytes, str], None] = {}
         self.replicas: dict[PartitionId, Replica] = {}
         self.requests: dict[int, Coordinator] = {}
@@ -341,6 +352,8 @@ class NodeCore:
                 reserve = max(reserve, record.time)
             elif isinstance(record, TopicPut):
                 self._take_topic(record.topic)
+            elif isinstance(record, CreationPut):
+                self._take_creation(record.creation)
             elif isinstance(record, GroupPut):
                 groups.append(record.group)
             elif isinstance(record, CleanStopped):
@@ -925,7 +938,7 @@ class NodeCore:
         match what:
             case ("round", int(number)):
                 return number not in self.rounds
-            case ("advance" | "gathered", int(key)):
+            case ("advance" | "gathered" | "again", int(key)):
                 return key not in self.requests
             case ("forget", int(key)):
                 return key not in self.given
@@ -959,6 +972,9 @@ class NodeCore:
                 coordinator = self.requests.get(key)
                 if isinstance(coordinator, SplitCoordinator) and not coordinator.done:
                     return coordinator.on_gathered(self, now)
+            case ("again", int(key)):
+                coordinator = self.requests.get(key)
+                return coordinator.start(self, now) if coordinator is not None else []
             case ("forget", int(key)):
                 self.given.pop(key, None)
             case ("recover", str(peer), int(number)) if self.recovery.is_current(peer, number):
@@ -1092,11 +1108,14 @@ class NodeCore:
                 self._on_heartbeat(sender, incarnation, message, now)
             case PutTopic(number, topic) if self.state.vouched or not number:
                 return self._on_put_topic(sender, number, topic, now)
+            case Prepare() | Accept() if self.state.vouched:
+                return vote(self, sender, message)
             case PutGroup(number, group, ask) if self.state.vouched or not number:
                 effects = [] if ask else self.merge_group(group, now)
-                reply = Put(number, "", "", None, self.groups.get((group.topic, group.name)))
+                known = self.state.vector(self.config.nodes)
+                reply = Put(number, "", "", None, self.groups.get((group.topic, group.name)), known)
                 if self.is_deleted(group.topic):
-                    reply = Put(number, "deleted", "", self.topics[group.topic], None)
+                    reply = Put(number, "deleted", "", self.topics[group.topic], None, known)
                 return [*effects, Persist((), (Send(sender, reply),))] if number else effects
             case PeekRequest():
                 replica = self.replicas.get(message.partition)
@@ -1152,6 +1171,8 @@ class NodeCore:
         now: Now,
     ) -> list[Effect]:
         """A reply goes to its round; one whose round is over teaches what it can."""
+        if isinstance(message, Put | Voted | RegistersTold):
+            self.state.learn_vector(self.config.nodes, message.known)
         if isinstance(message, Put) and message.refused == "deleted" and message.topic is not None:
             effects = self.take_in_topic(message.topic, now)  # ends what is under way for the topic
             coordinator = self.rounds.get(message.round)
@@ -1327,16 +1348,34 @@ class NodeCore:
         merged = merge_topics(ours, topic) if ours is not None else topic
         newest = self.register_named(topic.name)
         if newest is not None and newest.id != topic.id:
-            if newest.deletions > topic.deletions:
+            if newest.deletions >= topic.deletions:
                 merged = closed(merged)
             else:
                 self.topics[newest.id] = closed(newest)
         if merged == ours:
             return None
         self.topics[topic.id] = merged
-        if newest is None or newest.deletions <= topic.deletions:
+        for key in [key for key in self.creations if key[0] == topic.name and key[1] <= topic.deletions]:
+            del self.creations[key]
+        if newest is None or newest.deletions < topic.deletions:
             self.names[topic.name] = topic.id
         return merged
+
+    def _take_creation(self, creation: Creation) -> bool:
+        """Merge what was promised and accepted of a creation that is not decided; whether it changed anything."""
+        key = (creation.name, creation.deletions)
+        known = self.register_named(creation.name)
+        ours = self.creations.get(key)
+        merged = merge_creations(ours, creation) if ours is not None else creation
+        if merged == ours or (known is not None and known.deletions >= creation.deletions):
+            return False
+        self.creations[key] = merged
+        return True
+
+    def merge_creations(self, creations: Iterable[Creation]) -> list[Effect]:
+        """Make our own what others have promised and accepted: this directory may have done so, and forgotten it."""
+        changed = [found for found in creations if self._take_creation(found)]
+        return [Persist((CreationPut(self.creations[found[:2]]),)) for found in changed]
 
     def _take_group(self, group: Group) -> bool:
         ours = self.groups.get((group.topic, group.name))
@@ -1417,21 +1456,16 @@ class NodeCore:
     def _on_put_topic(self, sender: NodeId, number: int, topic: Topic, now: Now) -> list[Effect]:
         """A register, to be kept (round ``number``), or just told (round 0). A sender behind the times is told."""
         newest = self.register_named(topic.name)
-        if newest is not None and newest.id != topic.id and newest.deletions >= topic.deletions:
-            if newest.deletions == topic.deletions and not newest.deleted:
-                detail = (
-                    f"topic {topic.name!r} exists with rf = {newest.rf}, not {topic.rf}: use it as it is, "
-                    "or choose another name"
-                )
-                return [Send(sender, Put(number, "conflict", detail, newest, None))] if number else []
+        known = self.state.vector(self.config.nodes)
+        if newest is not None and newest.deletions > topic.deletions:
             if number:
-                detail = f"topic {topic.name!r} was deleted"
-                return [Send(sender, Put(number, "deleted", detail, newest, None))]
+                reply = Put(number, "deleted", f"topic {topic.name!r} was deleted", newest, None, known)
+                return [Persist((), (Send(sender, reply),))]
             return [Send(sender, PutTopic(0, newest))]
         effects = self.take_in_topic(topic, now)
         merged = self.topics[topic.id]
         if number:
-            reply = Put(number, "", "", merged if merged != topic else None, None)
+            reply = Put(number, "", "", merged if merged != topic else None, None, known)
             return [*effects, Persist((), (Send(sender, reply),))]
         if merged.deleted and not topic.deleted:
             return [*effects, Send(sender, PutTopic(0, merged))]
@@ -1814,6 +1848,7 @@ class NodeCore:
             if node in self.positions:  # of the last directory, which stands before it
                 records.append(PeerPosition(node, directories[-1], *self.positions[node]))
         records += [TopicPut(topic) for topic in self.registers()]
+        records += [CreationPut(self.creations[found]) for found in sorted(self.creations)]
         records += [GroupPut(self.groups[found]) for found in sorted(self.groups)]
         for partition in sorted(self.replicas):
             records += self.replicas[partition].snapshot(now)
@@ -1889,6 +1924,11 @@ class NodeCore:
         """Assert every invariant that holds between any two steps."""
         self.state.check()
         self.hold_times.check()
+        for (name, deletions), creation in self.creations.items():
+            known = self.register_named(name)
+            assert known is None or known.deletions < deletions, f"{name!r} is decided"
+            assert creation.promised >= creation.ballot, f"{name!r}: accepted below what was promised"
+            assert (creation.topic is None) == (creation.ballot == STAMP_ZERO)
         for replica in self.replicas.values():
             replica.check(now)
         for number, coordinator in self.rounds.items():

@@ -9,7 +9,18 @@ from __future__ import annotations
 from typing import NamedTuple, Union
 
 from quorumq.core.messages import Counted, NotDue, Resolved
-from quorumq.core.types import Batch, Group, Incarnation, NodeId, Origin, Owner, PartitionId, Span, Topic
+from quorumq.core.types import (
+    Batch,
+    Creation,
+    Group,
+    Incarnation,
+    NodeId,
+    Origin,
+    Owner,
+    PartitionId,
+    Span,
+    Topic,
+)
 
 
 class DirectoryMade(NamedTuple):
@@ -74,6 +85,12 @@ class TopicPut(NamedTuple):
     """A topic's register as merged."""
 
     topic: Topic
+
+
+class CreationPut(NamedTuple):
+    """What this node has promised and accepted of a creation. Each part counts by its higher ballot."""
+
+    creation: Creation
 
 
 class GroupPut(NamedTuple):
@@ -171,7 +188,8 @@ class CleanStopped(NamedTuple):
 
 
 JournalRecord = Union[
-    DirectoryMade, ClusterMade, Started, Vouched, VouchingLost, PeerSeen, PeerPosition, Reserved, TopicPut, GroupPut,
+    DirectoryMade, ClusterMade, Started, Vouched, VouchingLost, PeerSeen, PeerPosition, Reserved, TopicPut,
+    CreationPut, GroupPut,
     BatchStored, RecordsMerged, AttemptsCounted, DelaysSet, Reclaimed, OriginsPromised, OriginsClosed,
     CleanStopped,
 ]  # fmt: skip

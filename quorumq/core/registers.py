@@ -1,11 +1,11 @@
-# quorumq/core/registers.py: creating, changing and deleting a topic: a register is written to a majority of the nodes.
+# quorumq/core/registers.py: changing and deleting a topic: a register is written to a majority of the nodes.
 #
 # Why a file of its own: a register has many writers and no owner. What keeps operators from being told what is not so
 # is that each answer is read before it is counted: an answer may bring a register that is newer than ours, or the news
 # that the topic is gone. Then we write again, on top of what we heard, and answer only for what a majority has.
 #
 # Not promised: that what was written is still so when the client hears of it. The next writer may have come.
-"""The coordinators of CREATE, ALTER and DELETE of a topic (docs/protocol.md, "settings")."""
+"""The coordinators of ALTER and DELETE of a topic (docs/protocol.md, "settings"). CREATE is in core/creation.py."""
 
 from __future__ import annotations
 
@@ -15,19 +15,17 @@ from quorumq.core.coordinator import Coordinator, too_few
 from quorumq.core.effects import Effect, Send
 from quorumq.core.messages import (
     AlterTopic,
-    CreateTopic,
     DeleteTopic,
     Failed,
     PeerMessage,
     Put,
     PutTopic,
     TopicAltered,
-    TopicCreated,
     TopicDeleted,
 )
 from quorumq.core.rounds import Round, majority_of
-from quorumq.core.topics import alter, closed, difference, is_overtaken, make_topic, merge_topics, new_topic
-from quorumq.core.types import STAMP_ZERO, Incarnation, NodeId, Now, Stamp, Topic
+from quorumq.core.topics import alter, closed, is_overtaken, merge_topics
+from quorumq.core.types import Incarnation, NodeId, Now, Stamp, Topic
 
 if TYPE_CHECKING:
     from quorumq.core.nodecore import NodeCore
@@ -55,22 +53,31 @@ class TopicCoordinator(Coordinator):
         self.stored = 0
         self.writes = 0
 
-    def write(self, core: NodeCore, topic: Topic, now: Now) -> list[Effect]:
-        """A round of PutTopic; the one before, if any, does not count any more."""
-        for number in list(self.rounds):
-            self.close_round(core, number)
-        self.writes += 1
-        if self.writes > WRITES_MAX:
-            detail = (
-                f"topic {self.name!r} is being changed elsewhere at the same time: look at it, then try again"
-            )
-            return self.finish(
-                core, too_few("outcome-unknown", detail, majority_of(len(core.config.nodes)), 0)
-            )
-        self.topic = self.merged = topic
+    def begin(self, core: NodeCore, now: Now) -> Round:
+        """A round among all nodes; the one before, if any, does not count any more."""
+        self.close_rounds(core)
         self.stored = 0
-        this = self.open_round(core, core.config.nodes, now)
-        return [Send(node, PutTopic(this.number, topic)) for node in core.config.nodes]
+        return self.open_round(core, core.config.nodes, now)
+
+    def is_crowded_out(self) -> bool:
+        """Others have got in between too often."""
+        self.writes += 1
+        return self.writes > WRITES_MAX
+
+    def give_up(self, core: NodeCore) -> list[Effect]:
+        """The answer then."""
+        detail = (
+            f"topic {self.name!r} is being changed elsewhere at the same time: look at it, then try again"
+        )
+        return self.finish(core, too_few("outcome-unknown", detail, majority_of(len(core.config.nodes)), 0))
+
+    def write(self, core: NodeCore, topic: Topic, now: Now) -> list[Effect]:
+        """A round of PutTopic."""
+        if self.is_crowded_out():
+            return self.give_up(core)
+        this = self.begin(core, now)
+        self.topic = self.merged = topic
+        return [Send(node, PutTopic(this.number, topic)) for node in this.members]
 
     def fresh_stamp(self, core: NodeCore, topic: Topic, now: Now) -> Stamp | None:
         """A stamp above those of ``topic``; None while the clock's reserve has to be raised for it."""
@@ -82,8 +89,6 @@ class TopicCoordinator(Coordinator):
     ) -> list[Effect]:
         assert isinstance(message, Put)
         this = self.rounds[message.round]
-        if message.refused and message.refused != "deleted":
-            return self.finish(core, Failed(message.refused, message.detail))
         self.stored |= this.hear(sender, incarnation)
         if message.refused:
             return self.on_replaced(core, this, now)
@@ -108,57 +113,6 @@ class TopicCoordinator(Coordinator):
         detail = f"topic {self.name!r}: it may have happened, or may yet happen: do it again"
         answered = (self.stored & this.valid(core.state)).bit_count()
         return self.finish(core, too_few("outcome-unknown", detail, this.majority, answered))
-
-
-class CreateTopicCoordinator(TopicCoordinator):
-    """CREATE. Two creations at once are one topic.
-
-    First the register that all creations begin with is written: its answers say whether somebody has chosen settings
-    for the name before. Only where nobody has are ours written.
-    """
-
-    __slots__ = ("request",)
-
-    def __init__(self, key: int, request: CreateTopic) -> None:
-        super().__init__(key, request.name)
-        self.request = request
-
-    def start(self, core: NodeCore, now: Now) -> list[Effect]:
-        known = core.register_named(self.name)
-        if known is None or known.deleted:
-            deletions = known.deletions + 1 if known is not None else 0
-            known = new_topic(self.name, self.request.rf, core.config.nodes, deletions)
-        elif known.rf != self.request.rf and "rf" not in self.request.unnamed:
-            return self.refuse(core, known)
-        return self.write(core, known, now)
-
-    def on_written(self, core: NodeCore, this: Round, now: Now) -> list[Effect]:
-        merged = self.merged
-        if merged.deleted:
-            return core.take_in_topic(merged, now) + self.start(core, now)
-        if merged.stamp != STAMP_ZERO:
-            if not self.request.implicit and difference(self.request, merged):
-                return self.refuse(core, merged)
-            return self.finish(core, TopicCreated(merged))
-        wanted = make_topic(self.request, core.config.nodes, merged)
-        if wanted == merged:
-            return self.finish(core, TopicCreated(merged))
-        if self.request.implicit:
-            return self.write(core, wanted, now)
-        stamp = self.fresh_stamp(core, merged, now)
-        if stamp is None:
-            return self.refuse_unstamped(core)
-        return self.write(core, wanted._replace(stamp=stamp), now)
-
-    def on_replaced(self, core: NodeCore, this: Round, now: Now) -> list[Effect]:
-        return self.start(core, now)
-
-    def refuse(self, core: NodeCore, there: Topic) -> list[Effect]:
-        detail = (
-            f"topic {self.name!r} exists with {difference(self.request, there)}: use it as it is, change it "
-            "(`quorumq topics set`), or choose another name"
-        )
-        return self.finish(core, Failed("conflict", detail))
 
 
 class AlterTopicCoordinator(TopicCoordinator):

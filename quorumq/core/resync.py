@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from quorumq.core.effects import Effect, Send
 from quorumq.core.messages import ResyncAsk, ResyncTold, SyncState, SyncTopics
 from quorumq.core.rounds import majority_of
-from quorumq.core.types import NodeId, Now, PartitionId
+from quorumq.core.types import Creation, NodeId, Now, PartitionId
 
 if TYPE_CHECKING:
     from quorumq.core.nodecore import NodeCore
@@ -121,6 +121,7 @@ class Resync:
         effects: list[Effect] = []
         topics, groups = message.registers
         effects += core.on_sync_topics(sender, topics, groups, now)
+        effects += core.merge_creations(message.creations)
         replica = core.replicas.get(message.partition) if message.partition is not None else None
         if replica is not None and message.state is not None:
             effects += [
@@ -150,29 +151,34 @@ def tell(core: NodeCore, sender: NodeId, message: ResyncAsk, now: Now) -> list[E
     if not core.state.vouched:
         return []
     nothing = SyncTopics((), ())
-    answers: list[tuple[SyncTopics, SyncState | None]] = []
+    answers: list[tuple[SyncTopics, SyncState | None, tuple[Creation, ...]]] = []
     following = 0
     if message.partition is None:
         topics = [core.topics[found] for found in sorted(core.topics)]
         groups = [core.groups[found] for found in sorted(core.groups)]
         answers += [
-            (SyncTopics(tuple(topics[at : at + REGISTERS_PER_PIECE]), ()), None)
+            (SyncTopics(tuple(topics[at : at + REGISTERS_PER_PIECE]), ()), None, ())
             for at in range(0, len(topics), REGISTERS_PER_PIECE)
         ]
         answers += [
-            (SyncTopics((), tuple(groups[at : at + GROUPS_PER_PIECE])), None)
+            (SyncTopics((), tuple(groups[at : at + GROUPS_PER_PIECE])), None, ())
             for at in range(0, len(groups), GROUPS_PER_PIECE)
+        ]
+        creations = [core.creations[found] for found in sorted(core.creations)]
+        answers += [
+            (nothing, None, tuple(creations[at : at + REGISTERS_PER_PIECE]))
+            for at in range(0, len(creations), REGISTERS_PER_PIECE)
         ]
     else:
         replica = core.replicas.get(message.partition)
         if replica is not None:
             states, following = replica.everything(message.start, PIECES_MAX, now)
-            answers += [(nothing, state) for state in states]
-    answers = answers or [(nothing, None)]
+            answers += [(nothing, state, ()) for state in states]
+    answers = answers or [(nothing, None, ())]
     return [
         Send(
             sender,
-            ResyncTold(message.round, message.partition, at, len(answers), following, registers, state),
+            ResyncTold(message.round, message.partition, at, len(answers), following, *answer),
         )
-        for at, (registers, state) in enumerate(answers)
+        for at, answer in enumerate(answers)
     ]

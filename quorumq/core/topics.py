@@ -13,7 +13,7 @@ from typing import Any
 
 from quorumq.core import limits
 from quorumq.core.messages import AlterTopic, CreateTopic
-from quorumq.core.types import STAMP_ZERO, NodeId, Stamp, Topic, rendezvous, topic_id
+from quorumq.core.types import STAMP_ZERO, Creation, NodeId, Stamp, Topic, rendezvous, topic_id
 
 SETTINGS = ("max_deliveries", "durability", "retention_s", "ttl_s", "backoff")
 """Those of a topic that stamps order, each by its own, as they are called in Topic, CreateTopic and AlterTopic."""
@@ -31,17 +31,12 @@ def stamped(topic: Topic, stamps: tuple[Stamp, ...]) -> Topic:
 
 
 def merge_topics(ours: Topic, theirs: Topic) -> Topic:
-    """Merge two registers of one topic: partitions by maximum, deleted for good, each setting by its stamp.
-
-    Of two creations at once the one with fewer partitions says how many the topic was born with.
-    """
+    """Merge two registers of one topic: partitions by maximum, deleted for good, each setting by its stamp."""
     assert ours.id == theirs.id
     if ours.deleted or theirs.deleted:
         return closed(ours)
     merged = ours if ours.partitions >= theirs.partitions else theirs
-    merged = merged._replace(
-        epoch=max(ours.epoch, theirs.epoch), born=min(ours.born or theirs.born, theirs.born or ours.born)
-    )
+    merged = merged._replace(epoch=max(ours.epoch, theirs.epoch))
     pairs = list(zip(stamps_of(ours), stamps_of(theirs), strict=True))
     newer = {
         name: getattr(ours if mine >= other else theirs, name)
@@ -52,29 +47,40 @@ def merge_topics(ours: Topic, theirs: Topic) -> Topic:
 
 def closed(topic: Topic) -> Topic:
     """The register of the topic once it is deleted: it is kept for good, so only what tells it from others is."""
-    return Topic(
-        topic.id, topic.name, topic.rf, 1, (), 0, "fsync", STAMP_ZERO, deleted=True, deletions=topic.deletions
-    )
+    gone = Topic(topic.id, topic.name, topic.rf, 1, (), 0, "fsync", STAMP_ZERO, deleted=True)
+    return gone._replace(deletions=topic.deletions, made=topic.made)
 
 
-def new_topic(name: str, rf: int, nodes: tuple[NodeId, ...], deletions: int) -> Topic:
-    """The register that every creation of the name begins with, wherever it is made.
+def first_topic(request: CreateTopic, nodes: tuple[NodeId, ...], deletions: int, made: Stamp) -> Topic:
+    """The register that a creation proposes, under the ballot ``made``.
 
-    Its stamp is below all others: settings that somebody chose for the topic elsewhere stay.
+    Where a producer made it, the settings are nobody's choice: their stamp is below all others, and a later CREATE
+    sets its own.
     """
-    default = CreateTopic(name)
     topic = Topic(
-        topic_id(name, rf, deletions),
-        name,
-        rf,
+        topic_id(request.name, request.rf, deletions),
+        request.name,
+        request.rf,
         1,
         (),
-        default.max_deliveries,
-        default.durability,
-        STAMP_ZERO,
+        request.max_deliveries,
+        request.durability,
+        STAMP_ZERO if request.implicit else made,
+        retention_s=request.retention_s,
+        ttl_s=request.ttl_s,
+        backoff=request.backoff,
+        born=request.partitions,
         deletions=deletions,
+        made=made,
     )
-    return with_partitions(topic, 1, nodes)
+    return with_partitions(topic, request.partitions, nodes)
+
+
+def merge_creations(ours: Creation, theirs: Creation) -> Creation:
+    """What two nodes have promised and accepted of one creation, each part by its higher ballot."""
+    assert ours[:2] == theirs[:2]
+    accepted = ours if ours.ballot >= theirs.ballot else theirs
+    return accepted._replace(promised=max(ours.promised, theirs.promised))
 
 
 def difference(request: CreateTopic, topic: Topic) -> str:
@@ -84,6 +90,12 @@ def difference(request: CreateTopic, topic: Topic) -> str:
         if wanted != there and name not in request.unnamed:
             return f"{name} = {there!r}, not {wanted!r}"
     return ""
+
+
+def as_change(request: CreateTopic) -> AlterTopic:
+    """The change that gives a topic which is there everything that a creation names."""
+    names = [name for name in ("partitions", *SETTINGS) if name not in request.unnamed]
+    return AlterTopic(request.name, **{name: getattr(request, name) for name in names})
 
 
 def named(request: AlterTopic) -> dict[str, Any]:
@@ -128,22 +140,6 @@ def with_partitions(topic: Topic, partitions: int, nodes: tuple[NodeId, ...]) ->
     for number in range(len(replicas), partitions):
         replicas.append(tuple(rendezvous(nodes, topic.id, number)[: topic.rf]))
     return topic._replace(replicas=tuple(replicas))
-
-
-def make_topic(request: CreateTopic, nodes: tuple[NodeId, ...], topic: Topic) -> Topic:
-    """``topic`` as the request wants it: settings and partitions beyond those that are there.
-
-    What it was born with is said by whoever is the first to choose anything for it, and never made up later.
-    """
-    born = request.partitions if topic.stamp == STAMP_ZERO and not topic.born else topic.born
-    return with_partitions(topic, request.partitions, nodes)._replace(
-        born=born,
-        max_deliveries=request.max_deliveries,
-        durability=request.durability,
-        retention_s=request.retention_s,
-        ttl_s=request.ttl_s,
-        backoff=request.backoff,
-    )
 
 
 def is_pattern(name: str) -> bool:

@@ -180,7 +180,7 @@ class Topic(NamedTuple):
     ``backoff`` is in seconds per attempt, for a REJECT that names no delay; its last entry repeats. ``stamps`` are
     those of the settings (core/topics.py), each of which goes to its last writer; () says that ``stamp`` is that of
     all. ``deletions`` counts how often the name had been deleted before: a topic with more has taken the place of the
-    others.
+    others. ``made`` tells the creation that this topic comes from, and like ``born`` never changes.
     """
 
     id: bytes
@@ -195,14 +195,29 @@ class Topic(NamedTuple):
     retention_s: float = 0.0  # seconds that payload is kept after the last group's tombstone
     ttl_s: float = 0.0  # seconds after which a message that nobody has acked expires; 0 = never
     backoff: tuple[float, ...] = ()
-    born: int = 0  # partitions at creation, which derived messages are spread over; 0 = not known
+    born: int = 0  # partitions at creation, which derived messages are spread over
     stamps: tuple[Stamp, ...] = ()
     deletions: int = 0
+    made: Stamp = STAMP_ZERO  # of the proposal that was chosen
 
     @property
     def partitions(self) -> int:
         """How many partitions the topic has."""
         return len(self.replicas)
+
+
+class Creation(NamedTuple):
+    """What one node has promised and accepted of the creation of a name, until it knows what was chosen.
+
+    ``promised``: no proposal with a lower ballot is accepted. ``topic`` was proposed, and accepted here under
+    ``ballot``; it may never be chosen, and nobody serves it.
+    """
+
+    name: str
+    deletions: int  # how often the name had been deleted before
+    promised: Stamp
+    ballot: Stamp = STAMP_ZERO
+    topic: Topic | None = None
 
 
 class Group(NamedTuple):

@@ -32,6 +32,7 @@ TYPES: Final[Mapping[int, type]] = {
     29: m.Heartbeat, 30: m.SyncOffer, 31: m.SyncState, 32: m.SyncPull, 33: m.SyncTopics,
     34: m.RemoteFetch, 35: m.RemoteFetched, 36: m.RemoteGone,
     40: m.HoldsAsk, 41: m.HoldsTold, 42: m.ResyncAsk, 43: m.ResyncTold,
+    44: m.Prepare, 45: m.Accept, 46: m.Voted,
     50: m.Survey, 51: m.Surveyed, 52: m.GroupsAsk, 53: m.GroupsTold, 54: m.CloseAsk, 55: m.CloseTold,
     56: m.RegistersAsk, 57: m.RegistersTold, 58: m.SurvivorsAsk, 59: m.SurvivorsTold,
     # client to node and back

@@ -125,7 +125,7 @@ async def test_changes_of_topics_are_written_with_what_they_name_and_what_they_l
     found = [row for row in rows(file, writer) if row["kind"] == "set_topic"]
     assert [(row["topic"], row["outcome"]) for row in found] == [
         ("jobs", "invoke"), ("jobs", "ok"), ("jobs", "invoke"), ("jobs", "ok"), ("made", "invoke"), ("made", "ok"),
-        ("jobs", "invoke"), ("jobs", "unknown"),
+        ("jobs", "invoke"), ("jobs", "fail"),
     ]  # fmt: skip
     invoked = found[::2]
     defaults = {"durability": "fsync", "retention_s": 0.0, "ttl_s": 0.0, "backoff": []}

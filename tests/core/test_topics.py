@@ -12,14 +12,15 @@ from quorumq.core import limits
 from quorumq.core.messages import AlterTopic, CreateTopic
 from quorumq.core.topics import (
     alter,
+    as_change,
     check_topic_request,
     closed,
-    make_topic,
+    first_topic,
+    merge_creations,
     merge_topics,
-    new_topic,
     stamps_of,
 )
-from quorumq.core.types import Stamp, Topic
+from quorumq.core.types import Creation, Stamp, Topic
 
 NODES = ("a", "b", "c")
 
@@ -48,29 +49,50 @@ def test_what_is_within_bounds_is_taken() -> None:
     assert check_topic_request(request, NODES) == ""
 
 
-def made(partitions: int, known: Topic | None = None, time: int = 0) -> Topic:
-    blank = Topic(bytes(16), "jobs", 3, 1, (), 0, "fsync", Stamp(0, ""))
-    return make_topic(CreateTopic("jobs", 3, partitions), NODES, known or blank)._replace(
-        stamp=Stamp(time, "a")
-    )
+def made(request: CreateTopic, time: int = 1) -> Topic:
+    return first_topic(request, NODES, 0, Stamp(time, "a"))
 
 
 def test_what_a_topic_was_born_with_stays_when_it_grows() -> None:
     """Where a derived message goes must not depend on when it is published (docs/client.md)."""
-    topic = made(3)
+    topic = made(CreateTopic("jobs", 3, 3))
     assert (topic.born, topic.partitions) == (3, 3)
-    grown = made(7, topic, time=1)
+    grown = alter(topic, AlterTopic("jobs", partitions=7), NODES, Stamp(2, "b"))
     assert (grown.born, grown.partitions) == (3, 7)
-    old = topic._replace(born=0)  # of a register that did not say so yet: nobody may make it up later
-    assert made(7, old).born == 0
+    merged = merge_topics(topic, grown)
+    assert (merged.born, merged.partitions, merged.made) == (3, 7, topic.made)
 
 
-@given(st.permutations([made(4), made(2, time=1), made(9, made(4), time=2), made(5)._replace(born=0)]))
-def test_registers_agree_on_it_in_whatever_order_they_merge(registers: list[Topic]) -> None:
-    merged = registers[0]
-    for other in registers[1:]:
-        merged = merge_topics(merged, other)
-    assert (merged.born, merged.partitions) == (2, 9)
+def test_settings_that_a_producer_left_to_us_are_below_all_that_somebody_chooses() -> None:
+    asked = CreateTopic("jobs", max_deliveries=9, unnamed=("ttl_s",))
+    assert stamps_of(made(CreateTopic("jobs", implicit=True))) == (Stamp(0, ""),) * 5
+    assert stamps_of(made(asked)) == (Stamp(1, "a"),) * 5
+    assert as_change(asked) == AlterTopic("jobs", 1, 9, "fsync", 0.0, None, ())
+
+
+CREATIONS = st.builds(
+    lambda promised, accepted: Creation(
+        "jobs",
+        0,
+        Stamp(max(promised, accepted), "a" if max(promised, accepted) else ""),
+        Stamp(accepted, "a" if accepted else ""),
+        made(CreateTopic("jobs", max_deliveries=accepted), accepted) if accepted else None,
+    ),
+    st.integers(0, 5),
+    st.integers(0, 5),
+)
+
+
+@given(CREATIONS, CREATIONS, CREATIONS)
+def test_what_was_promised_and_accepted_merges_to_the_same_in_any_order(
+    one: Creation, two: Creation, three: Creation
+) -> None:
+    assert merge_creations(one, one) == one
+    assert merge_creations(one, two) == merge_creations(two, one)
+    merged = merge_creations(merge_creations(one, two), three)
+    assert merged == merge_creations(one, merge_creations(two, three))
+    assert merged.promised == max(one.promised, two.promised, three.promised)
+    assert merged.ballot == max(one.ballot, two.ballot, three.ballot)
 
 
 CHANGES = st.builds(
@@ -88,11 +110,13 @@ CHANGES = st.builds(
 @st.composite
 def registers(draw: st.DrawFn) -> Topic:
     """A register as some node may have it: some changes out of one history, in any order, and perhaps deleted."""
-    topic = new_topic("jobs", 3, NODES, 0)
+    topic = made(CreateTopic("jobs", implicit=True))
     for request, time in draw(st.lists(st.tuples(CHANGES, st.integers(1, 5)), max_size=4)):
         stamp = Stamp(time, repr(request))  # one stamp is used for one change only
         if min(stamps_of(topic)) < stamp:
-            topic = merge_topics(topic, alter(new_topic("jobs", 3, NODES, 0), request, NODES, stamp))
+            topic = merge_topics(
+                topic, alter(made(CreateTopic("jobs", implicit=True)), request, NODES, stamp)
+            )
     return merge_topics(topic, closed(topic)) if draw(st.integers(0, 9)) == 0 else topic
 
 
@@ -105,7 +129,7 @@ def test_registers_merge_to_the_same_in_any_order(one: Topic, two: Topic, three:
 
 def test_a_change_takes_back_no_other_change() -> None:
     """Two operators at two nodes, neither of which has heard of the other."""
-    before = new_topic("jobs", 3, NODES, 0)
+    before = made(CreateTopic("jobs", implicit=True))
     one = alter(before, AlterTopic("jobs", ttl_s=5.0), NODES, Stamp(1, "a"))
     two = alter(before, AlterTopic("jobs", max_deliveries=9, partitions=2), NODES, Stamp(2, "b"))
     merged = merge_topics(one, two)

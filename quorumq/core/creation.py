@@ -1,0 +1,177 @@
+# quorumq/core/creation.py: CREATE: which first register a name gets is consensus.
+#
+# Two creations of one name with other replication factors, partitions or settings cannot be merged: one of them is the
+# topic, and the other never was. Refusing the later one is not enough, as nobody knows which that is: with two nodes
+# having written the one, two the other, and the fifth away, neither could ever be told to have failed. So it is
+# single-decree Paxos per (name, how often it was deleted), on disk. All nodes of the list are acceptors; the value is
+# the whole first register. What is proposed or accepted is in `core.creations`, where nobody looks for a topic; only
+# what is chosen is taken in as a register, and spreads like one.
+#
+# Instances follow each other: who proposes the next one knows a register of this one, and that it is deleted.
+"""Acceptors and the proposer of CREATE (docs/protocol.md, "settings")."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quorumq.core.coordinator import too_few
+from quorumq.core.effects import Effect, Persist, Send
+from quorumq.core.messages import Accept, CreateTopic, Failed, PeerMessage, Prepare, Put, TopicCreated, Voted
+from quorumq.core.records import CreationPut
+from quorumq.core.registers import TopicCoordinator
+from quorumq.core.rounds import Round
+from quorumq.core.topics import alter, as_change, difference, first_topic
+from quorumq.core.types import STAMP_ZERO, Creation, Incarnation, NodeId, Now, Topic
+
+if TYPE_CHECKING:
+    from quorumq.core.nodecore import NodeCore
+
+PAUSE_FIRST_S = 0.01
+PAUSE_MAX_S = 0.5
+"""Before a proposal that met a higher ballot is made again: at random, up to twice as long each time."""
+
+
+def vote(core: NodeCore, sender: NodeId, message: Prepare | Accept) -> list[Effect]:
+    """PREPARE and ACCEPT: what is promised or accepted is durable before it is said. Only if this node can vouch."""
+    if isinstance(message, Accept):
+        name, deletions = message.topic.name, message.topic.deletions
+    else:
+        name, deletions = message.name, message.deletions
+    known = core.register_named(name)
+    if known is not None and known.deletions >= deletions:
+        return [Persist((), (Send(sender, _voted(core, message.round, None, known)),))]
+    ours = core.creations.get((name, deletions)) or Creation(name, deletions, STAMP_ZERO)
+    now = ours
+    if isinstance(message, Accept):
+        if message.ballot >= ours.promised:
+            now = Creation(name, deletions, message.ballot, message.ballot, message.topic)
+    elif message.ballot > ours.promised:
+        now = ours._replace(promised=message.ballot)
+    records = (CreationPut(now),) if now != ours else ()
+    core.creations[(name, deletions)] = now
+    return [Persist(records, (Send(sender, _voted(core, message.round, now, None)),))]
+
+
+def _voted(core: NodeCore, number: int, creation: Creation | None, chosen: Topic | None) -> Voted:
+    return Voted(number, creation, chosen, core.state.vector(core.config.nodes))
+
+
+class CreateTopicCoordinator(TopicCoordinator):
+    """CREATE. Two creations at once are one topic, that of one of them.
+
+    PREPARE, ACCEPT, and once a majority has accepted, a write of the register that was chosen, so that every node
+    finds it. Its answers say how it was changed since.
+    """
+
+    __slots__ = ("accepted", "ballot", "changed", "deletions", "ours", "request", "value")
+
+    def __init__(self, key: int, request: CreateTopic) -> None:
+        super().__init__(key, request.name)
+        self.request = request
+        self.deletions = 0
+        self.ballot = STAMP_ZERO
+        self.accepted: Creation | None = None  # the highest that was heard of in answers to PREPARE
+        self.value: Topic | None = None  # what ACCEPT asks for; None while answers to PREPARE are awaited
+        self.ours: dict[int, Topic] = {}  # what we proposed, by how often the name had been deleted
+        self.changed = False  # our settings were written over those of a topic that nobody had chosen any for
+
+    def start(self, core: NodeCore, now: Now) -> list[Effect]:
+        known = core.register_named(self.name)
+        if known is not None and not known.deleted:
+            return self.write(core, known, now)
+        self.deletions = 0 if known is None else known.deletions + 1
+        return self.prepare(core, now)
+
+    def prepare(self, core: NodeCore, now: Now) -> list[Effect]:
+        """A ballot of our own, above all that we have heard of."""
+        if self.is_crowded_out():
+            return self.give_up(core)
+        ballot = core.state.clock.fresh(now)
+        if ballot is None:  # a higher reserve must become durable first
+            return self.pause(core, now)
+        this = self.begin(core, now)
+        self.ballot = ballot
+        self.accepted = self.value = None
+        message = Prepare(this.number, self.name, self.deletions, ballot)
+        return [Send(node, message) for node in this.members]
+
+    def pause(self, core: NodeCore, now: Now) -> list[Effect]:
+        """Look again, from the start, in a while."""
+        self.close_rounds(core)
+        longest = min(PAUSE_MAX_S, PAUSE_FIRST_S * 2**self.writes)
+        core.state.at(now.mono + core.rng.random() * longest, "again", self.key)
+        return []
+
+    def on_reply(
+        self, core: NodeCore, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
+    ) -> list[Effect]:
+        if isinstance(message, Put):
+            return super().on_reply(core, sender, incarnation, message, now)
+        assert isinstance(message, Voted)
+        if message.chosen is not None:
+            return core.take_in_topic(message.chosen, now) + self.start(core, now)
+        this = self.rounds[message.round]
+        bit = this.hear(sender, incarnation)
+        theirs = message.creation
+        if not bit or theirs is None:
+            return []
+        if theirs.promised > self.ballot:
+            core.state.clock.merge(theirs.promised.time)
+            # Mostly that proposer is done or dead. Where it is not, one of us has to wait.
+            return self.start(core, now) if self.writes == 1 else self.pause(core, now)
+        self.stored |= bit
+        if self.value is None and theirs.topic is not None:
+            highest = self.accepted
+            self.accepted = theirs if highest is None or theirs.ballot > highest.ballot else highest
+        if not self.is_enough(core, this):
+            return []
+        if self.value is None:
+            return self.accept(core, now)
+        return core.take_in_topic(self.value, now) + self.start(core, now)
+
+    def accept(self, core: NodeCore, now: Now) -> list[Effect]:
+        """A majority has promised: propose what may have been chosen already, or else what we were asked for."""
+        if self.accepted is not None:
+            self.value = self.accepted.topic
+        else:
+            first = first_topic(self.request, core.config.nodes, self.deletions, self.ballot)
+            self.value = self.ours.setdefault(self.deletions, first)
+        assert self.value is not None
+        this = self.begin(core, now)
+        return [Send(node, Accept(this.number, self.ballot, self.value)) for node in this.members]
+
+    def on_written(self, core: NodeCore, this: Round, now: Now) -> list[Effect]:
+        merged = self.merged
+        if merged.deleted:
+            return core.take_in_topic(merged, now) + self.start(core, now)
+        ours = self.ours.get(merged.deletions)
+        mine = ours is not None and ours.made == merged.made  # whatever was changed since
+        differs = difference(self.request, merged)
+        if mine or self.request.implicit or not differs:
+            return self.finish(core, TopicCreated(merged))
+        change = as_change(self.request)
+        grows = change.partitions is None or change.partitions >= merged.partitions
+        if merged.stamp == STAMP_ZERO and merged.rf == self.request.rf and grows and not self.changed:
+            stamp = self.fresh_stamp(core, merged, now)
+            if stamp is None:
+                return self.pause(core, now)
+            self.changed = True
+            return self.write(core, alter(merged, change, core.config.nodes, stamp), now)
+        return self.refuse(core, differs)
+
+    def on_replaced(self, core: NodeCore, this: Round, now: Now) -> list[Effect]:
+        return self.start(core, now)
+
+    def refuse(self, core: NodeCore, differs: str) -> list[Effect]:
+        """The topic is another one than was asked for. A conflict is one only where nothing of ours may be served."""
+        if self.changed or any(deletions < self.merged.deletions for deletions in self.ours):
+            detail = (
+                f"topic {self.name!r} was changed or deleted elsewhere at the same time, and has {differs}: "
+                "look at it, then try again"
+            )
+            return self.finish(core, too_few("outcome-unknown", detail, 1, 0))
+        detail = (
+            f"topic {self.name!r} exists with {differs}: use it as it is, change it (`quorumq topics set`), or "
+            "choose another name"
+        )
+        return self.finish(core, Failed("conflict", detail))

@@ -1,0 +1,666 @@
+"""CREATE is consensus: which first register a name gets is chosen once (docs/protocol.md, "settings")."""
+
+from __future__ import annotations
+
+import pytest
+
+from quorumq.core.effects import Effect, LinkDown, Persist, Received, Send
+from quorumq.core.messages import (
+    Accept,
+    AlterTopic,
+    CreateTopic,
+    DeleteTopic,
+    Envelope,
+    Failed,
+    Metadata,
+    OpenSession,
+    PeerMessage,
+    Prepare,
+    Publish,
+    Published,
+    Put,
+    PutGroup,
+    PutTopic,
+    RegistersTold,
+    ResyncTold,
+    SyncTopics,
+    TopicAltered,
+    TopicCreated,
+    TopicDeleted,
+    Voted,
+)
+from quorumq.core.records import CreationPut, TopicPut
+from quorumq.core.topics import first_topic
+from quorumq.core.types import Group, NodeId, Span, Stamp, Topic, topic_id
+from tests.core.chaos import Chaos
+from tests.core.cluster import Cluster
+from tests.core.test_hazards import hand_over, nothing
+from tests.core.test_resync import wipe
+
+
+def created(reply: object) -> Topic:
+    assert isinstance(reply, TopicCreated), reply
+    return reply.topic
+
+
+def is_conflict(reply: object) -> bool:
+    return isinstance(reply, Failed) and reply.code == "conflict"
+
+
+def answer(cluster: Cluster, key: int) -> object:
+    """What the request was answered with, within ten seconds."""
+    cluster.advance(10.0)
+    return cluster.replies[key]
+
+
+def payload(cluster: Cluster, topic: Topic) -> list[int]:
+    """How many messages of the topic each node has."""
+    return [
+        sum(replica.present.messages for replica in core.replicas.values() if replica.topic.id == topic.id)
+        for core in cluster.nodes.values()
+    ]
+
+
+def filled(cluster: Cluster, topic: Topic, node: str) -> None:
+    origin = cluster.ask(node, OpenSession()).origin  # type: ignore[union-attr]
+    assert isinstance(cluster.ask(node, Publish(cluster.batch(topic, origin, 0, [b"m"] * 5))), Published)
+
+
+# ---------------------------------------------------------------------- conflicts destroy nothing
+
+
+def test_what_was_refused_to_a_node_that_had_not_heard_destroys_nothing() -> None:
+    cluster = Cluster()
+    cluster.drop = lambda sender, to, message: (
+        to == "a" and sender != "a" and isinstance(message, PutTopic | SyncTopics)
+    )
+    topic = created(cluster.ask("b", CreateTopic("jobs", 3)))
+    filled(cluster, topic, "b")
+    assert is_conflict(cluster.ask("a", CreateTopic("jobs", 1)))
+    cluster.drop = nothing
+    cluster.advance(10.0)
+    assert cluster.nodes["a"].topic_named("jobs") == topic, "what a serves is what there is"
+    other = first_topic(CreateTopic("jobs", 1), cluster.names, 0, Stamp(1, "a"))
+    origin = cluster.ask("a", OpenSession()).origin  # type: ignore[union-attr]
+    for node in "abc":
+        reply = cluster.ask(node, Publish(cluster.batch(other, origin, 0, [b"x"])))
+        assert isinstance(reply, Failed)
+        assert reply.code == "not-found"
+    assert payload(cluster, topic) == [5, 5, 5]
+
+
+@pytest.mark.parametrize("rf", [1, 3])
+def test_a_creation_on_the_minority_side_of_a_cut_leaves_nothing_that_is_served(rf: int) -> None:
+    cluster = Cluster()
+    cluster.drop = lambda sender, to, message: sender != to and "a" in (sender, to)
+    key = cluster.submit("a", CreateTopic("jobs", rf, 2))
+    topic = created(cluster.ask("b", CreateTopic("jobs", 3, 4)))
+    filled(cluster, topic, "b")
+    reply = answer(cluster, key)
+    assert isinstance(reply, Failed)
+    assert reply.code == "outcome-unknown"
+    assert not cluster.nodes["a"].topics
+    cluster.drop = nothing
+    cluster.advance(10.0)
+    assert is_conflict(cluster.ask("a", CreateTopic("jobs", rf, 2)))
+    assert [core.register_named("jobs") for core in cluster.nodes.values()] == [topic] * 3
+    assert payload(cluster, topic) == [5, 5, 5]
+
+
+def test_a_creation_that_loses_moves_no_output() -> None:
+    """``born`` says where outputs go: it is that of the creation that won, whoever is late."""
+    cluster = Cluster()
+    late: list[tuple[str, str, object]] = []
+
+    def keep(sender: str, to: str, message: object) -> bool:
+        if sender + to == "bc" and isinstance(message, Accept):
+            late.append((sender, to, message))
+            return True
+        return {sender, to} == {"a", "b"}
+
+    cluster.drop = keep
+    loser = cluster.submit("b", CreateTopic("out", 3, 2))
+    made = created(cluster.ask("a", CreateTopic("out", 3, 4)))
+    cluster.drop = nothing
+    assert late
+    for item in late:
+        hand_over(cluster, *item)
+    assert is_conflict(answer(cluster, loser))
+    for core in cluster.nodes.values():
+        assert core.topic_named("out") == made
+    assert (made.born, made.partitions) == (4, 4)
+
+
+def test_nobody_serves_finds_or_spreads_what_was_only_accepted() -> None:
+    """A minority has accepted it, and its proposer is gone."""
+    cluster = Cluster(5)
+    cluster.drop = lambda sender, to, message: isinstance(message, Accept) and to in "cde"
+    cluster.submit("a", CreateTopic("jobs", 1))
+    cluster.kill("a")
+    cluster.start("a")
+    cluster.drop = nothing
+    cluster.advance(10.0)
+    assert (
+        sum(
+            creation.topic is not None
+            for core in cluster.nodes.values()
+            for creation in core.creations.values()
+        )
+        == 2
+    )
+    for node in cluster.names:
+        assert not cluster.nodes[node].topics
+        assert isinstance(cluster.ask(node, Metadata(("jobs",))), Failed)
+    cluster.ask("c", CreateTopic("jobs", 5))
+    (made,) = {core.topic_named("jobs") for core in cluster.nodes.values()}
+    assert made is not None
+
+
+# ------------------------------------------------------------------------- two creations at once
+
+
+@pytest.mark.parametrize("nodes", [2, 3, 4, 5])
+@pytest.mark.parametrize("alike", [True, False])
+def test_two_creations_at_once_are_one_topic(nodes: int, alike: bool) -> None:
+    cluster = Cluster(nodes)
+    keys = [
+        cluster.submit(node, CreateTopic("jobs", 1, partitions, max_deliveries=4 if alike else partitions))
+        for node, partitions in (("a", 2), ("b", 2 if alike else 3))
+    ]
+    cluster.advance(10.0)
+    replies = [cluster.replies[key] for key in keys]
+    (one,) = {core.topic_named("jobs") for core in cluster.nodes.values()}
+    won = [reply for reply in replies if isinstance(reply, TopicCreated)]
+    assert len(won) == (2 if alike else 1)
+    assert all(reply.topic == one for reply in won)
+    assert all(is_conflict(reply) for reply in replies if reply not in won)
+
+
+def test_a_creation_that_won_is_created_though_it_was_changed_before_its_client_heard() -> None:
+    cluster = Cluster()
+    late: list[tuple[str, str, object]] = []
+
+    def keep(sender: str, to: str, message: object) -> bool:
+        if isinstance(message, PutTopic) and sender == "a" and to != "a":
+            late.append((sender, to, message))
+            return True
+        return False
+
+    cluster.drop = keep
+    key = cluster.submit("a", CreateTopic("jobs", max_deliveries=9))
+    altered = cluster.ask("b", AlterTopic("jobs", max_deliveries=2))
+    assert isinstance(altered, TopicAltered)
+    cluster.drop = nothing
+    for item in late:
+        hand_over(cluster, *item)
+    assert created(answer(cluster, key)) == altered.topic
+    assert is_conflict(cluster.ask("a", CreateTopic("jobs", max_deliveries=9))), (
+        "that is what it is not any more"
+    )
+
+
+def test_what_was_accepted_by_a_majority_is_what_the_next_creation_finds() -> None:
+    cluster = Cluster()
+    cluster.drop = lambda sender, to, message: isinstance(message, Voted) and sender != to
+    silent = cluster.drop
+    heard: list[object] = []
+
+    def keep(sender: str, to: str, message: object) -> bool:
+        if isinstance(message, Voted) and sender == "b" and not heard:
+            heard.append(message)
+            return False  # the promise
+        return silent(sender, to, message)
+
+    cluster.drop = keep
+    key = cluster.submit("a", CreateTopic("jobs", 1))
+    reply = answer(cluster, key)
+    assert isinstance(reply, Failed)
+    assert reply.code == "outcome-unknown"
+    cluster.kill("a")
+    cluster.drop = nothing
+    assert is_conflict(cluster.ask("c", CreateTopic("jobs", 3))), "it was chosen, though nobody knew"
+    assert cluster.nodes["c"].topic_named("jobs").rf == 1  # type: ignore[union-attr]
+
+
+def test_what_a_producer_makes_is_made_to_order_by_the_first_who_orders_it() -> None:
+    cluster = Cluster()
+    first = created(cluster.ask("a", CreateTopic("jobs", implicit=True)))
+    assert (first.born, first.partitions) == (1, 1)
+    made = created(cluster.ask("b", CreateTopic("jobs", partitions=4, max_deliveries=9)))
+    assert (made.id, made.made, made.born) == (first.id, first.made, 1)
+    assert (made.partitions, made.max_deliveries) == (4, 9)
+    assert is_conflict(cluster.ask("c", CreateTopic("jobs", partitions=4, max_deliveries=5)))
+    assert created(cluster.ask("c", CreateTopic("jobs", implicit=True))) == made
+
+
+def test_of_two_who_order_at_once_what_a_producer_made_nobody_hears_conflict_for_what_is_served() -> None:
+    cluster = Cluster()
+    cluster.ask("a", CreateTopic("jobs", implicit=True))
+    late: list[tuple[str, str, object]] = []
+
+    def keep(sender: str, to: str, message: object) -> bool:
+        if sender == "a" and to == "c" and isinstance(message, PutTopic) and message.topic.partitions == 4:
+            late.append((sender, to, message))
+            return True
+        return {sender, to} == {"a", "b"}
+
+    cluster.drop = keep
+    one = cluster.submit("a", CreateTopic("jobs", partitions=4, max_deliveries=4))
+    other = cluster.submit("b", CreateTopic("jobs", partitions=2, max_deliveries=2))
+    cluster.drop = nothing
+    for item in late:
+        hand_over(cluster, *item)
+    replies = [answer(cluster, key) for key in (one, other)]
+    served = cluster.nodes["c"].topic_named("jobs")
+    assert served is not None
+    for reply, asked in zip(replies, (4, 2), strict=True):
+        if is_conflict(reply):
+            assert asked not in (served.partitions, served.max_deliveries), replies
+
+
+# -------------------------------------------------------------------------------- names given again
+
+
+def test_a_name_is_given_again_and_only_once() -> None:
+    cluster = Cluster(5)
+    for deletions in range(3):
+        keys = [
+            cluster.submit(node, CreateTopic("jobs", rf, retention_s=float(rf)))
+            for node, rf in (("a", 1), ("e", 3))
+        ]
+        cluster.advance(10.0)
+        (one,) = {core.topic_named("jobs") for core in cluster.nodes.values()}
+        assert one is not None
+        assert one.deletions == deletions
+        assert one.id == topic_id("jobs", one.rf, deletions)
+        assert sum(isinstance(cluster.replies[key], TopicCreated) for key in keys) == 1
+        assert isinstance(cluster.ask("c", DeleteTopic("jobs", one.id)), TopicDeleted)
+    assert not any(core.creations for core in cluster.nodes.values())
+
+
+# ------------------------------------------------------------------------------- acceptors on disk
+
+
+def half_chosen(cluster: Cluster) -> Topic:
+    """a, b and c of five have accepted a topic, and a serves it; nobody else has heard that it was chosen."""
+    cluster.drop = lambda sender, to, message: (
+        (isinstance(message, Prepare | Accept) and to in "de")
+        or (isinstance(message, PutTopic | SyncTopics) and sender != to)
+    )
+    cluster.submit("a", CreateTopic("jobs", 1))
+    (topic,) = cluster.nodes["a"].topics.values()
+    assert not any(cluster.nodes[node].topics for node in "bcde")
+    return topic
+
+
+def of_others(cluster: Cluster) -> Topic | None:
+    """a and c are gone; what the others make of the name when d is asked to create something else."""
+    cluster.kill("a")
+    cluster.kill("c")
+    cluster.drop = nothing
+    cluster.submit("d", CreateTopic("jobs", 3))
+    cluster.advance(6.0)
+    return cluster.nodes["d"].topic_named("jobs")
+
+
+def test_what_an_acceptor_accepted_survives_its_restart() -> None:
+    cluster = Cluster(5, hold_time_max=1.0)
+    topic = half_chosen(cluster)
+    cluster.kill("b")
+    cluster.start("b")
+    assert of_others(cluster) == topic
+
+
+def test_what_an_acceptor_accepted_is_in_its_snapshot() -> None:
+    cluster = Cluster(5, hold_time_max=1.0)
+    topic = half_chosen(cluster)
+    snapshot = cluster.nodes["b"].snapshot(cluster.now)
+    cluster.kill("b")
+    cluster.journals["b"] = list(snapshot)
+    cluster.start("b")
+    assert of_others(cluster) == topic
+
+
+def test_what_a_wiped_acceptor_had_accepted_is_told_by_the_others() -> None:
+    """By c, to which it is no register."""
+    cluster = Cluster(5, hold_time_max=1.0)
+    topic = half_chosen(cluster)
+    cluster.feed("b", LinkDown("a"))
+    cluster.kill("a")
+    wipe(cluster, "b")
+    cluster.advance(3.0)
+    assert cluster.nodes["b"].state.vouched
+    cluster.start("a")
+    assert of_others(cluster) == topic
+
+
+def test_what_a_wiped_acceptor_had_promised_is_told_by_the_others() -> None:
+    """An ACCEPT that is late by a wipe must not pass an acceptor that has promised otherwise."""
+    cluster = Cluster(5, hold_time_max=1.0)
+    late: list[tuple[str, str, object]] = []
+
+    def keep(sender: str, to: str, message: object) -> bool:
+        if isinstance(message, Accept) and sender == "a":
+            late.append((sender, to, message))
+            return True
+        return isinstance(message, PutTopic | SyncTopics) and sender != to
+
+    cluster.drop = keep
+    loser = cluster.submit("a", CreateTopic("jobs", 1))
+    cluster.drop = lambda sender, to, message: (
+        keep(sender, to, message) or (isinstance(message, Prepare | Accept) and sender == "e" and to in "ab")
+    )
+    cluster.submit("e", CreateTopic("jobs", 3))  # c, d and e choose it, and e serves it
+    assert cluster.nodes["e"].topic_named("jobs").rf == 3  # type: ignore[union-attr]
+    cluster.kill("e")
+    wipe(cluster, "c")
+    cluster.advance(0.6)
+    assert cluster.nodes["c"].state.vouched
+    cluster.drop = lambda sender, to, message: isinstance(message, PutTopic | SyncTopics) and sender != to
+    for item in [item for item in late if item[1] in "bc"]:
+        hand_over(cluster, *item)
+    served = cluster.nodes["a"].topic_named("jobs")
+    assert served is None or served.rf == 3
+    cluster.drop = nothing
+    assert not isinstance(answer(cluster, loser), TopicCreated)
+    cluster.start("e")
+    assert is_conflict(cluster.ask("a", CreateTopic("jobs", 1)))
+
+
+@pytest.mark.parametrize("order", ["ac", "ca"])
+def test_of_two_values_that_were_accepted_the_one_under_the_higher_ballot_is_proposed_again(
+    order: str,
+) -> None:
+    """a alone has accepted its own; c, d and e have accepted e's, under a higher ballot: that is chosen."""
+    cluster = Cluster(5)
+    registers = (PutTopic, SyncTopics, RegistersTold)
+    cluster.drop = lambda sender, to, message: isinstance(message, (Accept, *registers)) and sender != to
+    cluster.submit("a", CreateTopic("jobs", 1))
+    cluster.drop = lambda sender, to, message: (
+        sender != to and (isinstance(message, registers) or bool({sender, to} & {"a", "b"}))
+    )
+    cluster.submit("e", CreateTopic("jobs", 3))
+    made = cluster.nodes["e"].topic_named("jobs")
+    assert made is not None
+    late: dict[str, object] = {}
+
+    def keep(sender: str, to: str, message: object) -> bool:
+        if isinstance(message, Voted) and to == "b" and sender != "b":
+            late.setdefault(sender, message)
+            return True
+        return sender != to and (isinstance(message, registers) or "e" in (sender, to))
+
+    cluster.drop = keep
+    cluster.nodes["b"].state.clock.value += 1 << 20  # above all that was promised
+    key = cluster.submit("b", CreateTopic("jobs", 5))
+    proposed: list[Topic] = []
+    cluster.drop = lambda sender, to, message: (
+        isinstance(message, Accept) and sender == "b" and bool(proposed.append(message.topic) or True)
+    )
+    for sender in order:
+        hand_over(cluster, sender, "b", late[sender])
+    assert key not in cluster.replies
+    assert set(proposed) == {made}
+
+
+def test_an_instance_that_is_over_is_not_begun_again_by_who_has_heard_of_none() -> None:
+    cluster = Cluster()
+    cluster.drop = lambda sender, to, message: sender != to and "c" in (sender, to)
+    old = created(cluster.ask("a", CreateTopic("jobs", 1)))
+    assert isinstance(cluster.ask("a", DeleteTopic("jobs", old.id)), TopicDeleted)
+    made = created(cluster.ask("a", CreateTopic("jobs", 3)))
+    assert made.deletions == 1
+    cluster.drop = lambda sender, to, message: isinstance(message, SyncTopics)
+    assert not cluster.nodes["c"].topics
+    assert is_conflict(cluster.ask("c", CreateTopic("jobs", 1)))
+    assert cluster.nodes["c"].topic_named("jobs") == made
+
+
+def test_a_node_that_is_learning_answers_no_proposal() -> None:
+    cluster = Cluster()
+    cluster.drop = lambda sender, to, message: isinstance(message, ResyncTold)
+    wipe(cluster, "b")
+    cluster.kill("c")
+    key = cluster.submit("a", CreateTopic("jobs", 1))
+    assert isinstance(answer(cluster, key), Failed)
+    assert not cluster.nodes["b"].creations
+    assert not cluster.nodes["a"].topics
+
+
+def test_acceptors_forget_the_proposal_once_the_choice_is_known() -> None:
+    cluster = Cluster(5)
+    half_chosen(cluster)
+    assert cluster.nodes["b"].creations
+    cluster.drop = nothing
+    cluster.advance(10.0)
+    for core in cluster.nodes.values():
+        assert not core.creations
+        assert not any(isinstance(record, CreationPut) for record in core.snapshot(cluster.now))
+    cluster.kill("b")
+    cluster.start("b")
+    assert not cluster.nodes["b"].creations, "nor does its journal bring it back"
+
+
+@pytest.mark.parametrize("kind", [Voted, Put])
+def test_a_vote_of_a_superseded_start_does_not_count(kind: type) -> None:
+    """b's answer is on its way while b is started again; c has seen the new start, and says so in its own."""
+    cluster = Cluster(5)
+    late: list[tuple[str, str, object]] = []
+
+    def keep(sender: str, to: str, message: object) -> bool:
+        if isinstance(message, kind) and sender in "bc" and to == "a":
+            late.append((sender, to, message))
+            return True
+        return sender != to and {sender, to} & {"d", "e"} != set()
+
+    if kind is Put:
+        cluster.topic()
+    cluster.drop = keep
+    request = CreateTopic("jobs", 3, max_deliveries=9) if kind is Voted else AlterTopic("jobs", ttl_s=3.0)
+    key = cluster.submit("a", request)
+    ((_, _, first),) = [item for item in late if item[0] == "b"]
+    ((_, _, second),) = [item for item in late if item[0] == "c"]
+    old = cluster.nodes["b"].state.incarnation
+    core, b, c = cluster.nodes["a"], cluster.nodes["b"], cluster.nodes["c"]
+    later = old._replace(n=old.n + 1)
+    known = tuple(
+        later if node == "b" else seen for node, seen in zip(cluster.names, second.known, strict=True)
+    )  # type: ignore[attr-defined]
+    cluster.drop = lambda sender, to, message: True
+    for sender, incarnation, message in (
+        ("b", old, first),
+        ("c", c.state.incarnation, second._replace(known=known)),
+    ):  # type: ignore[attr-defined]
+        envelope = Envelope(sender, incarnation, "a", core.state.incarnation, b.state.clock.value, message)  # type: ignore[arg-type]
+        cluster.feed("a", Received(envelope))
+    assert key not in cluster.replies
+    (this,) = cluster.nodes["a"].requests[key].rounds.values()
+    assert this.valid(core.state) == 0b101, "a and c: it is no majority of five"
+
+
+# ----------------------------------------------------------------------------------- what it costs
+
+
+def counted(cluster: Cluster) -> dict[str, int]:
+    """How many of each message were sent from now on."""
+    kinds: dict[str, int] = {}
+
+    def count(sender: str, to: str, message: object) -> bool:
+        kinds[type(message).__name__] = kinds.get(type(message).__name__, 0) + 1
+        return False
+
+    cluster.drop = count
+    return kinds
+
+
+def test_a_creation_is_three_rounds_and_three_writes_on_each_node() -> None:
+    cluster = Cluster()
+    before = {name: len(cluster.journals[name]) for name in "abc"}
+    kinds = counted(cluster)
+    cluster.ask("a", CreateTopic("jobs"))
+    others = {"Prepare": 2, "Accept": 2, "PutTopic": 2}  # what a node sends to itself does not travel
+    assert kinds == {**others, "Voted": 6, "Put": 3}
+    for name in "abc":
+        written = [type(record) for record in cluster.journals[name][before[name] :]]
+        assert written == [CreationPut, CreationPut, TopicPut]
+
+
+def answers(effects: list[Effect]) -> list[tuple[int, PeerMessage]]:
+    """What is said to others, and how many records stand before it in the same Persist or an earlier one."""
+    found: list[tuple[int, PeerMessage]] = []
+    records = 0
+    for effect in effects:
+        if isinstance(effect, Persist):
+            records += len(effect.records)
+            found += [(records, item.message) for item in effect.then if isinstance(item, Send)]
+        else:
+            assert not isinstance(effect, Send), f"{effect} does not wait for the disk"
+    return found
+
+
+def test_registers_promises_and_proposals_are_durable_before_they_are_answered() -> None:
+    cluster = Cluster()
+    topic = first_topic(CreateTopic("jobs"), cluster.names, 0, Stamp(1 << 60, "b"))
+    core, peer = cluster.nodes["a"], cluster.nodes["b"]
+
+    def told(message: PeerMessage) -> list[tuple[int, PeerMessage]]:
+        own = core.state.incarnation
+        envelope = Envelope("b", peer.state.incarnation, "a", own, 0, message)
+        return answers(core.step([Received(envelope)], cluster.now, cluster.rng))
+
+    for message in (
+        Prepare(1, "jobs", 0, Stamp(1 << 59, "b")),
+        Accept(2, Stamp(1 << 60, "b"), topic),
+        PutTopic(3, topic),
+        PutGroup(4, Group(topic.id, "g", 0, 0)),
+        PutTopic(5, topic._replace(deleted=True, replicas=())),
+    ):
+        ((records, reply),) = told(message)
+        assert records == 1, message
+        assert reply.round == message.round  # type: ignore[union-attr]
+        ((records, again),) = told(message)
+        assert records == 0, "there is nothing new to write, and it waits for what was written"
+        assert isinstance(again, type(reply))
+
+
+# ----------------------------------------------------------------------------- whatever happens
+
+
+class Creating(Chaos):
+    """Operators create, delete, and publish; every creation asks for a retention that no other asks for."""
+
+    def __init__(self, seed: int) -> None:
+        self.asked: dict[int, CreateTopic] = {}
+        self.deleting: dict[bytes, None] = {}
+        self.served: dict[int, Topic] = {}  # by deletions, as it was born
+        self.publishing: dict[int, tuple[Topic, Span]] = {}
+        super().__init__(3 if seed % 3 else 5, seed, hold_time_max=0.5)
+
+    def some_topic(self) -> Topic | None:
+        topics = [core.topic_named("jobs") for core in self.nodes.values()]
+        known = [topic for topic in topics if topic is not None]
+        return self.draw.choice(known) if known else None
+
+    def create(self) -> None:
+        rf = self.draw.choice([1, 3, 3, len(self.names)])
+        number = len(self.asked) + 1
+        request = CreateTopic("jobs", rf, self.draw.randint(1, 3), retention_s=float(number))
+        self.asked[self.submit(self.draw.choice(self.names), request)] = request
+
+    def delete(self) -> None:
+        topic = self.some_topic()
+        if topic is not None:
+            self.deleting[topic.id] = None
+            self.submit(self.draw.choice(self.names), DeleteTopic("jobs", topic.id))
+
+    def publish(self) -> None:
+        topic, node = self.some_topic(), self.draw.choice(self.names)
+        session = self.ask(node, OpenSession())
+        if topic is not None and not isinstance(session, Failed):
+            origin = session.origin  # type: ignore[union-attr]
+            key = self.submit(node, Publish(self.batch(topic, origin, 0, [b"x"] * 3)))
+            self.publishing[key] = (topic, Span(origin, 0, 3))
+
+    def carry_out(self, name: NodeId, effects: list[Effect]) -> None:
+        """One register per name and deletions is ever served, wherever."""
+        super().carry_out(name, effects)
+        for topic in self.nodes[name].topics.values():
+            if not topic.deleted:
+                first = self.served.setdefault(topic.deletions, topic)
+                assert first == topic, f"{name} serves {topic}, and {first} was served"
+
+    def judge_answers(self) -> None:
+        """What was answered `conflict` was never served; what was said to be created was, as it was asked for."""
+        made = {topic.retention_s for topic in self.served.values()}
+        for key, request in self.asked.items():
+            reply = self.replies.get(key)  # None where the node was killed
+            if isinstance(reply, TopicCreated):
+                assert request.retention_s in made
+                assert self.served[reply.topic.deletions].retention_s == request.retention_s
+                assert (reply.topic.rf, reply.topic.partitions) == (request.rf, request.partitions)
+            elif reply is not None:
+                assert isinstance(reply, Failed)
+                assert reply.code in ("conflict", "outcome-unknown", "not-stored"), reply
+                assert reply.code == "outcome-unknown" or request.retention_s not in made, reply
+
+    def judge_messages(self) -> None:
+        """What was confirmed is there, unless somebody asked for its topic to be deleted."""
+        for key, (topic, span) in self.publishing.items():
+            if (
+                isinstance(self.replies.get(key), Published)
+                and topic.id not in self.deleting
+                and topic.rf > 1
+            ):
+                here = [
+                    core.state.me
+                    for core in self.nodes.values()
+                    for partition, replica in core.replicas.items()
+                    if partition == (topic.id, 0) and not replica.present.gaps(span)
+                ]
+                assert len(here) > topic.rf // 2, f"{span} of {topic} is at {here}"
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_one_register_of_a_name_is_ever_served(seed: int) -> None:
+    cluster = Creating(seed)
+    cluster.calm = False
+    draw = cluster.draw
+    faults = [cluster.cut, cluster.rejoin, cluster.restart, lambda: cluster.advance(draw.choice([0.3, 6.0]))]
+    if seed % 2:
+        faults.append(cluster.wipe)
+    for _ in range(250):
+        fate = draw.random()
+        if fate < 0.06:
+            cluster.create()
+        elif fate < 0.075:
+            cluster.delete()
+        elif fate < 0.1:
+            cluster.publish()
+        elif fate < 0.13:
+            draw.choice(faults)()
+        else:
+            cluster.deliver()
+    cluster.heal()
+    cluster.judge_answers()
+    cluster.judge_messages()
+    assert len({core.register_named("jobs") for core in cluster.nodes.values()}) == 1
+
+
+def test_the_seeds_contain_what_they_are_about() -> None:
+    conflicts = topics = confirmed = 0
+    for seed in range(40):
+        cluster = Creating(seed)
+        cluster.calm = False
+        for _ in range(200):
+            if cluster.draw.random() < 0.05:
+                cluster.draw.choice([cluster.create, cluster.create, cluster.delete, cluster.publish])()
+            else:
+                cluster.deliver()
+        cluster.heal()
+        cluster.judge_answers()
+        conflicts += sum(is_conflict(reply) for reply in cluster.replies.values())
+        topics += len(cluster.served)
+        confirmed += sum(isinstance(reply, Published) for reply in cluster.replies.values())
+    assert conflicts > 40
+    assert topics > 60
+    assert confirmed > 20
