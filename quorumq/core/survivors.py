@@ -116,6 +116,12 @@ class DeclareCoordinator(Coordinator):
         """Who is left and who learns, once everybody has answered; or why nothing can be declared."""
         survivors = tuple(node for node in core.config.nodes if self.told[node][1].vouched)
         others = [node for node in core.config.nodes if node not in survivors]
+        waiting = [node for node in others if not self.told[node][1].why]
+        if waiting:  # new, or about to vouch: with what it has, it is no node that learns
+            return _refused(
+                f"{', '.join(waiting)} cannot vouch yet, and does not resync: its status says what it waits for",
+                core,
+            )
         if not self.is_needed(core, survivors):
             left = f"; {' and '.join(others)} learn from them by themselves" if others else ""
             return Failed("usage", f"nothing has to be declared: {', '.join(survivors)} can vouch{left}")

@@ -6,11 +6,12 @@ import itertools
 
 import pytest
 
-from quorumq.core.effects import HelloRefused, Persist
+from quorumq.core.effects import HelloRefused, Persist, Received
 from quorumq.core.messages import (
     AckRequest,
     DeclareSurvivors,
     DeleteTopic,
+    Envelope,
     Failed,
     OpenSession,
     Publish,
@@ -21,6 +22,7 @@ from quorumq.core.messages import (
     SurvivorsTold,
 )
 from quorumq.core.records import Vouched
+from quorumq.core.resync import Resync
 from quorumq.core.survivors import tell
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
@@ -141,6 +143,69 @@ def test_all_survivors_are_heard_before_anyone_goes_on() -> None:
         assert sum(span.size for span, _ in replica.group("g").records.items()) == 2
 
 
+def acked_at_b_alone(cluster: Cluster) -> None:
+    """What is left of an ACK by b, c and d is b's record; c, d and e are wiped, and hear a first."""
+    topic = cluster.topic(rf=5)
+    origin = cluster.ask("a", OpenSession()).origin  # type: ignore[union-attr]
+    cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"x"])))
+    cluster.drop = lambda sender, to, message: "a" in (sender, to) or "e" in (sender, to)
+    key = cluster.submit("b", fetch(wait=0.5))
+    cluster.advance(2.0)
+    assert outcomes(cluster.ask("b", AckRequest(receipts(cluster.replies[key])))) == ["acked"]
+    cluster.drop = lambda sender, to, message: sender == "b" and not isinstance(message, SurvivorsTold)
+    wiped(cluster, "cde")
+
+
+def delivered(cluster: Cluster, through: str) -> int:
+    """How much a node delivers once all are out of quarantine."""
+    cluster.advance(15.0)
+    key = cluster.submit(through, fetch(wait=0.9))
+    cluster.advance(6.0)
+    reply = cluster.replies[key]
+    return 0 if isinstance(reply, Failed) else sum(item.receipt.span.size for item in receipts(reply))
+
+
+@pytest.mark.parametrize("rule", [True, False])
+def test_whoever_does_not_hear_every_survivor_delivers_what_was_acked(
+    rule: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The row of docs/protocol.md, section 4: with the rule, and without it."""
+    cluster = Cluster(5, hold_time_max=10.0)
+    acked_at_b_alone(cluster)
+    if not rule:
+        monkeypatch.setattr(Resync, "missing", lambda self, core: [] if self.survivors else ["all"])
+    assert isinstance(declare(cluster, "a", "ab"), SurvivorsDeclared)
+    assert vouching(cluster) == ("ab" if rule else "abcde")
+    assert delivered(cluster, "c") == (0 if rule else 1)
+
+
+@pytest.mark.parametrize("rule", [True, False])
+def test_where_a_node_that_is_cut_off_is_not_waited_for_what_was_acked_comes_again(rule: bool) -> None:
+    """The row of docs/protocol.md, section 4: c lives, and knows what b acked with it."""
+    cluster = Cluster(hold_time_max=10.0)
+    published(cluster, 1)
+    cluster.drop = lambda sender, to, message: "a" in (sender, to)
+    key = cluster.submit("b", fetch(wait=0.5))
+    cluster.advance(1.0)
+    assert outcomes(cluster.ask("c", AckRequest(receipts(cluster.replies[key])))) == ["acked"]
+    cluster.drop = lambda sender, to, message: "c" in (sender, to)
+    wiped(cluster, "b")
+    if rule:
+        assert isinstance(declare(cluster, "a", "a"), Failed)
+    else:
+        envelope = Envelope(
+            "a",
+            cluster.nodes["a"].state.incarnation,
+            "b",
+            cluster.nodes["b"].state.incarnation,
+            0,
+            SurvivorsAsk(1, ("a",)),
+        )
+        cluster.feed("b", Received(envelope))
+    assert vouching(cluster) == ("ac" if rule else "abc")
+    assert delivered(cluster, "a") == (0 if rule else 1)
+
+
 def test_nodes_without_a_topic_wait_for_registers_all_the_same() -> None:
     cluster = Cluster()
     wiped(cluster, "bc")
@@ -235,6 +300,18 @@ def test_it_is_refused_where_other_nodes_are_left_than_were_declared() -> None:
         assert answer.code == "conflict"
         assert "a, b can vouch now" in answer.detail
     assert vouching(cluster) == "ab"
+
+
+def test_it_is_refused_while_a_node_may_vouch_yet_for_what_it_has() -> None:
+    cluster = Cluster(5, hold_time_max=10.0)
+    cluster.topic(rf=5)
+    wiped(cluster, "cde")
+    cluster.nodes["b"].state.vouched = False  # as one that waits for the others to say what they know of it
+    answer = declare(cluster, "a", "a")
+    assert isinstance(answer, Failed)
+    assert "nothing was declared: b cannot vouch yet, and does not resync" in answer.detail
+    cluster.nodes["b"].state.vouched = True
+    assert isinstance(declare(cluster, "a", "ab"), SurvivorsDeclared)
 
 
 def test_it_is_refused_while_somebody_has_not_seen_a_new_directory() -> None:
