@@ -173,6 +173,7 @@ from quorumq.core.topics import (
     matching,
     merge_creations,
     merge_topics,
+    rank,
 )
 from quorumq.core.types import (
     NODES_MAX,
@@ -1342,13 +1343,14 @@ class NodeCore:
         """Merge a register; the merged one if it changed anything, else None.
 
         A topic whose name had been deleted more often has taken the place of the others: they are deleted, whether or
-        not anybody has told us.
+        not anybody has told us. Of two after equally many deletions one was chosen and then forgotten with the
+        directories of a majority (RECOVERY); the later one stays.
         """
         ours = self.topics.get(topic.id)
         merged = merge_topics(ours, topic) if ours is not None else topic
         newest = self.register_named(topic.name)
         if newest is not None and newest.id != topic.id:
-            if newest.deletions >= topic.deletions:
+            if rank(newest) >= rank(topic):
                 merged = closed(merged)
             else:
                 self.topics[newest.id] = closed(newest)
@@ -1357,7 +1359,7 @@ class NodeCore:
         self.topics[topic.id] = merged
         for key in [key for key in self.creations if key[0] == topic.name and key[1] <= topic.deletions]:
             del self.creations[key]
-        if newest is None or newest.deletions < topic.deletions:
+        if newest is None or rank(newest) < rank(topic):
             self.names[topic.name] = topic.id
         return merged
 

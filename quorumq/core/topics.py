@@ -30,13 +30,19 @@ def stamped(topic: Topic, stamps: tuple[Stamp, ...]) -> Topic:
     return topic._replace(stamp=highest, stamps=() if min(stamps) == highest else stamps)
 
 
+def rank(topic: Topic) -> tuple[int, Stamp]:
+    """Of the topics of one name, that which ranks highest is the topic."""
+    return topic.deletions, topic.made
+
+
 def merge_topics(ours: Topic, theirs: Topic) -> Topic:
     """Merge two registers of one topic: partitions by maximum, deleted for good, each setting by its stamp."""
     assert ours.id == theirs.id
     if ours.deleted or theirs.deleted:
         return closed(ours)
     merged = ours if ours.partitions >= theirs.partitions else theirs
-    merged = merged._replace(epoch=max(ours.epoch, theirs.epoch))
+    later = max(ours, theirs, key=rank)  # they are of one creation, unless one was forgotten
+    merged = merged._replace(epoch=max(ours.epoch, theirs.epoch), born=later.born, made=later.made)
     pairs = list(zip(stamps_of(ours), stamps_of(theirs), strict=True))
     newer = {
         name: getattr(ours if mine >= other else theirs, name)

@@ -9,6 +9,7 @@ import pytest
 from quorumq.core.effects import HelloRefused, Persist, Received
 from quorumq.core.messages import (
     AckRequest,
+    CreateTopic,
     DeclareSurvivors,
     DeleteTopic,
     Envelope,
@@ -24,6 +25,7 @@ from quorumq.core.messages import (
 from quorumq.core.records import Vouched
 from quorumq.core.resync import Resync
 from quorumq.core.survivors import tell
+from quorumq.core.types import Topic
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
 
@@ -365,6 +367,55 @@ def test_a_lost_directory_that_turns_up_afterwards_resyncs_and_brings_back_what_
     cluster.advance(30.0)
     assert vouching(cluster) == "abc"
     assert [present(cluster, name) for name in "abc"] == [5, 5, 5]
+
+
+@pytest.mark.parametrize("rf", [1, 3])
+def test_a_topic_that_was_forgotten_and_made_again_is_one_when_the_old_directory_turns_up(rf: int) -> None:
+    """The later creation stays. Of the same RF they are one topic, with the messages of both."""
+    cluster = Cluster(hold_time_max=10.0)
+    cluster.drop = lambda sender, to, message: "a" in (sender, to)
+    made = made_with_a_message(cluster, "b", CreateTopic("jobs", 3, 2))
+    old = list(cluster.journals["c"])
+    cluster.drop = lambda sender, to, message: False
+    cluster.wall_off_ms["a"] = 1000
+    for name in "bc":
+        cluster.kill(name)
+        cluster.journals[name] = []
+    for name in "bc":
+        cluster.start(name)
+    cluster.advance(3.0)
+    assert isinstance(declare(cluster, "a", "a"), SurvivorsDeclared)
+    cluster.advance(20.0)
+    again = made_with_a_message(cluster, "a", CreateTopic("jobs", rf, 1))
+    assert (again.id == made.id) == (rf == 3)
+    cluster.kill("c")
+    cluster.journals["c"] = old
+    cluster.start("c")
+    cluster.advance(30.0)
+    assert vouching(cluster) == "abc"
+    registers = [core.topic_named("jobs") for core in cluster.nodes.values()]
+    assert all(register == registers[0] for register in registers)
+    assert registers[0] is not None
+    assert (registers[0].id, registers[0].rf, registers[0].born, registers[0].made) == (
+        again.id,
+        rf,
+        1,
+        again.made,
+    )
+    assert registers[0].partitions == (2 if rf == 3 else 1)
+    assert sum(present(cluster, name) for name in "abc") == (6 if rf == 3 else 1)
+
+
+def made_with_a_message(cluster: Cluster, through: str, request: CreateTopic) -> Topic:
+    """A topic of the name, with one message in partition 0."""
+    key = cluster.submit(through, request)
+    cluster.advance(6.0)
+    topic = cluster.replies[key].topic  # type: ignore[union-attr]
+    origin = cluster.ask(through, OpenSession()).origin  # type: ignore[union-attr]
+    key = cluster.submit(through, Publish(cluster.batch(topic, origin, 0, [b"x"])))
+    cluster.advance(6.0)
+    assert isinstance(cluster.replies[key], Published)
+    return topic  # type: ignore[no-any-return]
 
 
 def test_of_two_operators_both_hear_the_same_or_one_has_to_look_again() -> None:
