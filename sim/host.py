@@ -809,7 +809,12 @@ class Host:
                 topic.name for topic in core.topics.values() if over(topic.id) and not topic.deleted
             ],
             "replicas": [found for found in core.replicas if over(found.topic)],
-            "groups": [found for found in (*core.groups, *core.settled_groups) if over(found[0])],
+            "groups": [
+                # One whose topic's register was damaged, and nobody else has by now, nobody can tell from a new one.
+                found
+                for found in (*core.groups, *core.settled_groups)
+                if over(found[0]) and found[0] in core.topics
+            ],
             "hints": [found for found in (*core.state.parked, *core.state.active) if over(found[0].topic)],
             "requests": [one for one in core.requests.values() if any(map(one.concerns, gone))],
             "batches": [

@@ -14,6 +14,7 @@
 # - attempts and delays of generations that were rewound: nobody asks for them;
 # - which of two batches that overlap a message is read from, and, where one of them was reclaimed, whether the other
 #   one still counts as payload;
+# - ages that peers told, which are asked for again;
 # - times, where a clock was set: a delay is counted from the time of day.
 """A node's memory compared with its journal."""
 
@@ -54,6 +55,7 @@ def compare(
     """
     records = list(journal)
     batches = [record for record in records if isinstance(record, BatchStored)]
+    told = {record.number for record in batches if record.age_ms < 0}
     unwritten = core.positions_new
     here = known_of(core, unwritten)
     if not durable and not core.state.vouched:
@@ -75,7 +77,7 @@ def compare(
         if other.state.clock.floor < core.state.clock.value:
             raise SimError(f"node {core.config.node} has used stamps above the reserve in {name}")
         if times:
-            compare_times(core, other, name, now)
+            compare_times(core, other, told, name, now)
 
 
 def rebuilt(core: NodeCore, records: Iterable[JournalRecord], now: Now) -> NodeCore:
@@ -128,12 +130,12 @@ def current(view: GroupView, table: SpanMap[Any]) -> list[tuple[Any, Any]]:
     return [item for item in table.items() if item[1].generation >= view.home.generation]
 
 
-def compare_times(core: NodeCore, other: NodeCore, name: str, now: Now) -> None:
-    """Delays end, and batches were made, at the same time."""
+def compare_times(core: NodeCore, other: NodeCore, told: set[int], name: str, now: Now) -> None:
+    """Delays end, and batches were made, at the same time; but for those whose age peers have ``told``."""
     for partition, replica in core.replicas.items():
         twin = other.replicas[partition]
         for number, batch in replica.batches.items():
-            same = number in twin.batches and number not in replica.doubtful and number not in twin.doubtful
+            same = number in twin.batches and number not in told
             if same and abs(batch.born - twin.batches[number].born) > TIMES_WITHIN_S:
                 raise SimError(f"batch {number} of {partition} has another age in {name}")
         for group, view in replica.groups.items():

@@ -1414,8 +1414,11 @@ class NodeCore:
             return []
         self.state.clock.merge(topic.stamp.time)
         effects: list[Effect] = [Persist((TopicPut(merged),))]
-        if before is not None and self.is_deleted(before.id) and not before.deleted:
-            effects += self._end_topic(before, now)
+        # Groups may have been heard of before their topic.
+        there = before if before is not None and not before.deleted else merged
+        for over in dict.fromkeys((there, merged)):
+            if self.is_deleted(over.id):
+                effects += self._end_topic(over, now)
         return effects + self._make_replicas(now)
 
     def _end_topic(self, topic: Topic, now: Now) -> list[Effect]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from quorumq.core.effects import Request
 from quorumq.core.messages import (
     AckRequest,
+    DeleteTopic,
     ExtendRequest,
     Failed,
     Fetched,
@@ -19,6 +20,7 @@ from quorumq.core.messages import (
     Purged,
     PurgeRequest,
     PutGroup,
+    PutTopic,
     RedriveRequest,
     RejectRequest,
     Resolved,
@@ -26,6 +28,7 @@ from quorumq.core.messages import (
     Surveyed,
     SyncState,
     SyncTopics,
+    TopicDeleted,
 )
 from quorumq.core.types import Kind, Letter, Origin, Record, Span, Stamp, Topic
 from tests.core.cluster import Cluster
@@ -587,3 +590,20 @@ def test_the_first_look_at_dead_letters_hides_nothing_of_the_group_itself() -> N
     for core in cluster.nodes.values():
         core.check(cluster.now)
     assert spans(cluster.ask("b", fetch())) == [(0, 1), (1, 10)]
+
+
+def test_a_group_that_was_heard_of_before_its_topic_goes_with_it() -> None:
+    cluster = Cluster()
+    cluster.drop = lambda sender, to, message: (
+        to == "c"
+        and (isinstance(message, PutTopic) or (isinstance(message, SyncTopics) and bool(message.topics)))
+    )
+    topic = cluster.topic()
+    assert isinstance(cluster.ask("a", SetGroup("jobs", "g")), GroupSet)
+    assert topic.id not in cluster.nodes["c"].topics
+    assert (topic.id, "g") in cluster.nodes["c"].groups
+    assert isinstance(cluster.ask("a", DeleteTopic("jobs", topic.id)), TopicDeleted)
+    cluster.drop = lambda sender, to, message: False
+    cluster.advance(5.0)
+    assert cluster.nodes["c"].is_deleted(topic.id)
+    assert not cluster.nodes["c"].groups
