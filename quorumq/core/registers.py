@@ -131,6 +131,11 @@ class AlterTopicCoordinator(TopicCoordinator):
     def change(self, core: NodeCore, topic: Topic, now: Now) -> list[Effect]:
         """Write our settings on top of ``topic``."""
         stamp = self.fresh_stamp(core, topic, now)
+        if (
+            stamp is None and self.writes
+        ):  # what was written below another's stamp stays, where that named less
+            detail = f"topic {self.name!r} is being changed elsewhere at the same time: do it again"
+            return self.finish(core, too_few("outcome-unknown", detail, 1, 0))
         if stamp is None:
             return self.refuse_unstamped(core)
         self.stamp = stamp
