@@ -29,6 +29,7 @@ from quorumq.core.types import (
 )
 from quorumq.history import VERSION, owner_text, spans_value
 from sim.host import Host
+from sim.moments import Moments
 from sim.rivals import Registers, Rival
 from sim.schedule import Fault, Schedule
 from sim.workload import LATE_GROUP, Consumer, Operator, Producer, Tally, label_of
@@ -85,7 +86,7 @@ class Cluster:
         groups = [f"g{i}" for i in range(self.options.groups)]
         self.groups = groups
         # What is reclaimed could not be read again.
-        self.keeps = bool(self.options.rewind or self.options.late_group)
+        self.keeps = bool(self.options.rewind or self.options.late_group) and self.options.keep
         self.retention = 3600.0 if self.keeps else 0.0
         self.producers = [Producer(self, f"p{i}") for i in range(self.options.producers)]
         self.consumers = [
@@ -106,6 +107,7 @@ class Cluster:
         self.operators += [Rival(self, name) for name in self.options.rival_names]
         self.clients = {client.name: client for client in (*self.producers, *self.consumers, *self.operators)}
         self.steady = not any(fault.kind in ("wall-jump", "wrong-clock") for fault in schedule.faults)
+        self.moments = Moments(self)
         self.healed_at = 0.0
         self.drained = False
 
@@ -123,6 +125,7 @@ class Cluster:
                 "rf": self.options.rf,
                 "hold_min": self.options.hold_times[0],
                 "durability": self.options.durability,
+                "kept": self.keeps,
                 "schedule": self.schedule.to_json(),
             },
         )
@@ -381,6 +384,7 @@ class Cluster:
             if source in self.hosts and target in self.hosts and rng.random() < 0.5:
                 self.hosts[source].lose_link(target, rng.uniform(0.2, 2.0))
         world.after(fault.seconds, self.end_partition, fault)
+        self.moments.on_cut(fault)
 
     def end_partition(self, fault: Fault, _: object = None) -> None:
         """The partition is over, unless everything was healed already."""
@@ -560,8 +564,8 @@ def digest_of(view: Any, replicas: list[Replica]) -> tuple[Any, ...]:
 
     Nothing is kept of an origin that was closed, which takes its time to spread.
     """
-    return tuple(
-        (span, record[:3], record.letter.ballot if record.letter is not None else None)
-        for span, record in view.records.items()
-        if not any(span.origin in replica.closed for replica in replicas)
-    )
+    agreed: SpanMap[tuple[Any, ...]] = SpanMap()
+    for span, record in view.records.items():
+        if not any(span.origin in replica.closed for replica in replicas):
+            agreed.set(span, (*record[:3], record.letter.ballot if record.letter is not None else None))
+    return tuple(agreed.items())

@@ -410,6 +410,7 @@ class Host:
                 store = Store(0, effect.epoch, batch, effect.age_ms)  # type: ignore[union-attr]
                 self.send(effect.to, store, again)  # type: ignore[union-attr]
             elif kind is Forget:
+                self.note_forgotten(effect.numbers)  # type: ignore[union-attr]
                 journal.forget(effect.numbers)  # type: ignore[union-attr]
             elif kind is Restart:
                 self.world.after(0.0, self.begin_again, self.life)
@@ -520,6 +521,12 @@ class Host:
             partition=header.partition.number,
             spans=spans_value(header.sections),
         )
+
+    def note_forgotten(self, numbers: tuple[int, ...]) -> None:
+        """Where the payload comes back, it is stored again."""
+        for header in map(self.journal.header, numbers):
+            if header is not None:
+                self.stored.pop((header.partition, header.sections), None)
 
     def observe(self, records: tuple[Any, ...]) -> None:
         """What a journal record says of the run."""

@@ -10,7 +10,7 @@
 # - what is known and absent, hints, which starts of peers were heard of without a HELLO, and what waits, is settled or
 #   closable: it is heard, or worked out, again;
 # - positions of peers that are not written yet (they are written with something else, at most every few seconds);
-# - what was reclaimed and is wanted again may be more than what is wanted by now: that is looked at when peers compare;
+# - what was reclaimed and is wanted again: that is worked out when peers compare, and at a start;
 # - attempts and delays of generations that were rewound: nobody asks for them;
 # - which of two batches that overlap a message is read from, and, where one of them was reclaimed, whether the other
 #   one still counts as payload;
@@ -69,11 +69,6 @@ def compare(
             if here.get(what) != there.get(what):
                 ours, theirs = (repr(known.get(what))[:400] for known in (here, there))
                 raise SimError(f"node {core.config.node} knows of {what}: {ours}; and {name} {theirs}")
-        for partition, replica in core.replicas.items():
-            if not all(map(replica.wanted.covers, other.replicas[partition].wanted.items())):
-                raise SimError(
-                    f"node {core.config.node} does not want what is wanted in {name} of {partition}"
-                )
         if other.state.clock.floor < core.state.clock.value:
             raise SimError(f"node {core.config.node} has used stamps above the reserve in {name}")
         if times:

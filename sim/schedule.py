@@ -71,6 +71,8 @@ class Options:
         alter: share in which one, or two at once, change the topic: its settings, and how many partitions it has.
         derive: share of the deliveries after whose outputs their consumer dies; 0: nothing is derived.
         output_partitions: of the topic that outputs are published to.
+        keep: whether payload is kept where groups are rewound or come later, so that they get all of it again.
+        moments: share of the moments at which sim/moments.py does to the cluster what hurts most just then.
         late_group: whether another group is created from latest while the run goes on.
         dead_readers: how many read the dead letters of the first group.
         operators: how many.
@@ -135,6 +137,8 @@ class Options:
     alter: float = 0.0
     derive: float = 0.0
     output_partitions: int = 1
+    keep: bool = True
+    moments: float = 0.0
     late_group: bool = False
     dead_readers: int = 0
     operators: int = 1
@@ -339,6 +343,8 @@ def draw_swarm(rng: random.Random, shapes: dict[tuple[int, int], int] = SHAPES) 
         derive=derive,
         output_partitions=rng.choice((1, 2)),
         deletions=rng.choice((1, 1, 2)) if rng.random() < (0.3 if wide else 0.15) else 0,
+        keep=rng.random() < 0.6,
+        moments=sometimes(rng, 0.7 if wide else 0.4, 0.5, 1.0),
         operators=max(options.operators, rng.choice((1, 2, 3)) if wide else 1),
     )
     if rng.random() < 0.12 and options.nodes == options.rf == 3:
@@ -383,7 +389,7 @@ def _draw_swarm(rng: random.Random, nodes: int, rf: int) -> Options:
         reject=sometimes(rng, 0.5, 0.02, 0.4),
         delay=rng.choice((0.0, 0.5, 2.0)),
         dead=sometimes(rng, 0.5, 0.02, 0.4),
-        extend=sometimes(rng, 0.5, 0.05, 0.5),
+        extend=sometimes(rng, 0.6, 0.1, 0.8),
         leave=sometimes(rng, 0.3, 0.02, 0.3),
         vanish=sometimes(rng, 0.5, 0.02, 0.4),
         partial=sometimes(rng, 0.4, 0.05, 0.4),
@@ -397,7 +403,7 @@ def _draw_swarm(rng: random.Random, nodes: int, rf: int) -> Options:
         ttl=rng.choice((0.3, 2.0, 30.0)),
         by_topic=sometimes(rng, 0.4, 0.2, 1.0),
         rewind=sometimes(rng, 0.35, 0.1, 0.6),
-        purge=sometimes(rng, 0.3, 0.1, 0.6),
+        purge=sometimes(rng, 0.4, 0.1, 0.6),
         late_group=rng.random() < 0.15,
         dead_readers=rng.choice((0, 0, 0, 1, 2)),
         operators=rng.choice((1, 1, 2)),
@@ -468,13 +474,16 @@ def draw_faults(rng: random.Random, options: Options) -> tuple[Fault, ...]:
     if options.slow == options.vanish == options.loss == options.spikes == 0.0 and options.fault_time == 2.0:
         return ()  # the quiet profile
     kinds = [kind for kind in WEIGHTS if rng.random() < 0.6] or ["crash"]
+    wide = options.nodes > options.rf > 1
+    if wide and "partition" not in kinds:
+        kinds.append("partition")
     count = rng.choice((0, 1, 2, 3, 4, 6, 9)) * max(1, round(options.fault_time / 8))
     victim = rng.choice(options.node_names) if rng.random() < 0.4 else ""  # hit again and again
     faults: list[Fault] = []
     for _ in range(count):
         at = round(rng.uniform(0.3, options.fault_time), 4)
         seconds = round(rng.choice((0.05, 0.5, 1.0, 3.0)) * rng.uniform(0.5, 2.0), 4)
-        kind = rng.choices(kinds, [WEIGHTS[kind] for kind in kinds])[0]
+        kind = rng.choices(kinds, [WEIGHTS[kind] + 5 * (wide and kind == "partition") for kind in kinds])[0]
         faults.append(draw_fault(rng, options, at, kind, seconds, victim))
     return tuple(sorted(faults, key=lambda fault: fault.at))
 

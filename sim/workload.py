@@ -310,15 +310,18 @@ class Producer(Client):
         else:
             self.later(0.1, self.open_session)
 
+    def on_grown(self, topic: Topic) -> None:
+        """The topic has more partitions: the next batch may go there."""
+        if self.topic is not None and topic.id == self.topic.id and topic.partitions > self.topic.partitions:
+            self.topic = topic
+
     def look_up(self, _: object = None, __: object = None) -> None:
         """Ask a node how many partitions there are by now, then go on."""
 
         def then(answer: Answer, _: Any) -> None:
             assert self.topic is not None
             if isinstance(answer, MetadataReply) and answer.topics:
-                (now,) = answer.topics
-                if now.id == self.topic.id and now.partitions > self.topic.partitions:
-                    self.topic = now
+                self.on_grown(answer.topics[0])
             self.publish_next()
 
         self.ask(self.node(), Metadata(("jobs",)), self.timeout, then)
@@ -586,7 +589,9 @@ class Consumer(Client):
         elif rng.random() < options.slow:
             seconds = hold * rng.uniform(0.8, 3.0)
         elif rng.random() < options.extend:
-            self.later(hold * rng.uniform(0.1, 0.9), self.extend, [item.receipt for item in taken], hold)
+            for _ in range(rng.choice((1, 1, 2, 3))):  # by any time, also by less than what is left
+                more = hold if rng.random() < 0.5 else rng.uniform(*options.hold_times)
+                self.later(hold * rng.uniform(0.1, 0.9), self.extend, [item.receipt for item in taken], more)
             seconds = hold * rng.uniform(0.9, 2.0)
         ahead = rng.random() < 0.3
         self.later(seconds, self.settle, taken, not ahead)
@@ -851,6 +856,8 @@ class Consumer(Client):
                 outcome, extra = "fail", {"detail": outcome}
             if outcome == "ok" and kind == "extend":
                 extra = {"until": self.clock.true_time(until)}
+            if outcome == "acked_after_expiry":
+                self.cluster.moments.on_late_ack(receipt)
             if kind == "ack":
                 world.saw(
                     f"an ACK heard {outcome}"
@@ -916,6 +923,7 @@ class Operator(Client):
         self.topic: Topic | None = None
         self.outputs: Topic | None = None
         self.gone = False
+        self.deletions = 0  # that are left
         self.calls: list[Call] = []  # that may still reach a topic that is created later
         # Not there yet.
         self.groups = self.groups_of_jobs() if first else []
@@ -981,7 +989,8 @@ class Operator(Client):
         self.later(0.5, self.work)
         if self.options.late_group:
             self.later(self.rng.random() * self.options.fault_time / 2, self.create_late_group)
-        for _ in range(self.options.deletions):
+        self.deletions = self.options.deletions
+        for _ in range(self.deletions):
             self.later(self.rng.uniform(0.2, 0.9) * self.options.fault_time, self.delete)
 
     def create_outputs(self, _: object = None, __: object = None) -> None:
@@ -1038,7 +1047,7 @@ class Operator(Client):
         )
         if there and options.alter and rng.random() < options.alter:
             self.alter()
-        self.later(0.3 + rng.random() * 0.7, self.work)
+        self.later(0.15 + rng.random() * 0.5, self.work)
 
     # ------------------------------------------------------------------- topic
 
@@ -1056,7 +1065,8 @@ class Operator(Client):
         call = self.call("set_topic", node, {}, rf, settings=named, **left)
 
         def heard(answer: Answer, bodies: Any) -> None:
-            self.calls.remove(call)  # no copy follows
+            if answer is not None:
+                self.calls.remove(call)  # no copy follows
             if isinstance(answer, (TopicCreated, TopicAltered)):
                 self.cluster.on_topic(answer.topic)
                 self.came_of(call, "ok", self.cluster.names[answer.topic.id])
@@ -1096,7 +1106,7 @@ class Operator(Client):
     def delete(self, _: object = None, __: object = None) -> None:
         """Delete the topic, mostly while nodes are away; sometimes twice at once, or while somebody creates it."""
         rng, topic, world = self.rng, self.topic, self.world
-        if world.healed or self.gone:
+        if world.healed or self.gone or not self.deletions:
             return
         cut = sorted({one for pair in world.blocked for one in pair if one in self.cluster.hosts})
         down = [name for name, host in self.cluster.hosts.items() if host.core is None]
@@ -1104,13 +1114,19 @@ class Operator(Client):
         if topic is None or (early and not cut and not down):  # it is being created again, or all are there
             self.later(0.05, self.delete)
             return
-        self.cluster.on_delete_sent(topic)
-        self.delete_topic(topic, rng.choice(cut) if cut and rng.random() < 0.5 else self.node())
+        self.delete_now(rng.choice(cut) if cut and rng.random() < 0.5 else self.node())
         other = rng.choice(self.cluster.operators)
         if rng.random() < 0.3:
             other.delete_topic(topic, self.node())
         if rng.random() < 0.3:
             other.later(rng.random() * 0.1, other.create)
+
+    def delete_now(self, node: str) -> None:
+        """Delete the topic through ``node``, unless all deletions of this run have been made."""
+        if self.topic is not None and self.deletions:
+            self.deletions -= 1
+            self.cluster.on_delete_sent(self.topic)
+            self.delete_topic(self.topic, node)
 
     def delete_topic(self, topic: Topic, node: str) -> None:
         """Ask for it until it is certain."""
@@ -1224,9 +1240,9 @@ class Operator(Client):
         if twice:
             self.world.saw("two rewinds at once")
 
-    def set_group(self, group: str, start: str, from_ms: int, *, rewind: bool) -> None:
+    def set_group(self, group: str, start: str, from_ms: int, *, rewind: bool, node: str = "") -> None:
         """One request, sent once: what is unknown may still come about."""
-        node = self.node()
+        node = node or self.node()
         call = self.call("set_group", node, {"group": group, "rewind": rewind}, start=start, from_ms=from_ms)
 
         def then(answer: Answer, _: Any) -> None:
@@ -1287,7 +1303,7 @@ class Operator(Client):
                 if rng.random() < self.options.purge:  # or purged at the same time
                     self.purge(number, group + DEAD_SUFFIX, 1)
 
-        ask = PeekAsk("jobs", number, group, "dead", (0, 0), 50, complete=rng.random() < 0.3)
+        ask = PeekAsk("jobs", number, group, "dead", (0, 0), 50, complete=rng.random() < 0.5)
         self.ask(node, ask, self.timeout, then)
 
     def redrive(self, number: int, group: str, entries: tuple[Resolved, ...], tried: str) -> None:

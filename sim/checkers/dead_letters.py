@@ -150,6 +150,11 @@ class DeadLettersConserved(Checker):
         """The group's generation at the end, and where it begins."""
         return max((it for (named, _), it in self.registers.items() if named == group), default=(0, 0))
 
+    def was_void(self, key: GroupKey, generation: int) -> bool:
+        """Whether a newer generation than this one has ever covered the message."""
+        newer = [start for other, start in self.generations.get(key[0], {}).items() if other > generation]
+        return any(self.published_ms.get(key[1:], 0) >= start for start in newer)
+
     def verdict(self) -> list[Violation]:
         at = self.drained_at
         if at is None:
@@ -166,9 +171,8 @@ class DeadLettersConserved(Checker):
             if n <= self.redriven.get(key, {}).get(generation, (-1, 0.0))[0]:
                 self._found(at, f"{name(key)} is listed dead at n = {n}, whose redrive was confirmed")
             dead, when = self.confirmed.get(key, {}).get(generation, (-1, 0.0))
-            newer = [start for other, start in self.generations.get(key[0], {}).items() if other > generation]
-            was_void = any(self.published_ms.get(key[1:], 0) >= start for start in newer)
-            if n == dead and when < self.purged.get((key[0] + DEAD, key[1]), 0.0) and not was_void:
+            purged = when < self.purged.get((key[0] + DEAD, key[1]), 0.0)
+            if n == dead and purged and not self.was_void(key, generation):
                 self._found(at, f"{name(key)} is listed dead at n = {n}, and was purged")
         for key, lives in self.confirmed.items():
             self._is_there(key, max(lives.items()), union.get(key), at)
@@ -190,6 +194,8 @@ class DeadLettersConserved(Checker):
             return
         if (key[0] + DEAD, key[1]) in self.purge_asked or key in self.dead_acked:
             return
+        if (key[0], key[1]) in self.purge_asked and self.was_void(key, generation):
+            return  # it was open in between
         self._found(at, f"{name(key)}, a dead letter at n = {n} since {when:.4f} s, is gone")
 
     def _is_redriven(

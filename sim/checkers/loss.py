@@ -3,6 +3,9 @@
 This is Jepsen's total-queue, with settling in place of taking out: an attempt with an unknown outcome may
 come out or not, a confirmed one must. It is judged once the run was drained to the end, for each group's generation at
 the end: what that covers must have been delivered and acked in it, whatever came of it in an older one, or was purged.
+Where the first line says ``kept: false``, payload goes once nobody needs it: then each group must have settled it in
+any generation, unless some generation left it out, and one that was created later only what was published after that
+was confirmed.
 
 Losing nothing in one run proves little where no disk is lost, so the cause is judged as well: when a publish
 is confirmed, a majority of the replicas must have written that its messages are durable there, unless every group
@@ -17,14 +20,29 @@ from sim.checkers.base import DEAD, Checker, GroupKey, Key, Violation, group_mes
 
 
 class NoLoss(Checker):
-    kinds = ("settings", "set_topic", "publish", "store", "deliver", "ack", "list", "register", "phase")
+    kinds = (
+        "settings",
+        "set_topic",
+        "set_group",
+        "publish",
+        "store",
+        "deliver",
+        "ack",
+        "list",
+        "register",
+        "phase",
+    )
     promise = "no loss"
 
     def __init__(self) -> None:
         self.confirmed: dict[Key, float] = {}
         self.published_ms: dict[Key, int] = {}
+        self.sent: dict[Key, float] = {}  # when a publish of it was first sent
+        self.kept = True
+        self.created: dict[str, float] = {}  # groups that were created while the run went on, and when
         self.groups: dict[str, None] = {}
         self.registers: dict[tuple[str, str], tuple[int, int]] = {}  # (group, node) -> generation, from_ms
+        self.latest: dict[str, int] = {}  # the latest beginning that a group has ever had
         self.delivered: dict[GroupKey, int] = {}  # the newest generation in which it was
         self.acked: dict[GroupKey, int] = {}  # likewise: an ACK was sent, its outcome may be unknown
         self.settled: dict[GroupKey, int] = {}  # listed as dead, skipped or purged in this generation
@@ -38,6 +56,7 @@ class NoLoss(Checker):
         if kind == "publish":
             if row["outcome"] == "invoke":
                 for key in messages(row):
+                    self.sent.setdefault(key, row["at"])
                     self.published_ms[key] = row.get("published_ms", 0)
             elif row["outcome"] == "ok":
                 for key in messages(row):
@@ -52,6 +71,10 @@ class NoLoss(Checker):
                     self.stored.setdefault(key, {})[row["who"]] = None
         elif kind == "settings":
             self.rf = self.rf or row["settings"].get("rf", 0)
+            self.kept = row["settings"].get("kept", self.kept)
+        elif kind == "set_group":
+            if row["outcome"] == "ok" and not row["rewind"]:
+                self.created.setdefault(row["group"], row["at"])
         elif kind == "set_topic":  # a creation names the topic's own, and what is called so has no other
             self.rf = row.get("settings", {}).get("rf", self.rf)
         elif kind == "phase":
@@ -60,6 +83,7 @@ class NoLoss(Checker):
         elif kind == "register":
             self.groups[row["group"]] = None
             self.registers[(row["group"], row["who"])] = (row["generation"], row["from_ms"])
+            self.latest[row["group"]] = max(row["from_ms"], self.latest.get(row["group"], 0))
         elif not row["group"].endswith(DEAD):
             self.groups[row["group"]] = None
             if kind == "ack" and row["outcome"] != "invoke":
@@ -88,7 +112,13 @@ class NoLoss(Checker):
         for group in self.groups:
             of_nodes = [register for (named, _), register in self.registers.items() if named == group]
             generation, from_ms = max(of_nodes, default=(0, 0))
+            began = 0.0
+            if not self.kept:
+                from_ms = self.latest.get(group, 0)
+                generation, began = 0, self.created.get(group, 0.0)
             for key, at in self.confirmed.items():
+                if self.sent.get(key, at) < began:
+                    continue
                 mine = (group, *key)
                 covered = self.published_ms.get(key, from_ms) >= from_ms
                 if not covered or self.settled.get(mine, -1) >= generation:
