@@ -311,8 +311,8 @@ def sometimes(rng: random.Random, share: float, low: float, high: float) -> floa
     return round(value, 4) if rng.random() < share else 0.0
 
 
-RIVALS = 0.0
-"""Share of the seeds with conflicting creations. 0.25, once such creations keep their promises: seeds 30 and 63."""
+RIVALS = 0.25
+"""Share of the seeds with conflicting creations."""
 
 SHAPES = {(3, 3): 58, (5, 3): 22, (7, 3): 12, (5, 5): 4, (3, 1): 4}
 """How many nodes and replicas a seed has, and how often."""

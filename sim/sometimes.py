@@ -68,6 +68,8 @@ SOMETIMES: tuple[str, ...] = (
     "an ACK was refused: its topic was deleted",
     "an old receipt was used when its topic had been created again",
     "a journal was compared with what its node knows",
+    "a creation was answered conflict",
+    "a rival's creation was chosen",
     "a topic grew on one side of a cut",
     "a node was started again, and a group rewound, after a late ACK",
 )
