@@ -11,9 +11,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from quorumq.core.messages import Refused
+from quorumq.core.records import BallotAtStop
 from quorumq.core.spans import SpanMap
 from quorumq.core.types import Incarnation, Owner, Span, Stamp
 
@@ -193,6 +195,24 @@ class HoldTable:
         self.holds.set(span, held)
         if ballot.time:
             self.ballots.set(span, ballot)
+
+    def memory_at_stop(self) -> tuple[BallotAtStop, ...]:
+        """Every ballot and floor of its own that is remembered of a message, for CLEAN_STOP."""
+        kept: list[BallotAtStop] = []
+        for span, ballot in self.ballots.items():
+            kept += [BallotAtStop(part, ballot, floor or 0) for part, floor in self.floors.split(span)]
+        for span, floor in self.floors.items():
+            kept += [BallotAtStop(gap, (0, ""), floor) for gap in self.ballots.gaps(span)]
+        return tuple(kept)
+
+    def restore_memory(self, floor: int, kept: Iterable[BallotAtStop]) -> None:
+        """Take back the memory of CLEAN_STOP: what was granted before this start is known, as if there were no stop."""
+        self.floor = floor
+        for span, ballot, own in kept:
+            if ballot[0]:
+                self.ballots.set(span, Stamp(*ballot))
+            if own:
+                self.floors.set(span, own)
 
     def learn(self, span: Span, held: Held) -> None:
         """Take over a hold that a peer reported (core/recovery.py). All that are reported are kept.

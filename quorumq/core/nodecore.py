@@ -144,6 +144,7 @@ from quorumq.core.records import (
     DirectoryMade,
     GroupPut,
     JournalRecord,
+    MemoryAtStop,
     OriginsClosed,
     PeerPosition,
     PeerSeen,
@@ -211,6 +212,9 @@ POSITIONS_EVERY_S = 5.0
 
 FORGET_MAX = 10_000
 """Batches in one Forget."""
+
+BALLOTS_AT_STOP_MAX = 10_000
+"""Ballots that a clean stop keeps; of the groups that have more, a later ACK may hear `acked_unproven`."""
 
 ASKED_MAX = 1024
 """Rounds of HOLD whose answers are timed; what answers an older one is too late to matter."""
@@ -388,6 +392,10 @@ class NodeCore:
         self._make_replicas(now)
         self._load_partitions(partitioned, now)
         if clean and stop is not None:
+            for kept in stop.memory:
+                replica = self.replicas.get(kept.partition)
+                if replica is not None:
+                    replica.group(kept.group).holds.restore_memory(kept.floor, kept.ballots)
             for held in stop.holds:
                 replica = self.replicas.get(held.partition)
                 if replica is not None:
@@ -613,9 +621,16 @@ class NodeCore:
             return []
         able = [replica for replica in self.replicas.values() if not replica.in_quarantine(now)]
         holds = [held for replica in able for held in replica.holds_at_stop(now)]
+        memory: list[MemoryAtStop] = []
+        most = BALLOTS_AT_STOP_MAX
+        for replica in able:
+            kept = replica.memory_at_stop(most)
+            most -= sum(len(group.ballots) for group in kept)
+            memory += kept
         left = max(0.0, self.state.quarantine_until - now.mono)
         recovered = tuple(replica.partition for replica in able) if left else ()
-        return [Persist((CleanStopped(self.state.incarnation, tuple(holds), left, recovered),))]
+        record = CleanStopped(self.state.incarnation, tuple(holds), left, recovered, tuple(memory))
+        return [Persist((record,))]
 
     def _stop(self, reason: str) -> list[Effect]:
         self.stopped = True

@@ -174,17 +174,36 @@ class HeldAtStop(NamedTuple):
     generation: int = 0
 
 
+class BallotAtStop(NamedTuple):
+    """In CLEAN_STOP: the highest ballot granted for these messages, (0, "") if none, and their own floor, or 0."""
+
+    span: Span
+    ballot: tuple[int, str]  # a Stamp
+    floor: int
+
+
+class MemoryAtStop(NamedTuple):
+    """All ballots that a replica remembers of a group in CLEAN_STOP: it granted no others above ``floor``."""
+
+    partition: PartitionId
+    group: str
+    floor: int
+    ballots: tuple[BallotAtStop, ...]
+
+
 class CleanStopped(NamedTuple):
     """The very last record of a clean stop; counts only there, and only for the incarnation it names.
 
-    ``holds`` are those of the replicas that were out of quarantine. Where some were not yet, or still could have
-    come into being in it, ``quarantine_s`` is how many seconds of it were left, and ``recovered`` the others.
+    ``holds`` and ``memory`` are those of the replicas that were out of quarantine. Where some were not yet, or still
+    could have come into being in it, ``quarantine_s`` is how many seconds of it were left, ``recovered`` the others.
+    A group without memory has too much of it: what was granted is known to be below the reserve, and no more.
     """
 
     incarnation: Incarnation
     holds: tuple[HeldAtStop, ...]
     quarantine_s: float = 0.0
     recovered: tuple[PartitionId, ...] = ()
+    memory: tuple[MemoryAtStop, ...] = ()
 
 
 JournalRecord = Union[

@@ -68,6 +68,7 @@ from quorumq.core.records import (
     DelaysSet,
     HeldAtStop,
     JournalRecord,
+    MemoryAtStop,
     OriginsClosed,
     OriginsPromised,
     Reclaimed,
@@ -954,11 +955,7 @@ class Replica:
         resolved: list[Resolved] = []
         for span, owner, n in message.entries:
             yes, no = view.holds.exclusivity(span, owner)
-            if (
-                not self.in_quarantine(now)
-                and not self.reclaimed.within(span)
-                and span.origin not in self.closed
-            ):
+            if not self.reclaimed.within(span) and span.origin not in self.closed:
                 exclusive += [Acked(part, owner, n) for part in yes]
             higher += [Acked(part, owner, n) for part in no]
             settled = view.settled(message.generation, n)
@@ -1861,6 +1858,20 @@ class Replica:
                 self.node.at(deadline, "expire", self.partition, name, span)
                 self.refresh(view, span, now)
         self.quarantine_until = now.mono
+
+    def memory_at_stop(self, most: int) -> list[MemoryAtStop]:
+        """The ballots that CLEAN_STOP keeps: of each group all of them, or none where they are too many.
+
+        Args:
+            most: ballots, of all groups together.
+        """
+        kept: list[MemoryAtStop] = []
+        for view in self.sorted_groups():
+            ballots = view.holds.memory_at_stop()
+            if len(ballots) <= most:
+                most -= len(ballots)
+                kept.append(MemoryAtStop(self.partition, view.name, view.holds.floor, ballots))
+        return kept
 
     def restore_hold(self, held: HeldAtStop, now: Now) -> None:
         """Take back a hold of CLEAN_STOP: its remaining time starts again in full."""

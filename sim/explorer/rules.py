@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +20,7 @@ from quorumq.core.groups import PurgeCoordinator
 from quorumq.core.holds import Held, HoldTable
 from quorumq.core.messages import Extended, Freed, HoldReply, Reject, RemoteFetched
 from quorumq.core.nodecore import NodeCore
+from quorumq.core.records import BallotAtStop
 from quorumq.core.recovery import Recovery, Reported
 from quorumq.core.replica import Replica
 from quorumq.core.rounds import Round
@@ -333,6 +334,11 @@ def exclusive_without_memory(self: HoldTable, span: Span, owner: Owner) -> tuple
     return exclusive, [part for part, highest in split if highest is not None and highest > owner.ballot]
 
 
+def restore_the_floor_alone(self: HoldTable, floor: int, kept: Iterable[BallotAtStop]) -> None:
+    """Without `clean-stop-keeps-ballots`: as if nothing had been granted since the floor."""
+    self.floor = floor
+
+
 def never_acked(self: GroupView, span: Span, generation: int) -> bool:
     """Without `extend-looks-at-acked`: a hold is extended whatever became of the message."""
     return False
@@ -416,6 +422,16 @@ def voter_forgot_the_second(script: Script) -> None:
     script.do("crash", "b")
     script.do("link", "a", "b")
     script.do("link", "b", "c")
+
+
+def both_ran_out(script: Script) -> None:
+    """a0 is delivered through a and runs out; a1 likewise, through c by the vote of b."""
+    delivered_and_expired(script)
+    script.do("fetch", "c")
+    script.deliver("Hold", "c", "b")
+    script.deliver("HoldReply", "b", "c")
+    script.do("tick")
+    script.do("tick")
 
 
 def acked_beside_the_second(script: Script) -> None:
@@ -947,6 +963,25 @@ RULES: tuple[Rule, ...] = (
             via=(A,),
             give_up=False,
             script=voter_forgot_the_second,
+        ),
+    ),
+    Rule(
+        name="clean-stop-keeps-ballots",
+        says="a clean stop hands over its floor only together with all ballots granted above it",
+        off="the next start has the floor, and the ballots of live holds",
+        patches=((HoldTable, "restore_memory", restore_the_floor_alone),),
+        scenario=scenario(
+            "handed-over-verdict",
+            "2 deliveries ran out, and are acked; a voter of the second stops cleanly",
+            attempts=2,
+            acks=2,
+            clean_stops=1,
+            ticks=4,
+            coordinators=(A, C),
+            restart_nodes=(B,),
+            via=(A,),
+            give_up=False,
+            script=both_ran_out,
         ),
     ),
     Rule(

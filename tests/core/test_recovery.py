@@ -350,7 +350,7 @@ def test_a_clean_stop_keeps_what_was_learned_and_what_was_out_of_quarantine() ->
     assert owned == ["a"]
     cluster.advance(9.3)
     cluster.stop("b")
-    assert cluster.journals["b"][-1][2:] == (0.0, ())
+    assert cluster.journals["b"][-1][2:4] == (0.0, ())
     cluster.start("b")
     assert left(cluster, "b") == 0.0
 

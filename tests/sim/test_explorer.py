@@ -60,6 +60,7 @@ BROKEN = {
     "purge-at-a-majority": "purge",
     "acked-needs-exclusive": "one `acked`",
     "floor-is-not-exclusive": "one `acked`",
+    "clean-stop-keeps-ballots": "one `acked`",
     "extend-looks-at-acked": "G3",
 }
 """Which promise breaks first without each rule."""
@@ -79,6 +80,7 @@ EXHAUSTED = {
     "purge-asks-enough",
     "purge-at-a-majority",
     "acked-needs-exclusive",
+    "clean-stop-keeps-ballots",
     "extend-looks-at-acked",
 }
 """Whose scenarios are small enough to be exhausted here; `make soak` exhausts more."""

@@ -9,6 +9,7 @@ import cbor2
 from quorumq.core.messages import Counted, NotDue, Resolved
 from quorumq.core.records import (
     AttemptsCounted,
+    BallotAtStop,
     BatchStored,
     CleanStopped,
     DelaysSet,
@@ -16,6 +17,7 @@ from quorumq.core.records import (
     GroupPut,
     HeldAtStop,
     JournalRecord,
+    MemoryAtStop,
     PeerSeen,
     RecordsMerged,
     Reserved,
@@ -94,6 +96,11 @@ def clean_stop() -> CleanStopped:
         (HeldAtStop(PARTITION, "billing", Span(ORIGIN, 0, 3), owner, 0, 12.5, (5 << 16, "n1")),),
         3.5,
         (PARTITION,),
+        (
+            MemoryAtStop(
+                PARTITION, "billing", 4 << 16, (BallotAtStop(Span(ORIGIN, 0, 3), (5 << 16, "n1"), 0),)
+            ),
+        ),
     )
 
 

@@ -1,0 +1,81 @@
+"""How sure an ACK can be beside nodes that were started again (docs/protocol.md, ACK and RECOVERY)."""
+
+from __future__ import annotations
+
+import pytest
+
+from quorumq.core import nodecore
+from quorumq.core.messages import AckRequest, Hold, HoldsTold, Named
+from quorumq.core.records import CleanStopped
+from tests.core.cluster import Cluster
+from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
+
+
+def verdicts(cluster: Cluster, node: str, got: tuple[Named, ...]) -> list[str]:
+    """Of an ACK that has a second."""
+    key = cluster.submit(node, AckRequest(got))
+    cluster.advance(1.0)
+    return outcomes(cluster.replies[key])
+
+
+@pytest.mark.parametrize("missing", ["b", "c"])
+def test_clean_restarts_one_after_the_other_leave_every_ack_certain(missing: str) -> None:
+    """What a node granted before it stopped, and what was delivered while it was down, are both certain there."""
+    cluster = Cluster()
+    published(cluster, 30)
+    got = receipts(cluster.ask("a", fetch(most=10, hold_time=60.0)))
+    for down in "bcbc":
+        cluster.stop(down)
+        got += receipts(cluster.ask("a", fetch(most=5, hold_time=60.0)))
+        cluster.start(down)
+    assert sum(item.receipt.span.size for item in got) == 30
+    cluster.stop(missing)
+    assert {*verdicts(cluster, "a", got)} == {"acked"}
+
+
+def test_a_clean_stop_forgets_no_ballot_of_a_delivery_that_ran_out() -> None:
+    cluster = Cluster()
+    published(cluster, 1)
+    first = receipts(cluster.ask("a", fetch(hold_time=5.0)))
+    cluster.advance(6.0)
+    cluster.drop = lambda sender, to, message: isinstance(message, Hold) and to == "a"
+    assert receipts(cluster.ask("c", fetch(hold_time=5.0)))
+    cluster.advance(6.0)
+    cluster.drop = lambda sender, to, message: False
+    for _ in range(2):
+        cluster.stop("b")
+        cluster.start("b")
+    cluster.kill("c")
+    assert verdicts(cluster, "a", first) == ["acked_after_expiry"]
+
+
+@pytest.mark.parametrize(("room", "verdict"), [(2, "acked"), (1, "acked_unproven")])
+def test_what_a_clean_stop_has_no_room_for_is_unproven(
+    monkeypatch: pytest.MonkeyPatch, room: int, verdict: str
+) -> None:
+    monkeypatch.setattr(nodecore, "BALLOTS_AT_STOP_MAX", room)
+    cluster = Cluster()
+    published(cluster, 10)
+    cluster.ask("b", fetch(most=5, hold_time=1.0))
+    got = receipts(cluster.ask("a", fetch(most=5, hold_time=2.0)))
+    cluster.advance(3.0)
+    cluster.stop("b")
+    (stop,) = [record for record in cluster.journals["b"] if isinstance(record, CleanStopped)]
+    assert sum(len(group.ballots) for group in stop.memory) == (2 if room == 2 else 0)
+    cluster.start("b")
+    cluster.kill("c")
+    assert verdicts(cluster, "a", got) == [verdict]
+
+
+def test_a_replica_in_quarantine_is_certain_of_what_was_delivered_since_its_start() -> None:
+    cluster = Cluster(hold_time_max=10.0)
+    published(cluster, 2)
+    before = receipts(cluster.ask("a", fetch(most=1, hold_time=10.0)))
+    cluster.drop = lambda sender, to, message: isinstance(message, HoldsTold)
+    cluster.kill("b")
+    cluster.start("b")
+    since = receipts(cluster.ask("a", fetch(most=1, hold_time=10.0)))
+    cluster.kill("c")
+    assert cluster.nodes["b"].quarantine_left(cluster.now) > 5.0
+    assert verdicts(cluster, "a", since) == ["acked"]
+    assert verdicts(cluster, "a", before) == ["acked_unproven"], "b may have granted a higher one before"
