@@ -68,7 +68,7 @@ class StoreJournal:
         self.headers = {record.number: record.batch for record in records if isinstance(record, BatchStored)}
         assert self.hit or not self.store.damaged, f"no fault damaged {self.store.damaged}"
         assert self.hit or not self.store.cannot_vouch, f"no fault damaged it: {self.store.cannot_vouch}"
-        if self.store.cannot_vouch:
+        if self.store.salvaged:
             records.append(VouchingLost(0, f"the data directory is damaged: {self.store.cannot_vouch}"))
         return records
 

@@ -63,6 +63,11 @@ NAME_BYTES_MAX = 200
 LETTER_TEXT_MAX = 8 * KIB
 """Characters of a dead letter's message or stack; longer ones are cut in the middle."""
 
+STARTS_FAR = 65_536
+"""Start counts come in blocks of this size: between two resyncs of a node id must be fewer starts than that."""
+STARTS_MAX = 1 << 32
+"""No start count reaches this: round numbers are 64 bits, and begin with it."""
+
 CLOCK_RATE_MAX = 0.01
 """How far a clock's rate may be from real time (promise G2)."""
 

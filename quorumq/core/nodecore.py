@@ -159,7 +159,7 @@ from quorumq.core.recovery import Recovery, tell
 from quorumq.core.registers import AlterTopicCoordinator, DeleteTopicCoordinator
 from quorumq.core.remote import LegCoordinator, SplitCoordinator, free_slice
 from quorumq.core.replica import PartitionRecord, Replica
-from quorumq.core.resync import ASK_AGAIN_S, GROUPS_PER_PIECE, Resync
+from quorumq.core.resync import ASK_AGAIN_S, GROUPS_PER_PIECE, Resync, far_above
 from quorumq.core.resync import tell as tell_all
 from quorumq.core.rounds import majority_of
 from quorumq.core.settle import AckCoordinator, ExtendCoordinator, RedriveCoordinator, RejectCoordinator
@@ -296,7 +296,7 @@ class NodeCore:
         self.resync: Resync | None = None  # while this directory cannot vouch
         self.silenced = False  # waiting for the disk, to begin again
         self.vouching_floor = 0  # of ballots, once the resync is over
-        self.resynced_above = 0  # the highest start count that its resyncs have taken into account
+        self.resynced_above = 0  # the starts up to this one count as taken into account by its resyncs
         self.counting = False  # whether the driver counts the records of the directory (`take_position`)
         self.found = 0  # how many of them this start found
         self.position = 0  # how many are durable, as far as we were told
@@ -343,8 +343,8 @@ class NodeCore:
                 vouched, self.resync = True, None
             elif isinstance(record, VouchingLost):
                 vouched, self.resync = False, Resync(record.reason)
-                self.resynced_above = max(self.resynced_above, record.above)
-                n = max(n, record.above)
+                self.resynced_above = max(self.resynced_above, record.above or far_above(n))
+                n = max(n, self.resynced_above)
             elif isinstance(record, PeerSeen):
                 _, known = self.peers.get(record.node, (last, ()))
                 if known[-1:] != (record.directory,):
@@ -366,6 +366,11 @@ class NodeCore:
             else:
                 partitioned.append(record)
         self.is_new = new
+        if n + 1 >= limits.STARTS_MAX:
+            raise ValueError(
+                f"node {self.config.node!r} would be at start {n + 1}, and no start count reaches {limits.STARTS_MAX}: "
+                "this node id is used up. Make another cluster, and take the messages there"
+            )
         incarnation = Incarnation(n + 1, nonce)
         # A reply may wait, for a disk or a parked FETCH, while we are started again, and then come over the new link:
         # only the number says that it answers a question of the old start. So no two starts use one number.
@@ -683,13 +688,15 @@ class NodeCore:
     def _lose_vouching(self, seen_n: int, reason: str) -> list[Effect]:
         """A peer has seen what this directory does not know: it may lack promises. Durable, then begin again above it.
 
-        Nothing is said or counted any more in this start.
+        Far above: another peer, which is away, may have seen later starts of ours. Were one of their numbers used
+        again, votes of that start would pass for ours, or ours for theirs. Nothing is said or counted any more in this
+        start.
         """
         self.silenced = True
         self.state.vouched = False
         self.resync = Resync(reason)
-        self.resynced_above = max(self.resynced_above, seen_n)
-        return [Persist((VouchingLost(seen_n, reason),), (Done(TOKEN_LOST),))]
+        above = max(self.resynced_above, far_above(seen_n))
+        return [Persist((VouchingLost(above, reason),), (Done(TOKEN_LOST),))]
 
     def _resync_over(self) -> list[Effect]:
         """All has been heard: vouch again, behind all of it in the journal.

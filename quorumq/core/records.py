@@ -52,7 +52,10 @@ class Vouched(NamedTuple):
 
 
 class VouchingLost(NamedTuple):
-    """This directory cannot vouch until a later Vouched: why, and the highest start count that was reported."""
+    """This directory cannot vouch until a later Vouched: why, and a start count that no earlier start has reached.
+
+    0, of a driver that found damage at this start: far above what the records before say.
+    """
 
     above: int
     reason: str

@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from quorumq.core.effects import Effect, Send
+from quorumq.core.limits import STARTS_FAR
 from quorumq.core.messages import ResyncAsk, ResyncTold, SyncState, SyncTopics
 from quorumq.core.rounds import majority_of
 from quorumq.core.types import Creation, NodeId, Now, PartitionId
@@ -144,6 +145,15 @@ class Resync:
         for peer in core.config.nodes:  # new partitions may have come with the registers
             effects += self.ask(core, peer, now, afresh=False)
         return effects
+
+
+def far_above(n: int) -> int:
+    """The start count above which to begin again where ``n`` is reported: no start of this node id has reached it.
+
+    The second block after that of ``n``, so that ``n`` may be one of many that only a peer that is away has seen, or be
+    from before the last resync (docs/protocol.md, RECOVERY).
+    """
+    return (n // STARTS_FAR + 2) * STARTS_FAR
 
 
 def tell(core: NodeCore, sender: NodeId, message: ResyncAsk, now: Now) -> list[Effect]:

@@ -202,7 +202,7 @@ class Node:
         self._space_checked = 0  # bytes that waited for a commit then
         self._to_dial: dict[NodeId, trio.Event] = {}
         self._idle = trio.Event()
-        self._resyncing = core.resync is not None
+        self._resyncing = core.resync is not None or bool(store.cannot_vouch)
         self._lost: dict[PartitionId, int] = {}  # what the log has said last
 
     # ---------------------------------------------------------------- start and end

@@ -161,7 +161,7 @@ def open_node(
     )
     try:
         records: Iterable[JournalRecord] = store.replayed
-        if store.cannot_vouch:  # the others know what was forgotten: the core resyncs before it votes
+        if store.salvaged:  # the others know what was forgotten: the core resyncs before it votes
             records = chain(
                 records, [VouchingLost(0, f"the data directory is damaged: {store.cannot_vouch}")]
             )

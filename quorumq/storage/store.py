@@ -145,6 +145,8 @@ class Store:
     else can be written before that.
 
     Attributes:
+        salvaged: this start read past damage: what it gave is not all. `cannot_vouch` says of what kind, and goes on
+            saying so at later starts, which have all that this one gave.
         damaged: batches whose body was found damaged by the replay: not in `replayed`, not served.
         reserve_bytes: see `kept_free`.
     """
@@ -167,6 +169,7 @@ class Store:
         )
         self._moved_up_to = 0
         self._reclaim_bytes = RECLAIM_BYTES
+        self.salvaged = False
         self.damaged: list[FoundBatch] = []
         self.reserve_bytes = reserve_bytes
 
@@ -216,7 +219,9 @@ class Store:
         except DamagedDirectory as damage:
             journal = opened(SalvagingJournal)
             journal.cannot_vouch = damage.what
-            return cls(*_replayed(journal, reserve_bytes))
+            store = cls(*_replayed(journal, reserve_bytes))
+            store.salvaged = True
+            return store
 
     # ------------------------------------------------------------------ start
 

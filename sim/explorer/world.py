@@ -78,6 +78,7 @@ from quorumq.core.records import (
     Vouched,
 )
 from quorumq.core.recovery import Recovery
+from quorumq.core.resync import far_above
 from quorumq.core.state import NodeConfig
 from quorumq.core.types import (
     Incarnation,
@@ -575,7 +576,7 @@ class World:
         """A disk is lost, and the node comes back with what every other replica knows, in one step.
 
         docs/protocol.md, RECOVERY, "empty, wiped": the others record the new incarnation in one step with what they
-        answer, the node starts above the highest start count they report, and its quarantine begins. The core has
+        answer, the node starts far above the highest start count they report, and its quarantine begins. The core has
         no resync yet; this does what it will do, all at once.
         """
         now = self.now(tick)
@@ -584,7 +585,7 @@ class World:
         seen = max(self.locals[locals_[at]].core.peers[self.names[index]][0].n for at in others)
         records: list[JournalRecord] = [
             DirectoryMade(self.names[index], old.config.cluster_id, old.state.directory),
-            Started(Incarnation(seen, old.state.incarnation.nonce)),
+            Started(Incarnation(far_above(seen), old.state.incarnation.nonce)),
             Vouched(),
         ]
         for at in others:

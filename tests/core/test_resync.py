@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from quorumq.core.effects import Damaged, Send
+from quorumq.core.effects import Damaged, LinkDown, Send
+from quorumq.core.limits import STARTS_FAR, STARTS_MAX
 from quorumq.core.messages import (
+    Ack,
     AckRequest,
     Failed,
     OpenSession,
@@ -16,10 +18,13 @@ from quorumq.core.messages import (
     Stored,
     SyncState,
 )
-from quorumq.core.records import BatchStored, PeerPosition, Reserved, Vouched, VouchingLost
+from quorumq.core.records import BatchStored, PeerPosition, Reserved, Started, Vouched, VouchingLost
+from quorumq.core.resync import far_above
+from quorumq.core.types import Incarnation
 from tests.core.cluster import Cluster
 from tests.core.test_closing import close, closed
 from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
+from tests.core.test_hazards import hand_over
 from tests.core.test_reclaim import drained, replica
 
 
@@ -27,6 +32,22 @@ def wipe(cluster: Cluster, name: str, kept: list[object] | None = None) -> None:
     cluster.kill(name)
     cluster.journals[name] = list(kept or [])  # type: ignore[arg-type]
     cluster.start(name)
+
+
+def cut(cluster: Cluster, *pairs: str) -> None:
+    """From now on exactly these pairs of nodes are cut off from each other."""
+    away = {frozenset(pair) for pair in pairs}
+    cluster.drop = lambda sender, to, message: frozenset((sender, to)) in away
+
+    def link(dialler: str, acceptor: str) -> None:
+        if frozenset((dialler, acceptor)) not in away:
+            Cluster.link(cluster, dialler, acceptor)
+
+    cluster.link = link  # type: ignore[method-assign]
+    for one, two in pairs:
+        for node, peer in ((one, two), (two, one)):
+            if node in cluster.nodes:
+                cluster.feed(node, LinkDown(peer))
 
 
 def present(cluster: Cluster, name: str) -> int:
@@ -133,13 +154,118 @@ def test_a_directory_brought_back_after_another_one_was_used_resyncs_even_at_a_h
     cluster.advance(2.0)
     assert cluster.nodes["b"].state.vouched
     n = cluster.nodes["b"].state.incarnation.n
-    from quorumq.core.records import Started
-    from quorumq.core.types import Incarnation
-
     wipe(cluster, "b", [*old, Started(Incarnation(n + 5, 1))])
     assert len(cluster.restarts) == 2
     cluster.advance(2.0)
     assert cluster.nodes["b"].state.vouched
+
+
+def test_votes_of_a_start_that_one_peer_alone_has_seen_do_not_pass_for_votes_of_the_wiped_node() -> None:
+    """RF 5. Node b alone has seen start 2 of d, and counts on its vote; the others tell d of start 1."""
+    cluster = Cluster(5, hold_time_max=5.0)
+    topic = cluster.topic(rf=5)
+    origin = cluster.ask("a", OpenSession()).origin
+    cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"m"])))
+    cluster.advance(3.0)
+    cut(cluster, "ad", "cd", "de")
+    cluster.kill("d")
+    cluster.start("d")
+    assert cluster.nodes["d"].state.incarnation.n == 2
+    cluster.advance(6.0)
+    got = receipts(cluster.ask("b", fetch(hold_time=5.0)))
+    cut(cluster, "ad", "cd", "de", "bc", "be")
+    late: list[tuple[str, str, object]] = []
+    lost = cluster.drop
+
+    def ack_to_a_is_late(sender: str, to: str, message: object) -> bool:
+        if isinstance(message, Ack) and to == "a":
+            late.append((sender, to, message))
+            return True
+        return lost(sender, to, message)
+
+    cluster.drop = ack_to_a_is_late
+    key = cluster.submit("b", AckRequest(got))  # b and start 2 of d have the tombstone
+    cut(cluster, "bd", "bc", "be")
+    wipe(cluster, "d")
+    cluster.advance(0.6)
+    assert cluster.nodes["d"].state.vouched, "a, c and e told it what there is: no tombstone"
+    assert cluster.nodes["d"].state.incarnation.n > STARTS_FAR
+    cut(cluster, "ac", "ad", "ae", "bc", "bd", "be")
+    hand_over(cluster, *late[0])  # a's answer says which start of d it knows
+    assert outcomes(cluster.replies[key]) == ["outcome-unknown"], (
+        "b, a and a superseded start of d are no majority"
+    )
+    cluster.advance(6.0)
+    assert receipts(cluster.ask("c", fetch(hold_time=5.0))), (
+        "c, e and d deliver what nobody was told is acked"
+    )
+
+
+def test_a_peer_that_saw_more_starts_than_those_who_reported_costs_no_second_resync() -> None:
+    cluster = Cluster(5)
+    published(cluster, 3, rf=5)
+    cut(cluster, "ad", "cd", "de")
+    for _ in range(3):
+        cluster.kill("d")
+        cluster.start("d")
+    cluster.advance(3.0)
+    assert cluster.nodes["b"].peers["d"][0].n == 4
+    cut(cluster, "bd")
+    wipe(cluster, "d")
+    cluster.advance(2.0)
+    assert cluster.nodes["d"].state.vouched
+    cut(cluster)
+    for peer in "abce":
+        cluster.link(peer, "d")
+        cluster.link("d", peer)
+    cluster.advance(2.0)
+    for _ in range(2):
+        cluster.kill("d")
+        cluster.start("d")
+        cluster.advance(2.0)
+    assert cluster.nodes["d"].state.vouched
+    assert len(cluster.restarts) == 1
+
+
+def test_a_report_from_before_the_last_resync_leads_to_no_start_that_was_used_since() -> None:
+    """Node b was away during the first resync of d, and has seen more starts before it than those who told d then."""
+    first = far_above(1) + 1  # the start after that resync, which all others have seen
+    for n in (1, 2, 50, STARTS_FAR - 1):
+        assert far_above(n) + 1 <= first, "refused by those who told d: not above what they have seen"
+    for n in (STARTS_FAR, first - 2, first - 1, first, first + 7):
+        assert far_above(n) >= first + STARTS_FAR - 1, "above that start and whatever came after it"
+
+
+def test_a_directory_that_was_damaged_begins_far_above_too_and_once() -> None:
+    cluster = Cluster()
+    published(cluster, 3)
+    for _ in range(2):
+        cluster.kill("b")
+        cluster.start("b")
+    # The record of start 3, of which somebody knows, was in the part that cannot be read.
+    journal = [
+        record for record in cluster.journals["b"] if record != Started(cluster.nodes["b"].state.incarnation)
+    ]
+    cluster.drop = lambda sender, to, message: isinstance(message, ResyncTold)
+    wipe(cluster, "b", [*journal, VouchingLost(0, "damaged")])
+    assert cluster.nodes["b"].state.incarnation.n == far_above(2) + 1
+    cluster.kill("b")
+    cluster.start("b")
+    assert cluster.nodes["b"].state.incarnation.n == far_above(2) + 2, "each further start is the next one"
+    cluster.drop = lambda sender, to, message: False
+    cluster.advance(2.0)
+    assert cluster.nodes["b"].state.vouched
+
+
+def test_a_start_count_that_is_used_up_is_refused() -> None:
+    cluster = Cluster()
+    cluster.kill("b")
+    cluster.journals["b"].append(Started(Incarnation(STARTS_MAX - 2, 1)))
+    cluster.start("b")
+    assert cluster.ask("b", OpenSession())
+    cluster.kill("b")
+    with pytest.raises(ValueError, match=f"start {STARTS_MAX}.*used up"):
+        cluster.start("b")
 
 
 def test_ballots_do_not_go_back_after_a_resync() -> None:
@@ -250,7 +376,7 @@ def test_a_backup_of_the_last_start_is_noticed_by_how_many_records_it_has() -> N
     cluster.advance(2.0)
     core = cluster.nodes["b"]
     assert core.state.vouched
-    assert core.state.incarnation.n == n + 2
+    assert core.state.incarnation.n == far_above(n) + 1
     assert sum(span.size for span, _ in replica(cluster, "b").group("g").records.items()) == 5
     for _ in range(2):  # it has fewer records than it once had, and that is known now
         cluster.kill("b")

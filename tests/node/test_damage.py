@@ -6,6 +6,7 @@ import pytest
 import trio
 
 from quorumq.core.errors import StorageError
+from quorumq.core.limits import STARTS_FAR
 from quorumq.core.records import Started
 from quorumq.storage.records import TYPE_OF
 from tests.node.memory import World, publish, run, world
@@ -54,6 +55,12 @@ def test_a_damaged_directory_of_replicated_topics_resyncs_and_is_trusted_again()
             service = cluster.start("b")
             assert service.node.store.cannot_vouch
             assert not service.node.core.state.vouched
+            first = service.node.core.state.incarnation.n
+            assert first > STARTS_FAR, "nobody knows how many starts the damage took"
+            cluster.kill("b")
+            service = cluster.start("b")
+            assert service.node.core.resync is not None
+            assert service.node.core.state.incarnation.n == first + 1, "a later start has lost nothing more"
             await cluster.ready()
             await trio.sleep(2)
             node = cluster.services["b"].node
