@@ -328,7 +328,7 @@ class Cluster:
                 host.crash(power=fault.kind == "crash")
             if host.core is None:
                 if fault.kind in ("wipe", "restore"):
-                    host.journal.lose(host.disk_rng, backup=fault.kind == "restore")
+                    host.journal.lose(host.disk_rng, backup=fault.kind == "restore", last=fault.amount > 0)
                 elif fault.kind == "flip":
                     host.journal.flip(host.disk_rng, 0.5)
                 elif fault.kind == "damage":

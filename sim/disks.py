@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import random
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
@@ -43,6 +44,9 @@ class SimJournal(Protocol):
     def forget(self, numbers: tuple[int, ...]) -> None:
         """Nobody needs these batches any more: once that is durable, `open` gives them no more."""
 
+    def place(self) -> int:
+        """Where the directory lies, as the last `open` found it."""
+
     def next_number(self) -> int:
         """Above every batch number ever used, as far as the journal knows."""
 
@@ -73,8 +77,14 @@ class SimJournal(Protocol):
     def close(self) -> None:
         """A clean stop: everything appended becomes durable."""
 
-    def lose(self, rng: random.Random, *, backup: bool) -> None:
-        """The node is down, and its directory comes back empty; or, with ``backup``, as it was before some start."""
+    def lose(self, rng: random.Random, *, backup: bool, last: bool) -> None:
+        """The node is down, and its directory comes back empty; or, with ``backup``, as it was before some start.
+
+        Args:
+            rng: draws which start.
+            backup: see above.
+            last: whether it is the last one.
+        """
 
     def damaged(self) -> list[BatchStored]:
         """The batches that the last `open` found damaged, and left out."""
@@ -130,11 +140,14 @@ class MemoryJournal:
         self.written = 0
         self.target = 0
         self.highest = 0  # number of a batch
+        self.lies = 1  # the place of the directory
+        self.forgot_at: list[int] = []  # where a Forgot stands among the records
         # Damaged batches, and whether a start finds them; the others are found by who reads them.
         self.flipped: dict[int, bool] = {}
         self.found: list[BatchStored] = []
 
     def open(self) -> list[JournalRecord]:
+        self.forgot_at = [at for at, record in enumerate(self.records) if isinstance(record, Forgot)]
         self.durable = self.written = self.position = len(self.records)
         gone = {number for record in self.records if isinstance(record, Forgot) for number in record.numbers}
         found = [
@@ -176,6 +189,7 @@ class MemoryJournal:
     def forget(self, numbers: tuple[int, ...]) -> None:
         for number in numbers:
             self.batches.pop(number, None)
+        self.forgot_at.append(len(self.records))
         self.records.append(Forgot(numbers))
         self.position = len(self.records)
 
@@ -185,7 +199,10 @@ class MemoryJournal:
         return 1 + self.highest
 
     def records_durable(self) -> int:
-        return self.durable
+        return self.durable - bisect_left(self.forgot_at, self.durable)
+
+    def place(self) -> int:
+        return self.lies
 
     def begin(self) -> None:
         self.target = self.position
@@ -220,9 +237,10 @@ class MemoryJournal:
     def close(self) -> None:
         self.durable = self.position
 
-    def lose(self, rng: random.Random, *, backup: bool) -> None:
+    def lose(self, rng: random.Random, *, backup: bool, last: bool) -> None:
         starts = [at for at, record in enumerate(self.records) if isinstance(record, Started)]
-        del self.records[rng.choice(starts) if backup and starts else 0 :]
+        del self.records[rng.choice(starts[-1:] if last else starts) if backup and starts else 0 :]
+        self.lies += 1
         self.flipped.clear()
 
     def flip(self, rng: random.Random, found: float) -> None:

@@ -176,7 +176,17 @@ class Host:
         records = self.journal.open()
         self.try_another_configuration(records)
         nonce, directory = self.rng.getrandbits(64), self.rng.getrandbits(64) | 1
-        core = NodeCore(self.config, records, nonce=nonce, directory=directory, now=now, rng=self.rng)
+        core = NodeCore(
+            self.config,
+            records,
+            nonce=nonce,
+            directory=directory,
+            now=now,
+            rng=self.rng,
+            place=self.journal.place(),
+        )
+        if core.suspected:
+            self.world.saw("a directory that was moved was suspected")
         core.take_position(self.journal.records_durable())
         core.load_damaged(self.journal.damaged(), now)
         if self.journal.damaged():

@@ -78,7 +78,13 @@ def compare(
 def rebuilt(core: NodeCore, records: Iterable[JournalRecord], now: Now) -> NodeCore:
     """What the next start of ``core`` would be."""
     return NodeCore(
-        core.config, records, nonce=1, directory=core.state.directory, now=now, rng=random.Random(0)
+        core.config,
+        records,
+        nonce=1,
+        directory=core.state.directory,
+        now=now,
+        rng=random.Random(0),
+        place=core.place,
     )
 
 
@@ -86,7 +92,14 @@ def known_of(core: NodeCore, unwritten: Iterable[NodeId]) -> Known:
     """What a node knows, by what it is about; without times, and positions of the nodes ``unwritten``."""
     known: Known = {
         "directory": core.state.directory,
-        "vouched": (core.state.vouched, core.resync is None, core.resynced_above),
+        "vouched": (
+            core.state.vouched,
+            core.resync is None,
+            core.resynced_above,
+            core.suspected,
+            core.placed,
+            core.was_vouched,
+        ),
         "peers": dict(sorted(core.peers.items())),
         "topics": core.registers(),
         "creations": dict(sorted(core.creations.items())),

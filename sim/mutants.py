@@ -538,6 +538,16 @@ MUTANTS: tuple[Mutant, ...] = (
         ((MemoryJournal, "damage", _damage_unsaid),),
     ),
     Mutant(
+        "moved-votes",
+        "a directory that was moved waits for every other node",
+        ((NodeCore, "is_elsewhere", False),),
+    ),
+    Mutant(
+        "starts-near",
+        "a directory that cannot vouch begins far above what is reported",
+        ((nodecore_module, "far_above", lambda n: n + (not n)),),
+    ),
+    Mutant(
         "made-otherwise",
         "what the cluster was made with does not change between starts",
         ((NodeConfig, "check_same", lambda self, nodes, hold_time_max: None),),

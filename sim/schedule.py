@@ -79,8 +79,8 @@ class Options:
         rivals: how many others create the topic, with other settings.
         rival_rf: how many replicas half of their creations ask for; 0: as many as ``rf``.
         implicit: whether they create it as a producer does, too, who names no setting.
-        relay: whether one node's directory is lost or damaged just when a node that knows the same goes, and another
-            that does not comes back.
+        relay: whether one node's directory is lost or damaged just when a node that knows the same goes, and others
+            that do not come back.
         deletions: how often the topic is deleted while the run goes on; mostly it is created again.
         fault_time: how long faults go on before everything is healed.
         delayed: share of batches that are published with a delay of up to ``delayed_by``.
@@ -219,7 +219,7 @@ class Fault:
         nodes: whom it hits.
         seconds: how long it lasts.
         amount: a factor for ``slow-disk``, seconds for ``wall-jump`` and ``wrong-clock``; for ``damage`` how many of
-            the last records it hits, 0 for any.
+            the last records it hits, 0 for any; for ``restore`` whether it is the last backup.
         links: for ``partition`` and ``cut``: directed pairs that carry nothing.
     """
 
@@ -347,7 +347,7 @@ def draw_swarm(rng: random.Random, shapes: dict[tuple[int, int], int] = SHAPES) 
         moments=sometimes(rng, 0.7 if wide else 0.4, 0.5, 1.0),
         operators=max(options.operators, rng.choice((1, 2, 3)) if wide else 1),
     )
-    if rng.random() < 0.12 and options.nodes == options.rf == 3:
+    if rng.random() < 0.16 and options.nodes == options.rf >= 3:
         # Long enough for the one that is left to come out of quarantine before the other is back.
         brief = dataclasses.replace(options, relay=True, fault_time=8.0, hold_time_max=2.0)
         return dataclasses.replace(brief, hold_times=(options.hold_times[0], options.hold_times[0]))
@@ -525,27 +525,35 @@ def draw_damage(rng: random.Random, options: Options, losses: tuple[Fault, ...])
 
 
 def draw_relay(rng: random.Random, options: Options, losses: tuple[Fault, ...]) -> tuple[Fault, ...]:
-    """In some runs, three faults in a row: one node is cut off, the second loses power, the third its directory.
+    """In some runs, faults in a row: a minority is cut off, a second node loses power, a third its directory.
 
-    The first comes back at that moment, so that what happened meanwhile is known to nobody who is there.
+    The minority comes back at that moment, so that what happened meanwhile is known to few who are there: where all
+    of the directory is lost, or it comes from a backup, the one that loses power alone has seen its last start.
     """
     if not options.relay:
         return ()
     victim = losses[0].nodes[0] if losses else rng.choice(options.node_names)
-    away, goes = rng.sample([name for name in options.node_names if name != victim], 2)
+    others = [name for name in options.node_names if name != victim]
+    goes, *rest = rng.sample(others, len(others))
+    away = rest[: (options.nodes - 1) // 2]
     begin, lasts = round(rng.uniform(0.8, 2.5), 4), round(rng.uniform(0.4, 1.5), 4)
+    kind = rng.choice(("damage", "damage", "damage", "wipe", "restore", "restore"))
+    if kind != "damage":  # long enough for deliveries after the victim's quarantine
+        begin, lasts = begin / 2, lasts + 2.0
+    alone = [] if kind == "damage" else [name for name in rest if name not in away]
     links = tuple(
         (one, two)
         for one in options.node_names
         for two in options.node_names
-        if one != two and away in (one, two)
+        if (one in away) != (two in away) or {one, two} in [{victim, name} for name in alone]
     )
     end = round(begin + lasts - 0.02, 4)
-    kind = rng.choice(("damage", "damage", "damage", "wipe", "restore"))
+    again = () if kind == "damage" else (Fault(begin + 0.05, "kill", (victim,), 0.05),)
     return (
         Fault(begin, "partition", (), lasts, 0.0, links),
+        *again,
         Fault(end, "crash", (goes,), options.fault_time),
-        Fault(end, kind, (victim,), 0.05, rng.choice((5.0, 10.0, 20.0)) if kind == "damage" else 0.0),
+        Fault(end, kind, (victim,), 0.05, rng.choice((5.0, 10.0, 20.0)) if kind == "damage" else 1.0),
     )
 
 

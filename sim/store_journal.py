@@ -107,6 +107,10 @@ class StoreJournal:
         assert self.store is not None
         return self.store.position
 
+    def place(self) -> int:
+        assert self.store is not None
+        return self.store.place
+
     def begin(self) -> None:
         assert self.store is not None
         if self.store.should_roll:
@@ -187,8 +191,10 @@ class StoreJournal:
         self.store.close()
         self.store = None
 
-    def lose(self, rng: random.Random, *, backup: bool) -> None:
-        self.disk = rng.choice(self.backups).clone() if backup else MemoryDisk()
+    def lose(self, rng: random.Random, *, backup: bool, last: bool) -> None:
+        self.disk = (
+            rng.choice(self.backups[-1:] if last else self.backups).copied() if backup else MemoryDisk()
+        )
 
     def damaged(self) -> list[BatchStored]:
         assert self.store is not None

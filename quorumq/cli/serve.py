@@ -15,7 +15,12 @@ import click
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="The node's configuration file, node.toml.",
 )
-def serve(config: Path) -> None:
+@click.option(
+    "--directory-is-newest",
+    is_flag=True,
+    help="Trust a data directory that was copied or restored, without asking the other nodes.",
+)
+def serve(config: Path, directory_is_newest: bool) -> None:
     """Run one node until SIGTERM or Ctrl-C, which stop it cleanly.
 
     The configuration names this node, all nodes of the cluster with their addresses, the cluster's secret and the
@@ -23,9 +28,14 @@ def serve(config: Path) -> None:
     at once after its next start. One that crashed waits until every hold it may have granted has run out: one
     hold_time_max, which `quorumq status` counts down.
 
+    A data directory that was copied, or restored from a backup, takes part once every other node has said that it
+    knows of nothing newer. --directory-is-newest spares that, where another node cannot be started: say so only if no
+    node has run from another copy of this directory since this one was taken. Else messages that were acked are
+    delivered again.
+
     The exit code is 0 after a clean stop, and otherwise that of the reason, which is the last line of the log.
     """
     from quorumq.node.config import load_config
     from quorumq.node.serve import run
 
-    raise click.exceptions.Exit(run(load_config(config)))
+    raise click.exceptions.Exit(run(load_config(config), directory_is_newest))

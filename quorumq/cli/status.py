@@ -188,8 +188,12 @@ def _problems(found: Sequence[Mapping[str, Any]], topics: Sequence[Mapping[str, 
             problems.append(
                 f"{name} cannot vouch for its directory and learns from the others: {row['resync']}"
             )
+        elif row.get("suspected"):
+            problems.append(f"{name} takes part in nothing yet: {row['suspected']}")
         elif not row.get("vouched", True):
             problems.append(f"{name} is new and waits until every other node has said that it never saw it")
+        if row.get("placed") and row["placed_by"] == row["incarnation"]:
+            problems.append(f"{name} trusts a data directory that was moved: {row['placed']}")
         if row.get("quarantine_s", 0) > 0:
             problems.append(
                 f"{name} restarted without a clean stop: it delivers again in {row['quarantine_s']:.1f} s"
@@ -252,7 +256,8 @@ def _node_state(row: Mapping[str, Any]) -> str:
     if not row["up"]:
         return "[red]down[/]"
     if not row.get("vouched", True):
-        return "[yellow]resyncing[/]" if row.get("resync") else "[yellow]new[/]"
+        state = "resyncing" if row.get("resync") else "moved" if row.get("suspected") else "new"
+        return f"[yellow]{state}[/]"
     if row.get("quarantine_s", 0) > 0:
         return f"[yellow]quarantine {row['quarantine_s']:.1f} s[/]"
     return "[green]up[/]"

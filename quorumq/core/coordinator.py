@@ -56,6 +56,10 @@ class Coordinator:
         """A reply to one of our rounds."""
         raise NotImplementedError
 
+    def on_cannot_vouch(self, core: NodeCore, number: int, sender: NodeId, now: Now) -> list[Effect]:
+        """``sender`` cannot vouch for its directory now, so it does nothing that would count in round ``number``."""
+        return []
+
     def on_timeout(self, core: NodeCore, number: int, now: Now) -> list[Effect]:
         """Round ``number`` has had its time."""
         raise NotImplementedError

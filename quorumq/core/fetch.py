@@ -174,6 +174,7 @@ class FetchCoordinator(Coordinator):
         "request",
         "tried",
         "unanswered",
+        "unregistered",
         "won",
         "won_bytes",
         "won_messages",
@@ -196,6 +197,7 @@ class FetchCoordinator(Coordinator):
         self.parked = False
         self.parked_since = float("inf")
         self.unanswered = False  # a round ran out of time without a majority's answers
+        self.unregistered = False  # too few replicas can vouch to have the group registered now
         self.tried = False  # a FETCH that may not wait looks once all the same
         # Round number -> topic id, and whether it only asks.
         self.group_rounds: dict[int, tuple[bytes, bool]] = {}
@@ -219,9 +221,9 @@ class FetchCoordinator(Coordinator):
             over = now.mono >= min(self.park_until, self.held_until)
             if self._satisfied() or (over and self.won):
                 return effects + self.answer(core, now)
-            answers = over and self.tried
+            answers = over and (self.tried or self.unregistered)
             # What is left of a short pause is the client's; after a long one it is to ask again, and not at once.
-            if now.mono < self.look_at - (BACKOFF_S[1] if answers else 0.0):
+            if (self.unregistered and not over) or now.mono < self.look_at - (BACKOFF_S[1] if answers else 0.0):
                 return effects
             if answers:
                 return effects + self.answer(core, now)
@@ -647,6 +649,23 @@ class FetchCoordinator(Coordinator):
             return effects + self._put(core, topic, False, now)
         core.settled_groups[(topic, self.register_name)] = None
         return effects + self.advance(core, now)
+
+    def on_cannot_vouch(self, core: NodeCore, number: int, sender: NodeId, now: Now) -> list[Effect]:
+        """Where no majority can register the group now, nobody can deliver either: there is nothing to be had."""
+        this = self.rounds[number]
+        topic, _ = self.group_rounds[number]
+        this.unasked |= 1 << this.members.index(sender)
+        left = 0
+        for at, member in enumerate(this.members):
+            if member == core.state.me or member in core.state.links:
+                left |= 1 << at
+        sets = [core.members_of(partition) for partition in self.partitions if partition.topic == topic]
+        if this.is_majority_of_each(left & ~this.unasked, sets):
+            return []
+        self.close_round(core, number)
+        del self.group_rounds[number]
+        self.unregistered = True
+        return self.advance(core, now)
 
     def _refuse_unregistered(self, core: NodeCore, this: Round) -> list[Effect]:
         needed = max(majority_of(len(core.members_of(partition))) for partition in self.partitions)

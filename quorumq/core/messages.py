@@ -50,12 +50,17 @@ class Store(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """STORED, or why not: ``refused`` is "" or an error code of core/errors.py."""
+    """STORED, or why not: ``refused`` is "" or an error code of core/errors.py.
+
+    ``position``: of the records in the sender's directory so many are durable, those of this answer among them; 0 where
+    it promises none, or nobody counts.
+    """
 
     round: int
     refused: str
     detail: str
     known: tuple[Incarnation, ...]  # of the replica set, in its order
+    position: int = 0
 
 
 class Want(NamedTuple):
@@ -214,7 +219,7 @@ class Tombed(NamedTuple):
 
     ``exclusive``: this replica is out of quarantine and the highest ballot it granted for the message,
     or its floor, is not above the receipt's. ``higher``: it granted a higher one. ``resolved``: in a dead-letter
-    group, where the record was higher than PURGED at that n, and so stands.
+    group, where the record was higher than PURGED at that n, and so stands. ``position``: as in STORED.
     """
 
     round: int
@@ -223,6 +228,7 @@ class Tombed(NamedTuple):
     error: str  # "", "unknown-topic", "not-found" (deleted), "wrong-epoch" or "stale-generation"
     known: tuple[Incarnation, ...]
     resolved: tuple[Resolved, ...] = ()
+    position: int = 0
 
 
 class Reject(NamedTuple):
@@ -295,7 +301,8 @@ class PutGroup(NamedTuple):
 class Put(NamedTuple):
     """Answers PutTopic and PutGroup; the merged register comes along where it is higher than what was asked.
 
-    ``refused`` is "" or "deleted", with the register that has taken the topic's place.
+    ``refused`` is "" or "deleted", with the register that has taken the topic's place; or "cannot-vouch" of a PutGroup
+    that a node which cannot vouch did not take in.
     """
 
     round: int

@@ -148,6 +148,7 @@ from quorumq.core.records import (
     OriginsClosed,
     PeerPosition,
     PeerSeen,
+    Placed,
     Reclaimed,
     Reserved,
     Started,
@@ -216,6 +217,10 @@ FORGET_MAX = 10_000
 BALLOTS_AT_STOP_MAX = 10_000
 """Ballots that a clean stop keeps; of the groups that have more, a later ACK may hear `acked_unproven`."""
 
+IF_ALL_WERE_RESTORED = (
+    "if the whole cluster was restored from a backup, what was acked since that was taken is delivered again"
+)
+
 ASKED_MAX = 1024
 """Rounds of HOLD whose answers are timed; what answers an older one is too late to matter."""
 
@@ -249,6 +254,9 @@ class NodeCore:
         directory: 64 random bits for the data directory, used if the journal names none.
         now: the clocks at this start.
         rng: for pauses and jitter only.
+        place: where this start found the data directory, as a number that a copy of the directory does not have; 0
+            where the driver cannot tell.
+        newest: an operator says that this directory is the newest there is, wherever it lies.
 
     Raises:
         ValueError: the journal is another node's, or of a cluster that was made otherwise than ``config`` says.
@@ -263,6 +271,8 @@ class NodeCore:
         directory: int,
         now: Now,
         rng: random.Random,
+        place: int = 0,
+        newest: bool = False,
     ) -> None:
         self.config = config
         self.rng = rng
@@ -294,11 +304,15 @@ class NodeCore:
         self.vouchers: dict[NodeId, None] = {}
         self.recovery = Recovery()
         self.resync: Resync | None = None  # while this directory cannot vouch
+        self.place = place
+        self.placed: Placed | None = None  # what the journal says
+        self.suspected = False  # it may be an old copy: no vote until every other node has been heard
         self.silenced = False  # waiting for the disk, to begin again
         self.vouching_floor = 0  # of ballots, once the resync is over
         self.resynced_above = 0  # the starts up to this one count as taken into account by its resyncs
         self.counting = False  # whether the driver counts the records of the directory (`take_position`)
         self.found = 0  # how many of them this start found
+        self.appended = 0  # how many there are with those that this start has appended
         self.position = 0  # how many are durable, as far as we were told
         self.positions: dict[NodeId, tuple[int, int]] = {}  # what a peer told last, and which start of it
         self.positions_new: dict[NodeId, None] = {}  # those that are not in the journal yet
@@ -310,11 +324,13 @@ class NodeCore:
         self.groups_asked: dict[int, GroupsAsked] = {}  # RECLAIM: questions by number
         # By peer and topic: when the question was asked that it has answered.
         self.groups_heard: dict[tuple[NodeId, bytes], float] = {}
-        self._load(journal, nonce, directory, now)
+        self._load(journal, nonce, directory, now, newest=newest)
 
     # ---------------------------------------------------------------- start
 
-    def _load(self, journal: Iterable[JournalRecord], nonce: int, directory: int, now: Now) -> None:
+    def _load(
+        self, journal: Iterable[JournalRecord], nonce: int, directory: int, now: Now, *, newest: bool
+    ) -> None:
         """Rebuild the durable state. Batches and per-partition records wait until their topic is known."""
         n = 0
         last = Incarnation(0, 0)
@@ -345,6 +361,8 @@ class NodeCore:
                 vouched, self.resync = False, Resync(record.reason)
                 self.resynced_above = max(self.resynced_above, record.above or far_above(n))
                 n = max(n, self.resynced_above)
+            elif isinstance(record, Placed):
+                self.placed = record
             elif isinstance(record, PeerSeen):
                 _, known = self.peers.get(record.node, (last, ()))
                 if known[-1:] != (record.directory,):
@@ -366,6 +384,11 @@ class NodeCore:
             else:
                 partitioned.append(record)
         self.is_new = new
+        self.was_vouched = vouched
+        if self.is_elsewhere and self.resync is not None:
+            self.resynced_above = n = far_above(n)  # an old copy may lack the last starts
+        elif self.is_elsewhere and not newest:
+            self.suspected, vouched = True, False
         if n + 1 >= limits.STARTS_MAX:
             raise ValueError(
                 f"node {self.config.node!r} would be at start {n + 1}, and no start count reaches {limits.STARTS_MAX}: "
@@ -376,8 +399,8 @@ class NodeCore:
         # only the number says that it answers a question of the old start. So no two starts use one number.
         self.round_count = incarnation.n << 32
         clock = HybridClock(self.config.node, reserve, reserve)
-        clean = stop is not None and stop.incarnation == last
-        quarantine = limits.QUARANTINE_SHARE * self.config.hold_time_max if vouched else 0.0
+        clean = stop is not None and stop.incarnation == last and not self.is_elsewhere
+        quarantine = limits.QUARANTINE_SHARE * self.config.hold_time_max if self.was_vouched else 0.0
         if clean and stop is not None:
             quarantine = stop.quarantine_s
         self.state = NodeState(
@@ -445,7 +468,7 @@ class NodeCore:
     def take_position(self, position: int) -> None:
         """How many records this start found in the directory. Before `start`; for a driver that counts them."""
         self.counting = True
-        self.found = self.position = position
+        self.found = self.appended = self.position = position
 
     def load_damaged(self, records: Iterable[BatchStored], now: Now) -> None:
         """Batches of the journal that cannot be read. Before `start`: what is in them is known, and absent."""
@@ -474,17 +497,55 @@ class NodeCore:
         records += [Started(self.state.incarnation), Reserved(reserve)]
         if self.resync is not None:
             self.state.at(now.mono + ASK_AGAIN_S, "resync")
+            if self.is_elsewhere:
+                records.append(VouchingLost(self.resynced_above, self.resync.reason))
+        if not self.suspected:
+            records += self._trust_place(
+                "it could not vouch anyway, and resyncs"
+                if self.resync is not None
+                else "an operator said that it is the newest there is"
+            )
         if len(self.config.nodes) == 1 and not self.state.vouched:
-            records.append(Vouched())
+            records += [
+                *self._trust_place(f"there is no other node to ask; {IF_ALL_WERE_RESTORED}"),
+                Vouched(),
+            ]
         for peer in self.config.nodes:
             if peer != self.config.node:
                 self.state.at(now.mono + self.rng.random() * self.config.sync_interval, "sync", peer)
         self.state.at(now.mono + self.config.heartbeat, "heartbeat")
         self.state.at(now.mono + self.config.sync_interval, "reclaim")
-        return [
-            Persist(tuple(records), (Done(_reserve_token(reserve)), Done(TOKEN_STARTED))),
-            *forget(self.void),
-        ]
+        started = (Done(_reserve_token(reserve)), Done(TOKEN_STARTED))
+        return self._count([Persist(tuple(records), started), *forget(self.void)])
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the data directory was found elsewhere than the journal says."""
+        return bool(self.place) and self.placed is not None and self.placed.place != self.place
+
+    def _trust_place(self, why: str) -> list[JournalRecord]:
+        """What makes this start's place the one that later starts compare theirs with."""
+        if not self.place or (self.placed is not None and self.placed.place == self.place):
+            return []
+        why = f"it was copied here, or restored from a backup; {why}" if self.placed is not None else ""
+        self.placed = Placed(self.place, self.state.incarnation.n, why)
+        return [self.placed]
+
+    def unheard(self) -> list[NodeId]:
+        """The other nodes that have not yet said what they know of this one."""
+        return [node for node in self.config.nodes if node not in (*self.vouchers, self.config.node)]
+
+    def explain_suspicion(self) -> str:
+        """Why this node does not trust its directory yet, and what would have it go on; "" where it does."""
+        if not self.suspected:
+            return ""
+        return (
+            "the data directory lies elsewhere than at its last start: it was copied, or restored from a backup, and "
+            "may lack what was promised since. Every other node has to say first what it knows: still missing "
+            f"{', '.join(self.unheard()) or 'nothing but its own disk'}. Start these; or empty the directory, and the "
+            "node learns from the others; or, if nothing has run from another copy of it since, start this node once "
+            "with --directory-is-newest"
+        )
 
     def _cluster_made(self) -> ClusterMade:
         return ClusterMade(tuple(sorted(self.config.nodes)), self.config.hold_time_max)
@@ -518,7 +579,26 @@ class NodeCore:
         if reserve is not None:
             effects.append(Persist((Reserved(reserve),), (Done(_reserve_token(reserve)),)))
         self._drop_stale_timers()
+        return self._count(effects)
+
+    def _count(self, effects: list[Effect]) -> list[Effect]:
+        """Count the records, and have STORED and TOMBED say how many are durable once they may be sent.
+
+        So a peer that relied on one knows it, should a later start of ours find fewer. What waits for no fsync says
+        nothing: a power cut may take it.
+        """
+        if self.counting:
+            for at, effect in enumerate(effects):
+                if isinstance(effect, Persist):
+                    self.appended += len(effect.records)
+                    if effect.then and effect.sync:
+                        effects[at] = effect._replace(then=tuple(map(self._with_position, effect.then)))
         return effects
+
+    def _with_position(self, item: Send | Reply | Done) -> Send | Reply | Done:
+        if isinstance(item, Send) and isinstance(item.message, Stored | Tombed):
+            return item._replace(message=item.message._replace(position=self.appended))
+        return item
 
     def next_deadline(self) -> float | None:
         """When `step` should be called at the latest (monotonic seconds), events or not."""
@@ -597,7 +677,8 @@ class NodeCore:
             self.started = True
             self.positions_quiet = self.position
             if len(self.config.nodes) == 1:
-                self.state.vouched = True
+                self.state.vouched = self.was_vouched = True
+                self.suspected = False
             if self.resync is not None:
                 return []  # the topic may have been forgotten, not deleted: a later start knows
             orphans, self.orphans = self.orphans, []
@@ -677,13 +758,20 @@ class NodeCore:
         return effects + self._offer(event.peer)
 
     def _vouch(self, peer: NodeId) -> list[Effect]:
-        """An empty directory is new once every other node has said that it knows no other under this id."""
+        """An empty directory is new once every other node has said that it knows no other under this id.
+
+        Likewise one that may be an old copy is the newest once every other node has said that it knows of no more: each
+        link that comes up compares starts, directories and positions first.
+        """
         if self.state.vouched or self.resync is not None:
             return []
         self.vouchers[peer] = None
-        if all(node in self.vouchers for node in self.config.nodes if node != self.config.node):
-            return [Persist((Vouched(),), (Done(TOKEN_VOUCHED),))]
-        return []
+        if self.unheard():
+            return []
+        trusted = self._trust_place(
+            f"every other node was heard, and none knew of more; {IF_ALL_WERE_RESTORED}"
+        )
+        return [Persist((*trusted, Vouched()), (Done(TOKEN_VOUCHED),))]
 
     def _lose_vouching(self, seen_n: int, reason: str) -> list[Effect]:
         """A peer has seen what this directory does not know: it may lack promises. Durable, then begin again above it.
@@ -696,7 +784,9 @@ class NodeCore:
         self.state.vouched = False
         self.resync = Resync(reason)
         above = max(self.resynced_above, far_above(seen_n))
-        return [Persist((VouchingLost(above, reason),), (Done(TOKEN_LOST),))]
+        records = [*self._trust_place(f"it was an old copy: {reason}"), VouchingLost(above, reason)]
+        self.suspected = False
+        return [Persist(tuple(records), (Done(TOKEN_LOST),))]
 
     def _resync_over(self) -> list[Effect]:
         """All has been heard: vouch again, behind all of it in the journal.
@@ -715,7 +805,8 @@ class NodeCore:
 
     def _on_vouched(self, now: Now) -> list[Effect]:
         """From here on what this node answers counts; after a resync its quarantine begins."""
-        self.state.vouched = True
+        self.state.vouched = self.was_vouched = True
+        self.suspected = False
         if self.resync is None:
             return []
         self.resync = None
@@ -923,12 +1014,16 @@ class NodeCore:
         self.positions_quiet = self.position + len(records)
         return records
 
-    def _on_heartbeat(self, sender: NodeId, incarnation: Incarnation, message: Heartbeat, now: Now) -> None:
-        if message.position and self.peers.get(sender, (None,))[0] == incarnation:
-            told = (message.position, incarnation.n)
-            if self.positions.get(sender) != told:
-                self.positions[sender] = told
+    def _note_position(self, sender: NodeId, incarnation: Incarnation, position: int) -> None:
+        """A start of a peer says how many records of its directory are durable."""
+        if position and self.peers.get(sender, (None,))[0] == incarnation:
+            before, start = self.positions.get(sender, (0, 0))
+            if start != incarnation.n or position > before:
+                self.positions[sender] = (position, incarnation.n)
                 self.positions_new[sender] = None
+
+    def _on_heartbeat(self, sender: NodeId, incarnation: Incarnation, message: Heartbeat, now: Now) -> None:
+        self._note_position(sender, incarnation, message.position)
         # What we have no replica of, as its topic was deleted, nobody would ever ask about, or forget.
         named = dict.fromkeys(found for found in message.waiting if found[0] in self.replicas)
         for key in [key for key in self.state.parked if key[2] == sender and key[:2] not in named]:
@@ -1140,6 +1235,8 @@ class NodeCore:
                 if self.is_deleted(group.topic):
                     reply = Put(number, "deleted", "", self.topics[group.topic], None, known)
                 return [*effects, Persist((), (Send(sender, reply),))] if number else effects
+            case PutGroup(number):
+                return [Send(sender, Put(number, "cannot-vouch", "", None, None))]
             case PeekRequest():
                 replica = self.replicas.get(message.partition)
                 if replica is None:
@@ -1196,12 +1293,21 @@ class NodeCore:
         """A reply goes to its round; one whose round is over teaches what it can."""
         if isinstance(message, Put | Voted | RegistersTold):
             self.state.learn_vector(self.config.nodes, message.known)
+        if isinstance(message, Stored | Tombed):
+            self._note_position(sender, incarnation, message.position)
         if isinstance(message, Put) and message.refused == "deleted" and message.topic is not None:
             effects = self.take_in_topic(message.topic, now)  # ends what is under way for the topic
             coordinator = self.rounds.get(message.round)
             if coordinator is not None and coordinator.rounds[message.round].awaits(sender):
                 effects += coordinator.on_reply(self, sender, incarnation, message, now)
             return effects
+        if isinstance(message, Put) and message.refused == "cannot-vouch":
+            coordinator = self.rounds.get(message.round)
+            return (
+                coordinator.on_cannot_vouch(self, message.round, sender, now)
+                if coordinator is not None
+                else []
+            )
         if isinstance(message, HoldReply) and message.round in self.asked_at and sender != self.config.node:
             self.hold_times.note(now.mono - self.asked_at[message.round])
         coordinator = self.rounds.get(message.round)
@@ -1249,8 +1355,10 @@ class NodeCore:
         now: Now,
     ) -> list[Effect]:
         partition = message.batch.header.partition if isinstance(message, Store) else message.partition
-        if not self.state.vouched:
-            return []  # what we answered would not count: this directory may not be all there ever was
+        if not self.state.vouched and not isinstance(message, Hold):
+            # What we answered would not count: this directory may not be all there ever was. But a HOLD is abstained
+            # from, so that its round need not wait for us.
+            return []
         if isinstance(message, Hold):
             self._take_freed(message.freed, now)
         replica = self.replicas.get(partition)
@@ -1538,9 +1646,6 @@ class NodeCore:
         if isinstance(request, Metadata) and wanted is None:
             return self._on_metadata(key, request.topics)
         if not self.state.vouched:
-            missing = [
-                node for node in self.config.nodes if node not in self.vouchers and node != self.config.node
-            ]
             if self.resync is not None:
                 detail = (
                     f"node {self.config.node} cannot vouch for its directory ({self.resync.reason}) and asks "
@@ -1549,8 +1654,10 @@ class NodeCore:
                 return [Reply(key, Failed("not-stored", detail))]
             detail = (
                 f"node {self.config.node} is new and waits until every other node has said that it never saw it: "
-                f"still missing {', '.join(missing) or 'nothing but its own disk'}"
+                f"still missing {', '.join(self.unheard()) or 'nothing but its own disk'}"
             )
+            if self.suspected:
+                detail = f"node {self.config.node} takes part in nothing yet: {self.explain_suspicion()}"
             return [Reply(key, Failed("not-stored", detail, len(self.config.nodes), len(self.vouchers) + 1))]
         if wanted is not None:
             return self._coordinate(FindCoordinator(key, request, wanted), now)
@@ -1867,8 +1974,10 @@ class NodeCore:
         if self.resynced_above or self.resync is not None:
             reason = self.resync.reason if self.resync is not None else "before the last resync"
             records.append(VouchingLost(self.resynced_above, reason))
-        if self.state.vouched:
+        if self.state.vouched or (self.suspected and self.was_vouched):
             records.append(Vouched())
+        if self.placed is not None:
+            records.append(self.placed)
         for node in sorted(self.peers):
             incarnation, directories = self.peers[node]
             records += [PeerSeen(node, incarnation, directory) for directory in directories]
@@ -1927,6 +2036,9 @@ class NodeCore:
             "incarnation": self.state.incarnation.n,
             "vouched": self.state.vouched,
             "resync": f"{self.resync.reason}; {self.resync.explain(self)}" if self.resync else "",
+            "suspected": self.explain_suspicion(),
+            "placed": self.placed.why if self.placed is not None else "",
+            "placed_by": self.placed.n if self.placed is not None else 0,
             "quarantine_s": round(self.quarantine_left(now), 3),
             "hold_time_max": self.config.hold_time_max,
             "disk_full": self.state.disk_full,
@@ -1950,6 +2062,7 @@ class NodeCore:
     def check(self, now: Now) -> None:
         """Assert every invariant that holds between any two steps."""
         self.state.check()
+        assert self.position <= self.appended, "the driver counts what was never appended"
         self.hold_times.check()
         for (name, deletions), creation in self.creations.items():
             known = self.register_named(name)

@@ -61,6 +61,17 @@ class VouchingLost(NamedTuple):
     reason: str
 
 
+class Placed(NamedTuple):
+    """Where the data directory lies: a start that finds it elsewhere may have found an old copy.
+
+    ``why`` is empty for a place that it had from the beginning, and else says how start ``n`` came to trust it.
+    """
+
+    place: int
+    n: int
+    why: str
+
+
 class PeerSeen(NamedTuple):
     """The highest incarnation seen of a peer, and its directory. Durable before its HELLO is answered."""
 
@@ -210,8 +221,7 @@ class CleanStopped(NamedTuple):
 
 
 JournalRecord = Union[
-    DirectoryMade, ClusterMade, Started, Vouched, VouchingLost, PeerSeen, PeerPosition, Reserved, TopicPut,
-    CreationPut, GroupPut,
-    BatchStored, RecordsMerged, AttemptsCounted, DelaysSet, Reclaimed, OriginsPromised, OriginsClosed,
-    CleanStopped,
+    DirectoryMade, ClusterMade, Started, Vouched, VouchingLost, Placed, PeerSeen, PeerPosition, Reserved, TopicPut,
+    CreationPut, GroupPut, BatchStored, RecordsMerged, AttemptsCounted, DelaysSet, Reclaimed, OriginsPromised,
+    OriginsClosed, CleanStopped,
 ]  # fmt: skip

@@ -15,13 +15,18 @@ def main() -> int:
     parser.add_argument(
         "--config", required=True, metavar="FILE", help="the node's TOML file (docs/operations.md)"
     )
+    parser.add_argument(
+        "--directory-is-newest",
+        action="store_true",
+        help="trust a data directory that was copied or restored, without asking the other nodes (docs/operations.md)",
+    )
     arguments = parser.parse_args()
     try:
         config = load_config(arguments.config)
     except ConfigError as error:
         print(f"quorumq: {error}", file=sys.stderr)
         return error.exit_code
-    return run(config)
+    return run(config, arguments.directory_is_newest)
 
 
 if __name__ == "__main__":

@@ -202,6 +202,7 @@ class Node:
         self._space_checked = 0  # bytes that waited for a commit then
         self._to_dial: dict[NodeId, trio.Event] = {}
         self._idle = trio.Event()
+        self._suspected = core.suspected
         self._resyncing = core.resync is not None or bool(store.cannot_vouch)
         self._lost: dict[PartitionId, int] = {}  # what the log has said last
 
@@ -296,6 +297,9 @@ class Node:
         if self._waiting or self._hasty:
             self._commit(sync=bool(self._waiting))
             self._flush()
+        if self._suspected and not self.core.suspected and self.core.placed is not None:
+            self._suspected = False
+            self.log.warning("directory_trusted", reason=self.core.placed.why)
         if self._resyncing and self.core.state.vouched and not self.committing:
             self._end_resync()
 

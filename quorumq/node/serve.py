@@ -53,8 +53,13 @@ POLL_S: Final = 0.005
 EXIT_INTERRUPTED: Final = 130
 
 
-def run(config: ServeConfig) -> int:
-    """Run a node until SIGTERM or SIGINT, or until it must stop. Returns the exit code of the process."""
+def run(config: ServeConfig, newest: bool = False) -> int:
+    """Run a node until SIGTERM or SIGINT, or until it must stop. Returns the exit code of the process.
+
+    Args:
+        config: the node's.
+        newest: as of `open_node`, for the first start.
+    """
     log = make_log(config.log_format, config.log_level, config.node)
     if not __debug__:
         log.error(
@@ -62,7 +67,7 @@ def run(config: ServeConfig) -> int:
         )
         return EXIT_REFUSED
     try:
-        return trio.run(_run, config, log)
+        return trio.run(_run, config, log, newest)
     except KeyboardInterrupt:  # once it has started, a signal is a request to stop
         log.warning("node_stops", reason="interrupted while it started", exit_code=EXIT_INTERRUPTED)
         return EXIT_INTERRUPTED
@@ -71,14 +76,14 @@ def run(config: ServeConfig) -> int:
         return EXIT_BUG
 
 
-async def _run(config: ServeConfig, log: Any) -> int:
+async def _run(config: ServeConfig, log: Any, newest: bool) -> int:
     _raise_file_limit(config, log)
-    while (code := await _run_node(config, log)) == EXIT_AGAIN:
-        pass
+    while (code := await _run_node(config, log, newest)) == EXIT_AGAIN:
+        newest = False
     return code
 
 
-async def _run_node(config: ServeConfig, log: Any) -> int:
+async def _run_node(config: ServeConfig, log: Any, newest: bool) -> int:
     """Run one node until it stops; EXIT_AGAIN where another one is to be built from the same directory."""
     place = split_address(config.listen)
     try:
@@ -93,7 +98,7 @@ async def _run_node(config: ServeConfig, log: Any) -> int:
         return EXIT_REFUSED
     commits = CommitThread()
     try:
-        node = open_node(config, config.data_dir, log=log, commits=commits)
+        node = open_node(config, config.data_dir, log=log, commits=commits, newest=newest)
     except StorageError as error:
         log.error("start_refused", reason=str(error), data_dir=config.data_dir)
         return EXIT_STORAGE
@@ -133,6 +138,7 @@ def open_node(
     commits: CommitRunner,
     clock: Callable[[], Now] = real_now,
     rng: random.Random | None = None,
+    newest: bool = False,
 ) -> Node:
     """Read the journal, build the core from it, and make this start durable. Blocks for the disk.
 
@@ -143,6 +149,7 @@ def open_node(
         commits: runs commits.
         clock: both clocks.
         rng: for pauses, jitter and ids; a fresh one if None.
+        newest: an operator says that this directory is the newest there is, although it was copied.
 
     Raises:
         StorageError: the directory is in use, another node's, damaged where no other node can help, or the disk
@@ -172,10 +179,23 @@ def open_node(
             directory=store.directory,
             now=clock(),
             rng=rng,
+            place=store.place,
+            newest=newest,
         )
         core.take_position(store.position)
         core.load_damaged([damage.record for damage in store.damaged], clock())
         core.state.next_batch = max(core.state.next_batch, store.next_number)
+        if core.suspected:
+            log.warning("directory_moved", reason=core.explain_suspicion(), data_dir=config.data_dir)
+        elif newest:
+            what = (
+                "nothing is asked of the others"
+                if core.is_elsewhere
+                else "nothing was in doubt: it was not moved"
+            )
+            log.warning("directory_is_newest", reason=what, data_dir=config.data_dir)
+        elif core.placed is not None and core.placed.why:
+            log.info("directory_was_moved", reason=core.placed.why, by_start=core.placed.n)
         for note in store.notes:
             log.warning("journal_note", note=note)
         if store.cannot_vouch:

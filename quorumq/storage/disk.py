@@ -23,8 +23,10 @@ import contextlib
 import copy
 import errno
 import fcntl
+import hashlib
 import os
 import random
+import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -43,6 +45,9 @@ PAGE_BYTES = 4096
 
 READ_HANDLES_MAX = 64
 """Files that `RealDisk` keeps open for reading; the one unused for longest is closed first."""
+
+FS_IOC_GETVERSION = 0x80087601
+"""Linux: asks ext4, xfs, btrfs and others for the generation of an inode."""
 
 WRITEV_BUFFERS_MAX = 1024
 """IOV_MAX on every system quorumq runs on."""
@@ -99,6 +104,9 @@ class Disk(Protocol):
 
     def free_bytes(self) -> int:
         """How many more bytes can be written, as far as the system tells."""
+
+    def place(self, name: str) -> bytes:
+        """8 bytes that stand for where this file lies: it keeps them, renamed or written to, and a copy has others."""
 
 
 def _check_name(name: str) -> None:
@@ -256,6 +264,28 @@ class RealDisk:
         found = os.statvfs(self.directory)
         return found.f_bavail * found.f_frsize
 
+    def place(self, name: str) -> bytes:
+        parts: list[int] = []
+        for path in (self.directory, self.directory / name):
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:  # no device numbers: those change when the machine is started again
+                parts += [os.fstat(fd).st_ino, _inode_generation(fd)]
+            finally:
+                os.close(fd)
+        return _place_of(parts)
+
+
+def _inode_generation(fd: int) -> int:
+    """What tells an inode from the next one of its number, which may come at once, where the file system says."""
+    try:
+        return int.from_bytes(fcntl.ioctl(fd, FS_IOC_GETVERSION, bytes(8)), sys.byteorder)
+    except OSError:
+        return 0
+
+
+def _place_of(parts: Sequence[int]) -> bytes:
+    return hashlib.blake2b(" ".join(map(str, parts)).encode(), digest_size=8).digest()
+
 
 def _make_directory(directory: Path) -> None:
     """Create ``directory`` and what is missing above it, durably: files live as long as their directory."""
@@ -272,17 +302,12 @@ def _make_directory(directory: Path) -> None:
 class _Inode:
     """The bytes of one file of a `MemoryDisk`: the first ``synced`` of them are durable."""
 
-    __slots__ = ("data", "synced")
+    __slots__ = ("data", "number", "synced")
 
-    def __init__(self) -> None:
+    def __init__(self, number: int) -> None:
+        self.number = number
         self.data = bytearray()
         self.synced = 0
-
-    def copy(self) -> _Inode:
-        twin = _Inode()
-        twin.data[:] = self.data
-        twin.synced = self.synced
-        return twin
 
 
 class MemoryDisk:
@@ -301,6 +326,8 @@ class MemoryDisk:
 
     def __init__(self, capacity: int = 1 << 40) -> None:
         self.capacity = capacity
+        self.directory = 0  # its inode's number; the files' count up
+        self._inodes = 0
         self.on_operation: Callable[[str, str], None] | None = None
         self.fail_syncs = 0
         self.operations = 0
@@ -339,7 +366,8 @@ class MemoryDisk:
         self._operation("create", name)
         if name in self._names:
             raise FileExistsError(errno.EEXIST, "File exists", name)
-        inode = _Inode()
+        self._inodes += 1
+        inode = _Inode(self._inodes)
         self._change_names((name, inode))
         handle = self._next_handle
         self._next_handle += 1
@@ -410,6 +438,9 @@ class MemoryDisk:
         self._alive()
         return max(0, self.capacity - sum(len(inode.data) for inode in self._names.values()))
 
+    def place(self, name: str) -> bytes:
+        return _place_of((self.directory, self._inode(name).number))
+
     # ------------------------------------------------------------------ faults
 
     def crash(
@@ -446,6 +477,7 @@ class MemoryDisk:
                 else:
                     names[name] = inode
         survivor = MemoryDisk(self.capacity)
+        survivor.directory, survivor._inodes = self.directory, self._inodes
         for name in sorted(names):
             inode = names[name]
             unsynced = len(inode.data) - inode.synced
@@ -455,7 +487,7 @@ class MemoryDisk:
                 keep = rng.choice((0, unsynced, rng.randint(0, unsynced)))
             else:
                 keep = 0
-            twin = _Inode()
+            twin = _Inode(inode.number)
             twin.data[:] = memoryview(inode.data)[: inode.synced + keep]
             if rng is not None and keep_bytes is None and rng.random() < 0.3:
                 _zero_pages(twin.data, inode.synced, rng)
@@ -476,6 +508,12 @@ class MemoryDisk:
             return copy.deepcopy(self)
         finally:
             self.on_operation = hook
+
+    def copied(self) -> MemoryDisk:
+        """As `clone`, and it lies elsewhere: what a restored backup is."""
+        twin = self.clone()
+        twin.directory += 1
+        return twin
 
     def flip(self, name: str, offset: int, bit: int = 0) -> None:
         """Turn one bit of a file over, as a failing medium does."""

@@ -206,9 +206,12 @@ class _Newest:
 
 
 class _NewSegment(NamedTuple):
-    """A segment to be begun: its snapshot, and the files that are of no use once it is there."""
+    """A segment to be begun: its snapshot, and the files that are of no use once it is there.
 
-    number: int
+    ``start`` is encoded once the file is there: it says where that lies.
+    """
+
+    start: SegmentStart
     buffers: list[Buffer]
     obsolete: tuple[str, ...]
     aside: tuple[str, ...]
@@ -295,6 +298,7 @@ class Journal:
 
     Attributes:
         directory: the id of the data directory, 64 random bits minted when it was made.
+        place: a number that another start finds again, unless the directory was copied since.
         fresh: nothing was found: the directory was made just now.
         durable: everything `append` gave a ticket not above this is durable.
         written: likewise written to the operating system: a crash of the process alone leaves it.
@@ -310,6 +314,7 @@ class Journal:
         self._cluster_id = cluster_id
         self.segment_bytes = segment_bytes
         self.directory = 0
+        self.place = 0
         self.fresh = False
         self.durable = 0
         self.written = 0
@@ -406,12 +411,13 @@ class Journal:
         finished = self._list()
         if not finished:
             self.fresh = True
-            self.directory = new_directory_id()
+            self.directory = self.place = new_directory_id()
             assert 0 < self.directory < 1 << 64, "a directory id is 64 bits and not 0"
             return
         newest = max(finished)
         self._start = start = self._read_start(newest)
         self.directory = start.directory
+        self.place = self._place_of(start)
         self._segments = {entry.segment: Segment(entry.bytes) for entry in start.earlier}
         self._next_number = start.next_number
         self._damaged = dict.fromkeys(start.damaged)
@@ -423,6 +429,11 @@ class Journal:
                 self._obsolete.append(segment_name(number))
         for segment, found in self._segments.items():
             self._check_there(segment, found.bytes, newest)
+
+    def _place_of(self, newest: SegmentStart) -> int:
+        """That of the newest segment, if it lies where it was written; else one that stands for where it lies now."""
+        lies = self._disk.place(segment_name(newest.segment))
+        return newest.place if newest.lies == lies else int.from_bytes(lies) | 1
 
     def _read_start(self, number: int) -> SegmentStart:
         """The first record of a segment; `StorageError` unless it is this node's and can be read."""
@@ -816,9 +827,11 @@ class Journal:
             self._next_number,
             tuple(self._holes),
             self.cannot_vouch[:CANNOT_VOUCH_CHARS],
+            self.place,
+            bytes(8),
         )
         self._vouched = False
-        self._encode(start, buffers, 0, salt=0)
+        self._encode(start, [], 0, salt=0)  # for its length
         self._salt = salt_of(self.directory, self._segment)
         count = 0
         for number, found in earlier.items():
@@ -837,7 +850,7 @@ class Journal:
             count += 1
         self._encode(SnapshotEnd(count), buffers, 0)
         self._snapshot_bytes = self._durable_end = self._end
-        self._steps.append(_NewSegment(self._segment, buffers, tuple(self._obsolete), tuple(self._aside)))
+        self._steps.append(_NewSegment(start, buffers, tuple(self._obsolete), tuple(self._aside)))
         self._obsolete, self._aside = [], []
         self._ticket += 1
         self._started = True
@@ -947,9 +960,10 @@ class Journal:
                 self._disk.sync(unsynced)  # the new segment's start says that these bytes count
             self._disk.close(self._handle)
             self._handle = None
-        name = segment_name(step.number)
+        name = segment_name(step.start.segment)
         handle = self._disk.create(name + NEW_SUFFIX)
-        self._disk.append(handle, step.buffers)
+        header, _ = encode_record(step.start._replace(lies=self._disk.place(name + NEW_SUFFIX)), 0)
+        self._disk.append(handle, [encode_frame(header, 0, body_crc_of(b""), 0), *step.buffers])
         self._disk.sync(handle)
         self._disk.rename(name + NEW_SUFFIX, name)
         self._disk.sync_dir()

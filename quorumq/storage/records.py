@@ -49,7 +49,9 @@ class SegmentStart(NamedTuple):
 
     ``position`` is how many records of the core were appended to this directory before this segment, and
     ``next_number`` is above every batch number that was ever used in it. ``cannot_vouch`` says why the directory is not
-    to be trusted with votes: it was damaged once, and the node has not resynced since.
+    to be trusted with votes: it was damaged once, and the node has not resynced since. ``lies`` is what the disk says
+    of where this very file lies, 8 bytes, and ``place`` what all segments have that were written since the directory
+    was copied last.
     """
 
     version: int
@@ -63,6 +65,8 @@ class SegmentStart(NamedTuple):
     next_number: int = 0
     holes: tuple[Hole, ...] = ()
     cannot_vouch: str = ""
+    place: int = 0
+    lies: bytes = b""
 
 
 class SnapshotEnd(NamedTuple):
@@ -141,6 +145,7 @@ TYPE_OF: Final[dict[type, int]] = {
     core.VouchingLost: 40,
     core.PeerPosition: 41,
     core.ClusterMade: 42,
+    core.Placed: 43,
     core.Reclaimed: 30,
     core.OriginsPromised: 31,
     core.OriginsClosed: 32,

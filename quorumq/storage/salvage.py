@@ -61,11 +61,12 @@ class SalvagingJournal(Journal):
         self._files: list[_File] = []
         if not starts:
             self.fresh = True
-            self.directory = new_directory_id()
+            self.directory = self.place = new_directory_id()
             self._aside = [segment_name(number) for number in finished]
             return
         newest = starts[max(starts)]
         self.directory = newest.directory
+        self.place = self._place_of(newest)
         counted = {entry.segment: entry.bytes for entry in newest.earlier}
         for number in finished:
             start, name = starts.get(number), segment_name(number)

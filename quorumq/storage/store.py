@@ -272,6 +272,11 @@ class Store:
         return self._journal.directory
 
     @property
+    def place(self) -> int:
+        """Where the directory lies: every start finds the same number, until the directory is copied."""
+        return self._journal.place
+
+    @property
     def fresh(self) -> bool:
         """Whether the directory was empty at this start."""
         return self._journal.fresh

@@ -47,6 +47,9 @@ class Cluster:
         self.time = 100.0
         self.names = tuple("abcdefghi"[:count])
         self.settings = {"hold_time_max": 60.0, "auto_create_topics": True, **settings}
+        self.newest = False
+        """An operator's word at the next starts that the directory is the newest, wherever it lies."""
+        self.disks: list[list[JournalRecord]] = []  # every list that a node was started from: its place
         self.journals: dict[NodeId, list[JournalRecord]] = {name: [] for name in self.names}
         self.forgotten: dict[NodeId, set[int]] = {name: set() for name in self.names}
         self.unreadable: dict[NodeId, set[int]] = {name: set() for name in self.names}  # damaged batches
@@ -91,7 +94,14 @@ class Cluster:
         ]
         journal = [record for record in journal if record not in bad]
         core = NodeCore(
-            config, journal, nonce=nonce, directory=directory, now=self.clocks(name), rng=self.rng
+            config,
+            journal,
+            nonce=nonce,
+            directory=directory,
+            now=self.clocks(name),
+            rng=self.rng,
+            place=self.place_of(self.journals[name]),
+            newest=self.newest,
         )
         core.take_position(len(self.journals[name]))
         core.load_damaged(bad, self.clocks(name))
@@ -104,6 +114,14 @@ class Cluster:
                 self.link(name, peer)
                 self.link(peer, name)
         self.run()
+
+    def place_of(self, journal: list[JournalRecord]) -> int:
+        """The disk is the list object: a copy of a list is a copy of a directory, and lies elsewhere."""
+        for place, disk in enumerate(self.disks, 1):
+            if disk is journal:
+                return place
+        self.disks.append(journal)
+        return len(self.disks)
 
     def link(self, dialler: NodeId, acceptor: NodeId) -> None:
         if dialler in self.stopped or acceptor in self.stopped:

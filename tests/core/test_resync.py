@@ -243,11 +243,12 @@ def test_a_directory_that_was_damaged_begins_far_above_too_and_once() -> None:
         cluster.kill("b")
         cluster.start("b")
     # The record of start 3, of which somebody knows, was in the part that cannot be read.
-    journal = [
-        record for record in cluster.journals["b"] if record != Started(cluster.nodes["b"].state.incarnation)
-    ]
+    lost = Started(cluster.nodes["b"].state.incarnation)
     cluster.drop = lambda sender, to, message: isinstance(message, ResyncTold)
-    wipe(cluster, "b", [*journal, VouchingLost(0, "damaged")])
+    cluster.kill("b")
+    cluster.journals["b"].remove(lost)
+    cluster.journals["b"].append(VouchingLost(0, "damaged"))
+    cluster.start("b")
     assert cluster.nodes["b"].state.incarnation.n == far_above(2) + 1
     cluster.kill("b")
     cluster.start("b")
@@ -384,6 +385,67 @@ def test_a_backup_of_the_last_start_is_noticed_by_how_many_records_it_has() -> N
         cluster.advance(2.0)
     assert len(cluster.restarts) == 1
     assert cluster.nodes["b"].state.vouched
+
+
+@pytest.mark.parametrize("lost", ["a message", "an ack"])
+def test_a_journal_that_lacks_what_a_peer_relied_on_a_moment_ago_is_noticed(lost: str) -> None:
+    """Cut where it lies, as by a disk that lied about an fsync; no heartbeat has told of the last records."""
+    cluster = Cluster(hold_time_max=10.0)
+    topic, origin = published(cluster, 10)
+    cluster.advance(1.0)
+    if lost == "an ack":
+        got = receipts(cluster.ask("a", fetch(most=5)))
+    before = len(cluster.journals["b"])
+    if lost == "a message":
+        assert isinstance(cluster.ask("a", Publish(cluster.batch(topic, origin, 10, [b"x"]))), Published)
+    else:
+        assert outcomes(cluster.ask("a", AckRequest(got))) == ["acked"]
+    cluster.kill("b")
+    del cluster.journals["b"][before:]
+    cluster.start("b")
+    assert [name for name, _ in cluster.restarts] == ["b"]
+    cluster.advance(5.0)
+    assert cluster.nodes["b"].state.vouched
+    if lost == "an ack":
+        assert sum(span.size for span, _ in replica(cluster, "b").group("g").records.items()) == 5
+
+
+def test_what_was_published_without_an_fsync_tells_no_position() -> None:
+    cluster = Cluster()
+    told: list[int] = []
+
+    def listen(sender: str, to: str, message: object) -> bool:
+        if isinstance(message, Stored):
+            told.append(message.position)
+        return False
+
+    cluster.drop = listen
+    for durability in ("os", "fsync"):
+        topic = cluster.topic(durability, durability=durability)
+        origin = cluster.ask("a", OpenSession()).origin
+        told.clear()
+        assert isinstance(cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"x"]))), Published)
+        assert len(told) >= 2
+        assert all(position == 0 for position in told) == (durability == "os")
+
+
+def test_a_late_answer_takes_no_position_back() -> None:
+    cluster = Cluster()
+    topic, origin = published(cluster, 1)
+    late: list[tuple[str, str, object]] = []
+
+    def listen(sender: str, to: str, message: object) -> bool:
+        if isinstance(message, Stored) and (sender, to) == ("b", "a"):
+            late.append((sender, to, message))
+        return False
+
+    cluster.drop = listen
+    for seq in (1, 2):
+        cluster.ask("a", Publish(cluster.batch(topic, origin, seq, [b"x"])))
+    after = cluster.nodes["a"].positions["b"]
+    assert after == (len(cluster.journals["b"]), 1)
+    hand_over(cluster, *late[0])
+    assert cluster.nodes["a"].positions["b"] == after
 
 
 def test_an_ordinary_restart_is_not_taken_for_a_backup() -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from quorumq.cli.local import LocalCluster
+from quorumq.cli.probe import Unreachable
 from quorumq.cli.status import survey
 from quorumq.core import messages as m
 from quorumq.core.records import RecordsMerged
@@ -62,13 +66,50 @@ def test_a_wiped_node_comes_back_by_itself_and_an_old_copy_does_too() -> None:
             assert total == 35
 
 
+def test_a_directory_that_was_copied_waits_for_all_others_or_for_an_operator() -> None:
+    with LocalCluster(3, hold_time_max=3.0) as cluster:
+        with Raw(cluster.address("n1")) as client:
+            publish(client, client.topic("jobs"), 20)
+        for word in ("asks", "told"):
+            cluster.kill("n2")
+            cluster.kill("n3")
+            data = data_of(cluster, "n2")
+            shutil.copytree(data, f"{data}.copy")
+            shutil.rmtree(data)
+            shutil.move(f"{data}.copy", data)
+            cluster.start("n2")
+            status = status_when(cluster, "n2", lambda facts: facts["peers"]["n1"]["up"])
+            assert not status["vouched"]
+            assert "still missing n3." in status["suspected"]
+            assert any("still missing n3." in problem for problem in survey(cluster.addresses)["problems"])
+            if word == "told":
+                assert cluster.terminate("n2") == 0
+                command = [sys.executable, "-m", "quorumq.node", "--config", str(cluster.config_path("n2"))]
+                process = subprocess.Popen([*command, "--directory-is-newest"])
+                try:
+                    status = status_when(cluster, "n2", lambda facts: facts["vouched"])
+                    assert "operator" in status["placed"]
+                finally:
+                    process.terminate()
+                    assert process.wait(20) == 0
+                cluster.start("n2")
+            cluster.start("n3")
+            cluster.wait_ready(quarantine=True)
+            assert cluster.status("n2")["vouched"]
+        log = cluster.log_path("n2").read_text()
+        assert log.count("directory_trusted") == 1
+        assert "resync_begins" not in log
+
+
 def status_when(cluster: LocalCluster, name: str, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
     """The status of a node once something holds of it."""
     deadline = time.monotonic() + 30
-    while not holds(status := cluster.status(name)):
-        assert time.monotonic() < deadline, status
+    while True:
+        assert time.monotonic() < deadline
+        with contextlib.suppress(Unreachable):  # it is not there yet
+            if holds(status := cluster.status(name)):
+                return status
         time.sleep(0.1)
-    return status
 
 
 def flip(path: Path, offset: int) -> None:

@@ -73,6 +73,56 @@ def test_a_damaged_directory_of_replicated_topics_resyncs_and_is_trusted_again()
     run(test)
 
 
+def test_a_crash_between_vouching_and_the_segment_that_says_so_costs_no_second_resync() -> None:
+    async def test() -> None:
+        async with world() as cluster:
+            client = await cluster.client("a")
+            await client.ask(publish(await client.topic(), await client.session(), 0, b"x"))
+            await trio.sleep(0.2)
+            cluster.kill("b")
+            damage(cluster, "b")
+            cluster.start("b").node._end_resync = lambda: None  # type: ignore[method-assign]
+            await cluster.ready()
+            before = cluster.services["b"].node.core.state.incarnation.n
+            assert cluster.services["b"].node.store.cannot_vouch
+            cluster.kill("b")
+            node = cluster.start("b").node
+            assert node.core.state.vouched
+            assert node.core.state.incarnation.n == before + 1
+            await trio.sleep(1)
+            assert not node.store.cannot_vouch
+
+    run(test)
+
+
+def test_a_directory_that_was_moved_waits_for_all_others_and_says_so() -> None:
+    async def test() -> None:
+        async with world() as cluster:
+            client = await cluster.client("a")
+            await client.ask(publish(await client.topic(), await client.session(), 0, b"x"))
+            await trio.sleep(2)
+            for name in "bc":
+                cluster.kill(name)
+            cluster.disks["b"] = cluster.disks["b"].copied()
+            cluster.start("b")
+            await trio.sleep(2)
+            (line,) = cluster.logs["b"].of("directory_moved")
+            assert "still missing a, c." in line["reason"]
+            assert not cluster.services["b"].node.core.state.vouched
+            assert not cluster.logs["b"].of("directory_trusted")
+            cluster.start("c")
+            await cluster.ready()
+            assert cluster.services["b"].node.core.state.vouched
+            assert cluster.logs["b"].of("directory_trusted")
+            assert not cluster.logs["b"].of("resync_begins")
+            cluster.kill("b")
+            cluster.start("b")
+            assert len(cluster.logs["b"].of("directory_moved")) == 1
+            assert cluster.logs["b"].of("directory_was_moved")
+
+    run(test)
+
+
 def test_a_backup_of_the_last_start_resyncs() -> None:
     async def test() -> None:
         async with world() as cluster:

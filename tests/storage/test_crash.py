@@ -47,6 +47,7 @@ class Writer:
         self.store = open_store(self.disk, **self.options)
         replayed = list(self.store.replayed)
         assert isinstance(replayed[0], DirectoryMade)
+        assert self.store.place == DIRECTORY, "where it was made: nothing but a copy lies elsewhere"
         position = self.store.position
         assert self.durable <= position <= len(self.appended), "a prefix that has all that was durable"
         self.appended = self.appended[:position]

@@ -1,0 +1,255 @@
+"""A data directory that lies elsewhere than at its last start may be an old copy (docs/protocol.md, RECOVERY).
+
+In these clusters a disk is a list object: a copy of the list is a backup that was restored.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from quorumq.core.messages import (
+    AckRequest,
+    Failed,
+    Fetched,
+    HoldReply,
+    HoldsAsk,
+    OpenSession,
+    ResyncTold,
+    SessionOpened,
+)
+from quorumq.core.records import Placed, Started, Vouched, VouchingLost
+from quorumq.core.resync import far_above
+from tests.core.cluster import Cluster
+from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
+from tests.core.test_resync import cut, wipe
+
+
+def restore(cluster: Cluster, names: str) -> None:
+    """Stop these nodes, and start them from copies of their directories that lack nothing."""
+    for name in names:
+        cluster.kill(name)
+    for name in names:
+        cluster.journals[name] = list(cluster.journals[name])
+    for name in names:
+        cluster.start(name)
+
+
+def test_an_old_backup_does_not_vote_while_the_one_peer_that_knows_better_is_down() -> None:
+    cluster = Cluster(hold_time_max=5.0)
+    published(cluster, 1)
+    cluster.advance(3.0)
+    backup = list(cluster.journals["c"])
+    cut(cluster, "ac")
+    cluster.kill("c")
+    cluster.start("c")
+    cluster.advance(6.0)
+    cut(cluster, "ac", "ab")
+    got = receipts(cluster.ask("b", fetch(hold_time=5.0)))
+    assert outcomes(cluster.ask("b", AckRequest(got))) == ["acked"], (
+        "by b and start 2 of c, which a has not seen"
+    )
+    cluster.kill("b")
+    cut(cluster)
+    wipe(cluster, "c", backup)
+    cluster.advance(6.0)
+    assert receipts(cluster.ask("a", fetch(hold_time=5.0))) == (), "c does not vote"
+    key = cluster.submit("a", fetch(hold_time=5.0, wait=0.4))
+    cluster.advance(0.3)
+    assert key not in cluster.replies, "a consumer that waits does so"
+    cluster.advance(0.2)
+    assert receipts(cluster.replies[key]) == ()
+    cluster.start("b")
+    assert [name for name, _ in cluster.restarts] == ["c"], "b has told it that it is an old copy"
+    cluster.advance(6.0)
+    assert cluster.nodes["c"].state.vouched
+    assert receipts(cluster.ask("a", fetch(hold_time=5.0))) == ()
+
+
+def test_a_moved_directory_takes_part_once_every_other_node_was_heard_and_knows_of_no_more() -> None:
+    cluster = Cluster(hold_time_max=5.0)
+    published(cluster, 5)
+    cluster.advance(3.0)
+    cluster.kill("a")
+    restore(cluster, "c")
+    cluster.advance(6.0)
+    core = cluster.nodes["c"]
+    assert not core.state.vouched
+    answer = cluster.ask("c", OpenSession())
+    assert isinstance(answer, Failed)
+    for words in ("copied, or restored", "still missing a.", "empty the directory", "--directory-is-newest"):
+        assert words in answer.detail
+        assert words in str(core.status(cluster.now)["suspected"])
+    cluster.start("a")
+    cluster.advance(1.0)
+    assert core.state.vouched
+    assert isinstance(cluster.ask("c", OpenSession()), SessionOpened)
+    assert not cluster.restarts, "nothing was missing, so nothing is resynced"
+    status = core.status(cluster.now)
+    assert status["suspected"] == ""
+    assert "none knew of more" in str(status["placed"])
+    assert status["placed_by"] == core.state.incarnation.n
+    cluster.kill("a")
+    cluster.kill("c")
+    cluster.start("c")
+    assert cluster.nodes["c"].state.vouched, "it lies where it did: an ordinary restart"
+    assert "none knew of more" in str(cluster.nodes["c"].status(cluster.now)["placed"]), (
+        "so it says on the disk"
+    )
+
+
+def test_a_suspicion_outlives_restarts_and_snapshots() -> None:
+    cluster = Cluster()
+    published(cluster, 1)
+    cluster.kill("a")
+    restore(cluster, "c")
+    for _ in range(2):
+        cluster.kill("c")
+        cluster.start("c")
+        assert cluster.nodes["c"].suspected
+    cluster.journals["c"][:] = cluster.nodes["c"].snapshot(cluster.now)
+    cluster.kill("c")
+    cluster.drop = lambda sender, to, message: isinstance(message, HoldsAsk)
+    cluster.start("c")
+    assert cluster.nodes["c"].suspected
+    cluster.start("a")
+    assert cluster.nodes["c"].state.vouched
+    assert cluster.nodes["c"].quarantine_left(cluster.now) > 0, "it has voted before"
+
+
+@pytest.mark.parametrize("count", [1, 3, 5])
+def test_a_whole_cluster_that_was_restored_comes_up_by_itself_and_says_so(count: int) -> None:
+    cluster = Cluster(count, hold_time_max=5.0)
+    published(cluster, 5, rf=count)
+    cluster.advance(3.0)
+    restore(cluster, "".join(cluster.names))
+    cluster.advance(6.0)
+    for core in cluster.nodes.values():
+        assert core.state.vouched
+        assert "acked since that was taken is delivered again" in str(core.status(cluster.now)["placed"])
+    key = cluster.submit("a", fetch(wait=0.2, hold_time=5.0))
+    cluster.advance(0.3)
+    assert sum(item.receipt.span.size for item in receipts(cluster.replies[key])) == 5
+    assert not cluster.restarts
+
+
+def test_an_operator_may_say_that_a_moved_directory_is_the_newest() -> None:
+    cluster = Cluster()
+    published(cluster, 1)
+    cluster.kill("a")
+    cluster.newest = True
+    restore(cluster, "c")
+    cluster.newest = False
+    assert cluster.nodes["c"].state.vouched
+    assert "operator" in str(cluster.nodes["c"].status(cluster.now)["placed"])
+    cluster.kill("c")
+    cluster.start("c")
+    assert cluster.nodes["c"].state.vouched, "once is enough"
+
+
+def test_an_operator_who_is_wrong_is_told_by_whoever_knows_better() -> None:
+    cluster = Cluster()
+    published(cluster, 1)
+    cluster.advance(1.0)
+    backup = list(cluster.journals["c"])
+    for _ in range(2):
+        cluster.kill("c")
+        cluster.start("c")
+    cluster.newest = True
+    wipe(cluster, "c", backup)
+    assert [name for name, _ in cluster.restarts] == ["c"]
+    cluster.advance(2.0)
+    assert cluster.nodes["c"].state.vouched
+
+
+def test_the_holds_of_a_clean_stop_are_not_those_of_a_directory_that_was_moved() -> None:
+    """A later start of the directory that this is a copy of may have granted others."""
+    cluster = Cluster(hold_time_max=5.0)
+    published(cluster, 1)
+    cluster.stop("c")
+    cluster.journals["c"] = list(cluster.journals["c"])
+    cluster.drop = lambda sender, to, message: True
+    cluster.start("c")
+    assert cluster.nodes["c"].state.vouched
+    assert cluster.nodes["c"].quarantine_left(cluster.now) > 5.0
+
+
+def test_a_copy_of_a_directory_that_resyncs_uses_no_start_again() -> None:
+    cluster = Cluster()
+    published(cluster, 1)
+    cluster.drop = lambda sender, to, message: isinstance(message, ResyncTold)
+    wipe(cluster, "c")
+    backup = list(cluster.journals["c"])
+    for _ in range(3):
+        cluster.kill("c")
+        cluster.start("c")
+    last = cluster.nodes["c"].state.incarnation.n
+    cut(cluster, "ac", "bc")
+    wipe(cluster, "c", backup)
+    core = cluster.nodes["c"]
+    assert core.resync is not None
+    assert core.state.incarnation.n == far_above(last) + 1
+    assert core.resynced_above == far_above(last)
+    cut(cluster)
+    cluster.kill("c")
+    cluster.start("c")
+    assert cluster.nodes["c"].state.incarnation.n == far_above(last) + 2, "it lies here now"
+    assert cluster.nodes["c"].resynced_above == far_above(last)
+    assert len(cluster.restarts) == 1
+    cluster.advance(2.0)
+    assert cluster.nodes["c"].state.vouched
+
+
+def test_a_new_node_that_was_moved_before_it_was_heard_is_new() -> None:
+    cluster = Cluster()
+    cluster.kill("a")
+    wipe(cluster, "c")
+    cluster.kill("b")
+    cluster.kill("c")
+    for name in "abc":
+        cluster.journals[name] = []
+    cluster.start("c")
+    restore(cluster, "c")
+    assert Vouched() not in cluster.journals["c"]
+    cluster.start("a")
+    cluster.start("b")
+    assert cluster.nodes["c"].state.vouched
+    assert Vouched() in cluster.journals["c"]
+
+
+@pytest.mark.parametrize("lost", ["moved", "wiped"])
+def test_who_cannot_vouch_abstains_from_a_hold_at_once(lost: str) -> None:
+    cluster = Cluster(hold_time_max=5.0)
+    published(cluster, 5)
+    cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch(most=1, hold_time=5.0)))))
+    cluster.kill("b")
+    cluster.journals["c"] = list(cluster.journals["c"]) if lost == "moved" else []
+    cluster.kill("c")
+    cluster.start("c")
+    assert not cluster.nodes["c"].state.vouched
+    said: list[HoldReply] = []
+
+    def listen(sender: str, to: str, message: object) -> bool:
+        if sender == "c" and isinstance(message, HoldReply):
+            said.append(message)
+        return False
+
+    cluster.drop = listen
+    answer = cluster.ask("a", fetch(hold_time=5.0))
+    assert isinstance(answer, Fetched), "its round was not waited for"
+    assert receipts(answer) == ()
+    assert said
+    assert all(reply.abstained and not reply.granted for reply in said)
+
+
+def test_normal_operation_writes_the_place_once() -> None:
+    cluster = Cluster()
+    published(cluster, 10)
+    for _ in range(3):
+        for name in "abc":
+            cluster.kill(name)
+            cluster.start(name)
+        cluster.advance(3.0)
+    for name in "abc":
+        assert sum(isinstance(record, Placed) for record in cluster.journals[name]) == 1
+        assert sum(isinstance(record, Started) for record in cluster.journals[name]) == 4
+        assert not any(isinstance(record, VouchingLost) for record in cluster.journals[name])
