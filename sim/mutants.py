@@ -647,6 +647,7 @@ SURVIVORS: dict[str, str] = {
     "deleted-beside-replicas": "five nodes, and a cut with two replicas of a partition beyond it: too rare",
     "dead-granted-unseen": "a HOLD of a dead letter at a replica that has a newer record: one seed in a thousand",
     "void-letters-stand": "a dead letter of an older generation, looked for before a rewind is known there: too rare",
+    "starts-near": "an answer under way while its sender is wiped, of a start that only its receiver saw: too rare",
     "superseded-count": "an answer that is late by a wipe and a resync, and decides a round: too rare a chain",
 }
 """Mutants that the simulator does not catch in `BOUND` seeds, and the fault or the checker that is missing.

@@ -223,7 +223,8 @@ class FetchCoordinator(Coordinator):
                 return effects + self.answer(core, now)
             answers = over and (self.tried or self.unregistered)
             # What is left of a short pause is the client's; after a long one it is to ask again, and not at once.
-            if (self.unregistered and not over) or now.mono < self.look_at - (BACKOFF_S[1] if answers else 0.0):
+            wait = self.park_until if self.unregistered else self.look_at
+            if now.mono < wait - (BACKOFF_S[1] if answers else 0.0):
                 return effects
             if answers:
                 return effects + self.answer(core, now)

@@ -1,0 +1,157 @@
+"""What promises something durable goes out behind the fsync of it: the answer stands in the `then` of its Persist."""
+
+from __future__ import annotations
+
+import pytest
+
+from quorumq.core.effects import Done, Effect, Persist, Reply, Send
+from quorumq.core.messages import (
+    AckRequest,
+    AlterTopic,
+    CloseAsk,
+    CloseTold,
+    DeleteTopic,
+    Merged,
+    OpenSession,
+    Publish,
+    PurgeRequest,
+    Put,
+    Rejected,
+    RejectRequest,
+    SetGroup,
+    Store,
+    Stored,
+    Tombed,
+    Voted,
+    Welcome,
+)
+from quorumq.core.types import Letter, Stamp
+from tests.core.cluster import Cluster
+from tests.core.test_closing import close
+from tests.core.test_cluster_smoke import fetch, published, receipts
+from tests.core.test_reclaim import drained, replica
+
+
+class Watched(Cluster):
+    """Notes which promises were made at once, and which ones behind what fsync."""
+
+    def __init__(self, *arguments: object, **settings: object) -> None:
+        self.early: list[object] = []
+        self.made: dict[str, int] = {}
+        self.inside = False
+        super().__init__(*arguments, **settings)  # type: ignore[arg-type]
+
+    def carry_out(self, name: str, effects: list[Effect]) -> None:
+        if not self.inside:
+            for effect in effects:
+                behind = effect.then if isinstance(effect, Persist) else ()
+                if (promise := promised(effect)) is not None:
+                    self.early.append(promise)
+                for item in behind:
+                    if (promise := promised(item)) is not None:
+                        kind = type(promise).__name__
+                        self.made[kind] = self.made.get(kind, 0) + 1
+                        assert isinstance(effect, Persist)
+                        if not effect.sync and not isinstance(promise, Stored):
+                            self.early.append(promise)
+        outside, self.inside = not self.inside, True
+        super().carry_out(name, effects)
+        self.inside = not outside
+
+
+def promised(effect: Effect | Done) -> object | None:
+    """What an effect promises, if it does: its message."""
+    match effect:
+        case Send(_, Stored(refused="") | Tombed(error="") | CloseTold(error="") as message):
+            return message
+        case Send(_, Merged(error="") | Put(refused="") as message):
+            return message
+        case Send(_, Voted() as message):
+            return message
+        case Send(_, Rejected(error="", applied=applied) as message) if applied:
+            return message
+        case Reply(_, Welcome() as message):
+            return message
+    return None
+
+
+def test_no_promise_is_made_before_it_is_durable() -> None:
+    cluster = Watched(hold_time_max=10.0)
+    topic, _ = published(cluster, 10)
+    got = receipts(cluster.ask("b", fetch(most=4)))
+    cluster.ask("c", AckRequest(got))
+    letter = Letter(Stamp(1, "a"), "rejected", fingerprint="f")
+    cluster.ask("a", RejectRequest(receipts(cluster.ask("a", fetch(most=1))), 0.0, letter))
+    cluster.ask("a", RejectRequest(receipts(cluster.ask("a", fetch(most=1))), 0.5))
+    cluster.ask("b", PurgeRequest("jobs", 0, "g"))
+    cluster.ask("b", SetGroup("jobs", "other", "latest"))
+    cluster.ask("c", SetGroup("jobs", "g", "earliest", 0, True))
+    cluster.ask("b", AlterTopic("jobs", partitions=2))
+    for name in "abc":
+        cluster.kill(name)
+        cluster.start(name)
+    cluster.advance(11.0)
+    cluster.ask("a", Publish(cluster.batch(topic, cluster.ask("a", OpenSession()).origin, 0, [b"x"])))
+    cluster.ask("c", DeleteTopic("jobs", topic.id))
+    cluster.advance(30.0)
+    assert cluster.early == []
+    for kind in (Stored, Tombed, Merged, Put, Rejected, Voted, Welcome):
+        assert cluster.made.get(kind.__name__, 0) > 0, (
+            f"no {kind.__name__} was seen, so nothing was shown of it"
+        )
+
+
+def test_no_promise_to_close_is_made_before_it_is_durable() -> None:
+    cluster = Watched()
+    topic, origin = published(cluster)
+    drained(cluster)
+    close(cluster, topic, origin)
+    cluster.advance(60.0)
+    assert cluster.early == []
+    assert cluster.made["CloseTold"] >= 3
+
+
+def test_a_promise_to_close_is_kept_by_the_next_start() -> None:
+    cluster = Cluster()
+    topic, origin = published(cluster)
+    drained(cluster)
+    cluster.drop = lambda sender, to, message: isinstance(message, CloseTold)
+    close(cluster, topic, origin)
+    cluster.advance(1.0)
+    assert origin in replica(cluster, "b").promised
+    cluster.kill("b")
+    cluster.start("b")
+    assert origin in replica(cluster, "b").promised
+    late = cluster.batch(topic, origin, 100, [b"late"])
+    (refused,) = replica(cluster, "b").on_store("a", Store(7, topic.epoch, late), cluster.now)
+    assert isinstance(refused, Send)
+    assert isinstance(refused.message, Stored)
+    assert refused.message.refused == "origin-closed"
+
+
+def test_a_promise_to_close_that_is_repeated_waits_for_the_first_ones_fsync() -> None:
+    cluster = Cluster()
+    topic, origin = published(cluster)
+    ask = CloseAsk(7, next(iter(cluster.nodes["b"].replicas)), topic.epoch, (origin,))
+    for records in (1, 0):
+        (effect,) = replica(cluster, "b").on_close_ask("a", ask, cluster.now)
+        assert isinstance(effect, Persist)
+        assert len(effect.records) == records
+        assert effect.then, "behind whatever stands before it"
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_what_was_seen_of_a_node_is_durable_before_it_is_welcome(again: bool) -> None:
+    cluster = Cluster()
+    core = cluster.nodes["a"]
+    hello = cluster.nodes["b"].hello(cluster.now)
+    hello = hello._replace(incarnation=hello.incarnation._replace(n=hello.incarnation.n + 1))
+    core.state.links.clear()
+    effects = [effect for key in (1, 2)[: 1 + again] for effect in core.on_request(key, hello, cluster.now)]
+    for effect in effects:
+        assert isinstance(effect, Persist)
+        assert effect.sync
+        ((_, welcome),) = effect.then  # type: ignore[misc]
+        assert isinstance(welcome, Welcome)
+    records = [record for effect in effects for record in effect.records]  # type: ignore[union-attr]
+    assert [record.incarnation for record in records] == [hello.incarnation]
