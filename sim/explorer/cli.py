@@ -69,7 +69,7 @@ def explore(
 
     Without options this makes the table of the rules: each rule's scenario is explored with all rules, where nothing
     may be found, and without that rule, where a promise must break; the shortest trace that breaks it is printed.
-    It takes about a minute and a half. With --scenario or --without, one exploration; with --deep, the general
+    It takes a few minutes. With --scenario or --without, one exploration; with --deep, the general
     scenarios with all rules, which takes half an hour.
 
     Exit status: 0 if the outcome is the expected one; 1 if a promise breaks with all rules, which is a bug in the

@@ -34,7 +34,7 @@ SHARED: tuple[type, ...] = (
 """Never copied: these cannot change, or (the source of randomness) are handed in anew with each step."""
 
 LEFT_OUT: dict[str, frozenset[str]] = {
-    "NodeCore": frozenset({"config", "rng", "topics", "names", "groups", "asked_at", "hold_times"}),
+    "NodeCore": frozenset({"config", "rng", "groups", "asked_at", "hold_times"}),
     "NodeState": frozenset({"config", "timer_count"}),
     "Replica": frozenset(
         {"members", "salts", "topic", "partition", "digests", "touched", "settled", "closable", "unanswered"}
@@ -46,6 +46,9 @@ LEFT_OUT: dict[str, frozenset[str]] = {
 rest and only kept (digests), counters that nothing but a tie-break or a status page reads, and when a batch was
 made, by which nothing is decided where neither it nor its topic has a delay or a TTL. The times of
 HOLD's answers, and how many rounds went without, decide only when a round times out: here the explorer says so."""
+
+UNSET = "(unset)"
+"""Stands for a slot that nothing was put into yet."""
 
 _fields: dict[type, tuple[str, ...]] = {}
 
@@ -157,7 +160,9 @@ def _object_cloner(kind: type) -> Cloner:
             return twin
         twin = memo[id(value)] = new(kind)
         for name in names:
-            item = getattr(value, name)
+            item = getattr(value, name, UNSET)
+            if item is UNSET:
+                continue
             put(twin, name, item if item.__class__ in atomic else _clone(item, memo))
         return twin
 
@@ -245,7 +250,7 @@ def _object_keyer(kind: type) -> Keyer:
         memo[id(value)] = len(memo)
         parts: list[Hashable] = [title]
         for name in names:
-            item = getattr(value, name)
+            item = getattr(value, name, UNSET)
             parts.append(item if item.__class__ in atomic else _key(item, memo))
         if has_dict:
             inside = value.__dict__

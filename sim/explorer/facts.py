@@ -10,8 +10,17 @@ from typing import Any, NamedTuple
 
 from quorumq.core import limits
 from quorumq.core.group import DEAD_SUFFIX
-from quorumq.core.messages import ClientReply, Failed, Fetched, GroupSet, Left, Purged, Verdicts
-from quorumq.core.types import NodeId, Receipt, Stamp
+from quorumq.core.messages import (
+    ClientReply,
+    Failed,
+    Fetched,
+    GroupSet,
+    Left,
+    Purged,
+    TopicCreated,
+    Verdicts,
+)
+from quorumq.core.types import STAMP_ZERO, NodeId, Receipt, Stamp
 from sim.explorer.scenario import HOLD_S
 
 WAITING, LIVE, OVER, NOTHING, ACKING, REJECTED, LEFT = (
@@ -47,13 +56,21 @@ class Asked(NamedTuple):
     """A client's request that is not answered yet."""
 
     key: int
-    kind: str  # "ack" | "reject" | "dead" | "extend" | "leave" | "redrive" | "purge" | "clear" | "rewind" | "skip"
-    attempt: int  # index of the delivery; -1 where it is not about one
+    # "ack" | "reject" | "dead" | "extend" | "leave" | "redrive" | "purge" | "clear" | "rewind" | "skip" | "create"
+    kind: str
+    attempt: int  # index of the delivery, or of the creation; -1 where it is about neither
     node: NodeId
     sent_at: float
     life: tuple[int, int]  # generation and n
     rewound: int  # the generation that was confirmed when it was sent
     after_ack: int  # an EXTEND: it was sent after an ACK of this generation had succeeded; -1 for none
+
+
+class Created(NamedTuple):
+    """One CREATE, and what became of it: "", "asked", "created", "conflict" or "unknown"."""
+
+    phase: str = ""
+    made: Stamp = STAMP_ZERO  # which creation's topic it is, once "created"
 
 
 class Facts(NamedTuple):
@@ -86,6 +103,7 @@ class Facts(NamedTuple):
     covers: int = 0  # the same if it covers the message
     purged: int = -1  # a purge of the backlog of this generation said OK
     keys: int = 0
+    creations: tuple[Created, ...] = ()
 
 
 KEY_OF_SETTLING = 100
@@ -126,6 +144,8 @@ def asked(
     after_ack = facts.finished if kind == "extend" else -1
     asking = Asked(key, kind, index, node, now, life, facts.rewound, after_ack)
     facts = facts._replace(asked=(*facts.asked, asking), keys=facts.keys + 1)
+    if kind == "create":
+        return with_creation(facts, index, Created("asked")), key
     phase = {"ack": ACKING, "reject": REJECTED, "dead": REJECTED, "leave": LEFT}.get(kind)
     if phase is not None:
         facts = with_attempt(facts, index, phase=phase, until=0.0)
@@ -141,6 +161,13 @@ def with_attempt(facts: Facts, index: int, **changes: object) -> Facts:
     attempts = list(facts.attempts)
     attempts[index] = attempts[index]._replace(**changes)  # type: ignore[arg-type]
     return facts._replace(attempts=tuple(attempts))
+
+
+def with_creation(facts: Facts, index: int, changed: Created) -> Facts:
+    """``facts`` with one creation changed."""
+    creations = list(facts.creations)
+    creations[index] = changed
+    return facts._replace(creations=tuple(creations))
 
 
 def ticked(facts: Facts, now: float) -> Facts:
@@ -185,6 +212,8 @@ def heard(facts: Facts, key: int, reply: ClientReply, now: float) -> tuple[Facts
     assert len(found) == 1, f"request {key} was answered and is not open"
     this = found[0]
     facts = facts._replace(asked=tuple(item for item in facts.asked if item.key != key))
+    if this.kind == "create":
+        return _created(facts, this, reply)
     if isinstance(reply, Verdicts):
         (verdict,) = reply.verdicts
         return _settled(facts, this, verdict.outcome, now)
@@ -198,6 +227,17 @@ def heard(facts: Facts, key: int, reply: ClientReply, now: float) -> tuple[Facts
         return facts._replace(purged=max(facts.purged, this.rewound)), ""
     assert isinstance(reply, Failed | Left | Purged), reply
     return facts, ""
+
+
+def _created(facts: Facts, this: Asked, reply: ClientReply) -> tuple[Facts, str]:
+    if isinstance(reply, TopicCreated):
+        changed = Created("created", reply.topic.made)
+        others = [found for found in facts.creations if found.phase == "created" and found != changed]
+        problem = "one topic: two clients were told that another one was created" if others else ""
+        return with_creation(facts, this.attempt, changed), problem
+    assert isinstance(reply, Failed), reply
+    phase = "conflict" if reply.code == "conflict" else "unknown"
+    return with_creation(facts, this.attempt, Created(phase)), ""
 
 
 def _delivered(facts: Facts, index: int, reply: Fetched, now: float) -> tuple[Facts, str]:

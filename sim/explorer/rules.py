@@ -12,15 +12,27 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from quorumq.core import fetch, recovery, remote, types
-from quorumq.core.effects import Effect
+from quorumq.core import fetch, nodecore, recovery, registers, remote, types
+from quorumq.core.creation import CreateTopicCoordinator, vote
+from quorumq.core.effects import Effect, Persist, Send
 from quorumq.core.fetch import FetchCoordinator, HoldRound, Won
 from quorumq.core.group import DeadView, GroupView
 from quorumq.core.groups import PurgeCoordinator
 from quorumq.core.holds import Held, HoldTable
-from quorumq.core.messages import Extended, Freed, HoldReply, Reject, RemoteFetched
+from quorumq.core.messages import (
+    Accept,
+    Extended,
+    Failed,
+    Freed,
+    HoldReply,
+    PeerMessage,
+    Prepare,
+    Reject,
+    RemoteFetched,
+    Voted,
+)
 from quorumq.core.nodecore import NodeCore
-from quorumq.core.records import BallotAtStop
+from quorumq.core.records import BallotAtStop, CreationPut, JournalRecord, TopicPut
 from quorumq.core.recovery import Recovery, Reported
 from quorumq.core.replica import Replica
 from quorumq.core.rounds import Round
@@ -70,12 +82,14 @@ class Rule:
 def left_out(rule: Rule | None) -> Iterator[Switches]:
     """Leave ``rule`` out while the context lasts; None keeps all. Yields the driver's switches.
 
-    Rounds of FETCH time out when the explorer says so, like all others, whatever the hold time.
+    Rounds of FETCH time out when the explorer says so, like all others, whatever the hold time. Two creations that
+    outbid each other give up sooner than in production.
     """
     patches: list[Patch] = [
         (fetch, "ROUND_TIMEOUT_MIN_S", NEVER),
         (remote, "LEG_MARGIN_S", NEVER),
         (recovery, "ASK_FIRST_S", NEVER),
+        (registers, "WRITES_MAX", 4),
     ]
     patches += rule.patches if rule is not None else ()
     before = [(place, name, getattr(place, name)) for place, name, _ in patches]
@@ -313,6 +327,11 @@ def ask_one(self: PurgeCoordinator, members: int) -> int:
     return 1
 
 
+def await_every_copy(self: Round, sender: NodeId) -> bool:
+    """Without `one-answer-counts-once`: a second copy of a member's answer is one more answer."""
+    return sender in self.members
+
+
 def settled_at_one(self: PurgeCoordinator, this: Round, bits: int) -> bool:
     """Without `purge-at-a-majority`: one replica that has the record is enough."""
     return bool(bits)
@@ -342,6 +361,100 @@ def restore_the_floor_alone(self: HoldTable, floor: int, kept: Iterable[BallotAt
 def never_acked(self: GroupView, span: Span, generation: int) -> bool:
     """Without `extend-looks-at-acked`: a hold is extended whatever became of the message."""
     return False
+
+
+_accept = CreateTopicCoordinator.accept
+_snapshot = NodeCore.snapshot
+_on_put_topic = NodeCore._on_put_topic
+
+
+def propose_ours(self: CreateTopicCoordinator, core: NodeCore, now: Now) -> list[Effect]:
+    """A proposer that asks for its own register, whatever may have been chosen already."""
+    self.accepted = None
+    return _accept(self, core, now)
+
+
+def serve_ours(self: CreateTopicCoordinator, core: NodeCore, now: Now) -> list[Effect]:
+    """A proposer that takes its own register in before anybody has accepted it."""
+    effects = _accept(self, core, now)
+    assert self.value is not None
+    return core.take_in_topic(self.value, now) + effects
+
+
+_on_voted = CreateTopicCoordinator.on_reply
+
+
+def refuse_outbid(
+    self: CreateTopicCoordinator,
+    core: NodeCore,
+    sender: NodeId,
+    incarnation: Incarnation,
+    message: PeerMessage,
+    now: Now,
+) -> list[Effect]:
+    """A proposer that takes a higher ballot for the end of its proposal, which others may have accepted."""
+    theirs = message.creation if isinstance(message, Voted) else None
+    if theirs is not None and theirs.promised > self.ballot and self.value is not None:
+        return self.finish(core, Failed("conflict", "somebody else creates it"))
+    return _on_voted(self, core, sender, incarnation, message, now)
+
+
+def accept_below_promise(core: NodeCore, sender: NodeId, message: Prepare | Accept) -> list[Effect]:
+    """An acceptor that accepts under any ballot."""
+    if isinstance(message, Accept):
+        key = (message.topic.name, message.topic.deletions)
+        ours = core.creations.get(key)
+        if ours is not None and ours.promised > message.ballot:
+            core.creations[key] = ours._replace(promised=message.ballot)
+    return vote(core, sender, message)
+
+
+def serve_accepted(core: NodeCore, sender: NodeId, message: Prepare | Accept) -> list[Effect]:
+    """An acceptor that takes in what it accepts."""
+    effects = vote(core, sender, message)
+    if isinstance(message, Accept):
+        mine = core.creations.get((message.topic.name, message.topic.deletions))
+        if mine is not None and mine.topic == message.topic:
+            core._take_topic(message.topic)
+            effects.append(Persist((TopicPut(message.topic),)))
+    return effects
+
+
+def vote_again(core: NodeCore, sender: NodeId, message: Prepare | Accept) -> list[Effect]:
+    """An acceptor that knows what was chosen, and votes as if it had never heard of the name."""
+    decided, core.names = core.names, {}
+    try:
+        return vote(core, sender, message)
+    finally:
+        core.names = decided
+
+
+def never_check(self: NodeCore, now: Now) -> None:
+    """Without `decided-is-told` a node knows both what was chosen and what it has promised since."""
+
+
+def vote_before_sync(core: NodeCore, sender: NodeId, message: Prepare | Accept) -> list[Effect]:
+    """An acceptor that says what it has promised or accepted before that is on disk."""
+    return say_at_once(vote(core, sender, message))
+
+
+def put_before_sync(self: NodeCore, *told: Any) -> list[Effect]:
+    """A node that says it has a register before that is on disk."""
+    return say_at_once(_on_put_topic(self, *told))
+
+
+def say_at_once(effects: list[Effect]) -> list[Effect]:
+    """The same effects, where nothing waits for the disk."""
+    said = [then for effect in effects if isinstance(effect, Persist) for then in effect.then]
+    return [
+        *[effect._replace(then=()) if isinstance(effect, Persist) else effect for effect in effects],
+        *[then for then in said if isinstance(then, Send)],
+    ]
+
+
+def forget_creations(self: NodeCore, now: Now) -> list[JournalRecord]:
+    """A node that tells one that was wiped nothing of what it has promised and accepted."""
+    return [record for record in _snapshot(self, now) if not isinstance(record, CreationPut)]
 
 
 def no_hint(self: FetchCoordinator, replica: Replica, span: Span, remaining: float, now: Now) -> None:
@@ -448,6 +561,29 @@ def acked_beside_the_second(script: Script) -> None:
     script.do("link", "b", "c")
 
 
+def accepted_unsynced(script: Script) -> None:
+    """c0, through a, is promised by a and b and accepted by a; b has accepted it, and not synced that."""
+    script.do("ask", "a", "create", 0)
+    script.deliver("Prepare", "a", "b")
+    script.do("fsync", "b")
+    script.deliver("Voted", "b", "a")
+    script.deliver("Accept", "a", "b")
+
+
+def accepted_and_wiped(script: Script) -> None:
+    """c0, through a, is promised by a, b and c; b accepts it and is wiped; b, d and e promise c1, through e."""
+    script.do("ask", "a", "create", 0)
+    for acceptor in ("b", "c"):
+        script.deliver("Prepare", "a", acceptor)
+        script.deliver("Voted", acceptor, "a")
+    script.deliver("Accept", "a", "b")
+    script.do("wipe", "b")
+    script.do("ask", "e", "create", 1)
+    for acceptor in ("b", "d"):
+        script.deliver("Prepare", "e", acceptor)
+        script.deliver("Voted", acceptor, "e")
+
+
 def dead_everywhere(script: Script) -> None:
     """a0 is delivered through a and dead-lettered through b, at every replica."""
     script.do("fetch", "a")
@@ -480,6 +616,43 @@ def _speak(switches: Switches) -> None:
 def scenario(name: str, about: str, **bounds: Any) -> Scenario:
     return Scenario(name=name, about=about, **bounds)
 
+
+TWO_CREATIONS = scenario("creations", "2 creations of one name", attempts=0, creators=(A, C), give_up=False)
+
+FORGETFUL_ACCEPTOR = scenario(
+    "creations-unsynced",
+    "2 creations of one name, 1 crash of a node whose fsyncs are steps of their own",
+    attempts=0,
+    creators=(A, C),
+    restarts=1,
+    restart_nodes=(B,),
+    give_up=False,
+    unsynced=True,
+    script=accepted_unsynced,
+)
+
+WIPED_OF_FIVE = scenario(
+    "creations-wipe-of-five",
+    "2 creations of one name, and one of five disks lost meanwhile, whose node hears three of the others",
+    nodes=(A, B, C, "d", "e"),
+    attempts=0,
+    creators=(A, "e"),
+    wipes=1,
+    restart_nodes=(B,),
+    wiped_hears=(C, "d", "e"),
+    give_up=False,
+    script=accepted_and_wiped,
+)
+
+WIPED_ACCEPTOR = scenario(
+    "creations-wipe",
+    "2 creations of one name, and a disk lost meanwhile",
+    attempts=0,
+    creators=(A, C),
+    wipes=1,
+    restart_nodes=(B,),
+    give_up=False,
+)
 
 RULES: tuple[Rule, ...] = (
     Rule(
@@ -913,6 +1086,23 @@ RULES: tuple[Rule, ...] = (
         ),
     ),
     Rule(
+        name="one-answer-counts-once",
+        says="a replica's answer to a round counts once, however often it arrives",
+        off="every copy counts",
+        patches=((Round, "awaits", await_every_copy),),
+        scenario=scenario(
+            "purge-elsewhere",
+            "1 attempt, one replica has no copy of the message; a purge through a node without a replica",
+            nodes=(A, B, C, "d"),
+            attempts=1,
+            backlog_purges=1,
+            stored_on=(A, B),
+            coordinators=(A,),
+            purge_via=("d",),
+            give_up=False,
+        ),
+    ),
+    Rule(
         name="purge-at-a-majority",
         says="a purge says OK once a majority has each record, or one above it",
         off="it says OK once one replica has it",
@@ -1001,6 +1191,76 @@ RULES: tuple[Rule, ...] = (
             give_up=False,
             script=delivered_late,
         ),
+    ),
+    Rule(
+        name="creation-takes-over",
+        says="what was accepted under the highest ballot heard of is proposed, whoever asked for it",
+        off="everybody proposes the register that its own client wants",
+        patches=((CreateTopicCoordinator, "accept", propose_ours),),
+        scenario=TWO_CREATIONS,
+    ),
+    Rule(
+        name="creation-keeps-promise",
+        says="an acceptor accepts nothing under a ballot below its promise",
+        off="it accepts whatever comes",
+        patches=((nodecore, "vote", accept_below_promise),),
+        scenario=TWO_CREATIONS,
+    ),
+    Rule(
+        name="decided-is-told",
+        says="who knows what was chosen answers with that, and votes no more",
+        off="it votes as if it had never heard of the name",
+        patches=((nodecore, "vote", vote_again), (NodeCore, "check", never_check)),
+        scenario=TWO_CREATIONS,
+    ),
+    Rule(
+        name="accepted-is-not-served",
+        says="what is accepted is no register before it is chosen",
+        off="an acceptor takes it in",
+        patches=((nodecore, "vote", serve_accepted),),
+        scenario=TWO_CREATIONS,
+    ),
+    Rule(
+        name="proposed-is-not-served",
+        says="nor is what is proposed: a creation that loses leaves nothing behind",
+        off="the node that was asked takes it in, as of old",
+        patches=((CreateTopicCoordinator, "accept", serve_ours),),
+        scenario=TWO_CREATIONS,
+    ),
+    Rule(
+        name="conflict-once-chosen",
+        says="`conflict` is answered only once another topic was chosen",
+        off="a proposal that is outbid is answered with it",
+        patches=((CreateTopicCoordinator, "on_reply", refuse_outbid),),
+        scenario=TWO_CREATIONS,
+    ),
+    Rule(
+        name="votes-are-durable",
+        says="what is promised or accepted is on disk before it is said",
+        off="the answer does not wait for the fsync",
+        patches=((nodecore, "vote", vote_before_sync),),
+        scenario=FORGETFUL_ACCEPTOR,
+    ),
+    Rule(
+        name="registers-are-durable",
+        says="a register is on disk before it is answered for",
+        off="the answer does not wait for the fsync",
+        patches=((NodeCore, "_on_put_topic", put_before_sync),),
+        scenario=FORGETFUL_ACCEPTOR,
+    ),
+    Rule(
+        name="resync-brings-votes",
+        says="a resync brings what others have promised and accepted",
+        off="it brings registers only",
+        patches=((NodeCore, "snapshot", forget_creations),),
+        scenario=WIPED_ACCEPTOR,
+    ),
+    Rule(
+        name="superseded-votes",
+        says="votes of a start that is known to be superseded do not count",
+        off="they count",
+        patches=((Round, "is_superseded", count_every_incarnation),),
+        scenario=WIPED_OF_FIVE,
     ),
 )
 

@@ -60,7 +60,8 @@ class Scenario:
         attempts: FETCHes of one message each.
         restarts: crashes; a crashed node comes back from its journal at once and links up later, peer by peer.
         clean_stops: clean stops, each followed by a start.
-        wipes: disks lost, each followed by a resync from all other replicas in one step.
+        wipes: disks lost, each followed by a resync in one step, from the nodes of ``wiped_hears``; empty: from all
+            other replicas.
         acks, rejects, extends, leaves, redrives: requests of the client.
         offers: rounds of anti-entropy between two nodes.
         rewinds: of the group, through the nodes of ``rewind_via``.
@@ -72,8 +73,10 @@ class Scenario:
         reject_as: what a REJECT may ask for: "now", "delay" (one tick) or "dead".
         give_up: whether a round may time out at any moment (else: never).
         low_clocks: whether a FETCH may also take its ballot from a clock that lags behind all others.
-        unsynced: whether an fsync is a step of its own, and a crash loses what came after the last one.
+        unsynced: whether an fsync of a node that may crash is a step of its own, and a crash loses what came after it.
         max_deliveries: of the topic.
+        creators: through which nodes a topic is created, once through each; the others' requests name another
+            replication factor each time. The cluster has no topic in the beginning then, and no message.
         script: brings the cluster to where the exploration begins.
     """
 
@@ -100,6 +103,7 @@ class Scenario:
     purges: int = 0
     dead_reads: int = 0
     backlog_purges: int = 0
+    wiped_hears: tuple[NodeId, ...] = ()
     rewind_to: str = "rewind"
     rewind_via: tuple[NodeId, ...] = ()
     dead_via: tuple[NodeId, ...] = ()
@@ -109,6 +113,7 @@ class Scenario:
     low_clocks: bool = False
     unsynced: bool = False
     max_deliveries: int = 5
+    creators: tuple[NodeId, ...] = ()
     script: Callable[[Script], None] | None = None
 
     @property
@@ -125,6 +130,8 @@ class Scenario:
             self.rewind_via,
             self.dead_via,
             self.purge_via,
+            self.creators,
+            self.wiped_hears,
         )
         return not any(chosen) and len(self.nodes) == self.rf and not self.low_clocks and self.script is None
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from quorumq.core.messages import Fetched
+from quorumq.core.messages import ClientRequest, Fetched
 from quorumq.core.types import Kind, NodeId
 from sim.explorer import facts as outside
-from sim.explorer.facts import ACKING, LIVE, OVER, REJECTED, Facts
+from sim.explorer.facts import ACKING, LIVE, OVER, REJECTED, Created, Facts
 from sim.explorer.scenario import BUDGETS, Scenario
 from sim.explorer.world import DEAD_GROUP, GROUP, WALL_MS, ExplorerError, Outcome, Switches, World
 
@@ -99,7 +99,8 @@ class Explorer:
 
     def _begin(self) -> State:
         locals_ = self.world.first_locals()
-        return (*locals_, self.net_id(()), self.budget_id(self.scenario.budget()), self.fact_id(Facts()))
+        facts = Facts(creations=tuple(Created() for _ in self.scenario.creators))
+        return (*locals_, self.net_id(()), self.budget_id(self.scenario.budget()), self.fact_id(facts))
 
     # ------------------------------------------------------------------------ steps
 
@@ -122,7 +123,7 @@ class Explorer:
             fact, broken = self.hear(fact, request, reply, tick)
             problem = problem or broken or self.handed_out(outcome.local, reply)
         state = (*locals_, found, budget, fact)
-        return state, problem or self.conserved(state)
+        return state, problem or self.conserved(state) or self.one_topic(state)
 
     def hear(self, fact: int, request: int, reply: int, tick: int) -> tuple[int, str]:
         """The facts once a client has heard a reply."""
@@ -169,6 +170,29 @@ class Explorer:
                 return f"G7 dead letters: only {len(having)} of {len(members)} replicas have {what} at n={n}"
         return ""
 
+    def one_topic(self, state: State) -> str:
+        """CREATE: all nodes serve the same topic of that name; none serves what was answered `conflict`; and a majority
+        serves what was answered with success, so that whoever looks for it finds it."""
+        if not self.scenario.creators:
+            return ""
+        served = [self.world.locals[local].served for local in state[:-3]]
+        everything = sorted({topic for topics in served for topic in topics})
+        if len(everything) > 1:
+            told = [
+                f"{name} the one with rf {', '.join(str(rf) for rf, _ in topics)}"
+                for name, topics in zip(self.scenario.nodes, served, strict=True)
+                if topics
+            ]
+            return f"one topic: of one name {'; '.join(told)} is served"
+        for index, (phase, made) in enumerate(self._facts[state[-1]].creations):
+            rf = self.world.creation(index).rf
+            if phase == "conflict" and any(topic[0] == rf for topic in everything):
+                return f"conflict: c{index} (rf {rf}) was answered `conflict`, and a node serves it"
+            having = sum(any(topic[1] == made for topic in topics) for topics in served)
+            if phase == "created" and having < len(served) // 2 + 1:
+                return f"created: c{index} is served by {having} of {len(served)} nodes"
+        return ""
+
     def steps(self, state: State) -> Iterator[Step]:
         """Everything that may happen next, in a fixed order."""
         world, scenario = self.world, self.scenario
@@ -200,6 +224,8 @@ class Explorer:
             for at in range(self.count):
                 if world.locals[state[at]].pending:
                     yield self._one(state, at, ("fsync",), tick)
+        if scenario.creators:
+            yield from self._creations(state, tick)
         if left[SLOT["attempts"]]:
             yield from self._fetches(state, tick)
         if left[SLOT["dead_reads"]] and self._listed(state):
@@ -259,6 +285,17 @@ class Explorer:
             for wall_ms in (ahead, WALL_MS) if self.scenario.low_clocks else (ahead,):
                 _, done, problem = self._one(begun, at, ("fetch", key, wall_ms, group), tick)
                 yield ("fetch", name, key - 1, wall_ms == ahead), done, problem
+
+    def _creations(self, state: State, tick: int) -> Iterator[Step]:
+        """A creator asks, or has waited long enough after it met another's proposal."""
+        world = self.world
+        for index, name in enumerate(self.scenario.creators):
+            if not self._facts[state[-1]].creations[index].phase:
+                yield self._ask(state, name, None, "create", "create", index, (0, 0), tick)
+        for at in range(self.count):
+            for _, _, what in world.locals[state[at]].core.state.timers:
+                if what[0] == "again":
+                    yield self._one(state, at, what, tick)
 
     def _remote(self, state: State, message: int, left: tuple[int, ...], tick: int) -> Iterator[Step]:
         """A RemoteFetch arrives. Every further copy of it is one more attempt, and is paid for as one."""
@@ -325,7 +362,7 @@ class Explorer:
         self,
         state: State,
         name: NodeId,
-        slot: str,
+        slot: str | None,
         kind: str,
         how: str,
         index: int,
@@ -335,10 +372,14 @@ class Explorer:
         world = self.world
         now = world.now(tick)
         facts = self._facts[state[-1]]
-        receipt = facts.attempts[index].receipt if index >= 0 else None
         after, key = outside.asked(facts, kind, index, name, life, now.mono)
-        begun = (*state[:-2], self.spend(state[-2], SLOT[slot]), self.fact_id(after))
-        request = world.request(how, receipt, life, now)
+        budget = state[-2] if slot is None else self.spend(state[-2], SLOT[slot])
+        begun = (*state[:-2], budget, self.fact_id(after))
+        if kind == "create":
+            request: ClientRequest = world.creation(index)
+        else:
+            receipt = facts.attempts[index].receipt if index >= 0 else None
+            request = world.request(how, receipt, life, now)
         _, done, problem = self._one(begun, world.index[name], ("ask", key, request), tick)
         return ("ask", name, how, index, life[1]), done, problem
 

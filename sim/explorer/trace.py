@@ -7,8 +7,10 @@
 
 from __future__ import annotations
 
+from quorumq.core.creation import CreateTopicCoordinator
 from quorumq.core.fetch import HoldRound
 from quorumq.core.messages import (
+    Accept,
     Ack,
     Extend,
     Extended,
@@ -19,6 +21,9 @@ from quorumq.core.messages import (
     HoldsTold,
     Merge,
     Merged,
+    Prepare,
+    Put,
+    PutTopic,
     Reject,
     Rejected,
     Release,
@@ -30,6 +35,7 @@ from quorumq.core.messages import (
     SyncPull,
     SyncState,
     Tombed,
+    Voted,
 )
 from quorumq.core.types import Kind, Record, Stamp
 from sim.explorer.search import Action, Explorer, State, Step
@@ -66,6 +72,7 @@ class Teller:
 
     def tell(self, before: State, action: Action, after: State) -> tuple[str, list[str]]:
         """What was done, and what came of it."""
+        self._learn_proposals(after)
         what, outcome = self._tell(before, action, after)
         known = set(self.explorer.messages(before))
         copies = self.world.fetching
@@ -94,6 +101,9 @@ class Teller:
                 said = {"dead": "REJECT to dead letters", "now": "REJECT", "delay": "REJECT with delay"}.get(
                     how, how.upper()
                 )
+                if how == "create":
+                    rf = self.world.creation(index).rf
+                    return f"client: CREATE c{index} (rf {rf}) through {name}", []
                 if how in ("rewind", "skip"):
                     to = "" if how == "rewind" else " to behind the message"
                     return f"operator: REWIND{to} through {name}", []
@@ -110,12 +120,23 @@ class Teller:
             case ("clean stop", str(name)):
                 return f"{name} stops cleanly and starts again", []
             case ("wipe", str(name)):
-                return f"{name} loses its disk and resyncs from all others", []
+                heard = self.explorer.scenario.wiped_hears
+                return f"{name} loses its disk and resyncs from {', '.join(heard) or 'all others'}", []
             case ("offer", str(name), str(peer)):
                 return f"{name} offers anti-entropy to {peer}", []
+            case ("again", str(name), _):
+                return f"{name} proposes again", []
             case ("tick",):
                 return f"a tick: it is {self.explorer.tick(after)}", []
         return str(action), []
+
+    def _learn_proposals(self, after: State) -> None:
+        for local in after[:-3]:
+            for asked in self.explorer.facts(after).asked:
+                coordinator = self.world.locals[local].core.requests.get(asked.key)
+                if isinstance(coordinator, CreateTopicCoordinator) and coordinator.ballot not in self.names:
+                    again = "'" * sum(name.startswith(f"c{asked.attempt}") for name in self.names.values())
+                    self.names[coordinator.ballot] = f"c{asked.attempt}{again}"
 
     def _learn_ballot(self, after: State, name: str, index: int) -> None:
         core = self.world.locals[after[self.world.index[name]]].core
@@ -137,6 +158,10 @@ class Teller:
                 lines.append(f"a{index} gets nothing")
             elif was is not None and attempt.until > was.until:
                 lines.append(f"a{index} is EXTENDED (until tick {self.until(attempt.until)})")
+        for index, (then, now) in enumerate(zip(old.creations, new.creations, strict=True)):
+            if now != then and now.phase != "asked":
+                of = f" ({self.ballot(now.made)}'s topic)" if now.phase == "created" else ""
+                lines.append(f"c{index} hears {now.phase.upper()}{of}")
         if new.finished > old.finished:
             lines.append("the ACK succeeded")
         for acked, before in zip(new.acked, old.acked, strict=True):
@@ -221,9 +246,32 @@ class Teller:
             case RemoteFetched():
                 won = [delivery for part in message.slices for delivery in part.deliveries]
                 return f"WON {self.ballot(won[0].receipt.owner.ballot)}" if won else "NOTHING WON"
+            case Prepare():
+                return f"PREPARE {self.ballot(message.ballot)}"
+            case Accept():
+                of = self.ballot(message.topic.made)
+                return f"ACCEPT {self.ballot(message.ballot)} ({of}'s topic)"
+            case Voted():
+                return self.voted(message)
+            case PutTopic():
+                return f"PUT-TOPIC ({self.ballot(message.topic.made)}'s)"
+            case Put():
+                return f"PUT to round {message.round} of"
             case RemoteGone():
                 return "FETCH called off"
         return type(message).__name__
+
+    def voted(self, reply: Voted) -> str:
+        """What an acceptor says."""
+        if reply.creation is None:
+            return (
+                f"CHOSEN ({self.ballot(reply.chosen.made)}'s topic)" if reply.chosen is not None else "VOTED"
+            )
+        accepted = reply.creation
+        what = "nothing"
+        if accepted.topic is not None:
+            what = f"{self.ballot(accepted.topic.made)}'s topic under {self.ballot(accepted.ballot)}"
+        return f"VOTED (promised {self.ballot(accepted.promised)}, accepted {what})"
 
     def votes(self, reply: HoldReply) -> str:
         """What a reply to a HOLD says."""

@@ -48,6 +48,7 @@ from quorumq.core.messages import (
     Fetched,
     Heartbeat,
     HoldReply,
+    HoldsAsk,
     HoldsTold,
     LeaveRequest,
     Named,
@@ -108,15 +109,21 @@ DEAD_GROUP = GROUP + DEAD_SUFFIX
 TOPIC = "t"
 ORIGIN = Origin("p", 1, 1, 1)
 SPAN = Span(ORIGIN, 0, 1)
+CREATED = "u"
+"""The topic that a scenario with ``creators`` creates."""
+
 SETUP_KEY = 1000
 HELLO_KEY = 1001
 UNTRACKED = -1
 """The journal of a node that cannot crash any more."""
 
-NOT_SENT = (Heartbeat, SyncTopics, Released, PutTopic)
+NOT_SENT: tuple[type, ...] = (Heartbeat, SyncTopics, Released, PutTopic)
 """Messages that are always lost here. Heartbeats and registers say nothing new in these clusters; a lost Released
 only has the RELEASE repeated in front of the next HOLD. Offers of anti-entropy that come with a new link are lost, too,
 unless the scenario has anti-entropy in it."""
+
+NOT_SENT_OF_CREATIONS = (Heartbeat, SyncTopics, SyncOffer, HoldsAsk)
+"""Likewise where topics are created: there are no holds. Of registers, what is written by rounds is enough."""
 
 
 class Middle(random.Random):
@@ -139,7 +146,7 @@ class ExplorerError(Exception):
 class Local:
     """One state of one node: the core, its journal (by number), and what it has not synced yet."""
 
-    __slots__ = ("core", "dead", "due", "index", "journal", "links", "pending", "problem", "rank")
+    __slots__ = ("core", "dead", "due", "index", "journal", "links", "pending", "problem", "rank", "served")
 
     def __init__(self, core: NodeCore, index: int, journal: int, pending: tuple[Persist, ...]) -> None:
         self.core = core
@@ -150,6 +157,13 @@ class Local:
         self.links = core.state.links
         self.due = min((timer[0] for timer in core.state.timers), default=NEVER)
         self.rank = rank_of(core)
+        self.served = tuple(
+            sorted(
+                (topic.rf, topic.made)
+                for topic in core.topics.values()
+                if topic.name == CREATED and not topic.deleted
+            )
+        )
         self.problem = ""  # an invariant of the core that it breaks
 
 
@@ -206,6 +220,10 @@ class World:
         self.core_steps = 0
         self.keeps_journals = bool(scenario.restarts or scenario.clean_stops or scenario.wipes)
         self.not_sent = NOT_SENT if scenario.offers else (*NOT_SENT, SyncOffer)
+        if scenario.creators:
+            self.not_sent = NOT_SENT_OF_CREATIONS
+        # Where a node cannot crash, a slow fsync is the same as slow messages.
+        self.unsynced = (scenario.restart_nodes or scenario.nodes) if scenario.unsynced else ()
         self.keeps_given = switches.leave_delivered
         self.partition = PartitionId(b"", 0)
         self.members: tuple[NodeId, ...] = ()
@@ -381,6 +399,8 @@ class World:
                 return number in core.rounds
             case ("refresh", *_):
                 return time > now.mono
+            case ("again", key):
+                return key in core.requests
             case ("advance" | "gathered", key):
                 # While its rounds are open a FETCH does not advance, and when they close it does so by itself.
                 coordinator = core.requests.get(key)  # type: ignore[call-overload]
@@ -462,6 +482,8 @@ class World:
                 return self._fire(this, now, ("round", number))
             case ("offer", str(peer)):
                 return self._fire(this, now, ("sync", peer))
+            case ("again", int(key)):
+                return self._fire(this, now, what)
             case ("unsent", int(key)):
                 return self.step(local, [Unsent(key)], now)
             case ("fsync",):
@@ -478,7 +500,8 @@ class World:
     def _fire(self, this: Local, now: Now, what: tuple[object, ...]) -> Outcome:
         """A timer comes now, whatever it was set to."""
         core = clone(this.core)
-        core.state.timers.insert(0, (now.mono, 0, what))
+        others = [timer for timer in core.state.timers if timer[2] != what]
+        core.state.timers = [(now.mono, 0, what), *others]
         return self.drive(core, this.index, this.journal, this.pending, [], now)
 
     def _fsync(self, this: Local, now: Now) -> Outcome:
@@ -581,7 +604,8 @@ class World:
         """
         now = self.now(tick)
         old = self.locals[locals_[index]].core
-        others = [at for at in range(len(self.names)) if at != index and self.names[at] in self.members]
+        heard = self.scenario.wiped_hears or self.members
+        others = [at for at in range(len(self.names)) if at != index and self.names[at] in heard]
         seen = max(self.locals[locals_[at]].core.peers[self.names[index]][0].n for at in others)
         records: list[JournalRecord] = [
             DirectoryMade(self.names[index], old.config.cluster_id, old.state.directory),
@@ -618,6 +642,23 @@ class World:
             for b in range(a + 1, len(self.names)):
                 one, other = self.link(locals_[a], locals_[b], 0)
                 locals_[a], locals_[b] = one.local, other.local
+        if scenario.creators:
+            self.members = self.names
+        else:
+            self._first_topic(locals_, now)
+        for index in range(len(self.names)):
+            core = clone(self.locals[locals_[index]].core)
+            core.round_count = core.sessions = 0
+            core.vouchers.clear()
+            journal = self.locals[locals_[index]].journal if self.keeps_journals else UNTRACKED
+            self.tidy(core, now)
+            locals_[index] = self.local_id(core, index, journal, ())
+        self.steps.clear()
+        return tuple(locals_)
+
+    def _first_topic(self, locals_: list[int], now: Now) -> None:
+        """One topic, one group and one message."""
+        scenario = self.scenario
         creation = CreateTopic(TOPIC, scenario.rf, 1, scenario.max_deliveries)
         created = self._settle(locals_, 0, Request(SETUP_KEY, creation), now)
         assert isinstance(created, TopicCreated), created
@@ -635,15 +676,6 @@ class World:
             own = core.state.incarnation
             envelope = Envelope(name, own, name, own, 0, self.store)
             self._settle(locals_, self.index[name], Received(envelope), now)
-        for index in range(len(self.names)):
-            core = clone(self.locals[locals_[index]].core)
-            core.round_count = core.sessions = 0
-            core.vouchers.clear()
-            journal = self.locals[locals_[index]].journal if self.keeps_journals else UNTRACKED
-            self.tidy(core, now)
-            locals_[index] = self.local_id(core, index, journal, ())
-        self.steps.clear()
-        return tuple(locals_)
 
     def _settle(self, locals_: list[int], index: int, event: Event, now: Now) -> ClientReply | None:
         """An event, and everything that follows from it on a perfect network; the answer to the request."""
@@ -664,6 +696,10 @@ class World:
         return answer
 
     # -------------------------------------------------------------------- requests
+
+    def creation(self, index: int) -> CreateTopic:
+        """The request of a scenario's creator: each other one wants one replica only."""
+        return CreateTopic(CREATED, 1 if index % 2 else len(self.names))
 
     def request(self, kind: str, receipt: Receipt | None, life: tuple[int, int], now: Now) -> ClientRequest:
         """The request with which a client settles a delivery, redrives what was listed dead at (generation, n) =
@@ -749,7 +785,7 @@ class Driver:
 
     def persist(self, persist: Persist) -> None:
         housekeeping = all(isinstance(record, Reserved | PeerSeen | Vouched) for record in persist.records)
-        waits = self.world.scenario.unsynced and not self.setup and self.core.started
+        waits = self.core.config.node in self.world.unsynced and not self.setup and self.core.started
         if waits and (self.pending or not housekeeping):
             if self.world.switches.speak_before_sync:
                 self.carry_out(persist.then)
