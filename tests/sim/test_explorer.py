@@ -258,7 +258,7 @@ def mutable_parts(value: Any, found: dict[int, Any]) -> None:
         return
     names = [name for base in type(value).__mro__ for name in getattr(base, "__slots__", ())]
     for name in [*names, *getattr(value, "__dict__", {})]:
-        mutable_parts(getattr(value, name), found)
+        mutable_parts(getattr(value, name, None), found)  # a slot may have nothing in it yet
 
 
 def test_a_clone_shares_nothing_that_can_change_and_keeps_what_is_shared_within() -> None:
