@@ -7,8 +7,9 @@
 
 from __future__ import annotations
 
-import gzip
+import zlib
 from collections.abc import Callable, Iterable, Sequence
+from functools import reduce
 from typing import Any, Final, NamedTuple
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -26,10 +27,11 @@ TEXT_MAX: Final = 200
 """So many characters of a line are shown."""
 
 TORN: Final = "a last line without its newline: the writer was killed"
+BLANK: Final = "a blank line"
 UNKNOWN_KIND: Final = "a kind that this version does not know: "
 WRONG: Final = "a wrong type: "
-HARMLESS: Final = (TORN, UNKNOWN_KIND)
-"""Reasons that the rules of docs/history.md allow; the others make a run incomplete."""
+HARMLESS: Final = (TORN, BLANK, UNKNOWN_KIND)
+"""Reasons that the rules of docs/history.md allow, or that cost nothing; the others make a run incomplete."""
 
 UNREAD: Final = (
     "file STRING, run STRING, who STRING, kind STRING, reason STRING, harmless BOOLEAN, line STRING"
@@ -129,13 +131,24 @@ def read(session: SparkSession, paths: Sequence[str]) -> Histories:
     names = files(session, paths)
     jvm: Any = session._jvm
     # A carriage return is no end of a line; Spark leaves a zero byte or bad UTF-8 to the parser.
-    text = session.read.option("lineSep", "\n").text([exactly(name) for name in names])
-    lines = text.select(F.col("_metadata.file_path").alias("file"), F.col("value"))
-    torn = [
-        (jvm.org.apache.hadoop.fs.Path(name).toUri().toString(), line)  # escaped, as `file_path` is
-        for name in names
-        if (line := _torn_line(session, name)) is not None
-    ]
+    text = session.read.option("lineSep", "\n")
+    ends = {name: end for name in names if (end := _torn_line(session, name)) is not None}
+    whole = [exactly(name) for name in names if not (name in ends and ends[name].packed)]
+    packed = [exactly(name) for name in names if name in ends and ends[name].packed]
+    # Spark gives up a file that cannot be unpacked to its end, with all of it, unless it is told to take what there is.
+    parts = [text.text(whole)] if whole else []
+    parts += [text.option("ignoreCorruptFiles", "true").text(packed)] if packed else []
+    lines = reduce(
+        DataFrame.unionByName,
+        [it.select(F.col("_metadata.file_path").alias("file"), F.col("value")) for it in parts],
+    )
+    # Escaped, as `file_path` is.
+    torn = [(jvm.org.apache.hadoop.fs.Path(name).toUri().toString(), end.line) for name, end in ends.items()]
+    if packed:
+        of_packed = [
+            (file, line) for (file, line), end in zip(torn, ends.values(), strict=True) if end.packed
+        ]
+        lines = lines.unionByName(session.createDataFrame(of_packed, "file STRING, value STRING"))
     return parsed(session, lines, torn)._replace(bytes=sum(_size(session, name) for name in names))
 
 
@@ -145,8 +158,15 @@ def _size(session: SparkSession, name: str) -> int:
     return int(path.getFileSystem(session._jsc.hadoopConfiguration()).getFileStatus(path).getLen())
 
 
-def _torn_line(session: SparkSession, name: str) -> str | None:
-    """The last line of a file that does not end with a newline; None where it does."""
+class End(NamedTuple):
+    """The last line of a file, which has no newline; `packed` where the file cannot be unpacked to its end."""
+
+    line: str
+    packed: bool = False
+
+
+def _torn_line(session: SparkSession, name: str) -> End | None:
+    """What a file ends with that does not end with a newline; None where it does."""
     jvm: Any = session._jvm
     path = jvm.org.apache.hadoop.fs.Path(name)
     system = path.getFileSystem(session._jsc.hadoopConfiguration())
@@ -167,7 +187,7 @@ def _torn_line(session: SparkSession, name: str) -> str | None:
                     return None
                 if b"\n" in end:
                     break
-            return end.rpartition(b"\n")[2].decode("utf-8", "replace")
+            return End(end.rpartition(b"\n")[2].decode("utf-8", "replace"))
         finally:
             stream.close()
     except Exception as error:  # py4j wraps whatever the file system raises
@@ -175,12 +195,22 @@ def _torn_line(session: SparkSession, name: str) -> str | None:
         raise StorageError(f"{name} cannot be read: {reason}") from None
 
 
-def _torn_line_of_gzip(path: str) -> str | None:
-    last = b"\n"
-    with gzip.open(path) as file:
-        for line in file:
-            last = line
-    return None if last.endswith(b"\n") else last.decode("utf-8", "replace")
+def _torn_line_of_gzip(path: str) -> End | None:
+    """As `_torn_line`. A member that ends too early is a killed writer's; one that is damaged is an error."""
+    last, unpack = b"", zlib.decompressobj(wbits=31)
+    began = False
+    with open(path, "rb") as file:
+        while chunk := file.read(1 << 20):
+            while chunk:
+                began = True
+                last = (last + unpack.decompress(chunk)).rpartition(b"\n")[2]
+                chunk = unpack.unused_data
+                if unpack.eof:
+                    began, unpack = False, zlib.decompressobj(wbits=31)
+                    chunk = chunk.lstrip(b"\0")  # padding between members
+    if began:
+        return End((last + unpack.flush()).rpartition(b"\n")[2].decode("utf-8", "replace"), packed=True)
+    return End(last.decode("utf-8", "replace")) if last else None
 
 
 def _parse_schema() -> str:
@@ -267,11 +297,11 @@ def _reason() -> Column:
         return F.col(f"row.`{name}`")
 
     kind = get("kind")
-    reason = F.when(F.col("cut"), F.lit(TORN))
+    reason = F.when(F.col("cut"), F.lit(TORN)).when(F.trim("value") == "", F.lit(BLANK))
     reason = reason.when(
         F.octet_length("value") > LINE_BYTES_MAX, F.lit(f"longer than {LINE_BYTES_MAX} bytes")
     )
-    broken = get("_corrupt").isNotNull() | F.col("row").isNull() | (F.trim("value") == "")
+    broken = get("_corrupt").isNotNull() | F.col("row").isNull()
     reason = reason.when(broken & F.expr("try_parse_json(value) IS NULL"), F.lit("not JSON"))
     reason = reason.when(broken, F.lit(WRONG))
     for name in COMMON:
