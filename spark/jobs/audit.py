@@ -23,18 +23,19 @@ from spark.report.audit import named, page
 from spark.report.page import counted
 from spark.session import exactly, file_path, fit, interruptible, job_session
 from spark.transforms import audit as t
-from spark.transforms import audit_checks, audit_context, audit_derived, audit_events, audit_settings
-
-CLOCK_ERROR_S = 0.5
-"""How far a machine's time of day may be from the truth, unless said otherwise."""
-
+from spark.transforms import (
+    audit_checks,
+    audit_clocks,
+    audit_context,
+    audit_derived,
+    audit_events,
+    audit_settings,
+)
 
 OUTPUT: Final = Output("audit", 1)
 
 
-def audited(
-    histories: Histories, out: Path, *, clock_error: float = CLOCK_ERROR_S, drained: bool = False
-) -> dict[str, DataFrame]:
+def audited(histories: Histories, out: Path, *, drained: bool = False) -> dict[str, DataFrame]:
     """Audit histories, and write the tables.
 
     Each step is written as it is made and read back for the next: so no plan has more than one step in it, which
@@ -43,12 +44,11 @@ def audited(
     Args:
         histories: what `spark.histories.read` gives.
         out: a directory: the tables come under `tables`, and what only serves them is removed in the end.
-        clock_error: how far a machine's time of day may be from the truth, in seconds.
         drained: whether runs that do not say so are over, with nothing left to deliver.
 
     Returns:
-        The tables `verdicts`, `violations`, `remainder`, `unread`, `latency`, `redeliveries`, `faults`, `divergence`
-        and `runs`.
+        The tables `verdicts`, `violations`, `remainder`, `unread`, `latency`, `redeliveries`, `faults`, `divergence`,
+        `runs` and `clocks`.
     """
     session = histories.judged.sparkSession
     steps = out / "steps"
@@ -63,19 +63,21 @@ def audited(
 
     read_once = histories._replace(judged=step("lines", histories.judged))
     rows, unread = read_once.rows, table("unread", read_once.unread)
-    writers = step("writers", audit_events.clocks(rows, clock_error))
-    lines = audit_events.timed(rows, writers)
+    of_writers, offsets, found_clocks = audit_clocks.clocks(rows, step)
+    clocks = table("clocks", found_clocks)
+    lines = audit_events.timed(rows, of_writers, offsets)
     rest = table("remainder", t.remainder(rows, unread))
     of_runs = table("runs", t.with_remainder(audit_context.runs(lines, drained=drained), rest))
     of_groups = step("groups", audit_context.group_facts(lines))
     of_places = step("places", audit_context.purges(lines, of_groups))
+    of_replicas = step("replicas", audit_context.replicas(lines))
     of_origins = step("origins", audit_context.origins(lines))
     events = step("events", audit_events.events(lines))
     deliveries = step(
         "deliveries", audit_checks.deliveries(events, of_groups, of_places, of_runs, of_origins)
     )
-    held = step("holds", audit_checks.holds(events))
-    messages = step("messages", audit_checks.messages(events, of_groups, of_places, of_runs))
+    held = step("holds", audit_checks.holds(events, of_runs))
+    messages = step("messages", audit_checks.messages(events, of_groups, of_places, of_runs, of_replicas))
     overlaps = step("overlaps", audit_checks.overlaps(held))
     asked = audit_derived.derived(lines, events, of_runs)
     asked = step("asked", asked.unionByName(audit_settings.settings(lines, of_runs)))
@@ -91,6 +93,7 @@ def audited(
         "faults": table("faults", t.per_fault(lines, audit_context.faults(lines), found)),
         "divergence": table("divergence", t.divergence(lines, events)),
         "runs": of_runs,
+        "clocks": clocks,
     }
     shutil.rmtree(steps)
     return tables
@@ -154,6 +157,7 @@ def summarised(tables: Mapping[str, DataFrame], paths: Sequence[str]) -> dict[st
         "latency": latency.orderBy("topic", "group"),
         "redeliveries": redeliveries.orderBy("topic", "group", "after"),
         "faults": faults.orderBy("fault"),
+        "clocks": tables["clocks"].orderBy(F.col("findings") == "", "run", F.desc("reference"), "clock"),
     }
     broken = _violations(found.where(F.col("verdict") == "broken"), verdicts, "broken")
     undecided = _violations(found.where(F.col("verdict") != "broken"), verdicts, "undecidable")
@@ -238,6 +242,11 @@ def shown(console: Console, summary: Mapping[str, Any]) -> None:
     console.print(table)
     for row in summary["remainder"]:
         console.print(f"{row['count']:,} × {row['what']}: {row['detail']}", soft_wrap=True, markup=False)
+    for row in summary["clocks"]:
+        if row["findings"]:
+            console.print(
+                f"clock of {row['writers']} ({row['run']}) {row['findings']}", soft_wrap=True, markup=False
+            )
     for row in summary["broken"]:
         where = " ".join(str(row[what]) for what in ("run", "group", "id") if row[what] is not None)
         console.print(f"BROKEN {row['guarantee']} {where}: {row['text']}", soft_wrap=True, markup=False)
@@ -263,10 +272,6 @@ def shown(console: Console, summary: Mapping[str, Any]) -> None:
 @click.option(
     "--drained", is_flag=True, help="Take runs that do not say so to be over: what is not settled is lost."
 )
-@click.option(
-    "--clock-error", default=CLOCK_ERROR_S, show_default=True, type=click.FloatRange(0),
-    help="How far a machine's time of day may be from the truth, in seconds.",
-)  # fmt: skip
 def command(
     paths: tuple[str, ...],
     out: Path,
@@ -274,7 +279,6 @@ def command(
     as_json: bool,
     strict: bool,
     drained: bool,
-    clock_error: float,
 ) -> None:
     """Check every guarantee of docs/protocol.md against what nodes and clients wrote (docs/history.md).
 
@@ -286,7 +290,7 @@ def command(
     histories = read(spark, paths)
     fit(spark, histories.bytes)
     with OUTPUT.staged(out, overwrite) as new, interruptible():
-        tables = audited(histories, new, clock_error=clock_error, drained=drained)
+        tables = audited(histories, new, drained=drained)
         summary = summarised(tables, paths)
         (new / SUMMARY).write_text(json.dumps(summary, indent=1, default=float) + "\n")
         (new / PAGE).write_text(page(summary, t.GUARANTEES), encoding="utf-8")

@@ -36,7 +36,7 @@ VERDICTS: Final = {"broken": "broken", "not decidable": "open", "not checked": "
 LOOKED_AT: Final = {
     "G1": "messages", "G2": "holds", "G3": "deliveries and ACKs", "G4": "deliveries", "G5": "deliveries",
     "G6": "messages", "G7": "dead letters", "groups": "deliveries",
-    "derived": "outputs", "settings": "topics and their settings",
+    "delays": "deliveries", "derived": "outputs", "settings": "topics and their settings",
 }  # fmt: skip
 """What is counted as checked."""
 
@@ -49,6 +49,7 @@ NOTHING_TO_ASK: Final = {
     "G6": "no publish that was tried again",
     "G7": "no dead letter",
     "groups": "no register of a group",
+    "delays": "no message that was delayed",
     "derived": "no output that was derived from a message",
     "settings": "no change of a topic together with what nodes have of it",
 }
@@ -86,6 +87,7 @@ def page(summary: Row, guarantees: Mapping[str, str]) -> str:
         violations(summary),
         undecided(summary),
         remainder(summary),
+        clocks(summary),
         latency(summary),
         redeliveries(summary),
         faults(summary),
@@ -284,6 +286,37 @@ def remainder(summary: Row) -> Html:
     ))  # fmt: skip
 
 
+def clocks(summary: Row) -> Html:
+    """How the clocks of runs with several stand to each other."""
+    columns = [
+        Column("Clock of", "w", "who writes by it"),
+        Column("Findings", "w"),
+        Column("Ahead by", "n", "of the run's reference: its readings less the reference's, in the middle"),
+        Column("Known to", "n", "either way, in the middle"),
+        Column("Runs faster by", "n", "than the reference"),
+        Column("Time of day ahead", "n", "of the reference's: nothing is compared by it"),
+        Column("Placed", "n", "the share of its time in which it could be compared"),
+        Column("Run", "i"),
+    ]  # fmt: skip
+    rows = [
+        (row["writers"], tag("b", row["findings"], class_="warn") if row["findings"] else "",
+         "the reference" if row["reference"] else apart(row["ahead"]),
+         "" if row["reference"] else within(row["within"]),
+         "" if row["reference"] else faster(row["rate"], row["rate_within"]), apart(row["day_ahead"]),
+         (percent(row["placed"]), row["placed"]), row["run"])
+        for row in summary["clocks"]
+    ]  # fmt: skip
+    said = (
+        "Lines of two clocks are compared by which must have come before which, never by the time of day. What a clock "
+        "is known too badly for, or broke in, is not decidable."
+    )
+    return join((
+        tag("h2", "Clocks", id="clocks"),
+        tag("p", said) if rows else EMPTY,
+        listed(columns, rows, empty="Every run was written by one clock.", more=cut(summary, "clocks")),
+    ))  # fmt: skip
+
+
 def latency(summary: Row) -> Html:
     """From publish to delivery."""
     rows = summary["latency"]
@@ -451,6 +484,23 @@ def of_all(count: int, every: int) -> tuple[Any, int]:
 def share(count: int, every: int) -> Any:
     """A share, to sort by."""
     return (percent(count / every), count / every) if every else ""
+
+
+def apart(seconds: float | None) -> Any:
+    """A difference of two clocks, to sort by."""
+    return "" if seconds is None else (f"{seconds:+,.4f} s", seconds)
+
+
+def within(seconds: float | None) -> Any:
+    """How well it is known."""
+    return "" if seconds is None else (f"± {1000 * seconds:,.2f} ms", seconds)
+
+
+def faster(rate: float | None, doubt: float | None) -> Any:
+    """A difference of two rates, in parts per million."""
+    return (
+        "" if rate is None or doubt is None else (f"{round(1e6 * rate):+,d} ± {1e6 * doubt:,.0f} ppm", rate)
+    )
 
 
 def took(seconds: float | None) -> Any:

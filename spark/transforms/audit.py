@@ -24,6 +24,7 @@ GUARANTEES: Final[dict[str, str]] = {
     "G6": "idempotent: retrying a publish makes no second message",
     "G7": "dead letters are conserved: each is there once, until redriven, purged or acked",
     "groups": "groups as asked: generations, their starts, and purges (G3, G4)",
+    "delays": "delays as asked: what is delayed, published or given back, is not delivered before",
     "derived": "derived once: the outputs of a message are there once it is acked, each once (G3, G5, G6)",
     "settings": "settings as written: all nodes have one register of a topic, with what was written last",
 }
@@ -234,6 +235,7 @@ def tallies(
         G4=(delivery & again, overdue),
         G5=(F.col("crc_known"), no),
         groups=(delivery & F.col("has_registers"), no),
+        delays=(F.col("was_due"), no),
     )
     of_messages = counted(
         messages,
@@ -242,7 +244,7 @@ def tallies(
         G6=(F.col("retried"), no),
         G7=(F.col("letter"), F.col("letter_pending") | F.col("redrive_pending")),
     )
-    of_holds = counted(holds, G2=(F.expr("true"), no))
+    of_holds = counted(holds, G2=(F.expr("true"), no), delays=(F.col("was_due"), no))
     every = F.array(*(F.lit(name) for name in GUARANTEES))
     unread = of_runs.select(
         "run",
@@ -346,7 +348,7 @@ def redeliveries(holds: DataFrame) -> DataFrame:
     """What each delivery but the first followed: the hold before it acked, given up, run out, or still alive."""
     order = Window.partitionBy(*KEY, "dead").orderBy("t", "owner")
     before = F.lag(F.struct("end", "ended", "ended_t", "gave_up", "acked_t", "generation", "n")).over(order)
-    again = holds.withColumn("_before", before).where(F.col("_before").isNotNull())
+    again = holds.where(F.col("times") > 0).withColumn("_before", before).where(F.col("_before").isNotNull())
     newer = F.struct("generation", "n") > F.struct("_before.generation", "_before.n")
     after = (
         F.when(newer, F.lit("rewind or redrive"))

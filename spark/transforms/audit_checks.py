@@ -20,12 +20,14 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from spark.transforms.audit_events import KEY, surely_before
+from spark.clocks import RATE_MAX
+from spark.transforms.audit_events import FAR_S, KEY, due, maybe, maybe_before, moment, sure, surely_before
 
 FINDING: Final = "guarantee STRING, verdict STRING, at DOUBLE, text STRING"
 """What an element of `findings` says."""
 
 BROKEN: Final = "broken"
+DELAYS: Final = "delays"
 UNDECIDED: Final = "not decidable"
 FALSE: Final = "false"
 SLACK_S: Final = 1.0
@@ -80,7 +82,7 @@ def deliveries(
     """
     kind, outcome = F.col("kind"), F.col("outcome")
     delivery = kind == "deliver"
-    moment = F.struct("t", "u", "domain", "owner", "outcome")
+    settling = moment("t", "owner", "outcome")
     success = (kind == "ack") & F.startswith("outcome", F.lit("acked"))
     by_client = F.startswith("who", F.lit("client:"))
     died = (kind == "dead_letter") & (outcome == "ok") & by_client & ~F.col("dead")
@@ -91,7 +93,7 @@ def deliveries(
     relevant = events.where(delivery | success | died | published | rejected | redriven)
     relevant = relevant.repartition("hash").withColumns(
         {
-            "_k": F.when(delivery, F.col("t") + F.col("u")).otherwise(F.col("t") - F.col("u")),
+            "_k": F.when(delivery, F.col("high")).otherwise(F.col("low")),
             "_turn": F.when(published | redriven, 0).when(delivery, 1).otherwise(2),
             "_n": F.when(F.col("dead"), F.col("n")).otherwise(0),
         }
@@ -100,28 +102,38 @@ def deliveries(
     message = Window.partitionBy(*KEY)
     story = message.orderBy("_k", "_turn").rowsBetween(*so_far)
     of_life = Window.partitionBy(*KEY, "dead", "generation", "_n").orderBy("_k", "_turn").rowsBetween(*so_far)
-    before = Window.partitionBy(*KEY, "dead", "kind").orderBy("t").rowsBetween(Window.unboundedPreceding, -1)
     last = Window.partitionBy(*KEY, "dead", "kind").orderBy("t", "token")
+    before = last.rowsBetween(Window.unboundedPreceding, -1)
+    # In the order of tokens each delivery is compared with the latest of those before it.
+    by_token = Window.partitionBy(*KEY, "dead", "kind").orderBy("token", "t")
+    lower = by_token.rowsBetween(Window.unboundedPreceding, -1)
 
     # All in one: what shares a window is then one pass over its rows.
     told = relevant.withColumns(
         {
-            "acked": F.min(F.when(success & (outcome == "acked"), moment)).over(of_life),
-            "settled": F.min(F.when(success, moment)).over(of_life),
-            "died": F.max(F.when(died, F.struct("n", -F.col("t"), "t", "u", "domain"))).over(of_life),
+            "acked": F.min(F.when(success & (outcome == "acked"), settling)).over(of_life),
+            "settled": F.min(F.when(success, settling)).over(of_life),
+            "died": F.max(F.when(died, F.struct("n", -F.col("high"), "t", "low", "high", "domain"))).over(
+                of_life
+            ),
             "rejects": F.count_if(rejected).over(of_life),
             "redrives": F.max(F.when(redriven, F.col("n"))).over(story),
             "published": F.min(F.when(published, F.col("t"))).over(story),
             "invoked": F.max(invoked).over(message),
             "is_known": F.max(published).over(message),
-            "last_try": F.max(F.when(invoked, F.col("t"))).over(message),
+            "last_try": F.max(F.when(invoked, moment())).over(message),
             "first_crc": F.min(F.when(invoked, F.col("crc"))).over(message),
+            "due_at": F.min(due(invoked)).over(message),
             "last_crc": F.max(F.when(invoked, F.col("crc"))).over(message),
             "made_ms": F.min(F.when(invoked, F.col("published_ms"))).over(message),
-            "stored": F.min(F.when(published & (outcome == "ok"), F.col("t"))).over(message),
+            "stored": F.min(F.when(published & (outcome == "ok"), moment())).over(message),
             "free": F.max("until").over(before),
-            "last_token": F.lag("token").over(last),
-            "last": F.lag(F.struct("t", "u", "domain", "until", "owner")).over(last),
+            "free_high": F.max("until_high").over(before),
+            "last_token": F.lag("token").over(by_token),
+            "lower": F.max(F.when(delivery, F.struct("low", "high", "t", "domain", "token"))).over(lower),
+            "last": F.lag(F.struct("t", "until")).over(last),
+            "here": moment(),
+            "sent": moment("asked"),
         }
     ).where(delivery | (success & (outcome == "acked")))
     named = (
@@ -130,40 +142,42 @@ def deliveries(
         .join(F.broadcast(of_runs), on="run", how="left")
         .join(F.broadcast(of_origins), on=["run", "origin"], how="left")
     )
-    at, u, domain = F.col("t"), F.col("u"), F.col("domain")
+    at = F.col("t")
     asked, generation, n = F.col("asked"), F.col("generation"), F.col("n")
     open_ = delivery & ~F.col("dead")
     complete = ~F.col("lossy")
-    settled_before = F.when(F.col("settled.domain") == domain, F.col("settled.t") < asked)
-    certainly = settled_before.otherwise(F.col("settled.t") + F.col("settled.u") < asked - u)
-    possibly = settled_before.otherwise(F.col("settled.t") - F.col("settled.u") < asked + u)
-    acked_possible = delivery & F.col("acked").isNotNull() & (F.col("acked.t") - F.col("acked.u") < at + u)
-    acked_possible = acked_possible & ~(F.col("acked.domain").eqNullSafe(domain) & (F.col("acked.t") >= at))
+    certainly, possibly = surely_before("settled", "sent"), maybe_before("settled", "sent")
+    acked_possible = delivery & F.coalesce(maybe_before("acked", "here"), F.expr(FALSE))
     crc_known = delivery & F.col("crc").isNotNull() & F.col("first_crc").isNotNull()
 
-    confirmed = (
-        "array_max(transform(filter(confirmed, c -> c.rewind AND c.t {} <= asked {}), c -> c.generation))"
-    )
-    newest = F.expr(f"coalesce({confirmed.format('- c.u', '+ u')}, 0)")
-    newest_sure = F.expr(f"coalesce({confirmed.format('+ c.u', '- u')}, 0)")
+    confirmed = "array_max(transform(filter(confirmed, c -> c.rewind AND {}), c -> c.generation))"
+    newest = F.expr(f"coalesce({confirmed.format(maybe('c', 'sent', '<='))}, 0)")
+    newest_sure = F.expr(f"coalesce({confirmed.format(sure('c', 'sent', '<='))}, 0)")
     if_covered = F.expr(
-        "coalesce(made_ms, 0L) >= array_max(transform(filter(known, r -> r.t <= t AND r.generation >= "
-        "coalesce(array_max(transform(filter(confirmed, c -> c.rewind AND c.t <= asked), c -> c.generation)), 0)), "
-        "r -> r.from_ms))"
+        "coalesce(made_ms, 0L) >= array_max(transform(filter(known, r -> r.low <= high AND r.generation >= "
+        f"coalesce({confirmed.format(sure('c', 'sent', '<='))}, 0)), r -> r.from_ms))"
     )
     stale = delivery & (generation < newest) & (~F.col("dead") | F.coalesce(if_covered, F.expr(FALSE)))
     begins = F.expr("array_max(transform(filter(registers, r -> r.generation = generation), r -> r.from_ms))")
-    purged_by = (
-        "exists(purges, p -> NOT p.dead AND p.generation = generation AND stored < p.sent.t - u - p.sent.u "
-        "AND asked {} u > p.done.t {} p.done.u)"
-    )
-    purged = open_ & (n == 0) & F.expr(purged_by.format("+", "-"))
+    purged_by = f"exists(purges, p -> NOT p.dead AND p.generation = generation AND {sure('stored', 'p.sent')} AND {{}})"
+    purged = open_ & (n == 0) & F.expr(purged_by.format(maybe("p.done", "sent")))
     since = F.expr("array_min(transform(filter(known, k -> k.generation = generation), k -> k.t))")
-    ended = F.col("rejects") + F.floor((at - since) * 1.02 / F.col("hold_min"))
+    since_low = F.expr("array_min(transform(filter(known, k -> k.generation = generation), k -> k.low))")
+    ended = F.col("rejects") + F.floor((F.col("high") - since_low) * 1.02 / F.col("hold_min"))
     too_many = open_ & (generation > 0) & (F.col("attempt") > 1 + F.col("rf") * ended)
-    free = F.greatest("healed_at", F.coalesce("free", F.lit(0.0)))
-    waited = delivery & (at > free + F.col("bound"))
-    token_low = delivery & (F.col("token") <= F.col("last_token"))
+    early = open_ & (n == 0) & F.coalesce(surely_before("here", "due_at"), F.expr(FALSE))
+    early = early & ~F.col("day_asked")
+    free = F.greatest("healed_at", "free", "due_at.t")
+    free_high = F.greatest("healed_high", "free_high", "due_at.high")
+    placed = F.col("healed_high") < FAR_S  # else nothing can be said of what came after
+    waited = delivery & placed & (at > free + F.col("bound"))
+    same_token = delivery & (F.col("token") == F.col("last_token"))
+    fell = delivery & F.coalesce(maybe_before("here", "lower"), F.expr(FALSE))
+    fall = F.when(
+        same_token, say("delivered with token ", F.col("token"), ", as another delivery was")
+    ).otherwise(
+        say("delivered with token ", F.col("token"), ", and then with the lower ", F.col("lower.token"))
+    )
 
     return named.select(
         *KEY,
@@ -174,17 +188,16 @@ def deliveries(
         "n",
         "attempt",
         "t",
-        "u",
         "asked",
         "published",
-        "stored",
         delivery.alias("is_delivery"),
         crc_known.alias("crc_known"),
         (F.size("registers") > 0).alias("has_registers"),
+        (open_ & (n == 0) & F.col("due_at").isNotNull() & ~F.col("day_asked")).alias("was_due"),
         F.when(delivery & F.col("last").isNotNull(), at - F.col("last.until")).alias("waited"),
         (F.col("last.until") - F.col("last.t") + SLACK_S).alias("may_wait"),
         F.col("healed_at").isNotNull().alias("healed"),
-        (delivery & (at > F.col("healed_at"))).alias("after_healing"),
+        (delivery & placed & (at > F.col("healed_at"))).alias("after_healing"),
         findings(
             finding(
                 acked_possible,
@@ -200,7 +213,7 @@ def deliveries(
                     shown(F.col("acked.t")),
                 ),
                 at,
-                sure=surely_before(F.col("acked"), at, u, domain),
+                sure=surely_before("acked", "here"),
             ),
             finding(
                 delivery & ~acked_possible & F.col("settled").isNotNull() & possibly,
@@ -223,9 +236,10 @@ def deliveries(
                 at,
             ),
             finding(
-                (acked_possible | (delivery & F.col("settled").isNotNull() & certainly))
-                & (F.col("last_try") > F.col("settled.t"))
-                & (F.col("last_try") < at),
+                delivery
+                & (surely_before("acked", "here") | certainly)
+                & surely_before("settled", "last_try")
+                & surely_before("last_try", "here"),
                 "G6",
                 say(
                     "delivered at ",
@@ -233,16 +247,16 @@ def deliveries(
                     " after an ACK at ",
                     shown(F.col("settled.t")),
                     " and a retry of its publish at ",
-                    shown(F.col("last_try")),
+                    shown(F.col("last_try.t")),
                 ),
                 at,
             ),
             finding(
-                token_low,
+                same_token | fell,
                 "G3",
-                say("delivered with token ", F.col("token"), " after ", F.col("last_token")),
+                fall,
                 at,
-                sure=surely_before(F.col("last"), at, u, domain) | (F.col("token") == F.col("last_token")),
+                sure=same_token | surely_before("here", "lower"),
             ),
             finding(
                 delivery & ~F.col("is_known"),
@@ -264,7 +278,7 @@ def deliveries(
                 at,
             ),
             finding(
-                open_ & (n <= F.col("died.n")),
+                open_ & (n <= F.col("died.n")) & maybe_before("died", "here"),
                 "G7",
                 say(
                     "delivered at n = ",
@@ -275,7 +289,7 @@ def deliveries(
                     shown(F.col("died.t")),
                 ),
                 at,
-                sure=surely_before(F.col("died"), at, u, domain),
+                sure=surely_before("died", "here"),
             ),
             finding(
                 open_ & (n > F.coalesce("redrives", F.lit(-1)) + 1),
@@ -308,7 +322,7 @@ def deliveries(
                 "groups",
                 say("was purged, and is delivered to a FETCH sent at ", shown(asked)),
                 at,
-                sure=F.expr(purged_by.format("-", "+")),
+                sure=F.expr(purged_by.format(sure("p.done", "sent"))),
             ),
             finding(
                 too_many,
@@ -324,7 +338,20 @@ def deliveries(
                 ),
                 at,
             ),
-            finding(waited, "G4", say("waited ", shown(at - free), " for its next delivery"), at),
+            finding(
+                early,
+                DELAYS,
+                say("delivered ", shown(F.col("due_at.t") - at), " before its delay was over"),
+                at,
+                sure=complete,
+            ),
+            finding(
+                waited,
+                "G4",
+                say("waited ", shown(at - free), " for its next delivery"),
+                at,
+                sure=F.col("low") > free_high + F.col("bound"),
+            ),
         ),
     )
 
@@ -332,22 +359,26 @@ def deliveries(
 # ----------------------------------------------------------------------------- holds
 
 
-def holds(events: DataFrame) -> DataFrame:
+def holds(events: DataFrame, of_runs: DataFrame) -> DataFrame:
     """A row for each hold of a message: from its delivery until its deadline, as EXTEND moved it, or until its client
-    asked to give it up. ``acked_t`` is when its own client sent an ACK.
+    asked to give it up. ``acked_t`` is when its own client sent an ACK. Of one that no client wrote of only the moment
+    is known in which its node had won it; its ``times`` are 0.
     """
     kind, outcome = F.col("kind"), F.col("outcome")
     gave_up = (
         kind.isin("reject", "dead_letter") & (outcome == "invoke") & F.startswith("who", F.lit("client:"))
     )
-    extended = F.when((kind == "extend") & (outcome == "ok"), F.struct("t", "until"))
+    extended = F.when(
+        (kind == "extend") & (outcome == "ok"), F.struct(moment().alias("at"), moment("until").alias("to"))
+    )
     ended = F.when(
         kind.isin("ack", "reject", "dead_letter") & (outcome != "invoke"),
         F.struct("t", F.concat_ws(" ", "kind", "outcome")),
     )
     found = (
         events.where(
-            kind.isin("deliver", "ack", "reject", "dead_letter", "extend") & F.col("owner").isNotNull()
+            kind.isin("hold_won", "deliver", "ack", "reject", "dead_letter", "extend")
+            & F.col("owner").isNotNull()
         )
         .repartition("hash")
         .groupBy(*KEY, "dead", "owner")
@@ -355,44 +386,90 @@ def holds(events: DataFrame) -> DataFrame:
             F.min(
                 F.when(
                     kind == "deliver",
-                    F.struct("t", "u", "domain", "within", "until", "generation", "n", "who"),
+                    F.struct(
+                        moment().alias("at"), moment("asked").alias("asked"), moment("until").alias("until"),
+                        "within", "generation", "n", "who",
+                    ),
                 )
             ).alias("first"),
+            F.min(F.when(kind == "hold_won", moment("t", "within", "generation", "n"))).alias("won"),
             F.count_if(kind == "deliver").alias("times"),
             F.collect_list(extended).alias("extended"),
-            F.min(F.when(gave_up, F.col("t"))).alias("gave_up"),
-            F.min(F.when((kind == "ack") & (outcome == "invoke"), F.col("t"))).alias("acked_t"),
+            F.min(F.when(gave_up, moment())).alias("gave_up"),
+            F.min(F.when((kind == "ack") & (outcome == "invoke"), moment())).alias("acked"),
             F.max(ended).alias("ended"),
+            F.min(due(kind == "reject")).alias("due"),
+            F.max((kind == "reject") & (outcome == "ok")).alias("rejected"),
         )
-        .where(F.col("first").isNotNull())
+        .where(F.col("first").isNotNull() | F.col("won").isNotNull())
+    )  # fmt: skip
+    won = F.struct(*(F.col(f"won.{it}").alias(it) for it in ("high", "t", "low", "domain")))
+    found = found.withColumns(
+        {
+            "begin": F.coalesce("first.at", won),
+            **{it: F.coalesce(f"first.{it}", f"won.{it}") for it in ("within", "generation", "n")},
+        }
     )
     until = F.expr(
-        "greatest(first.until, coalesce(array_max(transform(filter(extended, e -> gave_up IS NULL OR e.t < gave_up), "
-        "e -> e.until)), first.until))"
+        "array_max(transform(concat(array(coalesce(first.until, begin)), transform(filter(extended, e -> "
+        f"gave_up IS NULL OR {maybe('e.at', 'gave_up')}), e -> e.to)), u -> struct(u.t, u.low, u.high)))"
     )
+    found = found.withColumn("until", until)
+    # What was given back with a delay, and is in the same life.
+    life = Window.partitionBy(*KEY, "dead", "generation", "n").orderBy("begin.low", "begin.t")
+    given = F.max(F.when(F.col("rejected"), F.col("due"))).over(
+        life.rowsBetween(Window.unboundedPreceding, -1)
+    )
+    found = found.withColumns({"due_at": given, "here": F.col("begin")}).join(
+        F.broadcast(of_runs.select("run", "lossy", "day_asked")), on="run", how="left"
+    )
+    end = {
+        it: F.least(F.col(f"until.{it}"), F.coalesce(f"gave_up.{it}", f"until.{it}"))
+        for it in ("t", "low", "high")
+    }
+    # By its node alone: the FETCH was sent before it was won, and to last so long by the client's clock.
+    lasts = (F.col("until.t") - F.col("first.asked.t")) * (1 + RATE_MAX)
     return found.select(
         *KEY,
         "dead",
         "owner",
         "times",
-        F.col("first.t").alias("t"),
-        F.col("first.u").alias("u"),
-        F.col("first.domain").alias("domain"),
-        F.col("first.within").alias("within"),
-        F.col("first.who").alias("who"),
-        F.col("first.generation").alias("generation"),
-        F.col("first.n").alias("n"),
-        F.least(until, F.coalesce("gave_up", until)).alias("end"),
-        "gave_up",
-        "acked_t",
+        F.col("begin.t").alias("t"),
+        F.greatest("begin.low", "won.low").alias("low"),
+        F.col("begin.high").alias("high"),
+        F.col("begin.domain").alias("domain"),
+        "within",
+        "generation",
+        "n",
+        end["t"].alias("end"),
+        end["low"].alias("end_low"),
+        F.least(end["high"], F.col("won.high") + lasts).alias("end_high"),
+        F.col("won.t").alias("won"),
+        F.col("won.domain").alias("won_domain"),
+        (F.col("won.t") + lasts).alias("won_end"),
+        F.col("gave_up.t").alias("gave_up"),
+        F.col("acked.t").alias("acked_t"),
+        "acked",
         F.col("ended.col2").alias("ended"),
         F.col("ended.t").alias("ended_t"),
+        (F.col("due_at").isNotNull() & ~F.col("day_asked")).alias("was_due"),
         findings(
             finding(
                 F.col("times") > 1,
                 "G6",
                 say("handed over ", F.col("times"), " times in the delivery of ", F.col("owner")),
-                F.col("first.t"),
+                F.col("first.at.t"),
+            ),
+            finding(
+                F.coalesce(surely_before("here", "due_at"), F.expr(FALSE)) & ~F.col("day_asked"),
+                DELAYS,
+                say(
+                    "delivered ",
+                    shown(F.col("due_at.t") - F.col("here.t")),
+                    " before the delay was over with which it was given back",
+                ),
+                F.col("first.at.t"),
+                sure=~F.col("lossy"),
             ),
         ),
     )
@@ -401,57 +478,65 @@ def holds(events: DataFrame) -> DataFrame:
 def overlaps(held: DataFrame) -> DataFrame:
     """Pairs of holds of one message for one group that were, or may have been, alive at one moment (G2).
 
-    A window over the holds in order of their begin finds those that begin before the latest end so far; only those few
-    are then compared one by one. A hold whose own client has sent an ACK is not in the way of a newer generation, nor,
-    of a dead letter, of a higher redrive number: a rewind, or a redrive, may open at once what was acked.
+    A window over the holds in order of their begin finds those that may begin before the latest end so far; only those
+    few are then compared one by one. Two are apart for certain by their clients' clocks, or by those of the nodes that
+    won them. A hold whose own client has sent an ACK is not in the way of a newer generation, nor, of a dead letter, of
+    a higher redrive number: a rewind, or a redrive, may open at once what was acked.
 
     Args:
         held: what `holds` gives.
     """
     place = (*KEY, "dead")
-    early = F.col("t") - F.col("u")
-    so_far = Window.partitionBy(*place).orderBy(early, "owner").rowsBetween(Window.unboundedPreceding, -1)
-    suspects = held.withColumn("_end", F.max(F.col("end") + F.col("u")).over(so_far)).where(
-        F.col("_end") > early
+    so_far = (
+        Window.partitionBy(*place).orderBy("low", "t", "owner").rowsBetween(Window.unboundedPreceding, -1)
     )
+    suspects = held.withColumn("_end", F.max("end_high").over(so_far)).where(F.col("_end") > F.col("low"))
     other, this = held.alias("a"), suspects.alias("b")
     a, b = (lambda name: F.col(f"a.{name}")), (lambda name: F.col(f"b.{name}"))
+    begins = [F.struct(it("low"), it("t"), it("owner")) for it in (a, b)]
     pairs = this.join(other, on=[a(name).eqNullSafe(b(name)) for name in place], how="inner").where(
-        (a("owner") != b("owner"))
-        & (
-            (a("t") - a("u") < b("t") - b("u"))
-            | ((a("t") - a("u") == b("t") - b("u")) & (a("owner") < b("owner")))
-        )
-        & (a("end") + a("u") > b("t") - b("u"))
+        (begins[0] < begins[1]) & (a("end_high") > b("low"))
     )
     same = F.coalesce(a("domain") == b("domain"), F.expr(FALSE))
-    inside = b("t") < a("end") - F.greatest(a("within"), b("within"))
-    beyond = (b("t") + b("u") < a("end") - a("u")) & (a("t") + a("u") < b("end") - b("u"))
-    newer = F.struct(b("generation"), F.when(b("dead"), b("n")).otherwise(0)) > F.struct(
-        a("generation"), F.when(a("dead"), a("n")).otherwise(0)
+    within = F.greatest(a("within"), b("within"))
+    inside = ((a("t") <= b("t")) & (b("t") < a("end") - within)) | (
+        (b("t") < a("t")) & (a("t") < b("end") - within)
     )
-    done = F.coalesce((a("acked_t") <= b("t")) & newer, F.expr(FALSE))
-    sure = F.when(same, inside).otherwise(beyond)
+    beyond = (b("high") < a("end_low")) & (a("high") < b("end_low"))
+    by_node = F.coalesce(
+        (a("won_domain") == b("won_domain")) & ((a("won_end") <= b("won")) | (b("won_end") <= a("won"))),
+        F.expr(FALSE),
+    )
+    apart = by_node | (b("end_high") <= a("low"))
+    life = [F.struct(it("generation"), F.when(it("dead"), it("n")).otherwise(0)) for it in (a, b)]
+
+    # The older life was acked before the newer one was delivered.
+    done = F.coalesce((life[1] > life[0]) & F.expr(maybe("a.acked", "b", "<=")), F.expr(FALSE)) | F.coalesce(
+        (life[0] > life[1]) & F.expr(maybe("b.acked", "a", "<=")), F.expr(FALSE)
+    )
+    sure_ = F.when(same, inside).otherwise(beyond)
     worst = F.struct(
-        F.coalesce(sure, F.expr(FALSE)).alias("sure"),
+        F.coalesce(sure_, F.expr(FALSE)).alias("sure"),
         a("end").alias("end"),
         a("owner").alias("owner"),
         a("t").alias("t"),
+        a("times").alias("times"),
     )
     # One finding for each hold that should not have begun, however many others were alive.
     found = (
-        pairs.where(~done & (~same | inside))
+        pairs.where(~done & F.when(same, inside).otherwise(~apart))
         .groupBy(*(b(name).alias(name) for name in place), b("owner").alias("owner"))
-        .agg(F.max(worst).alias("other"), F.first(b("t")).alias("t"))
+        .agg(F.max(worst).alias("other"), F.first(b("t")).alias("t"), F.first(b("times")).alias("times"))
     )
     text = say(
-        "delivered as ",
+        F.when(F.col("times") > 0, "delivered").otherwise("won"),
+        " as ",
         F.col("owner"),
         " at ",
         shown(F.col("t")),
         " while ",
         F.col("other.owner"),
-        ", delivered at ",
+        F.when(F.col("other.times") > 0, ", delivered at ").otherwise(", won at "),
         shown(F.col("other.t")),
         ", was inside its hold until ",
         shown(F.col("other.end")),
@@ -468,10 +553,12 @@ def overlaps(held: DataFrame) -> DataFrame:
 # -------------------------------------------------------------------------- messages
 
 
-def messages(events: DataFrame, of_groups: DataFrame, of_places: DataFrame, of_runs: DataFrame) -> DataFrame:
+def messages(
+    events: DataFrame, of_groups: DataFrame, of_places: DataFrame, of_runs: DataFrame, to_list: DataFrame
+) -> DataFrame:
     """A row for each message and group: how it ended, judged by G1, G5, G6, G7 and groups as asked.
 
-    Args: as `deliveries`.
+    Args: as `deliveries`, and `to_list`: what `audit_context.replicas` gives.
     """
     kind, outcome, generation = (F.col(name) for name in ("kind", "outcome", "generation"))
     live, dead = ~F.col("dead"), F.col("dead")
@@ -487,12 +574,12 @@ def messages(events: DataFrame, of_groups: DataFrame, of_places: DataFrame, of_r
             F.min(F.when(publish, F.col("turn"))).alias("turn"),
             F.count_if(publish & invoke).alias("tries"),
             F.max(publish & (outcome == "fail") & F.col("conflict")).alias("conflict"),
-            F.min(F.when(publish & ok, F.struct("t", "u", "domain"))).alias("stored"),
+            F.min(F.when(publish & ok, moment())).alias("stored"),
             F.max(F.when(publish & invoke, F.col("t"))).alias("last_try"),
             F.min(F.when(publish & invoke, F.col("crc"))).alias("first_crc"),
             F.max(F.when(publish & invoke, F.col("crc"))).alias("last_crc"),
             F.min(F.when(publish & invoke, F.col("published_ms"))).alias("made_ms"),
-            F.collect_set(F.when(kind == "store", F.struct("who", "t"))).alias("copies"),
+            F.collect_set(F.when(kind == "store", moment("t", "who"))).alias("copies"),
             F.max(F.when((kind == "deliver") & live, life)).alias("delivered"),
             F.max(F.when((kind == "deliver") & live, generation)).alias("delivered_in"),
             F.max(F.when((kind == "deliver") & live, F.col("t"))).alias("last_delivery"),
@@ -507,12 +594,12 @@ def messages(events: DataFrame, of_groups: DataFrame, of_places: DataFrame, of_r
             F.collect_list(F.when(listed_here, F.struct("who", "generation", "n"))).alias("listed"),
             F.max(F.when((kind == "list") & (F.col("state") == "dead"), life)).alias("shown_dead"),
             F.collect_list(
-                F.when((kind == "dead_letter") & live & ok & mine, F.struct("generation", "n", "t"))
+                F.when((kind == "dead_letter") & live & ok & mine, moment("t", "generation", "n"))
             ).alias("died"),
             F.collect_list(
                 F.when(
                     (kind == "redrive") & outcome.isin("invoke", "ok"),
-                    F.struct("outcome", "generation", "n", "who", "op", "t"),
+                    F.struct("outcome", "generation", "n", "who", "op", moment().alias("at")),
                 )
             ).alias("redrives"),
         )
@@ -520,6 +607,7 @@ def messages(events: DataFrame, of_groups: DataFrame, of_places: DataFrame, of_r
     named = (
         told.join(F.broadcast(of_groups.drop("known")), on=["run", "topic", "grp"], how="left")
         .join(F.broadcast(of_places), on=["run", "topic", "partition", "grp"], how="left")
+        .join(F.broadcast(to_list), on=["run", "topic", "partition", "grp"], how="left")
         .join(F.broadcast(of_runs), on="run", how="left")
     )
     zero = F.lit(0).cast("decimal(20,0)")
@@ -557,7 +645,7 @@ def messages(events: DataFrame, of_groups: DataFrame, of_places: DataFrame, of_r
         "redrive_sent",
         F.expr(
             "array_min(transform(filter(redrives, r -> r.outcome = 'invoke' AND r.who = last_redriven.who "
-            "AND r.op = last_redriven.op), r -> r.t))"
+            "AND r.op = last_redriven.op), r -> r.at))"
         ),
     )
     drained, complete, end = (
@@ -572,7 +660,10 @@ def messages(events: DataFrame, of_groups: DataFrame, of_places: DataFrame, of_r
     wanted = has_group & stored & kept & F.col("covered") & (F.col("gone_in") < F.col("current"))
     undelivered = F.col("delivered_in") < F.col("current")
     unacked = F.col("ack_asked") < F.col("current")
-    nodes = F.expr("array_distinct(transform(filter(copies, c -> c.t <= stored.t), c -> c.who))")
+    # A copy that may have been there counts: the clocks of one machine, or intervals, must show that it was not.
+    nodes = F.expr(
+        f"array_distinct(transform(filter(copies, c -> {maybe('c', 'stored', '<=')}), c -> c.who))"
+    )
     majority = F.floor(F.col("rf") / 2) + 1
     few = first & stored & (F.size(nodes) < majority)
     where_ = F.when(F.col("current") > 0, say(" in generation ", F.col("current"))).otherwise(F.lit(""))
@@ -581,6 +672,8 @@ def messages(events: DataFrame, of_groups: DataFrame, of_places: DataFrame, of_r
     listing, gen, num = F.col("listing"), F.col("listing.generation"), F.col("listing.n")
     differing = F.size(F.expr("array_distinct(transform(listed, l -> struct(l.generation, l.n)))")) > 1
     doubled = F.size("listed") > F.size(F.expr("array_distinct(transform(listed, l -> l.who))"))
+    listing_nodes = F.sort_array(F.expr("array_distinct(transform(listed, l -> l.who))"))
+    absent = F.sort_array(F.array_except("to_list", listing_nodes))
     redriven_there = F.expr(
         "coalesce(array_max(transform(filter(redrives, r -> r.outcome = 'ok' AND r.generation = listing.generation), "
         "r -> r.n)), -1)"
@@ -588,7 +681,10 @@ def messages(events: DataFrame, of_groups: DataFrame, of_places: DataFrame, of_r
     died_there = F.expr(
         "array_max(transform(filter(died, d -> d.generation = listing.generation), d -> struct(d.n, -d.t)))"
     )
-    purge_sent = F.expr("array_max(transform(filter(purges, p -> p.dead), p -> p.sent.t))")
+    purged_there = F.expr(
+        "exists(died, d -> d.generation = listing.generation AND d.n = listing.n AND exists(purges, p -> p.dead AND "
+        f"{sure('d', 'p.sent')}))"
+    )
     was_void = F.expr(
         "exists(registers, r -> r.generation > listing.generation AND coalesce(made_ms, 0L) >= r.from_ms)"
     )
@@ -603,10 +699,8 @@ def messages(events: DataFrame, of_groups: DataFrame, of_places: DataFrame, of_r
     )
     letter_gone = last.isNotNull() & kept & ~reopened & ~F.coalesce(dead_there, F.expr(FALSE)) & ~explained
     again = F.col("last_redriven")
-    rewound_at = F.expr("array_min(transform(filter(confirmed, c -> c.generation = current), c -> c.t))")
-    rewound = (F.col("current") > 0) & (
-        F.coalesce(rewound_at, F.col("redrive_sent")) >= F.col("redrive_sent")
-    )
+    before = F.expr(f"exists(confirmed, c -> c.generation = current AND {sure('c', 'redrive_sent')})")
+    rewound = (F.col("current") > 0) & ~F.coalesce(before, F.expr(FALSE))
     got = F.coalesce(
         (F.col("delivered.n") > again["n"]) | (F.col("delivered.generation") > again["generation"]),
         F.expr(FALSE),
@@ -684,6 +778,18 @@ def messages(events: DataFrame, of_groups: DataFrame, of_places: DataFrame, of_r
                 F.col("last_try"),
             ),
             finding(doubled, "G7", say("listed twice by one replica"), end),
+            finding(
+                drained & (F.size("listed") > 0) & (F.size(absent) > 0),
+                "G7",
+                say(
+                    "is listed by ",
+                    F.array_join(listing_nodes, ", "),
+                    " and not by ",
+                    F.array_join(absent, ", "),
+                ),
+                end,
+                sure=complete,
+            ),
             finding(drained & differing, "G7", say("listed differently: ", F.to_json("listed")), end),
             finding(
                 drained & listing.isNotNull() & (F.col("acked") >= gen),
@@ -698,10 +804,7 @@ def messages(events: DataFrame, of_groups: DataFrame, of_places: DataFrame, of_r
                 end,
             ),
             finding(
-                drained
-                & (num == died_there["n"])
-                & (-died_there["col2"] < purge_sent)
-                & ~F.coalesce(was_void, F.expr(FALSE)),
+                drained & (num == died_there["n"]) & purged_there & ~F.coalesce(was_void, F.expr(FALSE)),
                 "G7",
                 say("listed dead at n = ", num, ", and was purged"),
                 end,

@@ -9,6 +9,11 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from spark.transforms.audit_events import moment, sure
+
+MOMENT = ("t", "low", "high", "domain")
+"""What `moment` has, of a line."""
+
 
 def _setting(name: str) -> Column:
     """A number that the run was told; as if it had not been told where it is none, or one that no run can have."""
@@ -20,7 +25,8 @@ def runs(lines: DataFrame, *, drained: bool) -> DataFrame:
     """A row for each run: when it was healed and drained, how many replicas, and what is missing.
 
     ``unstopped``: a real node was killed, or still runs: the end of what it did may be in no file. ``simulated``: all
-    that was done is in the history, and in the end every node was there and had heard of everything.
+    that was done is in the history, and in the end every node was there and had heard of everything. ``day_asked``: so
+    many nodes started again, in a simulated run with a time of day that was turned, that delays may be over early.
 
     Args:
         lines: what `audit_events.timed` gives.
@@ -31,8 +37,14 @@ def runs(lines: DataFrame, *, drained: bool) -> DataFrame:
         return F.min(F.when(F.col("phase") == phase, F.col("t")))
 
     real = F.coalesce(F.col("domain") != "simulated", F.expr("true"))
+    start, turned = F.col("kind") == "start", F.col("fault").isin("wall-jump", "wrong-clock")
     found = lines.groupBy("run").agg(
+        F.collect_set(F.when(start & (F.col("incarnation") > 1), F.substring("who", 6, 1 << 30))).alias(
+            "_again"
+        ),
+        F.flatten(F.collect_set(F.when(turned, F.col("nodes")))).alias("_turned"),
         at("healed").alias("healed_at"),
+        F.min(F.when(F.col("phase") == "healed", F.col("high"))).alias("healed_high"),
         F.max(F.when(F.col("phase") == "healed", F.col("seconds"))).alias("bound"),
         at("drained").alias("drained_at"),
         at("end").alias("ended_at"),
@@ -48,6 +60,11 @@ def runs(lines: DataFrame, *, drained: bool) -> DataFrame:
         F.count("*").alias("lines"),
         F.countDistinct("who").alias("writers"),
         F.countDistinct("domain").alias("clocks"),
+    )
+    # A node asks the time of day when it starts, for how long it was away: so a delay may be over too early.
+    wrong = F.when(F.col("simulated"), F.array_intersect("_again", "_turned")).otherwise(F.col("_again"))
+    found = found.withColumn("day_asked", 2 * F.size(wrong) >= F.coalesce("rf", F.lit(3))).drop(
+        "_again", "_turned"
     )
     if drained:
         unsaid = F.col("healed_at").isNull()
@@ -71,7 +88,7 @@ def group_facts(lines: DataFrame) -> DataFrame:
     told = (register | created) & F.col("generation").isNotNull() & F.col("from_ms").isNotNull()
     confirmed = F.when(
         created,
-        F.struct("generation", "t", "u", "domain", F.coalesce("rewind", F.expr("false")).alias("rewind")),
+        F.struct("generation", *MOMENT, F.coalesce("rewind", F.expr("false")).alias("rewind")),
     )
     found = (
         lines.where(F.col("grp").isNotNull())
@@ -79,7 +96,7 @@ def group_facts(lines: DataFrame) -> DataFrame:
         .agg(
             F.collect_set(F.when(told, F.struct("generation", "from_ms"))).alias("registers"),
             F.collect_list(confirmed).alias("confirmed"),
-            F.collect_list(F.when(register, F.struct("generation", "from_ms", "t"))).alias("known"),
+            F.collect_list(F.when(register, F.struct("generation", "from_ms", "t", "low"))).alias("known"),
             F.max(F.when(kind.isin("deliver", "ack"), F.col("generation"))).alias("seen"),
             F.max(F.when(told & created, F.struct("generation", "from_ms"))).alias("created"),
         )
@@ -136,8 +153,8 @@ def purges(lines: DataFrame, of_groups: DataFrame) -> DataFrame:
         lines.where(F.col("kind") == "purge")
         .groupBy(*place, "dead", "who", "op")
         .agg(
-            F.min(F.when(F.col("outcome") == "invoke", F.struct("t", "u", "domain"))).alias("sent"),
-            F.min(F.when(F.col("outcome") == "ok", F.struct("t", "u", "domain"))).alias("done"),
+            F.min(F.when(F.col("outcome") == "invoke", moment())).alias("sent"),
+            F.min(F.when(F.col("outcome") == "ok", moment())).alias("done"),
         )
         .join(
             F.broadcast(of_groups.select("run", "topic", "grp", "confirmed")),
@@ -146,7 +163,8 @@ def purges(lines: DataFrame, of_groups: DataFrame) -> DataFrame:
         )
     )
     newest = F.expr(
-        "coalesce(array_max(transform(filter(confirmed, c -> c.rewind AND c.t <= sent.t), c -> c.generation)), 0)"
+        f"coalesce(array_max(transform(filter(confirmed, c -> c.rewind AND {sure('c', 'sent', '<=')}), "
+        "c -> c.generation)), 0)"
     ).cast("decimal(20,0)")
     one = F.when(
         F.col("done").isNotNull() & F.col("sent").isNotNull(),
@@ -157,6 +175,25 @@ def purges(lines: DataFrame, of_groups: DataFrame) -> DataFrame:
         F.max("dead").alias("dead_purge_asked"),
         F.collect_list(one).alias("purges"),
     )
+
+
+def replicas(lines: DataFrame) -> DataFrame:
+    """A row for each place: which nodes are to list its dead letters in the end.
+
+    All that ever stored something of the partition, where every node is there in the end; else those that list any
+    dead letter of the place, as one that lists none has written nothing.
+    """
+    node = F.startswith("who", F.lit("node:"))
+    listed = (F.col("kind") == "list") & (F.col("state") == "dead") & node
+    place = ("run", "topic", "partition")
+    told = lines.where(listed).groupBy(*place, "grp").agg(F.collect_set("who").alias("listing"))
+    having = (
+        lines.where((F.col("kind") == "store") & (F.col("domain") == "simulated"))
+        .groupBy(*place)
+        .agg(F.collect_set("who").alias("having"))
+    )
+    both = F.array_union("listing", F.coalesce("having", F.array().cast("array<string>")))
+    return told.join(having, on=list(place), how="left").select(*place, "grp", both.alias("to_list"))
 
 
 def faults(lines: DataFrame) -> DataFrame:

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, Window, WindowSpec
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+
+from spark.clocks import RATE_MAX
 
 MESSAGE: Final = ("run", "topic", "partition", "grp", "origin", "seq")
 """A message as one group sees it; `grp` is the group's name without `!dead`."""
@@ -19,71 +21,79 @@ MESSAGE: Final = ("run", "topic", "partition", "grp", "origin", "seq")
 KEY: Final = ("hash", *MESSAGE)
 """The same behind a hash of it: sorting then looks at eight bytes that differ, not at names that mostly agree."""
 
-CLOCKS: Final = "run STRING, who STRING, domain STRING, offset DOUBLE, error DOUBLE"
-"""Per writer: whose clock its `at` is, what to add to have a time common to the run, and how wrong that may be."""
+DUE_SLACK_S: Final = 0.05
+"""By so much a delay may be over too early without a remark: times of day are in milliseconds, and are read twice."""
 
-KINDS: Final = ("publish", "store", "deliver", "ack", "reject", "dead_letter", "extend", "redrive", "list")
+FAR_S: Final = 1e15
+"""Further than any clock goes: the ends of an interval of which nothing is known."""
+
+KINDS: Final = (
+    "publish",
+    "store",
+    "hold_won",
+    "deliver",
+    "ack",
+    "reject",
+    "dead_letter",
+    "extend",
+    "redrive",
+    "list",
+)
 """What the audit asks about messages."""
 
 
-def clocks(rows: DataFrame, clock_error: float) -> DataFrame:
-    """On which clock each writer wrote: HISTORY in, CLOCKS out.
+def timed(rows: DataFrame, of_writers: DataFrame, offsets: DataFrame) -> DataFrame:
+    """Lines with times common to their run: HISTORY in, and what `audit_clocks.clocks` gives.
 
-    Writers that say the same start of a machine (`boot` in their settings) share one clock, as all of a simulated run
-    do, and are compared exactly. Between others the times of day decide, give or take `clock_error` seconds on
-    either side, and however far a writer's time of day went from its own clock while it wrote.
-
-    Args:
-        rows: of the schema HISTORY.
-        clock_error: how far a machine's time of day may be from the truth, in seconds.
+    `t` is in the order of the clock itself, and exact among lines of one `domain`, which is null where a writer's
+    lines are on no clock that is known. Of lines on two clocks only `low` and `high` say which came first: between
+    them the line was written. `until` and `asked` are as `t`, each with its `_low` and `_high`.
     """
-    said = F.col("kind") == "settings"
-    ahead = F.when(~said, F.col("wall_ms") / 1000 - F.col("at"))
-    boot = F.when(said, F.get_json_object("settings", "$.boot"))
-    writer = (
-        rows.groupBy("run", "who")
-        .agg(
-            F.max((F.col("clock") == "simulated").cast("int")).alias("simulated"),
-            F.min(boot).alias("boot"),
-            F.countDistinct(boot).alias("boots"),
-            F.percentile_approx(ahead, 0.5).alias("ahead"),
-            (F.max(ahead) - F.min(ahead)).alias("spread"),
+    placed = (
+        rows.join(F.broadcast(of_writers), on=["run", "who"], how="inner")
+        .withColumn("window", F.floor(F.col("at") / F.col("width")))
+        .join(
+            F.broadcast(offsets.withColumnsRenamed({"domain": "machine", "low": "_low", "high": "_high"})),
+            on=["run", "machine", "window"],
+            how="left",
         )
-        .withColumn("simulated", F.max("simulated").over(_by("run")))
     )
-    # A writer that went on after its machine was started again has two clocks: then nothing of it is exact.
-    domain = (
-        F.when(F.col("simulated") == 1, F.lit("simulated"))
-        .when(F.col("boots") == 1, F.col("boot"))
-        .when(F.col("boots") == 0, F.col("who"))
-    )
-    found = writer.select("run", "who", domain.alias("domain"), "ahead", "spread")
-    several = F.size(F.collect_set(F.coalesce("domain", "who")).over(_by("run"))) > 1
-    offset = F.median("ahead").over(_by("run", "domain"))
-    error = F.max("spread").over(_by("run", "domain")) + F.lit(clock_error)
-    return found.select(
-        "run",
-        "who",
+    at, within = F.col("at"), F.col("within")
+    # By the clock's rate in the middle of the window, and by how wrong that may be at its ends.
+    middle = F.col("rate") * (at - (F.col("window") + 0.5) * F.col("width"))
+    doubt = F.col("wander") * F.col("width") / 2 + within
+    low = F.when(F.col("several"), F.coalesce(at + F.col("_low") + middle - doubt, F.lit(-FAR_S)))
+    high = F.when(F.col("several"), F.coalesce(at + F.col("_high") + middle + doubt, F.lit(FAR_S)))
+
+    def common(time: Column) -> Column:
+        return F.when(F.col("base").isNull(), time).otherwise(time * (1 + F.col("rate")) + F.col("base"))
+
+    def later(name: str) -> list[Column]:
+        """A time that the line names, which is `apart` from when it was written."""
+        apart = common(F.col(name)) - F.col("t")
+        unsure = F.abs(F.col(name) - at) * F.coalesce("wander", F.lit(0.0))
+        return [
+            common(F.col(name)).alias(name),
+            (F.col("low") + apart - unsure).alias(f"{name}_low"),
+            (F.col("high") + apart + unsure).alias(f"{name}_high"),
+        ]
+
+    plain = [name for name in rows.columns if name not in ("until", "asked")]
+    return placed.withColumns(
+        {
+            "t": common(at),
+            "low": F.coalesce(low, common(at) - within),
+            "high": F.coalesce(high, common(at) + within),
+        }
+    ).select(
+        *plain,
         "domain",
-        F.when(several, F.coalesce(offset, F.lit(0.0))).otherwise(0.0).alias("offset"),
-        F.when(several, F.coalesce(error, F.lit(clock_error))).otherwise(0.0).alias("error"),
-    )
-
-
-def _by(*names: str) -> WindowSpec:
-
-    return Window.partitionBy(*names)
-
-
-def timed(rows: DataFrame, writers: DataFrame) -> DataFrame:
-    """Lines with `t`, a time common to the run, `u`, how wrong it may be, and `domain`: HISTORY and CLOCKS in."""
-    offset = F.col("offset")
-    return rows.join(F.broadcast(writers), on=["run", "who"], how="inner").select(
-        *rows.columns,
-        "domain",
-        offset,
-        (F.col("at") + offset).alias("t"),
-        (F.col("within") + F.col("error")).alias("u"),
+        "several",
+        "t",
+        "low",
+        "high",
+        *later("until"),
+        *later("asked"),
         F.regexp_replace("group", "!dead$", "").alias("grp"),
         F.coalesce(F.endswith("group", F.lit("!dead")), F.expr("false")).alias("dead"),
     )
@@ -122,6 +132,14 @@ def events(lines: DataFrame) -> DataFrame:
         .withColumn("seq", F.explode(F.expr("sequence(_span.start, _span.stop - 1)")))
     )
     place = 8 * (F.col("_span.skip") + F.col("seq") - F.col("_span.start")) + 1
+    made = F.when(
+        F.col("kind") == "publish", F.greatest(F.lit(0.0), (F.col("wall_ms") - F.col("published_ms")) / 1000)
+    )
+    # Counted from when the batch was made, by the producer's own clocks; a fast clock is over sooner.
+    due = F.when(
+        (F.col("delay") > 0) & (F.col("outcome") == "invoke"),
+        F.col("delay") / (1 + RATE_MAX / 2) - F.coalesce(made, F.lit(0.0)) - DUE_SLACK_S,
+    )
     life = F.coalesce("generation", F.lit(0).cast("decimal(20,0)"))
     grp, origin = F.col("_group.grp"), F.col("_span.origin")
     return placed.select(
@@ -145,21 +163,52 @@ def events(lines: DataFrame) -> DataFrame:
         "token",
         F.when(F.col("crcs").isNotNull(), F.substr("crcs", place, F.lit(8))).alias("crc"),
         "published_ms",
+        due.alias("due"),
         "state",
         F.coalesce(F.startswith("detail", F.lit("conflict")), F.expr("false")).alias("conflict"),
         "domain",
-        "at",
         "within",
+        *(f"{time}{end}" for time in ("until", "asked") for end in ("", "_low", "_high")),
         "t",
-        "u",
-        (F.col("until") + F.col("offset")).alias("until"),
-        (F.col("asked") + F.col("offset")).alias("asked"),
+        "low",
+        "high",
     )
 
 
-def surely_before(early: Column, late_t: Column, late_u: Column, late_domain: Column) -> Column:
-    """Whether a struct with t, u and domain is certainly before a time: exactly on one clock, else beyond all doubt."""
-    exact = early["t"] < late_t
-    beyond = early["t"] + early["u"] < late_t - late_u
-    same = F.coalesce(early["domain"] == late_domain, F.expr("false"))
-    return F.when(same, exact).otherwise(beyond)
+def moment(time: str = "t", *more: str) -> Column:
+    """When something was, as a struct: the earliest by the end of its interval is the least."""
+    low, high = ("low", "high") if time == "t" else (f"{time}_low", f"{time}_high")
+    return F.struct(
+        F.col(high).alias("high"), F.col(time).alias("t"), F.col(low).alias("low"), "domain", *more
+    )  # fmt: skip
+
+
+def due(when: Column) -> Column:
+    """When a delay that a line names is over, at the earliest: as `moment`."""
+    times = [(F.col(it) + F.col("due")).alias(it) for it in ("high", "t", "low")]
+    return F.when(when & F.col("due").isNotNull(), F.struct(*times, "domain"))
+
+
+def surely_before(early: str, late: str) -> Column:
+    """Whether one moment is before another for certain, both by the names of structs: null where either is."""
+    return F.expr(sure(early, late))
+
+
+def maybe_before(early: str, late: str) -> Column:
+    """Whether it may be."""
+    return F.expr(maybe(early, late))
+
+
+def sure(early: str, late: str, than: str = "<") -> str:
+    """`surely_before` as SQL, which may stand in a lambda: exactly on one clock, else beyond all doubt."""
+    return _compared(early, late, f"{early}.high {than} {late}.low", than)
+
+
+def maybe(early: str, late: str, than: str = "<") -> str:
+    """`maybe_before` as SQL."""
+    return _compared(early, late, f"{early}.low {than} {late}.high", than)
+
+
+def _compared(early: str, late: str, elsewhere: str, than: str) -> str:
+    exact = f"if({early}.domain = {late}.domain, {early}.t {than} {late}.t, NULL)"
+    return f"coalesce({exact}, {elsewhere})"

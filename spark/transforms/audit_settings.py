@@ -17,10 +17,10 @@ from pyspark.sql import functions as F
 
 from spark.transforms.audit_checks import finding, findings, say, shown
 from spark.transforms.audit_context import deleted_topics
+from spark.transforms.audit_events import maybe_before, moment, surely_before
 
 SETTINGS: Final = "settings"
 
-_NEVER: Final = float("inf")
 _PLACE: Final = ("run", "topic")
 
 
@@ -66,18 +66,17 @@ def _writes(lines: DataFrame) -> DataFrame:
         lines.where(F.col("kind") == "set_topic")
         .groupBy(*_PLACE, "who", "op")
         .agg(
-            F.min(F.when(invoked, F.col("t"))).alias("sent"),
-            F.max("u").alias("u"),
+            F.min(F.when(invoked, moment())).alias("sent"),
             _pairs(F.max(F.when(invoked, F.col("settings")))).alias("pairs"),
             _pairs(F.max(F.when(invoked, F.col("defaults")))).alias("defaults"),
-            F.max(F.when(outcome == "ok", F.col("t"))).alias("done"),
+            F.max(F.when(outcome == "ok", moment())).alias("done"),
             F.count_if(outcome == "fail").alias("failed"),
         )
         .where((F.col("failed") == 0) & F.col("sent").isNotNull())
     )
-    never = F.lit(None).cast("double").alias("done")
-    named = calls.select(*_PLACE, "sent", "done", "u", F.inline("pairs"))
-    return named.unionByName(calls.select(*_PLACE, "sent", never, "u", F.inline("defaults")))
+    never = F.when(F.expr("false"), F.col("sent")).alias("done")
+    named = calls.select(*_PLACE, "sent", "done", F.inline("pairs"))
+    return named.unionByName(calls.select(*_PLACE, "sent", never, F.inline("defaults")))
 
 
 def _asked(found: DataFrame, *some: Column) -> DataFrame:
@@ -111,10 +110,10 @@ def _written(registers: DataFrame, writes: DataFrame, runs: DataFrame) -> DataFr
     by_name, by_value = [*_PLACE, "name"], [*_PLACE, "name", "value"]
     done = F.col("done").isNotNull()
     values = writes.groupBy(*by_value).agg(
-        F.max(F.coalesce("done", F.lit(_NEVER))).alias("ended"), F.max("u").alias("u")
+        F.max(F.col("done").isNull()).alias("never"), F.max("done").alias("ended")
     )
     lasts = writes.groupBy(*by_name).agg(
-        F.max(F.when(done, F.struct("sent", "u", "value"))).alias("last"),
+        F.max(F.when(done, F.struct("sent", "value"))).alias("last"),
         F.max(F.when(done, F.col("value").try_cast("int"))).alias("least"),
     )
     found = (
@@ -125,23 +124,27 @@ def _written(registers: DataFrame, writes: DataFrame, runs: DataFrame) -> DataFr
         .join(runs, on="run", how="left")
     )
     drained, partitions = F.col("drained_at").isNotNull(), F.col("name") == "partitions"
-    last, doubt = F.col("last.sent"), F.col("u") + F.col("last.u")
+    last = F.col("last.sent.t")
     has = say(F.col("name"), " is ", F.col("value"))
     return _asked(
         found,
         finding(
-            drained & F.col("ended").isNull(),
+            drained & F.col("never").isNull(),
             SETTINGS,
             say(has, ", and nobody wrote that"),
             F.col("drained_at"),
             sure=~F.col("lossy") & F.col("simulated"),
         ),
         finding(
-            drained & ~partitions & (F.col("value") != F.col("last.value")) & (F.col("ended") - doubt < last),
+            drained
+            & ~partitions
+            & (F.col("value") != F.col("last.value"))
+            & ~F.col("never")
+            & maybe_before("ended", "last.sent"),
             SETTINGS,
-            say(has, ", confirmed at ", shown(F.col("ended")), ", and was written again at ", shown(last)),
+            say(has, ", confirmed at ", shown(F.col("ended.t")), ", and was written again at ", shown(last)),
             F.col("drained_at"),
-            sure=(F.col("ended") + doubt < last) & F.col("simulated"),
+            sure=surely_before("ended", "last.sent") & F.col("simulated"),
         ),
         finding(
             drained & partitions & (F.col("value").try_cast("int") < F.col("least")),

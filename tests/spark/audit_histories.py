@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -34,9 +35,9 @@ FLOOD: Final = 300
 """Some mutants break a promise a million times in one run, which shows no more than once does."""
 
 
-def good(seed: int) -> list[Row]:
-    """A run with all rules."""
-    return run_schedule(draw(seed), keep=True).rows
+def good(seed: int, *, full: bool = False) -> list[Row]:
+    """A run with all rules; `full` with the lines that only nodes write."""
+    return run_schedule(draw(seed), full=full, keep=True).rows
 
 
 def mutated(name: str, seed: int) -> list[Row]:
@@ -52,6 +53,72 @@ def caught(name: str, seeds: range) -> tuple[int, list[Row]]:
         if 0 < len(judge(rows)) < FLOOD:
             break
     return seed, rows
+
+
+# -------------------------------------------------------------------------- clocks
+
+Reading = Callable[[str, float], float]
+"""What the clock of a machine shows at a true time."""
+
+
+def machine(who: str) -> str:
+    """Each node has a machine of its own, and clients are spread over them."""
+    role, _, name = who.partition(":")
+    return f"m-{name}" if role == "node" else f"m-{'abc'[sum(map(ord, name)) % 3]}"
+
+
+def on_machines(run: str, rows: list[Row], reading: Reading) -> list[Row]:
+    """A simulated run as if its processes had written it on several machines, each by its own clock alone."""
+    settings = next(row["settings"] for row in rows if row["kind"] == "settings")
+    firsts: dict[str, float] = {}
+    for row in rows:
+        firsts.setdefault(row["who"], row["at"])
+    common = {"run": run, "within": 0.0}
+    found: list[Row] = []
+    for who, at in firsts.items():
+        mine = {**(settings if who == "sim" else {}), "boot": machine(who)}
+        mine.pop("schedule", None)
+        found.append(
+            {
+                **common,
+                "who": who,
+                "at": at,
+                "kind": "settings",
+                "history": 1,
+                "clock": "mono",
+                "settings": mine,
+            }
+        )
+    found += [{**row, **common} for row in rows if row["kind"] != "settings"]
+    for row in found:
+        of = machine(row["who"])
+        row.update({name: reading(of, row[name]) for name in ("at", "until", "asked") if name in row})
+        row["wall_ms"] = 10**12 + int(1000 * row["at"])
+    return found
+
+
+YEAR_S: Final = 365 * 86400.0
+OFFSETS: Final = (0.0, 0.6, -0.6, 5.0, -5.0, YEAR_S)
+
+
+def constant(seed: int) -> Reading:
+    """Each clock is wrong by another of `OFFSETS`."""
+    drawn = random.Random(seed).sample(OFFSETS, len(OFFSETS))
+    return lambda of, at: at + 1e4 + drawn["abcdefg".index(of[-1]) % len(OFFSETS)]
+
+
+def drifting(seed: int) -> Reading:
+    """So they are, and their rates differ by what the protocol allows at most."""
+    wrong, rng = constant(seed), random.Random(seed)
+    rates = {f"m-{name}": rng.choice((0.0, 1e-4, -1e-4, 0.01, -0.01)) for name in "abcdefg"}
+    return lambda of, at: wrong(of, at) + rates[of] * at
+
+
+def jumping(seed: int) -> Reading:
+    """So they are, and one of them is set while the run goes on."""
+    wrong, rng = constant(seed), random.Random(seed)
+    when, by = rng.uniform(0.5, 3.0), rng.choice((-2.0, 0.6, 30.0))
+    return lambda of, at: wrong(of, at) + (by if of == "m-b" and at > when else 0.0)
 
 
 # ------------------------------------------------------------------- planted faults

@@ -14,7 +14,7 @@ from spark.report.plots import tick
 from spark.transforms.audit import GUARANTEES
 from tests.spark.pages import HOSTILE, SHOWN, Elements, browsed, needs_browser
 
-LISTS = ("broken", "undecided", "remainder", "latency", "redeliveries", "faults")
+LISTS = ("broken", "undecided", "remainder", "latency", "redeliveries", "faults", "clocks")
 
 
 def summary(*verdicts: str, word: str | None = None, runs: int = 1, unread: int = 0) -> dict[str, Any]:
@@ -46,6 +46,14 @@ def summary(*verdicts: str, word: str | None = None, runs: int = 1, unread: int 
             "redeliveries": [
                 {"topic": word, "group": word, "after": after, "deliveries": 3} for after in (*CAUSES, word)
             ],
+            "clocks": [
+                {"run": word, "writers": word, "reference": False, "ahead": -3e7, "within": 0.0012, "rate": 5e-5,
+                 "rate_within": 1e-4, "day_ahead": 0.6, "placed": 0.98, "findings": word},
+                {"run": word, "writers": word, "reference": True, "ahead": 0.0, "within": 0.0, "rate": 0.0,
+                 "rate_within": 0.0, "day_ahead": 0.0, "placed": 1.0, "findings": ""},
+                {"run": word, "writers": word, "reference": False, "ahead": None, "within": None, "rate": None,
+                 "rate_within": None, "day_ahead": None, "placed": 0.0, "findings": word},
+            ],
             "faults": [{"fault": word, "times": 2, "published": 9, "unknown": 1, "delivered": 8, "acked": 7,
                         "broken": 4}],
         }  # fmt: skip
@@ -66,19 +74,19 @@ def shown(found: dict[str, Any]) -> tuple[str, str, str]:
 @pytest.mark.parametrize(
     ("found", "title", "level", "text"),
     [
-        (summary(), "All hold", "good", "All 10 guarantees hold, in everything that was read."),
-        (summary("not checked"), "9 of 10 hold", "plain", "9 of 10 guarantees hold. 1 was not checked."),
-        (summary("not checked", "not checked"), "8 of 10 hold", "plain",
-         "8 of 10 guarantees hold. 2 were not checked."),
+        (summary(), "All hold", "good", "All 11 guarantees hold, in everything that was read."),
+        (summary("not checked"), "10 of 11 hold", "plain", "10 of 11 guarantees hold. 1 was not checked."),
+        (summary("not checked", "not checked"), "9 of 11 hold", "plain",
+         "9 of 11 guarantees hold. 2 were not checked."),
         (summary(unread=1), "Not everything read", "warn",
-         "10 of 10 guarantees hold in what was read, and that is not everything."),
+         "11 of 11 guarantees hold in what was read, and that is not everything."),
         (summary("not decidable"), "Not decidable", "warn",
-         "1 of 10 guarantees is not decidable. None was seen broken."),
+         "1 of 11 guarantees is not decidable. None was seen broken."),
         (summary("not decidable", "not checked", unread=4), "Not decidable", "warn",
-         "1 of 10 guarantees is not decidable. None was seen broken."),
+         "1 of 11 guarantees is not decidable. None was seen broken."),
         (summary("not decidable", "broken", "not checked", unread=4), "Broken", "bad",
-         "1 of 10 guarantees is broken, 2 times."),
-        (summary("broken", "broken"), "Broken", "bad", "2 of 10 guarantees are broken, 4 times."),
+         "1 of 11 guarantees is broken, 2 times."),
+        (summary("broken", "broken"), "Broken", "bad", "2 of 11 guarantees are broken, 4 times."),
         (summary(*["not checked"] * len(GUARANTEES)), "Nothing checked", "warn",
          "Nothing was checked: what was read has nothing that any guarantee could be asked of."),
         (summary(*["not checked"] * len(GUARANTEES), runs=0, unread=3), "Nothing checked", "warn",
@@ -103,7 +111,7 @@ def test_each_verdict_names_its_guarantees_on_top() -> None:
     box = Elements(text[text.index('<div class="note') : text.index('<div class="cards">')]).text
     assert re.sub(r"\s+", " ", box).endswith(
         "broken G1 durable not decidable G2 exclusive not checked G3 final holds G4 live · G5 faithful · G6 idempotent "
-        "· G7 dead letters are conserved · groups as asked · derived once "
+        "· G7 dead letters are conserved · groups as asked · delays as asked · derived once "
         "· settings as written not read 1,500 lines or writers not read, or missing. Which "
     )
 

@@ -1,0 +1,392 @@
+# spark/clocks.py: what several clocks showed at one moment, from which events came before which.
+#
+# An event on one clock that surely came before an event on another bounds how far the one may be ahead of the other.
+# All such bounds of a run together, with how far a clock's rate may be off, are difference constraints: the shortest
+# paths to and from one clock give the narrowest interval that they allow, and a cycle of negative length says that no
+# clocks of such rates wrote this. Nothing here knows what a line means; `spark.transforms.audit_clocks` makes bounds.
+#
+# A clock is placed window by window of its own reading, so that it may drift. First each may run as wrong as the
+# protocol allows; the intervals then say how fast each ran, and are made again with what is left of that doubt.
+"""Clocks from causality: offsets of a run's clocks to one of them, as intervals."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import combinations, pairwise
+from typing import Final, NamedTuple
+
+from quorumq.core.limits import CLOCK_RATE_MAX
+
+RATE_MAX: Final = (1 + CLOCK_RATE_MAX) / (1 - CLOCK_RATE_MAX) - 1
+"""How much faster one clock may run than another."""
+
+WANDER: Final = 1e-4
+"""By how much the rate of a clock may change, where nothing shows that it changed more."""
+
+ROUNDS: Final = 3
+"""How often the rates are taken from the intervals, and the intervals made with them."""
+
+BREAK_S: Final = 10.0
+"""Breaks of a clock nearer to each other than this are one, and beside one it is not placed for so long at most."""
+
+TRIED_MAX: Final = 20
+"""Of so many clocks, each pair is tried for those that broke."""
+
+
+class Bound(NamedTuple):
+    """Something on one clock came before something on another.
+
+    Args:
+        early: the clock of what came first.
+        early_window: in which of its windows.
+        late: the clock of what came later.
+        late_window: in which of its windows.
+        seconds: the reading of the later less that of the earlier one, the least that was seen.
+    """
+
+    early: str
+    early_window: int
+    late: str
+    late_window: int
+    seconds: float
+
+
+class Window(NamedTuple):
+    """What must be added to a reading in the middle of a window to have the reading of the reference."""
+
+    clock: str
+    window: int
+    low: float
+    high: float
+
+
+class Broken(NamedTuple):
+    """A clock that no clock of an allowed rate could be, between two of its own readings."""
+
+    clock: str
+    begin: float
+    end: float
+
+
+class Placed(NamedTuple):
+    """The clocks of a run.
+
+    Attributes:
+        reference: the clock whose readings are the time of the run; "" where none can be trusted.
+        windows: those that could be placed.
+        rates: by clock: how much faster than it the reference runs, and how far that may be wrong.
+        broken: clocks that jumped or ran wrong.
+    """
+
+    reference: str
+    windows: list[Window]
+    rates: dict[str, tuple[float, float]]
+    broken: list[Broken]
+
+
+def place(bounds: Sequence[Bound], windows: Mapping[str, Iterable[int]], width: float) -> Placed:
+    """Place the clocks of one run.
+
+    Args:
+        bounds: in any order.
+        windows: by clock those that are to be placed.
+        width: of a window, in seconds of its clock.
+    """
+    seen: dict[str, set[str]] = defaultdict(set)
+    weight: dict[str, int] = defaultdict(int)
+    for bound in bounds:
+        for one, other in ((bound.early, bound.late), (bound.late, bound.early)):
+            seen[one].add(other)
+            weight[one] += 1
+    order = sorted(windows, key=lambda clock: (-len(seen[clock]), -weight[clock], clock))
+    guilty = culprits(bounds, order, width)
+    if guilty is None or not set(order) - guilty:
+        some = set(seen) if guilty is None else guilty
+        graph = _Graph("", bounds, width)
+        graph.mend(some)
+        return Placed("", [], {}, graph.broken)
+    graph = _Graph(next((it for it in order if it not in guilty), ""), bounds, width)
+    graph.mend(guilty)
+    return _refined(graph, bounds, windows)
+
+
+def culprits(bounds: Sequence[Bound], clocks: Sequence[str], width: float) -> set[str] | None:
+    """The clocks that may have broken: each without which the others agree, or each pair.
+
+    Returns:
+        None where more broke than two.
+    """
+
+    def agree(without: Iterable[str]) -> bool:
+        rest = [it for it in bounds if it.early not in without and it.late not in without]
+        return _Graph("", rest, width).negative_cycle() is None
+
+    if agree(()):
+        return set()
+    for size in (1, 2):
+        found = {it for some in combinations(clocks, size) if agree(some) for it in some}
+        if found:
+            return found
+        if len(clocks) > TRIED_MAX:
+            break
+    return None
+
+
+def _refined(graph: _Graph, bounds: Sequence[Bound], windows: Mapping[str, Iterable[int]]) -> Placed:
+    graph.solve()
+    for _ in range(ROUNDS):
+        finer = _Graph(graph.reference, bounds, graph.width, graph.measured(), graph)
+        if not finer.solve():
+            break
+        graph = finer
+    return Placed(graph.reference, list(graph.filled(windows)), graph.rates, graph.broken)
+
+
+class _Graph:
+    """Windows of clocks as nodes, 0 for all of the reference's; an edge (u, v, w) says offset(v) <= offset(u) + w."""
+
+    def __init__(
+        self,
+        reference: str,
+        bounds: Sequence[Bound],
+        width: float,
+        rates: Mapping[str, tuple[float, float]] | None = None,
+        mended: _Graph | None = None,
+    ) -> None:
+        self.reference = reference
+        self.width = width
+        self.rates = dict(rates or {})
+        self.rates[reference] = (0.0, 0.0)
+        self.nodes: dict[tuple[str, int], int] = {}
+        self.cut: set[tuple[str, int, int]] = set() if mended is None else mended.cut
+        self.dropped: set[tuple[str, int]] = set() if mended is None else mended.dropped
+        self.low: list[float] = []
+        self.high: list[float] = []
+        self._bounds = bounds
+        self._build()
+
+    def rate(self, clock: str) -> tuple[float, float]:
+        """How fast the reference runs beside this clock, and how far that may be wrong."""
+        return self.rates.get(clock, (0.0, RATE_MAX))
+
+    @property
+    def broken(self) -> list[Broken]:
+        """Which clocks broke, and between which readings: what overlaps, or nearly so, is one break."""
+        found: list[Broken] = []
+        for clock, a, b in sorted(self.cut | {(clock, k, k) for clock, k in self.dropped}):
+            begin, end = a * self.width, (b + 1) * self.width
+            if found and found[-1].clock == clock and begin <= found[-1].end + BREAK_S:
+                found[-1] = Broken(clock, found[-1].begin, max(end, found[-1].end))
+            else:
+                found.append(Broken(clock, begin, end))
+        return found
+
+    def _build(self) -> None:
+        self.nodes = {}
+        chains: dict[str, set[int]] = defaultdict(set)
+        for bound in self._bounds:
+            for clock, window in ((bound.early, bound.early_window), (bound.late, bound.late_window)):
+                if clock != self.reference:
+                    chains[clock].add(window)
+        self.chains = {clock: sorted(some) for clock, some in sorted(chains.items())}
+        for clock, some in self.chains.items():
+            for window in some:
+                self.nodes[(clock, window)] = len(self.nodes) + 1
+        self.names = [(self.reference, 0), *self.nodes]
+        self.edges: list[dict[int, tuple[float, tuple[str, int, int] | None]]] = [{} for _ in self.names]
+        for bound in self._bounds:
+            if bound.early == bound.late or not self._usable(bound):
+                continue
+            slack = sum(
+                sum(map(abs, self.rate(clock))) * self.width / 2 for clock in (bound.early, bound.late)
+            )
+            self._edge(
+                self._node(bound.late, bound.late_window), self._node(bound.early, bound.early_window),
+                bound.seconds + slack, None,
+            )  # fmt: skip
+        for clock, some in self.chains.items():
+            rate, wander = self.rate(clock)
+            for a, b in pairwise(some):
+                if (clock, a, b) in self.cut:
+                    continue
+                link, apart = (clock, a, b), (b - a) * self.width
+                self._edge(self.nodes[(clock, a)], self.nodes[(clock, b)], (rate + wander) * apart, link)
+                self._edge(self.nodes[(clock, b)], self.nodes[(clock, a)], (wander - rate) * apart, link)
+
+    def _usable(self, bound: Bound) -> bool:
+        ends = ((bound.early, bound.early_window), (bound.late, bound.late_window))
+        return self.dropped.isdisjoint(ends)
+
+    def _node(self, clock: str, window: int) -> int:
+        return 0 if clock == self.reference else self.nodes[(clock, window)]
+
+    def _edge(self, u: int, v: int, weight: float, link: tuple[str, int, int] | None) -> None:
+        if u != v and (v not in self.edges[u] or self.edges[u][v][0] > weight):
+            self.edges[u][v] = (weight, link)
+
+    def mend(self, guilty: Iterable[str]) -> None:
+        """Give up what contradicts the rest: links between windows of a clock that broke, or windows."""
+        while (cycle := self.negative_cycle()) is not None:
+            links = {
+                link
+                for u, v in zip(cycle, cycle[1:] + cycle[:1], strict=True)
+                if (link := self.edges[u][v][1])
+            }
+            mine = {link for link in links if link[0] in guilty}
+            self.cut |= mine
+            if not mine:
+                self.dropped |= {self.names[node] for node in cycle if self.names[node][0] in guilty}
+            self._build()
+
+    def negative_cycle(self) -> list[int] | None:
+        """The nodes of a cycle of negative length, in order; else None, and `potential` allows all edges."""
+        count = len(self.names)
+        dist = self._rough()
+        before: list[int] = [-1] * count
+        queue, waiting = deque(range(count)), [True] * count
+        relaxed = 0
+        while queue:
+            u = queue.popleft()
+            waiting[u] = False
+            for v, (weight, _) in self.edges[u].items():
+                if dist[u] + weight < dist[v] - 1e-9:
+                    dist[v], before[v] = dist[u] + weight, u
+                    relaxed += 1
+                    if not waiting[v]:
+                        waiting[v] = True
+                        queue.append(v)
+                    if relaxed % count == 0 and (cycle := _cycle(before)) is not None:
+                        return cycle
+        self.potential = dist
+        return None
+
+    def _rough(self) -> list[float]:
+        """Some offset for each node, near what the edges ask for: clocks may be years apart."""
+        dist = [math.inf] * len(self.names)
+        back: list[list[int]] = [[] for _ in self.names]
+        for u, some in enumerate(self.edges):
+            for v in some:
+                back[v].append(u)
+        for start in range(len(dist)):
+            if dist[start] < math.inf:
+                continue
+            dist[start] = 0.0
+            todo = deque([start])
+            while todo:
+                u = todo.popleft()
+                for v, (weight, _) in self.edges[u].items():
+                    if dist[v] == math.inf:
+                        dist[v] = dist[u] + weight
+                        todo.append(v)
+                for v in back[u]:
+                    if dist[v] == math.inf:
+                        dist[v] = dist[u] - self.edges[v][u][0]
+                        todo.append(v)
+        return dist
+
+    def solve(self) -> bool:
+        """Find the intervals; False where the rates allow none."""
+        if self.negative_cycle() is not None:
+            return False
+        back: list[dict[int, float]] = [{} for _ in self.names]
+        there: list[dict[int, float]] = [
+            {v: weight for v, (weight, _) in some.items()} for some in self.edges
+        ]
+        for u, some in enumerate(there):
+            for v, weight in some.items():
+                back[v][u] = weight
+        self.high = _shortest(there, self.potential)
+        self.low = [-it for it in _shortest(back, [-it for it in self.potential])]
+        return True
+
+    def measured(self) -> dict[str, tuple[float, float]]:
+        """The rate that the intervals leave to each clock, and how far it may be wrong."""
+        found = {}
+        for clock, some in self.chains.items():
+            placed = [(k * self.width, *it) for k in some if (it := self._placed(clock, k)) is not None]
+            slowest, fastest = -RATE_MAX, RATE_MAX
+            if len(placed) > 1 and not any(name == clock for name, *_ in self.cut):
+                for early, late in (
+                    *((placed[0], it) for it in placed[1:]),
+                    *((it, placed[-1]) for it in placed[:-1]),
+                ):
+                    slowest = max(slowest, (late[1] - early[2]) / (late[0] - early[0]))
+                    fastest = min(fastest, (late[2] - early[1]) / (late[0] - early[0]))
+            if slowest > fastest:
+                slowest, fastest = -RATE_MAX, RATE_MAX
+            doubt = min((fastest - slowest) / 2 + WANDER, RATE_MAX)
+            found[clock] = ((fastest + slowest) / 2, doubt)
+        return found
+
+    def _placed(self, clock: str, window: int) -> tuple[float, float] | None:
+        node = self.nodes[(clock, window)]
+        low, high = self.low[node], self.high[node]
+        return (low, high) if low > -math.inf and high < math.inf else None
+
+    def filled(self, windows: Mapping[str, Iterable[int]]) -> Iterator[Window]:
+        """Each of these windows that can be placed: by its own bounds, or by those of its neighbours."""
+        bad: dict[str, list[tuple[float, float]]] = defaultdict(list)
+        for clock, begin, end in self.broken:
+            margin = min(end - begin, BREAK_S)  # set back, it shows times again that have no bounds there
+            bad[clock].append(((begin - margin) / self.width, (end + margin) / self.width - 1))
+        for clock, wanted in windows.items():
+            if clock == self.reference:
+                yield from (Window(clock, k, 0.0, 0.0) for k in wanted)
+                continue
+            some = [k for k in self.chains.get(clock, []) if self._placed(clock, k)]
+            if not some:
+                continue
+            rate, wander = self.rate(clock)
+            at = 0
+            for k in sorted(wanted):
+                if any(a <= k <= b for a, b in bad[clock]):
+                    continue
+                while at + 1 < len(some) and some[at + 1] <= k:
+                    at += 1
+                low, high = -math.inf, math.inf
+                for near in some[at : at + 2]:
+                    if any(min(near, k) <= a and b <= max(near, k) for a, b in bad[clock]):
+                        continue  # it broke between the two
+                    found = self._placed(clock, near)
+                    assert found is not None
+                    apart = (k - near) * self.width
+                    low = max(low, found[0] + rate * apart - wander * abs(apart))
+                    high = min(high, found[1] + rate * apart + wander * abs(apart))
+                if low > -math.inf:
+                    yield Window(clock, k, low, high)
+
+
+def _cycle(before: Sequence[int]) -> list[int] | None:
+    """A cycle among these predecessors, in the order of its edges."""
+    state = [0] * len(before)
+    for start in range(len(before)):
+        node, path = start, []
+        while node >= 0 and not state[node]:
+            state[node] = 1
+            path.append(node)
+            node = before[node]
+        if node >= 0 and state[node] == 1:
+            return path[path.index(node) :][::-1]
+        for seen in path:
+            state[seen] = 2
+    return None
+
+
+def _shortest(edges: Sequence[Mapping[int, float]], potential: Sequence[float]) -> list[float]:
+    """The length of the shortest path from node 0 to each; a potential makes all edges at least 0 long."""
+    dist = [math.inf] * len(edges)
+    dist[0] = 0.0
+    heap = [(0.0, 0)]
+    while heap:
+        length, u = heapq.heappop(heap)
+        if length > dist[u]:
+            continue
+        for v, weight in edges[u].items():
+            to = length + max(0.0, weight + potential[u] - potential[v])
+            if to < dist[v] - 1e-12:
+                dist[v] = to
+                heapq.heappush(heap, (to, v))
+    return [it + potential[v] - potential[0] for v, it in enumerate(dist)]

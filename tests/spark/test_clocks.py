@@ -1,0 +1,131 @@
+"""Clocks are placed by which events came before which: the truth is inside each interval, whatever the clocks show."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+
+from spark.clocks import RATE_MAX, Bound, Placed, place
+
+WIDTH_S = 0.1
+LENGTH_S = 60.0
+
+
+class World(NamedTuple):
+    """Messages between machines.
+
+    Attributes:
+        reading: what a machine's clock shows at a true time.
+        bounds: what the messages say.
+        windows: in which something was written.
+    """
+
+    reading: Callable[[str, float], float]
+    bounds: list[Bound]
+    windows: dict[str, set[int]]
+
+
+def world(
+    reading: Callable[[str, float], float], *, machines: int = 5, messages: int = 600, seed: int = 1
+) -> World:
+    """Each message takes 1 ms and some more."""
+    rng = random.Random(seed)
+    names = [f"m{number}" for number in range(machines)]
+    tightest: dict[tuple[str, int, str, int], float] = {}
+    windows: dict[str, set[int]] = {name: set() for name in names}
+    for _ in range(messages):
+        early, late = rng.sample(names, 2)
+        at = rng.uniform(0, LENGTH_S)
+        sent, got = reading(early, at), reading(late, at + 0.001 * (1 + rng.expovariate(1)))
+        key = (early, window(sent), late, window(got))
+        windows[early].add(key[1])
+        windows[late].add(key[3])
+        tightest[key] = min(tightest.get(key, math.inf), got - sent)
+    return World(reading, [Bound(*key, seconds) for key, seconds in tightest.items()], windows)
+
+
+def window(at: float) -> int:
+    return math.floor(at / WIDTH_S)
+
+
+def checked(made: World, placed: Placed, when: Callable[[float], bool] = lambda at: True) -> list[float]:
+    """The widths of all intervals; the truth is in each of them."""
+    by_window = {(it.clock, it.window): it for it in placed.windows}
+    widths = []
+    for clock in made.windows:
+        rate, wander = placed.rates.get(clock, (0.0, RATE_MAX))
+        for at in (LENGTH_S * number / 1000 for number in range(1000)):
+            shown = made.reading(clock, at)
+            it = by_window.get((clock, window(shown)))
+            if it is None or not when(at):
+                continue
+            beside = shown - (it.window + 0.5) * WIDTH_S
+            low = shown + it.low + rate * beside - wander * abs(beside)
+            high = shown + it.high + rate * beside + wander * abs(beside)
+            assert low - 1e-6 <= made.reading(placed.reference, at) <= high + 1e-6, (clock, at)
+            if clock != placed.reference:
+                widths.append(high - low)
+    return sorted(widths)
+
+
+def offset(name: str) -> float:
+    return {"m0": 0.6, "m1": -5.0, "m2": 3.1e7, "m3": 0.0, "m4": -0.6}[name]
+
+
+@pytest.mark.parametrize("rates", [(0, 0, 0, 0, 0), (1e-4, -5e-5, 0.01, -0.01, 0)])
+@pytest.mark.parametrize("seed", range(5))
+def test_the_truth_is_inside_intervals_of_a_few_round_trips(rates: tuple[float, ...], seed: int) -> None:
+    made = world(lambda name, at: offset(name) + at * (1 + rates[int(name[1])]), seed=seed)
+    placed = place(made.bounds, made.windows, WIDTH_S)
+    assert not placed.broken
+    widths = checked(made, placed)
+    assert widths[len(widths) // 2] < 0.005
+    for number, rate in enumerate(rates):
+        found, doubt = placed.rates[f"m{number}"]
+        beside = (1 + rates[int(placed.reference[1])]) / (1 + rate) - 1
+        assert abs(found - beside) <= doubt + 1e-9, number
+        assert doubt < 5e-4
+
+
+@pytest.mark.parametrize("by", [0.6, 30.0, 3e7])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_clock_that_jumps_is_named_with_when_and_the_others_are_placed(by: float, seed: int) -> None:
+    made = world(lambda name, at: offset(name) + at + (by if name == "m1" and at > 30 else 0.0), seed=seed)
+    placed = place(made.bounds, made.windows, WIDTH_S)
+    (broken,) = placed.broken
+    assert broken.clock == "m1"
+    assert broken.begin <= made.reading("m1", 30) <= broken.end
+    widths = checked(made, placed)
+    assert widths[len(widths) // 2] < 0.01
+    assert {it.clock for it in placed.windows} == set(made.windows)
+
+
+def test_a_clock_that_is_set_back_is_named() -> None:
+    made = world(lambda name, at: offset(name) + at - (2.0 if name == "m1" and at > 30 else 0.0))
+    assert {it.clock for it in place(made.bounds, made.windows, WIDTH_S).broken} == {"m1"}
+
+
+def test_of_two_clocks_nobody_knows_which_one_jumped() -> None:
+    made = world(lambda name, at: offset(name) + at + (3.0 if name == "m1" and at > 30 else 0.0), machines=2)
+    placed = place(made.bounds, made.windows, WIDTH_S)
+    assert {it.clock for it in placed.broken} == {"m0", "m1"}
+    assert (placed.reference, placed.windows) == ("", [])
+
+
+def test_a_clock_without_a_bound_on_both_sides_is_not_placed() -> None:
+    bounds = [Bound("a", 0, "b", 0, 0.5), Bound("b", 1, "c", 1, 0.5), Bound("c", 1, "b", 2, 0.5)]
+    placed = place(bounds, {"a": [0], "b": [0, 1, 2], "c": [1]}, WIDTH_S)
+    assert {it.clock for it in placed.windows} == {"b", "c"}
+
+
+def test_between_bounds_and_beyond_them_a_clock_is_known_as_well_as_its_rate() -> None:
+    bounds = [Bound("a", 0, "b", 0, 0.001), Bound("b", 0, "a", 0, 0.001)]
+    placed = place(bounds, {"a": [0], "b": [0, 100]}, WIDTH_S)
+    assert placed.reference == "a"
+    near, far = (it.high - it.low for it in placed.windows if it.clock == "b")
+    assert 0.002 < near < 0.005
+    assert far == pytest.approx(near + 2 * 10 * RATE_MAX)
