@@ -39,6 +39,7 @@ from quorumq.core.rounds import Round
 from quorumq.core.settle import AckCoordinator, Ballot, ExtendCoordinator
 from quorumq.core.state import NodeState
 from quorumq.core.types import Incarnation, Kind, NodeId, Now, Owner, Record, Span, Stamp
+from sim.explorer import world
 from sim.explorer.scenario import Scenario
 from sim.explorer.search import Script
 from sim.explorer.world import NEVER, Switches
@@ -322,6 +323,11 @@ def grant_any_dead(self: DeadView, span: Span, asked: Record) -> list[tuple[Span
     return [(span, asked, False)]
 
 
+def next_start(n: int) -> int:
+    """Without `wiped-begins-far-above`: of the starts that are reported, the highest is the last one that there was."""
+    return n
+
+
 def ask_one(self: PurgeCoordinator, members: int) -> int:
     """Without `purge-asks-enough`: what one replica knows is all that there is."""
     return 1
@@ -497,6 +503,22 @@ def half_acked_of_five(script: Script) -> None:
     for peer in ("a", "c", "e", "f"):
         script.deliver("HoldsAsk", "d", peer)
         script.deliver("HoldsTold", peer, "d")
+
+
+def acked_by_a_start_unseen(script: Script) -> None:
+    """a0 is delivered through c and runs out; d is started again, and linked to b alone; a0's ACK, through b, reaches
+    d, which is wiped, resyncs from a, c and e, and may vote again; then it reaches a."""
+    delivered_and_expired(script, "c")
+    script.do("crash", "d")
+    script.do("link", "b", "d")
+    script.do("ask", "b", "ack", 0)
+    script.deliver("Ack", "b", "d")
+    script.deliver("Tombed", "d", "b")
+    script.do("wipe", "d")
+    for _ in range(3):
+        script.do("tick")
+    script.deliver("Ack", "b", "a")
+    script.deliver("Tombed", "a", "b")
 
 
 def clean_stop_of_b(script: Script) -> None:
@@ -866,6 +888,28 @@ RULES: tuple[Rule, ...] = (
             via=(B,),
             give_up=False,
             script=half_acked_of_five,
+        ),
+    ),
+    Rule(
+        name="wiped-begins-far-above",
+        says="an empty directory begins far above the starts that it is told of: there may have been later ones",
+        off="it begins with the next one",
+        patches=((world, "far_above", next_start),),
+        scenario=scenario(
+            "wipe-unseen",
+            "an ACK through the only node that knows the second start of another, whose disk is lost meanwhile",
+            nodes=(A, B, C, "d", "e"),
+            rf=5,
+            attempts=2,
+            acks=1,
+            restarts=1,
+            wipes=1,
+            ticks=5,
+            coordinators=(C,),
+            restart_nodes=("d",),
+            wiped_hears=(A, C, "e"),
+            via=(B,),
+            script=acked_by_a_start_unseen,
         ),
     ),
     Rule(

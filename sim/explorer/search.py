@@ -389,8 +389,11 @@ class Explorer:
         for a in range(self.count):
             for b in range(a + 1, self.count):
                 busy = world.locals[state[a]].pending or world.locals[state[b]].pending
-                if not busy and not world.are_linked(state[a], state[b]):
-                    one, other = world.link(state[a], state[b], tick)
+                if busy or world.are_linked(state[a], state[b]):
+                    continue
+                linked = world.link(state[a], state[b], tick)
+                if linked is not None:
+                    one, other = linked
                     after, problem = self.after(state, a, one, tick)
                     after, worse = self.after(after, b, other, tick)
                     yield ("link", self.scenario.nodes[a], self.scenario.nodes[b]), after, problem or worse

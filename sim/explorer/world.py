@@ -216,6 +216,7 @@ class World:
         self._journal_ids: dict[Hashable, int] = {}
         self._journal_next: dict[tuple[int, tuple[JournalRecord, ...]], int] = {}
         self.steps: dict[Hashable, Outcome] = {}
+        self._links: dict[tuple[int, int, int], tuple[Outcome, Outcome] | None] = {}
         self._forgotten: dict[int, int] = {}
         self.core_steps = 0
         self.keeps_journals = bool(scenario.restarts or scenario.clean_stops or scenario.wipes)
@@ -288,8 +289,8 @@ class World:
             self.journals.append(records)
         return found
 
-    def load(self, records: tuple[JournalRecord, ...], index: int, now: Now) -> NodeCore:
-        """A new core from a journal."""
+    def load(self, records: tuple[JournalRecord, ...], index: int, now: Now, nonce: int = 0) -> NodeCore:
+        """A new core from a journal; ``nonce`` where its starts are told from those of another directory."""
         config = NodeConfig(
             node=self.names[index],
             nodes=self.names,
@@ -302,7 +303,7 @@ class World:
         )
         if self.switches.reorder_journal:
             records = stop_found_again(records)
-        return NodeCore(config, records, nonce=100 + index, directory=200 + index, now=now, rng=RNG)
+        return NodeCore(config, records, nonce=nonce or 100 + index, directory=200 + index, now=now, rng=RNG)
 
     # -------------------------------------------------------------------- the driver
 
@@ -537,41 +538,42 @@ class World:
             found = self.steps[key] = self.begin(this.journal, this.index, self.now(tick))
         return found
 
-    def begin(self, journal: int, index: int, now: Now) -> Outcome:
+    def begin(self, journal: int, index: int, now: Now, nonce: int = 0) -> Outcome:
         """A start from a journal, up to where the node may speak; it has no links yet.
 
         It counts the group's register as settled, as a FETCH through it would soon find: a majority has it.
         """
-        core = self.load(self.journals[journal], index, now)
+        core = self.load(self.journals[journal], index, now, nonce)
         run = Driver(self, core, index, journal, ())
         run.carry_out(core.start(now))
         if self.partition.topic:
             core.settled_groups[(self.partition.topic, GROUP)] = None
         return self.finish(run, [], now)
 
-    def link(self, one: int, other: int, tick: int) -> tuple[Outcome, Outcome]:
-        """Two nodes find each other again: the old links are down, HELLO both ways, both links up."""
-        key = (one, other, "link", tick)
-        found = self.steps.get(key)
-        if found is None:
+    def link(self, one: int, other: int, tick: int) -> tuple[Outcome, Outcome] | None:
+        """Two nodes find each other again: the old links are down, HELLO both ways, both links up.
+
+        None where one refuses the other: they stay as they are.
+        """
+        key = (one, other, tick)
+        if key not in self._links:
             now = self.now(tick)
             first, second = self.locals[one], self.locals[other]
             a = self.step(one, [LinkDown(self.names[second.index])], now)
             b = self.step(other, [LinkDown(self.names[first.index])], now)
-            b, a = self._dial(a, b, now)
-            a, b = self._dial(b, a, now)
-            found = (a, b)
-            self.steps[key] = found  # type: ignore[assignment]
-        return found  # type: ignore[return-value]
+            back = self._dial(a, b, now)
+            forth = self._dial(back[0], back[1], now) if back is not None else None
+            self._links[key] = forth
+        return self._links[key]
 
-    def _dial(self, dialler: Outcome, acceptor: Outcome, now: Now) -> tuple[Outcome, Outcome]:
-        """One HELLO and its WELCOME; (acceptor, dialler) after it."""
+    def _dial(self, dialler: Outcome, acceptor: Outcome, now: Now) -> tuple[Outcome, Outcome] | None:
+        """One HELLO and its WELCOME; (acceptor, dialler) after it, or None where it is refused."""
         core = self.locals[dialler.local].core
         hello = core.hello(now)
         accepted = self.step(acceptor.local, [Request(HELLO_KEY, hello)], now)
         answer = self.replies[accepted.replies[0][1]]
         if not isinstance(answer, Welcome):
-            raise ExplorerError(f"{core.config.node} is refused by node {acceptor.local}: {answer}")
+            return None
         up = LinkUp(
             answer.node,
             answer.incarnation,
@@ -622,9 +624,14 @@ class World:
                 item for item in self.journals[self.locals[locals_[at]].journal] if type(item) is BatchStored
             ][:1]
         outcomes = [Outcome(local, (), (), "") for local in locals_]
-        outcomes[index] = self.begin(self.journal_id(tuple(records), index), index, now)
+        # From now on there are two directories, whose starts count by themselves.
+        nonce = old.state.incarnation.nonce + 100
+        outcomes[index] = self.begin(self.journal_id(tuple(records), index), index, now, nonce)
         for at in others:
-            a, b = self.link(outcomes[index].local, outcomes[at].local, tick)
+            linked = self.link(outcomes[index].local, outcomes[at].local, tick)
+            if linked is None:
+                raise ExplorerError(f"{self.names[at]} refuses node {self.names[index]}, which was wiped")
+            a, b = linked
             outcomes[index] = a._replace(sent=(*outcomes[index].sent, *a.sent))
             outcomes[at] = b
         return outcomes
@@ -640,8 +647,9 @@ class World:
         ]
         for a in range(len(self.names)):
             for b in range(a + 1, len(self.names)):
-                one, other = self.link(locals_[a], locals_[b], 0)
-                locals_[a], locals_[b] = one.local, other.local
+                linked = self.link(locals_[a], locals_[b], 0)
+                assert linked is not None
+                locals_[a], locals_[b] = linked[0].local, linked[1].local
         if scenario.creators:
             self.members = self.names
         else:

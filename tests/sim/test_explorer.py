@@ -43,6 +43,7 @@ BROKEN = {
     "extend-never-revives": "fencing",
     "superseded-do-not-count": "G3",
     "superseded-of-five": "G3",
+    "wiped-begins-far-above": "G3",
     "clean-stop-once": "G2",
     "leave-only-undelivered": "G2",
     "dead-needs-the-hold": "G7",
