@@ -826,11 +826,12 @@ class Host:
                 topic.name for topic in core.topics.values() if over(topic.id) and not topic.deleted
             ],
             "replicas": [found for found in core.replicas if over(found.topic)],
-            "groups": [
-                # One whose topic's register was damaged, and nobody else has by now, nobody can tell from a new one.
+            # A group whose topic's register was damaged, and nobody else has by now, nobody can tell from a new one.
+            "groups": [found for found in core.groups if over(found[0]) and found[0] in core.topics],
+            "settled groups": [
                 found
-                for found in (*core.groups, *core.settled_groups)
-                if over(found[0]) and found[0] in core.topics
+                for found in core.settled_groups
+                if over(found[0].topic) and found[0].topic in core.topics
             ],
             "hints": [found for found in (*core.state.parked, *core.state.active) if over(found[0].topic)],
             "requests": [one for one in core.requests.values() if any(map(one.concerns, gone))],

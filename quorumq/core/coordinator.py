@@ -20,6 +20,8 @@ from quorumq.core.messages import (
     Published,
     PutGroup,
     PutTopic,
+    RegistersAsk,
+    RegistersTold,
     Store,
     Stored,
 )
@@ -122,6 +124,28 @@ class Coordinator:
         topic = PutTopic(0, core.topics[group.topic])  # first, for a node that has not heard of it
         put = PutGroup(this.number, group, ask)
         return this, [Send(node, message) for node in core.config.nodes for message in (topic, put)]
+
+    def read_register(self, core: NodeCore, topic: bytes, now: Now, *, groups: bool = False) -> list[Effect]:
+        """A round that asks all nodes for what they have of a topic's register, and perhaps for all of its groups."""
+        this = self.open_round(core, core.config.nodes, now)
+        ask = RegistersAsk(this.number, (), (topic,), (), "" if groups else None)
+        return [Send(node, ask) for node in this.members]
+
+    def take_in(
+        self, core: NodeCore, sender: NodeId, incarnation: Incarnation, message: RegistersTold, now: Now
+    ) -> tuple[list[Effect], int]:
+        """Merge the registers of an answer, and ask for the next page; its bit, once all of it is here.
+
+        A register may say that the topic was deleted: then this request may be over.
+        """
+        this = self.rounds[message.round]
+        effects = [effect for topic in message.topics for effect in core.take_in_topic(topic, now)]
+        effects += [effect for group in message.groups for effect in core.merge_group(group, now)]
+        if message.more and message.groups:
+            last = message.groups[-1]
+            ask = RegistersAsk(this.number, (), (last.topic,), (), last.name)
+            return [*effects, Send(sender, ask)], 0
+        return effects, this.hear(sender, incarnation)
 
     def refuse_unstamped(self, core: NodeCore) -> list[Effect]:
         """There is no stamp to be had for some milliseconds."""

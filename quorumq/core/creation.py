@@ -7,7 +7,8 @@
 # the whole first register. What is proposed or accepted is in `core.creations`, where nobody looks for a topic; only
 # what is chosen is taken in as a register, and spreads like one.
 #
-# Instances follow each other: who proposes the next one knows a register of this one, and that it is deleted.
+# Instances follow each other: who proposes the next one has seen to it that the topic of this one is deleted, as DELETE
+# does. So where a name has a newer topic, the deletion of the older one is complete.
 """Acceptors and the proposer of CREATE (docs/protocol.md, "settings")."""
 
 from __future__ import annotations
@@ -16,11 +17,10 @@ from typing import TYPE_CHECKING
 
 from quorumq.core.coordinator import too_few
 from quorumq.core.effects import Effect, Persist, Send
-from quorumq.core.messages import Accept, CreateTopic, Failed, PeerMessage, Prepare, Put, TopicCreated, Voted
+from quorumq.core.messages import Accept, CreateTopic, Failed, PeerMessage, Prepare, TopicCreated, Voted
 from quorumq.core.records import CreationPut
-from quorumq.core.registers import TopicCoordinator
-from quorumq.core.rounds import Round
-from quorumq.core.topics import alter, as_change, difference, first_topic
+from quorumq.core.registers import ChangeCoordinator
+from quorumq.core.topics import as_change, difference, first_topic
 from quorumq.core.types import STAMP_ZERO, Creation, Incarnation, NodeId, Now, Topic
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def _voted(core: NodeCore, number: int, creation: Creation | None, chosen: Topic
     return Voted(number, creation, chosen, core.state.vector(core.config.nodes))
 
 
-class CreateTopicCoordinator(TopicCoordinator):
+class CreateTopicCoordinator(ChangeCoordinator):
     """CREATE. Two creations at once are one topic, that of one of them.
 
     PREPARE, ACCEPT, and once a majority has accepted, a write of the register that was chosen, so that every node
@@ -77,10 +77,12 @@ class CreateTopicCoordinator(TopicCoordinator):
 
     def start(self, core: NodeCore, now: Now) -> list[Effect]:
         known = core.register_named(self.name)
-        if known is not None and not known.deleted:
-            return self.write(core, known, now)
-        self.deletions = 0 if known is None else known.deletions + 1
-        return self.prepare(core, now)
+        if known is None:
+            self.deletions = 0
+            return self.prepare(core, now)
+        if known.deleted:
+            return self.bury(core, known, now)
+        return self.give_up(core) if self.is_crowded_out() else self.write(core, "found", known, now)
 
     def prepare(self, core: NodeCore, now: Now) -> list[Effect]:
         """A ballot of our own, above all that we have heard of."""
@@ -90,6 +92,7 @@ class CreateTopicCoordinator(TopicCoordinator):
         if ballot is None:  # a higher reserve must become durable first
             return self.pause(core, now)
         this = self.begin(core, now)
+        self.step, self.sets = "propose", ()
         self.ballot = ballot
         self.accepted = self.value = None
         message = Prepare(this.number, self.name, self.deletions, ballot)
@@ -105,9 +108,8 @@ class CreateTopicCoordinator(TopicCoordinator):
     def on_reply(
         self, core: NodeCore, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
     ) -> list[Effect]:
-        if isinstance(message, Put):
+        if not isinstance(message, Voted):
             return super().on_reply(core, sender, incarnation, message, now)
-        assert isinstance(message, Voted)
         if message.chosen is not None:
             return core.take_in_topic(message.chosen, now) + self.start(core, now)
         this = self.rounds[message.round]
@@ -140,26 +142,38 @@ class CreateTopicCoordinator(TopicCoordinator):
         this = self.begin(core, now)
         return [Send(node, Accept(this.number, self.ballot, self.value)) for node in this.members]
 
-    def on_written(self, core: NodeCore, this: Round, now: Now) -> list[Effect]:
+    def on_written(self, core: NodeCore, now: Now) -> list[Effect]:
+        if self.step != "found" or self.merged.deleted:
+            return super().on_written(core, now)
         merged = self.merged
-        if merged.deleted:
-            return core.take_in_topic(merged, now) + self.start(core, now)
-        ours = self.ours.get(merged.deletions)
-        mine = ours is not None and ours.made == merged.made  # whatever was changed since
-        differs = difference(self.request, merged)
-        if mine or self.request.implicit or not differs:
-            return self.finish(core, TopicCreated(merged))
         change = as_change(self.request)
-        grows = change.partitions is None or change.partitions >= merged.partitions
-        if merged.stamp == STAMP_ZERO and merged.rf == self.request.rf and grows and not self.changed:
-            stamp = self.fresh_stamp(core, merged, now)
-            if stamp is None:
-                return self.pause(core, now)
-            self.changed = True
-            return self.write(core, alter(merged, change, core.config.nodes, stamp), now)
+        fits = merged.rf == self.request.rf and (change.partitions or merged.partitions) >= merged.partitions
+        if (
+            self.request.implicit
+            or merged.stamp != STAMP_ZERO
+            or not fits
+            or not difference(self.request, merged)
+        ):
+            return self.on_changed(core, now)
+        stamp = self.fresh_stamp(core, merged, now)
+        if stamp is None:
+            return self.pause(core, now)
+        self.changed = True
+        return self.change(core, merged, change, stamp, now)
+
+    def on_changed(self, core: NodeCore, now: Now) -> list[Effect]:
+        ours = self.ours.get(self.merged.deletions)
+        mine = ours is not None and ours.made == self.merged.made  # whatever was changed since
+        differs = difference(self.request, self.merged)
+        if mine or self.request.implicit or not differs:
+            return self.finish(core, TopicCreated(self.merged))
         return self.refuse(core, differs)
 
-    def on_replaced(self, core: NodeCore, this: Round, now: Now) -> list[Effect]:
+    def on_buried(self, core: NodeCore, now: Now) -> list[Effect]:
+        self.deletions = self.merged.deletions + 1
+        return self.prepare(core, now)
+
+    def on_replaced(self, core: NodeCore, now: Now) -> list[Effect]:
         return self.start(core, now)
 
     def refuse(self, core: NodeCore, differs: str) -> list[Effect]:

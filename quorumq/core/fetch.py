@@ -206,9 +206,7 @@ class FetchCoordinator(Coordinator):
 
     def start(self, core: NodeCore, now: Now) -> list[Effect]:
         core.state.at(self.park_until, "advance", self.key)
-        if not all(
-            (partition.topic, self.register_name) in core.settled_groups for partition in self.partitions
-        ):
+        if not all((partition, self.register_name) in core.settled_groups for partition in self.partitions):
             return self._register(core, now)
         return self.advance(core, now)
 
@@ -612,10 +610,14 @@ class FetchCoordinator(Coordinator):
         first: one that exists is not rewound by a FETCH.
         """
         effects: list[Effect] = []
-        for topic in dict.fromkeys(partition.topic for partition in self.partitions):
-            if (topic, self.register_name) not in core.settled_groups:
-                known = (topic, self.register_name) in core.groups
-                effects += self._put(core, topic, self.request.start == "latest" and not known, now)
+        new = [
+            partition
+            for partition in self.partitions
+            if (partition, self.register_name) not in core.settled_groups
+        ]
+        for topic in dict.fromkeys(partition.topic for partition in new):
+            known = (topic, self.register_name) in core.groups
+            effects += self._put(core, topic, self.request.start == "latest" and not known, now)
         return effects
 
     @property
@@ -636,7 +638,8 @@ class FetchCoordinator(Coordinator):
         topic, ask = self.group_rounds[message.round]
         effects = core.merge_group(message.group, now) if message.group is not None else []
         this.hear(sender, incarnation)
-        sets = [core.members_of(partition) for partition in self.partitions if partition.topic == topic]
+        partitions = [partition for partition in self.partitions if partition.topic == topic]
+        sets = [core.members_of(partition) for partition in partitions]
         if not this.is_majority_of_each(this.valid(core.state), sets):
             return effects
         self.close_round(core, message.round)
@@ -648,7 +651,8 @@ class FetchCoordinator(Coordinator):
                     return effects + self.refuse_unstamped(core)
                 effects += core.merge_group(group, now)
             return effects + self._put(core, topic, False, now)
-        core.settled_groups[(topic, self.register_name)] = None
+        for partition in partitions:
+            core.settled_groups[(partition, self.register_name)] = None
         return effects + self.advance(core, now)
 
     def on_cannot_vouch(self, core: NodeCore, number: int, sender: NodeId, now: Now) -> list[Effect]:

@@ -36,6 +36,7 @@ from quorumq.core.messages import (
     RejectRequest,
     SetGroup,
 )
+from quorumq.core.resync import GROUPS_PER_PIECE
 from quorumq.core.rounds import Round, majority_of
 from quorumq.core.topics import is_pattern
 from quorumq.core.types import Group, Incarnation, NodeId, Now, PartitionId
@@ -112,12 +113,18 @@ def tell_registers(core: NodeCore, sender: NodeId, message: RegistersAsk) -> lis
     """REGISTERS-ASK: those that are known here. Only if this node can vouch: its silence is no answer."""
     topics = [core.register_named(name) for name in message.names]
     topics += [core.topics.get(found) for found in message.ids]
-    groups = [core.groups.get((group.topic, group.name)) for group in message.groups]
+    found = [core.groups.get((group.topic, group.name)) for group in message.groups]
+    groups = [group for group in found if group is not None][:TOLD_MAX]
+    more: list[Group] = []
+    if message.after is not None:
+        behind = [key for key in core.groups if key[0] in message.ids and key[1] > message.after]
+        more = [core.groups[key] for key in sorted(behind)]
     told = RegistersTold(
         message.round,
         tuple(topic for topic in topics if topic is not None)[:TOLD_MAX],
-        tuple(group for group in groups if group is not None)[:TOLD_MAX],
+        (*groups, *more[:GROUPS_PER_PIECE]),
         core.state.vector(core.config.nodes),
+        len(more) > GROUPS_PER_PIECE,
     )
     return [Send(sender, told)]
 
@@ -159,12 +166,7 @@ class FindCoordinator(Coordinator):
     ) -> list[Effect]:
         assert isinstance(message, RegistersTold)
         this = self.rounds[message.round]
-        effects: list[Effect] = []
-        for topic in message.topics:
-            effects += core.take_in_topic(topic, now)
-        for group in message.groups:
-            effects += core.merge_group(group, now)
-        this.hear(sender, incarnation)
+        effects, _ = self.take_in(core, sender, incarnation, message, now)
         left = to_find(core, self.request)
         if left != self.wanted or self.is_enough(core, this, this.valid(core.state)):
             return effects + self.take_up(core, now, looked=left == self.wanted)

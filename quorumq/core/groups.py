@@ -25,6 +25,7 @@ from quorumq.core.messages import (
     PeerMessage,
     Purged,
     Put,
+    RegistersTold,
     Resolved,
     SetGroup,
     Survey,
@@ -33,6 +34,7 @@ from quorumq.core.messages import (
 from quorumq.core.replica import is_shown
 from quorumq.core.rounds import Round, Votes, majority_of
 from quorumq.core.spans import SpanMap
+from quorumq.core.topics import all_sets
 from quorumq.core.types import (
     Group,
     Incarnation,
@@ -63,9 +65,10 @@ class GroupCoordinator(Coordinator):
     """Create a group, or rewind it.
 
     First it is asked what is known, by a majority: a group that is there is rewound only if that is what was asked.
-    Then the register is written to a majority of the replica set of every partition. A rewind that meets a newer
-    generation is stamped again above it and repeated, so of two at once each has been the newest, and the one with the
-    last stamp stays (docs/protocol.md, "settings").
+    Then the register is written to a majority of the nodes, and of the replica set of every partition, those included
+    that are only proposed; and after that it is asked for partitions that were proposed meanwhile. A rewind that meets
+    a newer generation is stamped again above it and repeated, so of two at once each has been the newest, and the one
+    with the last stamp stays (docs/protocol.md, "settings", MORE PARTITIONS).
 
     Args:
         key: the client's request.
@@ -73,7 +76,7 @@ class GroupCoordinator(Coordinator):
         topic: the topic's id.
     """
 
-    __slots__ = ("asking", "request", "stamps", "topic", "wanted")
+    __slots__ = ("asking", "request", "stamps", "topic", "wanted", "written")
 
     def __init__(self, key: int, request: SetGroup, topic: bytes) -> None:
         super().__init__(key)
@@ -82,6 +85,7 @@ class GroupCoordinator(Coordinator):
         self.asking = True
         self.stamps = 0
         self.wanted = Group(topic, request.group, 0, 0)
+        self.written = 0  # to so many partitions
 
     def concerns(self, topic: bytes) -> bool:
         return self.topic == topic
@@ -96,18 +100,36 @@ class GroupCoordinator(Coordinator):
     def on_reply(
         self, core: NodeCore, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
     ) -> list[Effect]:
-        assert isinstance(message, Put)
+        assert isinstance(message, Put | RegistersTold)
         this = self.rounds[message.round]
+        if isinstance(message, RegistersTold):
+            effects, _ = self.take_in(core, sender, incarnation, message, now)
+            if self.done or not this.is_read(this.valid(core.state)):
+                return effects
+            self.close_round(core, this.number)
+            return effects + self._look(core, now)
         effects = core.merge_group(message.group, now) if message.group is not None else []
         this.hear(sender, incarnation)
-        if not this.is_majority_of_each(this.valid(core.state), core.topics[self.topic].replicas):
+        topic = core.topics[self.topic]
+        heard = this.valid(core.state)
+        sets = all_sets(topic, core.config.nodes)
+        if not (this.is_majority(heard) and this.is_majority_of_each(heard, sets)):
             return effects
         self.close_round(core, this.number)
         known = core.groups.get((self.topic, self.request.group))
         if not self.asking and known == self.wanted:
-            core.settled_groups[(self.topic, self.request.group)] = None
-            return effects + self.finish(core, GroupSet(self.wanted))
+            self.written = topic.all_partitions
+            return effects + self.read_register(core, self.topic, now)
         return effects + self._write(core, known, now)
+
+    def _look(self, core: NodeCore, now: Now) -> list[Effect]:
+        """The register was written, and then all proposed partitions were asked for: were there more?"""
+        topic = core.topics[self.topic]
+        if topic.all_partitions > self.written:
+            return self._put(core, now)
+        for number in range(topic.partitions):
+            core.settled_groups[(PartitionId(self.topic, number), self.request.group)] = None
+        return self.finish(core, GroupSet(self.wanted))
 
     def _write(self, core: NodeCore, known: Group | None, now: Now) -> list[Effect]:
         """Write what is known where the group is only to be there, else a generation above it."""

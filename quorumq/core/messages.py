@@ -281,10 +281,11 @@ class Merged(NamedTuple):
 
 
 class PutTopic(NamedTuple):
-    """Merge a topic's register. Answered once durable."""
+    """Merge a topic's register, and those of some of its groups. Answered once durable."""
 
     round: int
     topic: Topic
+    groups: tuple[Group, ...] = ()
 
 
 class PutGroup(NamedTuple):
@@ -563,12 +564,16 @@ class GroupsTold(NamedTuple):
 
 
 class RegistersAsk(NamedTuple):
-    """What do you know of the topics of these names and ids, and of these groups? Of a group, topic and name count."""
+    """What do you know of the topics of these names and ids, and of these groups? Of a group, topic and name count.
+
+    With ``after``, also all groups of the topics ``ids``, sorted, behind that one; "" is before all.
+    """
 
     round: int
     names: tuple[str, ...]
     ids: tuple[bytes, ...]
     groups: tuple[Group, ...]
+    after: str | None = None
 
 
 class RegistersTold(NamedTuple):
@@ -578,6 +583,7 @@ class RegistersTold(NamedTuple):
     topics: tuple[Topic, ...]
     groups: tuple[Group, ...]
     known: tuple[Incarnation, ...] = ()  # of the node list, in its order
+    more: bool = False  # groups follow, behind the last one
 
 
 class SyncPull(NamedTuple):

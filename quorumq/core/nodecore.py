@@ -281,7 +281,9 @@ class NodeCore:
         self.creations: dict[
             tuple[str, int], Creation
         ] = {}  # by name and deletions; not decided, as far as we know
-        self.settled_groups: dict[tuple[bytes, str], None] = {}
+        self.settled_groups: dict[
+            tuple[PartitionId, str], None
+        ] = {}  # known to be at a majority of its replicas
         self.replicas: dict[PartitionId, Replica] = {}
         self.requests: dict[int, Coordinator] = {}
         self.rounds: dict[int, Coordinator] = {}
@@ -1224,8 +1226,8 @@ class NodeCore:
                 self.state.release_confirmed(sender, freed)
             case Heartbeat():
                 self._on_heartbeat(sender, incarnation, message, now)
-            case PutTopic(number, topic) if self.state.vouched or not number:
-                return self._on_put_topic(sender, number, topic, now)
+            case PutTopic(number, topic, groups) if self.state.vouched or not number:
+                return self._on_put_topic(sender, number, topic, groups, now)
             case Prepare() | Accept() if self.state.vouched:
                 return vote(self, sender, message)
             case PutGroup(number, group, ask) if self.state.vouched or not number:
@@ -1559,7 +1561,8 @@ class NodeCore:
             effects += forget(sorted({**replica.batches, **replica.damaged}))
         for key in [key for key in self.groups if key[0] == topic.id]:
             del self.groups[key]
-            self.settled_groups.pop(key, None)
+        for settled in [settled for settled in self.settled_groups if settled[0].topic == topic.id]:
+            del self.settled_groups[settled]
         for heard in [heard for heard in self.groups_heard if heard[1] == topic.id]:
             del self.groups_heard[heard]
         for hints in (self.state.parked, self.state.active):
@@ -1588,8 +1591,13 @@ class NodeCore:
             return None
         return group._replace(generation=generation_of(stamp, self.config.nodes), from_ms=from_ms)
 
-    def _on_put_topic(self, sender: NodeId, number: int, topic: Topic, now: Now) -> list[Effect]:
-        """A register, to be kept (round ``number``), or just told (round 0). A sender behind the times is told."""
+    def _on_put_topic(
+        self, sender: NodeId, number: int, topic: Topic, groups: tuple[Group, ...], now: Now
+    ) -> list[Effect]:
+        """A register, and some groups', to be kept (round ``number``), or just told (round 0).
+
+        A sender behind the times is told.
+        """
         newest = self.register_named(topic.name)
         known = self.state.vector(self.config.nodes)
         if newest is not None and newest.deletions > topic.deletions:
@@ -1598,6 +1606,7 @@ class NodeCore:
                 return [Persist((), (Send(sender, reply),))]
             return [Send(sender, PutTopic(0, newest))]
         effects = self.take_in_topic(topic, now)
+        effects += [effect for group in groups for effect in self.merge_group(group, now)]
         merged = self.topics[topic.id]
         if number:
             reply = Put(number, "", "", merged if merged != topic else None, None, known)
@@ -1612,7 +1621,7 @@ class NodeCore:
         """Merge the registers that a peer has."""
         effects: list[Effect] = []
         for topic in topics:
-            effects += self._on_put_topic(sender, 0, topic, now)
+            effects += self._on_put_topic(sender, 0, topic, (), now)
         for group in groups:
             effects += self.merge_group(group, now)
         return effects

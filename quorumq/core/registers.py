@@ -20,12 +20,22 @@ from quorumq.core.messages import (
     PeerMessage,
     Put,
     PutTopic,
+    RegistersTold,
     TopicAltered,
     TopicDeleted,
 )
+from quorumq.core.resync import GROUPS_PER_PIECE
 from quorumq.core.rounds import Round, majority_of
-from quorumq.core.topics import alter, closed, is_overtaken, merge_topics
-from quorumq.core.types import Incarnation, NodeId, Now, Stamp, Topic
+from quorumq.core.topics import (
+    all_sets,
+    alter,
+    closed,
+    is_overtaken,
+    merge_topics,
+    replica_sets,
+    with_partitions,
+)
+from quorumq.core.types import Group, Incarnation, NodeId, Now, Stamp, Topic
 
 if TYPE_CHECKING:
     from quorumq.core.nodecore import NodeCore
@@ -35,14 +45,14 @@ WRITES_MAX = 8
 
 
 class TopicCoordinator(Coordinator):
-    """What the three share: write a register to every node, and hear what they have instead.
+    """What the three share: write a register to every node, and hear what they have instead; and how one is deleted.
 
     Args:
         key: the client's request.
         name: of the topic.
     """
 
-    __slots__ = ("merged", "name", "stored", "topic", "writes")
+    __slots__ = ("merged", "name", "sets", "step", "stored", "topic", "writes")
 
     topic: Topic  # as written in this round
     merged: Topic  # with what the answers brought
@@ -50,7 +60,9 @@ class TopicCoordinator(Coordinator):
     def __init__(self, key: int, name: str) -> None:
         super().__init__(key)
         self.name = name
+        self.step = ""  # what the round is for
         self.stored = 0
+        self.sets: tuple[tuple[NodeId, ...], ...] = ()  # a majority of each is needed beside one of the nodes
         self.writes = 0
 
     def begin(self, core: NodeCore, now: Now) -> Round:
@@ -71,13 +83,27 @@ class TopicCoordinator(Coordinator):
         )
         return self.finish(core, too_few("outcome-unknown", detail, majority_of(len(core.config.nodes)), 0))
 
-    def write(self, core: NodeCore, topic: Topic, now: Now) -> list[Effect]:
+    def write(
+        self,
+        core: NodeCore,
+        step: str,
+        topic: Topic,
+        now: Now,
+        sets: tuple[tuple[NodeId, ...], ...] = (),
+        groups: tuple[Group, ...] = (),
+    ) -> list[Effect]:
         """A round of PutTopic."""
-        if self.is_crowded_out():
-            return self.give_up(core)
         this = self.begin(core, now)
+        self.step, self.sets = step, sets
         self.topic = self.merged = topic
-        return [Send(node, PutTopic(this.number, topic)) for node in this.members]
+        return [Send(node, PutTopic(this.number, topic, groups)) for node in this.members]
+
+    def read(self, core: NodeCore, step: str, now: Now, *, groups: bool = False) -> list[Effect]:
+        """What the others have, asked for once what was written before is at a majority."""
+        self.close_rounds(core)
+        self.stored = 0
+        self.step = step
+        return self.read_register(core, self.topic.id, now, groups=groups)
 
     def fresh_stamp(self, core: NodeCore, topic: Topic, now: Now) -> Stamp | None:
         """A stamp above those of ``topic``; None while the clock's reserve has to be raised for it."""
@@ -87,25 +113,54 @@ class TopicCoordinator(Coordinator):
     def on_reply(
         self, core: NodeCore, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
     ) -> list[Effect]:
-        assert isinstance(message, Put)
+        assert isinstance(message, Put | RegistersTold)
         this = self.rounds[message.round]
+        if isinstance(message, RegistersTold):
+            effects, bit = self.take_in(core, sender, incarnation, message, now)
+            self.stored |= bit
+            if not this.is_read(self.stored & this.valid(core.state)):
+                return effects
+            self.merged = merge_topics(self.merged, core.topics[self.topic.id])
+            return effects + self.on_read(core, now)
         self.stored |= this.hear(sender, incarnation)
         if message.refused:
-            return self.on_replaced(core, this, now)
+            return self.on_replaced(core, now)
         if message.topic is not None:
             self.merged = merge_topics(self.merged, message.topic)
-        return self.on_written(core, this, now) if self.is_enough(core, this) else []
+        return self.on_written(core, now) if self.is_enough(core, this) else []
 
     def is_enough(self, core: NodeCore, this: Round) -> bool:
-        """Whether those who have it are a majority."""
-        return this.is_majority(self.stored & this.valid(core.state))
+        """Whether those who have it are a majority: of the nodes, and of each replica set that has to have it."""
+        bits = self.stored & this.valid(core.state)
+        sets = all_sets(self.merged, core.config.nodes) if self.step == "bury" else self.sets
+        return this.is_majority(bits) and this.is_majority_of_each(bits, sets)
 
-    def on_written(self, core: NodeCore, this: Round, now: Now) -> list[Effect]:
-        """A majority has ``merged``."""
-        raise NotImplementedError
+    def bury(self, core: NodeCore, topic: Topic, now: Now) -> list[Effect]:
+        """Delete ``topic``: known to a majority of the nodes, and of the replicas of each partition that it ever had.
 
-    def on_replaced(self, core: NodeCore, this: Round, now: Now) -> list[Effect]:
-        """Somebody knows that the topic was deleted, and the name may have another one by now."""
+        The second is what makes it mean something: no STORE, HOLD or ACK finds a majority any more. Who has not heard
+        refuses to take part as soon as it asks one of those who have.
+        """
+        if self.is_crowded_out():
+            return self.give_up(core)
+        return self.write(core, "bury", closed(topic), now)
+
+    def on_written(self, core: NodeCore, now: Now) -> list[Effect]:
+        """A majority has ``merged``. Of a deletion it is asked now which partitions were proposed before that."""
+        return self.read(core, "count", now)
+
+    def on_read(self, core: NodeCore, now: Now) -> list[Effect]:
+        """``merged`` has what was proposed before the write."""
+        if self.merged.all_partitions > self.topic.all_partitions:
+            return self.bury(core, self.merged, now)
+        return self.on_buried(core, now)
+
+    def on_buried(self, core: NodeCore, now: Now) -> list[Effect]:
+        """The topic is deleted, certainly."""
+        return self.finish(core, TopicDeleted(self.merged))
+
+    def on_replaced(self, core: NodeCore, now: Now) -> list[Effect]:
+        """The topic was deleted, and the name may have another one by now."""
         return self.finish(core, Failed("not-found", f"topic {self.name!r} was deleted"))
 
     def on_timeout(self, core: NodeCore, number: int, now: Now) -> list[Effect]:
@@ -115,10 +170,65 @@ class TopicCoordinator(Coordinator):
         return self.finish(core, too_few("outcome-unknown", detail, this.majority, answered))
 
 
-class AlterTopicCoordinator(TopicCoordinator):
+class ChangeCoordinator(TopicCoordinator):
+    """Settings are written, and partitions added: proposed, then given the groups that there are, then confirmed.
+
+    A DELETE or SETGROUP writes to all partitions that it knows of, then asks for others that were proposed. This writes
+    what it proposes, then asks for groups and whether the topic was deleted. Whoever has written last reads what the
+    other wrote (docs/protocol.md, MORE PARTITIONS).
+    """
+
+    __slots__ = ("pages", "stamp", "wanted")
+
+    wanted: AlterTopic
+    stamp: Stamp
+
+    def change(
+        self, core: NodeCore, topic: Topic, wanted: AlterTopic, stamp: Stamp, now: Now
+    ) -> list[Effect]:
+        """Write what is ``wanted`` on top of ``topic``."""
+        self.wanted, self.stamp = wanted, stamp
+        return self.write(core, "change", alter(topic, wanted, stamp), now)
+
+    def on_written(self, core: NodeCore, now: Now) -> list[Effect]:
+        if self.step == "bury":
+            return super().on_written(core, now)
+        if self.merged.deleted:
+            return core.take_in_topic(self.merged, now) + self.on_replaced(core, now)
+        if self.step == "carry":
+            return self.carry(core, now)
+        if self.step == "change" and self.merged.partitions < (self.wanted.partitions or 0):
+            return self.read(core, "look", now, groups=True)
+        return self.on_changed(core, now)
+
+    def on_read(self, core: NodeCore, now: Now) -> list[Effect]:
+        if self.step != "look":
+            return super().on_read(core, now)
+        if self.merged.deleted:
+            return self.on_replaced(core, now)
+        groups = [core.groups[key] for key in sorted(core.groups) if key[0] == self.topic.id]
+        self.pages = [
+            tuple(groups[at : at + GROUPS_PER_PIECE]) for at in range(0, len(groups), GROUPS_PER_PIECE)
+        ]
+        return self.carry(core, now)
+
+    def carry(self, core: NodeCore, now: Now) -> list[Effect]:
+        """Every group has to be at a majority of the new partitions' replicas before anybody uses these."""
+        partitions, nodes = self.wanted.partitions or 0, core.config.nodes
+        if self.pages:
+            sets = replica_sets(self.merged, partitions, nodes)[self.merged.partitions :]
+            return self.write(core, "carry", self.merged, now, sets, self.pages.pop(0))
+        return self.write(core, "confirm", with_partitions(self.merged, partitions, nodes), now)
+
+    def on_changed(self, core: NodeCore, now: Now) -> list[Effect]:
+        """A majority has ``merged``, with all that was wanted."""
+        raise NotImplementedError
+
+
+class AlterTopicCoordinator(ChangeCoordinator):
     """ALTER: the settings that the request names, on top of whatever the others are."""
 
-    __slots__ = ("request", "stamp")
+    __slots__ = ("request",)
 
     def __init__(self, key: int, request: AlterTopic, topic: Topic) -> None:
         super().__init__(key, request.name)
@@ -126,53 +236,35 @@ class AlterTopicCoordinator(TopicCoordinator):
         self.topic = topic
 
     def start(self, core: NodeCore, now: Now) -> list[Effect]:
-        return self.change(core, self.topic, now)
-
-    def change(self, core: NodeCore, topic: Topic, now: Now) -> list[Effect]:
-        """Write our settings on top of ``topic``."""
-        stamp = self.fresh_stamp(core, topic, now)
-        if (
-            stamp is None and self.writes
-        ):  # what was written below another's stamp stays, where that named less
-            detail = f"topic {self.name!r} is being changed elsewhere at the same time: do it again"
-            return self.finish(core, too_few("outcome-unknown", detail, 1, 0))
+        if self.is_crowded_out():
+            return self.give_up(core)
+        stamp = self.fresh_stamp(core, self.topic, now)
         if stamp is None:
-            return self.refuse_unstamped(core)
-        self.stamp = stamp
-        return self.write(core, alter(topic, self.request, core.config.nodes, stamp), now)
+            # What was written below another's stamp stays, where that named less.
+            return self.give_up(core) if self.writes > 1 else self.refuse_unstamped(core)
+        return self.change(core, self.topic, self.request, stamp, now)
 
-    def on_written(self, core: NodeCore, this: Round, now: Now) -> list[Effect]:
-        merged = self.merged
-        if merged.deleted:
-            return core.take_in_topic(merged, now) + self.on_replaced(core, this, now)
-        if is_overtaken(merged, self.request, self.stamp):
-            return self.change(core, merged, now)
-        return self.finish(core, TopicAltered(merged))
+    def on_changed(self, core: NodeCore, now: Now) -> list[Effect]:
+        if is_overtaken(self.merged, self.request, self.stamp):
+            self.topic = self.merged
+            return self.start(core, now)
+        return self.finish(core, TopicAltered(self.merged))
 
 
 class DeleteTopicCoordinator(TopicCoordinator):
-    """DELETE: known to a majority of the nodes, and of the replicas of each partition.
+    """DELETE. Where the name has another topic by now, that one was created after all this had been done."""
 
-    The second is what makes the answer mean something: no STORE, HOLD or ACK finds a majority any more. Who has not
-    heard refuses to take part as soon as it asks one of those who have.
-    """
-
-    __slots__ = ("replicas",)
+    __slots__ = ()
 
     def __init__(self, key: int, request: DeleteTopic, topic: Topic) -> None:
         super().__init__(key, request.name)
-        self.topic = closed(topic)
-        self.replicas = tuple(dict.fromkeys(topic.replicas))
+        self.topic = self.merged = closed(topic)
 
     def start(self, core: NodeCore, now: Now) -> list[Effect]:
-        return self.write(core, self.topic, now)
+        newest = core.register_named(self.name)
+        if newest is not None and newest.deletions > self.topic.deletions:
+            return self.on_buried(core, now)
+        return self.bury(core, self.topic, now)
 
-    def is_enough(self, core: NodeCore, this: Round) -> bool:
-        bits = self.stored & this.valid(core.state)
-        return this.is_majority(bits) and this.is_majority_of_each(bits, self.replicas)
-
-    def on_written(self, core: NodeCore, this: Round, now: Now) -> list[Effect]:
-        return self.finish(core, TopicDeleted(self.topic))
-
-    def on_replaced(self, core: NodeCore, this: Round, now: Now) -> list[Effect]:
-        return self.on_written(core, this, now) if self.is_enough(core, this) else []
+    def on_replaced(self, core: NodeCore, now: Now) -> list[Effect]:
+        return self.on_buried(core, now)

@@ -182,6 +182,12 @@ def tell(core: NodeCore, sender: NodeId, message: ResyncAsk, now: Now) -> list[E
     else:
         replica = core.replicas.get(message.partition)
         if replica is not None:
+            if not message.start:  # a FETCH may have made a group at a majority of these replicas alone
+                here = [core.groups[key] for key in sorted(core.groups) if key[0] == message.partition.topic]
+                answers += [
+                    (SyncTopics((), tuple(here[at : at + GROUPS_PER_PIECE])), None, ())
+                    for at in range(0, len(here), GROUPS_PER_PIECE)
+                ]
             states, following = replica.everything(message.start, PIECES_MAX, now)
             answers += [(nothing, state, ()) for state in states]
     answers = answers or [(nothing, None, ())]

@@ -74,6 +74,10 @@ class Round:
         """Whether these bits are a majority of the members."""
         return bits.bit_count() >= self.majority
 
+    def is_read(self, bits: int) -> bool:
+        """Whether one of these members is in every majority."""
+        return bits.bit_count() > len(self.members) - self.majority
+
     def is_majority_of_each(self, bits: int, sets: Iterable[tuple[NodeId, ...]]) -> bool:
         """Whether these bits are a majority of each of ``sets`` of members, as of every partition's replica set."""
         heard = [member for at, member in enumerate(self.members) if bits & (1 << at)]

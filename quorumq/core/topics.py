@@ -38,8 +38,9 @@ def rank(topic: Topic) -> tuple[int, Stamp]:
 def merge_topics(ours: Topic, theirs: Topic) -> Topic:
     """Merge two registers of one topic: partitions by maximum, deleted for good, each setting by its stamp."""
     assert ours.id == theirs.id
+    proposed = max(ours.all_partitions, theirs.all_partitions)
     if ours.deleted or theirs.deleted:
-        return closed(ours)
+        return closed(with_proposed(ours, proposed))
     merged = ours if ours.partitions >= theirs.partitions else theirs
     later = max(ours, theirs, key=rank)  # they are of one creation, unless one was forgotten
     merged = merged._replace(epoch=max(ours.epoch, theirs.epoch), born=later.born, made=later.made)
@@ -48,13 +49,14 @@ def merge_topics(ours: Topic, theirs: Topic) -> Topic:
         name: getattr(ours if mine >= other else theirs, name)
         for name, (mine, other) in zip(SETTINGS, pairs, strict=True)
     }
-    return stamped(merged._replace(**newer), tuple(max(pair) for pair in pairs))
+    merged = stamped(merged._replace(**newer), tuple(max(pair) for pair in pairs))
+    return with_proposed(merged, proposed)
 
 
 def closed(topic: Topic) -> Topic:
     """The register of the topic once it is deleted: it is kept for good, so only what tells it from others is."""
     gone = Topic(topic.id, topic.name, topic.rf, 1, (), 0, "fsync", STAMP_ZERO, deleted=True)
-    return gone._replace(deletions=topic.deletions, made=topic.made)
+    return gone._replace(deletions=topic.deletions, made=topic.made, proposed=topic.all_partitions)
 
 
 def first_topic(request: CreateTopic, nodes: tuple[NodeId, ...], deletions: int, made: Stamp) -> Topic:
@@ -109,13 +111,13 @@ def named(request: AlterTopic) -> dict[str, Any]:
     return {name: getattr(request, name) for name in SETTINGS if getattr(request, name) is not None}
 
 
-def alter(topic: Topic, request: AlterTopic, nodes: tuple[NodeId, ...], stamp: Stamp) -> Topic:
-    """``topic`` with the settings that the request names, under ``stamp``."""
+def alter(topic: Topic, request: AlterTopic, stamp: Stamp) -> Topic:
+    """``topic`` with the settings that the request names, under ``stamp``, and partitions proposed."""
     changed = named(request)
     stamps = tuple(
         stamp if name in changed else before for name, before in zip(SETTINGS, stamps_of(topic), strict=True)
     )
-    return stamped(with_partitions(topic, request.partitions or 0, nodes)._replace(**changed), stamps)
+    return stamped(with_proposed(topic, request.partitions or 0)._replace(**changed), stamps)
 
 
 def is_overtaken(topic: Topic, request: AlterTopic, stamp: Stamp) -> bool:
@@ -140,12 +142,26 @@ def check_alteration(request: AlterTopic, topic: Topic) -> str:
     return check_settings(*(changed[name] for name in SETTINGS))
 
 
+def with_proposed(topic: Topic, partitions: int) -> Topic:
+    """``topic`` with at least ``partitions`` that somebody has begun to add."""
+    proposed = max(topic.all_partitions, partitions)
+    return topic._replace(proposed=proposed if proposed > topic.partitions else 0)
+
+
 def with_partitions(topic: Topic, partitions: int, nodes: tuple[NodeId, ...]) -> Topic:
-    """``topic`` with replica sets for at least ``partitions``; those that are there stay."""
-    replicas = list(topic.replicas)
-    for number in range(len(replicas), partitions):
-        replicas.append(tuple(rendezvous(nodes, topic.id, number)[: topic.rf]))
-    return topic._replace(replicas=tuple(replicas))
+    """``topic`` with at least ``partitions`` that are confirmed; those that are there stay."""
+    return with_proposed(topic._replace(replicas=replica_sets(topic, partitions, nodes)), 0)
+
+
+def replica_sets(topic: Topic, partitions: int, nodes: tuple[NodeId, ...]) -> tuple[tuple[NodeId, ...], ...]:
+    """Those of at least ``partitions``, confirmed or not: chosen from the node list, which does not change."""
+    more = range(topic.partitions, partitions)
+    return topic.replicas + tuple(tuple(rendezvous(nodes, topic.id, number)[: topic.rf]) for number in more)
+
+
+def all_sets(topic: Topic, nodes: tuple[NodeId, ...]) -> tuple[tuple[NodeId, ...], ...]:
+    """The replica sets of all partitions that the topic has, or may yet have, or had, each once."""
+    return tuple(dict.fromkeys(replica_sets(topic, topic.all_partitions, nodes)))
 
 
 def is_pattern(name: str) -> bool:

@@ -180,7 +180,9 @@ class Topic(NamedTuple):
     ``backoff`` is in seconds per attempt, for a REJECT that names no delay; its last entry repeats. ``stamps`` are
     those of the settings (core/topics.py), each of which goes to its last writer; () says that ``stamp`` is that of
     all. ``deletions`` counts how often the name had been deleted before: a topic with more has taken the place of the
-    others. ``made`` tells the creation that this topic comes from, and like ``born`` never changes.
+    others. ``made`` tells the creation that this topic comes from, and like ``born`` never changes. ``proposed`` counts
+    all partitions that anybody has begun to add, where these are more than ``replicas`` has: until one is confirmed, it
+    is only counted. A deleted topic, whose ``replicas`` are gone, keeps that count.
     """
 
     id: bytes
@@ -199,11 +201,17 @@ class Topic(NamedTuple):
     stamps: tuple[Stamp, ...] = ()
     deletions: int = 0
     made: Stamp = STAMP_ZERO  # of the proposal that was chosen
+    proposed: int = 0
 
     @property
     def partitions(self) -> int:
         """How many partitions the topic has."""
         return len(self.replicas)
+
+    @property
+    def all_partitions(self) -> int:
+        """How many partitions it has, or may yet have, or had."""
+        return max(len(self.replicas), self.proposed)
 
 
 class Creation(NamedTuple):

@@ -547,7 +547,7 @@ class World:
         run = Driver(self, core, index, journal, ())
         run.carry_out(core.start(now))
         if self.partition.topic:
-            core.settled_groups[(self.partition.topic, GROUP)] = None
+            core.settled_groups[(self.partition, GROUP)] = None
         return self.finish(run, [], now)
 
     def link(self, one: int, other: int, tick: int) -> tuple[Outcome, Outcome] | None:

@@ -19,6 +19,7 @@ from quorumq.core.topics import (
     merge_creations,
     merge_topics,
     stamps_of,
+    with_partitions,
 )
 from quorumq.core.types import Creation, Stamp, Topic
 
@@ -57,10 +58,13 @@ def test_what_a_topic_was_born_with_stays_when_it_grows() -> None:
     """Where a derived message goes must not depend on when it is published (docs/client.md)."""
     topic = made(CreateTopic("jobs", 3, 3))
     assert (topic.born, topic.partitions) == (3, 3)
-    grown = alter(topic, AlterTopic("jobs", partitions=7), NODES, Stamp(2, "b"))
-    assert (grown.born, grown.partitions) == (3, 7)
+    grown = alter(topic, AlterTopic("jobs", partitions=7), Stamp(2, "b"))
+    assert (grown.partitions, grown.all_partitions) == (3, 7), "nobody uses what is only proposed"
     merged = merge_topics(topic, grown)
-    assert (merged.born, merged.partitions, merged.made) == (3, 7, topic.made)
+    assert merged == grown
+    confirmed = merge_topics(topic, with_partitions(merged, 7, NODES))
+    assert (confirmed.born, confirmed.partitions, confirmed.made) == (3, 7, topic.made)
+    assert closed(confirmed).all_partitions == closed(merged).all_partitions == 7
 
 
 def test_settings_that_a_producer_left_to_us_are_below_all_that_somebody_chooses() -> None:
@@ -114,9 +118,8 @@ def registers(draw: st.DrawFn) -> Topic:
     for request, time in draw(st.lists(st.tuples(CHANGES, st.integers(1, 5)), max_size=4)):
         stamp = Stamp(time, repr(request))  # one stamp is used for one change only
         if min(stamps_of(topic)) < stamp:
-            topic = merge_topics(
-                topic, alter(made(CreateTopic("jobs", implicit=True)), request, NODES, stamp)
-            )
+            topic = merge_topics(topic, alter(made(CreateTopic("jobs", implicit=True)), request, stamp))
+    topic = with_partitions(topic, draw(st.integers(1, 3)), NODES)
     return merge_topics(topic, closed(topic)) if draw(st.integers(0, 9)) == 0 else topic
 
 
@@ -130,7 +133,7 @@ def test_registers_merge_to_the_same_in_any_order(one: Topic, two: Topic, three:
 def test_a_change_takes_back_no_other_change() -> None:
     """Two operators at two nodes, neither of which has heard of the other."""
     before = made(CreateTopic("jobs", implicit=True))
-    one = alter(before, AlterTopic("jobs", ttl_s=5.0), NODES, Stamp(1, "a"))
-    two = alter(before, AlterTopic("jobs", max_deliveries=9, partitions=2), NODES, Stamp(2, "b"))
+    one = alter(before, AlterTopic("jobs", ttl_s=5.0), Stamp(1, "a"))
+    two = alter(before, AlterTopic("jobs", max_deliveries=9, partitions=2), Stamp(2, "b"))
     merged = merge_topics(one, two)
-    assert (merged.ttl_s, merged.max_deliveries, merged.partitions) == (5.0, 9, 2)
+    assert (merged.ttl_s, merged.max_deliveries, merged.all_partitions) == (5.0, 9, 2)

@@ -1,0 +1,483 @@
+"""More partitions, against DELETE and SETGROUP through nodes that have not heard of them (MORE PARTITIONS)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from quorumq.core.effects import LinkDown
+from quorumq.core.messages import (
+    AckRequest,
+    AlterTopic,
+    CreateTopic,
+    DeleteTopic,
+    Failed,
+    Fetch,
+    Fetched,
+    GroupSet,
+    Metadata,
+    Named,
+    OpenSession,
+    Publish,
+    Published,
+    PutGroup,
+    PutTopic,
+    RegistersTold,
+    ResyncTold,
+    SetGroup,
+    SyncTopics,
+    TopicAltered,
+    TopicCreated,
+    TopicDeleted,
+)
+from quorumq.core.topics import with_partitions
+from quorumq.core.types import PartitionId, Topic
+from tests.core.chaos import Chaos
+from tests.core.cluster import Cluster
+from tests.core.test_cluster_smoke import outcomes, receipts
+from tests.core.test_hazards import hand_over, nothing
+from tests.core.test_resync import wipe
+
+
+class Five(Cluster):
+    """Topic jobs has partition 0 at x, y and z; where it gets another one, that is at z, v and w."""
+
+    def __init__(self) -> None:
+        for seed in range(100):
+            super().__init__(5, seed, hold_time_max=10.0)
+            self.name = f"jobs{seed}"
+            self.made = self.topic(self.name)
+            zero, one = map(set, with_partitions(self.made, 2, self.names).replicas)
+            if len(zero & one) == 1:
+                break
+        self.advance(3.0)
+        self.x, self.y = sorted(zero - one)
+        (self.z,) = zero & one
+        self.v, self.w = sorted(one - zero)
+
+    def cut(self, some: Iterable[str]) -> None:
+        """Nobody of ``some`` can reach anybody else; all others can reach each other."""
+        away = set(some)
+        self.drop = lambda sender, to, message: (sender in away) != (to in away)
+        for one in self.names:
+            for other in self.names:
+                if one != other:
+                    self.feed(one, LinkDown(other))
+        for one in self.names:
+            for other in self.names:
+                if one != other and (one in away) == (other in away):
+                    self.link(one, other)
+
+    def grow(self, node: str, partitions: int = 2) -> Topic:
+        reply = self.ask(node, AlterTopic(self.name, partitions=partitions))
+        assert isinstance(reply, TopicAltered), reply
+        assert reply.topic.partitions == partitions
+        return reply.topic
+
+    def published(self, node: str, topic: Topic, partition: int, timeout: float = 6.0) -> bool:
+        origin = self.ask(node, OpenSession()).origin  # type: ignore[union-attr]
+        key = self.submit(node, Publish(self.batch(topic, origin, 0, [b"m"], partition)))
+        self.advance(timeout)
+        return isinstance(self.replies.get(key), Published)
+
+    def fetched(self, node: str, group: str, partition: int) -> tuple[Named, ...]:
+        fetch = Fetch((self.name,), group, 10, 1 << 20, 1, 0, 0.0, 10.0, 0.0, partitions=(partition,))
+        key = self.submit(node, fetch)
+        self.advance(2.0)
+        reply = self.replies[key]
+        return receipts(reply) if isinstance(reply, Fetched) else ()
+
+    def came(self, key: int, seconds: float = 6.0) -> object:
+        self.advance(seconds)
+        return self.replies[key]
+
+
+def test_a_deletion_is_not_confirmed_before_partitions_that_its_coordinator_has_not_heard_of() -> None:
+    cluster = Five()
+    cluster.cut([cluster.x, cluster.y])
+    grown = cluster.grow(cluster.z)
+    cluster.cut([cluster.v, cluster.w])
+    deleting = cluster.submit(cluster.x, DeleteTopic(cluster.name, grown.id))
+    assert isinstance(cluster.came(deleting), Failed), "z knows of a partition at z, v and w"
+    assert cluster.published(cluster.v, grown, 1), "nor is it deleted there"
+    cluster.cut([])
+    assert isinstance(cluster.ask(cluster.x, DeleteTopic(cluster.name, grown.id)), TopicDeleted)
+    for node in cluster.names:
+        assert not cluster.published(node, grown, 1, 0.0)
+
+
+def test_a_deletion_that_was_begun_elsewhere_forgets_no_partition() -> None:
+    """z, which had heard of it, has dropped its replicas; only the count is left, and then that of its snapshot."""
+    cluster = Five()
+    cluster.cut([cluster.x, cluster.y])
+    grown = cluster.grow(cluster.z)
+    cluster.cut([cluster.v, cluster.w])
+    cluster.came(cluster.submit(cluster.x, DeleteTopic(cluster.name, grown.id)))
+    snapshot = cluster.nodes[cluster.z].snapshot(cluster.now)
+    cluster.kill(cluster.z)
+    cluster.journals[cluster.z] = list(snapshot)
+    cluster.start(cluster.z)
+    for node in (cluster.y, cluster.z):
+        again = cluster.submit(node, DeleteTopic(cluster.name, grown.id))
+        assert isinstance(cluster.came(again), Failed), node
+    assert cluster.published(cluster.v, grown, 1)
+
+
+def test_a_name_is_given_again_only_once_its_deletion_is_complete() -> None:
+    cluster = Five()
+    cluster.cut([cluster.x, cluster.y])
+    grown = cluster.grow(cluster.z)
+    cluster.cut([cluster.v, cluster.w])
+    cluster.came(cluster.submit(cluster.x, DeleteTopic(cluster.name, grown.id)))
+    creating = cluster.submit(cluster.x, CreateTopic(cluster.name))
+    assert isinstance(cluster.came(creating), Failed)
+    assert cluster.published(cluster.v, grown, 1)
+    cluster.cut([])
+    made = cluster.ask(cluster.x, CreateTopic(cluster.name))
+    assert isinstance(made, TopicCreated)
+    assert made.topic.deletions == 1
+    assert not cluster.published(cluster.v, grown, 1, 0.0)
+    assert isinstance(cluster.ask(cluster.v, DeleteTopic(cluster.name, grown.id)), TopicDeleted | Failed)
+    assert cluster.nodes[cluster.x].topic_named(cluster.name) == made.topic
+
+
+def test_a_deletion_and_partitions_that_are_proposed_at_the_same_time_see_each_other() -> None:
+    """Three nodes have heard of the proposal when the deletion reads; whoever confirms, does so before it is OK."""
+    cluster = Five()
+    cluster.drop = lambda sender, to, message: (
+        sender != to and isinstance(message, RegistersTold) and to == cluster.z
+    )
+    altering = cluster.submit(cluster.z, AlterTopic(cluster.name, partitions=2))
+    assert altering not in cluster.replies, "it has proposed, and reads"
+    for core in cluster.nodes.values():
+        assert (core.topics[cluster.made.id].partitions, core.topics[cluster.made.id].all_partitions) == (
+            1,
+            2,
+        )
+    cluster.drop = nothing
+    assert isinstance(cluster.ask(cluster.x, DeleteTopic(cluster.name, cluster.made.id)), TopicDeleted)
+    reply = cluster.came(altering)
+    assert isinstance(reply, Failed)
+    grown = with_partitions(cluster.made, 2, cluster.names)
+    for node in cluster.names:
+        assert not cluster.published(node, grown, 1, 0.0)
+
+
+def test_a_rewind_is_not_confirmed_before_partitions_that_its_coordinator_has_not_heard_of() -> None:
+    cluster = Five()
+    assert isinstance(cluster.ask(cluster.x, SetGroup(cluster.name, "g")), GroupSet)
+    cluster.cut([cluster.x, cluster.y])
+    grown = cluster.grow(cluster.z)
+    assert cluster.published(cluster.v, grown, 1)
+    rewinding = cluster.submit(cluster.x, SetGroup(cluster.name, "g", "latest", rewind=True))
+    assert isinstance(cluster.came(rewinding), Failed)
+    cluster.cut([cluster.v, cluster.w])
+    rewinding = cluster.submit(cluster.x, SetGroup(cluster.name, "g", "latest", rewind=True))
+    assert isinstance(cluster.came(rewinding), Failed), "a majority of the nodes, and of what x has heard of"
+    cluster.cut([])
+    made = cluster.ask(cluster.y, SetGroup(cluster.name, "g", "latest", rewind=True))
+    assert isinstance(made, GroupSet)
+    for node in cluster.names:
+        assert cluster.fetched(node, "g", 1) == ()
+
+
+def test_a_group_that_was_confirmed_is_there_in_partitions_that_are_added_later() -> None:
+    """x and y alone have heard of it from a FETCH; v and w get it with the partition."""
+    cluster = Five()
+    assert isinstance(cluster.ask(cluster.z, SetGroup(cluster.name, "fast")), GroupSet)
+    cluster.cut([cluster.v, cluster.w])
+    assert isinstance(cluster.ask(cluster.x, SetGroup(cluster.name, "slow")), GroupSet)
+    cluster.drop = lambda sender, to, message: isinstance(message, SyncTopics)
+    for node in (cluster.v, cluster.w):
+        assert (cluster.made.id, "slow") not in cluster.nodes[node].groups
+        for other in cluster.names:
+            if other != node:
+                cluster.link(node, other)
+                cluster.link(other, node)
+    grown = cluster.grow(cluster.v)
+    assert all((grown.id, "slow") in cluster.nodes[node].groups for node in (cluster.z, cluster.v, cluster.w))
+    assert cluster.published(cluster.v, grown, 1)
+    cluster.drop = nothing
+    assert outcomes(cluster.ask(cluster.v, AckRequest(cluster.fetched(cluster.v, "fast", 1)))) == ["acked"]
+    cluster.advance(30.0)
+    assert cluster.fetched(cluster.z, "slow", 1), "not reclaimed unread"
+
+
+def test_a_group_is_confirmed_at_a_majority_of_the_nodes_and_of_each_replica_set() -> None:
+    cluster = Five()
+    for away in ((cluster.x, cluster.y), (cluster.v, cluster.w, cluster.y)):
+        cluster.drop = lambda sender, to, message, away=away: (  # type: ignore[misc]
+            isinstance(message, PutGroup | SyncTopics) and to in away and sender != to
+        )
+        making = cluster.submit(cluster.z, SetGroup(cluster.name, f"not by {away}"))
+        assert isinstance(cluster.came(making), Failed), away
+    cluster.drop = lambda sender, to, message: isinstance(message, PutGroup) and to in (cluster.x, cluster.v)
+    assert isinstance(cluster.ask(cluster.z, SetGroup(cluster.name, "g")), GroupSet)
+
+
+def test_a_group_of_one_partition_is_registered_in_another_one_by_the_fetch_that_reads_it() -> None:
+    cluster = Five()
+    grown = cluster.grow(cluster.z)
+    cluster.drop = lambda sender, to, message: (
+        isinstance(message, SyncTopics) or (isinstance(message, PutGroup) and to in (cluster.v, cluster.w))
+    )
+    cluster.fetched(cluster.z, "g", 0)
+    assert (PartitionId(grown.id, 0), "g") in cluster.nodes[cluster.z].settled_groups
+    cluster.drop = lambda sender, to, message: isinstance(message, SyncTopics)
+    assert not any((grown.id, "g") in cluster.nodes[node].groups for node in (cluster.v, cluster.w))
+    cluster.fetched(cluster.z, "g", 1)
+    assert all((grown.id, "g") in cluster.nodes[node].groups for node in (cluster.v, cluster.w))
+
+
+def test_a_group_that_a_fetch_made_is_told_to_a_replica_that_was_wiped() -> None:
+    """A majority of the replicas has it, and no majority of the nodes: the registers of three others may lack it."""
+    cluster = Five()
+    only = (cluster.x, cluster.y)
+    cluster.drop = lambda sender, to, message: isinstance(message, SyncTopics | PutGroup) and to not in only
+    cluster.fetched(cluster.x, "g", 0)
+    assert [node for node in cluster.names if cluster.nodes[node].groups] == sorted(only)
+    cluster.drop = lambda sender, to, message: (
+        isinstance(message, SyncTopics)
+        or (isinstance(message, ResyncTold) and sender == cluster.y and message.partition is None)
+    )
+    wipe(cluster, cluster.x)
+    cluster.advance(2.0)
+    assert cluster.nodes[cluster.x].state.vouched
+    assert (cluster.made.id, "g") in cluster.nodes[cluster.x].groups
+
+
+@pytest.mark.parametrize("silent", [False, True], ids=["z tells", "z is silent"])
+def test_who_makes_a_group_asks_for_partitions_after_it_was_written(silent: bool) -> None:
+    """x, which has not heard of the other partition, writes to x, y and z: a majority of all that it knows of."""
+    cluster = Five()
+    cluster.drop = lambda sender, to, message: (
+        (sender in (cluster.x, cluster.y)) != (to in (cluster.x, cluster.y))
+    )
+    cluster.grow(cluster.z)
+    cluster.drop = lambda sender, to, message: (
+        isinstance(message, SyncTopics)
+        or (sender in (cluster.v, cluster.w)) != (to in (cluster.v, cluster.w))
+        or (silent and isinstance(message, RegistersTold) and sender == cluster.z)
+    )
+    making = cluster.submit(cluster.x, SetGroup(cluster.name, "g"))
+    assert cluster.nodes[cluster.x].topics[cluster.made.id].partitions == (1 if silent else 2)
+    assert isinstance(cluster.came(making), Failed)
+    cluster.drop = nothing
+    assert isinstance(cluster.ask(cluster.x, SetGroup(cluster.name, "g")), GroupSet)
+    assert all((cluster.made.id, "g") in core.groups for core in cluster.nodes.values())
+
+
+def test_partitions_are_not_confirmed_before_their_replicas_have_every_group() -> None:
+    cluster = Five()
+    cluster.drop = lambda sender, to, message: (
+        isinstance(message, PutGroup | SyncTopics) and to in (cluster.v, cluster.w) and sender != to
+    )
+    assert isinstance(cluster.ask(cluster.z, SetGroup(cluster.name, "g")), GroupSet)
+    cluster.drop = lambda sender, to, message: (
+        isinstance(message, SyncTopics)
+        or (isinstance(message, PutTopic) and bool(message.groups) and to in (cluster.v, cluster.w))
+    )
+    altering = cluster.submit(cluster.z, AlterTopic(cluster.name, partitions=2))
+    assert isinstance(cluster.came(altering), Failed)
+    assert all(core.topics[cluster.made.id].partitions == 1 for core in cluster.nodes.values())
+
+
+def test_partitions_that_are_only_proposed_are_not_used_and_the_next_change_finishes_them() -> None:
+    cluster = Five()
+    cluster.drop = lambda sender, to, message: (
+        sender != to and isinstance(message, PutTopic) and message.topic.partitions == 2
+    )
+    altering = cluster.submit(cluster.z, AlterTopic(cluster.name, partitions=2))
+    cluster.kill(cluster.z)  # it alone knew that it was confirmed
+    cluster.drop = nothing
+    cluster.advance(3.0)
+    assert altering not in cluster.replies
+    grown = with_partitions(cluster.made, 2, cluster.names)
+    for node in (cluster.x, cluster.v):
+        (shown,) = cluster.ask(node, Metadata((cluster.name,))).topics  # type: ignore[union-attr]
+        assert shown.replicas == cluster.made.replicas
+        assert not cluster.published(node, grown, 1, 0.0)
+        assert PartitionId(grown.id, 1) not in cluster.nodes[node].replicas
+    assert cluster.grow(cluster.x).replicas == grown.replicas
+    assert cluster.published(cluster.v, grown, 1)
+
+
+def test_more_partitions_are_four_rounds_and_a_deletion_is_two() -> None:
+    cluster = Five()
+    for number in range(3):
+        cluster.ask(cluster.x, SetGroup(cluster.name, f"g{number}"))
+    kinds: list[str] = []
+    cluster.drop = lambda sender, to, message: (
+        sender == cluster.x and to == cluster.v and bool(kinds.append(type(message).__name__))
+    )
+    cluster.grow(cluster.x)
+    assert kinds == ["PutTopic", "RegistersAsk", "PutTopic", "PutTopic"]
+    kinds.clear()
+    cluster.ask(cluster.x, AlterTopic(cluster.name, ttl_s=5.0))
+    assert kinds == ["PutTopic"]
+    kinds.clear()
+    cluster.ask(cluster.x, DeleteTopic(cluster.name, cluster.made.id))
+    assert kinds == ["PutTopic", "RegistersAsk"]
+
+
+def test_groups_are_read_and_carried_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("finding", "registers"):
+        monkeypatch.setattr(f"quorumq.core.{module}.GROUPS_PER_PIECE", 2)
+    cluster = Five()
+    cluster.drop = lambda sender, to, message: (
+        isinstance(message, SyncTopics) or (isinstance(message, PutGroup) and to == cluster.v)
+    )
+    for number in range(5):
+        assert isinstance(cluster.ask(cluster.x, SetGroup(cluster.name, f"g{number}")), GroupSet)
+    cluster.drop = lambda sender, to, message: isinstance(message, SyncTopics)
+    assert not cluster.nodes[cluster.v].groups
+    cluster.grow(cluster.v)
+    assert len(cluster.nodes[cluster.v].groups) == 5
+
+
+def test_a_rewind_that_meets_a_proposal_between_its_rounds_is_written_to_that_too() -> None:
+    cluster = Five()
+    assert isinstance(cluster.ask(cluster.x, SetGroup(cluster.name, "g")), GroupSet)
+    late: list[tuple[str, str, object]] = []
+
+    def keep(sender: str, to: str, message: object) -> bool:
+        if isinstance(message, RegistersTold) and to == cluster.x and sender != to:
+            late.append((sender, to, message))
+        mine = cluster.x in (sender, to) and sender != to
+        return mine and isinstance(message, RegistersTold | SyncTopics)
+
+    cluster.drop = keep
+    rewinding = cluster.submit(cluster.x, SetGroup(cluster.name, "g", "latest", rewind=True))
+    assert rewinding not in cluster.replies
+    assert len(late) == 4
+    cluster.drop = lambda sender, to, message: cluster.x in (sender, to) and sender != to
+    cluster.grow(cluster.z)
+    cluster.drop = nothing
+    for item in late:
+        hand_over(cluster, *item)
+    made = cluster.came(rewinding)
+    assert isinstance(made, GroupSet)
+    for node in (cluster.z, cluster.v, cluster.w):
+        assert cluster.nodes[node].groups[(cluster.made.id, "g")].generation == made.group.generation
+
+
+# ----------------------------------------------------------------------------- whatever happens
+
+
+class Changing(Chaos):
+    """One topic of five nodes; operators add partitions, make and rewind groups, and one of them deletes it."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(5, seed, hold_time_max=0.5)
+        self.first = self.topic()
+        self.rewound: dict[str, int] = {}  # the newest generation of a group that was confirmed
+        self.pending: dict[
+            int, tuple[object, int]
+        ] = {}  # requests, and the generation that was confirmed before
+        self.deleted = False
+        self.after: set[int] = set()  # requests that were sent after the deletion was confirmed
+        self.seen: dict[str, int] = {}
+
+    def sends(self, request: object) -> None:
+        confirmed = self.rewound.get(request.group, 0) if isinstance(request, Fetch) else 0
+        key = self.submit(self.draw.choice(self.names), request)
+        self.pending[key] = (request, confirmed)
+        if self.deleted:
+            self.after.add(key)
+
+    def operate(self, *, delete: bool) -> None:
+        draw = self.draw
+        registers = [core.topics.get(self.first.id, self.first) for core in self.nodes.values()]
+        newest = max(topic.all_partitions for topic in registers)
+        partition = draw.randrange(newest)
+        grown = with_partitions(self.first, newest, self.names)
+        match draw.randrange(7 if delete else 6):
+            case 0:
+                self.sends(AlterTopic("jobs", partitions=min(4, newest + draw.randint(0, 1))))
+            case 1:
+                self.sends(
+                    SetGroup("jobs", draw.choice("gh"), draw.choice(["earliest", "latest"]), rewind=True)
+                )
+            case 2:
+                self.sends(SetGroup("jobs", draw.choice("gh")))
+            case 3 | 4:
+                node = draw.choice(self.names)
+                session = self.ask(node, OpenSession())
+                if not isinstance(session, Failed):
+                    self.sends(Publish(self.batch(grown, session.origin, 0, [b"x"], partition)))  # type: ignore[union-attr]
+            case 5:
+                group = draw.choice("gh")
+                self.sends(Fetch(("jobs",), group, 9, 1 << 20, 1, 0, 0.0, 0.3, 0.0, partitions=(partition,)))
+            case 6:
+                self.sends(DeleteTopic("jobs", self.first.id))
+
+    def judge(self) -> None:
+        for key in [key for key in self.pending if key in self.replies]:
+            request, confirmed = self.pending.pop(key)
+            reply = self.replies[key]
+            name = type(reply).__name__
+            self.seen[name] = self.seen.get(name, 0) + 1
+            if isinstance(reply, TopicDeleted):
+                self.deleted = True
+            elif isinstance(reply, GroupSet):
+                group = reply.group
+                self.rewound[group.name] = max(self.rewound.get(group.name, 0), group.generation)
+            elif isinstance(reply, Published | TopicAltered):
+                assert key not in self.after, f"{request} was {name} after the topic was deleted"
+            elif isinstance(reply, Fetched):
+                got = [item.receipt.generation for item in receipts(reply)]
+                assert all(generation >= confirmed for generation in got), (
+                    f"{got}, and {confirmed} was confirmed"
+                )
+                assert key not in self.after or not got
+
+
+@pytest.mark.parametrize("delete", [False, True])
+@pytest.mark.parametrize("seed", range(40))
+def test_nothing_that_was_confirmed_is_undone_by_who_has_not_heard(seed: int, delete: bool) -> None:
+    cluster = run(seed, delete)
+    cluster.heal()
+    cluster.judge()
+    assert len({core.register_named("jobs") for core in cluster.nodes.values()}) == 1
+
+
+def run(seed: int, delete: bool) -> Changing:
+    cluster = Changing(seed)
+    cluster.calm = False
+    draw = cluster.draw
+    faults = [
+        cluster.cut,
+        cluster.cut,
+        cluster.rejoin,
+        cluster.restart,
+        lambda: cluster.advance(draw.choice([0.3, 6.0])),
+    ]
+    if seed % 2:
+        faults.append(cluster.wipe)
+    for step in range(400):
+        fate = draw.random()
+        if fate < 0.12:
+            cluster.operate(delete=delete and step > 150)
+        elif fate < 0.14:
+            draw.choice(faults)()
+        else:
+            cluster.deliver()
+        cluster.judge()
+    return cluster
+
+
+def test_the_seeds_contain_what_they_are_about() -> None:
+    seen: dict[str, int] = {}
+    for seed in range(10):
+        cluster = run(seed, delete=bool(seed % 2))
+        cluster.heal()
+        cluster.judge()
+        for name, count in cluster.seen.items():
+            seen[name] = seen.get(name, 0) + count
+    assert (
+        min(
+            seen.get(kind, 0) for kind in ("TopicAltered", "GroupSet", "Published", "Fetched", "TopicDeleted")
+        )
+        > 3
+    )
