@@ -126,9 +126,10 @@ def replica_known(replica: Replica, where: str) -> Known:
         at = f"{where}, group {name}"
         known[f"{at}, records"] = view.records.items()
         known[f"{at}, attempts"] = current(view, view.attempts)
-        known[f"{at}, delays"] = [
-            (span, (delay.generation, delay.n, delay.ballot)) for span, delay in current(view, view.delays)
-        ]
+        delays: SpanMap[Any] = SpanMap()  # when they end is compared elsewhere
+        for span, delay in current(view, view.delays):
+            delays.set(span, (delay.generation, delay.n, delay.ballot))
+        known[f"{at}, delays"] = delays.items()
         known[f"{at}, generation"] = (view.generation, view.from_ms) if view.generation else None
     return {what: value for what, value in known.items() if value}
 
