@@ -9,8 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import random
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
 from quorumq.core import group as group_module
@@ -26,7 +25,7 @@ from quorumq.core.group import Attempts, DeadView, GroupView
 from quorumq.core.holds import Held, HoldTable
 from quorumq.core.messages import Counted, Merged
 from quorumq.core.nodecore import NodeCore
-from quorumq.core.records import Reclaimed, VouchingLost
+from quorumq.core.records import VouchingLost
 from quorumq.core.registers import DeleteTopicCoordinator
 from quorumq.core.replica import Replica
 from quorumq.core.resync import Resync
@@ -37,25 +36,10 @@ from quorumq.core.types import OPEN_ZERO, Kind, Origin, Owner, Span, Topic
 from sim import workload as workload_module
 from sim.cluster import Cluster
 from sim.disks import MemoryJournal
+from sim.mutant import Mutant
 from sim.runner import Outcome, run_schedule
 from sim.schedule import draw
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """One rule left out.
-
-    Args:
-        name: short, for the command line and the tests.
-        rule: what is left out, as docs/protocol.md says it.
-        patches: (owner, attribute, replacement) for the time of a run.
-        prepare: changes the cluster before it runs.
-    """
-
-    name: str
-    rule: str
-    patches: tuple[tuple[Any, str, Any], ...] = ()
-    prepare: Callable[[Cluster], None] | None = None
+from sim.slips import SLIPS
 
 
 @contextlib.contextmanager
@@ -332,28 +316,6 @@ def _keep_orphans(self: NodeCore, token: int, now: Any) -> list[Any]:
 _ON_DURABLE = NodeCore._on_durable
 
 
-def _stop_without_ballots(self: Replica, now: Any) -> list[Any]:
-    return [held._replace(ballot=(0, "")) for held in _HOLDS_AT_STOP(self, now)]
-
-
-_HOLDS_AT_STOP = Replica.holds_at_stop
-
-
-def _repair_in_memory(self: Replica, name: str, resolved: Any, now: Any) -> list[Any]:
-    _REPAIR(self, name, resolved, now)
-    return []
-
-
-_REPAIR = Replica.repair
-
-
-def _snapshot_without_reclaimed(self: Replica, now: Any) -> list[Any]:
-    return [record for record in _SNAPSHOT(self, now) if not isinstance(record, Reclaimed)]
-
-
-_SNAPSHOT = Replica.snapshot
-
-
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "quarantine-off",
@@ -591,21 +553,6 @@ MUTANTS: tuple[Mutant, ...] = (
         ((NodeCore, "_on_durable", _keep_orphans),),
     ),
     Mutant(
-        "stop-forgets-ballots",
-        "a clean stop keeps the ballots of its holds",
-        ((Replica, "holds_at_stop", _stop_without_ballots),),
-    ),
-    Mutant(
-        "repair-not-journaled",
-        "what is learned by read repair is in the journal",
-        ((Replica, "repair", _repair_in_memory),),
-    ),
-    Mutant(
-        "snapshot-without-reclaimed",
-        "a snapshot has what was reclaimed",
-        ((Replica, "snapshot", _snapshot_without_reclaimed),),
-    ),
-    Mutant(
         "output-named-anew",
         "an output's id is made from its input's alone",
         ((workload_module, "derived_origin", _named_anew),),
@@ -631,10 +578,13 @@ MUTANTS: tuple[Mutant, ...] = (
             (nodecore_module, "merge_topics", _fewer_partitions),
         ),
     ),
+    *SLIPS,
 )
 """Every mutant. Most are one line of section 4 of docs/protocol.md."""
 
 SURVIVORS: dict[str, str] = {
+    "acked-hold-dropped": "a late ACK beside a live hold, a restart and a rewind inside that hold: too rare a chain",
+    "reported-hold-replaces": "a half-won hold and a live one, both told to one restarted replica: too rare a chain",
     "dead-holds-shared": "nothing is missing: what is redriven only waits for a hold of its dead letter",
     "own-vote-not-needed": "nothing is missing: the reply looks at our own hold again, so it needs our vote",
     "tombstone-not-checked": "nothing is missing: ACKED ends the hold, which is looked at too",

@@ -20,7 +20,7 @@ from quorumq.storage.segment import NAME_SUFFIX, Frame, Scan, salt_of
 from quorumq.storage.store import Store
 from sim.disks import DamagedBody
 
-SEGMENT_BYTES = 16_384
+SEGMENT_BYTES = 4096
 """Small, so that runs of a few seconds begin new segments."""
 
 

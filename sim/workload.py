@@ -611,6 +611,9 @@ class Consumer(Client):
                 acks.append(whole)
             elif rng.random() < options.vanish:
                 continue
+            elif options.shred and rng.random() < options.shred:
+                every = range(span.start, span.stop, 2)
+                acks.append(Named(receipt, tuple(Span(span.origin, seq, seq + 1) for seq in every)))
             elif rng.random() < options.reject:
                 rejects.append(whole)
             elif rng.random() < options.dead and not self.of_dead:
