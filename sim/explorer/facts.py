@@ -17,7 +17,9 @@ from quorumq.core.messages import (
     GroupSet,
     Left,
     Purged,
+    TopicAltered,
     TopicCreated,
+    TopicDeleted,
     Verdicts,
 )
 from quorumq.core.types import STAMP_ZERO, NodeId, Receipt, Stamp
@@ -56,9 +58,10 @@ class Asked(NamedTuple):
     """A client's request that is not answered yet."""
 
     key: int
-    # "ack" | "reject" | "dead" | "extend" | "leave" | "redrive" | "purge" | "clear" | "rewind" | "skip" | "create"
+    # "ack" | "reject" | "dead" | "extend" | "leave" | "redrive" | "purge" | "clear" | "rewind" | "skip", or one of
+    # `OPERATIONS`
     kind: str
-    attempt: int  # index of the delivery, or of the creation; -1 where it is about neither
+    attempt: int  # index of the delivery, or of the operation; -1 where it is about neither
     node: NodeId
     sent_at: float
     life: tuple[int, int]  # generation and n
@@ -66,11 +69,11 @@ class Asked(NamedTuple):
     after_ack: int  # an EXTEND: it was sent after an ACK of this generation had succeeded; -1 for none
 
 
-class Created(NamedTuple):
-    """One CREATE, and what became of it: "", "asked", "created", "conflict" or "unknown"."""
+class Operation(NamedTuple):
+    """One request about a topic, and what became of it: "", "asked", "done", "conflict" or "unknown"."""
 
     phase: str = ""
-    made: Stamp = STAMP_ZERO  # which creation's topic it is, once "created"
+    made: Stamp = STAMP_ZERO  # which creation's topic it is, once created
 
 
 class Facts(NamedTuple):
@@ -103,8 +106,10 @@ class Facts(NamedTuple):
     covers: int = 0  # the same if it covers the message
     purged: int = -1  # a purge of the backlog of this generation said OK
     keys: int = 0
-    creations: tuple[Created, ...] = ()
+    operations: tuple[Operation, ...] = ()
 
+
+OPERATIONS = ("create", "alter", "delete")
 
 KEY_OF_SETTLING = 100
 """Keys of settling requests begin here; FETCHes have 1, 2, 3 …"""
@@ -144,8 +149,8 @@ def asked(
     after_ack = facts.finished if kind == "extend" else -1
     asking = Asked(key, kind, index, node, now, life, facts.rewound, after_ack)
     facts = facts._replace(asked=(*facts.asked, asking), keys=facts.keys + 1)
-    if kind == "create":
-        return with_creation(facts, index, Created("asked")), key
+    if kind in OPERATIONS:
+        return with_operation(facts, index, Operation("asked")), key
     phase = {"ack": ACKING, "reject": REJECTED, "dead": REJECTED, "leave": LEFT}.get(kind)
     if phase is not None:
         facts = with_attempt(facts, index, phase=phase, until=0.0)
@@ -163,11 +168,11 @@ def with_attempt(facts: Facts, index: int, **changes: object) -> Facts:
     return facts._replace(attempts=tuple(attempts))
 
 
-def with_creation(facts: Facts, index: int, changed: Created) -> Facts:
-    """``facts`` with one creation changed."""
-    creations = list(facts.creations)
-    creations[index] = changed
-    return facts._replace(creations=tuple(creations))
+def with_operation(facts: Facts, index: int, changed: Operation) -> Facts:
+    """``facts`` with one operation changed."""
+    operations = list(facts.operations)
+    operations[index] = changed
+    return facts._replace(operations=tuple(operations))
 
 
 def ticked(facts: Facts, now: float) -> Facts:
@@ -212,8 +217,8 @@ def heard(facts: Facts, key: int, reply: ClientReply, now: float) -> tuple[Facts
     assert len(found) == 1, f"request {key} was answered and is not open"
     this = found[0]
     facts = facts._replace(asked=tuple(item for item in facts.asked if item.key != key))
-    if this.kind == "create":
-        return _created(facts, this, reply)
+    if this.kind in OPERATIONS:
+        return _operated(facts, this, reply)
     if isinstance(reply, Verdicts):
         (verdict,) = reply.verdicts
         return _settled(facts, this, verdict.outcome, now)
@@ -229,15 +234,17 @@ def heard(facts: Facts, key: int, reply: ClientReply, now: float) -> tuple[Facts
     return facts, ""
 
 
-def _created(facts: Facts, this: Asked, reply: ClientReply) -> tuple[Facts, str]:
+def _operated(facts: Facts, this: Asked, reply: ClientReply) -> tuple[Facts, str]:
     if isinstance(reply, TopicCreated):
-        changed = Created("created", reply.topic.made)
-        others = [found for found in facts.creations if found.phase == "created" and found != changed]
+        changed = Operation("done", reply.topic.made)
+        others = [found for found in facts.operations if found.phase == "done" and found != changed]
         problem = "one topic: two clients were told that another one was created" if others else ""
-        return with_creation(facts, this.attempt, changed), problem
+        return with_operation(facts, this.attempt, changed), problem
+    if isinstance(reply, TopicAltered | TopicDeleted):
+        return with_operation(facts, this.attempt, Operation("done")), ""
     assert isinstance(reply, Failed), reply
     phase = "conflict" if reply.code == "conflict" else "unknown"
-    return with_creation(facts, this.attempt, Created(phase)), ""
+    return with_operation(facts, this.attempt, Operation(phase)), ""
 
 
 def _delivered(facts: Facts, index: int, reply: Fetched, now: float) -> tuple[Facts, str]:

@@ -21,6 +21,7 @@ from quorumq.core.groups import PurgeCoordinator
 from quorumq.core.holds import Held, HoldTable
 from quorumq.core.messages import (
     Accept,
+    AlterTopic,
     Extended,
     Failed,
     Freed,
@@ -34,11 +35,13 @@ from quorumq.core.messages import (
 from quorumq.core.nodecore import NodeCore
 from quorumq.core.records import BallotAtStop, CreationPut, JournalRecord, TopicPut
 from quorumq.core.recovery import Recovery, Reported
+from quorumq.core.registers import ChangeCoordinator, TopicCoordinator
 from quorumq.core.replica import Replica
 from quorumq.core.rounds import Round
 from quorumq.core.settle import AckCoordinator, Ballot, ExtendCoordinator
 from quorumq.core.state import NodeState
-from quorumq.core.types import Incarnation, Kind, NodeId, Now, Owner, Record, Span, Stamp
+from quorumq.core.topics import all_sets, alter, with_partitions
+from quorumq.core.types import Incarnation, Kind, NodeId, Now, Owner, Record, Span, Stamp, Topic
 from sim.explorer import world
 from sim.explorer.scenario import Scenario
 from sim.explorer.search import Script
@@ -449,6 +452,34 @@ def put_before_sync(self: NodeCore, *told: Any) -> list[Effect]:
     return say_at_once(_on_put_topic(self, *told))
 
 
+_on_changed = ChangeCoordinator.on_written
+
+
+def enough_as_known(self: TopicCoordinator, core: NodeCore, this: Round) -> bool:
+    """A DELETE that is done where its own node knows partitions, whatever the answers tell."""
+    bits = self.stored & this.valid(core.state)
+    sets = all_sets(self.topic, core.config.nodes) if self.step == "bury" else self.sets
+    return this.is_majority(bits) and this.is_majority_of_each(bits, sets)
+
+
+def delete_what_is_known(self: TopicCoordinator, core: NodeCore, now: Now) -> list[Effect]:
+    """Nor does it ask for more, once that has been done."""
+    return self.on_buried(core, now)
+
+
+def alter_at_once(topic: Topic, request: AlterTopic, stamp: Stamp) -> Topic:
+    """Partitions that begin where the first node has heard of them."""
+    return with_partitions(alter(topic, request, stamp), request.partitions or 0, (A, B, C))
+
+
+def confirm_deleted(self: ChangeCoordinator, core: NodeCore, now: Now) -> list[Effect]:
+    """An ALTER that confirms what it has proposed, even where it was answered that the topic is deleted."""
+    if self.step != "change":
+        return _on_changed(self, core, now)
+    self.pages, self.merged = [], self.topic
+    return self.carry(core, now)
+
+
 def say_at_once(effects: list[Effect]) -> list[Effect]:
     """The same effects, where nothing waits for the disk."""
     said = [then for effect in effects if isinstance(effect, Persist) for then in effect.then]
@@ -639,13 +670,19 @@ def scenario(name: str, about: str, **bounds: Any) -> Scenario:
     return Scenario(name=name, about=about, **bounds)
 
 
-TWO_CREATIONS = scenario("creations", "2 creations of one name", attempts=0, creators=(A, C), give_up=False)
+TWO_CREATIONS = scenario(
+    "creations",
+    "2 creations of one name",
+    attempts=0,
+    operators=(("create", A), ("create", C)),
+    give_up=False,
+)
 
 FORGETFUL_ACCEPTOR = scenario(
     "creations-unsynced",
     "2 creations of one name, 1 crash of a node whose fsyncs are steps of their own",
     attempts=0,
-    creators=(A, C),
+    operators=(("create", A), ("create", C)),
     restarts=1,
     restart_nodes=(B,),
     give_up=False,
@@ -658,7 +695,7 @@ WIPED_OF_FIVE = scenario(
     "2 creations of one name, and one of five disks lost meanwhile, whose node hears three of the others",
     nodes=(A, B, C, "d", "e"),
     attempts=0,
-    creators=(A, "e"),
+    operators=(("create", A), ("create", "e")),
     wipes=1,
     restart_nodes=(B,),
     wiped_hears=(C, "d", "e"),
@@ -666,11 +703,19 @@ WIPED_OF_FIVE = scenario(
     script=accepted_and_wiped,
 )
 
+ALTERED_AND_DELETED = scenario(
+    "alter-delete",
+    "one more partition and a DELETE, through two nodes",
+    attempts=0,
+    operators=(("alter", A), ("delete", B)),
+    give_up=False,
+)
+
 WIPED_ACCEPTOR = scenario(
     "creations-wipe",
     "2 creations of one name, and a disk lost meanwhile",
     attempts=0,
-    creators=(A, C),
+    operators=(("create", A), ("create", C)),
     wipes=1,
     restart_nodes=(B,),
     give_up=False,
@@ -1305,6 +1350,30 @@ RULES: tuple[Rule, ...] = (
         off="they count",
         patches=((Round, "is_superseded", count_every_incarnation),),
         scenario=WIPED_OF_FIVE,
+    ),
+    Rule(
+        name="delete-hears-of-partitions",
+        says="a DELETE goes to the replicas of all partitions that anybody proposed before it",
+        off="it goes to those that its own node knows of",
+        patches=(
+            (TopicCoordinator, "is_enough", enough_as_known),
+            (TopicCoordinator, "on_read", delete_what_is_known),
+        ),
+        scenario=ALTERED_AND_DELETED,
+    ),
+    Rule(
+        name="alter-hears-of-deletion",
+        says="an ALTER confirms nothing where any of the majority that has its proposal says that the topic is gone",
+        off="it confirms them all the same",
+        patches=((ChangeCoordinator, "on_written", confirm_deleted),),
+        scenario=ALTERED_AND_DELETED,
+    ),
+    Rule(
+        name="partitions-are-confirmed",
+        says="a partition takes messages only once a majority of the nodes knows that it was proposed",
+        off="it does where it is first heard of",
+        patches=((registers, "alter", alter_at_once),),
+        scenario=ALTERED_AND_DELETED,
     ),
 )
 

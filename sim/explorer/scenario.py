@@ -75,8 +75,9 @@ class Scenario:
         low_clocks: whether a FETCH may also take its ballot from a clock that lags behind all others.
         unsynced: whether an fsync of a node that may crash is a step of its own, and a crash loses what came after it.
         max_deliveries: of the topic.
-        creators: through which nodes a topic is created, once through each; the others' requests name another
-            replication factor each time. The cluster has no topic in the beginning then, and no message.
+        operators: what is asked about a topic, once each, and through which node: "create", each other one with one
+            replica; or "alter", for one more partition, or "delete", of one that is there, with one replica. The
+            cluster has no other topic then, and no message.
         script: brings the cluster to where the exploration begins.
     """
 
@@ -113,7 +114,7 @@ class Scenario:
     low_clocks: bool = False
     unsynced: bool = False
     max_deliveries: int = 5
-    creators: tuple[NodeId, ...] = ()
+    operators: tuple[tuple[str, NodeId], ...] = ()
     script: Callable[[Script], None] | None = None
 
     @property
@@ -130,7 +131,7 @@ class Scenario:
             self.rewind_via,
             self.dead_via,
             self.purge_via,
-            self.creators,
+            self.operators,
             self.wiped_hears,
         )
         return not any(chosen) and len(self.nodes) == self.rf and not self.low_clocks and self.script is None

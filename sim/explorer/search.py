@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from quorumq.core.messages import ClientRequest, Fetched
+from quorumq.core.messages import Fetched
 from quorumq.core.types import Kind, NodeId
 from sim.explorer import facts as outside
-from sim.explorer.facts import ACKING, LIVE, OVER, REJECTED, Created, Facts
+from sim.explorer.facts import ACKING, LIVE, OVER, REJECTED, Facts, Operation
 from sim.explorer.scenario import BUDGETS, Scenario
 from sim.explorer.world import DEAD_GROUP, GROUP, WALL_MS, ExplorerError, Outcome, Switches, World
 
@@ -99,7 +99,7 @@ class Explorer:
 
     def _begin(self) -> State:
         locals_ = self.world.first_locals()
-        facts = Facts(creations=tuple(Created() for _ in self.scenario.creators))
+        facts = Facts(operations=tuple(Operation() for _ in self.scenario.operators))
         return (*locals_, self.net_id(()), self.budget_id(self.scenario.budget()), self.fact_id(facts))
 
     # ------------------------------------------------------------------------ steps
@@ -173,7 +173,7 @@ class Explorer:
     def one_topic(self, state: State) -> str:
         """CREATE: all nodes serve the same topic of that name; none serves what was answered `conflict`; and a majority
         serves what was answered with success, so that whoever looks for it finds it."""
-        if not self.scenario.creators:
+        if not self.scenario.operators:
             return ""
         served = [self.world.locals[local].served for local in state[:-3]]
         everything = sorted({topic for topics in served for topic in topics})
@@ -184,13 +184,28 @@ class Explorer:
                 if topics
             ]
             return f"one topic: of one name {'; '.join(told)} is served"
-        for index, (phase, made) in enumerate(self._facts[state[-1]].creations):
+        for index, (phase, made) in enumerate(self._facts[state[-1]].operations):
+            kind = self.scenario.operators[index][0]
+            if kind == "delete" and phase == "done":
+                return self.deleted(state)
+            if kind != "create":
+                continue
             rf = self.world.creation(index).rf
             if phase == "conflict" and any(topic[0] == rf for topic in everything):
                 return f"conflict: c{index} (rf {rf}) was answered `conflict`, and a node serves it"
             having = sum(any(topic[1] == made for topic in topics) for topics in served)
-            if phase == "created" and having < len(served) // 2 + 1:
+            if phase == "done" and having < len(served) // 2 + 1:
                 return f"created: c{index} is served by {having} of {len(served)} nodes"
+        return ""
+
+    def deleted(self, state: State) -> str:
+        """DELETE: no partition has a majority of replicas any more that would take a message."""
+        for local in state[:-3]:
+            for partition, replica in self.world.locals[local].core.replicas.items():
+                cores = [self.world.locals[state[self.world.index[name]]].core for name in replica.members]
+                having = sum(partition in core.replicas for core in cores)
+                if having > len(cores) // 2:
+                    return f"DELETE: partition {partition.number} takes messages after the topic's deletion had said OK"
         return ""
 
     def steps(self, state: State) -> Iterator[Step]:
@@ -224,8 +239,8 @@ class Explorer:
             for at in range(self.count):
                 if world.locals[state[at]].pending:
                     yield self._one(state, at, ("fsync",), tick)
-        if scenario.creators:
-            yield from self._creations(state, tick)
+        if scenario.operators:
+            yield from self._operations(state, tick)
         if left[SLOT["attempts"]]:
             yield from self._fetches(state, tick)
         if left[SLOT["dead_reads"]] and self._listed(state):
@@ -286,12 +301,12 @@ class Explorer:
                 _, done, problem = self._one(begun, at, ("fetch", key, wall_ms, group), tick)
                 yield ("fetch", name, key - 1, wall_ms == ahead), done, problem
 
-    def _creations(self, state: State, tick: int) -> Iterator[Step]:
-        """A creator asks, or has waited long enough after it met another's proposal."""
+    def _operations(self, state: State, tick: int) -> Iterator[Step]:
+        """An operator asks, or a proposer has waited long enough after it met another's proposal."""
         world = self.world
-        for index, name in enumerate(self.scenario.creators):
-            if not self._facts[state[-1]].creations[index].phase:
-                yield self._ask(state, name, None, "create", "create", index, (0, 0), tick)
+        for index, (kind, name) in enumerate(self.scenario.operators):
+            if not self._facts[state[-1]].operations[index].phase:
+                yield self._ask(state, name, None, kind, kind, index, (0, 0), tick)
         for at in range(self.count):
             for _, _, what in world.locals[state[at]].core.state.timers:
                 if what[0] == "again":
@@ -375,8 +390,8 @@ class Explorer:
         after, key = outside.asked(facts, kind, index, name, life, now.mono)
         budget = state[-2] if slot is None else self.spend(state[-2], SLOT[slot])
         begun = (*state[:-2], budget, self.fact_id(after))
-        if kind == "create":
-            request: ClientRequest = world.creation(index)
+        if kind in outside.OPERATIONS:
+            request = world.operation(kind, index)
         else:
             receipt = facts.attempts[index].receipt if index >= 0 else None
             request = world.request(how, receipt, life, now)

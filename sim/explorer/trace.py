@@ -101,6 +101,8 @@ class Teller:
                 said = {"dead": "REJECT to dead letters", "now": "REJECT", "delay": "REJECT with delay"}.get(
                     how, how.upper()
                 )
+                if how in ("alter", "delete"):
+                    return f"operator: {how.upper()} through {name}", []
                 if how == "create":
                     rf = self.world.creation(index).rf
                     return f"client: CREATE c{index} (rf {rf}) through {name}", []
@@ -158,10 +160,16 @@ class Teller:
                 lines.append(f"a{index} gets nothing")
             elif was is not None and attempt.until > was.until:
                 lines.append(f"a{index} is EXTENDED (until tick {self.until(attempt.until)})")
-        for index, (then, now) in enumerate(zip(old.creations, new.creations, strict=True)):
+        for index, (then, now) in enumerate(zip(old.operations, new.operations, strict=True)):
             if now != then and now.phase != "asked":
-                of = f" ({self.ballot(now.made)}'s topic)" if now.phase == "created" else ""
-                lines.append(f"c{index} hears {now.phase.upper()}{of}")
+                kind, via = self.explorer.scenario.operators[index]
+                name, of = f"{kind.upper()} through {via}", ""
+                if kind == "create":
+                    name, of = (
+                        f"c{index}",
+                        f" ({self.ballot(now.made)}'s topic)" if now.phase == "done" else "",
+                    )
+                lines.append(f"{name} hears {'OK' if now.phase == 'done' else now.phase.upper()}{of}")
         if new.finished > old.finished:
             lines.append("the ACK succeeded")
         for acked, before in zip(new.acked, old.acked, strict=True):
@@ -254,7 +262,10 @@ class Teller:
             case Voted():
                 return self.voted(message)
             case PutTopic():
-                return f"PUT-TOPIC ({self.ballot(message.topic.made)}'s)"
+                if message.topic.made in self.names:
+                    return f"PUT-TOPIC ({self.ballot(message.topic.made)}'s)"
+                has = f"{message.topic.partitions} of {message.topic.all_partitions} partitions"
+                return f"PUT-TOPIC ({'deleted' if message.topic.deleted else has})"
             case Put():
                 return f"PUT to round {message.round} of"
             case RemoteGone():

@@ -38,9 +38,11 @@ from quorumq.core.effects import (
 from quorumq.core.group import DEAD_SUFFIX
 from quorumq.core.messages import (
     AckRequest,
+    AlterTopic,
     ClientReply,
     ClientRequest,
     CreateTopic,
+    DeleteTopic,
     Envelope,
     ExtendRequest,
     Failed,
@@ -110,7 +112,7 @@ TOPIC = "t"
 ORIGIN = Origin("p", 1, 1, 1)
 SPAN = Span(ORIGIN, 0, 1)
 CREATED = "u"
-"""The topic that a scenario with ``creators`` creates."""
+"""The topic that a scenario with ``operators`` is about."""
 
 SETUP_KEY = 1000
 HELLO_KEY = 1001
@@ -122,8 +124,8 @@ NOT_SENT: tuple[type, ...] = (Heartbeat, SyncTopics, Released, PutTopic)
 only has the RELEASE repeated in front of the next HOLD. Offers of anti-entropy that come with a new link are lost, too,
 unless the scenario has anti-entropy in it."""
 
-NOT_SENT_OF_CREATIONS = (Heartbeat, SyncTopics, SyncOffer, HoldsAsk)
-"""Likewise where topics are created: there are no holds. Of registers, what is written by rounds is enough."""
+NOT_SENT_OF_OPERATORS = (Heartbeat, SyncTopics, SyncOffer, HoldsAsk)
+"""Likewise where operators work on topics: there are no holds. Of registers, what is written by rounds is enough."""
 
 
 class Middle(random.Random):
@@ -221,13 +223,14 @@ class World:
         self.core_steps = 0
         self.keeps_journals = bool(scenario.restarts or scenario.clean_stops or scenario.wipes)
         self.not_sent = NOT_SENT if scenario.offers else (*NOT_SENT, SyncOffer)
-        if scenario.creators:
-            self.not_sent = NOT_SENT_OF_CREATIONS
+        if scenario.operators:
+            self.not_sent = NOT_SENT_OF_OPERATORS
         # Where a node cannot crash, a slow fsync is the same as slow messages.
         self.unsynced = (scenario.restart_nodes or scenario.nodes) if scenario.unsynced else ()
         self.keeps_given = switches.leave_delivered
         self.partition = PartitionId(b"", 0)
         self.members: tuple[NodeId, ...] = ()
+        self.topic = b""  # what there is to be altered and deleted
 
     # ----------------------------------------------------------------- keeping once
 
@@ -650,8 +653,12 @@ class World:
                 linked = self.link(locals_[a], locals_[b], 0)
                 assert linked is not None
                 locals_[a], locals_[b] = linked[0].local, linked[1].local
-        if scenario.creators:
+        if scenario.operators:
             self.members = self.names
+            if scenario.operators[0][0] != "create":
+                created = self._settle(locals_, 0, Request(SETUP_KEY, CreateTopic(CREATED, 1)), now)
+                assert isinstance(created, TopicCreated), created
+                self.topic = created.topic.id
         else:
             self._first_topic(locals_, now)
         for index in range(len(self.names)):
@@ -705,8 +712,16 @@ class World:
 
     # -------------------------------------------------------------------- requests
 
+    def operation(self, kind: str, index: int) -> ClientRequest:
+        """What an operator of the scenario asks."""
+        if kind == "alter":
+            return AlterTopic(CREATED, partitions=2)
+        if kind == "delete":
+            return DeleteTopic(CREATED, self.topic)
+        return self.creation(index)
+
     def creation(self, index: int) -> CreateTopic:
-        """The request of a scenario's creator: each other one wants one replica only."""
+        """A creation: each other one wants one replica only."""
         return CreateTopic(CREATED, 1 if index % 2 else len(self.names))
 
     def request(self, kind: str, receipt: Receipt | None, life: tuple[int, int], now: Now) -> ClientRequest:

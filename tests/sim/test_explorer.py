@@ -74,6 +74,9 @@ BROKEN = {
     "registers-are-durable": "created",
     "resync-brings-votes": "one topic",
     "superseded-votes": "one topic",
+    "delete-hears-of-partitions": "DELETE",
+    "alter-hears-of-deletion": "DELETE",
+    "partitions-are-confirmed": "DELETE",
 }
 """Which promise breaks first without each rule."""
 
@@ -95,6 +98,9 @@ EXHAUSTED = {
     "acked-needs-exclusive",
     "clean-stop-keeps-ballots",
     "extend-looks-at-acked",
+    "delete-hears-of-partitions",
+    "alter-hears-of-deletion",
+    "partitions-are-confirmed",
 }
 """Whose scenarios are small enough to be exhausted here; `make soak` exhausts more."""
 
