@@ -148,6 +148,25 @@ def test_a_node_behind_the_times_writes_above_what_it_had_not_heard() -> None:
     assert agreed(cluster) == reply.topic
 
 
+def test_a_change_that_has_to_wait_for_the_clocks_reserve_may_have_happened_in_part() -> None:
+    """It has written, met a newer stamp of another node, far ahead, and has none above that until the disk answers."""
+    cluster = Cluster()
+    cluster.topic()
+    cluster.wall_off_ms["b"] = 400 * 86_400_000
+    cluster.advance(3.0)
+    away(cluster, "a")
+    assert isinstance(cluster.ask("b", AlterTopic("jobs", max_deliveries=7)), TopicAltered)
+    cluster.drop = lambda sender, to, message: isinstance(message, SyncTopics)
+    reply = cluster.ask("a", AlterTopic("jobs", max_deliveries=9, retention_s=60.0))
+    assert isinstance(reply, Failed), reply
+    assert reply.code == "outcome-unknown"
+    assert cluster.nodes["c"].topic_named("jobs").retention_s == 60.0
+    cluster.advance(0.1)
+    again = cluster.ask("a", AlterTopic("jobs", max_deliveries=9, retention_s=60.0))
+    assert isinstance(again, TopicAltered), again
+    assert (again.topic.max_deliveries, again.topic.retention_s) == (9, 60.0)
+
+
 def test_a_change_without_a_majority_is_not_said_to_have_happened() -> None:
     cluster = Cluster()
     cluster.topic()
