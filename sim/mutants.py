@@ -41,18 +41,25 @@ from sim.runner import Outcome, run_schedule
 from sim.schedule import draw
 from sim.slips import SLIPS
 
+INHERITED = object()
+"""Stands for what a class has from its base."""
+
 
 @contextlib.contextmanager
 def applied(mutant: Mutant) -> Iterator[None]:
     """The mutant's patches are in force inside."""
-    before = [(owner, name, owner.__dict__[name]) for owner, name, _ in mutant.patches]
+    before = [(owner, name, vars(owner).get(name, INHERITED)) for owner, name, _ in mutant.patches]
     try:
         for owner, name, new in mutant.patches:
+            getattr(owner, name)  # a patch of nothing would be no mutant
             setattr(owner, name, new)
         yield
     finally:
         for owner, name, old in before:
-            setattr(owner, name, old)
+            if old is INHERITED:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, old)
 
 
 def run_mutant(mutant: Mutant, seed: int, profile: str = "swarm") -> Outcome:
@@ -525,7 +532,10 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "deleted-on-one",
         "DELETE is OK when a majority of the nodes has it",
-        ((DeleteTopicCoordinator, "is_enough", lambda self, core, this: True),),
+        (
+            (DeleteTopicCoordinator, "is_enough", lambda self, core, this: True),
+            (DeleteTopicCoordinator, "on_written", lambda self, core, now: self.on_buried(core, now)),
+        ),
     ),
     Mutant(
         "deleted-beside-replicas",

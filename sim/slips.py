@@ -100,7 +100,10 @@ SLIPS: tuple[Mutant, ...] = (
     Mutant(
         "stop-forgets-ballots",
         "a clean stop keeps the ballots of its holds",
-        ((Replica, "holds_at_stop", _stop_without_ballots),),
+        (
+            (Replica, "holds_at_stop", _stop_without_ballots),
+            (HoldTable, "memory_at_stop", lambda self: ()),
+        ),
     ),
     Mutant(
         "repair-not-journaled",

@@ -38,10 +38,10 @@ def test_every_mutant_is_caught(mutant: Mutant) -> None:
 
 def test_a_mutant_leaves_nothing_behind() -> None:
     for mutant in MUTANTS:
-        before = [owner.__dict__[name] for owner, name, _ in mutant.patches]
+        before = [vars(owner).get(name) for owner, name, _ in mutant.patches]
         with applied(mutant):
             assert all(owner.__dict__[name] is new for owner, name, new in mutant.patches)
-        assert [owner.__dict__[name] for owner, name, _ in mutant.patches] == before
+        assert [vars(owner).get(name) for owner, name, _ in mutant.patches] == before
 
 
 def test_names_are_unique_and_survivors_are_mutants() -> None:
