@@ -1100,13 +1100,16 @@ class NodeCore:
             case ("recover", str(peer), int(number)) if self.recovery.is_current(peer, number):
                 return self.recovery.ask(self, peer, now)
             case ("resync",):
+                if self.resync is None:
+                    return []
                 self.state.at(now.mono + ASK_AGAIN_S, "resync")
-                return [
+                effects = [
                     effect
                     for peer in self.state.links
-                    if self.resync is not None
                     for effect in self.resync.ask(self, peer, now, afresh=True)
                 ]
+                # What was missing may be needed no more: the topic was deleted meanwhile.
+                return effects + self._resync_over()
             case ("heartbeat",):
                 self.state.at(now.mono + self.config.heartbeat, "heartbeat")
                 effects = self._heartbeats(now)

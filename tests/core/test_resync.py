@@ -9,6 +9,7 @@ from quorumq.core.limits import STARTS_FAR, STARTS_MAX
 from quorumq.core.messages import (
     Ack,
     AckRequest,
+    DeleteTopic,
     Failed,
     OpenSession,
     Publish,
@@ -17,6 +18,7 @@ from quorumq.core.messages import (
     Store,
     Stored,
     SyncState,
+    TopicDeleted,
 )
 from quorumq.core.records import BatchStored, PeerPosition, Reserved, Started, Vouched, VouchingLost
 from quorumq.core.resync import far_above
@@ -124,6 +126,20 @@ def test_a_crash_in_the_middle_goes_on_resyncing() -> None:
     cluster.start("b")
     assert cluster.nodes["b"].state.vouched, "and it stays so"
     assert len(cluster.restarts) == 1
+
+
+def test_what_was_missing_of_a_topic_that_is_deleted_meanwhile_is_not_waited_for() -> None:
+    cluster = Cluster()
+    topic, _ = published(cluster, 1)
+    cluster.drop = lambda sender, to, message: (
+        isinstance(message, ResyncTold) and message.partition is not None
+    )
+    wipe(cluster, "c")
+    cluster.advance(3.0)
+    assert not cluster.nodes["c"].state.vouched
+    assert isinstance(cluster.ask("a", DeleteTopic("jobs", topic.id)), TopicDeleted)
+    cluster.advance(3.0)
+    assert cluster.nodes["c"].state.vouched
 
 
 def test_an_old_backup_resyncs_and_keeps_what_it_has() -> None:
