@@ -205,7 +205,8 @@ class Cluster:
         registers: dict[Any, None] = {}
         for host in self.hosts.values():
             assert host.core is not None
-            registers[tuple(host.core.registers())] = None
+            groups = tuple(sorted(host.core.groups.items()))
+            registers[(tuple(host.core.registers()), groups)] = None
         if len(registers) > 1:
             return False
         for partition in expected:

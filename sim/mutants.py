@@ -231,8 +231,8 @@ def _grant_as_asked(self: DeadView, span: Span, asked: Any) -> list[Any]:
     return [(span, asked, False)]
 
 
-def _with_the_holds_of_the_source(self: DeadView, source: GroupView, floor: int) -> None:
-    _DEAD_VIEW(self, source, floor)
+def _with_the_holds_of_the_source(self: DeadView, source: GroupView, *more: Any) -> None:
+    _DEAD_VIEW(self, source, *more)
     self.holds = source.holds
 
 
@@ -602,7 +602,10 @@ SURVIVORS: dict[str, str] = {
     "ballots-fall": "a HOLD that is late at two replicas, then an ACK of that age: too rare a chain",
     "unseen-votes-on-due": "a replica without the batch, one with a wrong clock, and no third vote: too rare a chain",
     "copied-clock": "a batch that two replicas have, one with a wrong clock, and the third from that one: too rare",
-    "quarantine-half": "a hold granted just before a node's third start, and won again just after it: too rare",
+    "due-by-one-clock": "a delayed message, one wrong clock, and nobody else awake: too rare; tests/core has it",
+    "ack-ends-holds": "a late ACK beside a live hold, and a rewind inside it: too rare; the explorer has it",
+    "deleted-on-one": "a publish between the answer and the news, which is sent before it: too rare; tests/core has it",
+    "deleted-payload-returns": "a crash between a deletion and the drop of its batches: too rare; tests/core has it",
     "change-not-above": "a change through a node that has heard nothing since the one just confirmed: too rare",
     "deleted-beside-replicas": "five nodes, and a cut with two replicas of a partition beyond it: too rare",
     "dead-granted-unseen": "a HOLD of a dead letter at a replica that has a newer record: one seed in a thousand",
