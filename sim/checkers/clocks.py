@@ -12,7 +12,8 @@ started again since, as nothing but a start asks the time of day. A node whose d
 back has no wrong clock: without the batch it does not say that it is due or expired, and what it fetches again is as
 old as enough of the others say. But it cannot help to expire a message, either, that it has not fetched again. With
 durability "os", a power cut is such a loss of what was not synced: what the node still has, or has again, its history
-says again.
+says again. RECLAIM is no fault and takes payload away as well (`kept: false`): after a rewind of the group, a replica may
+lack a batch that it once stored, so expiry is not judged there.
 """
 
 from __future__ import annotations
@@ -28,7 +29,18 @@ SLACK_S = 0.05
 
 
 class OneWrongClock(Checker):
-    kinds = ("settings", "set_topic", "publish", "store", "fault", "crash", "start", "deliver", "dead_letter")
+    kinds = (
+        "settings",
+        "set_topic",
+        "set_group",
+        "publish",
+        "store",
+        "fault",
+        "crash",
+        "start",
+        "deliver",
+        "dead_letter",
+    )
     promise = "one wrong clock"
 
     def __init__(self) -> None:
@@ -41,6 +53,8 @@ class OneWrongClock(Checker):
             None  # the shortest of the topic, 0 without one; None: the history does not say
         )
         self.rf = 0
+        self.kept = True
+        self.rewound: dict[str, None] = {}  # groups of which a rewind was asked for
         self.unsynced = False  # whether a power cut may take a batch that was stored
         self.found: list[Violation] = []
 
@@ -49,10 +63,14 @@ class OneWrongClock(Checker):
         if kind == "settings":
             self.rf = self.rf or row["settings"].get("rf", 0)
             self.unsynced = self.unsynced or row["settings"].get("durability") == "os"
+            self.kept = row["settings"].get("kept", self.kept)
         elif kind == "publish":
             if row["outcome"] == "invoke":
                 for key in messages(row):
                     self.made.setdefault(key, (at, row.get("delay", 0.0), row.get("ttl", 0.0)))
+        elif kind == "set_group":
+            if row["rewind"]:
+                self.rewound[row["group"]] = None
         elif kind == "set_topic":
             asked = row.get("settings", {}).get("ttl_s")
             if asked is not None:
@@ -98,6 +116,8 @@ class OneWrongClock(Checker):
                     for node, when in stored.items()
                     if node not in self.wrong and when > self.lost.get(node, 0.0)
                 ]
+                if row["group"] in self.rewound and not self.kept:
+                    continue
                 if ttl and len(right) == self.rf and row["asked"] > max(right) + ttl * (1 + RATE) + SLACK_S:
                     text = f"{name(key)} was delivered, and had expired at all its replicas before that FETCH was sent"
                     self._found(at, text)

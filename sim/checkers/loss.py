@@ -9,8 +9,7 @@ was confirmed.
 
 Losing nothing in one run proves little where no disk is lost, so the cause is judged as well: when a publish
 is confirmed, a majority of the replicas must have written that its messages are durable there, unless every group
-has been acking them already, as another try's. (Judged where
-the first line says `rf`.)
+has been acking or purging them already, as another try's. (Judged where the first line says `rf`.)
 """
 
 from __future__ import annotations
@@ -28,6 +27,7 @@ class NoLoss(Checker):
         "store",
         "deliver",
         "ack",
+        "purge",
         "list",
         "register",
         "phase",
@@ -46,6 +46,7 @@ class NoLoss(Checker):
         self.delivered: dict[GroupKey, int] = {}  # the newest generation in which it was
         self.acked: dict[GroupKey, int] = {}  # likewise: an ACK was sent, its outcome may be unknown
         self.settled: dict[GroupKey, int] = {}  # listed as dead, skipped or purged in this generation
+        self.purge_asked: dict[tuple[str, int], None] = {}  # of a group in a partition, or of its dead letters
         self.found: list[Violation] = []
         self.rf = 0
         self.stored: dict[Key, dict[str, None]] = {}
@@ -84,6 +85,8 @@ class NoLoss(Checker):
             self.groups[row["group"]] = None
             self.registers[(row["group"], row["who"])] = (row["generation"], row["from_ms"])
             self.latest[row["group"]] = max(row["from_ms"], self.latest.get(row["group"], 0))
+        elif kind == "purge":
+            self.purge_asked[(row["group"].removesuffix(DEAD), row["partition"])] = None
         elif not row["group"].endswith(DEAD):
             self.groups[row["group"]] = None
             if kind == "ack" and row["outcome"] != "invoke":
@@ -97,7 +100,10 @@ class NoLoss(Checker):
         if not self.rf:
             return
         for key in messages(row):
-            if self.groups and all((group, *key) in self.acked for group in self.groups):
+            if self.groups and all(
+                (group, *key) in self.acked or (group, row["partition"]) in self.purge_asked
+                for group in self.groups
+            ):
                 continue  # settled under an earlier try, it need not be stored by this one
             nodes = self.stored.get(key, {})
             if len(nodes) <= self.rf // 2:

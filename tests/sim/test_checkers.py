@@ -313,6 +313,16 @@ def test_a_delivery_after_expiry_is_judged_where_every_replica_knew() -> None:
     assert timed(ttl=5.0, wrong="a").deliver(5, at=5.5).broken() == [], "a may have been asked, and one other"
 
 
+def test_expiry_after_a_rewind_is_judged_only_where_payload_is_kept() -> None:
+    def story(kept: bool) -> Story:
+        story = timed(ttl=5.0)
+        story.rows[0]["settings"]["kept"] = kept
+        return story.rewind(7).deliver(5, at=5.5, generation=7)
+
+    assert story(kept=True).broken() == ["one wrong clock"]
+    assert story(kept=False).broken() == [], "replicas that reclaimed it have no copy, and do not know its age"
+
+
 def test_a_power_cut_takes_what_was_only_written_out_of_the_clocks_votes() -> None:
     def story(durability: str) -> Story:
         story = timed(ttl=5.0)
@@ -496,14 +506,14 @@ def test_topics_are_judged_apart() -> None:
     assert "no loss" in story.broken()
 
 
-def test_what_every_group_acked_may_be_confirmed_without_being_stored_again() -> None:
-    def story(outcome: str) -> Story:
+def test_what_every_group_acked_or_purged_may_be_confirmed_without_being_stored_again() -> None:
+    def story() -> Story:
         story = Story().add("client:p", "settings", history=1, settings={"rf": 3}).publish("unknown")
-        story.add("node:a", "store", topic="t", partition=0, spans=[[ORIGIN, 0, 1]]).deliver(5)
-        return story.settle("ack", 5, "acked").publish() if outcome else story.publish()
+        return story.add("node:a", "store", topic="t", partition=0, spans=[[ORIGIN, 0, 1]]).deliver(5)
 
-    assert story("acked").broken() == []
-    assert story("").broken() == ["no loss"]
+    assert story().settle("ack", 5, "acked").publish().broken() == []
+    assert story().purge("g!dead").publish().broken() == []
+    assert story().publish().broken() == ["no loss"]
 
 
 def test_what_was_redriven_may_have_died_again_and_been_read_as_a_dead_letter() -> None:
