@@ -12,8 +12,8 @@ started again since, as nothing but a start asks the time of day. A node whose d
 back has no wrong clock: without the batch it does not say that it is due or expired, and what it fetches again is as
 old as enough of the others say. But it cannot help to expire a message, either, that it has not fetched again. With
 durability "os", a power cut is such a loss of what was not synced: what the node still has, or has again, its history
-says again. RECLAIM is no fault and takes payload away as well (`kept: false`): after a rewind of the group, a replica may
-lack a batch that it once stored, so expiry is not judged there.
+says again. RECLAIM is no fault and takes payload away as well (`kept: false`): after a rewind of the group, a replica
+may lack a batch that it once stored, so expiry is not judged there.
 """
 
 from __future__ import annotations

@@ -46,7 +46,9 @@ class NoLoss(Checker):
         self.delivered: dict[GroupKey, int] = {}  # the newest generation in which it was
         self.acked: dict[GroupKey, int] = {}  # likewise: an ACK was sent, its outcome may be unknown
         self.settled: dict[GroupKey, int] = {}  # listed as dead, skipped or purged in this generation
-        self.purge_asked: dict[tuple[str, int], None] = {}  # of a group in a partition, or of its dead letters
+        self.purge_asked: dict[
+            tuple[str, int], None
+        ] = {}  # of a group in a partition, or of its dead letters
         self.found: list[Violation] = []
         self.rf = 0
         self.stored: dict[Key, dict[str, None]] = {}

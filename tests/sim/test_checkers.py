@@ -320,7 +320,9 @@ def test_expiry_after_a_rewind_is_judged_only_where_payload_is_kept() -> None:
         return story.rewind(7).deliver(5, at=5.5, generation=7)
 
     assert story(kept=True).broken() == ["one wrong clock"]
-    assert story(kept=False).broken() == [], "replicas that reclaimed it have no copy, and do not know its age"
+    assert story(kept=False).broken() == [], (
+        "replicas that reclaimed it have no copy, and do not know its age"
+    )
 
 
 def test_a_power_cut_takes_what_was_only_written_out_of_the_clocks_votes() -> None:
