@@ -1,10 +1,9 @@
-# quorumq/commands.py: what `quorumq`, `python -m sim` and `python -m spark` share: how subcommands are found, and how
-# they fail.
-#
-# Promise: an error that quorumq raises on purpose reaches a person as one sentence on standard error that says
-# what happened and what to do, and a script as the exit code of its class (core/errors.py). Ctrl-C ends with
-# 130, SIGTERM with 143. A traceback is a bug.
-"""A click group that imports its commands when they are called and reports errors in words."""
+"""What `quorumq`, `python -m sim` and `python -m spark` share: how subcommands are found, and how they fail.
+
+Promise: an error that quorumq raises on purpose reaches a person as one sentence on standard error that says
+what happened and what to do, and a script as the exit code of its class (core/errors.py). Ctrl-C ends with
+130, SIGTERM with 143. A traceback is a bug.
+"""
 
 from __future__ import annotations
 

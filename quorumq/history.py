@@ -1,13 +1,13 @@
-# quorumq/history.py: what happened, one JSON object per line.
-#
-# Nodes, clients and the simulator write the same history, so that one set of checkers, one diagram and one audit serve
-# all of them. The tables below are the schema; docs/history.md is compared with them by a test, both ways.
-#
-# What a history promises: a line is complete or it is not there; every line says who wrote it, when, and how exactly
-# that is known; messages are named by spans, never one by one, so a batch of 10,000 costs one line. What it does not
-# promise: that two machines' clocks agree (each line carries its own uncertainty), or that nothing is missing after a
-# kill: a writer buffers.
-"""The history of a run: a documented JSON Lines schema, a writer and a validating reader."""
+"""What happened, one JSON object per line.
+
+Nodes, clients and the simulator write the same history, so that one set of checkers, one diagram and one audit serve
+all of them. The tables below are the schema; docs/history.md is compared with them by a test, both ways.
+
+What a history promises: a line is complete or it is not there; every line says who wrote it, when, and how exactly
+that is known; messages are named by spans, never one by one, so a batch of 10,000 costs one line. What it does not
+promise: that two machines' clocks agree (each line carries its own uncertainty), or that nothing is missing after a
+kill: a writer buffers.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-# sim/__main__.py: `python -m sim`, one name for everything that judges quorumq without a network.
-#
-# Commands are imported only when they are asked for: the explorer does not need what the heap needs, and `--help`
-# answers at once.
-"""The command line of the simulator and the explorer."""
+"""`python -m sim`, one name for everything that judges quorumq without a network.
+
+Commands are imported only when they are asked for: the explorer does not need what the heap needs, and `--help`
+answers at once.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-# sim/campaign.py: many seeds, on several processes, added up.
-"""Run the schedules of a range of seeds and report on all of them."""
+"""Many seeds, on several processes, added up."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-# sim/check_command.py: `python -m sim check`.
-"""The command that judges histories that are there already."""
+"""`python -m sim check`."""
 
 from __future__ import annotations
 

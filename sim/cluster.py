@@ -1,9 +1,9 @@
-# sim/cluster.py: a whole simulated cluster: machines, clients, faults, and the two phases of a run.
-#
-# First the faults of the schedule happen while everyone works. Then everything is healed: nodes are started
-# again, the network carries everything, clients behave. From then on the cluster must settle every message
-# within a bound (promise G4). What is then left is listed, and the checkers judge the whole history.
-"""A cluster under faults, then healed and drained."""
+"""A whole simulated cluster: machines, clients, faults, and the two phases of a run.
+
+First the faults of the schedule happen while everyone works. Then everything is healed: nodes are started
+again, the network carries everything, clients behave. From then on the cluster must settle every message
+within a bound (promise G4). What is then left is listed, and the checkers judge the whole history.
+"""
 
 from __future__ import annotations
 

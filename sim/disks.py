@@ -1,9 +1,9 @@
-# sim/disks.py: where a simulated node keeps its journal.
-#
-# Two of them, behind one interface. `MemoryJournal` keeps the records as they are and how many are durable;
-# it is what most seeds run on, because it is fast. sim/store_journal.py runs quorumq's own store. A power
-# failure leaves the durable part and any prefix of what was written after it.
-"""The journals of simulated nodes."""
+"""Where a simulated node keeps its journal.
+
+Two of them, behind one interface. `MemoryJournal` keeps the records as they are and how many are durable;
+it is what most seeds run on, because it is fast. sim/store_journal.py runs quorumq's own store. A power
+failure leaves the durable part and any prefix of what was written after it.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-# sim/host.py: one simulated machine: the real NodeCore, its journal, its clocks and its connections.
-#
-# The driver's duties are those of core/effects.py. What is added here is everything that goes wrong: fsyncs
-# take their time and serve many Persists, a crash loses what was not durable, or not written, the process freezes,
-# connections break, and peers notice late. A host has a `life` number per start: what was scheduled in an
-# earlier life does nothing.
-"""A node's driver inside the simulator."""
+"""One simulated machine: the real NodeCore, its journal, its clocks and its connections.
+
+The driver's duties are those of core/effects.py. What is added here is everything that goes wrong: fsyncs
+take their time and serve many Persists, a crash loses what was not durable, or not written, the process freezes,
+connections break, and peers notice late. A host has a `life` number per start: what was scheduled in an
+earlier life does nothing.
+"""
 
 from __future__ import annotations
 

@@ -1,22 +1,22 @@
-# sim/knowledge.py: what a node knows, as a value, and whether its journal knows the same.
-#
-# Everything that a node has promised is in its journal (core/nodecore.py). So after any step a core that is built from
-# the journal, or from a snapshot and the batches, knows what the running one knows. That one property covers every
-# record that is forgotten somewhere: in a step, in a snapshot, in a replay, in a clean stop.
-#
-# Where the two may differ, nothing is promised:
-#
-# - holds and ballots: a clean stop keeps them, else quarantine and the floor of the clock stand for them;
-# - what is known and absent, hints, which starts of peers were heard of without a HELLO, and what waits, is settled or
-#   closable: it is heard, or worked out, again;
-# - positions of peers that are not written yet (they are written with something else, at most every few seconds);
-# - what was reclaimed and is wanted again: that is worked out when peers compare, and at a start;
-# - attempts and delays of generations that were rewound: nobody asks for them;
-# - which of two batches that overlap a message is read from, and, where one of them was reclaimed, whether the other
-#   one still counts as payload;
-# - ages that peers told, which are asked for again;
-# - times, where a clock was set: a delay is counted from the time of day.
-"""A node's memory compared with its journal."""
+"""What a node knows, as a value, and whether its journal knows the same.
+
+Everything that a node has promised is in its journal (core/nodecore.py). So after any step a core that is built from
+the journal, or from a snapshot and the batches, knows what the running one knows. That one property covers every
+record that is forgotten somewhere: in a step, in a snapshot, in a replay, in a clean stop.
+
+Where the two may differ, nothing is promised:
+
+- holds and ballots: a clean stop keeps them, else quarantine and the floor of the clock stand for them;
+- what is known and absent, hints, which starts of peers were heard of without a HELLO, and what waits, is settled or
+  closable: it is heard, or worked out, again;
+- positions of peers that are not written yet (they are written with something else, at most every few seconds);
+- what was reclaimed and is wanted again: that is worked out when peers compare, and at a start;
+- attempts and delays of generations that were rewound: nobody asks for them;
+- which of two batches that overlap a message is read from, and, where one of them was reclaimed, whether the other
+  one still counts as payload;
+- ages that peers told, which are asked for again;
+- times, where a clock was set: a delay is counted from the time of day.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-# sim/moments.py: the worst moment for something to happen.
-#
-# Some failures take several steps, one right behind the other, of which faults and operators at random times hardly
-# ever do two. What is done here follows what was just seen, after pauses drawn from a stream of its own: nothing that
-# could not happen at random. `Options.moments` is the share of the moments that are used.
-"""Faults and requests that follow what just happened."""
+"""The worst moment for something to happen.
+
+Some failures take several steps, one right behind the other, of which faults and operators at random times hardly
+ever do two. What is done here follows what was just seen, after pauses drawn from a stream of its own: nothing that
+could not happen at random. `Options.moments` is the share of the moments that are used.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-# sim/mutant.py: what a mutant is.
-"""One rule left out, or one mistake made."""
+"""What a mutant is."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-# sim/mutants.py: protocols with one rule left out. The simulator is tested by whether it catches them.
-#
-# A mutant that survives many seeds shows a fault that the simulator lacks, or a checker that is blind. Those that are
-# known to survive, and why, are in `SURVIVORS`: docs/verification.md repeats the list, and a test compares it.
-"""Mutants of the core and its driver, to be caught by the simulator."""
+"""Protocols with one rule left out. The simulator is tested by whether it catches them.
+
+A mutant that survives many seeds shows a fault that the simulator lacks, or a checker that is blind. Those that are
+known to survive, and why, are in `SURVIVORS`: docs/verification.md repeats the list, and a test compares it.
+"""
 
 from __future__ import annotations
 

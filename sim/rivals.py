@@ -1,8 +1,8 @@
-# sim/rivals.py: others who create the topic, as they want it, and the judge of what came of that.
-#
-# Which creation of a name wins is decided once (docs/protocol.md, "settings"). So one register of a name is ever seen,
-# at any node and in any answer, until it is deleted, then another one. What was answered `conflict` is in none of them.
-"""Conflicting creations of one name, and the judge who compares registers."""
+"""Others who create the topic, as they want it, and the judge of what came of that.
+
+Which creation of a name wins is decided once (docs/protocol.md, "settings"). So one register of a name is ever seen,
+at any node and in any answer, until it is deleted, then another one. What was answered `conflict` is in none of them.
+"""
 
 from __future__ import annotations
 

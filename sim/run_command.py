@@ -1,5 +1,4 @@
-# sim/run_command.py: `python -m sim run`.
-"""The command that runs seeds."""
+"""`python -m sim run`."""
 
 from __future__ import annotations
 

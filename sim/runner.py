@@ -1,5 +1,4 @@
-# sim/runner.py: one schedule in, one outcome out.
-"""Run a schedule and judge what it wrote."""
+"""One schedule in, one outcome out."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-# sim/schedule.py: everything that a simulated run depends on, as values.
-#
-# A run is a pure function of its schedule (and of the code). The schedule holds the seed, the options drawn
-# from it and the list of faults, written out in full: a fault can be removed, or an option changed, without
-# reshuffling the rest, because each concern (network, disks, faults, workload, nodes) has a random stream of
-# its own, named by the seed.
-#
-# Options are drawn per seed ("swarm"): a run with no loss at all but many crashes finds what a run with a
-# little of everything does not.
-"""Options, faults and schedules of the simulator."""
+"""Everything that a simulated run depends on, as values.
+
+A run is a pure function of its schedule (and of the code). The schedule holds the seed, the options drawn
+from it and the list of faults, written out in full: a fault can be removed, or an option changed, without
+reshuffling the rest, because each concern (network, disks, faults, workload, nodes) has a random stream of
+its own, named by the seed.
+
+Options are drawn per seed ("swarm"): a run with no loss at all but many crashes finds what a run with a
+little of everything does not.
+"""
 
 from __future__ import annotations
 

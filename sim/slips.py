@@ -1,8 +1,8 @@
-# sim/slips.py: mutants that are single mistakes, such as tests of their package have let through.
-#
-# sim/mutants.py has the rules of docs/protocol.md, section 4. Here is what a change may forget: a record, a wait for
-# the disk, a vote that is not one, a memory that ends too soon.
-"""Single mistakes in the core, to be caught by the simulator."""
+"""Mutants that are single mistakes, such as tests of their package have let through.
+
+sim/mutants.py has the rules of docs/protocol.md, section 4. Here is what a change may forget: a record, a wait for
+the disk, a vote that is not one, a memory that ends too soon.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-# sim/store_journal.py: quorumq's own store under a simulated node, on a disk in memory.
-#
-# The disk loses and tears what was not synced, and a power cut stops a commit at any of its operations. Bits flip only
-# where the format can tell: a flip in what was written last looks like a torn write (docs/file-format.md).
-"""A simulated node's journal: the store, on a disk that fails."""
+"""Quorumq's own store under a simulated node, on a disk in memory.
+
+The disk loses and tears what was not synced, and a power cut stops a commit at any of its operations. Bits flip only
+where the format can tell: a flip in what was written last looks like a torn write (docs/file-format.md).
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-# sim/workload.py: the clients of a simulated cluster: producers, consumers, an operator.
-#
-# They are what the client library will be at its best and its worst: they retry the same batch or receipts
-# through other nodes when an outcome is unknown, never hand over a message whose deadline has passed, and
-# also pause, overrun their holds, vanish, and try old receipts again. Every request and what came of it goes
-# into the history. Once the cluster is healed they all behave.
-"""Producers, consumers and the operator."""
+"""The clients of a simulated cluster: producers, consumers, an operator.
+
+They are what the client library will be at its best and its worst: they retry the same batch or receipts
+through other nodes when an outcome is unknown, never hand over a message whose deadline has passed, and
+also pause, overrun their holds, vanish, and try old receipts again. Every request and what came of it goes
+into the history. Once the cluster is healed they all behave.
+"""
 
 from __future__ import annotations
 

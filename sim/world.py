@@ -1,14 +1,14 @@
-# sim/world.py: time, the network and the history of one simulated run.
-#
-# An event heap: nothing happens but what stands in it, in order of time, ties in order of scheduling. There
-# is one true time; every node and client has clocks of its own that run at other rates. All randomness comes
-# from streams named after the seed and the concern. So one schedule gives one run, and `World.trace` is a
-# hash over all of it.
-#
-# The network carries Python values. Each message may be lost, doubled, delayed and overtaken by others; with
-# `fifo` a connection keeps its order, and breaks where it loses something. Blocked pairs carry nothing, in
-# that direction.
-"""The event heap, clocks and network of the simulator."""
+"""Time, the network and the history of one simulated run.
+
+An event heap: nothing happens but what stands in it, in order of time, ties in order of scheduling. There
+is one true time; every node and client has clocks of its own that run at other rates. All randomness comes
+from streams named after the seed and the concern. So one schedule gives one run, and `World.trace` is a
+hash over all of it.
+
+The network carries Python values. Each message may be lost, doubled, delayed and overtaken by others; with
+`fifo` a connection keeps its order, and breaks where it loses something. Blocked pairs carry nothing, in
+that direction.
+"""
 
 from __future__ import annotations
 

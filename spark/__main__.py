@@ -1,5 +1,4 @@
-# spark/__main__.py: `python -m spark`. Jobs are imported when they are called: the list of them needs no Spark.
-"""The command line of the data pipeline."""
+"""`python -m spark`. Jobs are imported when they are called: the list of them needs no Spark."""
 
 from __future__ import annotations
 

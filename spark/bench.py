@@ -1,10 +1,10 @@
-# spark/bench.py: what the jobs take, and whether they find what was planted.
-#
-# Each thing that is measured is a process of its own, started as a person would start it, and watched through /proc
-# with all that it starts: so Java, Python's workers and what they leave behind are counted, and one job's memory is not
-# another's. A figure without the check that the job found every planted fault, and nothing else, would be worth
-# nothing, so the two come together.
-"""`python -m spark bench`: both jobs on generated input of several sizes."""
+"""What the jobs take, and whether they find what was planted.
+
+Each thing that is measured is a process of its own, started as a person would start it, and watched through /proc
+with all that it starts: so Java, Python's workers and what they leave behind are counted, and one job's memory is not
+another's. A figure without the check that the job found every planted fault, and nothing else, would be worth
+nothing, so the two come together.
+"""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-# spark/clocks.py: what several clocks showed at one moment, from which events came before which.
-#
-# An event on one clock that surely came before an event on another bounds how far the one may be ahead of the other.
-# All such bounds of a run together, with how far a clock's rate may be off, are difference constraints: the shortest
-# paths to and from one clock give the narrowest interval that they allow, and a cycle of negative length says that no
-# clocks of such rates wrote this. Nothing here knows what a line means; `spark.transforms.audit_clocks` makes bounds.
-#
-# A clock is placed window by window of its own reading, so that it may drift. First each may run as wrong as the
-# protocol allows; the intervals then say how fast each ran, and are made again with what is left of that doubt.
-"""Clocks from causality: offsets of a run's clocks to one of them, as intervals."""
+"""What several clocks showed at one moment, from which events came before which.
+
+An event on one clock that surely came before an event on another bounds how far the one may be ahead of the other.
+All such bounds of a run together, with how far a clock's rate may be off, are difference constraints: the shortest
+paths to and from one clock give the narrowest interval that they allow, and a cycle of negative length says that no
+clocks of such rates wrote this. Nothing here knows what a line means; `spark.transforms.audit_clocks` makes bounds.
+
+A clock is placed window by window of its own reading, so that it may drift. First each may run as wrong as the
+protocol allows; the intervals then say how fast each ran, and are made again with what is left of that doubt.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-# spark/errors.py: from a stack of two languages back to the one sentence that was meant.
-#
-# What our data source raises in a Python process of Spark comes back through Java, as text within one of Spark's
-# exceptions. The name of the class and the sentence are still in it. Java itself may end at any moment, for want of
-# memory above all: then whatever is asked of it next finds nobody at the other end.
-"""Errors of quorumq that went through Spark, and Spark's own, in a sentence."""
+"""From a stack of two languages back to the one sentence that was meant.
+
+What our data source raises in a Python process of Spark comes back through Java, as text within one of Spark's
+exceptions. The name of the class and the sentence are still in it. Java itself may end at any moment, for want of
+memory above all: then whatever is asked of it next finds nobody at the other end.
+"""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-# spark/generate.py: histories and dead letters of any size, with faults that are known.
-#
-# A line is computed from its number alone, by Spark's own functions: nothing is shuffled or kept, so 100 million lines
-# take no more memory than a thousand, and one seed and size give the same files on any machine. Lines of a history
-# come out in order of time, as checkers that read them one by one need them.
-#
-# Which messages are faulty is drawn from the seed. The lines of a faulty message are left out or changed, and what it
-# has beyond a good one is in a file of its own, as is each run that is spliced in. `manifest.json` says what a perfect
-# audit finds: each fault with its guarantees and the message, and nothing else.
-"""`python -m spark generate`: input for the jobs, with planted faults."""
+"""Histories and dead letters of any size, with faults that are known.
+
+A line is computed from its number alone, by Spark's own functions: nothing is shuffled or kept, so 100 million lines
+take no more memory than a thousand, and one seed and size give the same files on any machine. Lines of a history
+come out in order of time, as checkers that read them one by one need them.
+
+Which messages are faulty is drawn from the seed. The lines of a faulty message are left out or changed, and what it
+has beyond a good one is in a file of its own, as is each run that is spliced in. `manifest.json` says what a perfect
+audit finds: each fault with its guarantees and the message, and nothing else.
+"""
 
 from __future__ import annotations
 

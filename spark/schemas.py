@@ -1,9 +1,9 @@
-# spark/schemas.py: every table that quorumq shows to Spark, column by column.
-#
-# The tables are the contract between the data source, which fills them, and everybody who queries them: our own jobs,
-# a notebook, somebody's SQL. So names are those of the protocol (docs/protocol.md, "Words"), a name means one thing in
-# every table, and what a column says stands here once: docs/spark.md is compared with it by a test.
-"""The schemas of the tables: copies, messages, deadletters, tombstones, holds, problems and history."""
+"""Every table that quorumq shows to Spark, column by column.
+
+The tables are the contract between the data source, which fills them, and everybody who queries them: our own jobs,
+a notebook, somebody's SQL. So names are those of the protocol (docs/protocol.md, "Words"), a name means one thing in
+every table, and what a column says stands here once: docs/spark.md is compared with it by a test.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-# spark/session.py: one way to a Spark session in which everything of quorumq works.
-#
-# Three ways lead here: `python -m spark` on a machine, where we choose the Java and start it; a notebook, where a
-# session may be there already; and spark-submit, where Java runs before Python does and what was said to spark-submit
-# stands. Spark's own log is silent unless QUORUMQ_SPARK_LOG asks for it: what goes wrong arrives as an exception.
-"""A Spark session for quorumq."""
+"""One way to a Spark session in which everything of quorumq works.
+
+Three ways lead here: `python -m spark` on a machine, where we choose the Java and start it; a notebook, where a
+session may be there already; and spark-submit, where Java runs before Python does and what was said to spark-submit
+stands. Spark's own log is silent unless QUORUMQ_SPARK_LOG asks for it: what goes wrong arrives as an exception.
+"""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-# quorumq/cli/bench.py: how fast is it here, and was every message really delivered?
-#
-# The nodes are processes of their own, and so is every producer and every consumer (bench_worker.py), so that
-# they share no interpreter lock with each other. This process only starts them, tells them what to do, and keeps
-# the ledger. All of them are on one machine with one monotonic clock, so times of different processes are compared.
-#
-# What makes the numbers honest: a warm-up of its own topic, through the same processes, that is not counted; the
-# disk's fsync measured first, in the nodes' directory, because it decides most of the rest; the machine's facts with
-# every result; and no result at all when the ledger does not add up.
-"""`quorumq bench`: rates and latencies, with every message verified."""
+"""How fast is it here, and was every message really delivered?
+
+The nodes are processes of their own, and so is every producer and every consumer (bench_worker.py), so that
+they share no interpreter lock with each other. This process only starts them, tells them what to do, and keeps
+the ledger. All of them are on one machine with one monotonic clock, so times of different processes are compared.
+
+What makes the numbers honest: a warm-up of its own topic, through the same processes, that is not counted; the
+disk's fsync measured first, in the nodes' directory, because it decides most of the rest; the machine's facts with
+every result; and no result at all when the ledger does not add up.
+"""
 
 from __future__ import annotations
 

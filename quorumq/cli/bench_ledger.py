@@ -1,10 +1,10 @@
-# quorumq/cli/bench_ledger.py: is what a benchmark measured what it was meant to measure?
-#
-# A queue that loses one message in a thousand, or delivers half of them twice, can be very fast. So every
-# message of a benchmark says who published it, as which, and when, under a digest of its whole payload; who
-# takes it recomputes the digest; and the ledger counts, for each message one by one, how often it was acked.
-# A run counts only if that is once for each message that was published, and none else.
-"""Payloads that prove themselves, and the account of what became of each message."""
+"""Is what a benchmark measured what it was meant to measure?
+
+A queue that loses one message in a thousand, or delivers half of them twice, can be very fast. So every
+message of a benchmark says who published it, as which, and when, under a digest of its whole payload; who
+takes it recomputes the digest; and the ledger counts, for each message one by one, how often it was acked.
+A run counts only if that is once for each message that was published, and none else.
+"""
 
 from __future__ import annotations
 

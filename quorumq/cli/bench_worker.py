@@ -1,9 +1,9 @@
-# quorumq/cli/bench_worker.py: one producer or consumer of a benchmark, in a process of its own.
-#
-# It is told what to do by lines of JSON on standard input and answers in lines of JSON on standard output
-# (bench.py). It uses the client library as any program would. Times are of the machine's monotonic clock, which all
-# processes share.
-"""``python -m quorumq.cli.bench_worker``: publishes, or consumes and verifies."""
+"""One producer or consumer of a benchmark, in a process of its own.
+
+It is told what to do by lines of JSON on standard input and answers in lines of JSON on standard output
+(bench.py). It uses the client library as any program would. Times are of the machine's monotonic clock, which all
+processes share.
+"""
 
 from __future__ import annotations
 

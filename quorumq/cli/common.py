@@ -1,5 +1,4 @@
-# quorumq/cli/common.py: what commands that talk to a cluster have in common: where it is, and how to print.
-"""Options and output shared by the commands."""
+"""What commands that talk to a cluster have in common: where it is, and how to print."""
 
 from __future__ import annotations
 

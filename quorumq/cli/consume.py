@@ -1,8 +1,8 @@
-# quorumq/cli/consume.py: a consumer for the command line.
-#
-# Without --exec, printing a message is the processing of it: it is acked once it is written out, so that a pipe
-# that breaks loses nothing. With --exec, a command is the handler, and its exit code is the verdict.
-"""`quorumq consume`: take messages, print them or run a command for each, ack or reject."""
+"""A consumer for the command line.
+
+Without --exec, printing a message is the processing of it: it is acked once it is written out, so that a pipe
+that breaks loses nothing. With --exec, a command is the handler, and its exit code is the verdict.
+"""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-# quorumq/cli/deadletters.py: what died, why, and back to life.
-#
-# A thousand dead letters are rarely a thousand problems. The fingerprint that came with each letter brings equal
-# failures together, so what is listed is problems, each with a count and a few ids to look at.
-#
-# A redrive lists and redrives page by page, by message id: what it redrives and dies again meanwhile is behind it, so
-# one run redrives a message once. Killed and run again, it finds what is left.
-"""`quorumq deadletters`: list, redrive and purge."""
+"""What died, why, and back to life.
+
+A thousand dead letters are rarely a thousand problems. The fingerprint that came with each letter brings equal
+failures together, so what is listed is problems, each with a count and a few ids to look at.
+
+A redrive lists and redrives page by page, by message id: what it redrives and dies again meanwhile is behind it, so
+one run redrives a message once. Killed and run again, it finds what is left.
+"""
 
 from __future__ import annotations
 

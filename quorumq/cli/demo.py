@@ -1,12 +1,12 @@
-# quorumq/cli/demo.py: a cluster loses a node and a worker in the middle of real work, and no message.
-#
-# Everything is real: three node processes on loopback, three worker processes that parse Python source, SIGKILL for
-# a node that holds messages, SIGSTOP for a worker that works on some. The result is judged from what the processes
-# wrote down (demo_verdict.py), and a demo in which the faults did not happen fails as one that lost a message does.
-#
-# Promises: it needs nothing but quorumq and works from any directory without a network; whatever it started is
-# stopped when it ends, by Ctrl-C too; without --keep nothing is left behind.
-"""`quorumq demo`."""
+"""A cluster loses a node and a worker in the middle of real work, and no message.
+
+Everything is real: three node processes on loopback, three worker processes that parse Python source, SIGKILL for
+a node that holds messages, SIGSTOP for a worker that works on some. The result is judged from what the processes
+wrote down (demo_verdict.py), and a demo in which the faults did not happen fails as one that lost a message does.
+
+Promises: it needs nothing but quorumq and works from any directory without a network; whatever it started is
+stopped when it ends, by Ctrl-C too; without --keep nothing is left behind.
+"""
 
 from __future__ import annotations
 

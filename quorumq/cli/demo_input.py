@@ -1,12 +1,12 @@
-# quorumq/cli/demo_input.py: what the demo publishes.
-#
-# The input is real and on every machine: the Python source of the installation that runs the demo. A worker that
-# parses it does real work, most of it succeeds, and what fails fails for reasons of its own. A bare Debian Python
-# has 668 files and none that fail, so a few malformed ones come along; they are marked, and reported apart.
-#
-# Promises: the same installation gives the same messages in the same order; every message is below the limit of
-# the wire; nothing is imported or run, only read.
-"""Collecting the demo's messages."""
+"""What the demo publishes.
+
+The input is real and on every machine: the Python source of the installation that runs the demo. A worker that
+parses it does real work, most of it succeeds, and what fails fails for reasons of its own. A bare Debian Python
+has 668 files and none that fail, so a few malformed ones come along; they are marked, and reported apart.
+
+Promises: the same installation gives the same messages in the same order; every message is below the limit of
+the wire; nothing is imported or run, only read.
+"""
 
 from __future__ import annotations
 

@@ -1,15 +1,15 @@
-# quorumq/cli/demo_verdict.py: what became of every message of a demo, and whether the demo may call itself passed.
-#
-# The judge trusts no counter and no process's memory: it reads the histories that publisher and workers wrote
-# (docs/history.md), line by line, and compares sets of message ids. All of them are of one machine, so their
-# monotonic clocks are one clock and their times can be compared.
-#
-# `lost` and `delivered_after_ack` are judged as follows. Published is what a publish was answered OK for. Of that,
-# what no ACK was answered for and the dead letters of the cluster do not list at the end is lost. A delivery came
-# after an ack when its FETCH was sent after the ACK's answer had arrived; or, where the answer was `acked`, when its
-# fencing token is above that of the delivery that was acked, whenever it came (docs/protocol.md, G3). The
-# remaining order, a delivery with a lower token that arrives late, is the client library's to drop.
-"""Accounting and verdict of `quorumq demo`."""
+"""What became of every message of a demo, and whether the demo may call itself passed.
+
+The judge trusts no counter and no process's memory: it reads the histories that publisher and workers wrote
+(docs/history.md), line by line, and compares sets of message ids. All of them are of one machine, so their
+monotonic clocks are one clock and their times can be compared.
+
+`lost` and `delivered_after_ack` are judged as follows. Published is what a publish was answered OK for. Of that,
+what no ACK was answered for and the dead letters of the cluster do not list at the end is lost. A delivery came
+after an ack when its FETCH was sent after the ACK's answer had arrived; or, where the answer was `acked`, when its
+fencing token is above that of the delivery that was acked, whenever it came (docs/protocol.md, G3). The
+remaining order, a delivery with a lower token that arrives late, is the client library's to drop.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-# quorumq/cli/demo_view.py: what a person sees while the demo runs, and the table at its end.
-#
-# On a terminal a picture that is redrawn a few times a second; anywhere else a line when something happens and one
-# every few seconds. Nothing here decides anything: it is given a `Scene` and draws it.
-"""Display of `quorumq demo`."""
+"""What a person sees while the demo runs, and the table at its end.
+
+On a terminal a picture that is redrawn a few times a second; anywhere else a line when something happens and one
+every few seconds. Nothing here decides anything: it is given a `Scene` and draws it.
+"""
 
 from __future__ import annotations
 

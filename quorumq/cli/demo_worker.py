@@ -1,14 +1,14 @@
-# quorumq/cli/demo_worker.py: one of the demo's workers: takes source, parses it, acks it or gives it up.
-#
-# A process of its own, started by demo.py, because the demo stops it with SIGSTOP. It works like any consumer
-# that fetches by hand: take a batch, do the work, ack what succeeded, dead-letter what failed. It does not extend its
-# holds and does not look at its deadlines, so that the demo shows what happens to one that overruns them: its acks
-# come late and say so.
-#
-# Everything it asks and hears is in its history at once (docs/history.md): a line is in the file before the request
-# is sent that it tells of. It ends at SIGTERM, after its batch, and when its standard input is closed, which is how it
-# notices that the demo is gone.
-"""A worker of `quorumq demo`: ``python -m quorumq.cli.demo_worker``."""
+"""One of the demo's workers: takes source, parses it, acks it or gives it up.
+
+A process of its own, started by demo.py, because the demo stops it with SIGSTOP. It works like any consumer
+that fetches by hand: take a batch, do the work, ack what succeeded, dead-letter what failed. It does not extend its
+holds and does not look at its deadlines, so that the demo shows what happens to one that overruns them: its acks
+come late and say so.
+
+Everything it asks and hears is in its history at once (docs/history.md): a line is in the file before the request
+is sent that it tells of. It ends at SIGTERM, after its batch, and when its standard input is closed, which is how it
+notices that the demo is gone.
+"""
 
 from __future__ import annotations
 

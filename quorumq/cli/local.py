@@ -1,14 +1,14 @@
-# quorumq/cli/local.py: a real cluster on this machine, for `quorumq dev`, the demo, the benchmarks and tests.
-#
-# Every node is a process of its own, `python -m quorumq.node --config node.toml`, on a loopback port, with a
-# directory, a configuration file and a log of its own. Nothing here knows how a node works inside: what this
-# does to nodes is what an operator or an accident can do, with signals.
-#
-# Promises: whatever was started here is stopped when the `with` block ends, by process id; a node that dies
-# while it is awaited is reported with the end of its log; a directory that was not asked for is removed. The
-# nodes are in sessions of their own, so a Ctrl-C at the terminal reaches only the program that holds the
-# cluster, which then stops them in order.
-"""LocalCluster: N node processes on loopback."""
+"""A real cluster on this machine, for `quorumq dev`, the demo, the benchmarks and tests.
+
+Every node is a process of its own, `python -m quorumq.node --config node.toml`, on a loopback port, with a
+directory, a configuration file and a log of its own. Nothing here knows how a node works inside: what this
+does to nodes is what an operator or an accident can do, with signals.
+
+Promises: whatever was started here is stopped when the `with` block ends, by process id; a node that dies
+while it is awaited is reported with the end of its log; a directory that was not asked for is removed. The
+nodes are in sessions of their own, so a Ctrl-C at the terminal reaches only the program that holds the
+cluster, which then stops them in order.
+"""
 
 from __future__ import annotations
 

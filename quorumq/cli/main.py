@@ -1,9 +1,9 @@
-# quorumq/cli/main.py: the command `quorumq`.
-#
-# Subcommands are imported when they are called, and their one-line summaries stand here, so that
-# `quorumq --help` and the completion of a shell do not wait for trio, rich and the codecs. How they fail is in
-# quorumq/commands.py.
-"""The command line."""
+"""The command `quorumq`.
+
+Subcommands are imported when they are called, and their one-line summaries stand here, so that
+`quorumq --help` and the completion of a shell do not wait for trio, rich and the codecs. How they fail is in
+quorumq/commands.py.
+"""
 
 from __future__ import annotations
 

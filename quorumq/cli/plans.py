@@ -1,13 +1,13 @@
-# quorumq/cli/plans.py: a redrive plan, read and carried out.
-#
-# A plan is a file of JSON Lines that `python -m spark deadletters` writes and anybody can read, cut or write by hand
-# (docs/spark.md, "The redrive plan"): a head, then for each kind of failure a decision, with the messages to redrive
-# behind it. It is read line by line, twice: once to find everything that is wrong with it, before anything is done.
-#
-# Before a message is redriven the cluster is asked what became of it since the plan was made. A message is named with
-# its generation and n, so what was redriven since, even if it died again, is left alone: a plan that was interrupted
-# and is run again goes on where it stopped, and one that was run is done.
-"""`quorumq deadletters redrive --plan`."""
+"""A redrive plan, read and carried out.
+
+A plan is a file of JSON Lines that `python -m spark deadletters` writes and anybody can read, cut or write by hand
+(docs/spark.md, "The redrive plan"): a head, then for each kind of failure a decision, with the messages to redrive
+behind it. It is read line by line, twice: once to find everything that is wrong with it, before anything is done.
+
+Before a message is redriven the cluster is asked what became of it since the plan was made. A message is named with
+its generation and n, so what was redriven since, even if it died again, is left alone: a plan that was interrupted
+and is run again goes on where it stopped, and one that was run is done.
+"""
 
 from __future__ import annotations
 

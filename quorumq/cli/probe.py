@@ -1,9 +1,9 @@
-# quorumq/cli/probe.py: one question to one node, over one short-lived connection.
-#
-# `quorumq status` and LocalCluster want to know how each node is, one by one, and "it does not answer" is
-# as good an answer as any. The client library does the opposite: it goes to another node when one does not
-# answer. So this speaks the wire itself, with a blocking socket and a deadline.
-"""Asking one node one thing."""
+"""One question to one node, over one short-lived connection.
+
+`quorumq status` and LocalCluster want to know how each node is, one by one, and "it does not answer" is
+as good an answer as any. The client library does the opposite: it goes to another node when one does not
+answer. So this speaks the wire itself, with a blocking socket and a deadline.
+"""
 
 from __future__ import annotations
 

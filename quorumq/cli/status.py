@@ -1,10 +1,10 @@
-# quorumq/cli/status.py: how a cluster is, asked of every node one by one.
-#
-# Each node tells what it knows itself; nothing here waits for a majority, because this is what one looks at
-# when there is none. Counts of a partition differ between its replicas for a moment all the time: messages,
-# dead letters and what is done are shown as the most that any replica has, what is ready or held as the middle
-# of what they say, which is what a majority would.
-"""`quorumq status`: nodes, topics, and what is wrong."""
+"""How a cluster is, asked of every node one by one.
+
+Each node tells what it knows itself; nothing here waits for a majority, because this is what one looks at
+when there is none. Counts of a partition differ between its replicas for a moment all the time: messages,
+dead letters and what is done are shown as the most that any replica has, what is ready or held as the middle
+of what they say, which is what a majority would.
+"""
 
 from __future__ import annotations
 

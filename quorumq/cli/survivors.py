@@ -1,8 +1,8 @@
-# quorumq/cli/survivors.py: when more directories are lost than the nodes can make up for by themselves.
-#
-# What is declared, and why it is safe, is in core/survivors.py: the node that is asked refuses whatever it cannot be
-# sure of. Here it is said what will be forgotten, asked whether that is meant, and waited until it is over.
-"""`quorumq survivors`: go on with what is left after directories were lost for good."""
+"""When more directories are lost than the nodes can make up for by themselves.
+
+What is declared, and why it is safe, is in core/survivors.py: the node that is asked refuses whatever it cannot be
+sure of. Here it is said what will be forgotten, asked whether that is meant, and waited until it is over.
+"""
 
 from __future__ import annotations
 

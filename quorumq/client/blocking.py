@@ -1,12 +1,11 @@
-# quorumq/client/blocking.py: the client library for programs without trio: threads, scripts, web workers.
-#
-# A thread of its own runs trio and the client of client.py in it; a call here runs there while the caller waits. So
-# holds are extended and answers read while the program computes, and there is one implementation of everything.
-#
-# Promise: what a call takes, returns and raises is what the method of the same name in `quorumq.client` does. Whatever
-# interrupts the caller (Ctrl-C) cancels the call, and is raised once that has ended; messages that came all the same
-# are rejected, to be delivered again at once.
-"""The client library without async: see docs/client.md, "Without trio".
+"""The client library for programs without trio: threads, scripts, web workers.
+
+A thread of its own runs trio and the client of client.py in it; a call here runs there while the caller waits. So
+holds are extended and answers read while the program computes, and there is one implementation of everything.
+
+Promise: what a call takes, returns and raises is what the method of the same name in `quorumq.client` does. Whatever
+interrupts the caller (Ctrl-C) cancels the call, and is raised once that has ended; messages that came all the same
+are rejected, to be delivered again at once.
 
 with connect(["127.0.0.1:7401", "127.0.0.1:7402"]) as client:
     with client.producer("jobs") as producer:

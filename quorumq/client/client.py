@@ -1,9 +1,9 @@
-# quorumq/client/client.py: the front door, on trio.
-#
-# A Client owns the connections and the background tasks; producers and consumers are made from it and end before
-# it. Every wait for a node has a timeout, and what is raised at its end says which addresses were tried and
-# what each answered. Background tasks never raise: whoever waits for their work hears of its failure.
-"""The client: topics, producers, consumers, settling, looking."""
+"""The front door, on trio.
+
+A Client owns the connections and the background tasks; producers and consumers are made from it and end before
+it. Every wait for a node has a timeout, and what is raised at its end says which addresses were tried and
+what each answered. Background tasks never raise: whoever waits for their work hears of its failure.
+"""
 
 from __future__ import annotations
 

@@ -1,17 +1,17 @@
-# quorumq/client/connection.py: one connection to one node, on trio.
-#
-# Two tasks per connection: one reads and hands each reply to who waits for it, one writes what has been queued,
-# as much as there is at once. Nobody else touches the stream, so a waiter that is cancelled never leaves half a
-# frame behind.
-#
-# A third looks for signs of life while anybody waits: a machine that stands still keeps its connections, and takes
-# whatever fits into its buffers. Where no byte has come for a while it asks for one, by a LEAVE of nothing, which any
-# node answers at once. Without an answer, first those are sent elsewhere whose requests may as well be carried out
-# twice; later everybody is. A node that is only slow answers, and keeps its requests.
-#
-# What a waiter needs to know when its connection dies is whether its request may have reached the node: a frame
-# that the writer never began is *not sent*, which makes the difference between NotStored and OutcomeUnknown.
-"""A connection that many tasks share: pipelined requests, each waiting for its own reply."""
+"""One connection to one node, on trio.
+
+Two tasks per connection: one reads and hands each reply to who waits for it, one writes what has been queued,
+as much as there is at once. Nobody else touches the stream, so a waiter that is cancelled never leaves half a
+frame behind.
+
+A third looks for signs of life while anybody waits: a machine that stands still keeps its connections, and takes
+whatever fits into its buffers. Where no byte has come for a while it asks for one, by a LEAVE of nothing, which any
+node answers at once. Without an answer, first those are sent elsewhere whose requests may as well be carried out
+twice; later everybody is. A node that is only slow answers, and keeps its requests.
+
+What a waiter needs to know when its connection dies is whether its request may have reached the node: a frame
+that the writer never began is *not sent*, which makes the difference between NotStored and OutcomeUnknown.
+"""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-# quorumq/client/consumer.py: a stream of messages, each handed over only while its hold is certain.
-#
-# A consumer keeps FETCHes going and a bounded stock of what they brought. Between the stock and the application
-# stands one question, asked at the moment of handing over: is the deadline ahead, by the clock that stamped the
-# FETCH, and is the connection still the one it came over? (docs/protocol.md, FETCH.) What is not handed over goes
-# back by LEAVE: at close, when its connection is lost, and when it has lain for half of its hold, so that a slow
-# handler neither keeps work from other consumers nor uses up deliveries of messages that nobody saw.
-#
-# Once handed over, a message is the application's: its hold is extended at half time until it is settled.
-"""The consumer: prefetch, hand-over, automatic extension, giving back."""
+"""A stream of messages, each handed over only while its hold is certain.
+
+A consumer keeps FETCHes going and a bounded stock of what they brought. Between the stock and the application
+stands one question, asked at the moment of handing over: is the deadline ahead, by the clock that stamped the
+FETCH, and is the connection still the one it came over? (docs/protocol.md, FETCH.) What is not handed over goes
+back by LEAVE: at close, when its connection is lost, and when it has lain for half of its hold, so that a slow
+handler neither keeps work from other consumers nor uses up deliveries of messages that nobody saw.
+
+Once handed over, a message is the application's: its hold is extended at half time until it is settled.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-# quorumq/client/groups.py: what groups are called, and where they begin to read.
-#
-# The dead letters of group g are read as group "g!dead" of the same topic, or as topic "t.deadletters" of group g.
-# Nodes take either; the client works with the first form throughout, because registers, receipts and replica
-# sets are those of the topic itself.
-"""Names of groups and of their dead letters, and start predicates."""
+"""What groups are called, and where they begin to read.
+
+The dead letters of group g are read as group "g!dead" of the same topic, or as topic "t.deadletters" of group g.
+Nodes take either; the client works with the first form throughout, because registers, receipts and replica
+sets are those of the topic itself.
+"""
 
 from __future__ import annotations
 

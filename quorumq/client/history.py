@@ -1,9 +1,9 @@
-# quorumq/client/history.py: what this client did, in the format of docs/history.md.
-#
-# A line is written where the fact is: `publish`, `ack` and their like around each attempt at one node, `deliver` when
-# messages are handed to the application. So checkers can hold what the application saw against what nodes say.
-# Times are the client's own clock, the one that stamps FETCH and EXTEND, as `until` and `asked` are on it.
-"""The client's side of the history of a run."""
+"""What this client did, in the format of docs/history.md.
+
+A line is written where the fact is: `publish`, `ack` and their like around each attempt at one node, `deliver` when
+messages are handed to the application. So checkers can hold what the application saw against what nodes say.
+Times are the client's own clock, the one that stamps FETCH and EXTEND, as `until` and `asked` are on it.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-# quorumq/client/letters.py: from a handler's exception to a dead letter.
-#
-# The letter is written once, where the failure is known best, and stays with the message. The fingerprint is what
-# brings equal failures together later: class, message and innermost frame, without what differs from message to
-# message (ids, numbers, addresses). So it is computed here, once, and never again by those who read it.
-"""Dead letters: what is kept of a failure."""
+"""From a handler's exception to a dead letter.
+
+The letter is written once, where the failure is known best, and stays with the message. The fingerprint is what
+brings equal failures together later: class, message and innermost frame, without what differs from message to
+message (ids, numbers, addresses). So it is computed here, once, and never again by those who read it.
+"""
 
 from __future__ import annotations
 

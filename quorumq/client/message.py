@@ -1,9 +1,9 @@
-# quorumq/client/message.py: what a consumer holds in its hands.
-#
-# A message is delivered as one of a *delivery*: consecutive messages won by one ballot, under one receipt. What
-# they share is in one `Lot`, made once; a `Message` adds its own few fields. This is the only part of quorumq
-# that does work per message, so it is kept to slots and plain loops.
-"""Messages, their ids, receipts and outcomes."""
+"""What a consumer holds in its hands.
+
+A message is delivered as one of a *delivery*: consecutive messages won by one ballot, under one receipt. What
+they share is in one `Lot`, made once; a `Message` adds its own few fields. This is the only part of quorumq
+that does work per message, so it is kept to slots and plain loops.
+"""
 
 from __future__ import annotations
 

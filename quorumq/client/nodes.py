@@ -1,10 +1,10 @@
-# quorumq/client/nodes.py: the nodes a client knows, and a request that goes on until one of them answers.
-#
-# Any node coordinates any request, so failing over is: ask the next one. What makes that safe is the protocol's
-# idempotence (docs/protocol.md, promise G6 and ACK): the same batch, the same receipts. What makes it bounded
-# is the deadline, which every request has; what makes it helpful is that the error at the end says where was
-# asked and what each answered.
-"""Connections to several nodes, failover with jittered backoff, and errors that say what was tried."""
+"""The nodes a client knows, and a request that goes on until one of them answers.
+
+Any node coordinates any request, so failing over is: ask the next one. What makes that safe is the protocol's
+idempotence (docs/protocol.md, promise G6 and ACK): the same batch, the same receipts. What makes it bounded
+is the deadline, which every request has; what makes it helpful is that the error at the end says where was
+asked and what each answered.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-# quorumq/client/partitioner.py: which partition a message goes to.
-#
-# With a key, always the same one, whatever the process, the version of Python or the number of producers: the
-# hash is BLAKE2b, not `hash`. Without a key, one partition for a while and then the next, so that batches fill
-# instead of being spread thin.
-"""Partitioners: from a message's key to the number of its partition."""
+"""Which partition a message goes to.
+
+With a key, always the same one, whatever the process, the version of Python or the number of producers: the
+hash is BLAKE2b, not `hash`. Without a key, one partition for a while and then the next, so that batches fill
+instead of being spread thin.
+"""
 
 from __future__ import annotations
 

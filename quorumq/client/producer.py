@@ -1,16 +1,16 @@
-# quorumq/client/producer.py: from single messages to batches that are stored once, whatever happens on the way.
-#
-# A batch is encoded once, numbered once, and repeated byte for byte through any node until it is confirmed or its
-# time is over (docs/protocol.md, PUBLISH and promise G6). Numbers are per partition and dense; a batch that is never
-# confirmed leaves a gap, and nothing waits for it.
-#
-# Messages that are derived from others bring their names along (derived.py). They go in batches of their own, of many
-# sections, so that one that is refused takes no others with it: a batch of them that hears `Conflict` is cut in two.
-#
-# Latency and size: a partition's batch closes at once when nothing of that partition is under way, and otherwise
-# when it is full, when it has lingered, or when what was under way is answered. So one message alone does
-# not wait, and a flood fills its batches.
-"""The producer: batching, pipelining, back-pressure, retries."""
+"""From single messages to batches that are stored once, whatever happens on the way.
+
+A batch is encoded once, numbered once, and repeated byte for byte through any node until it is confirmed or its
+time is over (docs/protocol.md, PUBLISH and promise G6). Numbers are per partition and dense; a batch that is never
+confirmed leaves a gap, and nothing waits for it.
+
+Messages that are derived from others bring their names along (derived.py). They go in batches of their own, of many
+sections, so that one that is refused takes no others with it: a batch of them that hears `Conflict` is cut in two.
+
+Latency and size: a partition's batch closes at once when nothing of that partition is under way, and otherwise
+when it is full, when it has lingered, or when what was under way is answered. So one message alone does
+not wait, and a flood fills its batches.
+"""
 
 from __future__ import annotations
 

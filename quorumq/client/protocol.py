@@ -1,13 +1,13 @@
-# quorumq/client/protocol.py: one connection's side of the protocol, without a socket.
-#
-# Every front of the client (trio today; asyncio and blocking later) needs the same four things: a HELLO that is
-# accepted before anything else, a number for each request, the reply that belongs to a number, and an end
-# when the other side does not speak the protocol. They are here once. Bytes come in by `receive`, bytes to be
-# sent come out of `hello` and `request`; nothing here waits, sends or looks at a clock.
-#
-# Promise: each request's number is given out once, and `receive` gives at most one reply for it, of the type
-# that answers such a request or `Failed`. Anything else is a PeerError, after which the connection is of no use.
-"""The client's protocol as a state machine: requests and replies to bytes and back."""
+"""One connection's side of the protocol, without a socket.
+
+Every front of the client (trio today; asyncio and blocking later) needs the same four things: a HELLO that is
+accepted before anything else, a number for each request, the reply that belongs to a number, and an end
+when the other side does not speak the protocol. They are here once. Bytes come in by `receive`, bytes to be
+sent come out of `hello` and `request`; nothing here waits, sends or looks at a clock.
+
+Promise: each request's number is given out once, and `receive` gives at most one reply for it, of the type
+that answers such a request or `Failed`. Anything else is a PeerError, after which the connection is of no use.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-# quorumq/client/settle.py: ACK, REJECT and EXTEND of many messages, through any node, until each has its verdict.
-#
-# Receipts make this idempotent: the same receipts may be sent again, anywhere. A reply brings a verdict per span;
-# what is final is kept, and only what is unknown is asked again, at the next node. What a retry says of an ack is
-# the same as the first answer or weaker (docs/protocol.md, ACK), so the last word is the one to pass on.
-"""Settling deliveries, and the queue that makes one ACK request of many acks."""
+"""ACK, REJECT and EXTEND of many messages, through any node, until each has its verdict.
+
+Receipts make this idempotent: the same receipts may be sent again, anywhere. A reply brings a verdict per span;
+what is final is kept, and only what is unknown is asked again, at the next node. What a retry says of an ack is
+the same as the first answer or weaker (docs/protocol.md, ACK), so the last word is the one to pass on.
+"""
 
 from __future__ import annotations
 

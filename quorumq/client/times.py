@@ -1,8 +1,8 @@
-# quorumq/client/times.py: when a message may come, and until when: what the application says, as durations.
-#
-# Only durations leave this process: a time of day that the application names is turned into one by this machine's
-# clock, at once, and no other clock is asked (docs/protocol.md, TIMES).
-"""Delays, times to live, and times of day, as whole milliseconds."""
+"""When a message may come, and until when: what the application says, as durations.
+
+Only durations leave this process: a time of day that the application names is turned into one by this machine's
+clock, at once, and no other clock is asked (docs/protocol.md, TIMES).
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-# quorumq/core/clock.py: the hybrid logical clock that numbers ballots and settings.
-#
-# The promise: a stamp that this node has used, or has granted a ballot at, is never above the reserve
-# that is durable in its journal. So after any start the reserve is a floor: everything that the node can
-# have forgotten lies at or below it. A clock that runs ahead of the time of day (a peer's was a year ahead)
-# counts on from there: stamps serve order only.
-"""The hybrid logical clock and its durable reserve (docs/protocol.md, "stamp, ballot")."""
+"""The hybrid logical clock that numbers ballots and settings.
+
+The promise: a stamp that this node has used, or has granted a ballot at, is never above the reserve
+that is durable in its journal. So after any start the reserve is a floor: everything that the node can
+have forgotten lies at or below it. A clock that runs ahead of the time of day (a peer's was a year ahead)
+counts on from there: stamps serve order only.
+"""
 
 from __future__ import annotations
 

@@ -1,16 +1,16 @@
-# quorumq/core/closing.py: forgetting origins that are over.
-#
-# Every producer session is an origin, and of every origin each replica keeps which of its messages it knows and what
-# each group made of them: a few runs, but for ever, unless somebody can say that nothing more comes of it. That takes
-# all replicas of the partition (docs/protocol.md, RECLAIM, "Closing an origin"): each promises, durably, to take no
-# further STORE of it from a client; and says that it has nothing of it any more but the knowledge that it is done.
-# When all have said so in one round, each in its newest incarnation, nothing of the origin can be anywhere: what was
-# published is settled and reclaimed, what was not stored yet is refused from then on. What is kept is its number in a
-# set of spans, which spreads by anti-entropy and is part of a resync, and is never dropped.
-#
-# While a promise stands and the origin is not closed, anti-entropy may still bring what another replica had stored
-# before it promised. A replica that is down, or has a message left, delays closing, and nothing else.
-"""Closing origins: the round that asks every replica to promise, and whether it is done."""
+"""Forgetting origins that are over.
+
+Every producer session is an origin, and of every origin each replica keeps which of its messages it knows and what
+each group made of them: a few runs, but for ever, unless somebody can say that nothing more comes of it. That takes
+all replicas of the partition (docs/protocol.md, RECLAIM, "Closing an origin"): each promises, durably, to take no
+further STORE of it from a client; and says that it has nothing of it any more but the knowledge that it is done.
+When all have said so in one round, each in its newest incarnation, nothing of the origin can be anywhere: what was
+published is settled and reclaimed, what was not stored yet is refused from then on. What is kept is its number in a
+set of spans, which spreads by anti-entropy and is part of a resync, and is never dropped.
+
+While a promise stands and the origin is not closed, anti-entropy may still bring what another replica had stored
+before it promised. A replica that is down, or has a message left, delays closing, and nothing else.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-# quorumq/core/coordinator.py: what all coordinators share.
-#
-# A coordinator carries one client request through its quorum rounds and answers it once. Any node coordinates any
-# request. It lives in one node's memory: if the node dies, the request's outcome is unknown and the client retries.
-"""The base of all coordinators, and PUBLISH."""
+"""What all coordinators share.
+
+A coordinator carries one client request through its quorum rounds and answers it once. Any node coordinates any
+request. It lives in one node's memory: if the node dies, the request's outcome is unknown and the client retries.
+"""
 
 from __future__ import annotations
 

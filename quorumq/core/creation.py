@@ -1,15 +1,15 @@
-# quorumq/core/creation.py: CREATE: which first register a name gets is consensus.
-#
-# Two creations of one name with other replication factors, partitions or settings cannot be merged: one of them is the
-# topic, and the other never was. Refusing the later one is not enough, as nobody knows which that is: with two nodes
-# having written the one, two the other, and the fifth away, neither could ever be told to have failed. So it is
-# single-decree Paxos per (name, how often it was deleted), on disk. All nodes of the list are acceptors; the value is
-# the whole first register. What is proposed or accepted is in `core.creations`, where nobody looks for a topic; only
-# what is chosen is taken in as a register, and spreads like one.
-#
-# Instances follow each other: who proposes the next one has seen to it that the topic of this one is deleted, as DELETE
-# does. So where a name has a newer topic, the deletion of the older one is complete.
-"""Acceptors and the proposer of CREATE (docs/protocol.md, "settings")."""
+"""CREATE: which first register a name gets is consensus.
+
+Two creations of one name with other replication factors, partitions or settings cannot be merged: one of them is the
+topic, and the other never was. Refusing the later one is not enough, as nobody knows which that is: with two nodes
+having written the one, two the other, and the fifth away, neither could ever be told to have failed. So it is
+single-decree Paxos per (name, how often it was deleted), on disk. All nodes of the list are acceptors; the value is
+the whole first register. What is proposed or accepted is in `core.creations`, where nobody looks for a topic; only
+what is chosen is taken in as a register, and spreads like one.
+
+Instances follow each other: who proposes the next one has seen to it that the topic of this one is deleted, as DELETE
+does. So where a name has a newer topic, the deletion of the older one is complete.
+"""
 
 from __future__ import annotations
 

@@ -1,21 +1,21 @@
-# quorumq/core/effects.py: what the core asks its driver to do, and what the driver tells the core.
-#
-# There are four drivers (production's trio shell, the explorer, the event heap, the trio shell in
-# virtual time). All of them obey the same duties:
-#
-# 1. Effects of one step are carried out in order. `Persist` appends to the journal, in order.
-# 2. `Persist.then` is carried out only once everything appended up to and including it is durable.
-#    This is "persist before send", and there is no other way to say it: an answer that needs the disk
-#    is inside a Persist. One fsync may serve many Persists (group commit).
-#    Where a Persist says `sync=False`, `then` waits only until that is written to the operating system, so that
-#    it survives the process; the fsync follows within a second.
-# 3. A Persist with nothing in `then` needs no fsync of its own. One with no records waits for what stands
-#    before it; where all of that is durable (or written) already, `then` is carried out at once.
-# 4. `Send` to the node itself comes back as `Received`. A Send to a peer that cannot be reached may be
-#    dropped: the protocol repeats what matters. Of an answer to a RemoteFetch that was certainly never begun to be
-#    written the driver may tell (`Unposted`), so that what it delivers need not run out.
-# 5. After a crash nothing of the old core object is used again. A new one is built from the journal.
-"""Events into the core, effects out of it."""
+"""What the core asks its driver to do, and what the driver tells the core.
+
+There are four drivers (production's trio shell, the explorer, the event heap, the trio shell in
+virtual time). All of them obey the same duties:
+
+1. Effects of one step are carried out in order. `Persist` appends to the journal, in order.
+2. `Persist.then` is carried out only once everything appended up to and including it is durable.
+   This is "persist before send", and there is no other way to say it: an answer that needs the disk
+   is inside a Persist. One fsync may serve many Persists (group commit).
+   Where a Persist says `sync=False`, `then` waits only until that is written to the operating system, so that
+   it survives the process; the fsync follows within a second.
+3. A Persist with nothing in `then` needs no fsync of its own. One with no records waits for what stands
+   before it; where all of that is durable (or written) already, `then` is carried out at once.
+4. `Send` to the node itself comes back as `Received`. A Send to a peer that cannot be reached may be
+   dropped: the protocol repeats what matters. Of an answer to a RemoteFetch that was certainly never begun to be
+   written the driver may tell (`Unposted`), so that what it delivers need not run out.
+5. After a crash nothing of the old core object is used again. A new one is built from the journal.
+"""
 
 from __future__ import annotations
 

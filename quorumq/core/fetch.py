@@ -1,13 +1,13 @@
-# quorumq/core/fetch.py: FETCH: win a majority hold on the oldest available messages, and deliver them.
-#
-# Why a file of its own: this is where a message is given to a consumer, so this is where exclusivity could be
-# broken from the coordinator's side. The clock of a hold starts before anything is sent; a message is won only with
-# our own vote; and hold, record and deadline are looked at again in the step that replies.
-#
-# A FETCH goes round: choose (core/replica.py), hold here, HOLD to the others, count, and then answer, try again after
-# a random pause, or park until something becomes available. What is lost is released everywhere, whatever the others
-# answered. Nothing in a reply that comes late is believed, except that a TOMB still repairs.
-"""The coordinator of FETCH (docs/protocol.md, FETCH), and the one that buries what ran out of deliveries."""
+"""FETCH: win a majority hold on the oldest available messages, and deliver them.
+
+Why a file of its own: this is where a message is given to a consumer, so this is where exclusivity could be
+broken from the coordinator's side. The clock of a hold starts before anything is sent; a message is won only with
+our own vote; and hold, record and deadline are looked at again in the step that replies.
+
+A FETCH goes round: choose (core/replica.py), hold here, HOLD to the others, count, and then answer, try again after
+a random pause, or park until something becomes available. What is lost is released everywhere, whatever the others
+answered. Nothing in a reply that comes late is believed, except that a TOMB still repairs.
+"""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-# quorumq/core/finding.py: a topic or group that is not known here is asked for before anyone hears that there is none.
-#
-# A creation is OK once a majority has the register, and the others hear of it a moment later. A request that comes to
-# one of those meanwhile must not be told that there is no such topic. So the node reads: what `members - majority + 1`
-# members do not have, no majority had when they were asked. Where so many cannot be heard, nobody knows whether there
-# is one, and that is what the answer says.
-#
-# Nothing is remembered of what was not found: the next request may come after a creation that was OK, however soon.
-"""Asking the others for registers that a request names and this node does not know."""
+"""A topic or group that is not known here is asked for before anyone hears that there is none.
+
+A creation is OK once a majority has the register, and the others hear of it a moment later. A request that comes to
+one of those meanwhile must not be told that there is no such topic. So the node reads: what `members - majority + 1`
+members do not have, no majority had when they were asked. Where so many cannot be heard, nobody knows whether there
+is one, and that is what the answer says.
+
+Nothing is remembered of what was not found: the next request may come after a creation that was OK, however soon.
+"""
 
 from __future__ import annotations
 

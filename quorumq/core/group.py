@@ -1,10 +1,10 @@
-# quorumq/core/group.py: one group's view of one partition on one replica.
-#
-# A group is a reader. Here is everything that a replica knows on its behalf: the record of each message (its
-# tombstone, where it has one), the holds, the attempts that ended, the delays, and, derived from those, what is
-# available. "Available" is never a cursor: it is present - tombstones - holds - delays, worked out again for just
-# the spans that changed, so that nothing can be skipped by moving past it.
-"""What one replica knows of one group: records, holds, attempts, delays, and what is available."""
+"""One group's view of one partition on one replica.
+
+A group is a reader. Here is everything that a replica knows on its behalf: the record of each message (its
+tombstone, where it has one), the holds, the attempts that ended, the delays, and, derived from those, what is
+available. "Available" is never a cursor: it is present - tombstones - holds - delays, worked out again for just
+the spans that changed, so that nothing can be skipped by moving past it.
+"""
 
 from __future__ import annotations
 

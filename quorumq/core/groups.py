@@ -1,12 +1,12 @@
-# quorumq/core/groups.py: creating and rewinding groups, looking at all of one, and purging it.
-#
-# A rewind is a write to a register: a new generation with a start predicate, on a majority of every partition's replica
-# set. From then on no delivery of the old generation can be won: any HOLD majority meets a replica that refuses it as
-# stale. Nothing is swept: what older generations recorded is void where the new one covers the message (core/group.py).
-#
-# PEEK complete and PURGE both survey: they ask RF - majority + 1 replicas, so that everything that a majority has is in
-# one answer at least, and merge what those say.
-"""Coordinators of SetGroup, of PEEK complete, and of PURGE."""
+"""Creating and rewinding groups, looking at all of one, and purging it.
+
+A rewind is a write to a register: a new generation with a start predicate, on a majority of every partition's replica
+set. From then on no delivery of the old generation can be won: any HOLD majority meets a replica that refuses it as
+stale. Nothing is swept: what older generations recorded is void where the new one covers the message (core/group.py).
+
+PEEK complete and PURGE both survey: they ask RF - majority + 1 replicas, so that everything that a majority has is in
+one answer at least, and merge what those say.
+"""
 
 from __future__ import annotations
 

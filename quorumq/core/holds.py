@@ -1,13 +1,13 @@
-# quorumq/core/holds.py: the HOLD table of one group in one partition of one replica.
-#
-# Why it is a file of its own: exclusivity (promise G2) rests on what a single replica does here. Two majorities
-# share a replica; that replica grants one owner at a time, replaces none, and forgets nothing that it granted
-# while the grant can be live. Everything that could break that is in this file, as small methods, so that the
-# explorer can switch each rule off and show the failure that follows (docs/protocol.md, section 4).
-#
-# Holds and the highest ballot granted belong to the message, whatever generation or redrive number the HOLD had.
-# Nothing here is on disk: a replica that restarts asks the others, or waits out its quarantine (core/recovery.py).
-"""Who holds what, until when, and the highest ballot ever granted for each message."""
+"""The HOLD table of one group in one partition of one replica.
+
+Why it is a file of its own: exclusivity (promise G2) rests on what a single replica does here. Two majorities
+share a replica; that replica grants one owner at a time, replaces none, and forgets nothing that it granted
+while the grant can be live. Everything that could break that is in this file, as small methods, so that the
+explorer can switch each rule off and show the failure that follows (docs/protocol.md, section 4).
+
+Holds and the highest ballot granted belong to the message, whatever generation or redrive number the HOLD had.
+Nothing here is on disk: a replica that restarts asks the others, or waits out its quarantine (core/recovery.py).
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-# quorumq/core/latency.py: how long peers take to answer a HOLD, from the answers themselves.
-#
-# Why not a list of the last answers: this is asked once per round and fed once per reply, on the path of every
-# delivery. Why in steps of 19 %: the question is "when has it become pointless to wait", and three times the answer is
-# used. Nothing here reads a clock, and equal replies give equal answers: the simulator replays it.
-"""A running 99th percentile."""
+"""How long peers take to answer a HOLD, from the answers themselves.
+
+Why not a list of the last answers: this is asked once per round and fed once per reply, on the path of every
+delivery. Why in steps of 19 %: the question is "when has it become pointless to wait", and three times the answer is
+used. Nothing here reads a clock, and equal replies give equal answers: the simulator replays it.
+"""
 
 from __future__ import annotations
 

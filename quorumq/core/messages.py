@@ -1,14 +1,14 @@
-# quorumq/core/messages.py: everything that nodes say to each other, and clients to nodes.
-#
-# Each message is a NamedTuple of plain values, nested NamedTuples and tuples of them; the wire
-# encodes it as [TYPE, *fields] (docs/wire-format.md), so a field may be appended with a default but
-# never moved or removed, and a TYPE is never used for anything else. A reader skips fields that it
-# does not know.
-#
-# Quorum requests carry a round number. A reply counts once per replica and only for its round, and
-# says which incarnations its sender knows, so that the coordinator can leave out a reply of an
-# incarnation that anyone in the round knows to be superseded (docs/protocol.md, section 3).
-"""The messages of the protocol, between nodes and between clients and nodes."""
+"""Everything that nodes say to each other, and clients to nodes.
+
+Each message is a NamedTuple of plain values, nested NamedTuples and tuples of them; the wire
+encodes it as [TYPE, *fields] (docs/wire-format.md), so a field may be appended with a default but
+never moved or removed, and a TYPE is never used for anything else. A reader skips fields that it
+does not know.
+
+Quorum requests carry a round number. A reply counts once per replica and only for its round, and
+says which incarnations its sender knows, so that the coordinator can leave out a reply of an
+incarnation that anyone in the round knows to be superseded (docs/protocol.md, section 3).
+"""
 
 from __future__ import annotations
 

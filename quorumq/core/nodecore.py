@@ -1,13 +1,13 @@
-# quorumq/core/nodecore.py: one node's whole protocol, as one pure state machine.
-#
-# Four drivers run this same class: the trio shell on real sockets and disks, the event heap and the explorer of the
-# simulator, and the trio shell in virtual time. A driver gives it the records of the journal, then events with one
-# reading of the clocks each, and carries out the effects (core/effects.py lists the driver's duties). Everything that
-# the node has promised is in the journal; everything else may be lost at any moment.
-#
-# Here messages are routed to replicas and coordinators, timers run, links come and go. What a HOLD or an ACK means is
-# in core/replica.py and core/holds.py; how answers are counted, in core/rounds.py and the coordinators.
-"""The node core: events in, effects out."""
+"""One node's whole protocol, as one pure state machine.
+
+Four drivers run this same class: the trio shell on real sockets and disks, the event heap and the explorer of the
+simulator, and the trio shell in virtual time. A driver gives it the records of the journal, then events with one
+reading of the clocks each, and carries out the effects (core/effects.py lists the driver's duties). Everything that
+the node has promised is in the journal; everything else may be lost at any moment.
+
+Here messages are routed to replicas and coordinators, timers run, links come and go. What a HOLD or an ACK means is
+in core/replica.py and core/holds.py; how answers are counted, in core/rounds.py and the coordinators.
+"""
 
 from __future__ import annotations
 

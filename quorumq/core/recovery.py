@@ -1,30 +1,30 @@
-# quorumq/core/recovery.py: out of quarantine before its time: the holds, learned from the other replicas.
-#
-# A replica that was started again has forgotten which holds it granted, so it abstains until all of them must have run
-# out (quarantine). Where a partition has other replicas, they know. This module asks them (docs/protocol.md,
-# RECOVERY, (b)): once *every* other replica of the partition, itself out of quarantine, has answered with its table
-# of holds, the union of them is kept and the quarantine of this partition is over.
-#
-# Why that is safe. Say that P starts again, and that a hold h is live, or will be, with a majority that counts a vote
-# of P's old start. That majority has another member Q.
-#
-# - Q granted (or extended) h before it answered P: then h is in Q's answer, and P keeps it. If Q has it no more, it
-#   ran out there, and so did its coordinator's deadline; or it was ended by its owner; or it was extended at a
-#   majority without Q, which has a member besides P that answers, too: hence *every* other replica.
-# - Q granted it after it answered: before Q could answer, HELLO made P's new incarnation durable at Q, and every
-#   reply of Q says which incarnation of P it knows. So in that round the vote of P's old start is superseded and does
-#   not count. The same if Q is the coordinator.
-# - Q itself was started again since: it answers only out of quarantine, so this argument holds for Q's table, or all
-#   that Q had granted has run out. Two replicas that were started again together do not answer each other.
-#
-# Two owners may be reported of one message: one of them half won it, and nobody here can say which. It stays blocked
-# for all until both are gone (HoldTable.learn). A hold that was learned is no memory of a ballot granted here: what
-# ballots this replica granted in earlier starts is bounded by the floor, and by nothing else.
-#
-# Durations travel, so a hold may last longer here by the time that the answer was under way. An answer counts only
-# for the last request, which is repeated after ASK_AGAIN_S at the latest: that bounds it. Nothing is taken over before
-# everybody has been heard.
-"""Quick recovery of holds from the other replicas of a partition."""
+"""Out of quarantine before its time: the holds, learned from the other replicas.
+
+A replica that was started again has forgotten which holds it granted, so it abstains until all of them must have run
+out (quarantine). Where a partition has other replicas, they know. This module asks them (docs/protocol.md,
+RECOVERY, (b)): once *every* other replica of the partition, itself out of quarantine, has answered with its table
+of holds, the union of them is kept and the quarantine of this partition is over.
+
+Why that is safe. Say that P starts again, and that a hold h is live, or will be, with a majority that counts a vote
+of P's old start. That majority has another member Q.
+
+- Q granted (or extended) h before it answered P: then h is in Q's answer, and P keeps it. If Q has it no more, it
+  ran out there, and so did its coordinator's deadline; or it was ended by its owner; or it was extended at a
+  majority without Q, which has a member besides P that answers, too: hence *every* other replica.
+- Q granted it after it answered: before Q could answer, HELLO made P's new incarnation durable at Q, and every
+  reply of Q says which incarnation of P it knows. So in that round the vote of P's old start is superseded and does
+  not count. The same if Q is the coordinator.
+- Q itself was started again since: it answers only out of quarantine, so this argument holds for Q's table, or all
+  that Q had granted has run out. Two replicas that were started again together do not answer each other.
+
+Two owners may be reported of one message: one of them half won it, and nobody here can say which. It stays blocked
+for all until both are gone (HoldTable.learn). A hold that was learned is no memory of a ballot granted here: what
+ballots this replica granted in earlier starts is bounded by the floor, and by nothing else.
+
+Durations travel, so a hold may last longer here by the time that the answer was under way. An answer counts only
+for the last request, which is repeated after ASK_AGAIN_S at the latest: that bounds it. Nothing is taken over before
+everybody has been heard.
+"""
 
 from __future__ import annotations
 

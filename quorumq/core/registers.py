@@ -1,11 +1,11 @@
-# quorumq/core/registers.py: changing and deleting a topic: a register is written to a majority of the nodes.
-#
-# Why a file of its own: a register has many writers and no owner. What keeps operators from being told what is not so
-# is that each answer is read before it is counted: an answer may bring a register that is newer than ours, or the news
-# that the topic is gone. Then we write again, on top of what we heard, and answer only for what a majority has.
-#
-# Not promised: that what was written is still so when the client hears of it. The next writer may have come.
-"""The coordinators of ALTER and DELETE of a topic (docs/protocol.md, "settings"). CREATE is in core/creation.py."""
+"""Changing and deleting a topic: a register is written to a majority of the nodes.
+
+Why a file of its own: a register has many writers and no owner. What keeps operators from being told what is not so
+is that each answer is read before it is counted: an answer may bring a register that is newer than ours, or the news
+that the topic is gone. Then we write again, on top of what we heard, and answer only for what a majority has.
+
+Not promised: that what was written is still so when the client hears of it. The next writer may have come.
+"""
 
 from __future__ import annotations
 

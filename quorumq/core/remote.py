@@ -1,11 +1,11 @@
-# quorumq/core/remote.py: FETCH through a node that is not a replica of everything it is asked for.
-#
-# Any node serves any client. A HOLD is coordinated by a replica, because its own vote and its own record are part of
-# winning; so a node that has no replica of a partition, or is in quarantine, asks one that can, and passes on what that
-# one won. The deliveries are the other node's: its incarnation owns the holds, and it looked at record, hold and
-# deadline in the step that answered. Here nothing is decided about holds; only legs are opened, limits divided, and
-# what cannot be used is given back.
-"""Splitting a FETCH over the nodes that can serve it."""
+"""FETCH through a node that is not a replica of everything it is asked for.
+
+Any node serves any client. A HOLD is coordinated by a replica, because its own vote and its own record are part of
+winning; so a node that has no replica of a partition, or is in quarantine, asks one that can, and passes on what that
+one won. The deliveries are the other node's: its incarnation owns the holds, and it looked at record, hold and
+deadline in the step that answered. Here nothing is decided about holds; only legs are opened, limits divided, and
+what cannot be used is given back.
+"""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-# quorumq/core/replica.py: one partition on one node: what it answers to STORE, HOLD, RELEASE, EXTEND, ACK,
-# REJECT, MERGE, PEEK and anti-entropy.
-#
-# Methods are named after the steps of docs/protocol.md, section 3. Each takes one message and the time, changes
-# this replica, and returns effects; an answer that promises something durable is inside a Persist. Nothing here
-# knows of quorums: counting is the coordinators' work (core/rounds.py).
-#
-# Invariants are in `check`. The shortest way to see why a rule exists is to switch it off in the explorer
-# (docs/verification.md) and read the counterexample.
-"""A replica of one partition."""
+"""One partition on one node: what it answers to STORE, HOLD, RELEASE, EXTEND, ACK, REJECT, MERGE, PEEK and
+anti-entropy.
+
+Methods are named after the steps of docs/protocol.md, section 3. Each takes one message and the time, changes
+this replica, and returns effects; an answer that promises something durable is inside a Persist. Nothing here
+knows of quorums: counting is the coordinators' work (core/rounds.py).
+
+Invariants are in `check`. The shortest way to see why a rule exists is to switch it off in the explorer
+(docs/verification.md) and read the counterexample.
+"""
 
 from __future__ import annotations
 

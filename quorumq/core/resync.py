@@ -1,15 +1,15 @@
-# quorumq/core/resync.py: a node that cannot vouch for its directory learns from the others what it may have promised.
-#
-# A directory that was wiped, or brought back from a backup, may lack tombstones that were promised from another copy of
-# it. So nothing that this node answers may count before it knows everything that a majority with its old votes can
-# have decided (docs/protocol.md, RECOVERY). Each `RF - majority + 1` other replicas include a member of every such
-# majority but us; each majority of the node list is met by `nodes - majority + 1` others, who have the registers.
-# What a peer tells, it tells after HELLO made our new incarnation durable there: what it decides later, it decides with
-# a reply that supersedes our old votes.
-#
-# Everything is asked for in requests with a number of their own, repeated until answered; pieces are merged as they
-# come, since merging never harms. Payload is not part of it: once the node vouches, anti-entropy brings that.
-"""Resync of a node that cannot vouch for its directory."""
+"""A node that cannot vouch for its directory learns from the others what it may have promised.
+
+A directory that was wiped, or brought back from a backup, may lack tombstones that were promised from another copy of
+it. So nothing that this node answers may count before it knows everything that a majority with its old votes can
+have decided (docs/protocol.md, RECOVERY). Each `RF - majority + 1` other replicas include a member of every such
+majority but us; each majority of the node list is met by `nodes - majority + 1` others, who have the registers.
+What a peer tells, it tells after HELLO made our new incarnation durable there: what it decides later, it decides with
+a reply that supersedes our old votes.
+
+Everything is asked for in requests with a number of their own, repeated until answered; pieces are merged as they
+come, since merging never harms. Payload is not part of it: once the node vouches, anti-entropy brings that.
+"""
 
 from __future__ import annotations
 

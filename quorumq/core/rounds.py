@@ -1,10 +1,10 @@
-# quorumq/core/rounds.py: counting answers.
-#
-# Every quorum request is one round. A reply counts once per replica, only for its round, and only while no newer
-# incarnation of its sender is known to anyone in the round: that start may have lost what it promised. Because such
-# news can come with a later reply, nothing is added up as replies come; each decision counts again, over the replies
-# that are valid at that moment (docs/protocol.md, section 3).
-"""Quorum rounds: which replies count, and votes by span."""
+"""Counting answers.
+
+Every quorum request is one round. A reply counts once per replica, only for its round, and only while no newer
+incarnation of its sender is known to anyone in the round: that start may have lost what it promised. Because such
+news can come with a later reply, nothing is added up as replies come; each decision counts again, over the replies
+that are valid at that moment (docs/protocol.md, section 3).
+"""
 
 from __future__ import annotations
 

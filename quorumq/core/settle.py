@@ -1,8 +1,8 @@
-# quorumq/core/settle.py: ACK, REJECT, EXTEND and REDRIVE: rounds that say one thing of many messages.
-#
-# Each asks the replica set of each partition it touches, and answers with a verdict per span. What separates them
-# is what counts as yes. The one with an argument of its own is ACK: see `AckCoordinator`.
-"""Coordinators of the requests that settle deliveries."""
+"""ACK, REJECT, EXTEND and REDRIVE: rounds that say one thing of many messages.
+
+Each asks the replica set of each partition it touches, and answers with a verdict per span. What separates them
+is what counts as yes. The one with an argument of its own is ACK: see `AckCoordinator`.
+"""
 
 from __future__ import annotations
 

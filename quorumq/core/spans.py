@@ -1,25 +1,25 @@
-# quorumq/core/spans.py: what is known of which messages, kept per run and not per message.
-#
-# Why a file of its own: holds, tombstones, presence, attempts and delays are all maps from
-# (origin, seq) to a value, and nearly always one value covers a long run. Kept as runs, 10,000
-# messages cost what one message costs (docs/protocol.md, section 1, "message id, span"), and a
-# finished origin is a single interval.
-#
-# The promise: a SpanMap behaves like a dict from (origin, seq) to a value, and a SpanSet like a set
-# of (origin, seq). Whatever the order of operations, equal content has the same intervals, so
-# state() and digest() are canonical: the explorer recognises a state by the one, replicas compare
-# themselves by the other. An operation costs O(log n + k) for n intervals of its origin and k that
-# the span touches.
-#
-# How it is kept. A *run* is (start, stop, value); runs of one origin are disjoint, not empty, and
-# two that touch have different values. Up to SMALL_MAX of them (nearly every origin: 1 to 3) are a
-# plain tuple of runs: a bisection and one concatenation change it, and because a tuple cannot
-# change, a clone shares it for nothing. More than that are a SortedDict from start to run, which
-# one map may change in place while it is the only one that has it (`_owned`).
-#
-# Nothing here is safe for concurrent use; the core has one task. Listings across origins are in
-# sorted order of origin, never in order of arrival, or two runs of one seed would differ.
-"""Maps and sets of messages by span: `SpanMap`, `SpanSet`, and small functions on spans."""
+"""What is known of which messages, kept per run and not per message.
+
+Why a file of its own: holds, tombstones, presence, attempts and delays are all maps from
+(origin, seq) to a value, and nearly always one value covers a long run. Kept as runs, 10,000
+messages cost what one message costs (docs/protocol.md, section 1, "message id, span"), and a
+finished origin is a single interval.
+
+The promise: a SpanMap behaves like a dict from (origin, seq) to a value, and a SpanSet like a set
+of (origin, seq). Whatever the order of operations, equal content has the same intervals, so
+state() and digest() are canonical: the explorer recognises a state by the one, replicas compare
+themselves by the other. An operation costs O(log n + k) for n intervals of its origin and k that
+the span touches.
+
+How it is kept. A *run* is (start, stop, value); runs of one origin are disjoint, not empty, and
+two that touch have different values. Up to SMALL_MAX of them (nearly every origin: 1 to 3) are a
+plain tuple of runs: a bisection and one concatenation change it, and because a tuple cannot
+change, a clone shares it for nothing. More than that are a SortedDict from start to run, which
+one map may change in place while it is the only one that has it (`_owned`).
+
+Nothing here is safe for concurrent use; the core has one task. Listings across origins are in
+sorted order of origin, never in order of arrival, or two runs of one seed would differ.
+"""
 
 from __future__ import annotations
 

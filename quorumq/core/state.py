@@ -1,9 +1,9 @@
-# quorumq/core/state.py: what one start of a node knows of itself and of its peers.
-#
-# Replicas and coordinators of one node share this object. It decides a question that every vote depends on: is that
-# reply from an incarnation that somebody knows to be superseded. The other one, may this replica vote at all, is the
-# replica's (quarantine) and this node's (vouching).
-"""The state that all replicas and coordinators of one node share."""
+"""What one start of a node knows of itself and of its peers.
+
+Replicas and coordinators of one node share this object. It decides a question that every vote depends on: is that
+reply from an incarnation that somebody knows to be superseded. The other one, may this replica vote at all, is the
+replica's (quarantine) and this node's (vouching).
+"""
 
 from __future__ import annotations
 

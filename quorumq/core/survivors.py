@@ -1,16 +1,16 @@
-# quorumq/core/survivors.py: an operator declares that the nodes which can vouch are all that is left.
-#
-# Where more directories are lost than a resync can do without, the nodes that lost theirs wait for each other for ever:
-# nobody can say what was promised by votes that only they had. An operator can say that these are gone for good. Then
-# each of them goes on with what all survivors tell (core/resync.py), and forgets what none of them knows.
-#
-# It is not a decision of the cluster, so it needs no majority: it is a statement about directories that are gone, told
-# to the nodes that have new ones. What it rests on is asked of every node of the list first: each answers; each can
-# vouch or learns; and each has durably seen the newest start of each that learns. So no directory is counted as lost
-# that somebody may still vote with (two nodes that are merely cut off make no second cluster), and no vote of a lost
-# one counts any more, wherever it comes from. What a learner was told lasts as long as its start, and it still hears
-# every survivor; so two declarations at once, or half a one, do no harm (docs/protocol.md, RECOVERY).
-"""Declaring that the nodes that can vouch are all that is left."""
+"""An operator declares that the nodes which can vouch are all that is left.
+
+Where more directories are lost than a resync can do without, the nodes that lost theirs wait for each other for ever:
+nobody can say what was promised by votes that only they had. An operator can say that these are gone for good. Then
+each of them goes on with what all survivors tell (core/resync.py), and forgets what none of them knows.
+
+It is not a decision of the cluster, so it needs no majority: it is a statement about directories that are gone, told
+to the nodes that have new ones. What it rests on is asked of every node of the list first: each answers; each can
+vouch or learns; and each has durably seen the newest start of each that learns. So no directory is counted as lost
+that somebody may still vote with (two nodes that are merely cut off make no second cluster), and no vote of a lost
+one counts any more, wherever it comes from. What a learner was told lasts as long as its start, and it still hears
+every survivor; so two declarations at once, or half a one, do no harm (docs/protocol.md, RECOVERY).
+"""
 
 from __future__ import annotations
 

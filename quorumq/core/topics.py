@@ -1,9 +1,9 @@
-# quorumq/core/topics.py: topic registers: what they may say, how they are made, and how two of them merge.
-#
-# A register is written to a majority of the node list and spread by anti-entropy (docs/protocol.md, "settings").
-# Any two of one topic merge, in any order and any number of times, to the same one: that is all that keeps nodes of
-# one mind.
-"""Topic registers as values: checks, creation and merging."""
+"""Topic registers: what they may say, how they are made, and how two of them merge.
+
+A register is written to a majority of the node list and spread by anti-entropy (docs/protocol.md, "settings").
+Any two of one topic merge, in any order and any number of times, to the same one: that is all that keeps nodes of
+one mind.
+"""
 
 from __future__ import annotations
 

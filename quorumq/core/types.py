@@ -1,10 +1,10 @@
-# quorumq/core/types.py: the nouns of the protocol, as values.
-#
-# Everything here is an immutable value that compares, hashes and sorts, because the same values
-# go over the wire, into the journal, into the simulator's traces and into the explorer's state
-# keys. A NamedTuple gives all of that and encodes as a positional array. docs/protocol.md,
-# section 1 ("Words"), is the dictionary; the names here are its names.
-"""Identifiers and values that every other part of quorumq speaks in."""
+"""The nouns of the protocol, as values.
+
+Everything here is an immutable value that compares, hashes and sorts, because the same values
+go over the wire, into the journal, into the simulator's traces and into the explorer's state
+keys. A NamedTuple gives all of that and encodes as a positional array. docs/protocol.md,
+section 1 ("Words"), is the dictionary; the names here are its names.
+"""
 
 from __future__ import annotations
 

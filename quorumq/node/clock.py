@@ -1,5 +1,4 @@
-# quorumq/node/clock.py: the two clocks of a machine, read once per event.
-"""Real clocks for the node core."""
+"""The two clocks of a machine, read once per event."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-# quorumq/node/commits.py: who waits for the disk.
-#
-# One thread of the node's own waits for fsyncs, so that the loop does not; rather than one borrowed for each commit,
-# as a commit then starts from inside the step that needs it and ends in a callback on the loop. Handing it over still
-# costs two wake-ups, a good part of what a single message takes. So where nothing else seems to be going on and the
-# disk has been fast, the loop waits itself: what arrives meanwhile waits for less than `HERE_S`. A disk that becomes
-# slow is waited for on the loop once.
-"""Running commits beside the event loop, or on it."""
+"""Who waits for the disk.
+
+One thread of the node's own waits for fsyncs, so that the loop does not; rather than one borrowed for each commit,
+as a commit then starts from inside the step that needs it and ends in a callback on the loop. Handing it over still
+costs two wake-ups, a good part of what a single message takes. So where nothing else seems to be going on and the
+disk has been fast, the loop waits itself: what arrives meanwhile waits for less than `HERE_S`. A disk that becomes
+slow is waited for on the loop once.
+"""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-# quorumq/node/config.py: what a node is told, from one TOML file.
-#
-# Why by hand around msgspec: an operator who made three mistakes should hear of three, each by the name of its key,
-# with the value and what to do, and a misspelt key should name the right one. A node with a doubtful
-# configuration does not start: guessing about quorums or directories is how data is lost.
-#
-# docs/operations.md lists every key; a test compares the two.
-"""The configuration of a node."""
+"""What a node is told, from one TOML file.
+
+Why by hand around msgspec: an operator who made three mistakes should hear of three, each by the name of its key,
+with the value and what to do, and a misspelt key should name the right one. A node with a doubtful
+configuration does not start: guessing about quorums or directories is how data is lost.
+
+docs/operations.md lists every key; a test compares the two.
+"""
 
 from __future__ import annotations
 

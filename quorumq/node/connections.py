@@ -1,17 +1,17 @@
-# quorumq/node/connections.py: what dials in: clients and peers, on one port.
-#
-# The first frame is HELLO, from a stranger: small, and within a few seconds. From then on a connection is a
-# client's or a peer's. Whatever is not the protocol ends that connection, with one line in the log, and concerns no
-# other.
-#
-# Bounds, per client: so many requests under way, so many bytes of them; beyond either nothing more is read until
-# something is answered. A request counts until its reply is in the socket or in front of it, and replies wait as
-# values and are encoded, which is when bodies are read, only when everything before them has left. So a client that
-# asks and never reads costs its requests, one encoded reply, and what the kernel keeps.
-#
-# A FETCH's reply was checked against its deadline in the step that made it. Where it has to wait for the client to
-# read, it is not sent late: it is given back (`Unsent`), and the client is told to ask again.
-"""Accepted connections."""
+"""What dials in: clients and peers, on one port.
+
+The first frame is HELLO, from a stranger: small, and within a few seconds. From then on a connection is a
+client's or a peer's. Whatever is not the protocol ends that connection, with one line in the log, and concerns no
+other.
+
+Bounds, per client: so many requests under way, so many bytes of them; beyond either nothing more is read until
+something is answered. A request counts until its reply is in the socket or in front of it, and replies wait as
+values and are encoded, which is when bodies are read, only when everything before them has left. So a client that
+asks and never reads costs its requests, one encoded reply, and what the kernel keeps.
+
+A FETCH's reply was checked against its deadline in the step that made it. Where it has to wait for the client to
+read, it is not sent late: it is given back (`Unsent`), and the client is told to ask again.
+"""
 
 from __future__ import annotations
 

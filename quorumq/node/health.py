@@ -1,7 +1,7 @@
-# quorumq/node/health.py: what a node's shell knows of itself, for `quorumq status`.
-#
-# Counters and a minute of commit times, all bounded; nothing here is asked for but by a status request.
-"""Counters, commit latencies and the machine's numbers."""
+"""What a node's shell knows of itself, for `quorumq status`.
+
+Counters and a minute of commit times, all bounded; nothing here is asked for but by a status request.
+"""
 
 from __future__ import annotations
 

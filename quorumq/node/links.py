@@ -1,12 +1,12 @@
-# quorumq/node/links.py: our own connection to each peer: dialled, greeted, kept, dialled again.
-#
-# Everything this node says to a peer goes over the connection that this node dialled, replies included; the peer's
-# words come on the one that it dialled. So a link is between two incarnations, and when it breaks nothing of it is
-# taken over: the protocol repeats what matters.
-#
-# A link's queue is bounded by bytes. Beyond the bound a message is dropped and counted, which the protocol takes as it
-# takes any lost message; blocking here would let one slow peer stop this node.
-"""Links to peers."""
+"""Our own connection to each peer: dialled, greeted, kept, dialled again.
+
+Everything this node says to a peer goes over the connection that this node dialled, replies included; the peer's
+words come on the one that it dialled. So a link is between two incarnations, and when it breaks nothing of it is
+taken over: the protocol repeats what matters.
+
+A link's queue is bounded by bytes. Beyond the bound a message is dropped and counted, which the protocol takes as it
+takes any lost message; blocking here would let one slow peer stop this node.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-# quorumq/node/logs.py: what a node tells its operator.
-#
-# One line per thing that happened, as JSON or for a terminal, on standard error. Each kind of line is limited by
-# itself, so that ten thousand broken connections cannot hide the one disk that fails; how many were held back is
-# said with the next line of that kind. A line that cannot be written is lost: the disk that is full may be the one
-# that the log is on, and whoever read it may be gone, and neither may stop a node.
-"""Structured logs with a limit per kind of event."""
+"""What a node tells its operator.
+
+One line per thing that happened, as JSON or for a terminal, on standard error. Each kind of line is limited by
+itself, so that ten thousand broken connections cannot hide the one disk that fails; how many were held back is
+said with the next line of that kind. A line that cannot be written is lost: the disk that is full may be the one
+that the log is on, and whoever read it may be gone, and neither may stop a node.
+"""
 
 from __future__ import annotations
 

@@ -1,17 +1,17 @@
-# quorumq/node/node.py: the node's core, carried out: effects in order, group commit, timers.
-#
-# Why there is no inbox: everything runs on one event loop, and `Node.feed` is synchronous. A connection that has read
-# a message feeds it, the core steps, its effects are carried out, and what there is to send is in the sockets when
-# `feed` returns. No task is woken in between, nothing queues up, and a connection reads no further before its
-# last message was dealt with. What an effect feeds back (a token, a message to ourselves) is taken in by the call
-# that is running already: the core is never entered twice.
-#
-# The rule that everything here obeys is in core/effects.py: `Persist.then` is carried out after the commit, and
-# there is one place that does it, `_carry_out_waiting`. After a failed commit `failed` is set first, and from then on
-# nothing is sent to anyone: not what waited for that commit, and not what was queued before it.
-#
-# Nothing here knows what a HOLD or a majority is.
-"""The effect runner of a node."""
+"""The node's core, carried out: effects in order, group commit, timers.
+
+Why there is no inbox: everything runs on one event loop, and `Node.feed` is synchronous. A connection that has read
+a message feeds it, the core steps, its effects are carried out, and what there is to send is in the sockets when
+`feed` returns. No task is woken in between, nothing queues up, and a connection reads no further before its
+last message was dealt with. What an effect feeds back (a token, a message to ourselves) is taken in by the call
+that is running already: the core is never entered twice.
+
+The rule that everything here obeys is in core/effects.py: `Persist.then` is carried out after the commit, and
+there is one place that does it, `_carry_out_waiting`. After a failed commit `failed` is set first, and from then on
+nothing is sent to anyone: not what waited for that commit, and not what was queued before it.
+
+Nothing here knows what a HOLD or a majority is.
+"""
 
 from __future__ import annotations
 

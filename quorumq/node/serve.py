@@ -1,12 +1,12 @@
-# quorumq/node/serve.py: one node process, from its configuration to its exit code.
-#
-# The order of a start is the protocol's: read the journal, make this start durable, and only then listen and dial.
-# The order of a stop too: take nothing new, finish what is nearly done, fall silent, journal the holds, sync, exit.
-# A failed fsync skips all of that: the node falls silent in the very step that hears of it.
-#
-# Exit codes: 0 stopped cleanly; 70 a bug; 74 the disk or the data directory; 78 the configuration, or another node
-# refuses this one; 130 interrupted before it had started.
-"""Running a node."""
+"""One node process, from its configuration to its exit code.
+
+The order of a start is the protocol's: read the journal, make this start durable, and only then listen and dial.
+The order of a stop too: take nothing new, finish what is nearly done, fall silent, journal the holds, sync, exit.
+A failed fsync skips all of that: the node falls silent in the very step that hears of it.
+
+Exit codes: 0 stopped cleanly; 70 a bug; 74 the disk or the data directory; 78 the configuration, or another node
+refuses this one; 130 interrupted before it had started.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-# quorumq/node/trace.py: the node's lines in the history of a run (docs/history.md), where one is configured.
-#
-# What a node can say of itself better than its clients can: that it started and how, that it stopped and why, which
-# messages it has durably, which deliveries it began to write, and which it gave back. A history that cannot be
-# written is given up with one line in the log: the node serves on.
-"""A node's history."""
+"""The node's lines in the history of a run (docs/history.md), where one is configured.
+
+What a node can say of itself better than its clients can: that it started and how, that it stopped and why, which
+messages it has durably, which deliveries it began to write, and which it gave back. A history that cannot be
+written is given up with one line in the log: the node serves on.
+"""
 
 from __future__ import annotations
 

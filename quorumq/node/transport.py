@@ -1,11 +1,11 @@
-# quorumq/node/transport.py: a connection as the node sees it: take bytes now, or say when there is room again.
-#
-# Why not trio's streams: a reply and the messages of a quorum round leave from inside one synchronous step of the
-# node, and most of the time the socket takes them at once. Handing each to a task that awaits `send_all` would
-# cost a task switch or two per message, which is a fifth of a round trip on one machine.
-#
-# A transport never holds bytes: `Outflow` does, counts them, and is where every bound on memory is kept.
-"""Transports, and the queue of bytes in front of one."""
+"""A connection as the node sees it: take bytes now, or say when there is room again.
+
+Why not trio's streams: a reply and the messages of a quorum round leave from inside one synchronous step of the
+node, and most of the time the socket takes them at once. Handing each to a task that awaits `send_all` would
+cost a task switch or two per message, which is a fifth of a round trip on one machine.
+
+A transport never holds bytes: `Outflow` does, counts them, and is where every bound on memory is kept.
+"""
 
 from __future__ import annotations
 

@@ -1,21 +1,21 @@
-# quorumq/storage/disk.py: the only door between the journal and a disk.
-#
-# Why a port: what a queue promises about a crash is decided by the few calls below and by what a disk
-# may do between them. `RealDisk` carries them out on a directory. `MemoryDisk` carries them out in
-# memory and remembers what was never synced, so that tests and the simulator can take it away again:
-# a crash tears writes, forgets files that were created or renamed, zeroes pages that were not written
-# back yet; the hooks fail a sync, fill the disk, flip a bit.
-#
-# What a caller may rely on, and nothing more:
-#
-# 1. Bytes are durable once `sync` of their file returned, names once `sync_dir` returned. Before that
-#    any prefix of the bytes, with any of its pages zeroed, and any subset of the changes of names
-#    may survive a crash.
-# 2. `rename` is atomic: after a crash the file is there under the old name or under the new one.
-# 3. After a failed `sync` nothing is known of the bytes it was for, and a later `sync` that succeeds
-#    proves nothing about them: the system may have dropped the pages and called them clean.
-# 4. `append` and `sync` of one file may each run in a thread of its own, beside `read`; nothing else may.
-"""The Disk port, on a real directory and in memory."""
+"""The only door between the journal and a disk.
+
+Why a port: what a queue promises about a crash is decided by the few calls below and by what a disk
+may do between them. `RealDisk` carries them out on a directory. `MemoryDisk` carries them out in
+memory and remembers what was never synced, so that tests and the simulator can take it away again:
+a crash tears writes, forgets files that were created or renamed, zeroes pages that were not written
+back yet; the hooks fail a sync, fill the disk, flip a bit.
+
+What a caller may rely on, and nothing more:
+
+1. Bytes are durable once `sync` of their file returned, names once `sync_dir` returned. Before that
+   any prefix of the bytes, with any of its pages zeroed, and any subset of the changes of names
+   may survive a crash.
+2. `rename` is atomic: after a crash the file is there under the old name or under the new one.
+3. After a failed `sync` nothing is known of the bytes it was for, and a later `sync` that succeeds
+   proves nothing about them: the system may have dropped the pages and called them clean.
+4. `append` and `sync` of one file may each run in a thread of its own, beside `read`; nothing else may.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-# quorumq/storage/inspect.py: what is in a segment, for a person with a broken disk.
-#
-# The journal refuses damage; this shows it. It reads one file, locks and changes nothing, goes on behind
-# whatever it cannot read, and says of every such place where it is, how long it is, and whether it looks like a
-# torn tail (which a start cuts) or like damage (for which a start refuses the directory).
-"""Reading one journal segment, whatever its state."""
+"""What is in a segment, for a person with a broken disk.
+
+The journal refuses damage; this shows it. It reads one file, locks and changes nothing, goes on behind
+whatever it cannot read, and says of every such place where it is, how long it is, and whether it looks like a
+torn tail (which a start cuts) or like damage (for which a start refuses the directory).
+"""
 
 from __future__ import annotations
 

@@ -1,32 +1,32 @@
-# quorumq/storage/journal.py: everything a node must not forget, in one sequence of records.
-#
-# Why one journal for all partitions: one fsync then commits whatever arrived meanwhile, of any partition
-# (group commit). Why segments that begin with a snapshot: all small state is in the newest segment, so an
-# older one matters for the batches in it and for nothing else.
-#
-# Promises:
-#
-# 1. What `finish` reported durable is there after any crash, in order, and nothing that was not appended.
-# 2. A torn tail is cut silently, because nobody was told that it was durable. Damage is never cut: that of
-#    a batch body is reported as `Damaged` and everything else goes on, any other is a `StorageError`.
-# 3. After a write or a sync that failed, every call raises `StorageError`: what the disk has is then unknown,
-#    and a sync that succeeds later would prove nothing (the system may have dropped the pages).
-#    The node stops; the next start reads what is really there and writes it again.
-#
-# How a segment comes to be: it is written as NAME.new, synced, renamed, and the directory is synced, before
-# anything behind its snapshot is written. So a segment with its final name is complete, and a snapshot in it
-# that cannot be read is damage, not a crash. Its first record lists the older segments that still count and how
-# many bytes of each: that list is what makes a missing or shortened file noticed, and what lies behind those
-# bytes void. After every start the first thing written is a new segment. The batches of the old one's tail
-# (everything behind the last durable offset it mentions) are written again into the new one, because
-# nobody knows whether those bytes are on the disk or only in the memory of the system.
-#
-# A commit may leave the sync out: then what it wrote survives the process, and not the machine. It counts as `written`
-# and not as `durable`, in the journal's own frames too; the next commit that syncs makes it durable.
-#
-# Threads: of a commit only `write` and `sync` run outside the node's loop. One commit writes at a time and one syncs
-# at a time; others may write while one syncs, if they begin no segment.
-"""The journal: append, group commit, segments, replay."""
+"""Everything a node must not forget, in one sequence of records.
+
+Why one journal for all partitions: one fsync then commits whatever arrived meanwhile, of any partition
+(group commit). Why segments that begin with a snapshot: all small state is in the newest segment, so an
+older one matters for the batches in it and for nothing else.
+
+Promises:
+
+1. What `finish` reported durable is there after any crash, in order, and nothing that was not appended.
+2. A torn tail is cut silently, because nobody was told that it was durable. Damage is never cut: that of
+   a batch body is reported as `Damaged` and everything else goes on, any other is a `StorageError`.
+3. After a write or a sync that failed, every call raises `StorageError`: what the disk has is then unknown,
+   and a sync that succeeds later would prove nothing (the system may have dropped the pages).
+   The node stops; the next start reads what is really there and writes it again.
+
+How a segment comes to be: it is written as NAME.new, synced, renamed, and the directory is synced, before
+anything behind its snapshot is written. So a segment with its final name is complete, and a snapshot in it
+that cannot be read is damage, not a crash. Its first record lists the older segments that still count and how
+many bytes of each: that list is what makes a missing or shortened file noticed, and what lies behind those
+bytes void. After every start the first thing written is a new segment. The batches of the old one's tail
+(everything behind the last durable offset it mentions) are written again into the new one, because
+nobody knows whether those bytes are on the disk or only in the memory of the system.
+
+A commit may leave the sync out: then what it wrote survives the process, and not the machine. It counts as `written`
+and not as `durable`, in the journal's own frames too; the next commit that syncs makes it durable.
+
+Threads: of a commit only `write` and `sync` run outside the node's loop. One commit writes at a time and one syncs
+at a time; others may write while one syncs, if they begin no segment.
+"""
 
 from __future__ import annotations
 

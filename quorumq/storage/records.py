@@ -1,9 +1,9 @@
-# quorumq/storage/records.py: what a journal's records are called on disk.
-#
-# Numbers below 16 belong to the journal itself (where a segment begins, where its snapshot ends, what it
-# holds), numbers from 16 on are the core's records (core/records.py). A number is never used for anything
-# else, and fields are only appended. docs/file-format.md lists them all; a test compares that list with this.
-"""Record types of the journal: their numbers, and records to header bytes and back."""
+"""What a journal's records are called on disk.
+
+Numbers below 16 belong to the journal itself (where a segment begins, where its snapshot ends, what it
+holds), numbers from 16 on are the core's records (core/records.py). A number is never used for anything
+else, and fields are only appended. docs/file-format.md lists them all; a test compares that list with this.
+"""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-# quorumq/storage/salvage.py: a journal that was refused, read as far as it can be.
-#
-# Why: a directory with damage that is not confined to the body of a batch must not be voted from, because what it
-# forgot is not known. But what it still has is worth keeping: a node that resyncs from its peers has less to fetch, and
-# a partition with one replica has no peers. So everything on both sides of the damage is read, the small state of the
-# older segments too (its newest copy may be what is damaged; records merge), the places that cannot be read are written
-# down as holes, and the directory says, in every segment from then on, that it cannot vouch for itself.
-"""Reading a damaged data directory."""
+"""A journal that was refused, read as far as it can be.
+
+Why: a directory with damage that is not confined to the body of a batch must not be voted from, because what it
+forgot is not known. But what it still has is worth keeping: a node that resyncs from its peers has less to fetch, and
+a partition with one replica has no peers. So everything on both sides of the damage is read, the small state of the
+older segments too (its newest copy may be what is damaged; records merge), the places that cannot be read are written
+down as holes, and the directory says, in every segment from then on, that it cannot vouch for itself.
+"""
 
 from __future__ import annotations
 

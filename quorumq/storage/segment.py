@@ -1,18 +1,18 @@
-# quorumq/storage/segment.py: one file of the journal, as frames. docs/file-format.md is its contract.
-#
-# Why the frame looks as it does: after a crash, a reader has to tell three things apart.
-#
-#   torn      the last write did not reach the disk in full. Nobody was told that it was durable: cut it.
-#   damaged   bytes that were durable have changed. Never cut those: somebody was promised that they stay.
-#   body      damage inside the body of a batch only. The header still says which batch it was, so this
-#             one batch can be fetched again from another replica while everything else goes on.
-#
-# So header and body have checksums of their own, and every header carries the offset below which the
-# segment was known to be durable when the record was written: an invalid record below an offset that any
-# valid record of the segment claims is damage, one above is a torn tail. The header's checksum covers
-# the directory's id and the segment's number too, so that a record in the payload of a message, a record
-# copied from another file, or an old block that comes back is not taken for a record of this segment.
-"""Frames of a journal segment: encoding, checking, scanning."""
+"""One file of the journal, as frames. docs/file-format.md is its contract.
+
+Why the frame looks as it does: after a crash, a reader has to tell three things apart.
+
+  torn      the last write did not reach the disk in full. Nobody was told that it was durable: cut it.
+  damaged   bytes that were durable have changed. Never cut those: somebody was promised that they stay.
+  body      damage inside the body of a batch only. The header still says which batch it was, so this
+            one batch can be fetched again from another replica while everything else goes on.
+
+So header and body have checksums of their own, and every header carries the offset below which the
+segment was known to be durable when the record was written: an invalid record below an offset that any
+valid record of the segment claims is damage, one above is a torn tail. The header's checksum covers
+the directory's id and the segment's number too, so that a record in the payload of a message, a record
+copied from another file, or an old block that comes back is not taken for a record of this segment.
+"""
 
 from __future__ import annotations
 

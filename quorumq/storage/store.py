@@ -1,13 +1,13 @@
-# quorumq/storage/store.py: the node's durable memory, as the node's shell uses it.
-#
-# The journal knows segments and offsets, the core knows batch numbers; the store is what lies between: an index
-# from number to position, in arrays (36 bytes a batch), and the batches that no commit has written yet, which are
-# served from memory. What is appended, when a commit happens and what a snapshot holds is the caller's business.
-#
-# How room comes back: the caller says which batches nobody needs (`forget`). An older segment in which none is needed
-# goes with the next roll. One in which few are needed is emptied first (`reclaim`): they are appended again, a little
-# at a time, and their old places count no more. So a directory holds at most twice what is needed, and a few segments.
-"""Batches by number, on top of the journal."""
+"""The node's durable memory, as the node's shell uses it.
+
+The journal knows segments and offsets, the core knows batch numbers; the store is what lies between: an index
+from number to position, in arrays (36 bytes a batch), and the batches that no commit has written yet, which are
+served from memory. What is appended, when a commit happens and what a snapshot holds is the caller's business.
+
+How room comes back: the caller says which batches nobody needs (`forget`). An older segment in which none is needed
+goes with the next roll. One in which few are needed is emptied first (`reclaim`): they are appended again, a little
+at a time, and their old places count no more. So a directory holds at most twice what is needed, and a few segments.
+"""
 
 from __future__ import annotations
 

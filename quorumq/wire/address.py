@@ -1,5 +1,4 @@
-# quorumq/wire/address.py: where a node can be reached, as people write it: in files, on command lines, in programs.
-"""Addresses of nodes."""
+"""Where a node can be reached, as people write it: in files, on command lines, in programs."""
 
 from __future__ import annotations
 

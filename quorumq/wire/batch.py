@@ -1,15 +1,15 @@
-# quorumq/wire/batch.py: the batch, from the producer's records to the consumer's.
-#
-# A batch is encoded once, by the producer, and the same bytes are stored, replicated and delivered. Its
-# header is CBOR; its body is the records back to back, each an independent CBOR array. The header knows
-# where every record ends and its CRC-32C, so that any part of a batch is a slice of the body and can be
-# checked alone. Nodes look at headers only; all work per message is in `build_batch` and `records_of`, in
-# the client.
-#
-# Promise: `decode_header` lets nothing through that later code would have to doubt (sizes, order, overlap),
-# and `records_of` never returns a record whose bytes are not the published ones (docs/protocol.md, promise
-# G5).
-"""Encoding, checking and reading of batches."""
+"""The batch, from the producer's records to the consumer's.
+
+A batch is encoded once, by the producer, and the same bytes are stored, replicated and delivered. Its
+header is CBOR; its body is the records back to back, each an independent CBOR array. The header knows
+where every record ends and its CRC-32C, so that any part of a batch is a slice of the body and can be
+checked alone. Nodes look at headers only; all work per message is in `build_batch` and `records_of`, in
+the client.
+
+Promise: `decode_header` lets nothing through that later code would have to doubt (sizes, order, overlap),
+and `records_of` never returns a record whose bytes are not the published ones (docs/protocol.md, promise
+G5).
+"""
 
 from __future__ import annotations
 

@@ -1,15 +1,15 @@
-# quorumq/wire/cbor.py: the subset of CBOR (RFC 8949) that quorumq speaks, read strictly and written fast.
-#
-# Everything structured on the wire and in the journal is CBOR: integers of 64 bits, byte and text strings,
-# definite-length arrays, maps (only where docs/wire-format.md says so), booleans, null and 64-bit floats.
-# No tags, no indefinite lengths, no other simple values. Tags are refused because a decoder acts on them:
-# a few bytes can ask for a compiled regular expression or a decimal of two billion digits.
-#
-# Reading is cbor2's, with everything outside the subset switched off. Writing is done here: the shape of
-# every value is known from its type, so values.py only ever needs these few primitives, and that is several
-# times as fast as walking an object graph. The bytes are those that cbor2 writes (a test compares them):
-# shortest integer and length heads, floats always 64 bits.
-"""CBOR primitives: a strict reader and the writers of the atoms."""
+"""The subset of CBOR (RFC 8949) that quorumq speaks, read strictly and written fast.
+
+Everything structured on the wire and in the journal is CBOR: integers of 64 bits, byte and text strings,
+definite-length arrays, maps (only where docs/wire-format.md says so), booleans, null and 64-bit floats.
+No tags, no indefinite lengths, no other simple values. Tags are refused because a decoder acts on them:
+a few bytes can ask for a compiled regular expression or a decimal of two billion digits.
+
+Reading is cbor2's, with everything outside the subset switched off. Writing is done here: the shape of
+every value is known from its type, so values.py only ever needs these few primitives, and that is several
+times as fast as walking an object graph. The bytes are those that cbor2 writes (a test compares them):
+shortest integer and length heads, floats always 64 bits.
+"""
 
 from __future__ import annotations
 

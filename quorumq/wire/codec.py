@@ -1,13 +1,13 @@
-# quorumq/wire/codec.py: the messages of core/messages.py as frames, and back.
-#
-# A frame's header is the CBOR array [TYPE, request, stamp, *fields]; values.py encodes the fields. The
-# table below gives each message its TYPE, for ever: a number is never reused, a field never moved or
-# removed, new fields are appended with a default. docs/wire-format.md is the same for readers in other
-# languages, and a test compares the two.
-#
-# Promise: whatever bytes are in a frame, `decode_message` returns a message whose every field has its type
-# and range, or raises PeerError.
-"""Messages to frames and back, and errors as messages."""
+"""The messages of core/messages.py as frames, and back.
+
+A frame's header is the CBOR array [TYPE, request, stamp, *fields]; values.py encodes the fields. The
+table below gives each message its TYPE, for ever: a number is never reused, a field never moved or
+removed, new fields are appended with a default. docs/wire-format.md is the same for readers in other
+languages, and a test compares the two.
+
+Promise: whatever bytes are in a frame, `decode_message` returns a message whose every field has its type
+and range, or raises PeerError.
+"""
 
 from __future__ import annotations
 

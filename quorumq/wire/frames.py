@@ -1,17 +1,17 @@
-# quorumq/wire/frames.py: where one message ends and the next begins.
-#
-# A frame is a fixed prefix, a CBOR header and a raw body:
-#
-#     magic AB 51 51 01 | header length u32 | body length u32 | header | body        (big-endian)
-#
-# The body (records of batches) stays outside the CBOR, so that it is copied at most once on its way in and
-# not at all on its way out. TCP already checks frames against line noise; batch bodies carry CRCs of their
-# own.
-#
-# Promise: `FrameReader` never holds more than one frame and one chunk that was fed to it, both lengths are
-# checked against core/limits.py before anything is allocated for them, and the first byte that cannot be the
-# protocol's ends the connection with an error that says what was seen. Nothing here reads or writes a socket.
-"""Frames: bytes to (header, body) and back."""
+"""Where one message ends and the next begins.
+
+A frame is a fixed prefix, a CBOR header and a raw body:
+
+    magic AB 51 51 01 | header length u32 | body length u32 | header | body        (big-endian)
+
+The body (records of batches) stays outside the CBOR, so that it is copied at most once on its way in and
+not at all on its way out. TCP already checks frames against line noise; batch bodies carry CRCs of their
+own.
+
+Promise: `FrameReader` never holds more than one frame and one chunk that was fed to it, both lengths are
+checked against core/limits.py before anything is allocated for them, and the first byte that cannot be the
+protocol's ends the connection with an error that says what was seen. Nothing here reads or writes a socket.
+"""
 
 from __future__ import annotations
 

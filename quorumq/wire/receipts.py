@@ -1,16 +1,16 @@
-# quorumq/wire/receipts.py: receipts as bytes that only this cluster can have made.
-#
-# A delivery gives the client a receipt, and any node of the cluster takes it back: the receipt itself says
-# which hold it is of, so nodes need no table of receipts. What keeps a client from naming a hold that was
-# never its own is a keyed digest over the bytes (secret of the cluster; the key number is for rotating it
-# later).
-#
-#     format 01 | key number | digest, 16 bytes | CBOR of the Receipt
-#
-# Promise: `open_receipt` returns only what `seal` was given under one of its keys, and raises `BadReceipt`,
-# never anything else, for all other bytes. `read_receipt` believes the bytes: it is for clients, who have
-# no secret and whose mistake would be refused by the node.
-"""Sealing, opening and reading of receipts."""
+"""Receipts as bytes that only this cluster can have made.
+
+A delivery gives the client a receipt, and any node of the cluster takes it back: the receipt itself says
+which hold it is of, so nodes need no table of receipts. What keeps a client from naming a hold that was
+never its own is a keyed digest over the bytes (secret of the cluster; the key number is for rotating it
+later).
+
+    format 01 | key number | digest, 16 bytes | CBOR of the Receipt
+
+Promise: `open_receipt` returns only what `seal` was given under one of its keys, and raises `BadReceipt`,
+never anything else, for all other bytes. `read_receipt` believes the bytes: it is for clients, who have
+no secret and whose mistake would be refused by the node.
+"""
 
 from __future__ import annotations
 

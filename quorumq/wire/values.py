@@ -1,29 +1,29 @@
-# quorumq/wire/values.py: any of the core's NamedTuples, to CBOR and back, by its type hints.
-#
-#   encode_value(value, lead=(), lift=None) -> bytes
-#       CBOR array [*lead, *fields]. `lead` are integers (a TYPE number, a request id …).
-#   decode_value(cls, data, body=None) -> cls
-#       `data` is the tuple that cbor.load gave, without the lead: `decode_value(cls, cbor.load(raw)[1:])`.
-#
-# Batches: a Batch encodes as ONE byte string, its encoded header (`Batch.raw`), and its body is *lifted*:
-# appended to `lift.bodies` (a `Lift()` that the caller gives), untouched, to be written behind the CBOR.
-# `decode_value` cuts bodies in the same order from `body` (a `Body`), checking length and CRC; with
-# `body=None` the Batch that comes back has `body == b""` (the journal's index wants the header alone;
-# `batch.body_size(header)` says how long it is).
-#
-#   lift = Lift()
-#   header = encode_value(record, lead=(TYPE,), lift=lift)     # journal: write header, then *lift.bodies
-#   kind, *fields = cbor.load(header); record = decode_value(CLASS_OF[kind], tuple(fields), Body(body))
-#
-# Rules, the same for wire and journal (docs/wire-format.md, "Values"): a field may be appended with a
-# default, so missing trailing fields take their default and unknown trailing fields are skipped, in nested
-# values too. Every field is checked for type and range. Anything off is `BadValue`, never another
-# exception.
-#
-# How: for each type two functions are written as source text and compiled, once, when the type is first
-# met. A HOLD goes through a few dozen of these checks, and a loop over a table of them costs three times as
-# much.
-"""Generic encoding of NamedTuples as positional CBOR arrays, with checks made from their type hints."""
+"""Any of the core's NamedTuples, to CBOR and back, by its type hints.
+
+  encode_value(value, lead=(), lift=None) -> bytes
+      CBOR array [*lead, *fields]. `lead` are integers (a TYPE number, a request id …).
+  decode_value(cls, data, body=None) -> cls
+      `data` is the tuple that cbor.load gave, without the lead: `decode_value(cls, cbor.load(raw)[1:])`.
+
+Batches: a Batch encodes as ONE byte string, its encoded header (`Batch.raw`), and its body is *lifted*:
+appended to `lift.bodies` (a `Lift()` that the caller gives), untouched, to be written behind the CBOR.
+`decode_value` cuts bodies in the same order from `body` (a `Body`), checking length and CRC; with
+`body=None` the Batch that comes back has `body == b""` (the journal's index wants the header alone;
+`batch.body_size(header)` says how long it is).
+
+  lift = Lift()
+  header = encode_value(record, lead=(TYPE,), lift=lift)     # journal: write header, then *lift.bodies
+  kind, *fields = cbor.load(header); record = decode_value(CLASS_OF[kind], tuple(fields), Body(body))
+
+Rules, the same for wire and journal (docs/wire-format.md, "Values"): a field may be appended with a
+default, so missing trailing fields take their default and unknown trailing fields are skipped, in nested
+values too. Every field is checked for type and range. Anything off is `BadValue`, never another
+exception.
+
+How: for each type two functions are written as source text and compiled, once, when the type is first
+met. A HOLD goes through a few dozen of these checks, and a loop over a table of them costs three times as
+much.
+"""
 
 from __future__ import annotations
 

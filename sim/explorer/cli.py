@@ -1,5 +1,4 @@
-# sim/explorer/cli.py: `python -m sim explore`.
-"""The command line of the explorer."""
+"""`python -m sim explore`."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-# sim/explorer/clone.py: copies of a node core, and keys that say when two are the same.
-#
-# The explorer forks the world at every step, so a node is copied before it steps: `clone` copies what can change
-# and shares what cannot. It knows no field of the core by name. It walks the object graph, so a field that the core
-# gains tomorrow is copied, and is part of the key, without a change here. That is why `key_of` has a list of what it
-# leaves out, and not of what it takes in: forgetting something there costs states, never a missed behaviour.
-"""Clone a node core, and reduce one to a hashable key."""
+"""Copies of a node core, and keys that say when two are the same.
+
+The explorer forks the world at every step, so a node is copied before it steps: `clone` copies what can change
+and shares what cannot. It knows no field of the core by name. It walks the object graph, so a field that the core
+gains tomorrow is copied, and is part of the key, without a change here. That is why `key_of` has a list of what it
+leaves out, and not of what it takes in: forgetting something there costs states, never a missed behaviour.
+"""
 
 from __future__ import annotations
 

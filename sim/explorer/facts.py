@@ -1,8 +1,8 @@
-# sim/explorer/facts.py: what the outside world knows, and the promises held against it.
-#
-# Facts are what clients have asked and heard; nothing in here looks into a node. Every promise of docs/protocol.md,
-# section 2, that a cluster of one message can break is checked where the fact arises that would break it.
-"""The clients' side of a state, and the promises that are checked there."""
+"""What the outside world knows, and the promises held against it.
+
+Facts are what clients have asked and heard; nothing in here looks into a node. Every promise of docs/protocol.md,
+section 2, that a cluster of one message can break is checked where the fact arises that would break it.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-# sim/explorer/rules.py: each rule of the protocol, and how to leave it out.
-#
-# The core has no switches: it always keeps every rule. Here a rule is taken out of it for the length of one
-# exploration, by putting another method in place of the one that keeps it, or by letting the explorer's driver do
-# what the rule forbids. docs/protocol.md, section 4, lists the rules; `RULES` is that table, made to run.
-"""The rules of docs/protocol.md, section 4, each switchable off for one exploration."""
+"""Each rule of the protocol, and how to leave it out.
+
+The core has no switches: it always keeps every rule. Here a rule is taken out of it for the length of one
+exploration, by putting another method in place of the one that keeps it, or by letting the explorer's driver do
+what the rule forbids. docs/protocol.md, section 4, lists the rules; `RULES` is that table, made to run.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-# sim/explorer/scenario.py: what may happen in one exploration, and how often.
-#
-# A scenario is a budget: so many FETCHes through these nodes, so many restarts, so many ticks of the clock. Within it
-# the explorer tries everything. A few scenarios begin with a script, a chosen run of ordinary steps that brings the
-# cluster to where a rule matters; everything after it is again every interleaving.
-"""Scenarios: the bounds of an exploration."""
+"""What may happen in one exploration, and how often.
+
+A scenario is a budget: so many FETCHes through these nodes, so many restarts, so many ticks of the clock. Within it
+the explorer tries everything. A few scenarios begin with a script, a chosen run of ordinary steps that brings the
+cluster to where a rule matters; everything after it is again every interleaving.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-# sim/explorer/scenarios.py: general bounds, not made for one rule.
-#
-# They are what `make soak` explores for longer, with all rules. Each leans on another part of the protocol; the
-# smaller ones are exhausted.
-"""Scenarios that no single rule owns."""
+"""General bounds, not made for one rule.
+
+They are what `make soak` explores for longer, with all rules. Each leans on another part of the protocol; the
+smaller ones are exhausted.
+"""
 
 from __future__ import annotations
 

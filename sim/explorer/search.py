@@ -1,10 +1,10 @@
-# sim/explorer/search.py: every state that can be reached, breadth first.
-#
-# A state is a flat tuple of numbers: one per node, then the messages that were ever sent and could still matter, then
-# what is left of the budget, then the facts. A message stays deliverable until it cannot matter any more, so a lost
-# one is one that is never delivered, a doubled one is delivered twice, and any order is tried. Breadth first, so the
-# first violation found is a shortest one.
-"""Breadth-first search over a small cluster, and the path to what it finds."""
+"""Every state that can be reached, breadth first.
+
+A state is a flat tuple of numbers: one per node, then the messages that were ever sent and could still matter, then
+what is left of the budget, then the facts. A message stays deliverable until it cannot matter any more, so a lost
+one is one that is never delivered, a doubled one is delivered twice, and any order is tried. Breadth first, so the
+first violation found is a shortest one.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-# sim/explorer/table.py: one exploration, and the table of them all.
-"""Run scenarios with all rules and with one left out."""
+"""One exploration, and the table of them all."""
 
 from __future__ import annotations
 

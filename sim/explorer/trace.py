@@ -1,9 +1,9 @@
-# sim/explorer/trace.py: a path through the states, as a person can read it.
-#
-# One numbered line per step: who did what, and after an arrow what came of it. Attempts are a0, a1 … in the order in
-# which their FETCHes went out; a hold is named by the attempt that it belongs to, so `HOLD a1` is a HOLD with the
-# ballot of attempt 1.
-"""Readable traces."""
+"""A path through the states, as a person can read it.
+
+One numbered line per step: who did what, and after an arrow what came of it. Attempts are a0, a1 … in the order in
+which their FETCHes went out; a hold is named by the attempt that it belongs to, so `HOLD a1` is a HOLD with the
+ballot of attempt 1.
+"""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-# sim/explorer/world.py: what one node does, and what the network may hold.
-#
-# Everything that an exploration meets twice is kept once and has a number: node states, messages, sets of messages,
-# facts. What a node does at an event depends on its own state, the event and the time alone, so each such step runs
-# the real core once and is then looked up. This is where the speed comes from: a cluster has far more states than
-# each of its nodes has.
-#
-# This module is also the explorer's driver of the core: it carries out effects as core/effects.py demands. Persists
-# are durable at once, unless the scenario makes each fsync a step of its own.
-"""Nodes, messages and steps of one exploration, each kept once."""
+"""What one node does, and what the network may hold.
+
+Everything that an exploration meets twice is kept once and has a number: node states, messages, sets of messages,
+facts. What a node does at an event depends on its own state, the event and the time alone, so each such step runs
+the real core once and is then looked up. This is where the speed comes from: a cluster has far more states than
+each of its nodes has.
+
+This module is also the explorer's driver of the core: it carries out effects as core/effects.py demands. Persists
+are durable at once, unless the scenario makes each fsync a step of its own.
+"""
 
 from __future__ import annotations
 

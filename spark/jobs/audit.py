@@ -1,5 +1,4 @@
-# spark/jobs/audit.py: `python -m spark audit`: every guarantee as a query over histories, and what came of it.
-"""The delivery audit as a command."""
+"""`python -m spark audit`: every guarantee as a query over histories, and what came of it."""
 
 from __future__ import annotations
 

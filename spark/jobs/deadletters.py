@@ -1,8 +1,8 @@
-# spark/jobs/deadletters.py: from dead letters to tables, a summary, a plan and a report.
-#
-# The source is read once, into the table `letters`; all else is computed from that table, column by column. Only tops
-# and totals come to the driver; the plan's messages pass through it one by one, in order, on their way into a file.
-"""`python -m spark deadletters`."""
+"""From dead letters to tables, a summary, a plan and a report.
+
+The source is read once, into the table `letters`; all else is computed from that table, column by column. Only tops
+and totals come to the driver; the plan's messages pass through it one by one, in order, on their way into a file.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-# spark/jobs/output.py: where a job's results go, all of one run or nothing.
-#
-# Everything is made beside OUT, in a directory of the same name with a dot in front, and becomes OUT in one rename when
-# it is complete. A lock file beside it keeps a second run out, and what a killed run left behind is removed by the
-# next.
-"""The directory that a job writes."""
+"""Where a job's results go, all of one run or nothing.
+
+Everything is made beside OUT, in a directory of the same name with a dot in front, and becomes OUT in one rename when
+it is complete. A lock file beside it keeps a second run out, and what a killed run left behind is removed by the
+next.
+"""
 
 from __future__ import annotations
 

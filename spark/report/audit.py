@@ -1,8 +1,8 @@
-# spark/report/audit.py: the report on the delivery audit.
-#
-# From the top: what the verdicts amount to, then the evidence, what was not read, and figures. Green is what holds,
-# all of it: whatever is open, not checked or not read takes the colour away, and the words with it.
-"""Summary of the audit in, one HTML page out."""
+"""The report on the delivery audit.
+
+From the top: what the verdicts amount to, then the evidence, what was not read, and figures. Green is what holds,
+all of it: whatever is open, not checked or not read takes the colour away, and the words with it.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-# spark/report/deadletters.py: the report on dead letters.
-#
-# From the top: what could not be read, the numbers, what to do, then why: kinds of failures, when, how long it took,
-# where, what dies again, and a message of each kind with the commands to go on. It takes plain values, so that it can
-# be tested without Spark, and shows tops: all rows are in the tables.
-"""Summary and facts of the dead-letter job in, one HTML page out."""
+"""The report on dead letters.
+
+From the top: what could not be read, the numbers, what to do, then why: kinds of failures, when, how long it took,
+where, what dies again, and a message of each kind with the commands to go on. It takes plain values, so that it can
+be tested without Spark, and shows tops: all rows are in the tables.
+"""
 
 from __future__ import annotations
 

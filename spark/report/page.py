@@ -1,8 +1,8 @@
-# spark/report/page.py: the frame of a report: one file, nothing loaded from anywhere, everything escaped.
-#
-# What a report shows was written by whoever made a message fail. So text becomes HTML in one way only: `Html` is what
-# is HTML already, and `esc` makes it out of anything else. Functions here take text and values and give Html.
-"""HTML pages: escaping, numbers and times, tables that sort and filter."""
+"""The frame of a report: one file, nothing loaded from anywhere, everything escaped.
+
+What a report shows was written by whoever made a message fail. So text becomes HTML in one way only: `Html` is what
+is HTML already, and `esc` makes it out of anything else. Functions here take text and values and give Html.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-# spark/report/plots.py: plots as SVG inside the page.
-#
-# Text stays text, so that it is small, can be searched, and takes the page's font. Colours are the page's: matplotlib
-# draws with placeholders, which become CSS variables, so one drawing serves light and dark.
-"""matplotlib figures as inline SVG."""
+"""Plots as SVG inside the page.
+
+Text stays text, so that it is small, can be searched, and takes the page's font. Colours are the page's: matplotlib
+draws with placeholders, which become CSS variables, so one drawing serves light and dark.
+"""
 
 from __future__ import annotations
 

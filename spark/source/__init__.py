@@ -1,8 +1,7 @@
-# spark/source/__init__.py: `format("quorumq")`.
-#
-# Spark calls this in Python processes of its own: the driver's planner, and the workers of tasks. So everything here is
-# picklable, and the reader that goes to every task is small: what a task needs is in its partition.
-"""The data source ``quorumq``: data directories of nodes, running clusters and histories as tables.
+"""`format("quorumq")`.
+
+Spark calls this in Python processes of its own: the driver's planner, and the workers of tasks. So everything here is
+picklable, and the reader that goes to every task is small: what a task needs is in its partition.
 
     from spark.source import register
     register(session)                       # spark.session.session() has done it already

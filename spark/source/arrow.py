@@ -1,5 +1,4 @@
-# spark/source/arrow.py: rows as Arrow batches, column by column, bounded in rows and in bytes.
-"""Arrow batches for Spark."""
+"""Rows as Arrow batches, column by column, bounded in rows and in bytes."""
 
 from __future__ import annotations
 

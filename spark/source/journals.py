@@ -1,14 +1,14 @@
-# spark/source/journals.py: data directories of nodes, read by somebody else while the node may be writing.
-#
-# docs/file-format.md is the contract; what quorumq.storage does at a start, this does without a lock and without
-# changing anything. Two things differ. The driver reads of older segments only how they end, because it plans and the
-# tasks read. And a node that is running rolls its journal while we read: so a directory is planned again when a file
-# that the plan names is gone, and a task opens all the files it needs before it gives out its first row: an open
-# file stays readable when it is deleted.
-#
-# What cannot be read is never left out in silence: it is a `Problem`, which ends the read (`onDamage` = fail) or is
-# counted and listed (report).
-"""Reading the journals of nodes: planning on the driver, scanning in tasks."""
+"""Data directories of nodes, read by somebody else while the node may be writing.
+
+docs/file-format.md is the contract; what quorumq.storage does at a start, this does without a lock and without
+changing anything. Two things differ. The driver reads of older segments only how they end, because it plans and the
+tasks read. And a node that is running rolls its journal while we read: so a directory is planned again when a file
+that the plan names is gone, and a task opens all the files it needs before it gives out its first row: an open
+file stays readable when it is deleted.
+
+What cannot be read is never left out in silence: it is a `Problem`, which ends the read (`onDamage` = fail) or is
+counted and listed (report).
+"""
 
 from __future__ import annotations
 

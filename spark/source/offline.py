@@ -1,13 +1,13 @@
-# spark/source/offline.py: tables out of data directories.
-#
-# `copies` and `problems` are read segment by segment. In the others a message is one row however many nodes have it, so
-# one Spark task has all of a topic partition (or all of a share of its origins): it reads the headers of all batches of
-# all nodes, merges them by span, and then the bodies of one intact copy. What it keeps in memory is a few numbers per
-# batch and per run of tombstones, and per dead letter where its text lies; never a payload for longer than its batch.
-#
-# A task begins with opening every file it needs and gives out its first row after it has read all headers. So a task
-# that is repeated gives the same rows or an error, and never some rows twice.
-"""The tables `copies`, `messages`, `deadletters`, `tombstones` and `problems`, from data directories."""
+"""Tables out of data directories.
+
+`copies` and `problems` are read segment by segment. In the others a message is one row however many nodes have it, so
+one Spark task has all of a topic partition (or all of a share of its origins): it reads the headers of all batches of
+all nodes, merges them by span, and then the bodies of one intact copy. What it keeps in memory is a few numbers per
+batch and per run of tombstones, and per dead letter where its text lies; never a payload for longer than its batch.
+
+A task begins with opening every file it needs and gives out its first row after it has read all headers. So a task
+that is repeated gives the same rows or an error, and never some rows twice.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-# spark/source/options.py: what a caller may ask of the data source, checked before anything is read.
-"""Options of ``format("quorumq")``, and the filters that Spark pushes down."""
+"""What a caller may ask of the data source, checked before anything is read."""
 
 from __future__ import annotations
 

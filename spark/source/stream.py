@@ -1,15 +1,15 @@
-# spark/source/stream.py: following dead letters in the journals of nodes.
-#
-# An offset is a position in each node's journal: how many records it had (docs/file-format.md), as far as they are
-# durable, so that it never goes back. Between two offsets a node got some DEAD records. The same letter reaches several
-# nodes, now or later, so it is given out by the batch in which the first of them got it: a task looks whether any node
-# had it before.
-#
-# The driver follows the journals as they grow, and keeps the file it reads open: what a roll deletes, it has read to
-# the end. Only a query that was down while a node rolled can find that the journal does not reach back. What a task has
-# to know of the time between two offsets (which records are new, which came after) it gets from the driver, because a
-# snapshot does not say when what is in it came.
-"""`readStream` of the table `deadletters`, from data directories."""
+"""Following dead letters in the journals of nodes.
+
+An offset is a position in each node's journal: how many records it had (docs/file-format.md), as far as they are
+durable, so that it never goes back. Between two offsets a node got some DEAD records. The same letter reaches several
+nodes, now or later, so it is given out by the batch in which the first of them got it: a task looks whether any node
+had it before.
+
+The driver follows the journals as they grow, and keeps the file it reads open: what a roll deletes, it has read to
+the end. Only a query that was down while a node rolled can find that the journal does not reach back. What a task has
+to know of the time between two offsets (which records are new, which came after) it gets from the driver, because a
+snapshot does not say when what is in it came.
+"""
 
 from __future__ import annotations
 

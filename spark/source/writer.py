@@ -1,10 +1,10 @@
-# spark/source/writer.py: rows become messages, or redrives.
-#
-# Spark may run a task twice, at once or after a failure, and a person runs a job again. So a row has a name that does
-# not depend on when or where it is written, and a message is stored once per name (docs/protocol.md, promise G6).
-# Where the rows bring no names of their own, their place in the Spark partition is the name: if a repeated task sees
-# them in another order, the cluster finds another payload under a name that it has, and the write ends with `Conflict`.
-"""Writing through Spark: publishing rows, and redriving dead letters."""
+"""Rows become messages, or redrives.
+
+Spark may run a task twice, at once or after a failure, and a person runs a job again. So a row has a name that does
+not depend on when or where it is written, and a message is stored once per name (docs/protocol.md, promise G6).
+Where the rows bring no names of their own, their place in the Spark partition is the name: if a repeated task sees
+them in another order, the cluster finds another payload under a name that it has, and the write ends with `Conflict`.
+"""
 
 from __future__ import annotations
 

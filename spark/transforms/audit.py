@@ -1,9 +1,9 @@
-# spark/transforms/audit.py: from what deliveries, holds and messages say to one verdict for each guarantee of each run.
-#
-# The rule: `broken` needs proof, `holds` needs that something was looked at and nothing was left open. Whatever lies
-# between is `not decidable`, with how many; what a history says nothing about is `not checked`. A run with lines that
-# could not be read holds nothing: what was in them is not known.
-"""Verdicts, violations and figures of the audit."""
+"""From what deliveries, holds and messages say to one verdict for each guarantee of each run.
+
+The rule: `broken` needs proof, `holds` needs that something was looked at and nothing was left open. Whatever lies
+between is `not decidable`, with how many; what a history says nothing about is `not checked`. A run with lines that
+could not be read holds nothing: what was in them is not known.
+"""
 
 from __future__ import annotations
 

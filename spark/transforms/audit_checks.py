@@ -1,17 +1,17 @@
-# spark/transforms/audit_checks.py: the guarantees of docs/protocol.md, section 2, as questions to events.
-#
-# Three tables are made of the events, each with what was found wrong in an array, so that everything about one message
-# is decided where its rows are, without another shuffle:
-#   deliveries  a row for each delivery, with what had become of the message before (windows over its events);
-#   holds       a row for each hold of a delivery, from the delivery to its deadline, EXTENDs included;
-#   messages    a row for each message and group, with how it ended.
-#
-# Events of a message come from all over a history: adding some up before they are brought together saves nothing, and
-# fills the memory with messages. So each of the three moves the events first, by their hash, and then looks at them.
-#
-# A finding is `broken` where the clocks prove it, `not decidable` where they do not, or where what is missing from an
-# incomplete history could explain it. Nothing is said to hold because it was not looked at: each table counts.
-"""What each delivery, each hold and each message says of the guarantees."""
+"""The guarantees of docs/protocol.md, section 2, as questions to events.
+
+Three tables are made of the events, each with what was found wrong in an array, so that everything about one message
+is decided where its rows are, without another shuffle:
+  deliveries  a row for each delivery, with what had become of the message before (windows over its events);
+  holds       a row for each hold of a delivery, from the delivery to its deadline, EXTENDs included;
+  messages    a row for each message and group, with how it ended.
+
+Events of a message come from all over a history: adding some up before they are brought together saves nothing, and
+fills the memory with messages. So each of the three moves the events first, by their hash, and then looks at them.
+
+A finding is `broken` where the clocks prove it, `not decidable` where they do not, or where what is missing from an
+incomplete history could explain it. Nothing is said to hold because it was not looked at: each table counts.
+"""
 
 from __future__ import annotations
 

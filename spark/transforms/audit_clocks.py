@@ -1,14 +1,14 @@
-# spark/transforms/audit_clocks.py: how a run's clocks stand to each other, from the order of events.
-#
-# No time of day of one machine is compared with that of another. What a request asks for is not there before the
-# request was sent, and an answer is not heard before it was given: each such pair of lines on two clocks is a bound,
-# and `spark.clocks` makes intervals of them. Spark only keeps the tightest bound for each pair of clocks and windows
-# of them, so what reaches the driver does not grow with the lines.
-#
-# Two kinds of bounds: those that hold by what a computer is, whatever breaks; and those that hold only as long as a
-# promise does, that a publish is confirmed after some node has it. These serve where no other bound does: of a clock
-# that only ever published nothing else says how far ahead it may be.
-"""Bounds between clocks, and the intervals made of them."""
+"""How a run's clocks stand to each other, from the order of events.
+
+No time of day of one machine is compared with that of another. What a request asks for is not there before the
+request was sent, and an answer is not heard before it was given: each such pair of lines on two clocks is a bound,
+and `spark.clocks` makes intervals of them. Spark only keeps the tightest bound for each pair of clocks and windows
+of them, so what reaches the driver does not grow with the lines.
+
+Two kinds of bounds: those that hold by what a computer is, whatever breaks; and those that hold only as long as a
+promise does, that a publish is confirmed after some node has it. These serve where no other bound does: of a clock
+that only ever published nothing else says how far ahead it may be.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-# spark/transforms/audit_context.py: what is known of a whole run, group or partition: phases, registers, purges.
-#
-# Small tables, a row for each run, group or place: they are broadcast, and what they say stands in arrays beside each
-# message, so that no question about one message needs a join with another large table.
-"""What happened to runs, groups and places."""
+"""What is known of a whole run, group or partition: phases, registers, purges.
+
+Small tables, a row for each run, group or place: they are broadcast, and what they say stands in arrays beside each
+message, so that no question about one message needs a join with another large table.
+"""
 
 from __future__ import annotations
 

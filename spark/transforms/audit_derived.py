@@ -1,8 +1,8 @@
-# spark/transforms/audit_derived.py: each output of an input is there once (docs/protocol.md, end of section 2).
-#
-# Publishing what is derived from a message, then acking it, promises two things to be asked of a history: whoever
-# derives an output, and however often, it has one name and one content; and once the input is acked, it is there.
-"""Outputs that were derived from messages, judged."""
+"""Each output of an input is there once (docs/protocol.md, end of section 2).
+
+Publishing what is derived from a message, then acking it, promises two things to be asked of a history: whoever
+derives an output, and however often, it has one name and one content; and once the input is acked, it is there.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-# spark/transforms/audit_events.py: the lines of a history as events, one for each message and group that they concern.
-#
-# Everything that the audit asks is asked of one message for one group, so spans are unfolded once, here, and what
-# concerns every group (a publish, a copy that became durable) is given to each of them. The key has the message's
-# number in it: no hot topic, partition or producer makes a hot key. A group of dead letters shares the key of the
-# group that it is of (`dead` tells them apart), because its promises are about both.
-"""Clocks, and events per message and group."""
+"""The lines of a history as events, one for each message and group that they concern.
+
+Everything that the audit asks is asked of one message for one group, so spans are unfolded once, here, and what
+concerns every group (a publish, a copy that became durable) is given to each of them. The key has the message's
+number in it: no hot topic, partition or producer makes a hot key. A group of dead letters shares the key of the
+group that it is of (`dead` tells them apart), because its promises are about both.
+"""
 
 from __future__ import annotations
 

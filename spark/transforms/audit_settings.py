@@ -1,12 +1,12 @@
-# spark/transforms/audit_settings.py: settings of topics are as they were written (docs/protocol.md, section 1).
-#
-# In the end all nodes have one register of a topic; each setting in it was written by somebody, and no confirmed write
-# of it began after that one had ended. A write of unknown outcome never ends. Partitions only become more.
-#
-# What a CREATE leaves to the node is written where the topic is new, which nobody is told: it may have been written.
-# Of a real run not all that was asked for is in the history, and a node may have been away: what does not fit decides
-# nothing there.
-"""What nodes have of topics in the end, judged by what was asked for."""
+"""Settings of topics are as they were written (docs/protocol.md, section 1).
+
+In the end all nodes have one register of a topic; each setting in it was written by somebody, and no confirmed write
+of it began after that one had ended. A write of unknown outcome never ends. Partitions only become more.
+
+What a CREATE leaves to the node is written where the topic is new, which nobody is told: it may have been written.
+Of a real run not all that was asked for is in the history, and a node may have been away: what does not fit decides
+nothing there.
+"""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-# spark/transforms/letters.py: what dead letters have to say when there are too many to read.
-#
-# Every function takes frames and gives a frame with the schema named beside it; nothing is read, written or collected
-# here. They begin with `letters`, a dead letter a row, which the job stores first, so that what follows reads only the
-# columns that it needs.
-#
-# One failure may be nearly all rows. So counts are grouped over numbers and times only (Spark keeps those in one hash
-# map and adds partial sums before it shuffles), samples are taken by a ranking that keeps the first few on each side of
-# the shuffle, and no list grows with the number of rows.
-"""The analysis of dead letters: failures, rates and bursts, ages, places, deploys, poison, histograms."""
+"""What dead letters have to say when there are too many to read.
+
+Every function takes frames and gives a frame with the schema named beside it; nothing is read, written or collected
+here. They begin with `letters`, a dead letter a row, which the job stores first, so that what follows reads only the
+columns that it needs.
+
+One failure may be nearly all rows. So counts are grouped over numbers and times only (Spark keeps those in one hash
+map and adds partial sums before it shuffles), samples are taken by a ranking that keeps the first few on each side of
+the shuffle, and no list grows with the number of rows.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-# spark/transforms/plan.py: what to do with each kind of failure.
-#
-# A redrive that comes too early makes the same dead letters again; one that never comes loses work. The rules are a
-# list, read from the top, the first that matches decides: what speaks against a redrive stands above what speaks for
-# it. They only know what the dead letters tell. A person who knows more overrides them by name.
-"""The redrive plan: a decision for each kind of failure, and the messages to redrive in their order."""
+"""What to do with each kind of failure.
+
+A redrive that comes too early makes the same dead letters again; one that never comes loses work. The rules are a
+list, read from the top, the first that matches decides: what speaks against a redrive stands above what speaks for
+it. They only know what the dead letters tell. A person who knows more overrides them by name.
+"""
 
 from __future__ import annotations
 
