@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from quorumq.core.group import DEAD_SUFFIX
 from quorumq.core.messages import DeclareSurvivors, PeekRequest, Release
-from quorumq.core.replica import Replica
+from quorumq.core.partition.group import DEAD_SUFFIX
+from quorumq.core.partition.replica import Replica
 from quorumq.core.spans import SpanMap
 from quorumq.core.topics import SETTINGS
 from quorumq.core.types import (

@@ -24,10 +24,10 @@ import random
 from collections.abc import Iterable
 from typing import Any
 
-from quorumq.core.group import GroupView
 from quorumq.core.nodecore import NodeCore
+from quorumq.core.partition.group import GroupView
+from quorumq.core.partition.replica import Replica
 from quorumq.core.records import BatchStored, JournalRecord
-from quorumq.core.replica import Replica
 from quorumq.core.spans import SpanMap, SpanSet
 from quorumq.core.types import NodeId, Now
 from sim.world import SimError

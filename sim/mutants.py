@@ -12,22 +12,22 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from quorumq.core import group as group_module
 from quorumq.core import nodecore as nodecore_module
 from quorumq.core import registers as registers_module
-from quorumq.core import replica as replica_module
 from quorumq.core import topics as topics_module
 from quorumq.core import types as types_module
 from quorumq.core.coordinator import PublishCoordinator
 from quorumq.core.effects import Forget, Persist, Send
 from quorumq.core.fetch import FetchCoordinator, HoldRound
-from quorumq.core.group import Attempts, DeadView, GroupView
-from quorumq.core.holds import Held, HoldTable
 from quorumq.core.messages import Counted, Merged
 from quorumq.core.nodecore import NodeCore
+from quorumq.core.partition import group as group_module
+from quorumq.core.partition import replica as replica_module
+from quorumq.core.partition.group import Attempts, DeadView, GroupView
+from quorumq.core.partition.holds import Held, HoldTable
+from quorumq.core.partition.replica import Replica
 from quorumq.core.records import VouchingLost
 from quorumq.core.registers import DeleteTopicCoordinator
-from quorumq.core.replica import Replica
 from quorumq.core.resync import Resync
 from quorumq.core.rounds import Round
 from quorumq.core.settle import AckCoordinator

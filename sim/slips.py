@@ -11,11 +11,11 @@ from typing import Any
 from quorumq.core import nodecore as nodecore_module
 from quorumq.core.creation import vote
 from quorumq.core.effects import Persist
-from quorumq.core.holds import Held, HoldTable
 from quorumq.core.messages import Accept
 from quorumq.core.nodecore import NodeCore
+from quorumq.core.partition.holds import Held, HoldTable
+from quorumq.core.partition.replica import Replica
 from quorumq.core.records import CreationPut, Reclaimed, TopicPut
-from quorumq.core.replica import Replica
 from quorumq.core.types import Kind, Owner, Span
 from sim.mutant import Mutant
 

@@ -16,7 +16,6 @@ from crc32c import crc32c
 
 from quorumq.client.derived import derived_origin, derived_partition, runs_of
 from quorumq.client.message import MessageId
-from quorumq.core.group import DEAD_SUFFIX
 from quorumq.core.limits import DEADLINE_SHARE, TOPIC_BACKOFF_S
 from quorumq.core.messages import (
     AckRequest,
@@ -52,6 +51,7 @@ from quorumq.core.messages import (
     TopicDeleted,
     Verdicts,
 )
+from quorumq.core.partition.group import DEAD_SUFFIX
 from quorumq.core.topics import SETTINGS
 from quorumq.core.types import Batch, Letter, Origin, PartitionId, Receipt, Span, Stamp, Topic
 from quorumq.history import owner_text, spans_value, token_text

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Literal
 
 from quorumq.core.errors import UsageError
-from quorumq.core.group import DEAD_LETTER_TOPIC, DEAD_SUFFIX, dead_letter_names
+from quorumq.core.partition.group import DEAD_LETTER_TOPIC, DEAD_SUFFIX, dead_letter_names
 
 Start = Literal["earliest", "latest"] | datetime
 """Where a group begins: with the oldest message, with what is published from now on, or at a time of day."""

@@ -4,7 +4,7 @@ Why a file of its own: this is where a message is given to a consumer, so this i
 broken from the coordinator's side. The clock of a hold starts before anything is sent; a message is won only with
 our own vote; and hold, record and deadline are looked at again in the step that replies.
 
-A FETCH goes round: choose (core/replica.py), hold here, HOLD to the others, count, and then answer, try again after
+A FETCH goes round: choose (core/partition), hold here, HOLD to the others, count, and then answer, try again after
 a random pause, or park until something becomes available. What is lost is released everywhere, whatever the others
 answered. Nothing in a reply that comes late is believed, except that a TOMB still repairs.
 """
@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from quorumq.core import limits
 from quorumq.core.coordinator import Coordinator, too_few
 from quorumq.core.effects import Effect, Send
-from quorumq.core.group import DEAD_SUFFIX
 from quorumq.core.messages import (
     ClientReply,
     Delivery,
@@ -32,6 +31,7 @@ from quorumq.core.messages import (
     Slice,
     Want,
 )
+from quorumq.core.partition.group import DEAD_SUFFIX
 from quorumq.core.rounds import Round, Votes, majority_of
 from quorumq.core.spans import SpanMap, SpanSet, subtract
 from quorumq.core.types import (
@@ -53,7 +53,7 @@ from quorumq.core.types import (
 
 if TYPE_CHECKING:
     from quorumq.core.nodecore import NodeCore
-    from quorumq.core.replica import Replica
+    from quorumq.core.partition.replica import Replica
 
 ROUND_TIMEOUT_MIN_S = 0.05
 ROUND_TIMEOUT_UNKNOWN_S = 1.0

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from quorumq.core.coordinator import Coordinator, too_few
 from quorumq.core.effects import Effect, Send
-from quorumq.core.group import DEAD_SUFFIX, dead_letter_names
 from quorumq.core.messages import (
     AckRequest,
     AlterTopic,
@@ -36,6 +35,7 @@ from quorumq.core.messages import (
     RejectRequest,
     SetGroup,
 )
+from quorumq.core.partition.group import DEAD_SUFFIX, dead_letter_names
 from quorumq.core.resync import GROUPS_PER_PIECE
 from quorumq.core.rounds import Round, majority_of
 from quorumq.core.topics import is_pattern

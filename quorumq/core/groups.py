@@ -2,7 +2,8 @@
 
 A rewind is a write to a register: a new generation with a start predicate, on a majority of every partition's replica
 set. From then on no delivery of the old generation can be won: any HOLD majority meets a replica that refuses it as
-stale. Nothing is swept: what older generations recorded is void where the new one covers the message (core/group.py).
+stale. Nothing is swept: what older generations recorded is void where the new one covers the message
+(core/partition/group.py).
 
 PEEK complete and PURGE both survey: they ask RF - majority + 1 replicas, so that everything that a majority has is in
 one answer at least, and merge what those say.
@@ -14,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from quorumq.core.coordinator import Coordinator, too_few
 from quorumq.core.effects import Effect
-from quorumq.core.group import DEAD_SUFFIX
 from quorumq.core.messages import (
     Failed,
     GroupSet,
@@ -31,7 +31,8 @@ from quorumq.core.messages import (
     Survey,
     Surveyed,
 )
-from quorumq.core.replica import is_shown
+from quorumq.core.partition.group import DEAD_SUFFIX
+from quorumq.core.partition.replica import is_shown
 from quorumq.core.rounds import Round, Votes, majority_of
 from quorumq.core.spans import SpanMap
 from quorumq.core.topics import all_sets

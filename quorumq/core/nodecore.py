@@ -6,7 +6,7 @@ reading of the clocks each, and carries out the effects (core/effects.py lists t
 the node has promised is in the journal; everything else may be lost at any moment.
 
 Here messages are routed to replicas and coordinators, timers run, links come and go. What a HOLD or an ACK means is
-in core/replica.py and core/holds.py; how answers are counted, in core/rounds.py and the coordinators.
+in core/partition; how answers are counted, in core/rounds.py and the coordinators.
 """
 
 from __future__ import annotations
@@ -53,7 +53,6 @@ from quorumq.core.effects import (
 )
 from quorumq.core.fetch import FetchCoordinator
 from quorumq.core.finding import FindCoordinator, tell_registers, to_find
-from quorumq.core.group import DEAD_LETTER_TOPIC, DEAD_SUFFIX, dead_letter_names
 from quorumq.core.groups import GroupCoordinator, PurgeCoordinator, SurveyCoordinator
 from quorumq.core.latency import Latency
 from quorumq.core.messages import (
@@ -136,6 +135,8 @@ from quorumq.core.messages import (
     Voted,
     Welcome,
 )
+from quorumq.core.partition.group import DEAD_LETTER_TOPIC, DEAD_SUFFIX, dead_letter_names
+from quorumq.core.partition.replica import PartitionRecord, Replica
 from quorumq.core.records import (
     BatchStored,
     CleanStopped,
@@ -159,7 +160,6 @@ from quorumq.core.records import (
 from quorumq.core.recovery import Recovery, tell
 from quorumq.core.registers import AlterTopicCoordinator, DeleteTopicCoordinator
 from quorumq.core.remote import LegCoordinator, SplitCoordinator, free_slice
-from quorumq.core.replica import PartitionRecord, Replica
 from quorumq.core.resync import ASK_AGAIN_S, GROUPS_PER_PIECE, Resync, far_above
 from quorumq.core.resync import tell as tell_all
 from quorumq.core.rounds import majority_of

@@ -36,7 +36,7 @@ from quorumq.core.types import NodeId, Now, PartitionId
 
 if TYPE_CHECKING:
     from quorumq.core.nodecore import NodeCore
-    from quorumq.core.replica import Replica
+    from quorumq.core.partition.replica import Replica
 
 ASK_FIRST_S = 0.1
 ASK_AGAIN_S = 2.0

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from quorumq.core.errors import NotFound, StorageError, UsageError
-from quorumq.core.group import DEAD_SUFFIX, GroupView
 from quorumq.core.limits import HOLD_TIME_MAX_DEFAULT_S
 from quorumq.core.nodecore import NodeCore
+from quorumq.core.partition.group import DEAD_SUFFIX, GroupView
+from quorumq.core.partition.replica import Replica
 from quorumq.core.records import ClusterMade, JournalRecord, TopicPut
-from quorumq.core.replica import Replica
 from quorumq.core.state import NodeConfig
 from quorumq.core.types import STAMP_ZERO, BatchHeader, Kind, Now, Origin, PartitionId, Span, Topic
 from quorumq.storage.disk import LOCK_NAME, RealDisk

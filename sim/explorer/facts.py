@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from quorumq.core import limits
-from quorumq.core.group import DEAD_SUFFIX
 from quorumq.core.messages import (
     ClientReply,
     Failed,
@@ -22,6 +21,7 @@ from quorumq.core.messages import (
     TopicDeleted,
     Verdicts,
 )
+from quorumq.core.partition.group import DEAD_SUFFIX
 from quorumq.core.types import STAMP_ZERO, NodeId, Receipt, Stamp
 from sim.explorer.scenario import HOLD_S
 

@@ -16,9 +16,7 @@ from quorumq.core import fetch, nodecore, recovery, registers, remote, types
 from quorumq.core.creation import CreateTopicCoordinator, vote
 from quorumq.core.effects import Effect, Persist, Send
 from quorumq.core.fetch import FetchCoordinator, HoldRound, Won
-from quorumq.core.group import DeadView, GroupView
 from quorumq.core.groups import PurgeCoordinator
-from quorumq.core.holds import Held, HoldTable
 from quorumq.core.messages import (
     Accept,
     AlterTopic,
@@ -33,10 +31,12 @@ from quorumq.core.messages import (
     Voted,
 )
 from quorumq.core.nodecore import NodeCore
+from quorumq.core.partition.group import DeadView, GroupView
+from quorumq.core.partition.holds import Held, HoldTable
+from quorumq.core.partition.replica import Replica
 from quorumq.core.records import BallotAtStop, CreationPut, JournalRecord, TopicPut
 from quorumq.core.recovery import Recovery, Reported
 from quorumq.core.registers import ChangeCoordinator, TopicCoordinator
-from quorumq.core.replica import Replica
 from quorumq.core.rounds import Round
 from quorumq.core.settle import AckCoordinator, Ballot, ExtendCoordinator
 from quorumq.core.state import NodeState

@@ -35,7 +35,6 @@ from quorumq.core.effects import (
     Stop,
     Unsent,
 )
-from quorumq.core.group import DEAD_SUFFIX
 from quorumq.core.messages import (
     AckRequest,
     AlterTopic,
@@ -71,6 +70,7 @@ from quorumq.core.messages import (
     Welcome,
 )
 from quorumq.core.nodecore import QUORUM_REPLIES, NodeCore
+from quorumq.core.partition.group import DEAD_SUFFIX
 from quorumq.core.records import (
     BatchStored,
     DirectoryMade,

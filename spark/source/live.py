@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 from quorumq.client import Client, connect
 from quorumq.core import messages as m
 from quorumq.core.errors import QuorumqError, TooFewReplicas
-from quorumq.core.group import DEAD_SUFFIX
+from quorumq.core.partition.group import DEAD_SUFFIX
 from quorumq.core.spans import SpanMap, SpanSet
 from quorumq.core.types import Kind, PartitionId, Record, Span
 from quorumq.history import origin_text, owner_text

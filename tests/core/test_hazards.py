@@ -29,8 +29,8 @@ from quorumq.core.messages import (
     SyncOffer,
 )
 from quorumq.core.nodecore import NodeCore
+from quorumq.core.partition.replica import Replica
 from quorumq.core.records import AttemptsCounted, RecordsMerged
-from quorumq.core.replica import Replica
 from quorumq.core.types import Kind, Letter, Record, Span, Stamp
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts

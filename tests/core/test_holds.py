@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from quorumq.core.holds import HoldTable
+from quorumq.core.partition.holds import HoldTable
 from quorumq.core.types import Incarnation, Origin, Owner, Span, Stamp
 
 ORIGIN = Origin("a", 1, 7, 1)

@@ -26,8 +26,8 @@ from quorumq.core.messages import (
     TopicAltered,
 )
 from quorumq.core.nodecore import GroupsAsked, NodeCore
+from quorumq.core.partition.replica import Replica
 from quorumq.core.records import BatchStored, Reclaimed
-from quorumq.core.replica import Replica
 from quorumq.core.state import NodeConfig
 from quorumq.core.types import Group
 from quorumq.wire.codec import encode_message

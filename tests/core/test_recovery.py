@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quorumq.core import recovery
-from quorumq.core.holds import NOBODY, Held, HoldTable
 from quorumq.core.messages import (
     AckRequest,
     ExtendRequest,
@@ -20,6 +19,7 @@ from quorumq.core.messages import (
     Release,
     SyncTopics,
 )
+from quorumq.core.partition.holds import NOBODY, Held, HoldTable
 from quorumq.core.records import CleanStopped, Reserved
 from quorumq.core.types import Incarnation, Origin, Owner, Span, Stamp
 from tests.core.cluster import Cluster

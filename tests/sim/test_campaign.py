@@ -49,7 +49,7 @@ def test_two_jobs_report_what_one_does() -> None:
 
 
 def test_a_core_that_raises_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    from quorumq.core.replica import Replica
+    from quorumq.core.partition.replica import Replica
 
     def broken(self: object, *args: object) -> None:
         raise AssertionError("made to fail")
@@ -59,7 +59,7 @@ def test_a_core_that_raises_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_core_that_loops_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    from quorumq.core.replica import Replica
+    from quorumq.core.partition.replica import Replica
 
     def endless(self: object, *args: object) -> None:
         while True:

@@ -14,9 +14,9 @@ import pytest
 from click.testing import CliRunner
 from sortedcontainers import SortedDict, SortedList
 
-from quorumq.core.holds import Held
 from quorumq.core.messages import AckRequest, Envelope, Extended, LeaveRequest, Left, Merged, Verdicts
 from quorumq.core.nodecore import NodeCore
+from quorumq.core.partition.holds import Held
 from quorumq.core.spans import SpanMap, SpanSet
 from quorumq.core.types import Incarnation, Owner, Stamp
 from sim.__main__ import main

@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from quorumq.core.closed import ClosedOrigins
-from quorumq.core.group import GroupView
 from quorumq.core.messages import Resolved
+from quorumq.core.partition.group import GroupView
 from quorumq.core.records import RecordsMerged
 from quorumq.core.types import Kind, Record, Span
 from quorumq.storage.store import Store

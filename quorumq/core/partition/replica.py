@@ -22,8 +22,6 @@ from sortedcontainers import SortedList
 from quorumq.core import limits
 from quorumq.core.closed import ClosedOrigins, may_close, number_of
 from quorumq.core.effects import Done, Effect, Forget, Persist, Send, SendStored
-from quorumq.core.group import DEAD_SUFFIX, DeadView, Delay, GroupView
-from quorumq.core.holds import Held
 from quorumq.core.messages import (
     Ack,
     Acked,
@@ -62,6 +60,8 @@ from quorumq.core.messages import (
     Tombed,
     Want,
 )
+from quorumq.core.partition.group import DEAD_SUFFIX, DeadView, Delay, GroupView
+from quorumq.core.partition.holds import Held
 from quorumq.core.records import (
     AttemptsCounted,
     BatchStored,

@@ -13,8 +13,8 @@ from typing import NamedTuple
 from sortedcontainers import SortedDict
 
 from quorumq.core.closed import ClosedOrigins
-from quorumq.core.holds import Held, HoldTable
 from quorumq.core.messages import Counted, Digest, NotDue
+from quorumq.core.partition.holds import Held, HoldTable
 from quorumq.core.spans import SpanMap, SpanSet
 from quorumq.core.types import (
     OPEN_ZERO,
