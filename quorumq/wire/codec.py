@@ -1,4 +1,4 @@
-"""The messages of core/messages.py as frames, and back.
+"""The messages of core/messages as frames, and back.
 
 A frame's header is the CBOR array [TYPE, request, stamp, *fields]; values.py encodes the fields. The
 table below gives each message its TYPE, for ever: a number is never reused, a field never moved or

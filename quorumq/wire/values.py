@@ -586,7 +586,7 @@ def encode_value(value: tuple[Any, ...], lead: Sequence[int] = (), lift: Lift | 
     """The CBOR array [*lead, *fields of value].
 
     Args:
-        value: any NamedTuple of core/types.py, core/messages.py or core/records.py.
+        value: any NamedTuple of core/types.py, core/messages or core/records.py.
         lead: integers in front of the fields.
         lift: takes the bodies of batches; needed where the value has any (TypeError without).
 

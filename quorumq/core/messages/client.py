@@ -1,0 +1,350 @@
+"""What clients ask of nodes, and the answers."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from quorumq.core.messages.quorum import Peeked, Resolved
+from quorumq.core.types import (
+    Batch,
+    BatchHeader,
+    Group,
+    Letter,
+    NodeId,
+    Origin,
+    PartitionId,
+    Receipt,
+    Span,
+    Topic,
+)
+
+
+class OpenSession(NamedTuple):
+    """Ask for an origin to number messages under."""
+
+
+class SessionOpened(NamedTuple):
+    origin: Origin
+
+
+class CloseSession(NamedTuple):
+    """The producer is done with its session: all batches of it in these partitions are confirmed, no more will come."""
+
+    origin: Origin
+    partitions: tuple[PartitionId, ...]
+
+
+class SessionClosed(NamedTuple):
+    """The session's replicas were told. What they did not hear is done when it has been idle for long."""
+
+
+class CreateTopic(NamedTuple):
+    """Create a topic, or say that it is there. One that is there with other settings is a Conflict.
+
+    ``unnamed`` are settings that the caller leaves to us: of a topic that exists they may be anything.
+    """
+
+    name: str
+    rf: int = 3
+    partitions: int = 1
+    max_deliveries: int = 5
+    durability: str = "fsync"
+    implicit: bool = False  # a producer asks because it publishes: refused unless auto_create_topics is on
+    retention_s: float = 0.0  # this and the next two: as in Topic
+    ttl_s: float = 0.0
+    backoff: tuple[float, ...] = ()
+    unnamed: tuple[str, ...] = ()
+
+
+class TopicCreated(NamedTuple):
+    topic: Topic
+
+
+class AlterTopic(NamedTuple):
+    """Change the settings named here (not None) of a topic; the others stay. ``partitions`` can only rise."""
+
+    name: str
+    partitions: int | None = None
+    max_deliveries: int | None = None
+    durability: str | None = None
+    retention_s: float | None = None
+    ttl_s: float | None = None
+    backoff: tuple[float, ...] | None = None
+
+
+class TopicAltered(NamedTuple):
+    """The settings are these now, at a majority of the nodes."""
+
+    topic: Topic
+
+
+class DeleteTopic(NamedTuple):
+    """DELETE the topic of this id, for good. The name comes along because a new topic may have it by now."""
+
+    name: str
+    id: bytes
+
+
+class TopicDeleted(NamedTuple):
+    """A majority of the nodes, and of each partition's replicas, knows: no request for that id succeeds any more."""
+
+    topic: Topic
+
+
+class Metadata(NamedTuple):
+    """Ask for nodes, limits, and topics by name (none named: all)."""
+
+    topics: tuple[str, ...] = ()
+
+
+class NodeInfo(NamedTuple):
+    node: NodeId
+    address: str  # "host:port" for clients
+    up: bool
+
+
+class MetadataReply(NamedTuple):
+    cluster_id: str
+    node: NodeId
+    nodes: tuple[NodeInfo, ...]
+    topics: tuple[Topic, ...]
+    groups: tuple[Group, ...]
+    message_bytes_max: int
+    batch_bytes_max: int
+    hold_time_max: float
+
+
+class Publish(NamedTuple):
+    """PUBLISH a batch. Safe to repeat, through any node, at any later time (promise G6).
+
+    ``age_ms``: how long ago the producer made the batch, by its monotonic clock; a retry says more.
+    """
+
+    batch: Batch
+    age_ms: int = 0
+
+
+class Published(NamedTuple):
+    """OK: the batch is durable on a majority."""
+
+    replicas: int  # how many had said STORED when this was written
+
+
+class Fetch(NamedTuple):
+    """FETCH: hold and deliver the oldest available messages.
+
+    ``max_wait`` is how long the node may park the request (it parks no longer than hold_time / 10; the
+    client library repeats). ``sent_at`` is the client's own clock, echoed, from which it counts its
+    deadline. Partition indexes limit the FETCH to those; none means all.
+    """
+
+    topics: tuple[str, ...]
+    group: str
+    max_messages: int
+    max_bytes: int
+    min_messages: int
+    min_bytes: int
+    max_wait: float
+    hold_time: float
+    sent_at: float
+    consumer: str = ""
+    partitions: tuple[int, ...] = ()
+    start: str = "earliest"  # where the group begins if this FETCH creates it: "earliest" or "latest"
+
+
+class Delivery(NamedTuple):
+    """One receipt's worth of messages: consecutive in the batch, won by one ballot, same attempt number."""
+
+    receipt: Receipt
+    attempt: int  # 1 for the first delivery
+    sealed: bytes = b""  # the receipt as bytes with its keyed digest; filled in by the node's shell
+    letter: Letter | None = None  # of a dead letter, in a dead-letter group
+
+
+class Slice(NamedTuple):
+    """A part of a stored batch: records [first, stop) of it, and the deliveries that cover them."""
+
+    topic: str
+    partition: PartitionId
+    batch: int  # the replica's number for the batch: the shell reads the bytes by it
+    first: int
+    stop: int
+    header: BatchHeader
+    deliveries: tuple[Delivery, ...]
+
+
+class Fetched(NamedTuple):
+    """The answer to a FETCH. Empty when nothing was available within the wait."""
+
+    sent_at: float
+    hold_time: float
+    slices: tuple[Slice, ...]
+
+
+class Named(NamedTuple):
+    """Part of a receipt: the messages of ``spans`` within it."""
+
+    receipt: Receipt
+    spans: tuple[Span, ...]
+
+
+class AckRequest(NamedTuple):
+    """ACK receipts of any mix; one verdict each."""
+
+    items: tuple[Named, ...]
+
+
+class Verdict(NamedTuple):
+    """``outcome``: "acked", "acked_after_expiry", "acked_unproven", "ok", or an error code.
+
+    One per span asked for, or per part of one where the parts fared differently.
+    """
+
+    item: int  # index into the request's items
+    span: Span
+    outcome: str
+    detail: str = ""
+
+
+class Verdicts(NamedTuple):
+    """The answer to ACK, REJECT, EXTEND and REDRIVE. ``sent_at`` echoes an EXTEND's."""
+
+    verdicts: tuple[Verdict, ...]
+    sent_at: float = 0.0
+
+
+class RejectRequest(NamedTuple):
+    """REJECT receipts: requeue after ``delay`` seconds, or dead-letter when ``letter`` is given.
+
+    TOPIC_BACKOFF_S as ``delay`` leaves it to the topic's backoff list; 0 is at once.
+    """
+
+    items: tuple[Named, ...]
+    delay: float = 0.0
+    letter: Letter | None = None
+
+
+class ExtendRequest(NamedTuple):
+    """EXTEND receipts by ``hold_time`` seconds from ``sent_at`` (the client's clock, echoed)."""
+
+    items: tuple[Named, ...]
+    hold_time: float
+    sent_at: float
+
+
+class LeaveRequest(NamedTuple):
+    """LEAVE: these messages were never handed to the application and now never will be. No answer waits."""
+
+    items: tuple[Named, ...]
+
+
+class Left(NamedTuple):
+    """The answer to LEAVE."""
+
+
+class RedriveRequest(NamedTuple):
+    """REDRIVE dead letters: each span as it was listed, with its generation and n."""
+
+    topic: str
+    partition: int
+    group: str
+    entries: tuple[Resolved, ...]  # the DEAD records as listed
+
+
+class SetGroup(NamedTuple):
+    """Create a group, or rewind it: a new generation that begins at ``start``.
+
+    ``start`` is "earliest", "latest" (what is published from now on), or "time": batches published at or after
+    ``from_ms`` by their producers' clocks. Without ``rewind``, a group that is there stays as it is.
+    """
+
+    topic: str
+    group: str
+    start: str = "earliest"
+    from_ms: int = 0
+    rewind: bool = False
+
+
+class GroupSet(NamedTuple):
+    """The answer to SetGroup: the group's register, on a majority of every partition's replica set."""
+
+    group: Group
+
+
+class PurgeRequest(NamedTuple):
+    """PURGE a group's backlog in one partition, or its dead letters where ``group`` ends in "!dead"."""
+
+    topic: str
+    partition: int
+    group: str
+
+
+class Purged(NamedTuple):
+    """The answer to PURGE: how many messages it settled."""
+
+    messages: int
+
+
+class PeekAsk(NamedTuple):
+    """PEEK a partition of a topic, as the answering replica sees it.
+
+    With ``complete``, as RF - majority + 1 replicas see it together: everything that a majority has is there, in
+    the order of message ids; ``after`` is the ``upto`` of the page before.
+    """
+
+    topic: str
+    partition: int
+    group: str
+    which: str
+    cursor: tuple[int, int]
+    limit: int
+    bodies: bool = False
+    complete: bool = False
+    after: Span | None = None
+
+
+class PeekPage(NamedTuple):
+    partition: PartitionId
+    items: tuple[Peeked, ...]
+    cursor: tuple[int, int] | None
+    slices: tuple[Slice, ...] = ()
+    upto: Span | None = None  # of a complete PEEK: where to go on; None at the end
+
+
+class DeclareSurvivors(NamedTuple):
+    """Declare that these nodes, those that can vouch, are all that is left; with none, ask which they are."""
+
+    survivors: tuple[NodeId, ...] = ()
+
+
+class Learner(NamedTuple):
+    """A node that cannot vouch for its directory, and why."""
+
+    node: NodeId
+    why: str
+
+
+class SurvivorsDeclared(NamedTuple):
+    """The answer to DeclareSurvivors: who is left, and who learns from them."""
+
+    survivors: tuple[NodeId, ...]
+    learners: tuple[Learner, ...]
+
+
+class StatusAsk(NamedTuple):
+    """What this node knows of itself and its peers."""
+
+
+class StatusReply(NamedTuple):
+    """A mapping of plain values, for people and scripts: see docs/operations.md."""
+
+    facts: dict[str, object]
+
+
+class Failed(NamedTuple):
+    """Any request may be answered with an error of core/errors.py instead."""
+
+    code: str
+    detail: str
+    needed: int = 0
+    answered: int = 0

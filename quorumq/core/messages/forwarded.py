@@ -1,0 +1,57 @@
+"""What a node asks another one on behalf of a client: it has no replica of the partition itself."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from quorumq.core.messages.client import Fetch, Slice
+from quorumq.core.messages.quorum import Peeked
+from quorumq.core.types import PartitionId
+
+
+class PeekRequest(NamedTuple):
+    """PEEK one partition as this replica sees it; holds nothing."""
+
+    round: int
+    partition: PartitionId
+    group: str
+    which: str  # "ready" | "held" | "delayed" | "acked" | "dead" | "skipped" | "purged" | "open" | "all"
+    cursor: tuple[int, int]  # (batch number, record) to go on from, this replica's own; (0, 0) for the start
+    limit: int
+    bodies: bool = False
+
+
+class PeekReply(NamedTuple):
+    """One page of PEEK; ``cursor`` is None at the end.
+
+    ``slices`` are the messages' bytes, of as many of the first items as fit into `FETCH_BYTES_MAX`.
+    """
+
+    round: int
+    items: tuple[Peeked, ...]
+    cursor: tuple[int, int] | None
+    error: str
+    slices: tuple[Slice, ...] = ()
+
+
+class RemoteFetch(NamedTuple):
+    """A node that is no replica of ``partitions`` asks one that is to serve this FETCH there (node to node)."""
+
+    round: int
+    partitions: tuple[PartitionId, ...]
+    request: Fetch
+
+
+class RemoteFetched(NamedTuple):
+    """The answer to a RemoteFetch: what was won, or an error code. Sent like a reply to a client, with bodies."""
+
+    round: int
+    code: str
+    detail: str
+    slices: tuple[Slice, ...]
+
+
+class RemoteGone(NamedTuple):
+    """The RemoteFetch of this round is not wanted any more: give back what it won."""
+
+    round: int

@@ -1,0 +1,46 @@
+"""The first frame on every connection."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from quorumq.core.types import Incarnation, NodeId
+
+VERSIONS: Final = (1, 1)
+"""The lowest and highest version of the protocol that this software speaks."""
+
+
+class Hello(NamedTuple):
+    """HELLO from a node or a client (``node`` is "" then, and so are incarnation and directory).
+
+    ``nodes`` is a digest of the configured node list; a client leaves ``cluster_id`` empty to take any.
+    ``versions`` are the lowest and highest protocol versions the sender speaks.
+    """
+
+    versions: tuple[int, int]
+    cluster_id: str
+    nodes: bytes
+    hold_time_max: float
+    node: NodeId
+    incarnation: Incarnation
+    directory: int
+    wall_ms: int
+    stamp: int
+    software: str = ""
+
+
+class Welcome(NamedTuple):
+    """HELLO accepted. ``seen_n`` and ``seen_directories``: what was durable here about the dialler before."""
+
+    version: int
+    cluster_id: str
+    node: NodeId
+    incarnation: Incarnation
+    directory: int
+    wall_ms: int
+    stamp: int
+    seen_n: int
+    seen_directories: tuple[int, ...]
+    software: str = ""
+    position: int = 0  # of the dialler's directory, as it last told us, and the start of it that told
+    position_by: int = 0

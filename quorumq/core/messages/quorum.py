@@ -1,0 +1,388 @@
+"""Quorum requests between nodes, and their replies.
+
+A request carries a round number. A reply counts once per replica and only for its round, and says which incarnations
+its sender knows, so that the coordinator can leave out a reply of an incarnation that anyone in the round knows to be
+superseded (docs/protocol.md, section 3).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from quorumq.core.types import (
+    Batch,
+    Creation,
+    Group,
+    Incarnation,
+    Letter,
+    Origin,
+    Owner,
+    PartitionId,
+    Record,
+    Span,
+    Stamp,
+    Topic,
+)
+
+
+class Store(NamedTuple):
+    """STORE: keep this batch on disk. ``age_ms``: how long ago its producer made it, as far as is known.
+
+    In one of anti-entropy (round 0) it is what the sender's clock says, -1 where the sender is itself in doubt.
+    """
+
+    round: int
+    epoch: int
+    batch: Batch
+    age_ms: int = 0
+
+
+class Stored(NamedTuple):
+    """STORED, or why not: ``refused`` is "" or an error code of core/errors.py.
+
+    ``position``: of the records in the sender's directory so many are durable, those of this answer among them; 0 where
+    it promises none, or nobody counts.
+    """
+
+    round: int
+    refused: str
+    detail: str
+    known: tuple[Incarnation, ...]  # of the replica set, in its order
+    position: int = 0
+
+
+class Want(NamedTuple):
+    """Messages that a HOLD asks for, all at redrive number ``n``."""
+
+    span: Span
+    n: int
+
+
+class Freed(NamedTuple):
+    """Holds that an owner no longer has: what RELEASE and LEAVE carry."""
+
+    partition: PartitionId
+    group: str
+    owner: Owner
+    spans: tuple[Span, ...]
+
+
+class Hold(NamedTuple):
+    """HOLD: let ``ballot`` of the sender's incarnation have these messages for ``hold_time`` seconds.
+
+    ``freed`` repeats, in front of the HOLD, what earlier RELEASEs to this replica said and it has not
+    confirmed. ``parked`` says whether the sender has another FETCH parked for the group: a hint, as in a
+    Heartbeat.
+    """
+
+    round: int
+    partition: PartitionId
+    epoch: int
+    group: str
+    generation: int
+    ballot: Stamp
+    hold_time: float
+    wants: tuple[Want, ...]
+    freed: tuple[Freed, ...] = ()
+    parked: bool = False
+
+
+class Granted(NamedTuple):
+    """An OK. ``attempts`` have ended before; ``exhausted`` and ``expired`` are looked at after the win.
+
+    ``unseen``: the replica has no batch with these messages, so it cannot tell whether they are due.
+    """
+
+    span: Span
+    attempts: int
+    exhausted: bool
+    expired: bool
+    unseen: bool = False
+
+
+class Resolved(NamedTuple):
+    """A TOMB: the replica's record is another than the HOLD's."""
+
+    span: Span
+    record: Record
+
+
+class NotDue(NamedTuple):
+    """NOT_DUE: the group's delay (generation, n, ballot) has ``remaining`` seconds left.
+
+    The ballot STAMP_ZERO stands for the batch's own delay, by the clock of whoever answers.
+    """
+
+    span: Span
+    n: int
+    ballot: Stamp
+    remaining: float
+    generation: int = 0
+
+
+class Refused(NamedTuple):
+    """A NOK. ``highest`` is the highest ballot granted (or the floor); ``remaining`` > 0 seconds if held."""
+
+    span: Span
+    highest: Stamp
+    remaining: float
+
+
+class HoldReply(NamedTuple):
+    """The votes on a HOLD. ``abstained`` (in quarantine, or not able to vouch) is a vote for nothing.
+
+    Partition and group come along so that a reply whose round is over still repairs.
+    """
+
+    round: int
+    partition: PartitionId
+    group: str
+    abstained: bool
+    granted: tuple[Granted, ...]
+    resolved: tuple[Resolved, ...]
+    not_due: tuple[NotDue, ...]
+    refused: tuple[Refused, ...]
+    error: str  # "", "unknown-topic", "not-found" (deleted) or "wrong-epoch": nothing was looked at
+    known: tuple[Incarnation, ...]
+
+
+class Release(NamedTuple):
+    """RELEASE (a lost round) or LEAVE (certainly nobody works on it): remove where the owner matches exactly."""
+
+    freed: tuple[Freed, ...]
+
+
+class Released(NamedTuple):
+    """Confirms a RELEASE, so that it need not be repeated in front of the next HOLD."""
+
+    freed: tuple[Freed, ...]
+
+
+class Extend(NamedTuple):
+    """EXTEND: a new ``hold_time`` (seconds, from now) where exactly this owner holds now."""
+
+    round: int
+    partition: PartitionId
+    epoch: int
+    group: str
+    owner: Owner
+    spans: tuple[Span, ...]
+    hold_time: float
+
+
+class Extended(NamedTuple):
+    """The votes on an EXTEND; a span in neither list was not looked at (abstained)."""
+
+    round: int
+    granted: tuple[Span, ...]
+    refused: tuple[Span, ...]
+    error: str
+    known: tuple[Incarnation, ...]
+
+
+class Acked(NamedTuple):
+    """One entry of an ACK: messages, and the owner of the receipt that names them.
+
+    ``n`` matters in a dead-letter group, where ACK writes PURGED at that redrive number.
+    """
+
+    span: Span
+    owner: Owner
+    n: int = 0
+
+
+class Ack(NamedTuple):
+    """ACK: write ACKED for these messages of this group generation."""
+
+    round: int
+    partition: PartitionId
+    epoch: int
+    group: str
+    generation: int
+    entries: tuple[Acked, ...]
+
+
+class Tombed(NamedTuple):
+    """TOMBED: ACKED is durable here for every entry.
+
+    ``exclusive``: this replica is out of quarantine and the highest ballot it granted for the message,
+    or its floor, is not above the receipt's. ``higher``: it granted a higher one. ``resolved``: in a dead-letter
+    group, where the record was higher than PURGED at that n, and so stands. ``position``: as in STORED.
+    """
+
+    round: int
+    exclusive: tuple[Acked, ...]
+    higher: tuple[Acked, ...]
+    error: str  # "", "unknown-topic", "not-found" (deleted), "wrong-epoch" or "stale-generation"
+    known: tuple[Incarnation, ...]
+    resolved: tuple[Resolved, ...] = ()
+    position: int = 0
+
+
+class Reject(NamedTuple):
+    """REJECT: where exactly ``owner`` holds, requeue after ``delay`` seconds, or write DEAD with ``letter``.
+
+    TOPIC_BACKOFF_S as ``delay``: each replica takes the step of the topic's backoff for its count of attempts.
+    """
+
+    round: int
+    partition: PartitionId
+    epoch: int
+    group: str
+    generation: int
+    n: int
+    owner: Owner
+    spans: tuple[Span, ...]
+    delay: float
+    letter: Letter | None
+
+
+class Rejected(NamedTuple):
+    """The votes on a REJECT, durable here; ``resolved`` says what stood instead."""
+
+    round: int
+    applied: tuple[Span, ...]
+    refused: tuple[Span, ...]
+    resolved: tuple[Resolved, ...]
+    error: str
+    known: tuple[Incarnation, ...]
+
+
+class Merge(NamedTuple):
+    """Merge these records (REDRIVE, read repair). Answered once durable."""
+
+    round: int
+    partition: PartitionId
+    epoch: int
+    group: str
+    entries: tuple[Resolved, ...]
+
+
+class Merged(NamedTuple):
+    """``exact``: our record is now what was asked. ``higher``: it is this one instead."""
+
+    round: int
+    exact: tuple[Span, ...]
+    higher: tuple[Resolved, ...]
+    error: str
+    known: tuple[Incarnation, ...]
+
+
+class PutTopic(NamedTuple):
+    """Merge a topic's register, and those of some of its groups. Answered once durable."""
+
+    round: int
+    topic: Topic
+    groups: tuple[Group, ...] = ()
+
+
+class PutGroup(NamedTuple):
+    """Merge a group's register. Answered once durable, with the merged one where it is higher.
+
+    With ``ask``, ``group`` only names one, and what is known of it is answered.
+    """
+
+    round: int
+    group: Group
+    ask: bool = False
+
+
+class Put(NamedTuple):
+    """Answers PutTopic and PutGroup; the merged register comes along where it is higher than what was asked.
+
+    ``refused`` is "" or "deleted", with the register that has taken the topic's place; or "cannot-vouch" of a PutGroup
+    that a node which cannot vouch did not take in.
+    """
+
+    round: int
+    refused: str
+    detail: str
+    topic: Topic | None
+    group: Group | None
+    known: tuple[Incarnation, ...] = ()  # of the node list, in its order
+
+
+class Prepare(NamedTuple):
+    """CREATE, first: promise, durably, to accept no proposal for this name that has a lower ballot.
+
+    ``deletions``: how often the name was deleted before, as far as the proposer knows.
+    """
+
+    round: int
+    name: str
+    deletions: int
+    ballot: Stamp
+
+
+class Accept(NamedTuple):
+    """CREATE, second: accept this register, durably, unless a higher ballot was promised."""
+
+    round: int
+    ballot: Stamp
+    topic: Topic
+
+
+class Voted(NamedTuple):
+    """Answers Prepare and Accept: what the sender has promised and accepted by now, or what it knows was chosen.
+
+    ``chosen`` is a register of that name with at least as many deletions as were asked about, deleted or not.
+    """
+
+    round: int
+    creation: Creation | None
+    chosen: Topic | None
+    known: tuple[Incarnation, ...]  # of the node list, in its order
+
+
+class Peeked(NamedTuple):
+    """What one replica shows of some messages."""
+
+    span: Span
+    state: str
+    record: Record
+    attempts: int
+    remaining: float  # seconds of hold or delay left; 0.0 otherwise
+    owner: Owner | None
+
+
+class Survey(NamedTuple):
+    """What does the group make of every message that this replica knows of? PEEK complete and PURGE ask it.
+
+    Everything is listed, whatever was asked for: what one replica calls ready, another may know to be acked. Items
+    come in the order of message ids, from behind the end of ``after``.
+    """
+
+    round: int
+    partition: PartitionId
+    epoch: int
+    group: str
+    after: Span | None
+    limit: int
+
+
+class Surveyed(NamedTuple):
+    """The answer to a Survey: everything up to the end of ``upto`` was looked at, or all there is if it is None."""
+
+    round: int
+    items: tuple[Peeked, ...]
+    upto: Span | None
+    error: str
+    known: tuple[Incarnation, ...]
+
+
+class CloseAsk(NamedTuple):
+    """Promise, durably, to take no more STOREs of these origins from clients; with which are you done?"""
+
+    round: int
+    partition: PartitionId
+    epoch: int
+    origins: tuple[Origin, ...]
+
+
+class CloseTold(NamedTuple):
+    """``done``: promised, and nothing is left of it here but the knowledge of what it had."""
+
+    round: int
+    done: tuple[Origin, ...]
+    error: str
+    known: tuple[Incarnation, ...]

@@ -1,0 +1,234 @@
+"""What nodes tell each other beside the quorums: heartbeats, anti-entropy, registers, recovery and resync."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from quorumq.core.messages.quorum import NotDue, Resolved
+from quorumq.core.types import Creation, Group, Incarnation, NodeId, Origin, Owner, PartitionId, Span, Topic
+
+
+class Heartbeat(NamedTuple):
+    """For which groups the sender has a FETCH parked now: all of them, so what is not named is not."""
+
+    waiting: tuple[tuple[PartitionId, str], ...]
+    quarantine_s: float = 0.0
+    disk_free: int = -1
+    position: int = 0  # records durable in the sender's directory, or 0 where nobody counts them
+    vouched: bool = True  # whether the sender can vouch for its directory
+
+
+class HoldsAsk(NamedTuple):
+    """A node that was started again asks which holds there are in these partitions (recovery from peers).
+
+    From which incarnation it comes is settled by HELLO; ``round`` is used for no other request of that start.
+    """
+
+    round: int
+    partitions: tuple[PartitionId, ...]
+
+
+class HeldThere(NamedTuple):
+    """One hold in the answer, with ``remaining`` seconds. An owner with node "" is two owners: see HoldTable.learn."""
+
+    group: str
+    span: Span
+    owner: Owner
+    n: int
+    remaining: float
+    generation: int = 0
+
+
+class HoldsTold(NamedTuple):
+    """One of ``pieces`` pieces of a replica's table of holds. A replica that has no vote itself says nothing."""
+
+    round: int
+    partition: PartitionId
+    piece: int
+    pieces: int
+    holds: tuple[HeldThere, ...]
+
+
+class Digest(NamedTuple):
+    """What the sender has of one origin: how many messages, and a digest of the spans."""
+
+    origin: Origin
+    messages: int
+    digest: int
+
+
+class GroupDigest(NamedTuple):
+    """What the sender has of one (group, origin): records, attempts and delays, digested."""
+
+    group: str
+    generation: int
+    origins: tuple[Digest, ...]
+
+
+class SyncOffer(NamedTuple):
+    """Anti-entropy of a partition: what the sender has, in digest.
+
+    The first offer has one digest for each of a fixed number of buckets that origins fall into. Who differs answers
+    with full offers, which have a digest for each origin of the ``buckets`` that they speak of.
+    """
+
+    partition: PartitionId
+    epoch: int
+    digests: tuple[int, ...]
+    buckets: tuple[int, ...] = ()
+    origins: tuple[Digest, ...] = ()
+    groups: tuple[GroupDigest, ...] = ()
+    closed: tuple[Digest, ...] = ()  # of the numbers of closed origins
+
+
+class Counted(NamedTuple):
+    """``ended`` attempts of these messages at (generation, n) have ended by expiry or REJECT."""
+
+    span: Span
+    n: int
+    ended: int
+    generation: int = 0
+
+
+class GroupState(NamedTuple):
+    """Anti-entropy: everything that differs of one group, to be merged."""
+
+    group: Group
+    records: tuple[Resolved, ...]
+    attempts: tuple[Counted, ...]
+    delays: tuple[NotDue, ...]
+
+
+class Aged(NamedTuple):
+    """How long ago the batch with these messages was made, by the clock of the sender."""
+
+    span: Span
+    age_ms: int
+
+
+class SyncState(NamedTuple):
+    """Anti-entropy: the answer to a full offer: the sender's spans and records for what differed.
+
+    Records are merged before any batch is pulled. A long answer comes in several of these. With ``rest`` it
+    ends the answer to a SyncPull: ``spans`` are those asked for and not sent yet.
+    """
+
+    partition: PartitionId
+    epoch: int
+    spans: tuple[Span, ...]  # present at the sender
+    groups: tuple[GroupState, ...]
+    rest: bool = False
+    reclaimed: tuple[Span, ...] = ()  # known to the sender, and its payload dropped there
+    closed: tuple[Span, ...] = ()  # numbers of closed origins, under the origin with k = 0
+    # With ``rest``: asked for, and neither present at the sender nor reclaimed.
+    nowhere: tuple[Span, ...] = ()
+    ages: tuple[Aged, ...] = ()  # what a SyncPull asked for, as far as the sender is not in doubt of it
+
+
+class GroupsAsk(NamedTuple):
+    """RECLAIM: which groups of these topics, sorted, do you know of?"""
+
+    number: int
+    topics: tuple[bytes, ...]
+    after: str = ""  # only those behind this group of the first topic
+
+
+class GroupsTold(NamedTuple):
+    """The groups of those topics that the sender knew of when it was asked, sorted: all of them, or the first."""
+
+    number: int
+    groups: tuple[Group, ...]
+    more: bool = False
+
+
+class RegistersAsk(NamedTuple):
+    """What do you know of the topics of these names and ids, and of these groups? Of a group, topic and name count.
+
+    With ``after``, also all groups of the topics ``ids``, sorted, behind that one; "" is before all.
+    """
+
+    round: int
+    names: tuple[str, ...]
+    ids: tuple[bytes, ...]
+    groups: tuple[Group, ...]
+    after: str | None = None
+
+
+class RegistersTold(NamedTuple):
+    """The registers that the sender knew of when it was asked, deleted ones included; of many the first."""
+
+    round: int
+    topics: tuple[Topic, ...]
+    groups: tuple[Group, ...]
+    known: tuple[Incarnation, ...] = ()  # of the node list, in its order
+    more: bool = False  # groups follow, behind the last one
+
+
+class SyncPull(NamedTuple):
+    """Anti-entropy: send the batches that hold these spans, as STOREs of round 0; and say how old others are."""
+
+    partition: PartitionId
+    spans: tuple[Span, ...]
+    ages: tuple[Span, ...] = ()  # a message of each batch whose age is asked for
+
+
+class SyncTopics(NamedTuple):
+    """Anti-entropy of the registers: every topic and group the sender has, on connect and when asked."""
+
+    topics: tuple[Topic, ...]
+    groups: tuple[Group, ...]
+
+
+class ResyncAsk(NamedTuple):
+    """A node that cannot vouch asks for what the receiver has of a partition, from bucket ``start`` on.
+
+    Without a partition it asks for the registers.
+    """
+
+    round: int
+    partition: PartitionId | None
+    start: int
+
+
+class ResyncTold(NamedTuple):
+    """One of ``pieces`` pieces of the answer; ``following`` is the bucket to go on from, 0 at the end."""
+
+    round: int
+    partition: PartitionId | None
+    piece: int
+    pieces: int
+    following: int
+    registers: SyncTopics
+    state: SyncState | None
+    creations: tuple[Creation, ...] = ()  # with the registers: what is not decided as far as the sender knows
+
+
+class SurvivorsAsk(NamedTuple):
+    """Whether the receiver can vouch, and which starts it has seen.
+
+    With ``survivors``, these nodes are declared to be all that is left: who cannot vouch waits for no other.
+    """
+
+    round: int
+    survivors: tuple[NodeId, ...] = ()
+
+
+class Seen(NamedTuple):
+    """A start of a node and its directory, as it said in HELLO."""
+
+    node: NodeId
+    incarnation: Incarnation
+    directory: int
+
+
+class SurvivorsTold(NamedTuple):
+    """The answer to SurvivorsAsk: ``why`` the sender cannot vouch, or "" where it can or is new.
+
+    ``seen`` are the newest starts that it knows durably, its own first; ``survivors`` those that were declared to it.
+    """
+
+    round: int
+    vouched: bool
+    why: str
+    seen: tuple[Seen, ...]
+    survivors: tuple[NodeId, ...]
