@@ -416,11 +416,6 @@ def spans_value(spans: Iterable[Span]) -> list[list[object]]:
     return [[origin_text(span.origin), span.start, span.stop] for span in spans]
 
 
-def parse_spans(value: Iterable[tuple[str, int, int]]) -> list[Span]:
-    """The inverse of `spans_value`, of a validated field."""
-    return [Span(parse_origin(origin), start, stop) for origin, start, stop in value]
-
-
 # ----------------------------------------------------------------------- validation
 
 

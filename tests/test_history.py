@@ -25,7 +25,6 @@ from quorumq.history import (
     owner_text,
     parse_origin,
     parse_owner,
-    parse_spans,
     read_history,
     spans_value,
     token_text,
@@ -239,7 +238,7 @@ def test_values_come_back_from_their_text(node: str, n: int, nonce: int, time: i
     owner = Owner(node, Incarnation(n, nonce), Stamp(time, node))
     assert parse_origin(origin_text(origin)) == origin
     assert parse_owner(owner_text(owner)) == owner
-    assert parse_spans(spans_value([Span(origin, start, start + 1)])) == [Span(origin, start, start + 1)]
+    assert spans_value([Span(origin, start, start + 1)]) == [[origin_text(origin), start, start + 1]]
 
 
 @given(st.tuples(numbers, nodes), st.tuples(numbers, nodes))

@@ -186,10 +186,6 @@ class Nodes:
                 if info.address not in self.addresses:
                     self.addresses.append(info.address)
 
-    def prefer(self, address: str) -> None:
-        """Ask ``address`` first, for as long as it answers."""
-        self._first = address
-
     def address_of(self, node: str) -> str:
         """The address of a node named by its id or its address.
 

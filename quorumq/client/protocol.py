@@ -77,11 +77,6 @@ class ClientProtocol:
         self._count = 0
         self._awaited: dict[int, type] = {}  # request number -> type of its reply
 
-    @property
-    def awaited(self) -> int:
-        """How many requests have no reply yet."""
-        return len(self._awaited)
-
     def hello(self, wall_ms: int) -> bytes:
         """The first bytes of the connection.
 

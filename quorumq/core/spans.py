@@ -38,14 +38,6 @@ Run = tuple[int, int, Any]
 """(start, stop, value): every seq of ``start <= seq < stop`` has the value."""
 
 
-def intersect(a: Span, b: Span) -> Span | None:
-    """The messages that both spans name, or None if there are none (other origins never meet)."""
-    if a.origin != b.origin:
-        return None
-    start, stop = max(a.start, b.start), min(a.stop, b.stop)
-    return Span(a.origin, start, stop) if start < stop else None
-
-
 def merge_spans(spans: Iterable[Span]) -> tuple[Span, ...]:
     """The same messages in as few spans as possible, sorted; empty spans are dropped."""
     merged: list[Span] = []

@@ -271,9 +271,14 @@ async def connected(cluster: FakeCluster, first: str = "a", **more: Any) -> Asyn
     }  # fmt: skip
     addresses = options.pop("addresses", cluster.addresses)
     async with connect(addresses, **options) as client:
-        if f"{first}:1" in client.nodes.addresses:
-            client.nodes.prefer(f"{first}:1")
+        ask_first(client, first)
         yield client
+
+
+def ask_first(client: Client, node: str) -> None:
+    """Have a client ask this node first, for as long as it answers; nothing happens where it does not know it."""
+    if f"{node}:1" in client.nodes.addresses:
+        client.nodes._first = f"{node}:1"
 
 
 def failing(code: str, *, times: int, of: type) -> Callable[[str, object], ClientReply | None]:

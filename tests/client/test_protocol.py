@@ -46,11 +46,9 @@ def test_replies_come_in_any_order_and_in_any_pieces() -> None:
     protocol = welcomed()
     numbers = [protocol.request(m.StatusAsk())[0] for _ in range(3)]
     assert numbers == [2, 3, 4]
-    assert protocol.awaited == 3
     data = b"".join(reply(m.StatusReply({"n": number}), number) for number in (4, 2, 3))
     found = [answer for at in range(len(data)) for answer in protocol.receive(data[at : at + 1])]
     assert [(number, answer.facts) for number, answer in found] == [(n, {"n": n}) for n in (4, 2, 3)]  # type: ignore[union-attr]
-    assert protocol.awaited == 0
     protocol.close()
 
 
@@ -135,7 +133,6 @@ def test_a_request_over_a_limit_uses_up_no_number() -> None:
     with pytest.raises(TooLarge):
         protocol.request(m.AckRequest(items))  # type: ignore[arg-type]
     assert protocol.request(m.StatusAsk())[0] == 2
-    assert protocol.awaited == 1
 
 
 def test_what_a_newer_node_says_unasked_is_skipped() -> None:
@@ -147,7 +144,8 @@ def test_a_withdrawn_request_is_not_awaited() -> None:
     protocol = welcomed()
     number, _ = protocol.request(m.StatusAsk())
     protocol.withdraw(number)
-    assert protocol.awaited == 0
+    with pytest.raises(PeerError, match=f"request {number}, which is not waiting"):
+        protocol.receive(reply(m.StatusReply({}), number))
 
 
 def test_every_request_has_its_answer() -> None:

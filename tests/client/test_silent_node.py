@@ -6,7 +6,7 @@ import trio
 
 from quorumq.client import Outcome
 from quorumq.core.messages import AckRequest, Fetch, Metadata, Publish, RejectRequest
-from tests.client.fake import connected, fake_cluster
+from tests.client.fake import ask_first, connected, fake_cluster
 from tests.client.test_consumer import publish
 
 
@@ -37,12 +37,12 @@ async def test_a_node_that_gave_no_sign_of_life_is_asked_last_until_a_while_has_
     async with fake_cluster() as cluster, connected(cluster) as client:
         cluster.mute.add("a")
         await client.metadata()
-        client.nodes.prefer("a:1")
+        ask_first(client, "a")
         await client.metadata()
         assert [node for node, request in cluster.of(Metadata)] == ["a", "b", "b"]
         cluster.mute.clear()
         await trio.sleep(4.0)
-        client.nodes.prefer("a:1")
+        ask_first(client, "a")
         await client.metadata()
         assert cluster.of(Metadata)[-1][0] == "a"
 

@@ -7,11 +7,11 @@ import random
 from typing import ClassVar
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from quorumq.core.spans import SpanMap, SpanSet, intersect, merge_spans, subtract
+from quorumq.core.spans import SpanMap, SpanSet, merge_spans, subtract
 from quorumq.core.types import Origin, Span
 
 # In this order on purpose: it is not the sorted one, so a listing in order of arrival is seen.
@@ -418,16 +418,6 @@ def test_digests_differ_where_the_content_differs(ours: list[Span], theirs: list
     for origin in ORIGINS:
         assert (a.digest(origin) == b.digest(origin)) == (a.spans_of(origin) == b.spans_of(origin))
     assert (a == b) == (a.items() == b.items())
-
-
-@given(spans(), spans())
-@example(Span(A, 0, 5), Span(A, 5, 9))
-@example(Span(A, 0, 5), Span(B, 0, 5))
-def test_intersect(a: Span, b: Span) -> None:
-    both = intersect(a, b)
-    in_b = members(b)
-    assert (members(both) if both else []) == [at for at in members(a) if at in in_b]
-    assert both is None or both.size > 0
 
 
 @given(st.lists(spans(), max_size=10))
