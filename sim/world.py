@@ -82,7 +82,7 @@ class World:
 
     Attributes:
         time: true simulated seconds.
-        rows: the history (quorumq/history.py).
+        rows: the history (quorumq/history).
         messages: network messages delivered, peers' and clients'.
         sent: how many messages of each kind nodes sent to each other, and clients to nodes.
         seen: how often each of the things in sim/sometimes.py happened.

@@ -1,7 +1,7 @@
 """Histories of any size as a DataFrame, and everything in them that could not be read.
 
 The lines are read and checked by Spark itself (`from_json`, no Python per line), against the tables of
-quorumq/history.py. What does not fit is not dropped but becomes a row of its own, with the reason: an audit that
+quorumq/history. What does not fit is not dropped but becomes a row of its own, with the reason: an audit that
 skipped a line in silence could call a run good that is not.
 """
 

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 
 OURS = {
     "quorumq.core": {"quorumq.core"},
-    "quorumq.history": {"quorumq.core"},
+    "quorumq.history": {"quorumq.core", "quorumq.history"},
     "quorumq.commands": {"quorumq.core"},
     "quorumq.wire": {"quorumq.core", "quorumq.wire"},
     "quorumq.storage": {"quorumq.core", "quorumq.wire", "quorumq.storage"},

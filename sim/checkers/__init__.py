@@ -1,6 +1,6 @@
 """The judges of a history: each file holds one promise of docs/protocol.md and the way to see it broken.
 
-They read lines of quorumq/history.py and nothing else, so a history of real processes can be judged as well.
+They read lines of quorumq/history and nothing else, so a history of real processes can be judged as well.
 All of them see every line once, in order of time.
 """
 

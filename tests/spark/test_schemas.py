@@ -1,4 +1,4 @@
-"""The tables are a contract: complete, explained, and the history's is that of quorumq/history.py."""
+"""The tables are a contract: complete, explained, and the history's is that of quorumq/history."""
 
 from __future__ import annotations
 

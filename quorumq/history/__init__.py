@@ -1,0 +1,53 @@
+"""What happened, one JSON object per line.
+
+Nodes, clients and the simulator write the same history, so that one set of checkers, one diagram and one audit serve
+all of them (docs/history.md).
+
+What a history promises: a line is complete or it is not there; every line says who wrote it, when, and how exactly
+that is known; messages are named by spans, never one by one, so a batch of 10,000 costs one line. What it does not
+promise: that two machines' clocks agree (each line carries its own uncertainty), or that nothing is missing after a
+kill: a writer buffers.
+"""
+
+from quorumq.history.reader import LINE_BYTES_MAX, SUFFIXES, histories_of, read_history
+from quorumq.history.schema import COMMON, FIELDS, KINDS, VERSION, Field, HistoryError, KindOf, Row, check_row
+from quorumq.history.values import (
+    label_after,
+    origin_text,
+    owner_text,
+    parse_origin,
+    parse_owner,
+    settings_value,
+    spans_value,
+    token_text,
+    topic_label,
+)
+from quorumq.history.writer import HistoryWriter, boot, mono_clock
+
+__all__ = [
+    "COMMON",
+    "FIELDS",
+    "KINDS",
+    "LINE_BYTES_MAX",
+    "SUFFIXES",
+    "VERSION",
+    "Field",
+    "HistoryError",
+    "HistoryWriter",
+    "KindOf",
+    "Row",
+    "boot",
+    "check_row",
+    "histories_of",
+    "label_after",
+    "mono_clock",
+    "origin_text",
+    "owner_text",
+    "parse_origin",
+    "parse_owner",
+    "read_history",
+    "settings_value",
+    "spans_value",
+    "token_text",
+    "topic_label",
+]

@@ -1,0 +1,77 @@
+"""Reads the lines of histories, each checked."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO, Final, cast
+
+from quorumq.history.schema import VERSION, HistoryError, Row, check_row
+
+SUFFIXES: Final = (".jsonl", ".jsonl.gz")
+"""What a history is called in a directory; a file that is named is read whatever it is called."""
+
+LINE_BYTES_MAX: Final = 1 << 22
+"""A line that a reader accepts, in bytes. A writer splits nothing: publishes and deliveries are far below it."""
+
+
+def histories_of(path: Path) -> list[Path]:
+    """The files that a path names: itself, or of a directory all below whose names end in one of SUFFIXES, sorted.
+
+    Returns:
+        None of them where nothing is there.
+    """
+    if path.is_dir():
+        return sorted(found for found in path.rglob("*") if found.name.endswith(SUFFIXES) and found.is_file())
+    return [path] if path.is_file() else []
+
+
+def read_history(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Row]:
+    """The lines of these files, one file after the other, each checked.
+
+    A last line without its newline is the mark of a killed writer and is left out.
+
+    Args:
+        paths: files in any order; what ends in .gz is unpacked.
+
+    Raises:
+        HistoryError: a line that is not of the schema: the text begins with ``file:line``.
+        OSError: a file cannot be read.
+    """
+    for path in paths:
+        with _opened(Path(path)) as file:
+            number = 0
+            while line := _line_of(file, path, number + 1):
+                number += 1
+                if len(line) > LINE_BYTES_MAX:
+                    raise HistoryError(f"{path}:{number}: the line is longer than {LINE_BYTES_MAX} bytes")
+                if not line.endswith(b"\n"):
+                    break
+                try:
+                    row = json.loads(line)
+                except ValueError as error:
+                    raise HistoryError(f"{path}:{number}: not JSON: {error}") from None
+                problem = check_row(row) if isinstance(row, dict) else "not a JSON object"
+                if problem:
+                    raise HistoryError(f"{path}:{number}: {problem}")
+                if row["kind"] == "settings" and row["history"] > VERSION:
+                    raise HistoryError(
+                        f"{path}:{number}: the history has version {row['history']}, this reader knows {VERSION}: "
+                        "use a newer quorumq to read it"
+                    )
+                yield row
+
+
+def _opened(path: Path) -> IO[bytes]:
+    return cast("IO[bytes]", gzip.open(path)) if path.name.endswith(".gz") else path.open("rb")
+
+
+def _line_of(file: IO[bytes], path: str | os.PathLike[str], number: int) -> bytes:
+    try:
+        return file.readline(LINE_BYTES_MAX + 1)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise HistoryError(f"{path}:{number}: not to be unpacked: {error}") from None

@@ -1,0 +1,84 @@
+"""How a history writes names and values as text, and reads them back."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from typing import Final
+
+from quorumq.core.messages import AlterTopic, CreateTopic
+from quorumq.core.topics import SETTINGS
+from quorumq.core.types import NODES_MAX, Incarnation, Origin, Owner, Span, Stamp, Topic, topic_id
+
+LABEL_DELETIONS_MAX: Final = 1000
+"""How often a topic's name may have been deleted before for its label to say so; beyond that it has the topic's id."""
+
+
+def label_after(name: str, deletions: int) -> str:
+    """What a history calls the topic that has a name after so many others that had it were deleted.
+
+    For a topic of which no more is known; of any other `topic_label` tells.
+    """
+    return f"{name}#{deletions}" if deletions else name
+
+
+@functools.lru_cache(maxsize=1000)
+def topic_label(topic: bytes, name: str) -> str:
+    """What a history calls a topic, by its id: all writers call it the same.
+
+    The id says how often the name had been deleted before (docs/protocol.md, section 1, "topic"), and a delivery or a
+    receipt, which have no more than id and name, need nothing else.
+    """
+    for deletions in range(LABEL_DELETIONS_MAX):
+        for rf in range(1, NODES_MAX, 2):
+            if topic == topic_id(name, rf, deletions):
+                return label_after(name, deletions)
+    return f"{name}#{topic.hex()}"
+
+
+def settings_value(source: Topic | CreateTopic | AlterTopic) -> dict[str, object]:
+    """The settings that a register has or a request names; times have a point, whoever wrote them."""
+    found: dict[str, object] = {}
+    for name in ("partitions", *SETTINGS):
+        value = getattr(source, name)
+        if value is not None:
+            exact = name in ("partitions", "max_deliveries", "durability")
+            found[name] = (
+                value if exact else [float(it) for it in value] if name == "backoff" else float(value)
+            )
+    return found
+
+
+def origin_text(origin: Origin) -> str:
+    """An origin as it is written: ``node.n.nonce.k``, the nonce in hex. Node ids have no dot."""
+    return f"{origin.node}.{origin.n}.{origin.nonce:x}.{origin.k}"
+
+
+def parse_origin(text: str) -> Origin:
+    """The inverse of `origin_text`; ValueError where it is none."""
+    node, n, nonce, k = text.split(".")
+    return Origin(node, int(n), int(nonce, 16), int(k))
+
+
+def owner_text(owner: Owner) -> str:
+    """An owner as it is written: ``node.n.nonce#time@node``, nonce and time in hex."""
+    (n, nonce), ballot = owner.incarnation, owner.ballot
+    return f"{owner.node}.{n}.{nonce:x}#{ballot.time:x}@{ballot.node}"
+
+
+def parse_owner(text: str) -> Owner:
+    """The inverse of `owner_text`; ValueError where it is none."""
+    who, ballot = text.split("#")
+    node, n, nonce = who.split(".")
+    at, by = ballot.split("@")
+    return Owner(node, Incarnation(int(n), int(nonce, 16)), Stamp(int(at, 16), by))
+
+
+def token_text(ballot: Stamp) -> str:
+    """A fencing token: 20 digits, ``@`` and the node id, so that texts sort as tokens do."""
+    return f"{ballot.time:020d}@{ballot.node}"
+
+
+def spans_value(spans: Iterable[Span]) -> list[list[object]]:
+    """Spans as they are written."""
+    return [[origin_text(span.origin), span.start, span.stop] for span in spans]

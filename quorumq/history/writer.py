@@ -1,0 +1,171 @@
+"""Writes the lines of a history: buffered, whole or absent, and bounded on disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO, Final
+
+from quorumq.history.schema import COMMON, VERSION, HistoryError, Row, check_row
+
+BUFFER_BYTES: Final = 1 << 16
+FILE_BYTES_MAX: Final = 1 << 32
+
+
+def mono_clock() -> tuple[float, int]:
+    """The clocks of a real process: monotonic seconds, suspended time included, and the time of day in milliseconds."""
+    return _MONOTONIC(), time.time_ns() // 1_000_000
+
+
+def _boottime() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+_MONOTONIC: Final = _boottime if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
+"""The clock of deadlines (quorumq/client): all processes of a machine share it."""
+
+BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
+
+
+def boot() -> str:
+    """Which start of which machine this is, so that lines on one clock can be told from others; "" where none says."""
+    try:
+        return Path(BOOT_ID).read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+class HistoryWriter:
+    """Appends lines to a file; buffered, and bounded in memory and on disk.
+
+    Lines are complete or absent: the buffer is written in whole lines. What is in the buffer is lost with the
+    process; `flush` hands it to the system. One thread.
+
+    Args:
+        file: a path, which is appended to and closed by `close`, or an open text file, which is only flushed.
+        run: the name of the run.
+        who: ``node:<id>``, ``client:<name>`` or ``sim``.
+        settings: goes into the first line.
+        clock: gives (at, wall_ms) for lines that do not bring them.
+        within: the uncertainty of that clock in seconds.
+        buffer_bytes: what is held back at most before it is written.
+        bytes_max: beyond this many bytes one ``truncated`` line is written, and the rest is counted and dropped.
+
+    Attributes:
+        dropped: lines that were not written because of ``bytes_max``.
+
+    Raises:
+        OSError: from `write`, `flush` and `close`, as the file gives it.
+        HistoryError: from `write`, for a line that is not of the schema.
+    """
+
+    def __init__(
+        self,
+        file: str | os.PathLike[str] | IO[str],
+        *,
+        run: str,
+        who: str,
+        settings: Mapping[str, object] | None = None,
+        clock: Callable[[], tuple[float, int]] = mono_clock,
+        within: float = 0.0,
+        buffer_bytes: int = BUFFER_BYTES,
+        bytes_max: int = FILE_BYTES_MAX,
+    ) -> None:
+        self.run = run
+        self.who = who
+        self.dropped = 0
+        self._clock = clock
+        self._within = within
+        self._buffer: list[str] = []
+        self._buffered = 0
+        self._buffer_bytes = buffer_bytes
+        self._written = 0
+        self._bytes_max = bytes_max
+        self._truncated = False
+        self._owned = isinstance(file, str | os.PathLike)
+        self._file: IO[str]
+        if isinstance(file, str | os.PathLike):
+            _cut_torn_line(file)
+            self._file = open(file, "a", encoding="utf-8", newline="\n")  # noqa: SIM115 - closed by close()
+        else:
+            self._file = file
+        real = clock is mono_clock
+        options = {**(settings or {}), **({"boot": boot()} if real and boot() else {})}
+        self.write("settings", history=VERSION, clock="mono" if real else "simulated", settings=options)
+
+    def __enter__(self) -> HistoryWriter:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def write(self, kind: str, **fields: object) -> None:
+        """Append one line.
+
+        Args:
+            kind: one of `KINDS`.
+            fields: its fields; ``at``, ``wall_ms`` and ``within`` are filled in where they are not given, and
+                ``who`` may be given by a writer that speaks for several.
+        """
+        if "at" not in fields or "wall_ms" not in fields:
+            at, wall_ms = self._clock()
+            fields.setdefault("at", at)
+            fields.setdefault("wall_ms", wall_ms)
+        row = {"run": self.run, "who": self.who, "within": self._within, "kind": kind, **fields}
+        self.append(row)
+
+    def append(self, row: Row) -> None:
+        """Append a whole line, checked against the schema."""
+        problem = check_row(row)
+        if problem:
+            raise HistoryError(f"a history line of {row.get('who')!r}: {problem}")
+        if self._truncated:
+            self.dropped += 1
+            return
+        text = json.dumps(row, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+        if self._written + len(text) + 1 > self._bytes_max:
+            self._truncated = True
+            self.dropped += 1
+            detail = f"the limit of {self._bytes_max} bytes is reached"
+            text = json.dumps({**{name: row[name] for name in COMMON}, "kind": "truncated", "detail": detail})
+        self._buffer.append(text)
+        self._buffered += len(text) + 1
+        self._written += len(text) + 1
+        if self._buffered >= self._buffer_bytes:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hand everything so far to the system (no fsync)."""
+        if self._buffer:
+            self._file.write("\n".join(self._buffer) + "\n")
+            self._buffer.clear()
+            self._buffered = 0
+        self._file.flush()
+
+    def close(self) -> None:
+        """Flush, and close the file if it was opened here."""
+        self.flush()
+        if self._owned:
+            self._file.close()
+
+
+def _cut_torn_line(path: str | os.PathLike[str]) -> None:
+    """Remove what a killed writer left of its last line, so that the next line does not continue it."""
+    if not os.path.exists(path):
+        return
+    with open(path, "r+b") as file:
+        end = file.seek(0, os.SEEK_END)
+        at = end
+        while at > 0:
+            start = max(0, at - BUFFER_BYTES)
+            file.seek(start)
+            found = file.read(at - start).rfind(b"\n")
+            if found >= 0:
+                at = start + found + 1
+                break
+            at = start
+        if at != end:
+            file.truncate(at)
