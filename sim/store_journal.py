@@ -13,11 +13,12 @@ from functools import partial
 
 from quorumq.core.records import BatchStored, JournalRecord, VouchingLost
 from quorumq.core.types import Batch, BatchHeader
+from quorumq.storage.commit import Commit
+from quorumq.storage.damage import DamagedBatch
 from quorumq.storage.disk import MemoryDisk
-from quorumq.storage.journal import Commit, DamagedBatch
+from quorumq.storage.journal import Journal
 from quorumq.storage.records import SegmentStart, decode_record
 from quorumq.storage.segment import NAME_SUFFIX, Frame, Scan, salt_of
-from quorumq.storage.store import Store
 from sim.disks import DamagedBody
 
 SEGMENT_BYTES = 4096
@@ -43,7 +44,7 @@ class StoreJournal:
         self.rng = rng
         self.disk = MemoryDisk()
         self.hit = False  # whether bits of it were flipped
-        self.store: Store | None = None
+        self.store: Journal | None = None
         self.commit: Commit | None = None
         self.snapshot: Callable[[], Iterable[JournalRecord]] = tuple
         self.headers: dict[int, Batch] = {}
@@ -54,7 +55,7 @@ class StoreJournal:
 
     def open(self) -> list[JournalRecord]:
         self.backups.append(self.disk.clone())
-        self.store = Store.open(
+        self.store = Journal.open(
             self.disk,
             node=self.node,
             cluster_id=self.cluster_id,
@@ -77,7 +78,7 @@ class StoreJournal:
             return None
         disk = self.disk.clone()
         disk.unlock()
-        store = Store.open(disk, node=self.node, cluster_id=self.cluster_id)
+        store = Journal.open(disk, node=self.node, cluster_id=self.cluster_id)
         return list(store.replayed)
 
     def ready(self, snapshot: Callable[[], Iterable[JournalRecord]]) -> None:

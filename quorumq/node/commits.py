@@ -19,7 +19,7 @@ from typing import Final, Protocol
 import trio
 
 from quorumq.core.limits import KIB
-from quorumq.storage.journal import Commit
+from quorumq.storage.commit import Commit
 
 HERE_S: Final = 0.002
 """Seconds that an fsync may usually take for the loop to wait for it, and that must have passed since the last one: in

@@ -24,8 +24,8 @@ from quorumq.core import limits
 from quorumq.core.errors import UsageError
 from quorumq.core.limits import MIB
 from quorumq.core.state import NodeConfig
-from quorumq.storage.journal import SEGMENT_BYTES
-from quorumq.storage.store import RESERVE_BYTES
+from quorumq.storage.journal import RESERVE_BYTES
+from quorumq.storage.segments import SEGMENT_BYTES
 from quorumq.wire.address import split_address
 from quorumq.wire.receipts import SECRET_BYTES_MAX, SECRET_BYTES_MIN
 

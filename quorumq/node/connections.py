@@ -50,7 +50,7 @@ from quorumq.core.messages import (
 from quorumq.core.types import NodeId
 from quorumq.node.node import EXIT_STORAGE, Node
 from quorumq.node.transport import ConnectionLost, Outflow, Transport
-from quorumq.storage.journal import DamagedBatch
+from quorumq.storage.damage import DamagedBatch
 from quorumq.wire import cbor
 from quorumq.wire.cbor import BadValue
 from quorumq.wire.codec import (

@@ -62,8 +62,9 @@ from quorumq.node.commits import CommitRunner
 from quorumq.node.config import ServeConfig
 from quorumq.node.health import Health
 from quorumq.node.trace import Trace
-from quorumq.storage.journal import Commit, DamagedBatch
-from quorumq.storage.store import Store as Journal
+from quorumq.storage.commit import Commit
+from quorumq.storage.damage import DamagedBatch
+from quorumq.storage.journal import Journal
 from quorumq.wire.batch import Corrupt, decode_header
 from quorumq.wire.cbor import BadValue
 from quorumq.wire.codec import encode_message

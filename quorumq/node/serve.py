@@ -37,7 +37,7 @@ from quorumq.node.logs import make_log
 from quorumq.node.node import EXIT_AGAIN, EXIT_BUG, EXIT_OK, EXIT_REFUSED, EXIT_STORAGE, Node
 from quorumq.node.transport import SocketTransport, Transport, connect, listen
 from quorumq.storage.disk import Disk
-from quorumq.storage.store import Store
+from quorumq.storage.journal import Journal
 from quorumq.wire.address import split_address
 
 BACKLOG: Final = 1024
@@ -157,7 +157,7 @@ def open_node(
         ValueError: the journal is another node's or cluster's.
     """
     rng = rng or random.Random(secrets.randbits(64))
-    store = Store.open(
+    store = Journal.open(
         disk,
         node=config.node,
         cluster_id=config.cluster_id,

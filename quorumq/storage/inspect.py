@@ -105,7 +105,7 @@ def _verdict(scan: Scan, bad: Bad, salt: int) -> str:
     """Torn or damaged (docs/file-format.md, "Torn or damaged")."""
     if bad.offset == 0:
         return "damaged: every segment begins with a record that says whose it is"
-    witness = scan.first_valid(bad.offset + 1, salt, lambda frame: frame.durable > bad.offset)
+    witness = scan.said_durable(bad.offset, salt)
     if witness is None:
         return "a torn tail, unless the segment has a successor whose first record counts these bytes"
     return f"damaged: the record at byte {witness.offset} says that everything below {witness.durable} was durable"

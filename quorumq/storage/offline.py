@@ -26,9 +26,9 @@ from quorumq.core.state import NodeConfig
 from quorumq.core.types import STAMP_ZERO, BatchHeader, Kind, Now, Origin, PartitionId, Span, Topic
 from quorumq.storage.disk import LOCK_NAME, RealDisk
 from quorumq.storage.inspect import start_of
-from quorumq.storage.journal import DamagedDirectory, FoundBatch, Journal
-from quorumq.storage.salvage import SalvagingJournal
+from quorumq.storage.salvage import read_directory
 from quorumq.storage.segment import NAME_SUFFIX, segment_name
+from quorumq.storage.segments import FoundBatch
 from quorumq.wire.batch import Corrupt, Message, records_of
 
 SETTLED = ("acked", "skipped", "purged")
@@ -105,38 +105,23 @@ class OfflineDirectory:
             raise StorageError(f"{path}: no segment begins with a record that can be read")
         self.node = start.node
         self.cluster_id = start.cluster_id
-        self.damage = ""
-        self.notes: list[str] = []
         self._disk = ReadOnlyDisk(path)
+        read = read_directory(
+            self._disk, node=start.node, cluster_id=start.cluster_id, new_directory_id=lambda: 1, salvage=True
+        )
+        self.damage = read.damage
+        self.notes = read.replay.notes
+        self._batches: dict[int, FoundBatch] = {}
+        records: list[JournalRecord] = []
+        for item in read.found:
+            if not isinstance(item, FoundBatch):
+                records.append(item)
+            elif not item.damaged or item.record.number not in self._batches:
+                self._batches[item.record.number] = item
         try:
-            replayed = self._replay(Journal)
-        except DamagedDirectory as error:
-            self.damage = error.what
-            replayed = self._replay(SalvagingJournal)
-        try:
-            self._batches: dict[int, FoundBatch] = {}
-            records: list[JournalRecord] = []
-            for item in replayed:
-                if not isinstance(item, FoundBatch):
-                    records.append(item)
-                    continue
-                if not item.damaged or item.record.number not in self._batches:
-                    self._batches[item.record.number] = item
             self._core = self._build(records, now)
         except BaseException:
             self.close()
-            raise
-
-    def _replay(self, kind: type[Journal]) -> list[JournalRecord | FoundBatch]:
-        journal = kind.open(
-            self._disk, node=self.node, cluster_id=self.cluster_id, new_directory_id=lambda: 1
-        )
-        try:
-            replayed = list(journal.replay())
-            self.notes = journal.notes
-            return replayed
-        except BaseException:
-            self._disk.unlock()
             raise
 
     def _build(self, records: list[JournalRecord], now: Now) -> NodeCore:

@@ -109,6 +109,10 @@ class Forgotten(NamedTuple):
     ranges: tuple[tuple[int, int], ...]
     segment: int
 
+    def numbers(self) -> Iterator[int]:
+        """The batches' numbers."""
+        return (number for first, stop in self.ranges for number in range(first, stop))
+
 
 class BatchMoved(NamedTuple):
     """A batch copied out of an older segment, so that its file can go: this record takes the place of that one.

@@ -1,4 +1,4 @@
-"""A journal that was refused, read as far as it can be.
+"""A directory that was refused, read as far as it can be.
 
 Why: a directory with damage that is not confined to the body of a batch must not be voted from, because what it
 forgot is not known. But what it still has is worth keeping: a node that resyncs from its peers has less to fetch, and
@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from quorumq.core.records import DirectoryMade, JournalRecord
-from quorumq.storage.disk import PAGE_BYTES
-from quorumq.storage.journal import DamagedDirectory, FoundBatch, Journal, Segment, _unreadable
+from quorumq.storage.damage import DamagedDirectory, unreadable
+from quorumq.storage.disk import PAGE_BYTES, Disk
+from quorumq.storage.files import SegmentFiles
 from quorumq.storage.records import (
     BATCH_MOVED,
     BATCH_STORED,
@@ -26,7 +28,9 @@ from quorumq.storage.records import (
     Hole,
     SegmentStart,
 )
-from quorumq.storage.segment import PREFIX_BYTES, Frame, Scan, salt_of, segment_name
+from quorumq.storage.replay import Replay
+from quorumq.storage.segment import PREFIX_BYTES, Frame, salt_of, segment_name
+from quorumq.storage.segments import FoundBatch, Segment
 
 
 class _File:
@@ -41,59 +45,57 @@ class _File:
         self.batches: list[FoundBatch] = []
 
 
-class SalvagingJournal(Journal):
-    """A `Journal` whose `replay` gives what can be read, and that can be written afterwards.
+class Salvage(Replay):
+    """A `Replay` of what can be read. Nothing that the bytes of the directory hold is an error.
 
-    The newest segment's tail is cut where it was torn, as ever. `replay` gives small state of all segments, oldest
+    The newest segment's tail is cut where it was torn, as ever. `records` gives small state of all segments, oldest
     first, and never a CLEAN_STOP. ``position`` is never too low: what cannot be read counts as the most records that
     may have been there.
     """
 
-    def _find(self, new_directory_id: Callable[[], int]) -> None:
-        finished = self._list()
-        starts: dict[int, SegmentStart] = {}
+    def _find(self, finished: list[int], new_directory_id: Callable[[], int]) -> SegmentStart:
+        self.files = SegmentFiles(self.disk, self._read_what_can_be)
+        self._files: list[_File] = []
+        self._forgotten: set[int] = set()
+        self._dead: dict[int, set[int]] = {}
+        self._starts: dict[int, SegmentStart] = {}
+        segments = self.segments
         for number in finished:
             try:
-                starts[number] = self._read_start(number)
+                self._starts[number] = self._read_start(number)
             except DamagedDirectory as error:
                 self.notes.append(error.what)
-        self._starts = starts
-        self._files: list[_File] = []
-        if not starts:
-            self.fresh = True
-            self.directory = self.place = new_directory_id()
-            self._aside = [segment_name(number) for number in finished]
-            return
-        newest = starts[max(starts)]
-        self.directory = newest.directory
-        self.place = self._place_of(newest)
+        if not self._starts:
+            segments.aside = [segment_name(number) for number in finished]
+            return self._new(new_directory_id)
+        newest = self._starts[max(self._starts)]
         counted = {entry.segment: entry.bytes for entry in newest.earlier}
         for number in finished:
-            start, name = starts.get(number), segment_name(number)
-            if start is not None and start.directory != self.directory:
-                self._aside.append(name)
+            start, name = self._starts.get(number), segment_name(number)
+            if start is not None and start.directory != newest.directory:
+                segments.aside.append(name)
             elif number < newest.segment and number not in counted:
-                self._obsolete.append(name)
+                segments.obsolete.append(name)
             else:
-                size = self._disk.size(name)
+                size = self.disk.size(name)
                 self._files.append(_File(number, min(size, counted.get(number, size))))
-        self._damaged = dict.fromkeys(newest.damaged)
-        self._holes = dict.fromkeys(newest.holes)
+        segments.damaged = dict.fromkeys(newest.damaged)
+        segments.holes = dict.fromkeys(newest.holes)
+        return self._placed(newest)
 
-    def replay(self) -> Iterator[JournalRecord | FoundBatch]:
-        """What can be read; see `Journal.replay`. Nothing that the bytes of this directory hold is an error."""
-        yield DirectoryMade(self._node, self._cluster_id, self.directory)
-        forgotten: set[int] = set()
-        dead: dict[int, set[int]] = {}
+    def records(self) -> Iterator[JournalRecord | FoundBatch]:
+        """What can be read; see `Replay.records`."""
+        yield DirectoryMade(self.node, self.cluster_id, self.directory)
         for file in self._files:
-            yield from self._read(file, forgotten, dead)
+            yield from self._read(file)
 
+        segments = self.segments
         best: dict[int, FoundBatch] = {}
         for file in self._files:
-            found = self._segments[file.number] = Segment(file.length)
+            found = segments.by_number[file.number] = Segment(file.length)
             for item in file.batches:
                 number = item.record.number
-                if number in forgotten or number in dead.get(file.number, ()):
+                if number in self._forgotten or number in self._dead.get(file.number, ()):
                     found.dead.append(number)
                     continue
                 if item.position.end <= file.length:
@@ -105,82 +107,68 @@ class SalvagingJournal(Journal):
                 if before is None or before.damaged or not item.damaged:
                     best[number], worse = item, before
                 if worse is not None and self._counts(worse):
-                    self.drop(number, worse.position)
-        for number in self._segments:
-            self._judge(number)
+                    segments.drop(number, worse.position)
+        for number in segments.by_number:
+            segments.judge(number)
         for item in best.values():
             if not self._counts(item):
-                self._carried.append(item)
+                self.carried.append(item)
             yield item._replace(moved=False)
-        self.position = self._appended
-        self._replayed = True
 
     def _counts(self, item: FoundBatch) -> bool:
         """Whether a batch lies in what was durable; else it is written again."""
-        return item.position.end <= self._segments[item.position.segment].bytes
+        return item.position.end <= self.segments.by_number[item.position.segment].bytes
 
-    def _read(self, file: _File, forgotten: set[int], dead: dict[int, set[int]]) -> Iterator[JournalRecord]:
+    def _read(self, file: _File) -> Iterator[JournalRecord]:
         """One segment's small state; its batches, and what it says of others', are noted."""
         name = segment_name(file.number)
         start = self._starts.get(file.number)
         if start is not None:
-            self._appended = max(self._appended, start.position)
-            self._next_number = max(self._next_number, start.next_number)
+            self.position = max(self.position, start.position)
+            self.segments.next_number = max(self.segments.next_number, start.next_number)
         salt = salt_of(self.directory, file.number)
-        scan = self._scan(name, file.length, check_bodies=True)
+        scan = self.files.scan(name, file.length, check_bodies=True)
         newest = file is self._files[-1]
         offset = 0
         while offset < file.length:
             found = scan.frame(offset, salt if offset else 0)
-            whole = isinstance(found, Frame) and found.end <= file.length
-            sound = whole and isinstance(found, Frame) and found.body_ok
-            if newest and file.in_tail and not sound and not self._said_durable(scan, salt, offset):
-                self.notes.append(
-                    f"{name}: cut at byte {offset} of {file.length}, where the last write was torn"
-                )
+            frame = found if isinstance(found, Frame) and found.end <= file.length else None
+            sound = frame is not None and frame.body_ok
+            if newest and file.in_tail and not sound and scan.said_durable(offset, salt) is None:
+                where = f"cut at byte {offset} of {file.length}"
+                self.notes.append(f"{name}: {where}, where the last write was torn")
                 break
-            if not whole or not isinstance(found, Frame):
+            if frame is None:
                 after = scan.first_valid(offset + 1, salt, lambda frame: frame.end <= file.length)
                 stop = file.length if after is None else after.offset
-                self._holes[Hole(file.number, offset, stop)] = None
+                self.segments.holes[Hole(file.number, offset, stop)] = None
                 self.notes.append(f"{name}: bytes {offset} to {stop} cannot be read")
-                self._appended += (stop - offset) // PREFIX_BYTES
+                self.position += (stop - offset) // PREFIX_BYTES
                 file.counting = True  # what follows may be the tail
                 offset = stop
                 continue
-            yield from self._frame(name, file, found, forgotten, dead)
-            offset = found.end
+            yield from self._take(name, file, frame)
+            offset = frame.end
         if newest:
             file.length = file.durable
 
-    def _said_durable(self, scan: Scan, salt: int, offset: int) -> bool:
-        return scan.first_valid(offset + 1, salt, lambda frame: frame.durable > offset) is not None
-
-    def _frame(
-        self, name: str, file: _File, frame: Frame, forgotten: set[int], dead: dict[int, set[int]]
-    ) -> Iterator[JournalRecord]:
+    def _take(self, name: str, file: _File, frame: Frame) -> Iterator[JournalRecord]:
         file.durable = max(file.durable, frame.durable)
         if file.counting and frame.type > FRAMING_MAX:
-            self._appended += 1
+            self.position += 1
         if frame.type in (BATCH_STORED, BATCH_MOVED):
-            file.batches.append(self._batch(name, file.number, frame))
+            record = self.files.batch(name, frame)
+            file.batches.append(self.segments.found(file.number, frame, record))
         elif frame.type == SNAPSHOT_END:
             file.in_tail = file.counting = True
             file.durable = max(file.durable, frame.end)
         elif frame.type != CLEAN_STOPPED:
-            record = self._decode(name, frame)
-            if isinstance(record, Forgotten):
-                numbers = [number for first, stop in record.ranges for number in range(first, stop)]
-                (dead.setdefault(record.segment, set()) if record.segment else forgotten).update(numbers)
-            elif not isinstance(record, Framing | DirectoryMade):
-                yield record
-
-    def _scan(self, name: str, size: int, *, check_bodies: bool) -> Scan:
-        return Scan(
-            lambda offset, length: self._read_what_can_be(name, offset, length),
-            size,
-            check_bodies=check_bodies,
-        )
+            other = self.files.decode(name, frame)
+            if isinstance(other, Forgotten):
+                gone = self._dead.setdefault(other.segment, set()) if other.segment else self._forgotten
+                gone.update(other.numbers())
+            elif not isinstance(other, Framing | DirectoryMade):
+                yield other
 
     def _read_what_can_be(self, name: str, offset: int, length: int) -> bytes:
         """Bytes of a file, with zeros for the pages that the disk cannot read.
@@ -189,10 +177,10 @@ class SalvagingJournal(Journal):
             StorageError: it is not the disk: no permission, or no file descriptor, says nothing of what is there.
         """
         try:
-            return self._disk.read(name, offset, length)
+            return self.disk.read(name, offset, length)
         except OSError as error:
             if error.errno != errno.EIO:
-                raise _unreadable(self._disk, error) from error
+                raise unreadable(self.disk, error) from error
             if length <= PAGE_BYTES:
                 return bytes(length)
         half = length // 2
@@ -201,4 +189,52 @@ class SalvagingJournal(Journal):
         )
 
 
-__all__ = ["SalvagingJournal"]
+class Directory(NamedTuple):
+    """A directory as it was read.
+
+    Attributes:
+        replay: the reader, exhausted.
+        found: what it gave.
+        damage: what was read past, "" where nothing was.
+    """
+
+    replay: Replay
+    found: list[JournalRecord | FoundBatch]
+    damage: str
+
+
+def read_directory(
+    disk: Disk, *, node: str, cluster_id: str, new_directory_id: Callable[[], int], salvage: bool
+) -> Directory:
+    """Lock a directory and read all of it.
+
+    Args:
+        disk: the directory; it stays locked, unless this raises.
+        node: whose it must be.
+        cluster_id: of which cluster.
+        new_directory_id: asked where the directory is new: 64 random bits.
+        salvage: read past damage.
+
+    Raises:
+        DamagedDirectory: what ``salvage`` reads past.
+        StorageError: in use by another process, not this node's or cluster's, or written by a newer version.
+    """
+
+    def read(kind: type[Replay], damage: str) -> Directory:
+        try:
+            replay = kind(disk, node=node, cluster_id=cluster_id, new_directory_id=new_directory_id)
+            return Directory(replay, list(replay.records()), damage)
+        except OSError as error:
+            raise unreadable(disk, error) from error
+
+    disk.lock()
+    try:
+        try:
+            return read(Replay, "")
+        except DamagedDirectory as error:
+            if not salvage:
+                raise
+            return read(Salvage, error.what)
+    except BaseException:
+        disk.unlock()
+        raise

@@ -216,3 +216,7 @@ class Scan:
             else:
                 offset += hit + len(MAGIC)
         return None
+
+    def said_durable(self, offset: int, salt: int) -> Frame | None:
+        """The first valid frame behind ``offset`` that says that something was durable there, if there is one."""
+        return self.first_valid(offset + 1, salt, lambda frame: frame.durable > offset)

@@ -30,9 +30,9 @@ from quorumq.core.records import BatchStored, DirectoryMade, RecordsMerged, Topi
 from quorumq.core.types import Letter, Now, PartitionId, Stamp, Topic
 from quorumq.storage.disk import MemoryDisk, RealDisk
 from quorumq.storage.inspect import inspect_segment
+from quorumq.storage.journal import Journal
 from quorumq.storage.offline import OfflineDirectory, ReadOnlyDisk
 from quorumq.storage.records import TYPE_OF
-from quorumq.storage.store import Store
 from quorumq.wire.batch import Message, build_batch
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, receipts
@@ -58,7 +58,7 @@ def export(path: Path, *arguments: str) -> Done:
 
 def write(cluster: Cluster, name: str, path: Path, segment_bytes: int = 1 << 20) -> Path:
     """A data directory with the journal that a node of the cluster has."""
-    store = Store.open(
+    store = Journal.open(
         RealDisk(path),
         node=name,
         cluster_id="cluster",
@@ -333,8 +333,8 @@ def test_two_may_read_at_once(cluster: Cluster, tmp_path: Path) -> None:
     with OfflineDirectory(path, Now(0.0, 0)) as one, OfflineDirectory(path, Now(0.0, 0)) as other:
         assert [found.seq for found in one.messages()] == [found.seq for found in other.messages()]
         with pytest.raises(StorageError, match="in use by another"):
-            Store.open(path, node="a", cluster_id="cluster")
-    Store.open(path, node="a", cluster_id="cluster").abandon()
+            Journal.open(path, node="a", cluster_id="cluster")
+    Journal.open(path, node="a", cluster_id="cluster").abandon()
 
 
 @pytest.mark.parametrize("every", [41, pytest.param(3, marks=pytest.mark.soak)])

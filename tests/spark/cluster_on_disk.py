@@ -1,4 +1,4 @@
-"""Journals of several nodes, written by the real Store, beside a naive account of what is in them."""
+"""Journals of several nodes, written by the real journal, beside a naive account of what is in them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from quorumq.core.types import (
     topic_id,
 )
 from quorumq.storage.disk import RealDisk
-from quorumq.storage.store import Store
+from quorumq.storage.journal import Journal
 from quorumq.wire.batch import Message, encode_record, pack_sections
 from spark.schemas import schema
 from spark.source import offline
@@ -78,8 +78,8 @@ class Node:
         self.number = 0
         self.store = self._open()
 
-    def _open(self) -> Store:
-        store = Store.open(
+    def _open(self) -> Journal:
+        store = Journal.open(
             RealDisk(self.path), node=self.name, cluster_id="test", segment_bytes=self.segment_bytes
         )
         list(store.replayed)

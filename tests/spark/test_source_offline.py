@@ -18,9 +18,9 @@ from quorumq.core.errors import StorageError, UsageError
 from quorumq.core.types import Group, Kind, Origin, Record, Span
 from quorumq.storage import records as storage_records
 from quorumq.storage.disk import RealDisk
+from quorumq.storage.journal import Journal
 from quorumq.storage.records import BATCH_STORED
 from quorumq.storage.segment import FORMAT_VERSION
-from quorumq.storage.store import Store
 from quorumq.wire.batch import Message, encode_record, pack_sections
 from spark.schemas import schema
 from spark.source import journals, offline
@@ -392,7 +392,7 @@ def test_two_directories_of_one_node_or_of_two_clusters_are_refused(tmp_path: Pa
     shutil.copytree(cluster.data[0], copy)
     with pytest.raises(UsageError, match=r"are both of node 'n1'"):
         rows_of("messages", [cluster.data[0], copy])
-    store = Store.open(RealDisk(tmp_path / "strange"), node="n9", cluster_id="other")
+    store = Journal.open(RealDisk(tmp_path / "strange"), node="n9", cluster_id="other")
     list(store.replayed)
     store.roll([])
     store.close()

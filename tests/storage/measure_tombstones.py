@@ -18,7 +18,7 @@ from quorumq.core.messages import Resolved
 from quorumq.core.partition.group import GroupView
 from quorumq.core.records import RecordsMerged
 from quorumq.core.types import Kind, Record, Span
-from quorumq.storage.store import Store
+from quorumq.storage.journal import Journal
 from tests.storage.samples import ORIGIN, PARTITION
 
 ACKED = Record(0, 0, Kind.ACKED, None)
@@ -43,7 +43,7 @@ def size_of(directory: Path) -> int:
 def measure(order: Iterable[int], count: int, name: str) -> None:
     with tempfile.TemporaryDirectory() as place:
         directory = Path(place)
-        store = Store.open(directory, node="n1", cluster_id="measure")
+        store = Journal.open(directory, node="n1", cluster_id="measure")
         assert len(list(store.replayed)) == 1
         store.roll([])
         view = GroupView("billing", 0, ClosedOrigins())

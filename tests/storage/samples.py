@@ -41,7 +41,7 @@ from quorumq.core.types import (
     topic_id,
 )
 from quorumq.storage.disk import Disk, MemoryDisk
-from quorumq.storage.store import Store
+from quorumq.storage.journal import Journal
 from quorumq.wire.batch import Message, build_batch
 
 DIRECTORY = 0x0123_4567_89AB_CDEF
@@ -130,8 +130,8 @@ def bare(record: JournalRecord) -> JournalRecord:
     return record
 
 
-def open_store(disk: Disk, **options: int) -> Store:
-    return Store.open(disk, node="n1", cluster_id="test", new_directory_id=lambda: DIRECTORY, **options)
+def open_store(disk: Disk, **options: int) -> Journal:
+    return Journal.open(disk, node="n1", cluster_id="test", new_directory_id=lambda: DIRECTORY, **options)
 
 
 def small_state(records: list[JournalRecord]) -> list[JournalRecord]:
@@ -139,7 +139,7 @@ def small_state(records: list[JournalRecord]) -> list[JournalRecord]:
     return [r for r in records if not isinstance(r, BatchStored | CleanStopped | DirectoryMade)]
 
 
-def start(disk: Disk, **options: int) -> tuple[Store, list[JournalRecord]]:
+def start(disk: Disk, **options: int) -> tuple[Journal, list[JournalRecord]]:
     """Open, replay, roll, commit: a store that can be written, and what it replayed."""
     store = open_store(disk, **options)
     try:
@@ -153,7 +153,7 @@ def start(disk: Disk, **options: int) -> tuple[Store, list[JournalRecord]]:
     return store, replayed
 
 
-def bodies_are_right(store: Store, records: list[JournalRecord]) -> None:
+def bodies_are_right(store: Journal, records: list[JournalRecord]) -> None:
     """Every batch among ``records`` reads back as the batch of its number."""
     for record in records:
         if isinstance(record, BatchStored):

@@ -14,11 +14,11 @@ import pytest
 
 from quorumq.core.errors import StorageError
 from quorumq.core.records import BatchStored, CleanStopped, DirectoryMade, JournalRecord, Reserved
+from quorumq.storage.damage import DamagedBatch
 from quorumq.storage.disk import MemoryDisk
-from quorumq.storage.journal import DamagedBatch
+from quorumq.storage.journal import Journal
 from quorumq.storage.records import BATCH_STORED, TYPE_OF
 from quorumq.storage.segment import Frame, Scan, salt_of, segment_number
-from quorumq.storage.store import Store
 from tests.storage.samples import DIRECTORY, bare, batch, bodies_are_right, clean_stop, newest, open_store
 from tests.storage.samples import start as start_store
 
@@ -39,7 +39,7 @@ class Writer:
         self.forgotten: dict[int, int] = {} if before is None else dict(before.forgotten)
         self.damaged: set[int] = set() if before is None else set(before.damaged)
         self.options = options
-        self.store: Store | None = None
+        self.store: Journal | None = None
         self.tickets: list[tuple[int, int]] = []
 
     def open(self) -> None:
@@ -417,14 +417,14 @@ def test_a_record_inside_a_message_or_of_another_segment_proves_nothing() -> Non
     claims = [frame for frame in frames_of(disk, newest(disk)) if frame.durable][-1]
     record = whole[claims.offset : claims.end]
     twin = MemoryDisk()
-    store = Store.open(twin, node="n1", cluster_id="test", new_directory_id=lambda: DIRECTORY + 1)
+    store = Journal.open(twin, node="n1", cluster_id="test", new_directory_id=lambda: DIRECTORY + 1)
     list(store.replayed)
     store.roll([])
     store.commit()
     store.abandon()
     name = newest(twin)
     twin._names[name].data += b"torn" + record
-    store = Store.open(twin, node="n1", cluster_id="test")
+    store = Journal.open(twin, node="n1", cluster_id="test")
     list(store.replayed)
     assert len(store.notes) == 1
     assert "cut at byte" in store.notes[0]

@@ -11,10 +11,10 @@ import pytest
 from quorumq.core.errors import StorageError
 from quorumq.core.records import BatchStored, DirectoryMade, RecordsMerged, Reserved
 from quorumq.core.types import Span
+from quorumq.storage.damage import DamagedBatch
 from quorumq.storage.disk import Disk, MemoryDisk, RealDisk
-from quorumq.storage.journal import DamagedBatch
+from quorumq.storage.journal import Journal
 from quorumq.storage.segment import Scan, salt_of, segment_number
-from quorumq.storage.store import Store
 from tests.storage.samples import (
     DIRECTORY,
     ORIGIN,
@@ -39,7 +39,7 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Disk:
     return RealDisk(tmp_path / "data" / "n1") if request.param == "real" else MemoryDisk()
 
 
-def reopened(disk: Disk, **options: int) -> tuple[Store, list[object]]:
+def reopened(disk: Disk, **options: int) -> tuple[Journal, list[object]]:
     store, replayed = start(disk, **options)
     return store, list(replayed)
 
@@ -334,14 +334,14 @@ def test_a_directory_of_another_node_or_cluster_is_refused(disk: Disk) -> None:
     start(disk)[0].close()
     for node, cluster in (("n2", "test"), ("n1", "other")):
         with pytest.raises(StorageError, match="is the data directory of node 'n1' of cluster 'test'"):
-            Store.open(disk, node=node, cluster_id=cluster)
+            Journal.open(disk, node=node, cluster_id=cluster)
     start(disk)[0].close()
 
 
 def test_an_older_segment_that_is_gone_short_or_swapped_is_named(tmp_path: Path) -> None:
     def fill(at: Path, directory: int) -> None:
         for number in range(3):
-            store = Store.open(at, node="n1", cluster_id="test", new_directory_id=lambda: directory)
+            store = Journal.open(at, node="n1", cluster_id="test", new_directory_id=lambda: directory)
             store.roll(small_state(list(store.replayed)))
             store.append([batch(number)])
             store.close()
@@ -383,7 +383,7 @@ def test_an_unknown_record_or_version_asks_for_the_newer_program() -> None:
 
     disk = MemoryDisk()
     store, _ = start(disk)
-    store._journal._pending.append(
+    store._log._pending.append(
         encode_frame(b"\x83" + cbor.uint(99) + cbor.uint(0) + cbor.uint(1), 0, 0, salt_of(DIRECTORY, 1))
     )
     store.commit()
@@ -405,9 +405,9 @@ def test_a_full_disk_does_not_start_a_roll() -> None:
 
 
 def test_a_snapshot_record_over_the_limit_is_written_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    from quorumq.storage import journal, segment
+    from quorumq.storage import segment, tail
 
-    monkeypatch.setattr(journal, "HEADER_BYTES_MAX", 400)
+    monkeypatch.setattr(tail, "HEADER_BYTES_MAX", 400)
     monkeypatch.setattr(segment, "HEADER_BYTES_MAX", 400)
     entries = tuple(entry for n in range(50) for entry in tombstone(n).entries)
     large = tombstone(0)._replace(entries=entries)

@@ -5,6 +5,7 @@ Crashes in the middle of it are in test_crash.py and test_stateful.py.
 
 from __future__ import annotations
 
+import errno
 import random
 from pathlib import Path
 
@@ -12,15 +13,15 @@ import pytest
 
 from quorumq.core.limits import KIB, MIB
 from quorumq.core.records import BatchStored
+from quorumq.storage.damage import DamagedBatch
 from quorumq.storage.disk import Disk, MemoryDisk, RealDisk
-from quorumq.storage.journal import DamagedBatch
+from quorumq.storage.journal import Journal
 from quorumq.storage.segment import segment_name
-from quorumq.storage.store import Store
 from quorumq.wire.batch import Message, build_batch
 from tests.storage.samples import ORIGIN, PARTITION, batch, bodies_are_right, start, tombstone
 
 
-def commit(store: Store) -> tuple[int, ...]:
+def commit(store: Journal) -> tuple[int, ...]:
     """What a node does: commit, begin a new segment if it is time, empty old ones a little."""
     store.commit()
     if store.should_roll:
@@ -28,7 +29,7 @@ def commit(store: Store) -> tuple[int, ...]:
     return store.reclaim()
 
 
-def settle(store: Store) -> tuple[int, ...]:
+def settle(store: Journal) -> tuple[int, ...]:
     """Commit until nothing is left to be emptied; the batches that were found damaged."""
     damaged: list[int] = []
     while True:
@@ -251,6 +252,33 @@ def test_damage_met_while_moving_is_reported_and_kept_until_it_is_forgotten() ->
     store.close()
     store, _ = start(disk)
     assert not store.damaged
+    store.close()
+
+
+def test_a_body_that_the_disk_cannot_read_costs_the_batch_and_not_the_node() -> None:
+    """The header is read by itself: a scan's window would reach into the pages that fail."""
+    disk = MemoryDisk()
+    store, _ = start(disk)
+    store.append([batch(number, size=1_000) for number in range(6)])
+    store.roll([])
+    store.commit()
+    position, read = store._index.get(5), disk.read
+    assert position is not None
+
+    def failing(at: str, offset: int, length: int) -> bytes:
+        if (
+            at == segment_name(position.segment)
+            and offset < position.end
+            and offset + length > position.offset
+        ):
+            raise OSError(errno.EIO, "Input/output error")
+        return read(at, offset, length)
+
+    disk.read = failing  # type: ignore[method-assign]
+    store.forget([0, 1, 2, 3])
+    assert store.raw_header(5) == batch(5, size=1_000).batch.raw
+    assert settle(store) == (5,)
+    bodies_are_right(store, [batch(4, size=1_000)])
     store.close()
 
 

@@ -10,10 +10,10 @@ import pytest
 
 from quorumq.core.errors import StorageError
 from quorumq.core.records import BatchStored, DirectoryMade, JournalRecord, Reserved
+from quorumq.storage.damage import DamagedBatch, DamagedDirectory
 from quorumq.storage.disk import MemoryDisk
 from quorumq.storage.inspect import UNREADABLE, inspect_segment
-from quorumq.storage.journal import DamagedBatch, DamagedDirectory
-from quorumq.storage.store import Store
+from quorumq.storage.journal import Journal
 from tests.storage.samples import (
     DIRECTORY,
     bare,
@@ -27,9 +27,9 @@ from tests.storage.samples import (
 from tests.storage.test_crash import Writer, frames_of
 
 
-def salvage(disk: MemoryDisk) -> tuple[Store, list[JournalRecord]]:
+def salvage(disk: MemoryDisk) -> tuple[Journal, list[JournalRecord]]:
     """Open for salvage, roll, commit."""
-    store = Store.open(
+    store = Journal.open(
         disk, node="n1", cluster_id="test", new_directory_id=lambda: DIRECTORY + 9, salvage=True
     )
     replayed = list(store.replayed)
@@ -259,7 +259,7 @@ def test_a_directory_of_another_node_is_refused_all_the_same() -> None:
     disk = MemoryDisk()
     start(disk)[0].close()
     with pytest.raises(StorageError, match="is the data directory of node 'n1'"):
-        Store.open(disk, node="n2", cluster_id="test", salvage=True)
+        Journal.open(disk, node="n2", cluster_id="test", salvage=True)
     start(disk)[0].close()
 
 

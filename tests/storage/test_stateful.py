@@ -9,8 +9,8 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from quorumq.core.errors import StorageError
+from quorumq.storage.commit import Commit
 from quorumq.storage.disk import MemoryDisk
-from quorumq.storage.journal import Commit
 from quorumq.storage.segment import segment_name
 from tests.storage.test_crash import PowerCut, Writer
 

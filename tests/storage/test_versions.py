@@ -27,8 +27,8 @@ def test_a_directory_of_a_newer_version_is_refused_and_left_alone(tmp_path: Path
     newer = FORMAT_VERSION + 1
     writer = (
         "import sys\n"
-        "from quorumq.storage import journal\n"
-        f"journal.FORMAT_VERSION = {newer}\n"
+        "from quorumq.storage import log\n"
+        f"log.FORMAT_VERSION = {newer}\n"
         "from quorumq.storage.disk import RealDisk\n"
         "from tests.storage.samples import every_kind, start\n"
         "store, _ = start(RealDisk(sys.argv[1]))\n"
@@ -41,12 +41,12 @@ def test_a_directory_of_a_newer_version_is_refused_and_left_alone(tmp_path: Path
     (tmp_path / "000000000009.journal.new").write_bytes(b"begun by the newer one")
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.name != "LOCK"}
     for salvage in (False, True):
-        from quorumq.storage.store import Store
+        from quorumq.storage.journal import Journal
 
         with pytest.raises(
             StorageError,
             match=rf"format version {newer} by a newer quorumq; this one reads versions 1 to {FORMAT_VERSION}\. "
             r"Start this node with the release that wrote it, or a newer one\. .*keep the directory as it is",
         ):
-            Store.open(str(tmp_path), node="n1", cluster_id="test", salvage=salvage)
+            Journal.open(str(tmp_path), node="n1", cluster_id="test", salvage=salvage)
     assert before == {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.name != "LOCK"}

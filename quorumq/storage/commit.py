@@ -1,0 +1,195 @@
+"""What the disk does for a commit, which may run outside the node's loop.
+
+How a segment comes to be: it is written as NAME.new, synced, renamed, and the directory is synced, before anything
+behind its snapshot is written. So a segment with its final name is complete, and a snapshot in it that cannot be read
+is damage, not a crash.
+
+Threads: one commit writes at a time and one syncs at a time; others may write while one syncs, if they begin no
+segment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from quorumq.core.errors import StorageError
+from quorumq.storage.disk import Buffer, Disk
+from quorumq.storage.records import SegmentStart, encode_record
+from quorumq.storage.segment import NEW_SUFFIX, body_crc_of, encode_frame, segment_name
+from quorumq.storage.tail import Tail
+
+ASIDE_SUFFIX: Final = ".damaged"
+"""Behind the name of a segment file of which nothing could be read; it is nobody's from then on."""
+
+
+class NewSegment(NamedTuple):
+    """A segment to be begun: its snapshot, and the files that are of no use once it is there.
+
+    ``start`` is encoded once the file is there: it says where that lies.
+    """
+
+    start: SegmentStart
+    buffers: list[Buffer]
+    obsolete: tuple[str, ...]
+    aside: tuple[str, ...]
+
+
+class Writer:
+    """The file that is written. Unusable after anything in it failed, because what the disk has is then unknown, and a
+    sync that succeeds later would prove nothing (the system may have dropped the pages).
+
+    Attributes:
+        failed: why it is unusable; "" while it is not.
+    """
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._handle: int | None = None
+        self._unsynced = False  # written to _handle since a sync began; whose turn it is to write owns both
+        self.failed = ""
+
+    def check(self) -> None:
+        """Raise `StorageError` after a failure."""
+        if self.failed:
+            raise StorageError(self.failed)
+
+    def poison(self, error: BaseException) -> StorageError:
+        """Note that nothing may be written any more, and give the error that says so."""
+        full = isinstance(error, OSError) and error.errno == errno.ENOSPC
+        advice = (
+            "make room on the disk, then start it again" if full else "check the disk before the next start"
+        )
+        what = str(error) or type(error).__name__
+        self.failed = (
+            f"the journal in {self._disk} could not be written: {what}; nothing since then is reported durable, "
+            f"and the node must stop: {advice}"
+        )
+        return StorageError(self.failed)
+
+    @contextlib.contextmanager
+    def poisoned_by_failure(self) -> Iterator[None]:
+        """What fails in here makes the journal unusable."""
+        self.check()
+        try:
+            yield
+        except OSError as error:
+            raise self.poison(error) from error
+        except BaseException as error:
+            self.poison(error)
+            raise
+
+    def write(self, buffers: list[Buffer]) -> None:
+        """Append to the segment."""
+        assert self._handle is not None
+        self._unsynced = True
+        self._disk.append(self._handle, buffers)
+
+    def take_unsynced(self) -> int | None:
+        """The file with bytes that no sync was for, if there are any: whoever asks syncs it now."""
+        unsynced, self._unsynced = self._unsynced, False
+        return self._handle if unsynced else None
+
+    def sync(self, handle: int) -> None:
+        """Sync a file."""
+        self._disk.sync(handle)
+
+    def begin(self, step: NewSegment) -> None:
+        """Begin a segment, durably, and let go what it makes useless."""
+        if self._handle is not None:
+            unsynced = self.take_unsynced()
+            if unsynced is not None:
+                self._disk.sync(unsynced)  # the new segment's start says that these bytes count
+            self._disk.close(self._handle)
+            self._handle = None
+        name = segment_name(step.start.segment)
+        handle = self._disk.create(name + NEW_SUFFIX)
+        header, _ = encode_record(step.start._replace(lies=self._disk.place(name + NEW_SUFFIX)), 0)
+        self._disk.append(handle, [encode_frame(header, 0, body_crc_of(b""), 0), *step.buffers])
+        self._disk.sync(handle)
+        self._disk.rename(name + NEW_SUFFIX, name)
+        self._disk.sync_dir()
+        self._handle = handle
+        for obsolete in step.obsolete:
+            with contextlib.suppress(FileNotFoundError):
+                self._disk.delete(obsolete)
+        for aside in step.aside:
+            with contextlib.suppress(FileNotFoundError):
+                self._disk.rename(aside, aside + ASIDE_SUFFIX)
+                self._disk.sync_dir()
+
+
+class Commit:
+    """What was pending when `Journal.begin_commit` was called, on its way to the disk.
+
+    Attributes:
+        syncs: whether it ends with an fsync, of all that was ever written.
+        ticket: what `Journal.durable` becomes when it is finished, or `written` without a sync.
+        position: what `Journal.position` becomes then.
+        tail: the segment that it ends in,
+        end: and where.
+        size: how many bytes it writes.
+        written: the operating system has it.
+        done: it was run, and the disk has it, or the operating system without a sync.
+    """
+
+    def __init__(
+        self,
+        writer: Writer,
+        steps: list[list[Buffer] | NewSegment],
+        *,
+        syncs: bool,
+        ticket: int,
+        position: int,
+        tail: Tail,
+        size: int,
+    ) -> None:
+        self._writer = writer
+        self._steps = steps
+        self._unsynced: int | None = None  # the file to be synced
+        self.syncs = syncs
+        self.ticket = ticket
+        self.position = position
+        self.tail = tail
+        self.end = tail.end
+        self.size = size
+        self.written = False
+        self.done = False
+
+    def run(self) -> None:
+        """`write` unless that is done, and `sync` if it does; `Journal.finish` follows always.
+
+        Raises:
+            StorageError: the disk refused; the journal is unusable from now on.
+        """
+        if not self.written:
+            self.write()
+        if self.syncs:
+            self.sync()
+
+    def write(self) -> None:
+        """Write. May be called in a worker thread, while another commit is in its `sync`. Errors as of `run`."""
+        assert not self.written, "a commit runs once"
+        writer = self._writer
+        with writer.poisoned_by_failure():
+            for step in self._steps:
+                if isinstance(step, NewSegment):
+                    writer.begin(step)
+                else:
+                    writer.write(step)
+            if self.syncs:
+                self._unsynced = writer.take_unsynced()
+        self.written = True
+        self.done = not self.syncs
+
+    def sync(self) -> None:
+        """Sync what this commit wrote, and what others wrote before. In a worker thread, too. Errors as of `run`."""
+        assert self.syncs, "a commit that only writes is done"
+        assert self.written, "write first"
+        assert not self.done, "a commit runs once"
+        with self._writer.poisoned_by_failure():
+            if self._unsynced is not None:
+                self._writer.sync(self._unsynced)
+        self.done = True

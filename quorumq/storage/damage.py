@@ -1,0 +1,60 @@
+"""What is said of bytes that are not what was written.
+
+Damage of one batch's body costs that batch here, and another replica may have it. All other damage makes the
+directory unfit to vote from, because what it forgot is not known.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import Final
+
+from quorumq.core.errors import QuorumqError, StorageError
+from quorumq.storage.disk import Disk
+
+ADVICE: Final = (
+    "do not delete files one by one: start the node with an empty data directory, so that it gets its data back "
+    "from the other replicas, or restore this one as a whole (`quorumq journal inspect FILE` shows what is there)"
+)
+
+
+class DamagedBatch(QuorumqError):
+    """The body of a stored batch is not what was written. It is not served; another replica may have it.
+
+    Args:
+        text: what was found.
+        number: the batch's number on this node, -1 where it is not known.
+    """
+
+    code = "damaged-batch"
+    exit_code = 74
+
+    def __init__(self, text: str, number: int = -1) -> None:
+        super().__init__(text)
+        self.number = number
+
+
+class DamagedDirectory(StorageError):
+    """Damage that is not confined to the body of a batch: `Journal.open` reads past it only when it is to salvage.
+
+    Args:
+        what: what was found, and where.
+        advice: what to do; "" where ``what`` says so itself, as an error does that came from elsewhere.
+    """
+
+    code = "damaged-directory"
+
+    def __init__(self, what: str, advice: str = "") -> None:
+        super().__init__(f"{what}; {advice}" if advice else what)
+        self.what = what
+
+
+def damaged_at(disk: Disk, name: str, offset: int, reason: str) -> DamagedDirectory:
+    """The error for a record of segment file ``name`` that cannot be what was written."""
+    return DamagedDirectory(f"{disk}/{name} is damaged at byte {offset}: {reason}", ADVICE)
+
+
+def unreadable(disk: Disk, error: OSError) -> StorageError:
+    """The error for a call that the system refused: damage only where the disk itself failed."""
+    what = f"the data directory {disk} cannot be read: {error}"
+    return DamagedDirectory(what, ADVICE) if error.errno == errno.EIO else StorageError(what)

@@ -1,0 +1,51 @@
+"""Which batches are appended again next, so that the segment that they lie in can go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from quorumq.storage.index import Index
+from quorumq.storage.segments import BatchPosition, Segments
+
+LOOK: Final = 4096
+"""Batches of the index that are looked at in one go."""
+
+
+class Emptying:
+    """The older segment that is being emptied, one at a time, and how far that has come.
+
+    Args:
+        segments: the account of all.
+        index: where batches lie.
+        aside: where those lie that are damaged: they move too.
+    """
+
+    def __init__(self, segments: Segments, index: Index, aside: Mapping[int, BatchPosition]) -> None:
+        self._segments = segments
+        self._index = index
+        self._aside = aside
+        self._segment: int | None = None
+        self._next = 0  # from this number on its batches were not moved yet
+
+    def numbers(self, room: int) -> Iterator[int]:
+        """Batches to move now, in order. Whoever breaks off has not moved the last one, and gets it again.
+
+        Args:
+            room: a segment is begun only if its copies take no more bytes.
+        """
+        segment = self._segment
+        low, high = (1, 0) if segment is None else self._segments.numbers_in(segment)
+        if segment is None or max(low, self._next) > high:
+            segment, self._next = self._segments.sparsest(room), 0
+            self._segment = segment
+            if segment is None:
+                return
+            low, high = self._segments.numbers_in(segment)
+        start = max(low, self._next)
+        found, then = self._index.within(segment, start, high + 1, LOOK)
+        aside = [n for n, at in self._aside.items() if at.segment == segment and start <= n < then]
+        for number in sorted((*found, *aside)):
+            self._next = number
+            yield number
+        self._next = then

@@ -1,0 +1,170 @@
+"""Records read from the segment files of one directory.
+
+Every reader goes through this: the replay of a start, the one that salvages, and whoever wants one batch.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+
+from quorumq.core.errors import StorageError
+from quorumq.core.records import BatchStored, JournalRecord
+from quorumq.storage.damage import DamagedBatch, damaged_at
+from quorumq.storage.disk import Disk
+from quorumq.storage.records import (
+    BATCH_MOVED,
+    BATCH_STORED,
+    BatchMoved,
+    Framing,
+    SegmentStart,
+    decode_record,
+)
+from quorumq.storage.segment import FORMAT_VERSION, Bad, Frame, Scan, body_crc_of, salt_of, segment_name
+from quorumq.storage.segments import BatchPosition
+from quorumq.wire import cbor
+
+
+class SegmentFiles:
+    """The segments in a directory, as records.
+
+    Args:
+        disk: the directory.
+        read: how a scan reads: (file name, offset, length) -> bytes; the disk's own `read` if None.
+    """
+
+    def __init__(self, disk: Disk, read: Callable[[str, int, int], bytes] | None = None) -> None:
+        self.disk = disk
+        self._read = read or disk.read
+
+    def scan(self, name: str, size: int, *, check_bodies: bool) -> Scan:
+        """The first ``size`` bytes of a segment file, to be read frame by frame."""
+        return Scan(lambda offset, length: self._read(name, offset, length), size, check_bodies=check_bodies)
+
+    def decode(self, name: str, frame: Frame) -> JournalRecord | Framing:
+        """The record of a frame.
+
+        Raises:
+            StorageError: a newer version wrote it.
+        """
+        try:
+            return decode_record(frame.fields)
+        except cbor.BadValue as error:
+            raise StorageError(
+                f"{self.disk}/{name}, byte {frame.offset}: the record is intact but cannot be read: {error}. "
+                f"If a newer version of quorumq has run here, start this node with that one"
+            ) from error
+
+    def batch(self, name: str, frame: Frame) -> BatchStored | BatchMoved:
+        """The record of a frame that holds a batch, its body left out."""
+        record = self.decode(name, frame)
+        assert isinstance(record, BatchStored | BatchMoved)
+        return record
+
+    def start(self, number: int, node: str, cluster_id: str) -> SegmentStart:
+        """The first record of a segment.
+
+        Args:
+            number: the segment's.
+            node: whose it must be.
+            cluster_id: of which cluster.
+
+        Raises:
+            DamagedDirectory: it cannot be read, or is another segment's.
+            StorageError: another node's, or written in a newer format.
+        """
+        name = segment_name(number)
+        scan = self.scan(name, self.disk.size(name), check_bodies=False)
+        found = scan.frame(0, 0) if scan.size else Bad(0, "the file is empty")
+        if isinstance(found, Bad):
+            raise damaged_at(self.disk, name, found.offset, found.reason)
+        start = self.decode(name, found)
+        if not isinstance(start, SegmentStart):
+            raise damaged_at(self.disk, name, 0, f"the first record is a {type(start).__name__}")
+        if start.version > FORMAT_VERSION:
+            raise StorageError(
+                f"{self.disk}/{name} was written in format version {start.version} by a newer quorumq; this one reads "
+                f"versions 1 to {FORMAT_VERSION}. Start this node with the release that wrote it, or a newer one. "
+                "Nothing was changed: keep the directory as it is, it is this node's memory"
+            )
+        if (start.node, start.cluster_id) != (node, cluster_id):
+            raise StorageError(
+                f"{self.disk} is the data directory of node {start.node!r} of cluster {start.cluster_id!r}, and "
+                f"this is node {node!r} of cluster {cluster_id!r}: point the node at its own directory"
+            )
+        if start.segment != number:
+            raise damaged_at(
+                self.disk, name, 0, f"it says that it is segment {start.segment}: the file was renamed"
+            )
+        return start
+
+    def stored_at(self, position: BatchPosition, directory: int) -> BatchStored:
+        """A batch's record, with an empty body. Of the file only the header is read.
+
+        Args:
+            position: where it lies.
+            directory: the directory's id.
+
+        Raises:
+            StorageError: the header is damaged, which is more than a replica can make good.
+        """
+        name = segment_name(position.segment)
+        scan = Scan(
+            lambda offset, length: self.disk.read(name, offset, min(length, position.offset - offset)),
+            position.end,
+            check_bodies=False,
+        )
+        try:
+            found = scan.frame(position.record, salt_of(directory, position.segment))
+        except OSError as error:
+            raise StorageError(f"{self.disk}/{name} cannot be read: {error}") from error
+        if isinstance(found, Bad):
+            raise damaged_at(self.disk, name, found.offset, found.reason)
+        if found.type not in (BATCH_STORED, BATCH_MOVED):
+            what = f"a record of type {found.type} where a batch was written"
+            raise damaged_at(self.disk, name, found.offset, what)
+        record = self.batch(name, found)
+        return record.stored if isinstance(record, BatchMoved) else record
+
+    def body(
+        self, position: BatchPosition, start: int = 0, stop: int | None = None, *, check: bool = True
+    ) -> bytes:
+        """Bytes [start, stop) of a batch's body, once a commit has written it.
+
+        Args:
+            position: where the batch lies.
+            start: the first byte wanted.
+            stop: where to end; None for the end of the body.
+            check: read the whole body and compare its checksum first. Without, only what is wanted is read,
+                and whoever gets it has to check the records' own checksums.
+
+        Raises:
+            DamagedBatch: it is not what was written, or the disk cannot read it.
+            StorageError: the file cannot be opened.
+        """
+        stop = position.length if stop is None else stop
+        assert 0 <= start <= stop <= position.length, (start, stop, position)
+        name = segment_name(position.segment)
+        low, high = (0, position.length) if check else (start, stop)
+        try:
+            data = self.disk.read(name, position.offset + low, high - low)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise StorageError(f"{self.disk}/{name} cannot be read: {error}") from error
+            data, reason = b"", str(error)
+        else:
+            reason = "its checksum does not match" if len(data) == high - low else "the file ends inside it"
+        if len(data) != high - low or (check and body_crc_of(data) != position.crc):
+            raise DamagedBatch(
+                f"{self.disk}/{name}: the body of the batch at byte {position.record} is damaged: {reason}; "
+                f"fetch it from another replica"
+            )
+        return data[start - low : stop - low]
+
+    def damaged_body(self, position: BatchPosition) -> bytes:
+        """A damaged body as it is, with zeros for what cannot be read."""
+        try:
+            found = self.disk.read(segment_name(position.segment), position.offset, position.length)
+        except OSError:
+            found = b""
+        return found.ljust(position.length, b"\0")

@@ -1,0 +1,355 @@
+"""Everything a node must not forget, in one sequence of records: appended, committed, rolled.
+
+Why one sequence for all partitions: one fsync then commits whatever arrived meanwhile, of any partition (group
+commit). Why segments that begin with a snapshot: all small state is in the newest segment, so an older one matters
+for the batches in it and for nothing else.
+
+Promises:
+
+1. What `finish` reported durable is there after any crash, in order, and nothing that was not appended.
+2. A torn tail is cut silently, and damage never is (replay.py).
+3. After a write or a sync that failed, every call raises `StorageError` (commit.py). The node stops; the next start
+   reads what is really there and writes it again.
+
+A segment's first record lists the older segments that still count and how many bytes of each: that list is what makes
+a missing or shortened file noticed, and what lies behind those bytes void. After every start the first thing written
+is a new segment. The batches of the old one's tail (everything behind the last durable offset it mentions) are written
+again into the new one, because nobody knows whether those bytes are on the disk or only in the memory of the system.
+
+A commit may leave the sync out: then what it wrote survives the process, and not the machine. It counts as `written`
+and not as `durable`, in the journal's own frames too; the next commit that syncs makes it durable.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from typing import Final
+
+from quorumq.core.errors import StorageError
+from quorumq.core.limits import MIB
+from quorumq.core.records import BatchStored, CleanStopped, JournalRecord
+from quorumq.storage.commit import Commit, NewSegment, Writer
+from quorumq.storage.disk import Buffer, Disk
+from quorumq.storage.files import SegmentFiles
+from quorumq.storage.records import (
+    FRAMING_MAX,
+    TYPE_OF,
+    BatchMoved,
+    DurableMark,
+    Forgotten,
+    SnapshotEnd,
+    forgotten,
+)
+from quorumq.storage.replay import Replay
+from quorumq.storage.segment import FORMAT_VERSION
+from quorumq.storage.segments import BatchPosition, FoundBatch
+from quorumq.storage.tail import Tail
+
+CANNOT_VOUCH_CHARS: Final = 2_000
+"""Of the reason why a directory cannot vouch for itself, as far as each segment repeats it."""
+
+
+class Log:
+    """The records of one directory, from the first `roll` on: a new segment, with the snapshot of what was replayed.
+
+    Args:
+        disk: the directory, locked; `abandon` and `close` give it back.
+        replay: what was read of it, exhausted.
+        segment_bytes: how long a segment gets.
+
+    Attributes:
+        segments: the account of all segments.
+        ticket: what `durable` must reach for everything appended so far to be durable.
+        durable: everything with a ticket not above this is durable.
+        written: likewise written to the operating system: a crash of the process alone leaves it.
+        position: how many records were ever appended to this directory and are durable.
+        pending_bytes: what waits in memory for the next commit.
+        unwritten: batches that no commit has written yet, by number: ticket, raw header, body.
+        cannot_vouch: why nobody is to vote from this directory; each new segment says so too.
+    """
+
+    def __init__(self, disk: Disk, replay: Replay, segment_bytes: int) -> None:
+        self._disk = disk
+        self._files = SegmentFiles(disk)
+        self._start = replay.start
+        self._segment_bytes = segment_bytes
+        self.segments = replay.segments
+        self.cannot_vouch = replay.cannot_vouch
+        self._vouched = False  # since the last roll
+        self._carried = replay.carried  # batches whose record may not be durable: written again
+        self._writer = Writer(disk)
+        self._tail: Tail | None = None  # until the first roll
+        # Not taken by a commit yet.
+        self._steps: list[list[Buffer] | NewSegment] = []
+        self._pending: list[Buffer] = []
+        self.pending_bytes = 0
+        self.unwritten: dict[int, tuple[int, bytes, Buffer]] = {}
+        self.ticket = self.durable = self.written = 0
+        self.position = replay.position
+        self._appended = replay.position  # `position` follows
+        self._writing: Commit | None = None
+        self._syncing: Commit | None = None
+
+    def check_usable(self) -> None:
+        """Raise `StorageError` after a failure, or once given back."""
+        self._writer.check()
+
+    # ------------------------------------------------------------------ appending
+
+    def append(self, record: JournalRecord | Forgotten | BatchMoved) -> BatchPosition | None:
+        """Put a record behind all others, in memory; a commit brings it to the disk. Returns a batch's position.
+
+        The body of a batch is kept as it is until then, not copied: it must not change.
+        """
+        self.check_usable()
+        tail = self._tail
+        assert tail is not None, "the first thing after opening is roll(): a segment with a snapshot"
+        before = tail.end
+        position = tail.add(record, self._pending)
+        self.pending_bytes += tail.end - before
+        self.ticket += 1
+        self._appended += TYPE_OF[type(record)] > FRAMING_MAX
+        if isinstance(record, BatchStored):
+            self._note_unwritten(record)
+        elif isinstance(record, BatchMoved) and not record.damaged:
+            self._note_unwritten(record.stored)
+        return position
+
+    def _note_unwritten(self, record: BatchStored) -> None:
+        self.unwritten[record.number] = (self.ticket, record.batch.raw, record.batch.body)
+
+    def _note_written(self, ticket: int) -> None:
+        self.written = ticket
+        while self.unwritten:
+            number = next(iter(self.unwritten))
+            if self.unwritten[number][0] > ticket:
+                break
+            del self.unwritten[number]
+
+    # ------------------------------------------------------------------ segments
+
+    @property
+    def snapshot_bytes(self) -> int:
+        """How much the last snapshot took: the next will take about as much."""
+        return 0 if self._tail is None else self._tail.snapshot_bytes
+
+    def free_bytes(self) -> int:
+        """Bytes that the disk still takes, less what waits for a commit."""
+        try:
+            return max(0, self._disk.free_bytes() - self.pending_bytes)
+        except OSError as error:
+            raise StorageError(
+                f"the data directory {self._disk} cannot be asked for its room: {error}"
+            ) from error
+
+    def vouch(self) -> None:
+        """The node has resynced: from the next segment on, which is due now, the directory is trusted again."""
+        self._vouched = bool(self.cannot_vouch)
+        self.cannot_vouch = ""
+
+    def should_roll(self, reserve_bytes: int) -> bool:
+        """Whether the segment is full or a new one lets enough old ones go, and the disk has room for its snapshot.
+
+        Args:
+            reserve_bytes: with less than this free, a roll pays sooner.
+        """
+        tail = self._tail
+        if tail is None or self._vouched:
+            return True
+        if self._writer.failed:
+            return False
+        snapshot, going = tail.snapshot_bytes, self.segments.reclaimable_bytes
+        full = tail.end - snapshot >= max(self._segment_bytes - snapshot, snapshot)
+        if not full and going < 2 * snapshot + MIB:
+            return False
+        free = self.free_bytes()
+        if not full and going < self._segment_bytes and free >= reserve_bytes + snapshot:
+            return False
+        return free > 2 * snapshot + MIB
+
+    def roll(self, snapshot: Iterable[JournalRecord]) -> list[FoundBatch]:
+        """Begin a new segment with this snapshot; a commit brings it to the disk.
+
+        Args:
+            snapshot: records that rebuild all state of the core but its batches, as of everything appended.
+
+        Returns:
+            Batches that were written again, with their bodies, and where they are now (only the first time).
+        """
+        with (
+            self._writer.poisoned_by_failure()
+        ):  # with half a segment in memory nothing may be written after it
+            return self._roll(snapshot)
+
+    def _roll(self, snapshot: Iterable[JournalRecord]) -> list[FoundBatch]:
+        carried, self._carried = self._carried, []
+        bodies = [self._files.body(item.position) for item in carried]
+        segments = self.segments
+        if self._tail is not None:
+            before = self._tail.end
+            self._tail.add(self._tail.footer(), self._pending)
+            self.pending_bytes += self._tail.end - before
+            segments.by_number[segments.current].bytes = self._tail.end
+        if self._pending:
+            self._steps.append(self._pending)
+            self._pending = []
+        earlier = segments.begin()
+        start = self._start._replace(
+            version=FORMAT_VERSION,
+            segment=segments.current,
+            earlier=earlier,
+            damaged=tuple(segments.damaged),
+            position=self._appended,
+            next_number=segments.next_number,
+            holes=tuple(segments.holes),
+            cannot_vouch=self.cannot_vouch[:CANNOT_VOUCH_CHARS],
+            lies=bytes(8),
+        )
+        self._vouched = False
+        tail = self._tail = Tail(start.directory, segments)
+        buffers: list[Buffer] = []
+        count = 0
+        tail.begin(start)
+        for entry in earlier:
+            for gone in forgotten(segments.by_number[entry.segment].dead, entry.segment):
+                tail.add(gone, buffers)
+                count += 1
+        for record in snapshot:
+            assert not isinstance(record, BatchStored | CleanStopped), "neither belongs into a snapshot"
+            count += tail.add_cut(record, buffers)
+        moved: list[FoundBatch] = []
+        for item, body in zip(carried, bodies, strict=True):
+            record = item.record._replace(batch=item.record.batch._replace(body=body))
+            position = tail.add(record, buffers)
+            assert position is not None
+            moved.append(item._replace(record=record, position=position))
+            count += 1
+        tail.add(SnapshotEnd(count), buffers)
+        tail.end_snapshot()
+        self.pending_bytes += tail.end
+        self._steps.append(NewSegment(start, buffers, tuple(segments.obsolete), tuple(segments.aside)))
+        segments.obsolete, segments.aside = [], []
+        self.ticket += 1
+        for item in moved:
+            self._note_unwritten(item.record)
+        return moved
+
+    # ------------------------------------------------------------------ commits
+
+    @property
+    def needs_write(self) -> bool:
+        """Whether anything waits for a commit to write it."""
+        return bool(self._pending or self._steps)
+
+    @property
+    def needs_sync(self) -> bool:
+        """Whether anything is not durable, nor on its way."""
+        return self.ticket > (self.durable if self._syncing is None else self._syncing.ticket)
+
+    @property
+    def rolling(self) -> bool:
+        """Whether a segment waits to be begun, which only a commit that syncs can do."""
+        return any(isinstance(step, NewSegment) for step in self._steps)
+
+    def begin_commit(self, sync: bool = True) -> Commit:
+        """Take everything appended so far; the caller then runs `Commit.run`, in a thread, and `finish`.
+
+        Args:
+            sync: whether it makes durable what was written; no other that does may be under way then. Without, it may
+                begin as soon as `note_written` was called for the last, unless `rolling`.
+        """
+        self.check_usable()
+        assert self._writing is None, "one commit writes at a time"
+        assert self._syncing is None if sync else not self.rolling, "one commit syncs, or rolls, at a time"
+        assert self._tail is not None, "roll() comes first"
+        steps, size = self._steps, self.pending_bytes
+        if self._pending:
+            steps.append(self._pending)
+        self._steps, self._pending, self.pending_bytes = [], [], 0
+        commit = Commit(
+            self._writer,
+            steps,
+            syncs=sync,
+            ticket=self.ticket,
+            position=self._appended,
+            tail=self._tail,
+            size=size,
+        )
+        self._writing = commit
+        if sync:
+            self._syncing = commit
+        return commit
+
+    def note_written(self, commit: Commit) -> None:
+        """Back on the loop: what the commit held is written, if not synced. Another may begin to write.
+
+        Raises:
+            StorageError: the journal failed before.
+        """
+        assert commit is self._writing, "the commit that writes"
+        assert commit.written, "its write() returned"
+        self._writing = None
+        self.check_usable()
+        self._note_written(commit.ticket)
+
+    def finish(self, commit: Commit) -> None:
+        """Back on the loop: what the commit held is durable, if it synced.
+
+        Raises:
+            StorageError: it did not succeed. Nothing is reported durable from now on.
+        """
+        assert commit is self._writing or commit is self._syncing, "finish() belongs to a commit under way"
+        if commit is self._writing and commit.written:
+            self._note_written(commit.ticket)
+        if not commit.done:
+            self._writer.failed = self._writer.failed or "a commit was given up half way; the node must stop"
+        self._writing = None if commit is self._writing else self._writing
+        self._syncing = None if commit is self._syncing else self._syncing
+        self.check_usable()
+        if commit.syncs:
+            self.durable = commit.ticket
+            self.position = commit.position
+            commit.tail.durable_end = commit.end
+
+    def commit(self) -> None:
+        """`begin_commit`, `run` and `finish` in one, for those who may block."""
+        self.check_usable()
+        if self.needs_write or self.needs_sync:
+            commit = self.begin_commit()
+            commit.run()
+            self.finish(commit)
+
+    # ------------------------------------------------------------------ the end
+
+    def close(self) -> None:
+        """Commit what is pending, say that it is durable, and give the directory back.
+
+        After a failure, or with a commit still running, nothing is written. The directory is given back always.
+
+        Raises:
+            StorageError: the last commit failed.
+        """
+        idle = self._writing is None and self._syncing is None
+        try:
+            if self._tail is not None and not self._writer.failed and idle:
+                self.commit()
+                if self._tail.end > self._tail.snapshot_bytes:
+                    # Not synced: if it is lost, the last commit merely cannot be told from a torn one.
+                    self._tail.add(DurableMark(), self._pending)
+                    with contextlib.suppress(OSError):
+                        self._writer.write(self._pending)
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Give the directory back and write nothing: what a crash does, and what is left after a failure."""
+        self._writer.failed = self._writer.failed or f"the journal in {self._disk} is closed"
+        self._disk.unlock()
+
+    def check(self) -> None:
+        """Assert what holds between any two calls."""
+        assert 0 <= self.durable <= self.written <= self.ticket
+        assert 0 <= self.position <= self._appended
+        assert self._tail is None or 0 <= self._tail.durable_end <= self._tail.end
+        self.segments.check()

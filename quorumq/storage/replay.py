@@ -1,0 +1,315 @@
+"""What a start reads of a data directory: whose it is, and every durable record in it.
+
+A torn tail is cut silently, because nobody was told that it was durable. Damage is never cut: that of a batch body is
+noted and everything else goes on, any other is a `DamagedDirectory` (docs/file-format.md, "Torn or damaged").
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from typing import cast
+
+from quorumq.core.records import CleanStopped, DirectoryMade, JournalRecord
+from quorumq.storage.damage import ADVICE, DamagedDirectory, damaged_at
+from quorumq.storage.disk import Disk
+from quorumq.storage.files import SegmentFiles
+from quorumq.storage.records import (
+    BATCH_MOVED,
+    BATCH_STORED,
+    CLEAN_STOPPED,
+    DURABLE_MARK,
+    FRAMING_MAX,
+    SNAPSHOT_END,
+    Forgotten,
+    SegmentStart,
+    SnapshotEnd,
+)
+from quorumq.storage.segment import (
+    FORMAT_VERSION,
+    NEW_SUFFIX,
+    Bad,
+    Frame,
+    Scan,
+    salt_of,
+    segment_name,
+    segment_number,
+)
+from quorumq.storage.segments import FoundBatch, Segment, Segments
+
+
+class _Newest:
+    """What the newest segment says of batches, gathered while it is read."""
+
+    def __init__(self, number: int, directory: int) -> None:
+        self.number = number
+        self.name = segment_name(number)
+        self.salt = salt_of(directory, number)
+        self.segment = Segment()
+        self.batches: list[FoundBatch] = []
+        self.carried: list[FoundBatch] = []  # those that may not be durable
+        self.forgotten: set[int] = set()
+
+
+class Replay:
+    """A locked directory's newest segment, found or refused when this is made; then its records, by `records`.
+
+    Args:
+        disk: the directory.
+        node: whose it must be.
+        cluster_id: of which cluster.
+        new_directory_id: asked where the directory is new: 64 random bits.
+
+    Attributes:
+        files: the directory's files.
+        start: the newest segment's first record, made up where the directory is new.
+        fresh: nothing was found.
+        segments: which files count, known once `records` is exhausted.
+        carried: batches that may not be durable: they are to be written again.
+        position: how many records were ever appended to this directory, as far as `records` has come.
+        cannot_vouch: why nobody is to vote from this directory.
+        notes: what was found worth telling, in words (a cut tail, files deleted).
+
+    Raises:
+        DamagedDirectory: damaged where the newest segment begins, or files that count are missing.
+        StorageError: not this node's or cluster's, or written by a newer version.
+        OSError: the disk refused.
+    """
+
+    def __init__(
+        self, disk: Disk, *, node: str, cluster_id: str, new_directory_id: Callable[[], int]
+    ) -> None:
+        self.disk = disk
+        self.node = node
+        self.cluster_id = cluster_id
+        self.files = SegmentFiles(disk)
+        self.segments = Segments()
+        self.carried: list[FoundBatch] = []
+        self.position = 0
+        self.fresh = False
+        self.notes: list[str] = []
+        self.start = self._find(self._list(), new_directory_id)
+        self.cannot_vouch = self.start.cannot_vouch
+
+    @property
+    def directory(self) -> int:
+        """The directory's id."""
+        return self.start.directory
+
+    def _list(self) -> list[int]:
+        """The numbers of the segments that are complete, in order."""
+        finished: list[int] = []
+        for name in self.disk.list():
+            number = segment_number(name)
+            if number is None:
+                continue  # not ours: leave it alone
+            self.segments.last_number = max(self.segments.last_number, number)
+            if name.endswith(NEW_SUFFIX):
+                self.segments.obsolete.append(name)  # a crash while it was written: nothing in it was durable
+                self.notes.append(f"{name}: a segment that was not finished; nothing in it counts")
+            else:
+                finished.append(number)
+        return finished
+
+    def _new(self, new_directory_id: Callable[[], int]) -> SegmentStart:
+        """The start of a directory in which nothing was found."""
+        self.fresh = True
+        directory = new_directory_id()
+        assert 0 < directory < 1 << 64, "a directory id is 64 bits and not 0"
+        return SegmentStart(FORMAT_VERSION, self.node, self.cluster_id, directory, 0, (), (), place=directory)
+
+    def _find(self, finished: list[int], new_directory_id: Callable[[], int]) -> SegmentStart:
+        """Find the newest segment, and the older ones that it counts."""
+        if not finished:
+            return self._new(new_directory_id)
+        newest = max(finished)
+        start = self._read_start(newest)
+        segments = self.segments
+        segments.by_number = {entry.segment: Segment(entry.bytes) for entry in start.earlier}
+        segments.next_number = start.next_number
+        segments.damaged = dict.fromkeys(start.damaged)
+        segments.holes = dict.fromkeys(start.holes)
+        for number in finished:
+            if number != newest and number not in segments.by_number:
+                segments.obsolete.append(segment_name(number))
+        for segment, found in segments.by_number.items():
+            self._check_there(segment, found.bytes, newest)
+        return self._placed(start)
+
+    def _placed(self, newest: SegmentStart) -> SegmentStart:
+        """With its place, if it lies where it was written; else with one that stands for where it lies now."""
+        lies = self.disk.place(segment_name(newest.segment))
+        return newest if newest.lies == lies else newest._replace(place=int.from_bytes(lies) | 1)
+
+    def _read_start(self, number: int) -> SegmentStart:
+        return self.files.start(number, self.node, self.cluster_id)
+
+    def _check_there(self, segment: int, length: int, newest: int) -> None:
+        name = segment_name(segment)
+        says = f"segment {segment_name(newest)} says that it counts"
+        try:
+            size = self.disk.size(name)
+        except FileNotFoundError:
+            raise DamagedDirectory(f"{self.disk}/{name} is missing, and {says}", ADVICE) from None
+        if size < length:
+            raise damaged_at(self.disk, name, size, f"the file ends here, and {says} up to byte {length}")
+
+    def records(self) -> Iterator[JournalRecord | FoundBatch]:
+        """The durable records: what the directory is, the newest snapshot, what came since, then all batches.
+
+        Small state comes first and batches after it, each in the order in which they were appended: which batches were
+        forgotten is known only at the end of the tail. CLEAN_STOP comes only as the very last record.
+
+        Raises:
+            DamagedDirectory: damage that is not confined to the body of a batch.
+            StorageError: a record that this version does not know.
+            OSError: the disk refused.
+        """
+        yield DirectoryMade(self.node, self.cluster_id, self.directory)
+        if self.fresh:
+            return
+        newest = _Newest(self.start.segment, self.directory)
+        scan = self.files.scan(newest.name, self.disk.size(newest.name), check_bodies=True)
+        self.position = self.start.position
+        tail = yield from self._snapshot(scan, newest)
+        clean_stop = yield from self._tail(scan, tail, newest)
+        segments = self.segments
+        for segment in list(segments.by_number):
+            yield from self._older(segment, newest)
+        segments.by_number[newest.number] = newest.segment
+        for item in newest.batches:
+            if item.record.number in newest.forgotten:
+                segments.drop(item.record.number, item.position)
+            else:
+                yield item
+        segments.judge(newest.number)
+        for item in newest.carried:
+            if item.record.number not in newest.forgotten and not item.damaged:
+                self.carried.append(item)
+                yield item
+        if clean_stop is not None:
+            yield clean_stop
+
+    def _snapshot(self, scan: Scan, newest: _Newest) -> Generator[JournalRecord, None, int]:
+        """The records of the newest segment's snapshot. Returns where it ends."""
+        offset, count = 0, -1
+        while True:
+            found: Frame | Bad = Bad(offset, "it ends here")
+            if offset < scan.size:
+                found = scan.frame(offset, newest.salt if offset else 0)
+            if isinstance(found, Bad):
+                raise damaged_at(self.disk, newest.name, found.offset, f"in the snapshot: {found.reason}")
+            offset, count = found.end, count + 1
+            if found.type == SNAPSHOT_END:
+                break
+            yield from self._given(found, newest, newest.batches)
+        end = self.files.decode(newest.name, found)
+        if not isinstance(end, SnapshotEnd) or end.records != count - 1:
+            what = f"the snapshot has {count - 1} records and says {end}"
+            raise damaged_at(self.disk, newest.name, found.offset, what)
+        return offset
+
+    def _tail(
+        self, scan: Scan, offset: int, newest: _Newest
+    ) -> Generator[JournalRecord, None, CleanStopped | None]:
+        """What follows the snapshot. A record is let out once a younger one says that it was durable.
+
+        Returns the CLEAN_STOP, if it counts.
+        """
+        durable = offset  # the snapshot was durable before the file had its name
+        undecided: deque[Frame] = deque()
+        clean_stop: Frame | None = None
+        bad: Bad | None = None
+        for found in scan.frames(offset, newest.salt):
+            if isinstance(found, Bad):
+                bad = found
+                break
+            durable = max(durable, found.durable)
+            undecided.append(found)
+            self.position += found.type > FRAMING_MAX
+            while undecided and undecided[0].end <= durable:
+                yield from self._given(undecided.popleft(), newest, newest.batches)
+            if found.type == CLEAN_STOPPED:
+                clean_stop = found
+            elif found.type != DURABLE_MARK:
+                clean_stop = None
+
+        # Undecided is now what no valid record so far says was durable. Does one behind the first bad one?
+        if bad is not None:
+            witness = scan.said_durable(bad.offset, newest.salt)
+            if witness is not None:
+                what = f"{bad.reason}; the record at {witness.offset} says it was durable"
+                raise damaged_at(self.disk, newest.name, bad.offset, what)
+        for index, frame in enumerate(undecided):
+            if not frame.body_ok:
+                bad = Bad(
+                    frame.offset, "the body of the batch does not match its checksum, or is not all there"
+                )
+                while len(undecided) > index:
+                    self.position -= undecided.pop().type > FRAMING_MAX
+                break
+        if bad is not None:
+            clean_stop = None
+            where = f"cut at byte {bad.offset} of {scan.size}"
+            self.notes.append(f"{newest.name}: {where}, where the last write was torn: {bad.reason}")
+        for frame in undecided:
+            yield from self._given(frame, newest, newest.carried)
+        for item in newest.batches:
+            newest.segment.put(item.record.number, item.position)
+        newest.segment.bytes = durable
+        return None if clean_stop is None else cast(CleanStopped, self.files.decode(newest.name, clean_stop))
+
+    def _given(self, frame: Frame, newest: _Newest, batches: list[FoundBatch]) -> Iterator[JournalRecord]:
+        """What a frame of the newest segment gives to the core now; batches, and which are forgotten, are noted."""
+        if frame.type in (BATCH_STORED, BATCH_MOVED):
+            record = self.files.batch(newest.name, frame)
+            batches.append(self.segments.found(newest.number, frame, record))
+        elif frame.type != CLEAN_STOPPED:
+            other = self.files.decode(newest.name, frame)
+            if isinstance(other, Forgotten):
+                if not other.segment:
+                    newest.forgotten.update(other.numbers())
+                elif other.segment in self.segments.by_number:
+                    self.segments.by_number[other.segment].dead.extend(other.numbers())
+            elif frame.type > FRAMING_MAX and not isinstance(other, DirectoryMade):
+                yield cast(JournalRecord, other)  # DirectoryMade was given first
+
+    def _older(self, segment: int, newest: _Newest) -> Iterator[FoundBatch]:
+        """The batches of an older segment, headers only: a body is checked when it is read."""
+        name = segment_name(segment)
+        segments = self.segments
+        holes = {hole.first: hole.stop for hole in segments.holes if hole.segment == segment}
+        if 0 not in holes and self._read_start(segment).directory != self.directory:
+            what = "it belongs to another data directory: somebody mixed their files"
+            raise damaged_at(self.disk, name, 0, what)
+        dead, length = set(segments.by_number[segment].dead), segments.by_number[segment].bytes
+        # What it was copied from is still there, and as damaged.
+        damaged = {item.record.number for item in newest.carried if item.damaged}
+        scan = self.files.scan(name, length, check_bodies=False)
+        salt = salt_of(self.directory, segment)
+        offset = 0
+        while offset < length:
+            if offset in holes:
+                offset = holes[offset]
+                continue
+            found = scan.frame(offset, salt if offset else 0)
+            if isinstance(found, Bad):
+                raise damaged_at(self.disk, name, found.offset, found.reason)
+            if found.end > length:
+                what = f"a record reaches beyond byte {length}, where it must end"
+                raise damaged_at(self.disk, name, found.offset, what)
+            offset = found.end
+            if found.type not in (BATCH_STORED, BATCH_MOVED):
+                continue
+            item = segments.found(segment, found, self.files.batch(name, found))
+            if item.record.number in dead:
+                continue
+            segments.put(item.record.number, item.position)
+            if item.record.number in newest.forgotten:
+                segments.drop(item.record.number, item.position)
+                continue
+            if item.record.number in damaged:
+                segments.note_damaged(item.position)
+                item = item._replace(damaged=True)
+            yield item
+        segments.judge(segment)

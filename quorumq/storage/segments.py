@@ -1,0 +1,225 @@
+"""The account of a directory's segment files: which of them count, what in each is still needed, what is known damaged.
+
+Why: an older segment matters for the batches in it and for nothing else. One in which none is needed goes with the
+next roll; one in which few are needed is worth emptying.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import Final, NamedTuple
+
+from quorumq.core.limits import MIB
+from quorumq.core.records import BatchStored
+from quorumq.storage.records import BatchMoved, DamagedAt, Earlier, Hole
+from quorumq.storage.segment import PREFIX, Frame, segment_name
+
+SEGMENT_BYTES: Final = 64 * MIB
+"""A segment is rolled when so much lies behind its snapshot (or as much as the snapshot has, if that is more)."""
+
+MOVED_OVERHEAD: Final = 16
+"""By how many bytes at most a batch's record may grow when it is moved."""
+
+SPARSE_SHARE: Final = 0.5
+"""An older segment whose live batches take less than this share of it is worth emptying."""
+
+
+class BatchPosition(NamedTuple):
+    """Where a batch lies: its record begins at ``record`` of segment ``segment``, in bytes."""
+
+    segment: int
+    record: int
+    header_length: int
+    length: int  # of the body
+    crc: int  # of the body
+
+    @property
+    def offset(self) -> int:
+        """Where the body begins."""
+        return self.record + PREFIX.size + self.header_length
+
+    @property
+    def end(self) -> int:
+        """Where the record ends."""
+        return self.offset + self.length
+
+
+class FoundBatch(NamedTuple):
+    """A batch as it was read from a segment, its body left there.
+
+    One that ``moved`` takes the place of one of the same number that came before it, if one did. One that is
+    ``damaged`` is not to be served, nor counted as stored.
+    """
+
+    record: BatchStored
+    position: BatchPosition
+    moved: bool
+    damaged: bool
+
+
+class Segment:
+    """A segment that counts, and what of it is still needed.
+
+    Attributes:
+        bytes: how many of its bytes count, once nothing is appended to it any more.
+        batches: in it, neither forgotten nor moved; damaged ones are among them.
+        live_bytes: what their records take.
+        dead: the numbers of the others.
+        low: no batch number in it is below.
+        high: and none is above.
+    """
+
+    __slots__ = ("batches", "bytes", "dead", "high", "live_bytes", "low")
+
+    def __init__(self, size: int = 0) -> None:
+        self.bytes = size
+        self.batches = 0
+        self.live_bytes = 0
+        self.dead = array("Q")
+        self.low = 1 << 64
+        self.high = 0
+
+    def put(self, number: int, position: BatchPosition) -> None:
+        """Count a batch."""
+        self.batches += 1
+        self.live_bytes += position.end - position.record
+        self.low, self.high = min(self.low, number), max(self.high, number)
+
+    @property
+    def sparse(self) -> bool:
+        """Whether it is worth emptying."""
+        return self.batches > 0 and self.live_bytes < SPARSE_SHARE * self.bytes
+
+
+class Segments:
+    """All segments that count, oldest first; the one being written is the last.
+
+    Attributes:
+        by_number: the segments.
+        current: the number of the one being written; 0 before the first.
+        last_number: no file has a higher number, finished or not.
+        next_number: above every batch number that was ever used in this directory.
+        damaged: batches whose body is known to be damaged.
+        holes: what could not be read when the directory was salvaged.
+        obsolete: names of files that are of no use once the next segment is there.
+        aside: names of files of which nothing can be read: to be renamed then, not deleted.
+    """
+
+    def __init__(self) -> None:
+        self.by_number: dict[int, Segment] = {}
+        self.current = 0
+        self.last_number = 0
+        self.next_number = 0
+        self.damaged: dict[DamagedAt, None] = {}
+        self.holes: dict[Hole, None] = {}
+        self.obsolete: list[str] = []
+        self.aside: list[str] = []
+        self._sparse: dict[int, None] = {}  # those of the older ones that are worth emptying
+        self._empty: dict[int, None] = {}  # those without a live batch
+
+    def found(self, segment: int, frame: Frame, record: BatchStored | BatchMoved) -> FoundBatch:
+        """A batch whose record was read; damage of its body is noted."""
+        moved = isinstance(record, BatchMoved)
+        stored, copied_damage = (
+            (record.stored, record.damaged) if isinstance(record, BatchMoved) else (record, False)
+        )
+        self.use(stored.number)
+        position = BatchPosition(
+            segment, frame.offset, frame.header_length, frame.body_length, frame.body_crc
+        )
+        if frame.body_ok is False:
+            self.note_damaged(position)
+        damaged = copied_damage or DamagedAt(segment, frame.offset) in self.damaged
+        return FoundBatch(stored, position, moved, damaged)
+
+    def use(self, number: int) -> None:
+        """Note that a batch number is taken, whatever becomes of its batch."""
+        self.next_number = max(self.next_number, number + 1)
+
+    def put(self, number: int, position: BatchPosition) -> None:
+        """Count a batch that is needed where it lies."""
+        self.by_number[position.segment].put(number, position)
+
+    def drop(self, number: int, position: BatchPosition) -> None:
+        """Batch ``number`` is not needed there any more. A segment without any goes with the next roll.
+
+        Until that is committed its file stays, and what keeps the batch from coming back is the `Forgotten` or
+        `BatchMoved` that the caller appended.
+        """
+        found = self.by_number[position.segment]
+        assert found.batches > 0, f"segment {position.segment} has no live batch left"
+        found.batches -= 1
+        found.live_bytes -= position.end - position.record
+        found.dead.append(number)
+        self.damaged.pop(DamagedAt(position.segment, position.record), None)
+        self.judge(position.segment)
+
+    def note_damaged(self, position: BatchPosition) -> None:
+        """The body of this batch is not what was written: the next segment says so, and every start reports it."""
+        self.damaged[DamagedAt(position.segment, position.record)] = None
+
+    def judge(self, segment: int) -> None:
+        """Note whether an older segment is worth emptying, or empty."""
+        if segment == self.current:
+            return
+        found = self.by_number[segment]
+        for is_so, which in ((found.sparse, self._sparse), (not found.batches, self._empty)):
+            if is_so:
+                which[segment] = None
+            else:
+                which.pop(segment, None)
+
+    def begin(self) -> tuple[Earlier, ...]:
+        """A new segment begins, and those without a live batch go. Returns what it has to say of the older ones."""
+        for number in [number for number, found in self.by_number.items() if not found.batches]:
+            del self.by_number[number]
+            self.obsolete.append(segment_name(number))
+        self._empty.clear()
+        self.damaged = {at: None for at in self.damaged if at.segment in self.by_number}
+        self.holes = {hole: None for hole in self.holes if hole.segment in self.by_number}
+        earlier = tuple(
+            Earlier(number, found.bytes, found.batches) for number, found in self.by_number.items()
+        )
+        self.last_number += 1
+        last, self.current = self.current, self.last_number
+        self.by_number[self.current] = Segment()
+        if last in self.by_number:
+            self.judge(last)
+        return earlier
+
+    @property
+    def live(self) -> dict[int, int]:
+        """Live batches of each segment that has or may get any, oldest first; the last is the current one."""
+        return {number: found.batches for number, found in self.by_number.items()}
+
+    @property
+    def reclaimable_bytes(self) -> int:
+        """What the files that go with the next roll take, the current one aside."""
+        return sum(self.by_number[segment].bytes for segment in self._empty)
+
+    def sparsest(self, room: int) -> int | None:
+        """The older segment that is best emptied next; its live batches take at most ``room`` bytes."""
+        best, least = None, SPARSE_SHARE
+        for segment in self._sparse:
+            found = self.by_number[segment]
+            share = found.live_bytes / found.bytes
+            if share < least and found.live_bytes + found.batches * MOVED_OVERHEAD <= room:
+                best, least = segment, share
+        return best
+
+    def numbers_in(self, segment: int) -> tuple[int, int]:
+        """Lowest and highest batch number that a segment may have; (1 << 64, 0) where it is gone or has none."""
+        found = self.by_number.get(segment)
+        return (1 << 64, 0) if found is None or not found.batches else (found.low, found.high)
+
+    def check(self) -> None:
+        """Assert what holds between any two calls."""
+        assert list(self.by_number) == sorted(self.by_number), "oldest first"
+        if self.current:
+            assert next(reversed(self.by_number)) == self.current, "and the current one last"
+            older = [(number, found) for number, found in self.by_number.items() if number != self.current]
+            assert set(self._empty) == {n for n, found in older if not found.batches}
+            assert set(self._sparse) == {n for n, found in older if found.sparse}
+        for found in self.by_number.values():
+            assert found.batches >= 0
+            assert (found.live_bytes > 0) == (found.batches > 0)

@@ -1,0 +1,110 @@
+"""The segment that is being written, in memory."""
+
+from __future__ import annotations
+
+from quorumq.core.records import BatchStored, JournalRecord
+from quorumq.core.types import BatchHeader
+from quorumq.storage.disk import Buffer
+from quorumq.storage.records import (
+    BatchMoved,
+    Framing,
+    PartitionRange,
+    SegmentFooter,
+    encode_record,
+    halves,
+)
+from quorumq.storage.segment import HEADER_BYTES_MAX, body_crc_of, encode_frame, salt_of
+from quorumq.storage.segments import BatchPosition, Segments
+
+
+class Tail:
+    """The segment that records are appended to.
+
+    Args:
+        directory: the directory's id.
+        segments: the account of all segments, in which this one was begun just now.
+
+    Attributes:
+        end: bytes appended so far.
+        durable_end: how many of them are known to be durable.
+        snapshot_bytes: where its snapshot ends.
+    """
+
+    def __init__(self, directory: int, segments: Segments) -> None:
+        self._segments = segments
+        self._number = segments.current
+        self._salt = salt_of(directory, self._number)
+        self._ranges: dict[tuple[bytes, int], PartitionRange] = {}
+        self.end = 0
+        self.durable_end = 0
+        self.snapshot_bytes = 0
+
+    def add(
+        self,
+        record: JournalRecord | Framing,
+        into: list[Buffer],
+        encoded: tuple[bytes, Buffer] | None = None,
+    ) -> BatchPosition | None:
+        """Append a record. Returns where it is, if it is a batch.
+
+        Args:
+            record: what to append.
+            into: gets its bytes. The body of a batch is not copied.
+            encoded: its header and body, where they are known.
+
+        Raises:
+            StorageError: it is over its limits; nothing was appended.
+        """
+        header, body = encoded or encode_record(record, self.durable_end)
+        body_crc = body_crc_of(body)
+        frame = encode_frame(header, len(body), body_crc, self._salt)
+        into.append(frame)
+        position = None
+        if isinstance(record, BatchStored | BatchMoved):
+            position = BatchPosition(self._number, self.end, len(header), len(body), body_crc)
+            stored = record.stored if isinstance(record, BatchMoved) else record
+            self._segments.put(stored.number, position)
+            self._segments.use(stored.number)
+            self._count(stored.batch.header, len(body))
+        if len(body):
+            into.append(body)
+        self.end += len(frame) + len(body)
+        return position
+
+    def add_cut(self, record: JournalRecord, into: list[Buffer]) -> int:
+        """Append one record of a snapshot, in pieces where it is too large; returns how many."""
+        encoded = encode_record(record, 0)
+        if len(encoded[0]) <= HEADER_BYTES_MAX:
+            self.add(record, into, encoded)
+            return 1
+        return sum(self.add_cut(half, into) for half in halves(record))
+
+    def begin(self, start: Framing) -> None:
+        """Leave room for the segment's first record, which is written once its file is there."""
+        header, _ = encode_record(start, 0)
+        self.end = len(encode_frame(header, 0, 0, 0))
+
+    def end_snapshot(self) -> None:
+        """The snapshot is complete: it is durable before the file has its name."""
+        self.snapshot_bytes = self.durable_end = self.end
+
+    def _count(self, header: BatchHeader, body_bytes: int) -> None:
+        """Note a batch for the footer."""
+        key = (header.partition.topic, header.partition.number)
+        at = header.published_ms
+        old = self._ranges.get(key) or PartitionRange(*key, 0, 0, 0, at, at)
+        self._ranges[key] = PartitionRange(
+            *key,
+            old.batches + 1,
+            old.messages + header.size,
+            old.body_bytes + body_bytes,
+            min(old.first_published_ms, at),
+            max(old.last_published_ms, at),
+        )
+
+    def footer(self) -> SegmentFooter:
+        """What the segment holds."""
+        ranges = tuple(self._ranges[key] for key in sorted(self._ranges))
+        return SegmentFooter(
+            sum(entry.batches for entry in ranges), sum(entry.body_bytes for entry in ranges), ranges
+        )
