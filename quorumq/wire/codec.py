@@ -17,10 +17,11 @@ from typing import Any, Final, NamedTuple, Union, cast
 from quorumq.core import messages as m
 from quorumq.core.errors import PeerError, QuorumqError, TooFewReplicas, error_from
 from quorumq.wire import cbor
+from quorumq.wire.bounds import TEXT_CHARS_MAX
 from quorumq.wire.cbor import BadValue, bad
 from quorumq.wire.frames import Frame, encode_frame
 from quorumq.wire.receipts import open_items
-from quorumq.wire.values import TEXT_CHARS_MAX, Body, Lift, SealedNamed, coders, encode_value
+from quorumq.wire.values import Body, Lift, SealedNamed, coders, encode_value
 
 TYPES: Final[Mapping[int, type]] = {
     # the first frames of a connection, and the answer to anything that failed

@@ -23,9 +23,9 @@ from quorumq.core.errors import BadReceipt
 from quorumq.core.messages import Fetched, Named, Slice
 from quorumq.core.types import Receipt, Span
 from quorumq.wire import cbor
+from quorumq.wire.bounds import SEALED_BYTES_MAX
 from quorumq.wire.cbor import BadValue
 from quorumq.wire.values import (
-    SEALED_BYTES_MAX,
     SEALED_FORMAT,
     SEALED_HEAD_BYTES,
     SealedNamed,

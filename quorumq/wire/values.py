@@ -36,93 +36,26 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import cbor2
 
-from quorumq.core import messages, records
+from quorumq.core import messages
 from quorumq.core.limits import (
-    BACKOFF_STEPS_MAX,
-    LETTER_TEXT_MAX,
-    NAME_BYTES_MAX,
-    PARTITIONS_MAX,
     SPANS_PER_REQUEST_MAX,
 )
 from quorumq.core.types import Batch, BatchHeader, Letter, Origin, PartitionId, Receipt, Span
 from quorumq.wire import batch as batches
 from quorumq.wire import cbor
+from quorumq.wire.bounds import (
+    BYTES_EXACT,
+    CHECKS,
+    FACTS_DEPTH_MAX,
+    NAME_CHARS_MAX,
+    SEALED_BYTES_MAX,
+    chars_max,
+    int_range,
+    items_max,
+)
 from quorumq.wire.cbor import BadValue, bad
 
 T = TypeVar("T", bound=tuple[Any, ...])
-
-# ------------------------------------------------------------------------------------ limits
-
-NODE_CHARS_MAX: Final = batches.NODE_CHARS_MAX
-NAME_CHARS_MAX: Final = NAME_BYTES_MAX + len("!dead")
-"""Names of topics, groups and what is derived from them. In characters, which core/ counts in bytes."""
-TEXT_CHARS_MAX: Final = 2 * LETTER_TEXT_MAX
-ITEMS_MAX: Final = 1 << 17
-"""Items of a list in a reply or between nodes. One request's spans may come back in parts, so this is looser
-than `SPANS_PER_REQUEST_MAX`, which binds what clients ask."""
-RECORD_ITEMS_MAX: Final = 1 << 22
-"""Items of a list directly in a journal record: bounded by the record's size, checked before."""
-SEALED_BYTES_MAX: Final = 1024
-FACTS_DEPTH_MAX: Final = 12
-
-_NODE_FIELDS: Final = frozenset({"node", "sender", "to", "replicas", "survivors"})
-_NAME_FIELDS: Final = frozenset({
-    "name", "group", "topic", "topics", "cluster_id", "which", "reason", "durability", "state", "outcome",
-    "code", "error", "refused", "software", "start", "waiting",
-})  # fmt: skip
-_ASKED: Final = frozenset(
-    cls.__name__ for cls in typing.get_args(messages.ClientRequest)
-) | {"Named"}  # fmt: skip
-_RECORDS: Final = frozenset(cls.__name__ for cls in typing.get_args(records.JournalRecord))
-
-_LIST_LIMITS: Final[Mapping[tuple[str, str], int]] = {
-    ("Topic", "replicas"): PARTITIONS_MAX,
-    ("Topic", "backoff"): BACKOFF_STEPS_MAX,
-    ("CreateTopic", "backoff"): BACKOFF_STEPS_MAX,
-    ("AlterTopic", "backoff"): BACKOFF_STEPS_MAX,
-}
-_BYTES_EXACT: Final[Mapping[tuple[str, str], int]] = {
-    ("PartitionId", "topic"): batches.TOPIC_ID_BYTES,
-    ("Topic", "id"): batches.TOPIC_ID_BYTES,
-    ("DeleteTopic", "id"): batches.TOPIC_ID_BYTES,
-    ("Group", "topic"): batches.TOPIC_ID_BYTES,
-}
-_INT_RANGES: Final[Mapping[tuple[str, str], tuple[int, int]]] = {
-    ("Span", "start"): (0, 1 << 63),
-    ("Span", "stop"): (1, 1 << 63),
-    ("PartitionId", "number"): (0, PARTITIONS_MAX),
-    ("Heartbeat", "disk_free"): (-1, 1 << 63),
-}
-_CHECKS: Final[Mapping[str, tuple[str, str, str]]] = {
-    # type: (what must hold of its fields, each named v_…, the field to name, the rule in words)
-    "Span": ("v_start < v_stop", "stop", "a span is never empty: stop must be above start"),
-    "Hello": ("v_versions[0] <= v_versions[1]", "versions", "lowest and highest version, in that order"),
-}
-
-
-def _int_range(owner: str, field: str) -> tuple[int, int]:
-    found = _INT_RANGES.get((owner, field))
-    if found is not None:
-        return found
-    if field.endswith("_ms") or field == "cursor":
-        return -(1 << 63), 1 << 63  # times of day may lie before 1970 where a clock is wrong
-    return 0, 1 << 64
-
-
-def _chars_max(owner: str, field: str) -> int:
-    if field in _NODE_FIELDS:
-        return NODE_CHARS_MAX
-    return NAME_CHARS_MAX if field in _NAME_FIELDS else TEXT_CHARS_MAX
-
-
-def _items_max(owner: str, field: str) -> int:
-    found = _LIST_LIMITS.get((owner, field))
-    if found is not None:
-        return found
-    if owner in _RECORDS:
-        return RECORD_ITEMS_MAX
-    return SPANS_PER_REQUEST_MAX if owner in _ASKED else ITEMS_MAX
-
 
 # ------------------------------------------------------------------------------------ bodies
 
@@ -457,8 +390,8 @@ class _Maker:
         lines.append(unpack)
         for field, var in zip(fields, got, strict=True):
             lines += ["    " + line for line in self._decoding(hints[field], var, name, field)]
-        if name in _CHECKS:
-            test, field, rule = _CHECKS[name]
+        if name in CHECKS:
+            test, field, rule = CHECKS[name]
             lines.append(f"    if not ({test}): bad({f'{name}.{field}'!r}, v_{field}, {rule!r})")
         lines.append(f"    return new({self._name(cls)}, ({''.join(var + ', ' for var in got)}))")
         self.decoders[cls] = self._compile(f"d_{name}", lines, f"decoder of {name}")
@@ -496,15 +429,15 @@ class _Maker:
             return [f"if {test}: bad({where}, {var}, {rule!r})"]
 
         if hint is int:
-            low, high = _int_range(owner, field)
+            low, high = int_range(owner, field)
             rule = f"must be an integer from {low} to {high - 1}"
             return refuse(f"type({var}) is not int or not {low} <= {var} < {high}", rule)
         if hint is str:
-            chars = _chars_max(owner, field)
+            chars = chars_max(owner, field)
             rule = f"must be text of at most {chars} characters"
             return refuse(f"type({var}) is not str or len({var}) > {chars}", rule)
         if hint is bytes:
-            size = _BYTES_EXACT.get((owner, field))
+            size = BYTES_EXACT.get((owner, field))
             if size is not None:
                 return refuse(f"type({var}) is not bytes or len({var}) != {size}", f"must be {size} bytes")
             rule = f"must be at most {SEALED_BYTES_MAX} bytes"
@@ -525,7 +458,7 @@ class _Maker:
             (inner,) = [arg for arg in args if arg is not type(None)]
             return [f"if {var} is not None:", *("    " + s for s in self._decoding(inner, var, owner, field))]
         if origin is tuple and args[-1] is Ellipsis:
-            limit = _items_max(owner, field)
+            limit = items_max(owner, field)
             lines = refuse(
                 f"type({var}) is not tuple or len({var}) > {limit}", f"must be an array of at most {limit}"
             )

@@ -15,7 +15,7 @@ from quorumq.core import messages as m
 from quorumq.core import types as core_types
 from quorumq.core.types import Batch, Receipt, Span
 from quorumq.wire import batch as batches
-from quorumq.wire import cbor, codec, frames, values
+from quorumq.wire import bounds, cbor, codec, frames
 from quorumq.wire.batch import Message, build_batch, check_body, decode_header, records_of
 from quorumq.wire.codec import Decoded, decode_message, encode_message
 from quorumq.wire.receipts import open_receipt, read_receipt, seal
@@ -93,11 +93,11 @@ def test_the_limits_are_those_of_the_code() -> None:
         "headers of a message": batches.HEADERS_MAX,
         "characters of a header's name": batches.HEADER_NAME_CHARS_MAX,
         "items of a list in a request": limits.SPANS_PER_REQUEST_MAX,
-        "items of a list elsewhere": values.ITEMS_MAX,
-        "characters of a node id": values.NODE_CHARS_MAX,
-        "characters of a name": values.NAME_CHARS_MAX,
-        "characters of other text": values.TEXT_CHARS_MAX,
-        "sealed receipt": values.SEALED_BYTES_MAX,
+        "items of a list elsewhere": bounds.ITEMS_MAX,
+        "characters of a node id": bounds.NODE_CHARS_MAX,
+        "characters of a name": bounds.NAME_CHARS_MAX,
+        "characters of other text": bounds.TEXT_CHARS_MAX,
+        "sealed receipt": bounds.SEALED_BYTES_MAX,
         "depth of CBOR": cbor.DEPTH_MAX,
         "partitions of a topic": limits.PARTITIONS_MAX,
     }

@@ -15,10 +15,9 @@ from quorumq.core.limits import SPANS_PER_REQUEST_MAX
 from quorumq.core.messages import AckRequest, Fetch, Granted, Heartbeat, StatusReply, Want
 from quorumq.core.types import OPEN_ZERO, Kind, Letter, Record, Span, Stamp, Topic
 from quorumq.wire import cbor
+from quorumq.wire.bounds import ITEMS_MAX, NODE_CHARS_MAX
 from quorumq.wire.cbor import BadValue
 from quorumq.wire.values import (
-    ITEMS_MAX,
-    NODE_CHARS_MAX,
     Body,
     Lift,
     SealedNamed,

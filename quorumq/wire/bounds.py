@@ -1,0 +1,90 @@
+"""What a field of a message or a record may hold at most; what is over it is refused where it is decoded."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Mapping
+from typing import Final
+
+from quorumq.core import messages, records
+from quorumq.core.limits import (
+    BACKOFF_STEPS_MAX,
+    LETTER_TEXT_MAX,
+    NAME_BYTES_MAX,
+    PARTITIONS_MAX,
+    SPANS_PER_REQUEST_MAX,
+)
+from quorumq.wire import batch as batches
+
+NODE_CHARS_MAX: Final = batches.NODE_CHARS_MAX
+NAME_CHARS_MAX: Final = NAME_BYTES_MAX + len("!dead")
+"""Names of topics, groups and what is derived from them. In characters, which core/ counts in bytes."""
+TEXT_CHARS_MAX: Final = 2 * LETTER_TEXT_MAX
+ITEMS_MAX: Final = 1 << 17
+"""Items of a list in a reply or between nodes. One request's spans may come back in parts, so this is looser
+than `SPANS_PER_REQUEST_MAX`, which binds what clients ask."""
+RECORD_ITEMS_MAX: Final = 1 << 22
+"""Items of a list directly in a journal record: bounded by the record's size, checked before."""
+SEALED_BYTES_MAX: Final = 1024
+FACTS_DEPTH_MAX: Final = 12
+
+_NODE_FIELDS: Final = frozenset({"node", "sender", "to", "replicas", "survivors"})
+_NAME_FIELDS: Final = frozenset({
+    "name", "group", "topic", "topics", "cluster_id", "which", "reason", "durability", "state", "outcome",
+    "code", "error", "refused", "software", "start", "waiting",
+})  # fmt: skip
+_ASKED: Final = frozenset(
+    cls.__name__ for cls in typing.get_args(messages.ClientRequest)
+) | {"Named"}  # fmt: skip
+_RECORDS: Final = frozenset(cls.__name__ for cls in typing.get_args(records.JournalRecord))
+
+_LIST_LIMITS: Final[Mapping[tuple[str, str], int]] = {
+    ("Topic", "replicas"): PARTITIONS_MAX,
+    ("Topic", "backoff"): BACKOFF_STEPS_MAX,
+    ("CreateTopic", "backoff"): BACKOFF_STEPS_MAX,
+    ("AlterTopic", "backoff"): BACKOFF_STEPS_MAX,
+}
+BYTES_EXACT: Final[Mapping[tuple[str, str], int]] = {
+    ("PartitionId", "topic"): batches.TOPIC_ID_BYTES,
+    ("Topic", "id"): batches.TOPIC_ID_BYTES,
+    ("DeleteTopic", "id"): batches.TOPIC_ID_BYTES,
+    ("Group", "topic"): batches.TOPIC_ID_BYTES,
+}
+_INT_RANGES: Final[Mapping[tuple[str, str], tuple[int, int]]] = {
+    ("Span", "start"): (0, 1 << 63),
+    ("Span", "stop"): (1, 1 << 63),
+    ("PartitionId", "number"): (0, PARTITIONS_MAX),
+    ("Heartbeat", "disk_free"): (-1, 1 << 63),
+}
+CHECKS: Final[Mapping[str, tuple[str, str, str]]] = {
+    # type: (what must hold of its fields, each named v_…, the field to name, the rule in words)
+    "Span": ("v_start < v_stop", "stop", "a span is never empty: stop must be above start"),
+    "Hello": ("v_versions[0] <= v_versions[1]", "versions", "lowest and highest version, in that order"),
+}
+
+
+def int_range(owner: str, field: str) -> tuple[int, int]:
+    """What an integer of a field may be: from the first on, below the second."""
+    found = _INT_RANGES.get((owner, field))
+    if found is not None:
+        return found
+    if field.endswith("_ms") or field == "cursor":
+        return -(1 << 63), 1 << 63  # times of day may lie before 1970 where a clock is wrong
+    return 0, 1 << 64
+
+
+def chars_max(owner: str, field: str) -> int:
+    """Characters of a text at most."""
+    if field in _NODE_FIELDS:
+        return NODE_CHARS_MAX
+    return NAME_CHARS_MAX if field in _NAME_FIELDS else TEXT_CHARS_MAX
+
+
+def items_max(owner: str, field: str) -> int:
+    """Items of a list at most."""
+    found = _LIST_LIMITS.get((owner, field))
+    if found is not None:
+        return found
+    if owner in _RECORDS:
+        return RECORD_ITEMS_MAX
+    return SPANS_PER_REQUEST_MAX if owner in _ASKED else ITEMS_MAX
