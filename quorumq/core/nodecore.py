@@ -1233,13 +1233,13 @@ class NodeCore:
                 return self._on_put_topic(sender, number, topic, groups, now)
             case Prepare() | Accept() if self.state.vouched:
                 return vote(self, sender, message)
-            case PutGroup(number, group, ask) if self.state.vouched or not number:
+            case PutGroup(number, group, ask) if group.topic in self.topics and self.state.vouched:
                 effects = [] if ask else self.merge_group(group, now)
                 known = self.state.vector(self.config.nodes)
                 reply = Put(number, "", "", None, self.groups.get((group.topic, group.name)), known)
                 if self.is_deleted(group.topic):
                     reply = Put(number, "deleted", "", self.topics[group.topic], None, known)
-                return [*effects, Persist((), (Send(sender, reply),))] if number else effects
+                return [*effects, Persist((), (Send(sender, reply),))]
             case PutGroup(number):
                 return [Send(sender, Put(number, "cannot-vouch", "", None, None))]
             case PeekRequest():
@@ -1578,8 +1578,8 @@ class NodeCore:
 
     def merge_group(self, group: Group, now: Now) -> list[Effect]:
         """Merge a group's register: the newer generation stays, and every replica of its topic reads by it."""
-        if not self._take_group(group):
-            return []
+        if group.topic not in self.topics or not self._take_group(group):
+            return []  # of an unknown topic, it may be of one that was deleted: a peer tells both, the topic first
         self.state.clock.merge(group.generation // NODES_MAX)
         for partition, replica in self.replicas.items():
             if partition.topic == group.topic:

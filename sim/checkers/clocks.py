@@ -71,7 +71,8 @@ class OneWrongClock(Checker):
         elif kind == "set_group":
             if row["rewind"]:
                 self.rewound[row["group"]] = None
-        elif kind == "set_topic":
+        elif kind == "set_topic":  # a creation names the topic's own RF, and what is called so has no other
+            self.rf = row.get("settings", {}).get("rf", self.rf)
             asked = row.get("settings", {}).get("ttl_s")
             if asked is not None:
                 self.ttl_s = min(self.ttl_s or asked, asked or self.ttl_s or 0.0)

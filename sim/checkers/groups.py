@@ -3,7 +3,8 @@
 What must hold: once a rewind was confirmed, no FETCH sent later delivers an older generation, nor a dead letter of
 one that is covered; a generation delivers nothing from before its start, but what was redriven; it counts attempts
 anew; what was published before a PURGE that was confirmed is not delivered to a FETCH sent later, unless the group was
-rewound or the message redriven; and in the end nothing is SKIPPED or PURGED that nobody asked to purge (or, of a dead
+rewound or the message redriven (payload that a majority had reclaimed before a rewind may come back, `kept: false`:
+PURGE lists what a majority has); and in the end nothing is SKIPPED or PURGED that nobody asked to purge (or, of a dead
 letter, to ack).
 
 That what a generation covers is delivered again is the judge of loss's part.
@@ -32,6 +33,7 @@ class GroupsAsAsked(Checker):
         self.dead_acked: dict[GroupKey, None] = {}
         self.hold_min = 0.0
         self.rf = 0
+        self.kept = True
         self.found: list[Violation] = []
 
     def see(self, row: Row) -> None:
@@ -40,6 +42,7 @@ class GroupsAsAsked(Checker):
     def _settings(self, row: Row) -> None:
         self.hold_min = self.hold_min or row["settings"].get("hold_min", 0.0)
         self.rf = self.rf or row["settings"].get("rf", 0)
+        self.kept = row["settings"].get("kept", self.kept)
 
     def _publish(self, row: Row) -> None:
         if row["outcome"] == "invoke":
@@ -102,6 +105,8 @@ class GroupsAsAsked(Checker):
                 self._found(row, f"{name(key)} lies before the start of generation {generation}")
             for sent, done, current in self.purged.get((group, row["partition"]), ()):
                 known_by_then = self.stored.get(key[1:], sent) < sent
+                if generation and not self.kept:
+                    continue
                 if n == 0 and generation == current and known_by_then and row["asked"] > done:
                     self._found(row, f"{name(key)} was purged by {done:.4f} s and is delivered")
             if generation and self.hold_min:

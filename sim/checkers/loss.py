@@ -5,7 +5,8 @@ come out or not, a confirmed one must. It is judged once the run was drained to 
 the end: what that covers must have been delivered and acked in it, whatever came of it in an older one, or was purged.
 Where the first line says ``kept: false``, payload goes once nobody needs it: then each group must have settled it in
 any generation, unless some generation left it out, and one that was created later only what was published after that
-was confirmed.
+was confirmed. What was to be purged while it was to be redriven, with an unknown outcome, may be gone: a replica that
+had merged PURGED may have reclaimed it before it heard of the redrive.
 
 Losing nothing in one run proves little where no disk is lost, so the cause is judged as well: when a publish
 is confirmed, a majority of the replicas must have written that its messages are durable there, unless every group
@@ -28,6 +29,7 @@ class NoLoss(Checker):
         "deliver",
         "ack",
         "purge",
+        "redrive",
         "list",
         "register",
         "phase",
@@ -49,6 +51,9 @@ class NoLoss(Checker):
         self.purge_asked: dict[
             tuple[str, int], None
         ] = {}  # of a group in a partition, or of its dead letters
+        self.unsure: dict[
+            GroupKey, int
+        ] = {}  # a redrive at this n was asked for, and none at it is confirmed
         self.found: list[Violation] = []
         self.rf = 0
         self.stored: dict[Key, dict[str, None]] = {}
@@ -93,10 +98,20 @@ class NoLoss(Checker):
             self.groups[row["group"]] = None
             if kind == "ack" and row["outcome"] != "invoke":
                 return
+            if kind == "redrive":
+                self._redrive(row)
+                return
             book = {"deliver": self.delivered, "ack": self.acked, "list": self.settled}[kind]
             generation = row.get("generation", 0)
             for key in group_messages(row):
                 book[key] = max(generation, book.get(key, 0))
+
+    def _redrive(self, row: Row) -> None:
+        for key in group_messages(row):
+            if row["outcome"] == "invoke":
+                self.unsure[key] = max(row["n"], self.unsure.get(key, 0))
+            elif row["outcome"] == "ok" and self.unsure.get(key) == row["n"]:
+                del self.unsure[key]
 
     def _judge_stored(self, row: Row) -> None:
         if not self.rf:
@@ -130,6 +145,8 @@ class NoLoss(Checker):
                 mine = (group, *key)
                 covered = self.published_ms.get(key, from_ms) >= from_ms
                 if not covered or self.settled.get(mine, -1) >= generation:
+                    continue
+                if mine in self.unsure and (group, key[0]) in self.purge_asked:
                     continue
                 where = f" in generation {generation}" if generation else ""
                 if self.delivered.get(mine, -1) < generation:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from quorumq.core import limits, nodecore
-from quorumq.core.effects import Forget
+from quorumq.core.effects import Forget, Send
 from quorumq.core.messages import (
     AckRequest,
     AlterTopic,
@@ -22,6 +22,7 @@ from quorumq.core.messages import (
     RejectRequest,
     SetGroup,
     Store,
+    SyncPull,
     SyncState,
     TopicAltered,
 )
@@ -361,6 +362,20 @@ def test_what_is_reclaimed_elsewhere_before_its_tombstones_are_here_is_not_wante
     sent.clear()
     cluster.advance(10)
     assert not any(isinstance(message, SyncState) for message in sent), "they agree"
+
+
+def test_a_pull_of_what_was_reclaimed_hears_so() -> None:
+    """Else who has heard of it, and never had its payload, asks for ever once a rewind wants it again."""
+    cluster = Cluster()
+    published(cluster)
+    drained(cluster)
+    cluster.advance(20)
+    a = replica(cluster, "a")
+    (gone,) = a.reclaimed.items()
+    (send,) = a.on_sync_pull("c", SyncPull(a.partition, (gone,)), cluster.now)
+    assert isinstance(send, Send)
+    assert isinstance(send.message, SyncState)
+    assert (send.message.reclaimed, send.message.nowhere) == ((gone,), ())
 
 
 def test_what_a_group_would_read_again_is_still_wanted_after_a_restart() -> None:

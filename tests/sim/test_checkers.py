@@ -313,6 +313,13 @@ def test_a_delivery_after_expiry_is_judged_where_every_replica_knew() -> None:
     assert timed(ttl=5.0, wrong="a").deliver(5, at=5.5).broken() == [], "a may have been asked, and one other"
 
 
+def test_as_many_clocks_count_as_the_topic_has_replicas() -> None:
+    story = timed(ttl=5.0, wrong="b").add(
+        "client:op", "set_topic", 0.4, topic="t", op=1, settings={"rf": 1}, outcome="invoke"
+    )
+    assert expired(story, 4.8).broken() == [], "the one clock may be the wrong one"
+
+
 def test_expiry_after_a_rewind_is_judged_only_where_payload_is_kept() -> None:
     def story(kept: bool) -> Story:
         story = timed(ttl=5.0)
@@ -378,6 +385,10 @@ def test_what_was_purged_is_not_delivered_and_nothing_else_is_purged() -> None:
     assert story().settled("skipped").drained().broken() == []
     assert story().deliver(5, at=9.0).broken() == ["groups as asked"]
     assert story().rewind(7).deliver(5, at=9.0, generation=7).broken() == []
+    again = Story().publish().rewind(7).purge().deliver(5, at=9.0, generation=7)
+    assert again.broken() == ["groups as asked"]
+    again.rows.insert(0, {**again.rows[0], "who": "sim", "kind": "settings", "settings": {"kept": False}})
+    assert again.broken() == [], "a majority may have reclaimed it, and PURGE have listed what a majority has"
     assert Story().publish().settled("skipped").drained().broken() == ["groups as asked"]
 
 
@@ -394,6 +405,14 @@ def test_dead_letters_end_by_purge_or_ack_and_are_void_where_a_rewind_covers_the
     assert again.settle("ack", 8, "acked", generation=7).drained().broken() == []
     assert story().rewind(7, 50).drained().broken() == ["dead letters conserved"], "it stands"
     assert story().rewind(7, 50).dead().drained().broken() == []
+
+
+def test_what_was_purged_while_it_was_redriven_without_an_answer_may_be_gone() -> None:
+    def story() -> Story:
+        return Story().publish().deliver(5).settle("dead_letter", 5, "ok").purge("g!dead")
+
+    assert story().redrive(0, "unknown").drained().broken() == []
+    assert story().redrive(0).drained().broken() == ["no loss"]
 
 
 def test_what_was_redriven_is_delivered() -> None:

@@ -226,12 +226,23 @@ class GroupView:
         """Merge a count by maximum; whether anything changed."""
         changed = False
         new = Attempts(counted.generation, counted.n, counted.ended)
-        for part, old in self.attempts.split(counted.span) if counted.span.origin not in self.closed else ():
-            if old is None or old < new:
-                self.attempts.set(part, new)
-                self.digests.pop(part.origin, None)
-                changed = True
+        for open_part in self._not_acked(counted.span, new.generation):
+            for part, old in self.attempts.split(open_part):
+                if old is None or old < new:
+                    self.attempts.set(part, new)
+                    self.digests.pop(part.origin, None)
+                    changed = True
         return changed
+
+    def _not_acked(self, span: Span, generation: int) -> list[Span]:
+        """The parts of ``span`` whose attempts and delays in ``generation`` count: an ACK ended those of the others."""
+        if span.origin in self.closed:
+            return []
+        return [
+            part
+            for part, record in self.records.split(span)
+            if record is None or record.kind != Kind.ACKED or record.generation < generation
+        ]
 
     def attempts_at(self, span: Span, generation: int, n: int) -> list[tuple[Span, int]]:
         """``span`` in pieces with the count of attempts ended at (generation, n)."""
@@ -243,11 +254,12 @@ class GroupView:
     def merge_delay(self, span: Span, delay: Delay) -> list[Span]:
         """Keep the delay with the higher (generation, n, ballot), ours where they are equal; where it was taken."""
         taken: list[Span] = []
-        for part, ours in self.delays.split(span) if span.origin not in self.closed else ():
-            if ours is None or (ours.generation, *ours[:2]) < (delay.generation, *delay[:2]):
-                self.delays.set(part, delay)
-                self.digests.pop(part.origin, None)
-                taken.append(part)
+        for open_part in self._not_acked(span, delay.generation):
+            for part, ours in self.delays.split(open_part):
+                if ours is None or (ours.generation, *ours[:2]) < (delay.generation, *delay[:2]):
+                    self.delays.set(part, delay)
+                    self.digests.pop(part.origin, None)
+                    taken.append(part)
         return taken
 
     def not_due(self, span: Span, generation: int, n: int, now: float) -> list[tuple[Span, Delay | None]]:

@@ -1510,20 +1510,19 @@ class Replica:
             for part, slot in self.index.within(span)
             if slot.number not in self.doubtful
         ]
-        nowhere = [
-            part
-            for span in message.spans
-            if span.origin not in self.closed
-            for gap in self.index.gaps(span)
-            for part in subtract(gap, self.reclaimed.within(gap))
-        ][: limits.SPANS_PER_REQUEST_MAX]
+        gaps = [
+            gap for span in message.spans if span.origin not in self.closed for gap in self.index.gaps(span)
+        ]
+        nowhere = [part for gap in gaps for part in subtract(gap, self.reclaimed.within(gap))]
+        reclaimed = [part for gap in gaps for part in self.reclaimed.within(gap)]
         left = SyncState(
             self.partition,
             self.topic.epoch,
             merge_spans(rest),
             (),
             bool(message.spans),
-            nowhere=merge_spans(nowhere),
+            merge_spans(reclaimed[: limits.SPANS_PER_REQUEST_MAX]),
+            nowhere=merge_spans(nowhere[: limits.SPANS_PER_REQUEST_MAX]),
             ages=tuple(ages),
         )
         return [*effects, Send(sender, left)]
