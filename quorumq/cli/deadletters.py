@@ -28,6 +28,7 @@ from quorumq.cli.common import (
     run,
     shown,
 )
+from quorumq.cli.pieces import first, pieces
 
 if TYPE_CHECKING:
     from quorumq.client import Client, Peek
@@ -350,35 +351,9 @@ def _oldest(found: list[tuple[int, Peek]], limit: int) -> list[tuple[int, Peek]]
     for published, item in sorted(found, key=lambda pair: pair[0]):
         if limit <= 0:
             break
-        kept.append((published, _first(item, limit)))
+        kept.append((published, first(item, limit)))
         limit -= kept[-1][1].peeked.span.size
     return kept
-
-
-def _first(item: Peek, most: int) -> Peek:
-    """At most so many messages of it, the first ones."""
-    span = item.peeked.span
-    return item._replace(
-        peeked=item.peeked._replace(span=span._replace(stop=min(span.stop, span.start + most)))
-    )
-
-
-async def pieces(items: AsyncIterator[Peek], most: int) -> AsyncIterator[list[Peek]]:
-    """The items in lists of at most ``most`` messages, spans cut where they must be."""
-    piece: list[Peek] = []
-    room = most
-    async for item in items:
-        rest = item.peeked.span
-        while rest.size:
-            piece.append(_first(item._replace(peeked=item.peeked._replace(span=rest)), room))
-            taken = piece[-1].peeked.span
-            rest = rest._replace(start=taken.stop)
-            room -= taken.size
-            if not room:
-                yield piece
-                piece, room = [], most
-    if piece:
-        yield piece
 
 
 def _print(lines: list[dict[str, Any]], each: bool) -> None:

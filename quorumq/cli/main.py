@@ -15,8 +15,8 @@ from quorumq.commands import Commands
 
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     # name: ("module:object", summary)
-    "demo": ("quorumq.cli.demo:demo", "Watch a cluster lose a node and no message."),
-    "dev": ("quorumq.cli.dev:dev", "Run a cluster on this machine until Ctrl-C."),
+    "demo": ("quorumq.lab.demo:demo", "Watch a cluster lose a node and no message."),
+    "dev": ("quorumq.lab.dev:dev", "Run a cluster on this machine until Ctrl-C."),
     "serve": ("quorumq.cli.serve:serve", "Run one node."),
     "publish": ("quorumq.cli.publish:publish", "Publish messages to a topic."),
     "consume": ("quorumq.cli.consume:consume", "Take messages from a topic, and ack or reject them."),
@@ -29,7 +29,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "survivors": ("quorumq.cli.survivors:survivors", "Go on after directories were lost for good."),
     "export": ("quorumq.cli.export:export", "Read messages out of a stopped node's directory."),
     "journal": ("quorumq.cli.journal:journal", "Look into a node's journal files."),
-    "bench": ("quorumq.cli.bench:bench", "Measure this machine, with every message verified."),
+    "bench": ("quorumq.lab.bench:bench", "Measure this machine, with every message verified."),
 }
 
 

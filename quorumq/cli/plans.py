@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import click
 
 from quorumq.cli.common import cluster, plural, print_json
+from quorumq.cli.pieces import pieces
 from quorumq.client.message import MessageId
 from quorumq.core.errors import AlreadyResolved, ClusterMismatch, NotFound, StorageError, UsageError
 from quorumq.core.types import Kind, Record
@@ -288,8 +289,6 @@ async def _redrive(
 ) -> None:
     """Look at the messages of a batch, and redrive those that are dead letters as the plan has them."""
     import trio
-
-    from quorumq.cli.deadletters import pieces
 
     found = await client.lookup(decision.topic, decision.group, [item.id for item in batch])
     items: list[Peek] = []

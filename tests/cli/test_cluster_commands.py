@@ -16,9 +16,9 @@ import pytest
 import trio
 from click.testing import CliRunner
 
-from quorumq.cli.local import LocalCluster, NodeDied, NotReady, free_ports
 from quorumq.cli.main import main
 from quorumq.core.errors import UsageError
+from quorumq.lab.local import LocalCluster, NodeDied, NotReady, free_ports
 
 pytestmark = pytest.mark.e2e
 

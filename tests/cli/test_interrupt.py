@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from quorumq.cli.local import LocalCluster
+from quorumq.lab.local import LocalCluster
 from tests.cli.test_cluster_commands import Shell
 from tests.cli.test_group_commands import states
 

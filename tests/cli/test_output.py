@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from quorumq.cli.local import LocalCluster
+from quorumq.lab.local import LocalCluster
 from tests.cli.test_cluster_commands import Shell
 
 pytestmark = pytest.mark.e2e

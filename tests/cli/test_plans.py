@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 import trio
 
-from quorumq.cli.local import LocalCluster
 from quorumq.client import MessageId, connect
 from quorumq.client.client import Peek
 from quorumq.core.types import Kind
+from quorumq.lab.local import LocalCluster
 from tests.cli.test_cluster_commands import Done, Shell
 
 pytestmark = pytest.mark.e2e

@@ -18,9 +18,9 @@ import pytest
 import trio
 
 import quorumq.client
-from quorumq.cli.local import LocalCluster
 from quorumq.client import HoldLost, NotFound, Outcome, OutcomeUnknown, TooFewReplicas, UsageError, blocking
 from quorumq.client.blocking import Client, Consumer, Message, Pending, Portal, Producer
+from quorumq.lab.local import LocalCluster
 from tests.client.fake import connected, fake_cluster
 
 PATIENCE_S = 20.0

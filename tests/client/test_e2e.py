@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import trio
 
-from quorumq.cli.local import LocalCluster
 from quorumq.client import MessageId, Outcome, connect
+from quorumq.lab.local import LocalCluster
 
 COUNT = 3_000
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from quorumq.cli.local import LocalCluster
+from quorumq.lab.local import LocalCluster
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from quorumq.cli.local import LocalCluster
 from quorumq.client import Client, Message, Topic, connect
+from quorumq.lab.local import LocalCluster
 from tests.e2e.load import First
 
 HOLD_S = 1.0

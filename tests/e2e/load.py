@@ -17,12 +17,12 @@ from typing import Any, TypeVar
 
 import trio
 
-from quorumq.cli.demo_verdict import ACKED_OUTCOMES, Account, MessageKey
-from quorumq.cli.local import LocalCluster
 from quorumq.client import Client, HoldLost, Message, MessageId, Pending, TooFewReplicas, connect
 from quorumq.client.client import suspending_clock
 from quorumq.core.messages import PeekAsk, PeekPage
 from quorumq.history import HistoryWriter, Row, origin_text, read_history
+from quorumq.lab.demo_verdict import ACKED_OUTCOMES, Account, MessageKey
+from quorumq.lab.local import LocalCluster
 from tests.e2e.raw import Raw
 
 PARTITIONS = 3

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from quorumq.cli.local import LocalCluster
 from quorumq.core import messages as m
 from quorumq.core.limits import FETCH_BYTES_MAX, MESSAGE_BYTES_MAX, MIB
 from quorumq.core.nodecore import node_list_digest
 from quorumq.core.types import Batch, BatchHeader, Incarnation, PartitionId, Span
+from quorumq.lab.local import LocalCluster
 from quorumq.wire import cbor
 from quorumq.wire.batch import crc32c, encode_header
 from quorumq.wire.codec import encode_message

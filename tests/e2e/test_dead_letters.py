@@ -20,10 +20,10 @@ from typing import NamedTuple
 import pytest
 import trio
 
-from quorumq.cli.local import LocalCluster
 from quorumq.client import AlreadyResolved, Client, Message, Outcome, Peek, QuorumqError
 from quorumq.core.types import Kind
 from quorumq.history import HistoryWriter, read_history
+from quorumq.lab.local import LocalCluster
 from tests.e2e.groups import KEPT_S, drained, outsider, payloads, publish, through
 
 HOLD_S = 2.0

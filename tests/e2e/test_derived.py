@@ -8,8 +8,8 @@ from collections import Counter
 
 import trio
 
-from quorumq.cli.local import LocalCluster
 from quorumq.client import Client, connect
+from quorumq.lab.local import LocalCluster
 from tests.e2e.processor import POINTS, outputs_of
 
 INPUTS = 250

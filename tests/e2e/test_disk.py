@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from quorumq.cli.local import LocalCluster
 from quorumq.core import messages as m
+from quorumq.lab.local import LocalCluster
 from tests.e2e.raw import Raw, publish, receipts, size_of
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from quorumq.cli.local import LocalCluster
 from quorumq.core import messages as m
+from quorumq.lab.local import LocalCluster
 from quorumq.wire.codec import sealed_items
 from tests.e2e.raw import Raw, publish, receipts, size_of
 from tests.e2e.test_disk import commits

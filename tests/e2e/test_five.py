@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from quorumq.cli.local import LocalCluster
 from quorumq.client import Message, Outcome
 from quorumq.core.messages import Fetched
 from quorumq.core.types import Topic
+from quorumq.lab.local import LocalCluster
 from tests.e2e.groups import drained, outsider, payloads, publish, through
 from tests.e2e.raw import Raw
 

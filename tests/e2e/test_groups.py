@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 import trio
 
-from quorumq.cli.demo_verdict import MessageKey, keys_of
-from quorumq.cli.local import LocalCluster
 from quorumq.client import Client, Group, MessageId, Outcome
 from quorumq.client.client import suspending_clock
 from quorumq.history import HistoryWriter, Row, origin_text, read_history
+from quorumq.lab.demo_verdict import MessageKey, keys_of
+from quorumq.lab.local import LocalCluster
 from tests.e2e.groups import HOLD_S, KEPT_S, drained, outsider, payloads, publish, through
 
 

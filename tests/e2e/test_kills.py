@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from quorumq.cli.local import LocalCluster
 from quorumq.client.client import suspending_clock
+from quorumq.lab.local import LocalCluster
 from tests.e2e.conftest import through_any_node
 from tests.e2e.load import Load, until_voting
 from tests.e2e.turmoil import Turmoil

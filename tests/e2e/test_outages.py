@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from quorumq.cli.local import LocalCluster
 from quorumq.client import connect
 from quorumq.client.client import suspending_clock
+from quorumq.lab.local import LocalCluster
 from tests.e2e.conftest import through_any_node
 from tests.e2e.load import Load
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from quorumq.cli.local import LocalCluster
 from quorumq.core import messages as m
+from quorumq.lab.local import LocalCluster
 from tests.e2e.raw import Raw, outcomes, receipts, size_of
 
 HOLD_TIME_MAX_S = 60.0

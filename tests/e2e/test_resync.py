@@ -11,11 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from quorumq.cli.local import LocalCluster
 from quorumq.cli.probe import Unreachable
 from quorumq.cli.status import survey
 from quorumq.core import messages as m
 from quorumq.core.records import RecordsMerged
+from quorumq.lab.local import LocalCluster
 from quorumq.storage.records import TYPE_OF
 from tests.e2e.raw import Raw, outcomes, receipts, size_of
 from tests.storage.samples import record_headers

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from quorumq.cli.local import LocalCluster
 from quorumq.cli.main import main
 from quorumq.cli.status import survey
+from quorumq.lab.local import LocalCluster
 from tests.e2e.raw import Raw, outcomes, receipts, size_of
 from tests.e2e.test_resync import data_of, publish, status_when
 

@@ -16,13 +16,13 @@ from pathlib import Path
 
 import trio
 
-from quorumq.cli.demo_verdict import MessageKey, keys_of
-from quorumq.cli.local import LocalCluster
 from quorumq.client import Client, Message, Pending, QuorumqError, TooFewReplicas, connect
 from quorumq.client.client import suspending_clock
 from quorumq.core.messages import PeekAsk, Peeked, PeekPage
 from quorumq.core.types import Group, Topic
 from quorumq.history import HistoryWriter, Row, read_history, spans_value
+from quorumq.lab.demo_verdict import MessageKey, keys_of
+from quorumq.lab.local import LocalCluster
 from sim.checkers import Violation, judge
 from sim.checkers.clocks import OneWrongClock
 from tests.e2e.raw import Raw

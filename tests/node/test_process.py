@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from quorumq.cli.local import LocalCluster, free_ports
+from quorumq.lab.local import LocalCluster, free_ports
 from tests.e2e.raw import Raw, size_of
 
 pytestmark = pytest.mark.e2e

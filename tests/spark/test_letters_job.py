@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from quorumq.cli.local import LocalCluster
 from quorumq.core.errors import NotFound, QuorumqError, StorageError, UsageError
+from quorumq.lab.local import LocalCluster
 from spark.__main__ import main
 from spark.errors import told
 from spark.jobs import deadletters as job

@@ -10,9 +10,9 @@ import pytest
 import trio
 from pyspark.sql import DataFrame, SparkSession
 
-from quorumq.cli.local import LocalCluster
 from quorumq.client import Client, connect
 from quorumq.core.types import Kind
+from quorumq.lab.local import LocalCluster
 from tests.spark.cluster_on_disk import rows_of
 
 pytestmark = pytest.mark.e2e

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from quorumq.cli.demo_verdict import Account, Killed, MessageKey, Stopped, Tail, Verdict, judge
 from quorumq.core.types import Incarnation, Origin, Owner, Span, Stamp
 from quorumq.history import HistoryWriter, Row, owner_text, read_history, spans_value, token_text
+from quorumq.lab.demo_verdict import Account, Killed, MessageKey, Stopped, Tail, Verdict, judge
 
 ORIGIN = Origin("n1", 1, 0xABC, 0)
 HOLD = 5.0

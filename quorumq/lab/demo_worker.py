@@ -21,9 +21,9 @@ from typing import Final
 
 import trio
 
-from quorumq.cli.demo_input import parse_source
 from quorumq.client import Client, HoldLost, Message, TooFewReplicas, connect
 from quorumq.history import HistoryWriter
+from quorumq.lab.demo_input import parse_source
 
 WAIT_S: Final = 0.4
 """How long one FETCH waits for messages."""
@@ -39,7 +39,7 @@ SETTLE_TIMEOUT_S: Final = 10.0
 
 def arguments() -> argparse.Namespace:
     """What demo.py gives on the command line."""
-    parser = argparse.ArgumentParser(prog="python -m quorumq.cli.demo_worker", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m quorumq.lab.demo_worker", description=__doc__)
     parser.add_argument("--name", required=True, help="of this worker")
     parser.add_argument("--run", required=True, help="name of the run, for the history")
     parser.add_argument("--nodes", required=True, help="host:port, with commas; the first is asked first")

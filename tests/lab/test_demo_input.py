@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from quorumq.cli.demo_input import (
+from quorumq.core.errors import UsageError
+from quorumq.core.limits import MESSAGE_BYTES_MAX
+from quorumq.lab.demo_input import (
     LARGE_FILE_BYTES,
     LINES_MIN,
     MALFORMED,
@@ -18,8 +20,6 @@ from quorumq.cli.demo_input import (
     pieces_of_installation,
     pieces_of_lines,
 )
-from quorumq.core.errors import UsageError
-from quorumq.core.limits import MESSAGE_BYTES_MAX
 from quorumq.wire.batch import encode_record
 
 

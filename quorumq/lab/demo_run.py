@@ -1,12 +1,4 @@
-"""A cluster loses a node and a worker in the middle of real work, and no message.
-
-Everything is real: three node processes on loopback, three worker processes that parse Python source, SIGKILL for
-a node that holds messages, SIGSTOP for a worker that works on some. The result is judged from what the processes
-wrote down (demo_verdict.py), and a demo in which the faults did not happen fails as one that lost a message does.
-
-Promises: it needs nothing but quorumq and works from any directory without a network; whatever it started is
-stopped when it ends, by Ctrl-C too; without --keep nothing is left behind.
-"""
+"""One demo, from the first message to the verdict: the work, and the faults in the middle of it."""
 
 from __future__ import annotations
 
@@ -15,26 +7,26 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any, Final
 
-import click
 import trio
 
-from quorumq.cli.common import console, json_option, print_json, run
-from quorumq.cli.demo_input import (
+from quorumq.cli.probe import Unreachable, ask
+from quorumq.client import Client, MessageId, connect
+from quorumq.client.client import suspending_clock
+from quorumq.core.errors import QuorumqError
+from quorumq.core.messages import PeekAsk, PeekPage
+from quorumq.history import HistoryWriter, origin_text, read_history
+from quorumq.lab.demo_input import (
     Piece,
     installation_files,
     malformed_pieces,
     pieces_of_installation,
-    pieces_of_lines,
 )
-from quorumq.cli.demo_verdict import (
+from quorumq.lab.demo_verdict import (
     Account,
     Killed,
     MessageKey,
@@ -43,15 +35,8 @@ from quorumq.cli.demo_verdict import (
     Verdict,
     judge,
 )
-from quorumq.cli.demo_view import NodeScene, Scene, View, WorkerScene, verdict_table
-from quorumq.cli.local import HISTORIES, LocalCluster, NodeDied
-from quorumq.cli.probe import Unreachable, ask
-from quorumq.client import Client, MessageId, connect
-from quorumq.client.client import suspending_clock
-from quorumq.core.errors import QuorumqError, UsageError
-from quorumq.core.messages import PeekAsk, PeekPage
-from quorumq.history import HistoryWriter, origin_text, read_history
-from quorumq.storage.segment import NAME_SUFFIX
+from quorumq.lab.demo_view import NodeScene, Scene, View, WorkerScene
+from quorumq.lab.local import HISTORIES, LocalCluster, NodeDied
 
 TOPIC: Final = "demo"
 GROUP: Final = "parsers"
@@ -89,92 +74,6 @@ QUARANTINE_PATIENCE_S: Final = HOLD_S * 1.02 + 5.0
 WORKER_STOP_S: Final = 8.0
 STOPPED_WORKER: Final = "w3"
 KILLED_NODE: Final = "n2"
-
-
-@click.command()
-@click.option(
-    "--input",
-    "lines",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Publish the lines of FILE, each to be parsed as Python source, instead of the source of the Python "
-    "installation. Blank lines are left out; at least 100 must remain.",
-)
-@click.option(
-    "--keep",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="Leave data directories, logs and histories in DIR, a new or empty directory.",
-)
-@json_option
-def demo(lines: Path | None, keep: Path | None, as_json: bool) -> None:
-    """Watch a cluster lose a node and no message. Takes about half a minute.
-
-    Three nodes store the Python source of this installation; three worker processes parse it and reject what does
-    not parse to the dead letters. In the middle of it a worker is stopped (SIGSTOP) for longer than its holds, and a
-    node that holds messages, and that messages are being published through, is killed (SIGKILL) and started again.
-    Then every message is accounted for.
-
-    With --json the last line of the output is one object with the numbers. The exit code is 0 only if nothing was
-    lost, nothing was delivered after its ack, and the node and the worker really held messages at that moment.
-    """
-    if keep is not None and keep.exists() and any(keep.iterdir()):
-        raise UsageError(
-            f"{keep} is not empty: give --keep a new directory, so that one demo's messages are in it"
-        )
-    pieces = pieces_of_lines(lines) if lines is not None else None
-    out = console(stderr=as_json)
-    previous = signal.signal(signal.SIGTERM, _interrupt)
-    try:
-        with _directory(keep) as directory:
-            verdict = run(Run(directory, pieces, out).main)
-    finally:
-        signal.signal(signal.SIGTERM, previous)
-    out.print()
-    out.print(verdict_table(verdict))
-    out.print()
-    _say_more(out, verdict, keep)
-    if as_json:
-        print_json(verdict.as_json())
-    if not verdict.passed:
-        raise click.exceptions.Exit(1)
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
-
-
-@contextlib.contextmanager
-def _directory(keep: Path | None) -> Iterator[Path]:
-    if keep is not None:
-        keep.mkdir(parents=True, exist_ok=True)
-        yield keep.resolve()
-    else:
-        with tempfile.TemporaryDirectory(prefix="quorumq-demo-", ignore_cleanup_errors=True) as folder:
-            yield Path(folder)
-
-
-def _say_more(out: Any, verdict: Verdict, keep: Path | None) -> None:
-    for sentence in verdict.missing:
-        out.print(f"Not shown: {sentence}.", markup=False)
-    if verdict.passed:
-        out.print(f"Every message is acked or a dead letter, after {verdict.seconds:.0f} s.", markup=False)
-    if keep is None:
-        out.print("To look further, run it with --keep DIR.", markup=False)
-        return
-    segments = sorted((keep / "n1" / "data").glob(f"*{NAME_SUFFIX}"))
-    out.print(
-        f"Everything is in {keep}: nodes in n1 to n3, histories in histories. To look further:\n",
-        markup=False,
-    )
-    out.print(
-        f"  quorumq dev --dir {keep}     # starts these nodes again; then, in another terminal:", markup=False
-    )
-    out.print(f"  quorumq deadletters list {TOPIC} --group {GROUP}", markup=False)
-    out.print(f"  quorumq peek {TOPIC} --group {GROUP} --which acked --limit 10", markup=False)
-    out.print("  quorumq status", markup=False)
-    for segment in segments[-1:]:
-        out.print(f"  quorumq journal inspect {segment}     # with the nodes stopped or not\n", markup=False)
 
 
 @dataclass(slots=True)
@@ -329,7 +228,7 @@ class Run:
         command = [f"--{key}={value}" for key, value in arguments.items()]
         with open(self.histories / f"{name}.log", "ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "quorumq.cli.demo_worker", *command],
+                [sys.executable, "-m", "quorumq.lab.demo_worker", *command],
                 stdin=subprocess.PIPE,  # closed when we are gone, however that happens: the worker ends then
                 stdout=log,
                 stderr=subprocess.STDOUT,

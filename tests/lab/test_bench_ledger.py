@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quorumq.cli.bench_ledger import (
+from quorumq.core.errors import UsageError
+from quorumq.lab.bench_ledger import (
     PAYLOAD_BYTES_MIN,
     Ledger,
     Payloads,
@@ -14,7 +15,6 @@ from quorumq.cli.bench_ledger import (
     percentiles,
     runs_of,
 )
-from quorumq.core.errors import UsageError
 
 
 def ledger(published: dict[int, int], settled: list[list[int]]) -> Ledger:

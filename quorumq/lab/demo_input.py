@@ -128,7 +128,7 @@ def pieces_of_installation(
 
 def malformed_pieces() -> list[Piece]:
     """The malformed files that come with quorumq: each fails in a way of its own, on any Python."""
-    folder = resources.files("quorumq.cli") / "malformed"
+    folder = resources.files("quorumq.lab") / "malformed"
     return [
         Piece(entry.read_bytes(), f"malformed/{entry.name}", malformed=True)
         for entry in sorted(folder.iterdir(), key=lambda entry: entry.name)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final
 
-from quorumq.cli.demo_verdict import Verdict
+from quorumq.lab.demo_verdict import Verdict
 
 EVENTS_SHOWN: Final = 7
 REFRESH_PER_S: Final = 8

@@ -47,7 +47,7 @@ def dev(
     is given. The nodes are ordinary processes, so kill one to see what happens: its messages stay available, and
     when nodes are killed `quorumq dev` tells so and goes on. Their logs are in the directory that it prints.
     """
-    from quorumq.cli.local import LocalCluster
+    from quorumq.lab.local import LocalCluster
 
     count = nodes
     stop: list[int] = []

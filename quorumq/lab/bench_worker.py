@@ -15,9 +15,9 @@ from typing import Any, Final
 
 import trio
 
-from quorumq.cli.bench_ledger import Payloads, VerificationFailed, runs_of
 from quorumq.client import Client, Message, Outcome, Pending, connect
 from quorumq.core.errors import QuorumqError
+from quorumq.lab.bench_ledger import Payloads, VerificationFailed, runs_of
 
 GROUP: Final = "bench"
 REPORT_S: Final = 0.05

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from quorumq.cli.demo_verdict import ACKED_OUTCOMES
 from quorumq.cli.main import main
 from quorumq.history import read_history
+from quorumq.lab.demo_verdict import ACKED_OUTCOMES
 
 LINES = (
     [f"value_{i} = {i}" for i in range(290)]

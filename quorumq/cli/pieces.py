@@ -1,0 +1,35 @@
+"""Peeked messages, cut into the lists that one request takes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from quorumq.client import Peek
+
+
+async def pieces(items: AsyncIterator[Peek], most: int) -> AsyncIterator[list[Peek]]:
+    """The items in lists of at most ``most`` messages, spans cut where they must be."""
+    piece: list[Peek] = []
+    room = most
+    async for item in items:
+        rest = item.peeked.span
+        while rest.size:
+            piece.append(first(item._replace(peeked=item.peeked._replace(span=rest)), room))
+            taken = piece[-1].peeked.span
+            rest = rest._replace(start=taken.stop)
+            room -= taken.size
+            if not room:
+                yield piece
+                piece, room = [], most
+    if piece:
+        yield piece
+
+
+def first(item: Peek, most: int) -> Peek:
+    """At most so many messages of it, the first ones."""
+    span = item.peeked.span
+    return item._replace(
+        peeked=item.peeked._replace(span=span._replace(stop=min(span.stop, span.start + most)))
+    )

@@ -1,0 +1,119 @@
+"""A cluster loses a node and a worker in the middle of real work, and no message.
+
+Everything is real: three node processes on loopback, three worker processes that parse Python source, SIGKILL for
+a node that holds messages, SIGSTOP for a worker that works on some. The result is judged from what the processes
+wrote down (demo_verdict.py), and a demo in which the faults did not happen fails as one that lost a message does.
+
+Promises: it needs nothing but quorumq and works from any directory without a network; whatever it started is
+stopped when it ends, by Ctrl-C too; without --keep nothing is left behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import click
+
+from quorumq.cli.common import console, json_option, print_json, run
+from quorumq.core.errors import UsageError
+from quorumq.lab.demo_input import (
+    pieces_of_lines,
+)
+from quorumq.lab.demo_run import GROUP, TOPIC, Run
+from quorumq.lab.demo_verdict import (
+    Verdict,
+)
+from quorumq.lab.demo_view import verdict_table
+from quorumq.storage.segment import NAME_SUFFIX
+
+
+@click.command()
+@click.option(
+    "--input",
+    "lines",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Publish the lines of FILE, each to be parsed as Python source, instead of the source of the Python "
+    "installation. Blank lines are left out; at least 100 must remain.",
+)
+@click.option(
+    "--keep",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Leave data directories, logs and histories in DIR, a new or empty directory.",
+)
+@json_option
+def demo(lines: Path | None, keep: Path | None, as_json: bool) -> None:
+    """Watch a cluster lose a node and no message. Takes about half a minute.
+
+    Three nodes store the Python source of this installation; three worker processes parse it and reject what does
+    not parse to the dead letters. In the middle of it a worker is stopped (SIGSTOP) for longer than its holds, and a
+    node that holds messages, and that messages are being published through, is killed (SIGKILL) and started again.
+    Then every message is accounted for.
+
+    With --json the last line of the output is one object with the numbers. The exit code is 0 only if nothing was
+    lost, nothing was delivered after its ack, and the node and the worker really held messages at that moment.
+    """
+    if keep is not None and keep.exists() and any(keep.iterdir()):
+        raise UsageError(
+            f"{keep} is not empty: give --keep a new directory, so that one demo's messages are in it"
+        )
+    pieces = pieces_of_lines(lines) if lines is not None else None
+    out = console(stderr=as_json)
+    previous = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        with _directory(keep) as directory:
+            verdict = run(Run(directory, pieces, out).main)
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+    out.print()
+    out.print(verdict_table(verdict))
+    out.print()
+    _say_more(out, verdict, keep)
+    if as_json:
+        print_json(verdict.as_json())
+    if not verdict.passed:
+        raise click.exceptions.Exit(1)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def _directory(keep: Path | None) -> Iterator[Path]:
+    if keep is not None:
+        keep.mkdir(parents=True, exist_ok=True)
+        yield keep.resolve()
+    else:
+        with tempfile.TemporaryDirectory(prefix="quorumq-demo-", ignore_cleanup_errors=True) as folder:
+            yield Path(folder)
+
+
+def _say_more(out: Any, verdict: Verdict, keep: Path | None) -> None:
+    for sentence in verdict.missing:
+        out.print(f"Not shown: {sentence}.", markup=False)
+    if verdict.passed:
+        out.print(f"Every message is acked or a dead letter, after {verdict.seconds:.0f} s.", markup=False)
+    if keep is None:
+        out.print("To look further, run it with --keep DIR.", markup=False)
+        return
+    segments = sorted((keep / "n1" / "data").glob(f"*{NAME_SUFFIX}"))
+    out.print(
+        f"Everything is in {keep}: nodes in n1 to n3, histories in histories. To look further:\n",
+        markup=False,
+    )
+    out.print(
+        f"  quorumq dev --dir {keep}     # starts these nodes again; then, in another terminal:", markup=False
+    )
+    out.print(f"  quorumq deadletters list {TOPIC} --group {GROUP}", markup=False)
+    out.print(f"  quorumq peek {TOPIC} --group {GROUP} --which acked --limit 10", markup=False)
+    out.print("  quorumq status", markup=False)
+    for segment in segments[-1:]:
+        out.print(f"  quorumq journal inspect {segment}     # with the nodes stopped or not\n", markup=False)
