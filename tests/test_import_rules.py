@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import importlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,6 +54,9 @@ REMEDY = {
     "cbor2": "leave bytes to quorumq/wire",
 }
 
+WITHOUT_CIRCLES = ["quorumq.wire", "quorumq.storage", "quorumq.client", "quorumq.history"]
+"""Packages whose files can be read from the bottom up: none of them imports one that imports it, in whatever way."""
+
 HEAVY = {"pyspark", "pyarrow", "pandas", "matplotlib"}
 
 
@@ -84,6 +88,28 @@ def test_imports_point_one_way(package: str) -> None:
         if is_within(name, {"quorumq", "sim", "spark", "tests"}) and not is_within(name, OURS[package])
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def module_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+@pytest.mark.parametrize("package", WITHOUT_CIRCLES)
+def test_no_file_imports_one_that_imports_it(package: str) -> None:
+    """Nor by way of others, nor for types alone, nor inside of a function. A circle over several packages cannot be:
+    imports between those point one way."""
+    graph: dict[str, set[str]] = {module_of(path): set() for path in modules(package)}
+    for path in modules(package):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom):
+                named = {f"{node.module}.{alias.name}" for alias in node.names} & set(graph)
+                graph[module_of(path)] |= named or {node.module or ""} & set(graph)
+            elif isinstance(node, ast.Import):
+                graph[module_of(path)] |= {alias.name for alias in node.names} & set(graph)
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        pytest.fail("a circle: " + " is imported by ".join(error.args[1]))
 
 
 def test_the_core_touches_nothing_outside() -> None:

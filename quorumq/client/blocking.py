@@ -38,6 +38,7 @@ from quorumq.client.client import Peek, Redriven
 from quorumq.client.message import MessageId, Outcome, Ticket
 from quorumq.client.nodes import CLOSED
 from quorumq.client.nodes import Closed as Closed
+from quorumq.client.settling import SettleCalls
 from quorumq.client.times import Duration
 from quorumq.core.errors import OutcomeUnknown, QuorumqError, UsageError
 from quorumq.core.types import Letter, Stamp
@@ -329,12 +330,12 @@ class Message(Counterpart[delivered.Message]):
 
 
 def _delivered(
-    portal: Portal, client: waiting.Client, take: Callable[[], Awaitable[list[delivered.Message]]]
+    portal: Portal, settler: SettleCalls, take: Callable[[], Awaitable[list[delivered.Message]]]
 ) -> list[Message]:
     """What ``take`` gets. What comes for a caller who was interrupted is rejected, to be delivered again at once."""
 
     async def reject(messages: list[delivered.Message]) -> None:
-        await client.reject(messages, delay=0.0, timeout=INTERRUPTED_S)
+        await settler.reject(messages, delay=0.0, timeout=INTERRUPTED_S)
 
     return [Message(portal, one) for one in portal.call(take, undo=reject)]
 
@@ -450,7 +451,7 @@ class Consumer(Entered[consuming.Consumer]):
     def take(self, max_messages: int = 1000, *, timeout: float = float("inf")) -> list[Message]:
         """The messages that are there, waiting for the first if need be. As `quorumq.client.Consumer.take`."""
         take = partial(self.inner.take, max_messages, timeout=timeout)
-        return _delivered(self.portal, self.inner.client, take)
+        return _delivered(self.portal, self.inner.settler, take)
 
     def batches(self, max_messages: int = 1000, *, timeout: float = float("inf")) -> Iterator[list[Message]]:
         """The messages in lists of 1 to ``max_messages``, as they are there: one wait and one ack for many.
@@ -464,7 +465,7 @@ class Consumer(Entered[consuming.Consumer]):
 
     def ack(self, messages: Iterable[Message | Ticket], *, timeout: float | None = None) -> list[Outcome]:
         """Ack many at once: see `Client.ack`."""
-        return self.portal.call(self.inner.client.ack, _tickets(messages), timeout=timeout)
+        return self.portal.call(self.inner.ack, _tickets(messages), timeout=timeout)
 
 
 def _fetching(

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Literal
+from typing import Literal, cast
 
+from quorumq.client.context import Calls
+from quorumq.core import messages as m
 from quorumq.core.errors import UsageError
 from quorumq.core.partition.group import DEAD_LETTER_TOPIC, DEAD_SUFFIX, dead_letter_names
+from quorumq.core.types import Group
 
 Start = Literal["earliest", "latest"] | datetime
 """Where a group begins: with the oldest message, with what is published from now on, or at a time of day."""
@@ -59,3 +62,92 @@ def start_fields(start: Start) -> tuple[str, int]:
     if start not in ("earliest", "latest"):
         raise UsageError(f"{start!r} is no place to begin: give 'earliest', 'latest' or a datetime")
     return start, 0
+
+
+class GroupCalls(Calls):
+    """Creates groups, rewinds them, and purges what they have not read."""
+
+    async def create_group(
+        self, topic: str, group: str, *, start: Start = "earliest", timeout: float | None = None
+    ) -> Group:
+        """Create a group before anybody reads it. One that is there stays as it is.
+
+        Args:
+            topic: its name.
+            group: its name, without "!".
+            start: "earliest", "latest" (what is published from now on), or a datetime with a time zone: what was
+                published at or after it, by the producers' clocks.
+            timeout: seconds; the client's if None.
+
+        Returns:
+            the group: a majority of the replicas of every partition know it.
+
+        Raises:
+            NotFound: no such topic.
+            UsageError: a name or a start that cannot be.
+            NotStored, OutcomeUnknown: too few replicas answered; do it again.
+        """
+        return await self._set_group(topic, group, start, rewind=False, timeout=timeout)
+
+    async def rewind(self, topic: str, group: str, to: Start, *, timeout: float | None = None) -> Group:
+        """Have a group read again from ``to``, in a new generation; its consumers go on by themselves.
+
+        Everything from there on that the topic still has (`retention`) is delivered again, what was acked and what
+        died included; what is held, once its hold is over. What is before is not delivered any more, and its dead
+        letters stay. What was delivered before the rewind cannot be acked any more: `Outcome.REWOUND`. Done twice, it
+        is done twice.
+
+        Args:
+            topic, group: which.
+            to: as ``start`` in `create_group`.
+            timeout: seconds; the client's if None.
+
+        Returns:
+            the group in its new generation: a majority of the replicas of every partition know it.
+
+        Raises:
+            NotFound: no such topic, or no such group of it.
+            UsageError: a time that cannot be.
+            NotStored, OutcomeUnknown: too few replicas answered; rewind again.
+        """
+        return await self._set_group(topic, group, to, rewind=True, timeout=timeout)
+
+    async def _set_group(
+        self, topic: str, group: str, start: Start, *, rewind: bool, timeout: float | None
+    ) -> Group:
+        word, from_ms = start_fields(start)
+        request = m.SetGroup(topic, group, word, from_ms, rewind)
+        what = f"{'rewind' if rewind else 'create'} group {group!r} of {topic!r}"
+        watch = self.context.calling("set_group", topic, group=group, rewind=rewind)
+        return cast("Group", (await self.context.ask(request, what, timeout, writes=True, watch=watch)).group)
+
+    async def purge(
+        self, topic: str, group: str, *, partition: int | None = None, timeout: float | None = None
+    ) -> int:
+        """Settle a group's backlog unread, or its dead letters (group "g!dead", or topic "t.deadletters").
+
+        What is delivered at the moment may still be acked; what is published meanwhile may stay. Other groups are
+        not concerned. Interrupted and done again, it does the rest.
+
+        Args:
+            topic, group: whose.
+            partition: only this one; all if None.
+            timeout: seconds for each partition; the client's if None.
+
+        Returns:
+            how many messages were settled, as the last node that was asked counted them: after one that failed
+            on the way, these are the rest.
+
+        Raises:
+            NotFound: no such topic, group or partition.
+            TooFewReplicas, OutcomeUnknown: too few replicas answered; purge again.
+        """
+        (topic,), group = names_of((topic,), group)
+        register = await self.context.topic(topic, timeout=timeout)
+        count = 0
+        for number in range(register.partitions) if partition is None else (partition,):
+            request = m.PurgeRequest(topic, number, group)
+            what = f"purge of group {group!r} in {topic!r}/{number}"
+            watch = self.context.calling("purge", topic, partition=number, group=group)
+            count += (await self.context.ask(request, what, timeout, writes=True, watch=watch)).messages
+        return count

@@ -10,9 +10,9 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from quorumq.client.times import Duration
 from quorumq.core.errors import BadReceipt, QuorumqError, TooFewReplicas
@@ -23,10 +23,6 @@ from quorumq.wire.batch import HeaderValue
 from quorumq.wire.cbor import BadValue
 from quorumq.wire.receipts import read_receipt
 from quorumq.wire.values import SealedNamed
-
-if TYPE_CHECKING:
-    from quorumq.client.client import Client
-    from quorumq.client.consumer import Consumer
 
 
 class Outcome(Enum):
@@ -78,6 +74,41 @@ class MessageId(NamedTuple):
 _ID: Final = re.compile(r"([0-9a-f]{32})/(\d+)/([^./]+)\.(\d+)\.([0-9a-f]{16})\.(\d+)/(\d+)")
 
 
+class Settler(Protocol):
+    """What a message needs to be settled: what `Client` does with many, it has done with itself."""
+
+    clock: Callable[[], float]
+
+    async def ack(self, messages: Iterable[Ticket], *, timeout: float | None) -> list[Outcome]: ...
+
+    async def reject(
+        self, messages: Iterable[Ticket], *, delay: Duration | None, timeout: float | None
+    ) -> None: ...
+
+    async def dead_letter(
+        self,
+        messages: Iterable[Ticket],
+        error: BaseException | None,
+        *,
+        reason: str,
+        timeout: float | None,
+    ) -> None: ...
+
+    async def extend(
+        self, messages: Iterable[Ticket], hold_time: Duration | None, *, timeout: float | None
+    ) -> None: ...
+
+
+class Holder(Protocol):
+    """Who works on the messages of a delivery: a consumer, as dead letters name it."""
+
+    name: str
+    version: str
+
+    def settled(self, message: Ticket) -> None:
+        """A message of it has its verdict."""
+
+
 class Lot:
     """What the messages of one delivery share.
 
@@ -89,8 +120,8 @@ class Lot:
         published_ms: of the batch, by the producer's time of day.
         delivered_ms: the client's time of day when the delivery came.
         hold_time: seconds.
-        client: to settle through.
-        consumer: who got it; None where `Client.fetch` did.
+        settler: to settle through.
+        holder: the consumer that got it; None where `Client.fetch` did.
         crcs: CRC-32C of each record in hex, 8 digits each, where a history is written; else "".
         via: the node that it came from.
         asked: when its FETCH was sent, by the client's clock.
@@ -98,8 +129,8 @@ class Lot:
     """
 
     __slots__ = (
-        "asked", "attempt", "client", "consumer", "crcs", "delivered_ms", "hold_time", "letter", "published_ms",
-        "receipt", "sealed", "topic", "via",
+        "asked", "attempt", "crcs", "delivered_ms", "hold_time", "holder", "letter", "published_ms", "receipt",
+        "sealed", "settler", "topic", "via",
     )  # fmt: skip
 
     def __init__(
@@ -112,8 +143,8 @@ class Lot:
         published_ms: int,
         delivered_ms: int,
         hold_time: float,
-        client: Client,
-        consumer: Consumer | None,
+        settler: Settler,
+        holder: Holder | None,
         crcs: str = "",
         via: str = "",
         asked: float = 0.0,
@@ -126,8 +157,8 @@ class Lot:
         self.published_ms = published_ms
         self.delivered_ms = delivered_ms
         self.hold_time = hold_time
-        self.client = client
-        self.consumer = consumer
+        self.settler = settler
+        self.holder = holder
         self.crcs = crcs
         self.via = via
         self.asked = asked
@@ -253,7 +284,7 @@ class Message(Ticket):
     @property
     def is_live(self) -> bool:
         """Whether its hold is certain at this moment."""
-        return self.lot.client.clock() < self.deadline
+        return self.lot.settler.clock() < self.deadline
 
     def __repr__(self) -> str:
         shown = self.payload if len(self.payload) <= 32 else self.payload[:32] + b"..."
@@ -276,7 +307,7 @@ class Message(Ticket):
             OutcomeUnknown, NotStored: not confirmed within ``timeout``; call it again, with the same message.
             AlreadyResolved: it was read as a dead letter, and is none any more: it was redriven or purged meanwhile.
         """
-        await self.lot.client.ack((self,), timeout=timeout)
+        await self.lot.settler.ack((self,), timeout=timeout)
         assert self.outcome is not None
         return self.outcome
 
@@ -296,7 +327,7 @@ class Message(Ticket):
                 a replica that still had the hold, or an earlier attempt whose answer was lost.
             OutcomeUnknown, NotStored: not confirmed within ``timeout`` seconds.
         """
-        await self.lot.client.reject((self,), delay=delay, timeout=timeout)
+        await self.lot.settler.reject((self,), delay=delay, timeout=timeout)
 
     async def dead_letter(
         self,
@@ -318,7 +349,7 @@ class Message(Ticket):
                 a replica that still had the hold, or an earlier attempt whose answer was lost.
             OutcomeUnknown, NotStored: not confirmed within ``timeout`` seconds.
         """
-        await self.lot.client.dead_letter((self,), error=error, reason=reason, timeout=timeout)
+        await self.lot.settler.dead_letter((self,), error=error, reason=reason, timeout=timeout)
 
     async def extend(self, hold_time: Duration | None = None, *, timeout: float | None = None) -> None:
         """Keep the hold for ``hold_time``, seconds or a timedelta, from now (that of the FETCH if None).
@@ -326,7 +357,7 @@ class Message(Ticket):
         Raises:
             HoldLost: it is over; nothing revives it.
         """
-        await self.lot.client.extend((self,), hold_time, timeout=timeout)
+        await self.lot.settler.extend((self,), hold_time, timeout=timeout)
 
 
 def receipt_to_text(receipt: SealedNamed) -> str:

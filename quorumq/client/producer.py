@@ -19,12 +19,12 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import trio
 from crc32c import crc32c
 
-from quorumq.client.consumer import REFRESH_S
+from quorumq.client.context import REFRESH_S, Context
 from quorumq.client.derived import derived_origin, derived_partition, runs_of
 from quorumq.client.history import Output
 from quorumq.client.message import Message, MessageId, again
@@ -46,9 +46,6 @@ from quorumq.core.types import Batch, Origin, PartitionId, Span, Topic
 from quorumq.history import topic_label
 from quorumq.wire.batch import SECTIONS_MAX, HeaderValue, encode_record, pack_sections
 from quorumq.wire.batch import Message as Parts
-
-if TYPE_CHECKING:
-    from quorumq.client.client import Client
 
 CLOSE_WAIT_S: Final = 1.0
 """How long a producer that ends waits until the cluster has heard that its session is over."""
@@ -273,7 +270,7 @@ class Producer:
 
     def __init__(
         self,
-        client: Client,
+        context: Context,
         topic: str,
         *,
         linger: float,
@@ -291,14 +288,14 @@ class Producer:
                 f"in_flight is {in_flight}, buffer_bytes {buffer_bytes}, linger {linger} s: the first two must be at "
                 "least 1, linger at least 0"
             )
-        self.client = client
+        self._context = context
         self.topic = topic
         self._linger = linger
         self._batch_bytes = batch_bytes
         self._in_flight_max = in_flight
         self._buffer_bytes = buffer_bytes
-        self._partitioner = partitioner or DefaultPartitioner(rng=client.rng)
-        self._timeout = client.timeout if timeout is None else timeout
+        self._partitioner = partitioner or DefaultPartitioner(rng=context.rng)
+        self._timeout = context.time(timeout)
         self._create = create
         self._register: Topic | None = None
         self._ids: list[PartitionId] = []
@@ -327,7 +324,7 @@ class Producer:
         if self._entered:
             raise UsageError("this producer was used before: make another one by `Client.producer`")
         self._entered = True
-        await self.client.start(self._run)
+        await self._context.start(self._run)
         return self
 
     async def __aexit__(
@@ -368,7 +365,8 @@ class Producer:
             return  # a session that is not closed is closed for being idle, some day
         self._origin = None
         with trio.move_on_after(CLOSE_WAIT_S), contextlib.suppress(QuorumqError):
-            await self.client.close_session(origin, used, timeout=CLOSE_WAIT_S)
+            request = m.CloseSession(origin, tuple(used))
+            await self._context.ask(request, "close a session", CLOSE_WAIT_S, writes=True)
 
     def _end(self) -> None:
         """Stop the tasks; what is not confirmed is given up."""
@@ -442,7 +440,7 @@ class Producer:
             raise UsageError(f"index is {index}: it counts the outputs of derived_from, from 0")
         record = encode_record(Parts(payload, key, headers or {}))
         size = len(record)
-        wall_ms = self.client.wall_ms
+        wall_ms = self._context.wall_ms
         times = Times(delay_ms(delay, not_before, wall_ms()), ttl_ms(ttl))
         self._since_yield += 1
         if self._since_yield >= YIELD_EVERY:
@@ -529,7 +527,7 @@ class Producer:
         before = parcel.count
         origin = derived_origin(source_id, source.group, register.id, index)
         place = parcel.place((origin, source_id.seq), record)
-        if self.client.history is not None and parcel.count > before:
+        if self._context.history is not None and parcel.count > before:
             parcel.inputs.append((source, index))
         self._taken(lane, parcel, len(record) if parcel.count > before else 0)
         return Pending(parcel, place)
@@ -567,12 +565,12 @@ class Producer:
         assert parcel is not None
         lane.open = None
         del self._open[lane]
-        parcel.made = self.client.clock()
+        parcel.made = self._context.clock()
         if lane.numbers:
             assert self._origin is not None
             if lane.origin != self._origin:
                 lane.origin, lane.next_seq = self._origin, 0
-            parcel.number(lane.origin, lane.next_seq, self.client.wall_ms())
+            parcel.number(lane.origin, lane.next_seq, self._context.wall_ms())
             lane.next_seq += parcel.count
         lane.unanswered += 1
         self._closed.append((lane, parcel))
@@ -580,20 +578,21 @@ class Producer:
 
     @property
     def _needs_session(self) -> bool:
-        return self._origin is None or self.client.clock() >= self._origin_until
+        return self._origin is None or self._context.clock() >= self._origin_until
 
     async def _prepare(self, *, numbered: bool = True) -> None:
         """Learn of the topic, and open the session that numbers the messages, if any are to be numbered."""
         async with self._lock:
             end = trio.current_time() + self._timeout
             if self._register is None:
-                self._register = await self.client.topic(
+                self._register = await self._context.topic(
                     self.topic, create=self._create, timeout=self._timeout
                 )
                 self._ids = [PartitionId(self._register.id, n) for n in range(self._register.partitions)]
             if numbered and self._needs_session:
-                until = self.client.clock() + SESSION_S
-                self._origin = await self.client.open_session(timeout=left_of(end))
+                until = self._context.clock() + SESSION_S
+                opened = await self._context.ask(m.OpenSession(), "open a session", left_of(end), writes=True)
+                self._origin = opened.origin
                 self._origin_until = until
 
     # ------------------------------------------------------------------- sending
@@ -615,7 +614,7 @@ class Producer:
             if self._register is None:
                 continue
             try:
-                topic = await self.client.topic(self.topic, timeout=self._timeout)
+                topic = await self._context.topic(self.topic, timeout=self._timeout)
             except QuorumqError:
                 continue  # publishing says what is the matter
             if topic.id == self._register.id:
@@ -655,8 +654,8 @@ class Producer:
         parcel.sent = True
         try:
             if isinstance(parcel, DerivedParcel):
-                if self.client.history is not None:
-                    self.client.history.derived(parcel.outputs(self.topic))
+                if self._context.history is not None:
+                    self._context.history.derived(parcel.outputs(self.topic))
                 await self._publish_derived(parcel, parcel.in_order())
             else:
                 assert parcel.batch is not None
@@ -676,9 +675,9 @@ class Producer:
         self._finish(parcel, error)
 
     async def _publish(self, parcel: Parcel, batch: Batch) -> None:
-        history, clock = self.client.history, self.client.clock
+        history, clock = self._context.history, self._context.clock
         header = batch.header
-        await self.client.nodes.ask(
+        await self._context.nodes.ask(
             lambda: m.Publish(batch, max(0, int(1000 * (clock() - parcel.made)))),
             what=f"publish of {header.size} messages to {self.topic!r}/{header.partition.number}",
             timeout=self._timeout,
@@ -689,7 +688,7 @@ class Producer:
     async def _publish_derived(self, parcel: DerivedParcel, indexes: Sequence[int]) -> None:
         """Publish these messages of the parcel; one that is refused must not keep the others from being stored."""
         try:
-            await self._publish(parcel, parcel.packed(indexes, self.client.wall_ms()))
+            await self._publish(parcel, parcel.packed(indexes, self._context.wall_ms()))
         except (Conflict, OriginClosed) as exc:
             if len(indexes) == 1:
                 parcel.refuse(indexes[0], exc)

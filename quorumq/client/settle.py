@@ -8,24 +8,20 @@ the same as the first answer or weaker (docs/protocol.md, ACK), so the last word
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final, cast
 
 import trio
 
-from quorumq.client.message import Outcome, Ticket, again
+from quorumq.client.message import Ticket, again
 from quorumq.client.nodes import Nodes, Watch, left_of
 from quorumq.core import messages as m
 from quorumq.core.errors import (
-    AlreadyResolved,
     NotFound,
-    NotStored,
     OutcomeUnknown,
     QuorumqError,
-    StaleGeneration,
     TooFewReplicas,
-    UsageError,
     error_from,
 )
 from quorumq.core.types import Span
@@ -34,11 +30,6 @@ from quorumq.wire.values import SealedNamed
 
 SPANS_MAX: Final = 5_000
 """Spans in one request: well below the wire's limits, header bytes included."""
-
-ACK_LINGER_S: Final = 0.005
-ACKS_IN_FLIGHT_MAX: Final = 8
-ACK_GRACE_S: Final = 0.1
-"""How much longer than it was told an `ack` waits for its request, whose error says more: which nodes were tried."""
 
 LATER: Final = frozenset({
     "outcome-unknown", "too-few-replicas", "not-stored", "wrong-epoch", "unknown-topic", "not-found", "storage-full",
@@ -243,8 +234,16 @@ def note_failures(tickets: Iterable[Ticket], failures: Failures) -> None:
         ticket.failure = failures.get(ticket)
 
 
-def raise_failure(tickets: Iterable[Ticket], failures: Failures) -> None:
-    """Raise the `foremost` failure among ``tickets``, if there is one."""
+@contextmanager
+def failures_of(tickets: Sequence[Ticket]) -> Iterator[Failures]:
+    """The failures of an operation that somebody waits for: noted on its tickets, and at the end of the ``with`` the
+    `foremost` is raised."""
+    failures: Failures = {}
+    note_failures(tickets, failures)
+    try:
+        yield failures
+    finally:
+        note_failures(tickets, failures)
     found = foremost(failures[ticket] for ticket in tickets if ticket in failures)
     if found is not None:
         raise again(found)
@@ -257,172 +256,6 @@ def foremost(failures: Iterable[QuorumqError]) -> QuorumqError | None:
     """
     found = list(failures)
     return next((one for one in found if isinstance(one, TooFewReplicas)), found[0] if found else None)
-
-
-class Call:
-    """One `ack` that waits; why it failed, once its event is set or its time is over."""
-
-    __slots__ = ("end", "error", "event", "over", "tickets", "timeout")
-
-    def __init__(self, tickets: Sequence[Ticket], timeout: float) -> None:
-        self.tickets = tickets
-        self.timeout = timeout
-        self.end = trio.current_time() + timeout
-        self.error: QuorumqError | None = None
-        self.over = False  # nobody waits for it any more, as its time is over
-        self.event = trio.Event()
-
-    def give_up(self, *, sent: bool) -> None:
-        """Its time is over before that of others that it shares a request with, or waits behind."""
-        what = f"ack of {count_of(self.tickets)} was not answered within {self.timeout:.3g} s"
-        if sent:
-            self.error = OutcomeUnknown(
-                f"{what}; others in the same request wait for longer. It may have happened: repeat it"
-            )
-        else:
-            self.error = NotStored(f"{what}: it waited for other acks, and nothing was sent")
-        self.over = True
-        note_failures(self.tickets, dict.fromkeys(self.tickets, self.error))
-
-    def finish(self, failures: Failures) -> None:
-        """Its tickets have their verdicts, or the client was closed while it asked for them."""
-        for ticket in self.tickets:
-            if ticket.outcome is None and ticket not in failures:
-                failures[ticket] = OutcomeUnknown(
-                    "the client was closed before the answer came: it may be acked"
-                )
-        if not self.over:
-            self.error = foremost(failures[ticket] for ticket in self.tickets if ticket in failures)
-            note_failures(self.tickets, failures)
-        self.event.set()
-
-
-class AckQueue:
-    """Makes one ACK request of many acks, without making the first one wait.
-
-    What comes while nothing is under way goes at once; what comes while a request is under way goes together when
-    that is answered, or after a few milliseconds.
-
-    Args:
-        nodes: to ask.
-        watch: makes one that is told of the attempts of one request, for the history.
-    """
-
-    def __init__(self, nodes: Nodes, watch: Callable[[], Watch | None] = lambda: None) -> None:
-        self._nodes = nodes
-        self._watch = watch
-        self._queue: deque[Call] = deque()
-        self._flying = 0
-        self._scheduled = False
-        self._lingering = False
-        self.requests = 0
-        """How many requests were made, for tests and statistics."""
-
-    async def ack(self, tickets: Sequence[Ticket], timeout: float) -> None:
-        """Ack ``tickets``; their ``outcome`` is set, or the first failure raised.
-
-        Cancelled while it waits, what was queued is still sent.
-        """
-        await trio.lowlevel.checkpoint_if_cancelled()
-        self._nodes.check_open()
-        for ticket in tickets:
-            ticket.failure = None
-        call = Call(tickets, timeout)
-        self._queue.append(call)
-        self._kick()
-        with trio.move_on_at(call.end + ACK_GRACE_S):
-            await call.event.wait()
-        if not call.event.is_set():
-            sent = call not in self._queue
-            if not sent:
-                self._queue.remove(call)
-            call.give_up(sent=sent)
-        if call.error is not None:
-            raise again(call.error)
-
-    def _kick(self) -> None:
-        if not self._queue or self._scheduled:
-            return
-        if self._flying == 0:
-            self._scheduled = True
-            self._nodes.spawn(self._send)
-        elif not self._lingering and self._flying < ACKS_IN_FLIGHT_MAX:
-            self._lingering = True
-            self._nodes.spawn(self._linger)
-
-    async def _linger(self) -> None:
-        try:
-            await trio.sleep(ACK_LINGER_S)
-        finally:  # also where the client is closed: what was queued has to hear of it
-            self._lingering = False
-            if self._queue and not self._scheduled:
-                self._scheduled = True
-                self._nodes.spawn(self._send)
-
-    async def _send(self) -> None:
-        """Everything that is queued, as one request (more only where the limits demand it)."""
-        self._scheduled = False
-        calls = list(self._queue)
-        self._queue.clear()
-        if not calls:
-            return
-        self._flying += 1
-        failures: Failures = {}
-        try:
-            await self._settle(calls, failures)
-        finally:
-            self._flying -= 1
-            for call in calls:
-                call.finish(failures)
-            self._kick()
-
-    async def _settle(self, calls: list[Call], failures: Failures) -> None:
-        tickets = [ticket for call in calls for ticket in call.tickets]
-        await self._ask(tickets, left_of(max(call.end for call in calls)), failures)
-        # A receipt that is refused refuses the request: nobody's mistake may become another's.
-        if len(calls) > 1:
-            refused = [call for call in calls if any(was_refused(failures.get(one)) for one in call.tickets)]
-            for call in refused:
-                for ticket in call.tickets:
-                    failures.pop(ticket, None)
-                await self._ask(call.tickets, left_of(call.end), failures)
-
-    async def _ask(self, tickets: Sequence[Ticket], timeout: float, failures: Failures) -> None:
-        self.requests += 1
-        await settle(
-            self._nodes,
-            tickets,
-            m.AckRequest,
-            on_acked,
-            failures,
-            what=f"ack of {count_of(tickets)}",
-            timeout=timeout,
-            watch=self._watch(),
-        )
-
-
-def was_refused(failure: QuorumqError | None) -> bool:
-    """Whether this says that a request was refused as a whole."""
-    return isinstance(failure, UsageError) and not isinstance(failure, AlreadyResolved)
-
-
-_OUTCOMES: Final = {
-    outcome.value: outcome for outcome in (Outcome.ACKED, Outcome.ACKED_AFTER_EXPIRY, Outcome.ACKED_UNPROVEN)
-} | {StaleGeneration.code: Outcome.REWOUND}
-
-
-def on_acked(ticket: Ticket, verdict: m.Verdict, reply: m.Verdicts) -> QuorumqError | None:
-    """The verdict on an ack."""
-    outcome = _OUTCOMES.get(verdict.outcome)
-    if outcome is not None:
-        ticket.outcome = outcome
-        return None
-    if verdict.outcome == AlreadyResolved.code:
-        where = f"{ticket.lot.receipt.span.origin}[{ticket.seq}] of {ticket.lot.receipt.group!r}"
-        return AlreadyResolved(
-            f"{where} is no dead letter any more: {verdict.detail or 'it was redriven or purged'}"
-        )
-    return error_from(verdict.outcome, verdict.detail or f"the ack was refused: {verdict.outcome}")
 
 
 def count_of(tickets: Sequence[Ticket]) -> str:

@@ -15,17 +15,18 @@ BUFFER_BYTES: Final = 1 << 16
 FILE_BYTES_MAX: Final = 1 << 32
 
 
-def mono_clock() -> tuple[float, int]:
-    """The clocks of a real process: monotonic seconds, suspended time included, and the time of day in milliseconds."""
-    return _MONOTONIC(), time.time_ns() // 1_000_000
-
-
 def _boottime() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-_MONOTONIC: Final = _boottime if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
-"""The clock of deadlines (quorumq/client): all processes of a machine share it."""
+monotonic: Final = _boottime if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
+"""Seconds on the clock of deadlines (quorumq/client): counts suspended time; all processes of a machine share it."""
+
+
+def mono_clock() -> tuple[float, int]:
+    """The clocks of a real process: monotonic seconds, and the time of day in milliseconds."""
+    return monotonic(), time.time_ns() // 1_000_000
+
 
 BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 

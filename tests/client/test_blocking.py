@@ -238,7 +238,7 @@ def test_payloads_are_made_in_the_caller_s_thread(client: Client) -> None:
 
 
 async def waits(consumer: Consumer) -> bool:
-    return bool(consumer.inner._arrival.statistics().tasks_waiting)
+    return bool(consumer.inner._ahead.arrival.statistics().tasks_waiting)
 
 
 def test_a_call_from_the_client_s_own_thread_is_refused(client: Client) -> None:
@@ -251,22 +251,11 @@ def test_a_call_from_the_client_s_own_thread_is_refused(client: Client) -> None:
 
 def test_every_call_of_the_async_client_is_here() -> None:
     """Options are the same in name and default; `publish` takes a message of this module."""
-    own = {
-        "acks",
-        "address_of",
-        "close_session",
-        "extend_quietly",
-        "hold_time_of",
-        "next_number",
-        "open_session",
-        "start",
-        "watch",
-    }
     pairs = [
-        (quorumq.client.Client, Client, own),
+        (quorumq.client.Client, Client, {"extend_quietly", "timeout"}),
         (quorumq.client.Producer, Producer, {"aclose"}),
         (quorumq.client.Pending, Pending, set()),
-        (quorumq.client.Consumer, Consumer, {"aclose", "arrived", "settled", "trouble", "unsettled"}),
+        (quorumq.client.Consumer, Consumer, {"aclose", "expired", "given_back", "settled", "unsettled"}),
         (quorumq.client.Message, Message, set()),
     ]
     for theirs, ours, left_out in pairs:

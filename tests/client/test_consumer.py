@@ -16,7 +16,7 @@ from quorumq.client import (
     TooFewReplicas,
     UsageError,
 )
-from quorumq.client.consumer import REFRESH_S
+from quorumq.client.context import REFRESH_S
 from quorumq.core.limits import DEADLINE_SHARE
 from quorumq.core.messages import AckRequest, ExtendRequest, Fetch, LeaveRequest
 from tests.client.fake import FakeCluster, connected, failing, fake_cluster

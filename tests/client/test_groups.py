@@ -304,7 +304,7 @@ async def test_a_complete_view_shows_what_one_replica_has_not_heard_of() -> None
 
 
 async def test_a_complete_view_is_paged_through(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quorumq.client.client.PEEK_LIMIT", 3)
+    monkeypatch.setattr("quorumq.client.browse.PEEK_LIMIT", 3)
     async with fake_cluster() as cluster, connected(cluster) as client:
         await client.create_topic("jobs", partitions=2)
         for _ in range(4):

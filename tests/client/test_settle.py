@@ -26,10 +26,10 @@ from quorumq.client import (
     receipt_from_text,
     receipt_to_text,
 )
-from quorumq.client import client as client_module
+from quorumq.client import browse as browse_module
 from quorumq.client import settle as settle_module
-from quorumq.client.consumer import spans_named
 from quorumq.client.message import Lot, Named, Ticket
+from quorumq.client.prefetch import spans_named
 from quorumq.client.settle import Item, Settling, chunks, foremost, items_of, spans_of
 from quorumq.core.messages import (
     AckRequest,
@@ -420,7 +420,7 @@ async def test_a_dead_letter_keeps_its_history_and_comes_back_by_redrive() -> No
         assert letter.message == "invalid literal for int() with base 10: 'x0'"
         assert "test_settle.py" in letter.stack
         assert (letter.consumer, letter.consumer_version) == ("worker 7", "1.2.3")
-        assert (letter.reason, letter.attempts, letter.host) == ("rejected", 1, client.host)
+        assert (letter.reason, letter.attempts, letter.host) == ("rejected", 1, client.context.host)
         assert letter.died_ms >= letter.last_delivered_ms >= letter.published_ms > 0
         assert letter.fingerprint == listed[-1].peeked.record.letter.fingerprint  # type: ignore[union-attr]
         assert [parts.payload for item in listed for parts in item.bodies.values()] == [b"0", b"1"]
@@ -565,7 +565,7 @@ def lot(number: int = 0) -> Lot:
     receipt = Receipt(PartitionId(b"t" * 16, 0), "g", 0, 0, Span(ORIGIN, 0, 1 << 20), owner)
     return Lot(
         topic="jobs", sealed=b"%d" % number, receipt=receipt, attempt=1, published_ms=0, delivered_ms=0,
-        hold_time=1.0, client=None, consumer=None,  # type: ignore[arg-type]
+        hold_time=1.0, settler=None, holder=None,  # type: ignore[arg-type]
     )  # fmt: skip
 
 
@@ -679,7 +679,7 @@ async def test_a_peek_that_goes_on_at_another_replica_shows_each_message_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A page ends where the replica that gave it has numbered its batches; another has numbered them otherwise."""
-    monkeypatch.setattr(client_module, "PEEK_LIMIT", 1)
+    monkeypatch.setattr(browse_module, "PEEK_LIMIT", 1)
     async with fake_cluster() as cluster, connected(cluster) as other, connected(cluster, "c") as client:
         await other.create_topic("jobs")
         cluster.drop = lambda sender, to, message: to == "c" != sender and isinstance(message, Store)

@@ -1,0 +1,286 @@
+"""The calls of a client that look at messages without holding them, and redrive dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from typing import Final, Literal, NamedTuple, cast
+
+from quorumq.client.context import Calls
+from quorumq.client.fetching import readable
+from quorumq.client.groups import names_of, source_of
+from quorumq.client.message import MessageId
+from quorumq.core import messages as m
+from quorumq.core.errors import (
+    AlreadyResolved,
+    OutcomeUnknown,
+    QuorumqError,
+    TooFewReplicas,
+    UsageError,
+    error_from,
+)
+from quorumq.core.spans import SpanSet
+from quorumq.core.types import Kind, Origin, PartitionId, Span
+from quorumq.wire.batch import Message as Parts
+from quorumq.wire.values import WireSlice
+
+PEEK_LIMIT: Final = 500
+REDRIVE_ENTRIES_MAX: Final = 1000
+LOOKUP_FIRST: Final = 16
+"""Items of the first page of a lookup: more only where the messages asked for are close together."""
+
+SEQ_MAX: Final = (1 << 63) - 1
+"""Above every number of a message."""
+
+Which = Literal["ready", "held", "delayed", "acked", "dead", "skipped", "purged", "all"]
+
+
+class Peek(NamedTuple):
+    """Some messages of one partition, as one replica sees them, or several together."""
+
+    topic: str
+    partition: int
+    peeked: m.Peeked
+    published_ms: int  # 0 where no bodies were asked for, or the node has none
+    bodies: dict[int, Parts]  # by number, where bodies were asked for
+
+    def ids(self, topic: bytes) -> list[MessageId]:
+        """The ids of the messages, given the topic's id."""
+        origin, start, stop = self.peeked.span
+        return [MessageId(PartitionId(topic, self.partition), origin, seq) for seq in range(start, stop)]
+
+
+class Redriven(NamedTuple):
+    """What became of a redrive."""
+
+    messages: int
+    refused: tuple[tuple[Span, QuorumqError], ...]  # already acked, purged or redriven since
+
+
+class BrowseCalls(Calls):
+    """Lists messages, tells what became of them, and redrives dead letters."""
+
+    async def peek(
+        self,
+        topic: str,
+        group: str,
+        which: Which = "ready",
+        *,
+        partition: int | None = None,
+        bodies: bool = False,
+        complete: bool = False,
+        limit: int | None = None,
+        node: str | None = None,
+        timeout: float | None = None,
+    ) -> AsyncIterator[Peek]:
+        """Look at messages without holding them: one replica's view, oldest first within each partition.
+
+        Args:
+            topic, group: whose; dead letters are listed for "g" with ``which="dead"``, and for "g!dead" as that
+                queue has them: ready, held or delayed.
+            which: what to show.
+            partition: only this one; all if None.
+            complete: ask several replicas, so that everything that a majority has is there, in the order of ids.
+            bodies: bring keys, headers and payloads along, where the answering replica has them: the first 8 MiB of
+                each page.
+            limit: messages in all, about; all of them if None.
+            node: ask only this one (id or address).
+            timeout: seconds for each page; the client's if None.
+
+        Raises:
+            NotFound: no such topic or partition.
+            UsageError: bodies of a complete view are asked for.
+            TooFewReplicas: no node answered, or too few replicas for a complete view.
+        """
+        if complete and bodies:
+            raise UsageError("a complete view has no bodies: ask for one of the two")
+        (topic,), group = names_of((topic,), group)
+        register = await self.context.topic(topic, timeout=timeout)
+        numbers = range(register.partitions) if partition is None else (partition,)
+        nodes = self.context.nodes
+        left = limit
+        for number in numbers:
+            members = register.replicas[number] if number < register.partitions else ()
+            only = (nodes.address_of(node),) if node is not None else nodes.addresses_of(members)
+            cursor: tuple[int, int] | None = (0, 0)
+            after: Span | None = None
+            first = ""
+            shown = SpanSet()
+            while cursor is not None and (left is None or left > 0):
+                # A page of a complete view is looked through as a whole: what it shows may be little of it.
+                most = PEEK_LIMIT if complete else min(left or PEEK_LIMIT, PEEK_LIMIT)
+                request = m.PeekAsk(topic, number, group, which, cursor, most, bodies, complete, after)
+                reply, connection = await nodes.ask(
+                    lambda request=request: request,  # type: ignore[misc]
+                    what=f"peek at {topic!r}/{number}",
+                    timeout=self.context.time(timeout),
+                    writes=False,
+                    only=only,
+                    first=first,
+                )
+                moved = first not in ("", connection.address)
+                first = connection.address
+                if moved and cursor != (0, 0):  # a cursor is the replica's own: this one begins anew
+                    cursor = (0, 0)
+                    continue
+                page = cast("m.PeekPage", reply)
+                found = bodies_of(cast("tuple[WireSlice, ...]", page.slices))
+                if self.context.history is not None:
+                    self.context.history.listed(topic, number, group, page.items, connection.node, complete)
+                for item in page.items:
+                    for span in shown.add(item.span):
+                        if left is not None:
+                            left -= span.size
+                        yield Peek(topic, number, item._replace(span=span), *within(span, found))
+                cursor = page.cursor
+                if complete and page.upto is not None:
+                    cursor, after = (0, 0), page.upto
+
+    async def lookup(
+        self, topic: str, group: str, ids: Iterable[MessageId], *, timeout: float | None = None
+    ) -> dict[MessageId, Peek]:
+        """What became of messages for a group, as a majority knows it.
+
+        Args:
+            topic, group: whose; "g!dead" and "t.deadletters" mean the same.
+            ids: of that topic, in any order.
+            timeout: seconds for each request; the client's if None.
+
+        Returns:
+            for each message its record and state, without bodies. A message that no replica which answered knows is
+            left out.
+
+        Raises:
+            NotFound: no such topic or partition.
+            UsageError: an id is of another topic.
+            TooFewReplicas: too few replicas answered.
+        """
+        topic, group = source_of(topic, group)
+        register = await self.context.topic(topic, timeout=timeout)
+        by_partition: dict[int, list[MessageId]] = {}
+        for name in sorted(set(ids)):
+            if name.partition.topic != register.id:
+                raise UsageError(
+                    f"{name} is of another topic than {topic!r}, which has the id {register.id.hex()}"
+                )
+            by_partition.setdefault(name.partition.number, []).append(name)
+        found: dict[MessageId, Peek] = {}
+        for number, names in by_partition.items():
+            members = register.replicas[number] if number < register.partitions else ()
+            at, most = 0, LOOKUP_FIRST
+            after: Span | None = None
+            while at < len(names):
+                # What is between is skipped; but a page may end before the message, and then the next follows it.
+                skip = _before(names[at])
+                if after is None or (
+                    skip is not None and (skip.origin, skip.stop) > (after.origin, after.stop)
+                ):
+                    after = skip
+                request = m.PeekAsk(topic, number, group, "all", (0, 0), most, False, True, after)
+                reply, _ = await self.context.nodes.ask(
+                    lambda request=request: request,  # type: ignore[misc]
+                    what=f"look at {topic!r}/{number}",
+                    timeout=self.context.time(timeout),
+                    writes=False,
+                    only=self.context.nodes.addresses_of(members),
+                )
+                page = cast("m.PeekPage", reply)
+                begin = at
+                for item in page.items:
+                    span = item.span
+                    while at < len(names) and names[at][1:] < (span.origin, span.start):
+                        at += 1
+                    while at < len(names) and names[at][1:] < (span.origin, span.stop):
+                        one = span._replace(start=names[at].seq, stop=names[at].seq + 1)
+                        found[names[at]] = Peek(topic, number, item._replace(span=one), 0, {})
+                        at += 1
+                after = page.upto
+                while at < len(names) and (after is None or names[at][1:] < (after.origin, after.stop)):
+                    at += 1
+                # Messages that are close together are worth long pages, others short ones.
+                most = min(2 * most, PEEK_LIMIT) if 2 * (at - begin) >= len(page.items) else LOOKUP_FIRST
+        return found
+
+    async def redrive(
+        self, topic: str, group: str, items: Iterable[Peek], *, timeout: float | None = None
+    ) -> Redriven:
+        """Make dead letters available again, to that group only, with fresh attempts.
+
+        Args:
+            topic, group: whose; "g!dead" and "t.deadletters" mean the same.
+            items: as `peek` listed them (``which="dead"``). Done twice, it is done once.
+            timeout: seconds for each request; the client's if None.
+
+        Returns:
+            how many messages were redriven, and which were refused because they are no longer dead letters.
+
+        Raises:
+            OutcomeUnknown, NotStored: not confirmed; redrive the same items again.
+        """
+        topic, group = source_of(topic, group)
+        by_partition: dict[int, list[m.Resolved]] = {}
+        for item in items:
+            if item.peeked.record.kind != Kind.DEAD:
+                raise UsageError(f"{item.peeked.span} is {item.peeked.record.kind.name}, not a dead letter")
+            entry = m.Resolved(item.peeked.span, item.peeked.record)
+            by_partition.setdefault(item.partition, []).append(entry)
+        count = 0
+        refused: list[tuple[Span, QuorumqError]] = []
+        for partition, entries in by_partition.items():
+            for at in range(0, len(entries), REDRIVE_ENTRIES_MAX):
+                some = tuple(entries[at : at + REDRIVE_ENTRIES_MAX])
+                request = m.RedriveRequest(topic, partition, group, some)
+                reply = await self.context.ask(
+                    request,
+                    f"redrive of {topic!r}/{partition}",
+                    timeout,
+                    writes=True,
+                    judge=judge_redrive,
+                    watch=None if self.context.history is None else self.context.history.redriving(topic),
+                )
+                for verdict in reply.verdicts:
+                    if verdict.outcome == "ok":
+                        count += verdict.span.size
+                    else:
+                        refused.append((verdict.span, error_from(verdict.outcome, verdict.detail)))
+        return Redriven(count, tuple(refused))
+
+
+def _before(name: MessageId) -> Span | None:
+    """A place in the order of ids just before a message, with nothing or little between; None for the beginning."""
+    origin = name.origin
+    if name.seq:
+        return Span(origin, 0, name.seq)
+    if origin.k:
+        return Span(origin._replace(k=origin.k - 1), 0, SEQ_MAX)
+    return Span(origin._replace(nonce=origin.nonce - 1), 0, SEQ_MAX) if origin.nonce else None
+
+
+def judge_redrive(reply: m.ClientReply) -> QuorumqError | None:
+    """Ask again as a whole while anything is unknown: what is done stays done."""
+    for verdict in cast("m.Verdicts", reply).verdicts:
+        if verdict.outcome not in ("ok", AlreadyResolved.code, "usage"):
+            error = error_from(verdict.outcome, verdict.detail)
+            return error if isinstance(error, TooFewReplicas) else OutcomeUnknown(str(error))
+    return None
+
+
+def bodies_of(slices: Iterable[WireSlice]) -> dict[tuple[Origin, int], tuple[int, Parts]]:
+    """Published time and parts of each message in slices; those that are damaged are left out."""
+    found: dict[tuple[Origin, int], tuple[int, Parts]] = {}
+    for part in slices:
+        parts = iter(readable(part))
+        for origin, start, stop in part.header.sections:
+            for seq in range(start, stop):
+                body = next(parts)
+                if body is not None:
+                    found[(origin, seq)] = (part.header.published_ms, body)
+    return found
+
+
+def within(span: Span, found: dict[tuple[Origin, int], tuple[int, Parts]]) -> tuple[int, dict[int, Parts]]:
+    """The earliest published time and the parts, by number, of the messages in ``span``."""
+    mine = {
+        seq: found[(span.origin, seq)] for seq in range(span.start, span.stop) if (span.origin, seq) in found
+    }
+    published = min((time for time, _ in mine.values()), default=0)
+    return published, {seq: parts for seq, (_, parts) in mine.items()}

@@ -1,0 +1,149 @@
+"""What producers, consumers and the calls of one client share.
+
+It has the nodes, the clocks, the history, and what was learned of topics and nodes by name. It knows nothing of those
+who use it: a producer or a consumer gets this, and not the client.
+"""
+
+from __future__ import annotations
+
+import itertools
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, cast
+
+import trio
+
+from quorumq.client.background import Background
+from quorumq.client.history import Calling, History
+from quorumq.client.nodes import Nodes, Watch, left_of
+from quorumq.client.times import Duration, number_of
+from quorumq.core import messages as m
+from quorumq.core.errors import NotFound
+from quorumq.core.limits import HOLD_TIME_DEFAULT_S
+from quorumq.core.types import Topic
+
+RF_DEFAULT: Final = 3
+REFRESH_S: Final = 5.0
+"""How often consumers and producers look whether their topic has got more partitions."""
+
+
+class Context:
+    """The cluster, as one client sees it.
+
+    Args:
+        nodes: where the cluster can be reached.
+        tasks: run in the background as long as the client lives.
+        timeout: seconds for an operation that does not say otherwise, all its attempts included.
+        history: where what happens is written down, or None.
+
+    Attributes:
+        clock: the clock of every deadline, in seconds.
+        wall_ms: the time of day in milliseconds since 1970.
+        rng: for jitter and choices.
+        host: the name of this machine, and of a consumer that nobody names.
+        topic_names: by id, of topics that were heard of.
+    """
+
+    def __init__(self, nodes: Nodes, tasks: Background, *, timeout: float, history: History | None) -> None:
+        self.nodes = nodes
+        self.timeout = timeout
+        self.history = history
+        self.clock = nodes.clock
+        self.wall_ms = nodes.wall_ms
+        self.rng = nodes.rng
+        self.host = socket.gethostname()[:100]
+        self.topic_names: dict[bytes, str] = {}
+        self._tasks = tasks
+        self._numbers = itertools.count(1)
+
+    def next_number(self) -> int:
+        """A number that nothing else of this client has."""
+        return next(self._numbers)
+
+    async def start(self, task: Callable[..., Awaitable[None]]) -> None:
+        """Run a background task as long as the client lives; returns when it says it has started."""
+        self.nodes.check_open()
+        await self._tasks.start(task)
+
+    # -------------------------------------------------------------------- asking
+
+    def time(self, timeout: float | None) -> float:
+        """The seconds that an operation has which was given this ``timeout``."""
+        return self.timeout if timeout is None else timeout
+
+    def end(self, timeout: float | None) -> float:
+        """When an operation that begins now has had its time, by trio's clock."""
+        return trio.current_time() + self.time(timeout)
+
+    async def ask(self, request: m.ClientRequest, what: str, timeout: float | None, **more: Any) -> Any:
+        """Ask one node after the other until one does it: see `Nodes.ask`."""
+        self.nodes.check_open()
+        reply, _ = await self.nodes.ask(lambda: request, what=what, timeout=self.time(timeout), **more)
+        return reply
+
+    def watch(self, kind: str, **fields: object) -> Watch | None:
+        """What is told of the attempts of a request with receipts, if a history is written."""
+        return None if self.history is None else self.history.settling(kind, self.topic_names, **fields)
+
+    def calling(self, kind: str, topic: str, **fields: object) -> Calling | None:
+        """What is told of the attempts of a request without receipts, if a history is written."""
+        return None if self.history is None else self.history.calling(kind, topic, **fields)
+
+    # --------------------------------------------------------------------- names
+
+    async def metadata(self, *topics: str, timeout: float | None = None) -> m.MetadataReply:
+        """As `Client.metadata`."""
+        reply = await self.ask(m.Metadata(topics), "metadata", timeout, writes=False)
+        self.nodes.learn(reply)
+        return cast("m.MetadataReply", reply)
+
+    async def topic(self, name: str, *, create: bool = False, timeout: float | None = None) -> Topic:
+        """As `Client.topic`."""
+        end = self.end(timeout)
+        try:
+            reply = await self.metadata(name, timeout=left_of(end))
+            return self.known(reply.topics[0])
+        except NotFound:
+            if not create:
+                raise
+        # Only now that nobody knows it: a creation that overtakes the news of an earlier one would write
+        # the default settings over those that somebody chose.
+        rf = await self.default_rf(left_of(end))
+        request = m.CreateTopic(name, rf, implicit=True)
+        watch = self.calling("set_topic", name)
+        made = await self.ask(request, f"create topic {name!r}", left_of(end), writes=True, watch=watch)
+        return self.known(made.topic)
+
+    def known(self, topic: Topic) -> Topic:
+        """Remember a topic that a node told of, and return it."""
+        self.topic_names[topic.id] = topic.name
+        if self.history is not None:
+            self.history.learn(topic)
+        return topic
+
+    async def default_rf(self, timeout: float | None) -> int:
+        """On how many nodes a topic is kept where nobody says: an odd number, as far as the nodes go."""
+        count = min(RF_DEFAULT, len((await self.metadata(timeout=timeout)).nodes))
+        return count if count % 2 else max(1, count - 1)
+
+    async def hold_time_of(self, given: Duration | None, timeout: float | None) -> float:
+        """What to ask for where ``given`` was: that, or the default as far as the cluster allows it."""
+        if given is not None:
+            return number_of("hold_time", given)
+        if self.nodes.hold_time_max is None:
+            await self.metadata(timeout=timeout)
+        most = self.nodes.hold_time_max
+        return HOLD_TIME_DEFAULT_S if most is None else min(HOLD_TIME_DEFAULT_S, most)
+
+    async def address_of(self, node: str, timeout: float | None) -> str:
+        """The address of a node named by its id or its address; NotFound if no node knows it."""
+        if node not in self.nodes.ids and node not in self.nodes.addresses:
+            await self.metadata(timeout=timeout)
+        return self.nodes.address_of(node)
+
+
+class Calls:
+    """Calls of a client that need its context and nothing else of it."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context

@@ -1,0 +1,353 @@
+"""FETCH: from which nodes, what comes of the reply, and how what nobody wants is given back.
+
+Consumers and `Client.fetch` take their messages from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple, cast
+
+import trio
+
+from quorumq.client.connection import Connection, Lost
+from quorumq.client.context import Context
+from quorumq.client.message import Holder, Lot, Message, Settler, deadline_of
+from quorumq.core import messages as m
+from quorumq.core.errors import PeerError, QuorumqError
+from quorumq.core.limits import FETCH_BYTES_MAX, FETCH_MESSAGES_MAX, LONG_POLL_MAX_S, SPANS_PER_REQUEST_MAX
+from quorumq.core.topics import is_pattern
+from quorumq.core.types import Topic
+from quorumq.wire.batch import Corrupt, records_of
+from quorumq.wire.batch import Message as Parts
+from quorumq.wire.codec import sealed_items
+from quorumq.wire.values import SealedNamed, WireSlice
+
+LEAVE_TIMEOUT_S: Final = 1.0
+PARK_SHARE: Final = 0.1
+"""A node parks a FETCH for at most this share of its hold time (docs/protocol.md, FETCH)."""
+
+PASS_WAIT_S: Final = 0.25
+"""How long one of several nodes may park a `Client.fetch` that has to go round them."""
+
+AGE_SHARE: Final = 0.25
+"""`Client.fetch` stops gathering when its oldest message has used this share of its hold."""
+
+
+class ReplicaSet(NamedTuple):
+    """Partitions of one topic that the same nodes have: any of these serves them all."""
+
+    topic: str
+    partitions: tuple[int, ...]  # () = all, those to come included
+    nodes: tuple[str, ...]  # ids
+
+
+class Reader(NamedTuple):
+    """What all FETCHes of one consumer, or of one `Client.fetch`, have in common."""
+
+    group: str
+    name: str  # of who fetches
+    hold_time: float  # seconds
+    start: str  # where the group begins if it is new
+    timeout: float  # seconds for all attempts of one FETCH
+    only: tuple[str, ...]  # addresses to ask instead of those that have the partitions
+    lane: str  # see `Nodes.ask`
+
+
+async def replica_sets_of(context: Context, name: str, timeout: float | None) -> list[ReplicaSet]:
+    """Those of the topic of that name; of a pattern one, which any node serves with what matches then.
+
+    Raises:
+        NotFound: no such topic.
+    """
+    if is_pattern(name):
+        return [ReplicaSet(name, (), ())]
+    return replica_sets(await context.topic(name, timeout=timeout))
+
+
+def replica_sets(topic: Topic) -> list[ReplicaSet]:
+    """A topic's partitions by who has them: what one FETCH may ask for together."""
+    sets: dict[tuple[str, ...], list[int]] = {}
+    for number, members in enumerate(topic.replicas):
+        sets.setdefault(tuple(sorted(members)), []).append(number)
+    if len(sets) == 1:
+        return [ReplicaSet(topic.name, (), *sets)]
+    return [ReplicaSet(topic.name, tuple(numbers), members) for members, numbers in sets.items()]
+
+
+async def fetch_from(
+    context: Context,
+    where: ReplicaSet,
+    reader: Reader,
+    *,
+    max_messages: int,
+    max_bytes: int,
+    max_wait: float,
+    min_messages: int = 1,
+    first: str = "",
+) -> tuple[m.Fetched, Connection]:
+    """One FETCH, through the nodes that have the partitions, until one answers.
+
+    Args:
+        context: whose connections and clock.
+        where: what to fetch from.
+        reader: who fetches.
+        max_messages, max_bytes, min_messages: cut to what a request may ask for.
+        max_wait: seconds for which a node may park it; cut to what its hold time allows.
+        first: the address to ask first.
+
+    Raises:
+        TooFewReplicas, UsageError: as `Nodes.ask` does.
+    """
+    nodes = context.nodes
+    max_wait = min(max_wait, LONG_POLL_MAX_S, reader.hold_time * PARK_SHARE)
+    request = m.Fetch(
+        topics=(where.topic,),
+        group=reader.group,
+        max_messages=min(max_messages, FETCH_MESSAGES_MAX),
+        max_bytes=min(max_bytes, FETCH_BYTES_MAX),
+        min_messages=max(1, min(min_messages, FETCH_MESSAGES_MAX)),
+        min_bytes=0,
+        max_wait=max_wait,
+        hold_time=reader.hold_time,
+        sent_at=0.0,
+        consumer=reader.name,
+        partitions=where.partitions,
+        start=reader.start,
+    )
+    reply, connection = await nodes.ask(
+        lambda: request._replace(sent_at=nodes.clock()),
+        what=f"fetch from {where.topic!r} for group {reader.group!r}",
+        timeout=reader.timeout,
+        writes=False,
+        only=reader.only or nodes.addresses_of(where.nodes),
+        first=first,
+        lane=reader.lane,
+        attempt_timeout=max_wait + nodes.attempt_timeout,
+        orphan=leave_orphan,
+    )
+    fetched = cast("m.Fetched", reply)
+    for part in cast("tuple[WireSlice, ...]", fetched.slices):
+        context.topic_names[part.header.partition.topic] = part.topic
+    return fetched, connection
+
+
+def unpack(
+    context: Context,
+    part: WireSlice,
+    *,
+    via: str,
+    sent_at: float,
+    hold_time: float,
+    settler: Settler,
+    holder: Holder | None = None,
+) -> list[Message]:
+    """The messages of a slice, decoded at once; those that are damaged are left out, and their holds run out.
+
+    (Not given back: what its producer wrote unreadably would come again for ever, where as it is it becomes a
+    dead letter after so many deliveries.)
+
+    Args:
+        context: whose clock and history.
+        part: the slice.
+        via: the node that it came from.
+        sent_at: when its FETCH was sent, by the client's clock.
+        hold_time: seconds.
+        settler, holder: of its messages.
+
+    Raises:
+        PeerError: the deliveries do not cover the records.
+    """
+    parts = readable(part)
+    if sum(delivery.receipt.span.size for delivery in part.deliveries) != len(parts):
+        raise PeerError(f"a slice of {part.header.key()} has deliveries for another number of messages")
+    made: list[Message] = []
+    take = made.append
+    deadline = deadline_of(sent_at, hold_time)
+    at = 0
+    delivered_ms = context.wall_ms()
+    for delivery in part.deliveries:
+        lot = Lot(
+            topic=part.topic,
+            sealed=delivery.sealed,
+            receipt=delivery.receipt,
+            attempt=delivery.attempt,
+            published_ms=part.header.published_ms,
+            delivered_ms=delivered_ms,
+            hold_time=hold_time,
+            settler=settler,
+            holder=holder,
+            letter=delivery.letter,
+        )
+        if context.history is not None:
+            lot.via, lot.asked = via, sent_at
+            size = delivery.receipt.span.size
+            lot.crcs = "".join(f"{part.header.crc_of(index):08x}" for index in range(at, at + size))
+        _, start, stop = delivery.receipt.span
+        for seq in range(start, stop):
+            found = parts[at]
+            at += 1
+            if found is not None:
+                payload, key, headers = found
+                take(Message(lot, seq, payload, key, headers, deadline))
+    return made
+
+
+def readable(part: WireSlice) -> list[Parts | None]:
+    """The records of a slice, None for each that is damaged or cannot be read."""
+    try:
+        return [*part.messages()]
+    except Corrupt:
+        return salvage(part)
+
+
+def salvage(part: WireSlice) -> list[Parts | None]:
+    """The records of a slice one by one, None for each that is damaged or cannot be read."""
+    found: list[Parts | None] = []
+    header = part.header
+    for index in range(header.size):
+        record = part.body[header.end_of(index - 1) : header.end_of(index)]
+        try:
+            found += records_of(header, index, index + 1, record)
+        except Corrupt:
+            found.append(None)
+    return found
+
+
+def leave_items(parts: Iterable[WireSlice]) -> list[SealedNamed]:
+    """All receipts of slices that nobody has looked into."""
+    return [SealedNamed(delivery.sealed, ()) for part in parts for delivery in part.deliveries]
+
+
+def brought(reply: m.ClientReply) -> list[SealedNamed]:
+    """All receipts of a FETCH's reply that nobody waited for."""
+    return leave_items(cast("tuple[WireSlice, ...]", reply.slices)) if isinstance(reply, m.Fetched) else []
+
+
+def leave_orphan(connection: Connection, reply: m.ClientReply) -> None:
+    """The answer to a FETCH came when nobody waited for it any more: give it all back, without waiting."""
+    items = brought(reply)
+    try:
+        for at in range(0, len(items), SPANS_PER_REQUEST_MAX):
+            connection.post(m.LeaveRequest(sealed_items(items[at : at + SPANS_PER_REQUEST_MAX])))
+    except Lost:
+        pass  # the holds run out
+
+
+async def give_back(context: Context, items: Sequence[SealedNamed]) -> None:
+    """LEAVE, through any node; if nobody takes it, the holds run out."""
+    for at in range(0, len(items), SPANS_PER_REQUEST_MAX // 2):
+        some = items[at : at + SPANS_PER_REQUEST_MAX // 2]
+        if context.history is not None:
+            context.history.left(some, context.topic_names)
+        request = m.LeaveRequest(sealed_items(some))
+        try:
+            await context.nodes.ask(
+                lambda request=request: request,  # type: ignore[misc]
+                what="leave",
+                timeout=LEAVE_TIMEOUT_S,
+                writes=True,
+                attempt_timeout=LEAVE_TIMEOUT_S / 2,
+            )
+        except QuorumqError:
+            return
+
+
+class Gathering:
+    """One `Client.fetch`: FETCHes from one replica set after the other, until there is enough or its time is over.
+
+    Args:
+        context: whose connections and clock.
+        sets: to fetch from.
+        reader: who fetches.
+        settler: of the messages.
+        max_messages, max_bytes: at most so much.
+        min_messages: gather so many, as long as ``until`` and a quarter of the hold time allow.
+        until: when to end, by the client's clock.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        sets: list[ReplicaSet],
+        reader: Reader,
+        settler: Settler,
+        *,
+        max_messages: int,
+        min_messages: int,
+        max_bytes: int,
+        until: float,
+    ) -> None:
+        self._context = context
+        self._sets = sets
+        self._reader = reader
+        self._settler = settler
+        self._max_messages = max_messages
+        self._min_messages = min_messages
+        self._max_bytes = max_bytes
+        self._until = until
+        self._messages: list[Message] = []
+        self._slices: list[WireSlice] = []
+        self._bytes = 0
+        self._quiet = 0  # replica sets in a row that had nothing
+
+    async def run(self) -> list[Message]:
+        """Fetch; what is gathered is given back where this is cancelled or fails."""
+        context, sets, reader = self._context, self._sets, self._reader
+        at = context.rng.randrange(len(sets))
+        try:
+            while True:
+                fetched, connection = await fetch_from(
+                    context,
+                    sets[at % len(sets)],
+                    reader,
+                    max_messages=self._max_messages - len(self._messages),
+                    max_bytes=self._max_bytes - self._bytes,
+                    min_messages=self._min_messages - len(self._messages),
+                    max_wait=self._wait(),
+                )
+                at += 1
+                self._take(fetched, connection)
+                if self._is_done():
+                    return self._messages
+        except BaseException as exc:
+            with trio.move_on_after(LEAVE_TIMEOUT_S) as scope:
+                # At once: what is cancelled may be the client itself, which ends with its body. First of all the node
+                # must drop the FETCH that it has parked, or that takes what is given back.
+                scope.shield = True
+                items = leave_items(self._slices)
+                if reader.lane and not isinstance(exc, QuorumqError):
+                    late = await context.nodes.hang_up(reader.lane)
+                    items += [item for reply in late for item in brought(reply)]
+                await give_back(context, items)
+            raise
+
+    def _wait(self) -> float:
+        """For how long the next FETCH may be parked."""
+        left = max(0.0, self._until - self._context.clock())
+        if len(self._sets) == 1:
+            return left
+        return min(left, PASS_WAIT_S) if self._quiet >= len(self._sets) else 0.0
+
+    def _take(self, fetched: m.Fetched, connection: Connection) -> None:
+        self._quiet = 0 if fetched.slices else self._quiet + 1
+        for part in cast("tuple[WireSlice, ...]", fetched.slices):
+            self._slices.append(part)
+            self._messages += unpack(
+                self._context,
+                part,
+                via=connection.node,
+                sent_at=fetched.sent_at,
+                hold_time=fetched.hold_time,
+                settler=self._settler,
+            )
+            self._bytes += len(part.body)
+            self._until = min(self._until, fetched.sent_at + AGE_SHARE * self._reader.hold_time)
+
+    def _is_done(self) -> bool:
+        found = len(self._messages)
+        if found >= min(self._min_messages, self._max_messages) or self._bytes >= self._max_bytes:
+            return True
+        # Without any message, each replica set is to be asked at least once.
+        all_asked = found > 0 or len(self._sets) == 1 or self._quiet >= len(self._sets)
+        return all_asked and self._context.clock() >= self._until

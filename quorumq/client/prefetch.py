@@ -1,0 +1,319 @@
+"""A consumer's messages that were fetched ahead: how they come, wait, and are given back.
+
+Each of a consumer's replica sets has FETCHes of its own and a bounded stock of what they brought. Between the stock
+and the application stands one question, asked at the moment of handing over: is the deadline ahead, by the clock that
+stamped the FETCH, and is the connection still the one it came over? (docs/protocol.md, FETCH.) What is not handed over
+goes back by LEAVE: at close, when its connection is lost, and when it has lain for half of its hold, so that a slow
+handler neither keeps work from other consumers nor uses up deliveries of messages that nobody saw.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Final, cast
+
+import trio
+
+from quorumq.client.connection import Connection
+from quorumq.client.context import REFRESH_S, Context
+from quorumq.client.fetching import (
+    Reader,
+    ReplicaSet,
+    brought,
+    fetch_from,
+    give_back,
+    leave_items,
+    replica_sets,
+)
+from quorumq.client.message import Message, deadline_of
+from quorumq.client.settle import chunks, items_of
+from quorumq.core import messages as m
+from quorumq.core.errors import PeerError, QuorumqError, TooFewReplicas
+from quorumq.core.limits import LONG_POLL_MAX_S
+from quorumq.core.types import Span
+from quorumq.wire.receipts import read_receipt
+from quorumq.wire.values import SealedNamed, WireSlice
+
+GIVE_BACK_SHARE: Final = 0.5
+"""After this share of what was left of its hold time when it came, what was not handed over is given back."""
+
+
+class Feed:
+    """The partitions that share one replica set: how much of them is in stock, and how much may be."""
+
+    def __init__(self, where: ReplicaSet, window: int) -> None:
+        self.where = where
+        self.window = window
+        self.first = ""  # address of the node that answered last
+        self.stocked = 0  # messages in stock
+        self.stocked_bytes = 0
+        self.wake = trio.Event()
+
+    def room(self, waiting: int) -> int:
+        """How many messages the next FETCH may bring while so many tasks wait; 0 while that is not worth one."""
+        room = self.window - self.stocked
+        if waiting and self.stocked == 0:
+            room = max(room, 1)
+        return room if room * 4 >= self.window and room > 0 else 0
+
+
+class Stock:
+    """A slice of a FETCH's reply, not looked into yet."""
+
+    __slots__ = ("connection", "deadline", "feed", "give_back_at", "hold_time", "left", "part", "sent_at")
+
+    def __init__(
+        self, part: WireSlice, fetched: m.Fetched, connection: Connection, feed: Feed, now: float
+    ) -> None:
+        self.part = part
+        self.connection = connection
+        self.feed = feed
+        self.hold_time = fetched.hold_time
+        self.sent_at = fetched.sent_at
+        self.deadline = deadline_of(fetched.sent_at, fetched.hold_time)
+        self.give_back_at = now + GIVE_BACK_SHARE * (self.deadline - now)
+        self.left = part.header.size  # messages not handed over
+
+    def is_stale(self, now: float) -> bool:
+        """Whether it is to be given back."""
+        return now >= self.give_back_at or bool(self.connection.lost)
+
+
+class Prefetch:
+    """Fetches ahead for one consumer, and hands over.
+
+    Args:
+        context: whose nodes and clock.
+        unpack: the messages of a slice in stock.
+
+    Attributes:
+        waiting: tasks that wait for a message.
+        arrival: where they are parked, until something came or is the matter.
+        error: no node has answered for the whole timeout, or a reply was not understood; who waits hears of it.
+        fatal: why fetching has ended for good.
+        given_back: messages given back without having been handed over, so far.
+        expired: messages not handed over because their deadline had passed or their connection was lost, so far.
+        closed: nothing more is handed over.
+    """
+
+    def __init__(self, context: Context, unpack: Callable[[Stock], list[Message]]) -> None:
+        self.waiting = 0
+        self.arrival = trio.lowlevel.ParkingLot()
+        self.error: QuorumqError | None = None
+        self.fatal: QuorumqError | None = None
+        self.given_back = 0
+        self.expired = 0
+        self.closed = False
+        self._context = context
+        self._unpack = unpack
+        self._reader: Reader
+        self._window_max = 0
+        self._bytes_max = 0
+        self._feeds: list[Feed] = []
+        self._stock: deque[Stock] = deque()
+        self._current: Stock | None = None
+        self._ready: list[Message] = []  # of `_current`, decoded
+        self._at = 0  # the next of `_ready`
+        self._void: dict[bytes, int] = {}  # topic id -> the newest of its generations that a rewind ended
+
+    # ------------------------------------------------------------------ fetching
+
+    def open(self, reader: Reader, sets: list[ReplicaSet], *, messages: int, size: int) -> None:
+        """Have `run` fetch from these, up to so many messages and bytes in all."""
+        self._reader = reader
+        self._window_max = max(1, messages // len(sets))
+        self._bytes_max = max(1, size // len(sets))
+        self._feeds = [Feed(where, self._window_max) for where in sets]
+
+    async def run(self, nursery: trio.Nursery) -> None:
+        """Fetch, for ever; from partitions, too, that are made meanwhile. A feed that names none fetches from all."""
+        nursery.start_soon(self._tend_stock)
+        for feed in self._feeds:
+            nursery.start_soon(self._run_feed, feed)
+        while True:
+            await trio.sleep(REFRESH_S)
+            for name in dict.fromkeys(feed.where.topic for feed in self._feeds if feed.where.partitions):
+                try:
+                    topic = await self._context.topic(name, timeout=self._reader.timeout)
+                except QuorumqError:
+                    continue  # the feeds themselves hear what is the matter
+                homes = {feed.where.nodes: feed for feed in self._feeds if feed.where.topic == name}
+                for where in replica_sets(topic):
+                    if where.nodes in homes:
+                        homes[where.nodes].where = where
+                        continue
+                    feed = Feed(where, self._window_max)
+                    self._feeds.append(feed)
+                    nursery.start_soon(self._run_feed, feed)
+
+    async def _run_feed(self, feed: Feed) -> None:
+        try:
+            while True:
+                await self._fetch(feed)
+        except QuorumqError as exc:  # what can never work
+            self.fatal = exc
+            self.arrival.unpark_all()
+
+    async def _fetch(self, feed: Feed) -> None:
+        feed.wake = trio.Event()
+        room, room_bytes = feed.room(self.waiting), self._bytes_max - feed.stocked_bytes
+        if room <= 0 or room_bytes <= 0:
+            await feed.wake.wait()
+            return
+        try:
+            fetched, connection = await fetch_from(
+                self._context,
+                feed.where,
+                self._reader,
+                max_messages=room,
+                max_bytes=room_bytes,
+                max_wait=LONG_POLL_MAX_S,
+                first=feed.first,
+            )
+        except TooFewReplicas as exc:
+            self._trouble(exc)
+            return
+        feed.first = connection.address
+        self.error = None
+        if fetched.slices:
+            now = self._context.clock()
+            for part in cast("tuple[WireSlice, ...]", fetched.slices):
+                stock = Stock(part, fetched, connection, feed, now)
+                self._stock.append(stock)
+                feed.stocked += stock.left
+                feed.stocked_bytes += len(part.body)
+            self.arrival.unpark_all()
+
+    def _trouble(self, error: QuorumqError) -> None:
+        self.error = error
+        self.arrival.unpark_all()
+
+    def want(self) -> None:
+        """A task waits: wake what may fetch for it."""
+        for feed in self._feeds:
+            if feed.room(self.waiting):
+                feed.wake.set()
+
+    # ----------------------------------------------------------------- hand-over
+
+    def take(self, most: int) -> list[Message]:
+        """Up to ``most`` messages of one slice, handed over now: each deadline is ahead, its connection is there."""
+        while True:
+            stock = self._current
+            if stock is None or self._at >= len(self._ready):
+                if stock is not None:  # what was damaged in it was not handed over, and is no longer here
+                    self._unstock(stock, stock.left)
+                    self._bytes_gone(stock)
+                    self._current = None
+                if self.closed or not self._stock:
+                    return []
+                self._open(self._stock.popleft())
+                continue
+            if stock.connection.lost or self._context.clock() >= stock.deadline:
+                self.expired += stock.left
+                self._leave_later(self._take_current(), lost=not stock.connection.lost)
+                continue
+            if self._void and self._is_void(stock):
+                self._leave_later(self._take_current())
+                continue
+            found = self._ready[self._at : self._at + most]
+            self._at += len(found)
+            self._unstock(stock, len(found))
+            return found
+
+    def _open(self, stock: Stock) -> None:
+        try:
+            self._ready = self._unpack(stock)
+        except PeerError as exc:
+            self._ready = []
+            self._trouble(exc)
+        self._at = 0
+        self._current = stock
+
+    def _unstock(self, stock: Stock, count: int) -> None:
+        stock.left -= count
+        feed = stock.feed
+        feed.stocked -= count
+        if feed.window < self._window_max:
+            feed.window = min(self._window_max, feed.window + count)
+        if feed.room(self.waiting):
+            feed.wake.set()
+
+    def _bytes_gone(self, stock: Stock) -> None:
+        stock.feed.stocked_bytes -= len(stock.part.body)
+        stock.feed.wake.set()
+
+    def rewound(self, topic: bytes, generation: int) -> None:
+        """A rewind ended this generation: what is in stock of it, or of earlier ones, could not be acked."""
+        self._void[topic] = max(generation, self._void.get(topic, 0))
+
+    def _is_void(self, stock: Stock) -> bool:
+        receipts = [delivery.receipt for delivery in stock.part.deliveries]
+        return any(receipt.generation <= self._void.get(receipt.partition.topic, -1) for receipt in receipts)
+
+    # --------------------------------------------------------------- giving back
+
+    def _take_current(self) -> list[SealedNamed]:
+        """What is left of the slice that is being handed over, taken out."""
+        stock = self._current
+        if stock is None:
+            return []
+        rest = self._ready[self._at :]
+        self._ready = []
+        self._at = 0
+        self._current = None
+        self._unstock(stock, stock.left)
+        self._bytes_gone(stock)
+        return [SealedNamed(item.sealed, item.spans) for chunk in chunks(items_of(rest)) for item in chunk]
+
+    def _take_stock(self, stock: Stock) -> list[SealedNamed]:
+        self._unstock(stock, stock.left)
+        self._bytes_gone(stock)
+        return leave_items((stock.part,))
+
+    def _leave_later(self, items: list[SealedNamed], *, lost: bool = False) -> None:
+        if items and not lost:
+            self._context.nodes.spawn(self._give_back, items)
+
+    async def _give_back(self, items: list[SealedNamed]) -> None:
+        self.given_back += sum(span.size for item in items for span in spans_named(item))
+        await give_back(self._context, items)
+
+    async def leave(self, late: Iterable[m.ClientReply]) -> None:
+        """Give back everything that was not handed over, and what replies brought that nobody waited for."""
+        items = self._take_current()
+        while self._stock:
+            items += self._take_stock(self._stock.popleft())
+        await self._give_back([*items, *(item for reply in late for item in brought(reply))])
+
+    async def _tend_stock(self) -> None:
+        """Give back what has lain for half of its hold, or whose connection is lost; then fetch less at once."""
+        while True:
+            await trio.sleep(min(1.0, max(0.01, self._reader.hold_time / 20)))
+            now = self._context.clock()
+            items: list[SealedNamed] = []
+            slow: dict[Feed, int] = {}  # how much each had in stock for nothing
+            if self._current is not None and self._current.is_stale(now):
+                self._note_slow(self._current, slow)
+                items += self._take_current()
+            for _ in range(len(self._stock)):
+                stock = self._stock.popleft()
+                if stock.is_stale(now):
+                    self._note_slow(stock, slow)
+                    items += self._take_stock(stock)
+                else:
+                    self._stock.append(stock)
+            for feed, count in slow.items():
+                feed.window = min(feed.window, count) // 2
+            self._leave_later(items)
+
+    @staticmethod
+    def _note_slow(stock: Stock, slow: dict[Feed, int]) -> None:
+        if not stock.connection.lost:
+            slow[stock.feed] = slow.get(stock.feed, 0) + stock.left
+
+
+def spans_named(item: SealedNamed) -> tuple[Span, ...]:
+    """The spans an item names; of a whole receipt, its own."""
+    return item.spans or (read_receipt(item.sealed).span,)

@@ -1,0 +1,268 @@
+"""The calls of a client that settle messages: ack, reject, dead-letter, extend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import cast
+
+from quorumq.client.acks import AckQueue
+from quorumq.client.context import Calls, Context
+from quorumq.client.groups import is_dead
+from quorumq.client.letters import make_letter
+from quorumq.client.message import Lot, Message, Named, Outcome, Ticket, deadline_of
+from quorumq.client.nodes import left_of
+from quorumq.client.settle import Failures, count_of, failures_of, foremost, settle
+from quorumq.client.times import Duration, number_of, seconds_of
+from quorumq.core import messages as m
+from quorumq.core.errors import (
+    AlreadyResolved,
+    BadReceipt,
+    QuorumqError,
+    StaleGeneration,
+    UsageError,
+    error_from,
+)
+from quorumq.core.limits import DELAY_MAX_S, HOLD_TIME_DEFAULT_S, TOPIC_BACKOFF_S
+from quorumq.core.types import Letter
+from quorumq.wire.receipts import read_receipt
+from quorumq.wire.values import SealedNamed
+
+
+class SettleCalls(Calls):
+    """Settles messages, whoever got them: the `Settler` of all that a client delivers."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self.clock = context.clock
+        self._acks = AckQueue(context.nodes, lambda: context.watch("ack"))
+
+    def ticket(self, receipt: SealedNamed) -> Ticket:
+        """A receipt from elsewhere (`receipt_from_text`), to be given to `ack`, `reject`, `dead_letter`, `extend`.
+
+        Raises:
+            BadReceipt: it names no messages, or several spans.
+        """
+        found = read_receipt(receipt.sealed)
+        spans = receipt.spans or (found.span,)
+        if len(spans) != 1:
+            raise BadReceipt(f"the receipt names {len(spans)} spans: settle them one by one")
+        lot = Lot(
+            topic="",
+            sealed=receipt.sealed,
+            receipt=found,
+            attempt=0,
+            published_ms=0,
+            delivered_ms=0,
+            hold_time=HOLD_TIME_DEFAULT_S,
+            settler=self,
+            holder=None,
+        )
+        return Named(lot, spans[0])
+
+    async def ack(self, messages: Iterable[Ticket], *, timeout: float | None = None) -> list[Outcome]:
+        """They are processed: never deliver them to this group again.
+
+        Args:
+            messages: of any deliveries, topics and groups.
+            timeout: seconds to go on trying; the client's if None.
+
+        Returns:
+            the verdict on each, in order.
+
+        Raises:
+            OutcomeUnknown, NotStored: some were not confirmed: ack the same messages again. Each message's
+                ``outcome`` and ``failure`` say which.
+            AlreadyResolved: some were read as dead letters, and are none any more.
+            BadReceipt: some were refused.
+        """
+        messages = list(messages)
+        if not messages:
+            return []
+        try:
+            await self._acks.ack(messages, self.context.time(timeout))
+        finally:
+            note_settled(messages)
+        return [cast("Outcome", message.outcome) for message in messages]
+
+    async def reject(
+        self, messages: Iterable[Ticket], *, delay: Duration | None = None, timeout: float | None = None
+    ) -> None:
+        """Not now: make them available again after a while. Counts as an attempt.
+
+        Args:
+            messages: to be given back.
+            delay: seconds or a timedelta; 0 is at once. None takes the step of the topic's ``backoff`` for the
+                attempt that ends; at once where the topic has none.
+            timeout: seconds to go on trying; the client's if None.
+
+        Dead letters stay dead letters. Where a group was rewound, nothing is done, and ``outcome`` is REWOUND.
+
+        Raises:
+            UsageError: the delay is negative, or above 366 days.
+            HoldLost: of some the hold is over, and they may have been rejected or not; each message's ``failure`` says
+                which.
+            OutcomeUnknown, NotStored: some were not confirmed.
+        """
+        wait = TOPIC_BACKOFF_S if delay is None else seconds_of("delay", delay, DELAY_MAX_S)
+        await self._reject(list(messages), wait, None, Outcome.REQUEUED, timeout)
+
+    async def dead_letter(
+        self,
+        messages: Iterable[Ticket],
+        error: BaseException | None = None,
+        *,
+        reason: str = "",
+        timeout: float | None = None,
+    ) -> None:
+        """Never again, for this group: keep them as dead letters.
+
+        Args:
+            messages: to be given up.
+            error: what their handler failed with.
+            reason: in words.
+            timeout: seconds to go on trying; the client's if None.
+
+        Raises:
+            UsageError: some are dead letters already; nothing was sent.
+            as `reject` does.
+        """
+        messages = list(messages)
+        for message in messages:
+            receipt = message.lot.receipt
+            if is_dead(receipt.group):
+                raise UsageError(
+                    f"{receipt.span.origin}[{message.seq}] of {receipt.group!r} is a dead letter already: "
+                    "ack it to purge it, or reject it to have it wait in the dead-letter queue"
+                )
+        # One request has one letter, and letters tell of their own delivery.
+        by_letter: dict[Letter, list[Ticket]] = {}
+        for message in messages:
+            by_letter.setdefault(self._letter(message, error, reason), []).append(message)
+        failures: list[QuorumqError] = []
+        end = self.context.end(timeout)
+        for letter, some in by_letter.items():
+            try:
+                await self._reject(some, 0.0, letter, Outcome.DEAD_LETTERED, left_of(end))
+            except QuorumqError as exc:
+                failures.append(exc)
+        found = foremost(failures)
+        if found is not None:
+            raise found
+
+    def _letter(self, message: Ticket, error: BaseException | None, reason: str) -> Letter:
+        lot = message.lot
+        holder = lot.holder
+        return make_letter(
+            error,
+            reason=reason,
+            attempt=lot.attempt,
+            published_ms=lot.published_ms,
+            delivered_ms=lot.delivered_ms,
+            consumer=holder.name if holder is not None else self.context.host,
+            consumer_version=holder.version if holder is not None else "",
+            host=self.context.host,
+        )
+
+    async def _reject(
+        self,
+        messages: Sequence[Ticket],
+        delay: float,
+        letter: Letter | None,
+        outcome: Outcome,
+        timeout: float | None,
+    ) -> None:
+        def on_final(ticket: Ticket, verdict: m.Verdict, reply: m.Verdicts) -> QuorumqError | None:
+            if verdict.outcome in ("ok", StaleGeneration.code):
+                ticket.outcome = outcome if verdict.outcome == "ok" else Outcome.REWOUND
+                return None
+            # What a minority applied spreads, and so does an earlier attempt whose answer was lost.
+            done = "it is not certain whether it was " + ("dead-lettered" if letter else "rejected")
+            return refusal(ticket, verdict, done)
+
+        self.context.nodes.check_open()
+        what = f"{'dead-letter' if letter else 'reject'} of {count_of(messages)}"
+        if letter is not None:
+            watch = self.context.watch("dead_letter", reason=letter.reason)
+        else:
+            watch = self.context.watch("reject", **({} if delay == TOPIC_BACKOFF_S else {"delay": delay}))
+        try:
+            with failures_of(messages) as failures:
+                await settle(
+                    self.context.nodes,
+                    messages,
+                    lambda items: m.RejectRequest(items, delay, letter),
+                    on_final,
+                    failures,
+                    what=what,
+                    timeout=self.context.time(timeout),
+                    watch=watch,
+                )
+        finally:
+            note_settled(messages)
+
+    async def extend(
+        self, messages: Iterable[Ticket], hold_time: Duration | None = None, *, timeout: float | None = None
+    ) -> None:
+        """Keep their holds for ``hold_time``, seconds or a timedelta, from now (that of their FETCH if None).
+
+        Raises:
+            HoldLost: of some the hold is over, and nothing revives it; each message's ``failure`` says which.
+            OutcomeUnknown, NotStored: some were not confirmed: their old deadlines stand.
+        """
+        messages = list(messages)
+        seconds = None if hold_time is None else number_of("hold_time", hold_time)
+        self.context.nodes.check_open()
+        with failures_of(messages) as failures:
+            await self.extend_quietly(messages, seconds, failures, timeout=timeout)
+
+    async def extend_quietly(
+        self,
+        messages: Sequence[Ticket],
+        hold_time: float | None,
+        failures: Failures,
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        """`extend` on nobody's behalf: what fails is in ``failures``, and neither raised nor left on the messages."""
+
+        def on_final(ticket: Ticket, verdict: m.Verdict, reply: m.Verdicts) -> QuorumqError | None:
+            if verdict.outcome != "ok":
+                return refusal(ticket, verdict, "it was not extended")
+            if isinstance(ticket, Message):
+                ticket.deadline = max(ticket.deadline, deadline_of(reply.sent_at, seconds))
+            return None
+
+        end = self.context.end(timeout)
+        by_time: dict[float, list[Ticket]] = {}
+        for message in messages:
+            by_time.setdefault(message.lot.hold_time if hold_time is None else hold_time, []).append(message)
+        for seconds, some in by_time.items():
+            await settle(
+                self.context.nodes,
+                some,
+                lambda items, seconds=seconds: m.ExtendRequest(items, seconds, self.context.clock()),  # type: ignore[misc]
+                on_final,
+                failures,
+                what=f"extend of {count_of(some)}",
+                timeout=left_of(end),
+                watch=self.context.watch("extend", hold_time=seconds),
+            )
+
+
+def refusal(ticket: Ticket, verdict: m.Verdict, done: str) -> QuorumqError:
+    """Why a reject or an extension failed; ``done`` says what is certain of a message whose hold is over."""
+    detail = verdict.detail
+    if verdict.outcome == "hold-lost" and not detail:
+        detail = (
+            f"the hold on {ticket.lot.receipt.span.origin}[{ticket.seq}] of {ticket.lot.topic!r} is over: "
+            f"{done}, and another delivery may have begun; stop working on it"
+        )
+    return error_from(verdict.outcome, detail or verdict.outcome)
+
+
+def note_settled(messages: Sequence[Ticket]) -> None:
+    """Tell consumers which of their messages have their verdicts."""
+    for message in messages:
+        final = message.outcome is not None or isinstance(message.failure, AlreadyResolved)
+        if final and message.lot.holder is not None:
+            message.lot.holder.settled(message)

@@ -1,0 +1,183 @@
+"""The calls of a client about topics and nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, cast
+
+from quorumq.client.context import Calls
+from quorumq.client.nodes import left_of
+from quorumq.client.times import Duration, number_of
+from quorumq.core import messages as m
+from quorumq.core.types import Topic
+
+
+class TopicCalls(Calls):
+    """Creates, changes, deletes and looks up topics; asks nodes what they know."""
+
+    async def create_topic(
+        self,
+        name: str,
+        *,
+        rf: int | None = None,
+        partitions: int | None = None,
+        max_deliveries: int | None = None,
+        durability: Literal["fsync", "os"] | None = None,
+        retention: Duration | None = None,
+        ttl: Duration | None = None,
+        backoff: Sequence[Duration] | None = None,
+        timeout: float | None = None,
+    ) -> Topic:
+        """Create a topic. Done twice, it is done once: of one that is there, what is given must agree.
+
+        Args:
+            name: letters, digits, '.', '_' and '-'.
+            rf: on how many nodes each message is kept: odd. 3 if None, or 1 where the cluster has fewer nodes.
+            partitions: how many; 1 if None.
+            max_deliveries: after so many a message becomes a dead letter; 5 if None.
+            durability: "fsync", or "os" to trust the page cache of a majority (docs/operations.md); "fsync" if None.
+            retention: seconds or a timedelta that payload is kept after the last group is done with it; 0 if None.
+            ttl: seconds or a timedelta after which a message that nobody has acked expires; 0 = never, also if None.
+            backoff: seconds or timedeltas that a rejected message waits where the reject does not say, attempt by
+                attempt; the last one repeats. No wait if None.
+            timeout: seconds; the client's if None.
+
+        Returns:
+            the topic; where it was there, with whatever settings it has beside those given.
+
+        Raises:
+            Conflict: the topic exists with another value of something given; names it. `alter_topic` changes it.
+            UsageError: a value that cannot be; names it.
+            NotStored, OutcomeUnknown: too few nodes answered.
+        """
+        given = {"rf": rf, **_settings(partitions, max_deliveries, durability, retention, ttl, backoff)}
+        named: dict[str, Any] = {field: value for field, value in given.items() if value is not None}
+        unnamed = tuple(field for field in given if field not in named)
+        end = self.context.end(timeout)
+        if rf is None:
+            named["rf"] = await self.context.default_rf(left_of(end))
+        request = m.CreateTopic(name, unnamed=unnamed, **named)
+        watch = self.context.calling("set_topic", name)
+        reply = await self.context.ask(
+            request, f"create topic {name!r}", left_of(end), writes=True, watch=watch
+        )
+        return self.context.known(reply.topic)
+
+    async def alter_topic(
+        self,
+        name: str,
+        *,
+        partitions: int | None = None,
+        max_deliveries: int | None = None,
+        durability: Literal["fsync", "os"] | None = None,
+        retention: Duration | None = None,
+        ttl: Duration | None = None,
+        backoff: Sequence[Duration] | None = None,
+        timeout: float | None = None,
+    ) -> Topic:
+        """Change what is given of a topic's settings; what is None stays. Of two that change one, the last one wins.
+
+        Args:
+            partitions: how many there are to be; never fewer than there are. Messages of a key that is published from
+                now on may go to another partition than those before.
+            max_deliveries, durability, retention, ttl, backoff: as in `create_topic`.
+            timeout: seconds; the client's if None.
+
+        Returns:
+            the topic with all its settings, as a majority of the nodes had it.
+
+        Raises:
+            NotFound: no such topic.
+            UsageError: a value that cannot be, or nothing given.
+            NotStored, OutcomeUnknown: too few nodes answered; repeat it.
+        """
+        settings = _settings(partitions, max_deliveries, durability, retention, ttl, backoff)
+        request = m.AlterTopic(name, **settings)
+        watch = self.context.calling("set_topic", name)
+        reply = await self.context.ask(request, f"change topic {name!r}", timeout, writes=True, watch=watch)
+        return self.context.known(reply.topic)
+
+    async def delete_topic(self, name: str, *, timeout: float | None = None) -> Topic:
+        """Delete a topic with its messages, groups and dead letters, for good.
+
+        Once this has returned, nothing is published to it or delivered from it; who still works on a message of it
+        hears `NotFound` when acking. A topic made later under the same name is another one.
+
+        Args:
+            name: of the topic that has the name now: only that one is deleted, however often this is repeated.
+            timeout: seconds; the client's if None.
+
+        Returns:
+            what was deleted.
+
+        Raises:
+            NotFound: no such topic, or it was deleted already.
+            OutcomeUnknown: too few nodes answered: it may be deleted, or become so. Repeat it.
+        """
+        end = self.context.end(timeout)
+        topic = await self.context.topic(name, timeout=left_of(end))
+        request = m.DeleteTopic(name, topic.id)
+        watch = self.context.calling("delete_topic", name)
+        await self.context.ask(request, f"delete topic {name!r}", left_of(end), writes=True, watch=watch)
+        if self.context.history is not None:
+            self.context.history.learn(topic, deleted=True)
+        return topic
+
+    async def topic(self, name: str, *, create: bool = False, timeout: float | None = None) -> Topic:
+        """The topic of that name: its id, replicas and settings.
+
+        Args:
+            name: of the topic.
+            create: make it, where the cluster lets publishing do that (``auto_create_topics``).
+            timeout: seconds; the client's if None.
+
+        Raises:
+            NotFound: every node that could be reached says that there is none.
+        """
+        return await self.context.topic(name, create=create, timeout=timeout)
+
+    async def metadata(self, *topics: str, timeout: float | None = None) -> m.MetadataReply:
+        """Nodes, limits, and the named topics with their groups (all topics if none is named).
+
+        Raises:
+            NotFound: no such topic.
+            TooFewReplicas: no node answered.
+        """
+        return await self.context.metadata(*topics, timeout=timeout)
+
+    async def status(self, node: str | None = None, *, timeout: float | None = None) -> dict[str, object]:
+        """What a node knows of itself and its peers (docs/operations.md).
+
+        Args:
+            node: its id or address; whichever answers if None.
+            timeout: seconds; the client's if None.
+
+        Raises:
+            NotFound: no such node is known.
+            TooFewReplicas: it does not answer; says why.
+        """
+        end = self.context.end(timeout)
+        only = () if node is None else (await self.context.address_of(node, left_of(end)),)
+        reply = await self.context.ask(
+            m.StatusAsk(), f"status of {node or 'a node'}", left_of(end), writes=False, only=only
+        )
+        return cast("dict[str, object]", reply.facts)
+
+
+def _settings(
+    partitions: int | None,
+    max_deliveries: int | None,
+    durability: str | None,
+    retention: Duration | None,
+    ttl: Duration | None,
+    backoff: Sequence[Duration] | None,
+) -> dict[str, Any]:
+    """A topic's settings as CreateTopic and AlterTopic name them; None where nothing is given."""
+    return {
+        "partitions": partitions,
+        "max_deliveries": max_deliveries,
+        "durability": durability,
+        "retention_s": None if retention is None else number_of("retention", retention),
+        "ttl_s": None if ttl is None else number_of("ttl", ttl),
+        "backoff": None if backoff is None else tuple(number_of("backoff", step) for step in backoff),
+    }
