@@ -48,8 +48,8 @@ class Cluster:
         full: whether the history gets the nodes' lines too, which no checker needs.
 
     Attributes:
-        eager: a mutant's switch: carry out `Persist.then` before the fsync.
-        late_clients: a mutant's switch: clients count their deadline from the reply's arrival.
+        eager: set where a rule is left out: carry out `Persist.then` before the fsync.
+        late_clients: likewise: clients count their deadline from the reply's arrival.
     """
 
     def __init__(self, schedule: Schedule, *, full: bool = False) -> None:

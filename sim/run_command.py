@@ -12,6 +12,7 @@ from rich.table import Table
 
 from quorumq.history import HistoryWriter, Row
 from sim.campaign import Report, commit, run_campaign
+from sim.rules import HUNTED, patched, prepared, rule_named
 from sim.runner import Outcome, run_schedule
 from sim.schedule import PROFILES, Schedule, draw
 
@@ -51,7 +52,7 @@ from sim.schedule import PROFILES, Schedule, draw
     "rule",
     default=None,
     metavar="RULE",
-    help="Leave out one rule of the protocol (names of sim/mutants.py); with --seed or --schedule.",
+    help="Leave out one rule of the protocol (names of sim/rules); with --seed or --schedule.",
 )
 @click.option("--keep-going", is_flag=True, help="Do not stop at the tenth seed that fails.")
 def run(
@@ -112,14 +113,12 @@ def _run_one(schedule: Schedule, as_json: bool, history_path: Path | None, rule:
     if rule is None:
         outcome = run_schedule(schedule, full=wanted, keep=wanted)
     else:
-        from sim.mutants import MUTANTS, applied
-
-        mutant = {mutant.name: mutant for mutant in MUTANTS}.get(rule)
-        if mutant is None:
-            names = ", ".join(mutant.name for mutant in MUTANTS)
-            raise click.UsageError(f"there is no rule {rule!r}: the rules are {names}")
-        with applied(mutant):
-            outcome = run_schedule(schedule, full=wanted, keep=wanted, prepare=mutant.prepare)
+        try:
+            left_out = rule_named(rule, HUNTED)
+        except KeyError as error:
+            raise click.UsageError(str(error.args[0])) from None
+        with patched(left_out.patches):
+            outcome = run_schedule(schedule, full=wanted, keep=wanted, prepare=prepared(left_out))
     if history_path is not None:
         try:
             write_rows(history_path, outcome.rows)

@@ -50,7 +50,7 @@ def run_schedule(
         schedule: what to run.
         full: whether the nodes write lines too.
         keep: whether the outcome gets the history.
-        prepare: called with the cluster before it runs; mutants use it.
+        prepare: called with the cluster before it runs; where a rule is left out, it uses this.
     """
     began = time.process_time()
     cluster = Cluster(schedule, full=full)
@@ -62,7 +62,7 @@ def run_schedule(
             cluster.run()
     except Exception as error:  # whatever a core raises is the finding
         last = traceback.extract_tb(error.__traceback__)[-1]
-        where = f"{last.filename.rsplit('/', 1)[-1]}:{last.lineno}"
+        where = f"{'/'.join(last.filename.split('/')[-2:])}:{last.lineno}"
         violations.append(f"raised at {cluster.world.time:.4f} s: {type(error).__name__} at {where}: {error}")
     violations += [str(violation) for violation in judge(cluster.world.rows)]
     world, tally = cluster.world, cluster.tally

@@ -11,12 +11,12 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from sim.explorer.rules import RULES, Rule, rule_named
 from sim.explorer.scenario import Scenario
 from sim.explorer.scenarios import SCENARIOS
 from sim.explorer.search import Result
 from sim.explorer.table import explore as run
 from sim.explorer.table import table
+from sim.rules import EXPLORED, Rule, rule_named
 
 CONSOLE = Console(stderr=True)
 
@@ -24,7 +24,7 @@ CONSOLE = Console(stderr=True)
 def all_scenarios() -> dict[str, Scenario]:
     """Every scenario by name: the general ones, and those of the rules."""
     found = {scenario.name: scenario for scenario in SCENARIOS}
-    found.update({rule.scenario.name: rule.scenario for rule in RULES})
+    found.update({rule.scenario.name: rule.scenario for rule in EXPLORED if rule.scenario is not None})
     return found
 
 
@@ -94,7 +94,7 @@ def explore(
                 bad += bool(result.violation)
             sys.exit(1 if bad else 0)
         if name is None and rule_name is None:
-            rows = table(RULES, states_max, seconds, None, tell)
+            rows = table(EXPLORED, states_max, seconds, None, tell)
             good = all(not kept.violation and bool(broken.violation) for _, kept, broken in rows)
             progress.stop()
             for rule, kept, broken in rows:
@@ -103,7 +103,7 @@ def explore(
                 summary(rows)
             sys.exit(0 if good else 1)
         try:
-            rule = rule_named(rule_name) if rule_name is not None else None
+            rule = rule_named(rule_name, EXPLORED) if rule_name is not None else None
         except KeyError as error:
             raise click.UsageError(str(error.args[0])) from None
         known = all_scenarios()
@@ -165,5 +165,5 @@ def list_everything() -> None:
     for scenario in all_scenarios().values():
         click.echo(f"  {scenario.name:24} {scenario.about}")
     click.echo("\nRules (--without):")
-    for rule in RULES:
+    for rule in EXPLORED:
         click.echo(f"  {rule.name:32} {rule.says}")

@@ -7,14 +7,17 @@ cluster to where a rule matters; everything after it is again every interleaving
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import KW_ONLY, dataclass
 
 from quorumq.core.types import NodeId
 
-if TYPE_CHECKING:
-    from sim.explorer.search import Script
+Script = tuple[tuple[object, ...], ...]
+"""Steps that bring a cluster to where an exploration begins (`Walk` in sim/explorer/search.py).
+
+Each is an action, by its first words, such as ``("fetch", "a")``, ``("ask", "b", "dead", 0)`` or ``("tick",)``; or
+``("deliver", "Hold", "a", "b")``, the newest message of that kind between those two; or ``("settle",)``: everything is
+delivered, in order, until nothing new comes of it.
+"""
 
 TICK_S = 1.0
 """One tick of the clock, in seconds."""
@@ -43,7 +46,7 @@ BUDGETS = (
 """The countable things, in the order in which a state keeps what is left of them."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Scenario:
     """The bounds of one exploration. One message, published before it begins.
 
@@ -83,6 +86,7 @@ class Scenario:
 
     name: str
     about: str
+    _: KW_ONLY
     nodes: tuple[NodeId, ...] = ("a", "b", "c")
     rf: int = 3
     stored_on: tuple[NodeId, ...] = ()
@@ -115,7 +119,7 @@ class Scenario:
     unsynced: bool = False
     max_deliveries: int = 5
     operators: tuple[tuple[str, NodeId], ...] = ()
-    script: Callable[[Script], None] | None = None
+    script: Script = ()
 
     @property
     def symmetric(self) -> bool:
@@ -134,7 +138,7 @@ class Scenario:
             self.operators,
             self.wiped_hears,
         )
-        return not any(chosen) and len(self.nodes) == self.rf and not self.low_clocks and self.script is None
+        return not any(chosen) and len(self.nodes) == self.rf and not self.low_clocks and not self.script
 
     def budget(self) -> tuple[int, ...]:
         """How often each countable thing may happen, in the order of `BUDGETS`."""

@@ -460,7 +460,7 @@ class Explorer:
         return ("tick",), after, problem
 
 
-class Script:
+class Walk:
     """Walks a chosen path through the steps of a scenario, to where its exploration begins."""
 
     def __init__(self, explorer: Explorer) -> None:
@@ -479,9 +479,14 @@ class Script:
                 return
         raise ExplorerError(f"the script's step {what} is not possible")
 
-    def do(self, *action: object) -> None:
-        """An action, by its first words: ``do("fetch", "a")``, ``do("ask", "b", "dead", 0)``, ``do("tick")``."""
-        self.take(lambda found: found[: len(action)] == action, " ".join(map(str, action)))
+    def take_step(self, step: tuple[Any, ...]) -> None:
+        """One step of a `Script`."""
+        if step == ("settle",):
+            self.settle()
+        elif step[0] == "deliver":
+            self.deliver(*step[1:])
+        else:
+            self.take(lambda found: found[: len(step)] == step, " ".join(map(str, step)))
 
     def deliver(self, kind: str, sender: NodeId, to: NodeId) -> None:
         """The newest message of that kind between those two."""
@@ -525,6 +530,7 @@ class Result:
     violation: str = ""
     steps: int = 0  # to the violation, the script's included
     trace: list[str] = field(default_factory=list)
+    unused: list[str] = field(default_factory=list)  # of what stands in for the rule that is left out
     node_states: int = 0
     core_steps: int = 0
 
@@ -558,10 +564,10 @@ def search(
     Returns:
         the result, and the steps to the violation (with the scenario's script before them), if there is one.
     """
-    script = Script(explorer)
-    if explorer.scenario.script is not None:
-        explorer.scenario.script(script)
-    first = script.state
+    walk = Walk(explorer)
+    for step in explorer.scenario.script:
+        walk.take_step(step)
+    first = walk.state
     result = Result(explorer.scenario.name, None)
     began = time.process_time()
     seen: dict[State, int] = {first: 0}
@@ -608,7 +614,7 @@ def search(
     if broken is None:
         return result, []
     result.violation = broken[1][2]
-    return result, [*script.path, *path_to(explorer, seen, parents, broken[0]), broken[1]]
+    return result, [*walk.path, *path_to(explorer, seen, parents, broken[0]), broken[1]]
 
 
 def path_to(explorer: Explorer, seen: dict[State, int], parents: array[int], state: State) -> list[Step]:
@@ -628,4 +634,4 @@ def path_to(explorer: Explorer, seen: dict[State, int], parents: array[int], sta
     return path
 
 
-__all__ = ["GROUP", "Explorer", "Result", "Script", "search"]
+__all__ = ["GROUP", "Explorer", "Result", "Walk", "search"]

@@ -8,11 +8,12 @@ from typing import Final
 
 from quorumq.history import Row
 from sim.checkers import judge
-from sim.mutants import MUTANTS, applied
+from sim.hunt import run_without
+from sim.rules import HUNTED
 from sim.runner import run_schedule
 from sim.schedule import draw
 
-MUTANTS_BY_NAME: Final = {mutant.name: mutant for mutant in MUTANTS}
+HUNTED_BY_NAME: Final = {rule.name: rule for rule in HUNTED}
 PROMISES: Final = {
     "no loss": ("G1", "G6"),
     "no thin air": ("G5",),
@@ -42,8 +43,7 @@ def good(seed: int, *, full: bool = False) -> list[Row]:
 
 def mutated(name: str, seed: int) -> list[Row]:
     """A run with a rule left out."""
-    with applied(MUTANTS_BY_NAME[name]):
-        return run_schedule(draw(seed), keep=True, prepare=MUTANTS_BY_NAME[name].prepare).rows
+    return run_without(HUNTED_BY_NAME[name], seed, keep=True).rows
 
 
 def caught(name: str, seeds: range) -> tuple[int, list[Row]]:

@@ -32,7 +32,7 @@ from spark.transforms.audit import GUARANTEES
 from spark.transforms.audit_checks import shown
 from tests.spark.audit_histories import (
     FAULTS,
-    MUTANTS_BY_NAME,
+    HUNTED_BY_NAME,
     PROMISES,
     Reading,
     caught,
@@ -61,7 +61,7 @@ def simulated(seeds: int, mutant_seeds: int) -> Iterator[tuple[str, list[Row]]]:
                 del left[name]
                 yield f"planted-{name}", made
     assert not left, f"no good run could take the faults {sorted(left)}"
-    for name in MUTANTS_BY_NAME:
+    for name in HUNTED_BY_NAME:
         seed, rows = caught(name, range(1, mutant_seeds + 1))
         yield f"{name}-{seed}", rows
 

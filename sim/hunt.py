@@ -1,0 +1,42 @@
+"""Looks for a seed that shows that a rule is left out: the simulator is tested by whether it finds one."""
+
+from __future__ import annotations
+
+from sim.rules import Rule, patched, prepared
+from sim.runner import Outcome, run_schedule
+from sim.schedule import draw
+
+BOUND = 600
+"""Seeds within which every rule that is hunted is found missing, but for those whose `survives` says why not."""
+
+
+def run_without(rule: Rule, seed: int, profile: str = "swarm", *, keep: bool = False) -> Outcome:
+    """One seed with the rule left out."""
+    with patched(rule.patches):
+        return run_schedule(draw(seed, profile), keep=keep, prepare=prepared(rule))
+
+
+def hunt(rule: Rule, first: int, seeds: int, profile: str = "swarm") -> tuple[int, str] | None:
+    """The first seed in which a judge sees that the rule is left out, and what it says; None where none does.
+
+    Raises:
+        AssertionError: what stands in for the rule does not fit the core any more.
+    """
+    for seed in range(first, first + seeds):
+        outcome = run_without(rule, seed, profile)
+        if outcome.violations:
+            seen = outcome.violations[0]
+            if "Error at rules/" in seen:
+                raise AssertionError(f"what stands in for {rule.name} does not fit the core any more: {seen}")
+            return seed, seen
+    return None
+
+
+def unused(rule: Rule, seeds: int) -> list[str]:
+    """Which patches of the rule nothing has called in so many seeds: they leave nothing out."""
+    with patched(rule.patches) as left:
+        for seed in range(seeds):
+            run_schedule(draw(seed), prepare=prepared(rule))
+            if not left:
+                break
+        return list(left)

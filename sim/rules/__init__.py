@@ -1,0 +1,41 @@
+"""The rules of the protocol, and how to leave each of them out.
+
+The core has no switches: it always keeps every rule. Here a rule is taken out of it for the length of one run, by
+putting another function in place of the one that keeps it, or by letting the driver do what the rule forbids. Most are
+lines of docs/protocol.md, section 4; the others are single mistakes that a change may make: a record that is not
+written, a wait for the disk that is left out, a vote that is not one, a memory that ends too soon.
+
+A rule says how it is shown to matter. The explorer tries every interleaving of its scenario (`python -m sim explore`);
+in random runs a seed is looked for in which a judge sees it (sim/hunt.py). Both hold the simulator itself to account:
+a rule that can be left out unseen shows a fault that it lacks, or a judge that is blind.
+"""
+
+from __future__ import annotations
+
+from sim.rules import acks, creation, dead_letters, groups, holds, messages, recovery, topics
+from sim.rules.rule import Rule, patched, prepared
+
+RULES: tuple[Rule, ...] = (
+    *recovery.RULES,
+    *holds.RULES,
+    *acks.RULES,
+    *dead_letters.RULES,
+    *groups.RULES,
+    *creation.RULES,
+    *topics.RULES,
+    *messages.RULES,
+)
+
+EXPLORED = tuple(rule for rule in RULES if rule.scenario is not None)
+HUNTED = tuple(rule for rule in RULES if rule.hunted)
+
+
+def rule_named(name: str, rules: tuple[Rule, ...] = RULES) -> Rule:
+    """The rule of that name. KeyError, with the names there are, if there is none."""
+    for rule in rules:
+        if rule.name == name:
+            return rule
+    raise KeyError(f"no rule is called {name!r}; there are: {', '.join(rule.name for rule in rules)}")
+
+
+__all__ = ["EXPLORED", "HUNTED", "RULES", "Rule", "patched", "prepared", "rule_named"]

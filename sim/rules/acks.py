@@ -1,0 +1,293 @@
+"""Rules of ACK and of the records that it leaves: what is acked stays acked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from quorumq.core import types
+from quorumq.core.effects import Persist, Send
+from quorumq.core.fetch import FetchCoordinator, Won
+from quorumq.core.messages import Merged
+from quorumq.core.partition.group import GroupView
+from quorumq.core.partition.holds import HoldTable
+from quorumq.core.partition.replica import Replica
+from quorumq.core.records import BallotAtStop
+from quorumq.core.rounds import Round
+from quorumq.core.settle import AckCoordinator, Ballot
+from quorumq.core.types import Now, Owner, Record, Span
+from sim.explorer.scenario import Scenario
+from sim.rules.rule import Rule
+from sim.rules.scripts import (
+    DEAD_AT_ONE,
+    DELIVERED_AND_EXPIRED,
+    DELIVERED_LATE,
+    RUN_OUT,
+    A,
+    B,
+    C,
+    D,
+    E,
+    F,
+    acked_at,
+    answered,
+    ran_out,
+    restarted,
+    won,
+)
+from sim.rules.stand_ins import drop_any_hold
+
+
+def deliver_what_was_won(self: FetchCoordinator, replica: Replica, won: Won, now: Now) -> list[Span]:
+    return [] if now.mono >= won.expires else [won.span]
+
+
+def rank_by_n(record: Record) -> tuple[int, int, int]:
+    return (record.generation, record.n, int(record.kind))
+
+
+def acked_once_durable(
+    self: AckCoordinator, ballot: Ballot, span: Span, yes: int, no: int, valid: int, *, last: bool
+) -> str | None:
+    if ballot.round.is_majority(ballot.answered & valid):
+        return "acked"
+    return self.unknown(ballot) if last else None
+
+
+def acked_at_one(
+    self: AckCoordinator, ballot: Ballot, span: Span, yes: int, no: int, valid: int, *, last: bool
+) -> str | None:
+    if ballot.answered & valid:
+        return "acked"
+    return self.unknown(ballot) if last else None
+
+
+def exclusive_without_memory(self: HoldTable, span: Span, owner: Owner) -> tuple[list[Span], list[Span]]:
+    split = self.ballots.split(span)
+    exclusive = [part for part, highest in split if highest is None or highest <= owner.ballot]
+    return exclusive, [part for part, highest in split if highest is not None and highest > owner.ballot]
+
+
+def restore_the_floor_alone(self: HoldTable, floor: int, kept: Iterable[BallotAtStop]) -> None:
+    self.floor = floor
+
+
+def stop_without_ballots(self: Replica, now: Any) -> list[Any]:
+    return [held._replace(ballot=(0, "")) for held in _holds_at_stop(self, now)]
+
+
+_holds_at_stop = Replica.holds_at_stop
+
+
+def repair_in_memory(self: Replica, name: str, resolved: Any, now: Any) -> list[Any]:
+    _repair(self, name, resolved, now)
+    return []
+
+
+_repair = Replica.repair
+
+
+def redrive_forgotten(self: Replica, sender: str, message: Any, now: Any) -> list[Any]:
+    spans = tuple(span for span, _ in message.entries)
+    return [Persist((), (Send(sender, Merged(message.round, spans, (), "", self.vector())),))]
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "own-tombstone",
+        "before it delivers, a coordinator looks at its own record and hold once more",
+        ((FetchCoordinator, "still_ours", deliver_what_was_won),),
+        off="it delivers whatever won",
+        scenario=Scenario(
+            "late-ack",
+            "an expired delivery is acked while the next is under way",
+            acks=1,
+            ticks=2,
+            coordinators=(A, C),
+            via=(A,),
+            script=DELIVERED_AND_EXPIRED,
+        ),
+    ),
+    Rule(
+        "tombstone-not-checked",
+        "our own record is looked at before delivering",
+        ((FetchCoordinator, "is_deliverable", lambda self, record, asked: True),),
+        hunted=True,
+        survives="nothing is missing: ACKED ends the hold, which is looked at too",
+    ),
+    Rule(
+        "superseded-do-not-count",
+        "a reply from a start that anyone in the round knows to be superseded does not count",
+        ((Round, "is_superseded", lambda self, state, sender, incarnation: False),),
+        off="it counts",
+        scenario=Scenario(
+            "wipe",
+            "an ACK through a node without a replica, and a disk lost meanwhile",
+            nodes=(A, B, C, D),
+            acks=1,
+            wipes=1,
+            ticks=2,
+            coordinators=(C,),
+            restart_nodes=(B,),
+            via=(D,),
+            give_up=False,
+            script=(*ran_out(C), *acked_at(D, B), ("wipe", B)),
+        ),
+        hunted=True,
+        survives="an answer that is late by a wipe and a resync, and decides a round: too rare a chain",
+    ),
+    Rule(
+        "superseded-of-five",
+        "nor does it with five replicas, where an ACK counts three answers",
+        ((Round, "is_superseded", lambda self, state, sender, incarnation: False),),
+        off="it counts",
+        scenario=Scenario(
+            "wipe-of-five",
+            "an ACK through a node without a replica, and one of five disks lost meanwhile",
+            nodes=(A, B, C, D, E, F),
+            rf=5,
+            acks=1,
+            wipes=1,
+            ticks=2,
+            coordinators=(C,),
+            restart_nodes=(D,),
+            via=(B,),
+            give_up=False,
+            # d, which is wiped, has heard the others' holds since, so that the failure is near.
+            script=(
+                *ran_out(C),
+                *acked_at(B, D),
+                ("wipe", D),
+                *answered("HoldsAsk", "HoldsTold", D, A, C, E, F),
+            ),
+        ),
+    ),
+    Rule(
+        "nothing-overtakes-acked",
+        "ACKED is above every other record, whatever its n",
+        ((types, "record_rank", rank_by_n),),
+        off="a redrive at n + 1 is above it",
+        scenario=Scenario(
+            "overtake",
+            "a minority's DEAD is redriven after another delivery was acked",
+            attempts=3,
+            rejects=1,
+            redrives=1,
+            acks=1,
+            ticks=2,
+            coordinators=(A, B),
+            via=(B,),
+            script=DEAD_AT_ONE,
+        ),
+        hunted=True,
+    ),
+    Rule(
+        "ack-ends-own-hold",
+        "an ACK ends the hold of its own delivery, and no other",
+        ((GroupView, "on_acked", drop_any_hold),),
+        off="it ends whatever hold there is",
+        scenario=Scenario(
+            "ack-rewind",
+            "an expired delivery is acked beside a live one, and the group is rewound",
+            attempts=3,
+            acks=1,
+            rewinds=1,
+            ticks=2,
+            coordinators=(A,),
+            via=(B,),
+            rewind_via=(B,),
+            give_up=False,
+            script=DELIVERED_LATE,
+        ),
+        hunted=True,
+        survives="a late ACK beside a live hold, and a rewind inside it: too rare; the explorer has it",
+    ),
+    Rule(
+        "acked-needs-exclusive",
+        "`acked` is said only where a majority has granted no higher ballot",
+        ((AckCoordinator, "judge", acked_once_durable),),
+        off="it is said whenever the ACK is durable",
+        scenario=Scenario(
+            "late-verdict",
+            "an expired delivery is acked beside the next one, which may be extended",
+            acks=1,
+            extends=1,
+            ticks=2,
+            coordinators=(A,),
+            via=(B,),
+            give_up=False,
+            script=DELIVERED_AND_EXPIRED,
+        ),
+        hunted=True,
+    ),
+    Rule(
+        "floor-is-not-exclusive",
+        "a replica that was started again is exclusive only for ballots above its floor",
+        ((HoldTable, "exclusivity", exclusive_without_memory),),
+        off="it has granted what it remembers, and nothing else",
+        scenario=Scenario(
+            "forgotten-verdict",
+            "an expired delivery is acked, and a live one extended, after the live one's voter was started again",
+            acks=1,
+            extends=1,
+            restarts=1,
+            ticks=2,
+            coordinators=(A, C),
+            restart_nodes=(B,),
+            via=(A,),
+            give_up=False,
+            script=(*ran_out(A), *won(C, B), *restarted(B, A, C)),
+        ),
+    ),
+    Rule(
+        "clean-stop-keeps-ballots",
+        "a clean stop hands over its floor only together with all ballots granted above it",
+        ((HoldTable, "restore_memory", restore_the_floor_alone),),
+        off="the next start has the floor, and the ballots of live holds",
+        scenario=Scenario(
+            "handed-over-verdict",
+            "2 deliveries ran out, and are acked; a voter of the second stops cleanly",
+            acks=2,
+            clean_stops=1,
+            ticks=4,
+            coordinators=(A, C),
+            restart_nodes=(B,),
+            via=(A,),
+            give_up=False,
+            script=(*ran_out(A), *won(C, B), *RUN_OUT),
+        ),
+    ),
+    Rule(
+        "stop-forgets-ballots",
+        "a clean stop keeps the ballots of its holds",
+        (
+            (Replica, "holds_at_stop", stop_without_ballots),
+            (HoldTable, "memory_at_stop", lambda self: ()),
+        ),
+        hunted=True,
+    ),
+    Rule(
+        "tombstone-majority-1",
+        "ACKED is durable on a majority",
+        ((AckCoordinator, "judge", acked_at_one),),
+        hunted=True,
+    ),
+    Rule(
+        "no-read-repair",
+        "a TOMB is written here",
+        ((Replica, "repair", lambda self, name, resolved, now: []),),
+        hunted=True,
+    ),
+    Rule(
+        "repair-not-journaled",
+        "what is learned by read repair is in the journal",
+        ((Replica, "repair", repair_in_memory),),
+        hunted=True,
+    ),
+    Rule(
+        "redrive-forgotten",
+        "REDRIVE is durable on a majority",
+        ((Replica, "on_merge", redrive_forgotten),),
+        hunted=True,
+    ),
+)

@@ -1,0 +1,227 @@
+"""Rules of CREATE: of one name there is one topic, chosen once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from quorumq.core import nodecore
+from quorumq.core.creation import CreateTopicCoordinator, vote
+from quorumq.core.effects import Effect, Persist
+from quorumq.core.messages import Accept, Failed, PeerMessage, Prepare, Voted
+from quorumq.core.nodecore import NodeCore
+from quorumq.core.records import CreationPut, JournalRecord, TopicPut
+from quorumq.core.rounds import Round
+from quorumq.core.types import Incarnation, NodeId, Now
+from sim.explorer.scenario import Scenario
+from sim.rules.rule import Rule
+from sim.rules.scripts import A, B, C, D, E, answered
+from sim.rules.stand_ins import say_at_once, without
+
+
+def propose_ours(self: CreateTopicCoordinator, core: NodeCore, now: Now) -> list[Effect]:
+    self.accepted = None
+    return _accept(self, core, now)
+
+
+def serve_ours(self: CreateTopicCoordinator, core: NodeCore, now: Now) -> list[Effect]:
+    effects = _accept(self, core, now)
+    assert self.value is not None
+    return core.take_in_topic(self.value, now) + effects
+
+
+_accept = CreateTopicCoordinator.accept
+
+
+def refuse_outbid(
+    self: CreateTopicCoordinator,
+    core: NodeCore,
+    sender: NodeId,
+    incarnation: Incarnation,
+    message: PeerMessage,
+    now: Now,
+) -> list[Effect]:
+    """A proposer that takes a higher ballot for the end of its proposal, which others may have accepted."""
+    theirs = message.creation if isinstance(message, Voted) else None
+    if theirs is not None and theirs.promised > self.ballot and self.value is not None:
+        return self.finish(core, Failed("conflict", "somebody else creates it"))
+    return _on_voted(self, core, sender, incarnation, message, now)
+
+
+_on_voted = CreateTopicCoordinator.on_reply
+
+
+def accept_below_promise(core: NodeCore, sender: NodeId, message: Prepare | Accept) -> list[Effect]:
+    if isinstance(message, Accept):
+        key = (message.topic.name, message.topic.deletions)
+        ours = core.creations.get(key)
+        if ours is not None and ours.promised > message.ballot:
+            core.creations[key] = ours._replace(promised=message.ballot)
+    return vote(core, sender, message)
+
+
+def serve_accepted(core: NodeCore, sender: NodeId, message: Prepare | Accept) -> list[Effect]:
+    effects = vote(core, sender, message)
+    if isinstance(message, Accept):
+        mine = core.creations.get((message.topic.name, message.topic.deletions))
+        if mine is not None and mine.topic == message.topic:
+            core._take_topic(message.topic)
+            effects.append(Persist((TopicPut(message.topic),)))
+    return effects
+
+
+def vote_again(core: NodeCore, sender: NodeId, message: Prepare | Accept) -> list[Effect]:
+    decided, core.names = core.names, {}
+    try:
+        return vote(core, sender, message)
+    finally:
+        core.names = decided
+
+
+def put_before_sync(self: NodeCore, *told: Any) -> list[Effect]:
+    return say_at_once(_on_put_topic(self, *told))
+
+
+_on_put_topic = NodeCore._on_put_topic
+
+
+def forget_creations(self: NodeCore, now: Now) -> list[JournalRecord]:
+    return [record for record in _snapshot(self, now) if not isinstance(record, CreationPut)]
+
+
+_snapshot = NodeCore.snapshot
+
+
+# --------------------------------------------------------------------------- the rules
+
+TWO_CREATIONS = Scenario(
+    "creations",
+    "2 creations of one name",
+    attempts=0,
+    operators=(("create", A), ("create", C)),
+    give_up=False,
+)
+
+FORGETFUL_ACCEPTOR = replace(
+    TWO_CREATIONS,
+    name="creations-unsynced",
+    about="2 creations of one name, 1 crash of a node whose fsyncs are steps of their own",
+    restarts=1,
+    restart_nodes=(B,),
+    unsynced=True,
+    # c0, through a, is promised by a and b and accepted by a; b has accepted it, and not synced that.
+    script=(
+        ("ask", A, "create", 0),
+        ("deliver", "Prepare", A, B),
+        ("fsync", B),
+        ("deliver", "Voted", B, A),
+        ("deliver", "Accept", A, B),
+    ),
+)
+
+WIPED_ACCEPTOR = replace(
+    TWO_CREATIONS,
+    name="creations-wipe",
+    about="2 creations of one name, and a disk lost meanwhile",
+    wipes=1,
+    restart_nodes=(B,),
+)
+
+WIPED_OF_FIVE = replace(
+    WIPED_ACCEPTOR,
+    name="creations-wipe-of-five",
+    about="2 creations of one name, and one of five disks lost meanwhile, whose node hears three of the others",
+    nodes=(A, B, C, D, E),
+    operators=(("create", A), ("create", E)),
+    wiped_hears=(C, D, E),
+    # c0, through a, is promised by a, b and c; b accepts it and is wiped; b, d and e promise c1, through e.
+    script=(
+        ("ask", A, "create", 0),
+        *answered("Prepare", "Voted", A, B, C),
+        ("deliver", "Accept", A, B),
+        ("wipe", B),
+        ("ask", E, "create", 1),
+        *answered("Prepare", "Voted", E, B, D),
+    ),
+)
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "creation-takes-over",
+        "what was accepted under the highest ballot heard of is proposed, whoever asked for it",
+        ((CreateTopicCoordinator, "accept", propose_ours),),
+        off="everybody proposes the register that its own client wants",
+        scenario=TWO_CREATIONS,
+    ),
+    Rule(
+        "creation-keeps-promise",
+        "an acceptor accepts nothing under a ballot below its promise",
+        ((nodecore, "vote", accept_below_promise),),
+        off="it accepts whatever comes",
+        scenario=TWO_CREATIONS,
+    ),
+    Rule(
+        "decided-is-told",
+        "who knows what was chosen answers with that, and votes no more",
+        # A node then knows both what was chosen and what it has promised since, which its check does not allow.
+        ((nodecore, "vote", vote_again), (NodeCore, "check", lambda self, now: None)),
+        off="it votes as if it had never heard of the name",
+        scenario=TWO_CREATIONS,
+    ),
+    Rule(
+        "accepted-is-not-served",
+        "what is accepted is no register before it is chosen",
+        ((nodecore, "vote", serve_accepted),),
+        off="an acceptor takes it in",
+        scenario=TWO_CREATIONS,
+        hunted=True,
+    ),
+    Rule(
+        "proposed-is-not-served",
+        "nor is what is proposed: a creation that loses leaves nothing behind",
+        ((CreateTopicCoordinator, "accept", serve_ours),),
+        off="the node that was asked takes it in, as of old",
+        scenario=TWO_CREATIONS,
+    ),
+    Rule(
+        "conflict-once-chosen",
+        "`conflict` is answered only once another topic was chosen",
+        ((CreateTopicCoordinator, "on_reply", refuse_outbid),),
+        off="a proposal that is outbid is answered with it",
+        scenario=TWO_CREATIONS,
+    ),
+    Rule(
+        "votes-are-durable",
+        "what is promised or accepted is on disk before it is said",
+        ((nodecore, "vote", lambda *args: say_at_once(vote(*args))),),
+        off="the answer does not wait for the fsync",
+        scenario=FORGETFUL_ACCEPTOR,
+    ),
+    Rule(
+        "vote-not-journaled",
+        "what is promised and accepted of a creation is in the journal",
+        ((nodecore, "vote", lambda *args: without(vote(*args), CreationPut)),),
+        hunted=True,
+    ),
+    Rule(
+        "registers-are-durable",
+        "a register is on disk before it is answered for",
+        ((NodeCore, "_on_put_topic", put_before_sync),),
+        off="the answer does not wait for the fsync",
+        scenario=FORGETFUL_ACCEPTOR,
+    ),
+    Rule(
+        "resync-brings-votes",
+        "a resync brings what others have promised and accepted",
+        ((NodeCore, "snapshot", forget_creations),),
+        off="it brings registers only",
+        scenario=WIPED_ACCEPTOR,
+    ),
+    Rule(
+        "superseded-votes",
+        "votes of a start that is known to be superseded do not count",
+        ((Round, "is_superseded", lambda self, state, sender, incarnation: False),),
+        off="they count",
+        scenario=WIPED_OF_FIVE,
+    ),
+)

@@ -1,0 +1,154 @@
+"""Rules of groups: generations, rewinds and purges."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from quorumq.core.groups import PurgeCoordinator
+from quorumq.core.messages import Counted
+from quorumq.core.partition import group
+from quorumq.core.partition.group import Attempts, GroupView
+from quorumq.core.partition.holds import Held
+from quorumq.core.partition.replica import Replica
+from quorumq.core.rounds import Round
+from quorumq.core.types import OPEN_ZERO, Kind, Record, Span
+from sim.explorer.scenario import Scenario
+from sim.rules.rule import Rule
+from sim.rules.scripts import A, B, C, D
+
+
+def stale_but_in_holds(
+    self: Replica, view: GroupView, generation: int, spans: Sequence[Span], *, unseen: bool = False
+) -> bool:
+    """A replica that votes on a HOLD (which alone says what to take `unseen` messages for) of any generation."""
+    return not unseen and _is_stale(self, view, generation, spans)
+
+
+_is_stale = Replica.is_stale
+
+
+def void_stands(self: GroupView, span: Span, generation: int | None = None) -> list[Any]:
+    return [(part, record or OPEN_ZERO) for part, record in self.records.split(span)]
+
+
+def count_across_generations(self: GroupView, span: Span, held: Held) -> list[Counted]:
+    counted = []
+    for part, old in self.attempts.split(span):
+        new = Attempts(held.generation, held.n, old.ended + 1 if old is not None else 1)
+        self.attempts.set(part, new)
+        self.digests.pop(part.origin, None)
+        counted.append(Counted(part, new.n, new.ended, new.generation))
+    return counted
+
+
+def attempts_of_any_generation(self: GroupView, span: Span, generation: int, n: int) -> list[Any]:
+    return [(part, old.ended if old is not None else 0) for part, old in self.attempts.split(span)]
+
+
+def rank_purge_first(record: Record) -> tuple[int, bool, bool, int, int]:
+    purged = record.kind in (Kind.SKIPPED, Kind.PURGED)
+    return (record.generation, record.kind == Kind.ACKED, purged, record.n, int(record.kind))
+
+
+def merge_purge_first(ours: Record, theirs: Record) -> Record:
+    return ours if rank_purge_first(ours) >= rank_purge_first(theirs) else theirs
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "stale-generation-refused",
+        "a HOLD of a generation that was rewound is refused",
+        ((Replica, "is_stale", stale_but_in_holds),),
+        off="it is voted on as if that were the current one",
+        scenario=Scenario(
+            "rewind",
+            "2 attempts and a rewind",
+            rewinds=1,
+            coordinators=(A, C),
+            give_up=False,
+            rewind_via=(B,),
+        ),
+    ),
+    Rule(
+        "stale-voted-for",
+        "what names an older generation is refused",
+        ((GroupView, "is_stale", lambda self, generation: False),),
+        hunted=True,
+    ),
+    Rule(
+        "void-stands",
+        "an older record is void where the new generation covers the message",
+        ((GroupView, "record_pieces", void_stands),),
+        hunted=True,
+    ),
+    Rule(
+        "predicate-ignored",
+        "every replica applies the start predicate",
+        ((GroupView, "covers", lambda self, published_ms: True),),
+        hunted=True,
+    ),
+    Rule(
+        "attempts-go-on",
+        "attempts begin anew in a new generation",
+        (
+            (GroupView, "count_attempt", count_across_generations),
+            (GroupView, "attempts_at", attempts_of_any_generation),
+        ),
+        hunted=True,
+    ),
+    Rule(
+        "purge-asks-enough",
+        "a purge settles what RF - majority + 1 replicas know, one of which has whatever was confirmed",
+        ((PurgeCoordinator, "enough", lambda self, members: 1),),
+        off="it settles what one replica knows",
+        scenario=Scenario(
+            "purge-missing",
+            "a purge through a replica that has not got the message, 1 attempt",
+            attempts=1,
+            backlog_purges=1,
+            stored_on=(A, B),
+            coordinators=(A,),
+            purge_via=(C,),
+            give_up=False,
+        ),
+    ),
+    Rule(
+        "one-answer-counts-once",
+        "a replica's answer to a round counts once, however often it arrives",
+        ((Round, "awaits", lambda self, sender: sender in self.members),),
+        off="every copy counts",
+        scenario=Scenario(
+            "purge-elsewhere",
+            "1 attempt, one replica has no copy of the message; a purge through a node without a replica",
+            nodes=(A, B, C, D),
+            attempts=1,
+            backlog_purges=1,
+            stored_on=(A, B),
+            coordinators=(A,),
+            purge_via=(D,),
+            give_up=False,
+        ),
+    ),
+    Rule(
+        "purge-at-a-majority",
+        "a purge says OK once a majority has each record, or one above it",
+        ((PurgeCoordinator, "is_settled", lambda self, this, bits: bool(bits)),),
+        off="it says OK once one replica has it",
+        scenario=Scenario(
+            "purge",
+            "a purge beside 1 attempt",
+            attempts=1,
+            backlog_purges=1,
+            coordinators=(A,),
+            purge_via=(B,),
+            give_up=False,
+        ),
+    ),
+    Rule(
+        "purge-overtakes-redrive",
+        "a redrive is above a purge of what it redrove",
+        ((group, "merge_records", merge_purge_first),),
+        hunted=True,
+    ),
+)

@@ -1,0 +1,100 @@
+"""Rules of the messages themselves: publishing, spreading, delays and expiry."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from quorumq.core.coordinator import PublishCoordinator
+from quorumq.core.fetch import FetchCoordinator
+from quorumq.core.nodecore import NodeCore
+from quorumq.core.partition import replica
+from quorumq.core.partition.replica import Replica
+from quorumq.core.rounds import Round
+from quorumq.core.types import Origin
+from sim import workload
+from sim.rules.rule import Rule
+
+
+def published_at_one(self: PublishCoordinator, core: NodeCore, this: Round, *, timed_out: bool) -> Any:
+    if self.stored:
+        this.majority = 1
+    return _publish_decide(self, core, this, timed_out=timed_out)
+
+
+_publish_decide = PublishCoordinator._decide
+
+
+def forget_delay(self: Replica, record: Any, now: Any) -> None:
+    _load_batch(self, record._replace(age_ms=record.batch.header.delay_ms), now)
+
+
+_load_batch = Replica.load_batch
+
+
+def named_anew(source: Any, group: str, output: bytes, index: int) -> Origin:
+    return _derived_origin(source, group, output, index + next(_attempts))
+
+
+_derived_origin = workload.derived_origin
+_attempts = itertools.count(2)
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "store-majority-1",
+        "a publish is durable on a majority",
+        ((PublishCoordinator, "_decide", published_at_one),),
+        hunted=True,
+    ),
+    Rule(
+        "publish-unsynced",
+        "a publish waits for the fsync, unless its topic says otherwise",
+        ((Replica, "syncs", False),),
+        hunted=True,
+    ),
+    Rule(
+        "no-anti-entropy",
+        "what differs is exchanged",
+        ((Replica, "on_sync_offer", lambda self, sender, message, now: []),),
+        hunted=True,
+    ),
+    Rule(
+        "due-by-one-clock",
+        "what is not due is voted against",
+        ((Replica, "due_parts", lambda self, view, span, n, now: ([span], [])),),
+        hunted=True,
+        survives="a delayed message, one wrong clock, and nobody else awake: too rare; tests/core has it",
+    ),
+    Rule(
+        "unseen-votes-on-due",
+        "who has not seen a delayed message cannot say that it is due",
+        ((Replica, "delayed_parts", lambda self, span: []),),
+        hunted=True,
+        survives="a replica without the batch, one with a wrong clock, and no third vote: too rare a chain",
+    ),
+    Rule(
+        "one-flag-expires",
+        "a majority says that a message has expired",
+        ((FetchCoordinator, "is_over", lambda self, this, late: bool(late)),),
+        hunted=True,
+    ),
+    Rule(
+        "copied-clock",
+        "a batch from a peer is as old as enough replicas say",
+        ((replica, "majority_of", lambda members: members),),
+        hunted=True,
+        survives="a batch that two replicas have, one with a wrong clock, and the third from that one: too rare",
+    ),
+    Rule(
+        "delay-forgotten",
+        "delays survive a restart",
+        ((Replica, "load_batch", forget_delay),),
+        hunted=True,
+    ),
+    Rule(
+        "output-named-anew",
+        "an output's id is made from its input's alone",
+        ((workload, "derived_origin", named_anew),),
+        hunted=True,
+    ),
+)

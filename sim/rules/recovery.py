@@ -1,0 +1,282 @@
+"""Rules of starts: what a node that was down, stopped, wiped, moved or damaged may count for."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from quorumq.core import nodecore
+from quorumq.core.nodecore import NodeCore
+from quorumq.core.partition.holds import Held, HoldTable
+from quorumq.core.partition.replica import Replica
+from quorumq.core.records import Reclaimed, VouchingLost
+from quorumq.core.recovery import Recovery, Reported
+from quorumq.core.resync import Resync
+from quorumq.core.state import NodeConfig
+from quorumq.core.types import Now, Span, Stamp
+from sim.disks import MemoryJournal
+from sim.explorer import world
+from sim.explorer.scenario import Scenario
+from sim.rules.rule import Rule
+from sim.rules.scripts import A, B, C, D, E, acked_at, answered, ran_out, restarted, won
+
+# -------------------------------------------------------------------------- quarantine
+
+
+def vote_for_itself_in_quarantine(self: Replica, ballot: Stamp, now: Now) -> bool:
+    """A replica that votes for its own node from its start on; for others it still waits."""
+    quarantined = self.in_quarantine(now) and ballot.node != self.node.me
+    return not self.node.vouched or quarantined or not self.node.clock.merge(ballot.time)
+
+
+def in_quarantine_at_even_starts(self: Replica, now: Now) -> bool:
+    return now.mono < self.quarantine_until and self.node.incarnation.n % 2 == 0
+
+
+def learn_the_first(self: HoldTable, span: Span, held: Held) -> None:
+    for part, ours in self.holds.split(span):
+        if ours is None:
+            self.holds.set(part, held)
+
+
+def drop_what_is_acked(self: Replica, reported: list[Reported], now: Now) -> None:
+    kept = [
+        told
+        for told in reported
+        if not self.group(told.hold.group).is_acked(told.hold.span, told.hold.generation)
+    ]
+    _end_quarantine(self, kept, now)
+
+
+_end_quarantine = Replica.end_quarantine
+
+
+# ----------------------------------------------------------------------- the directory
+
+
+def damage_unsaid(self: MemoryJournal, rng: random.Random, last: int) -> None:
+    _damage(self, rng, last)
+    if self.records:
+        assert isinstance(self.records.pop(), VouchingLost)
+
+
+_damage = MemoryJournal.damage
+
+
+def snapshot_without_reclaimed(self: Replica, now: Now) -> list[Any]:
+    return [record for record in _snapshot(self, now) if not isinstance(record, Reclaimed)]
+
+
+_snapshot = Replica.snapshot
+
+
+def promise_in_memory(self: Replica, origins: Any) -> list[Any]:
+    _promise(self, origins)
+    return []
+
+
+_promise = Replica.promise
+
+
+# --------------------------------------------------------------------------- the rules
+
+RECOVERY = Scenario(
+    "recovery",
+    "a delivery by the word of a replica that then crashes, and a second attempt",
+    restarts=1,
+    coordinators=(A, C),
+    restart_nodes=(B,),
+    give_up=False,
+    script=(*won(A, B), *restarted(B, A, C)),
+)
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "quarantine",
+        "after a restart a replica abstains until no hold that it forgot can live",
+        ((Replica, "in_quarantine", lambda self, now: False),),
+        off="the replica votes at once",
+        scenario=Scenario(
+            "restart", "2 attempts, 1 crash", restarts=1, ticks=1, coordinators=(A, C), restart_nodes=(B,)
+        ),
+        hunted=True,
+    ),
+    Rule(
+        "quarantine-coordinator",
+        "a restarted node coordinates no FETCH until then either",
+        (
+            (Replica, "abstains", vote_for_itself_in_quarantine),
+            (Replica, "may_vote", lambda self, now: self.node.vouched),
+        ),
+        off="it coordinates, with its own vote, at once",
+        scenario=Scenario(
+            "restart-coordinator",
+            "2 attempts through the node that crashes",
+            restarts=1,
+            ticks=1,
+            coordinators=(A,),
+            restart_nodes=(A,),
+        ),
+    ),
+    Rule(
+        "quarantine-half",
+        "quarantine after every restart",
+        ((Replica, "in_quarantine", in_quarantine_at_even_starts),),
+        hunted=True,
+    ),
+    Rule(
+        "recovery-keeps-union",
+        "all holds that the others report are kept; what two owners hold is blocked until both are gone",
+        ((HoldTable, "learn", learn_the_first),),
+        off="of two owners the one that is reported first is kept",
+        scenario=RECOVERY,
+        hunted=True,
+        survives="a half-won hold and a live one, both told to one restarted replica: too rare a chain",
+    ),
+    Rule(
+        "recovery-hears-all",
+        "every other replica must have told its holds before a quarantine ends early",
+        ((Recovery, "has_heard_enough", lambda self, replica, unheard: True),),
+        off="one of them is enough",
+        scenario=RECOVERY,
+    ),
+    Rule(
+        "recovery-keeps-acked",
+        "a hold that is reported is kept, whatever our own record says: another delivery may have been acked",
+        ((Replica, "end_quarantine", drop_what_is_acked),),
+        off="what our record calls acked is not taken over",
+        scenario=Scenario(
+            "recovery-acked",
+            "a late ACK beside a live delivery whose voter is started again, and a rewind",
+            attempts=3,
+            acks=1,
+            restarts=1,
+            rewinds=1,
+            ticks=2,
+            coordinators=(A, C),
+            restart_nodes=(B,),
+            via=(B,),
+            rewind_via=(B,),
+            give_up=False,
+            script=(
+                *ran_out(A),
+                *won(A, B),
+                *acked_at(B, A),
+                *restarted(B, A, C),
+            ),
+        ),
+        hunted=True,
+        survives="a late ACK beside a live hold, a restart and a rewind inside that hold: too rare a chain",
+    ),
+    Rule(
+        "sync-before-answering",
+        "an answer that promises something durable waits for its fsync",
+        off="it is sent before the fsync, which a crash may prevent",
+        switch="speak_before_sync",
+        scenario=Scenario(
+            "unsynced",
+            "RF 1, 1 ACK, 1 crash before or after the fsync",
+            nodes=(A,),
+            rf=1,
+            acks=1,
+            restarts=1,
+            ticks=5,
+            unsynced=True,
+        ),
+        hunted=True,
+        prepare="eager",
+    ),
+    Rule(
+        "clean-stop-once",
+        "the hold table of a clean stop is used once",
+        off="it is found again at every start",
+        switch="reorder_journal",
+        scenario=Scenario(
+            "clean-stop",
+            "2 attempts; b stops cleanly first and crashes once",
+            clean_stops=1,
+            restarts=1,
+            ticks=1,
+            coordinators=(A, C),
+            restart_nodes=(B,),
+            give_up=False,
+            script=(("clean stop", B), ("link", A, B), ("link", B, C)),
+        ),
+    ),
+    Rule(
+        "wiped-begins-far-above",
+        "an empty directory begins far above the starts that it is told of: there may have been later ones",
+        (
+            (world, "far_above", lambda n: n or 1),  # where the explorer wipes a node
+            (nodecore, "far_above", lambda n: n or 1),
+        ),
+        off="it begins with the next one",
+        scenario=Scenario(
+            "wipe-unseen",
+            "an ACK through the only node that knows the second start of another, whose disk is lost meanwhile",
+            nodes=(A, B, C, D, E),
+            rf=5,
+            acks=1,
+            restarts=1,
+            wipes=1,
+            ticks=5,
+            coordinators=(C,),
+            restart_nodes=(D,),
+            wiped_hears=(A, C, E),
+            via=(B,),
+            # d's second start is linked to b alone; it is wiped, and may vote again before the ACK reaches a.
+            script=(
+                *ran_out(C),
+                *restarted(D, B),
+                *acked_at(B, D),
+                ("wipe", D),
+                *(("tick",),) * 3,
+                *answered("Ack", "Tombed", B, A),
+            ),
+        ),
+        hunted=True,
+        survives="an answer under way while its sender is wiped, of a start that only its receiver saw: too rare",
+    ),
+    Rule(
+        "resync-skipped",
+        "nothing counts before the resync is complete",
+        ((Resync, "missing", lambda self, core: []),),
+        hunted=True,
+    ),
+    Rule(
+        "snapshot-without-reclaimed",
+        "a snapshot has what was reclaimed",
+        ((Replica, "snapshot", snapshot_without_reclaimed),),
+        hunted=True,
+    ),
+    Rule(
+        "promise-not-journaled",
+        "a promise to close an origin is in the journal",
+        ((Replica, "promise", promise_in_memory),),
+        hunted=True,
+    ),
+    Rule(
+        "damaged-stays-listed",
+        "a damaged batch is absent, and pulled",
+        ((Replica, "on_damaged", lambda self, number, now: None),),
+        hunted=True,
+    ),
+    Rule(
+        "damaged-votes",
+        "a damaged directory cannot vouch",
+        ((MemoryJournal, "damage", damage_unsaid),),
+        hunted=True,
+    ),
+    Rule(
+        "moved-votes",
+        "a directory that was moved waits for every other node",
+        ((NodeCore, "is_elsewhere", False),),
+        hunted=True,
+    ),
+    Rule(
+        "made-otherwise",
+        "what the cluster was made with does not change between starts",
+        ((NodeConfig, "check_same", lambda self, nodes, hold_time_max: None),),
+        hunted=True,
+    ),
+)

@@ -1,0 +1,93 @@
+"""What a rule of the catalogue is, and how it is left out for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass
+from typing import Any
+
+from sim.explorer.scenario import Scenario
+
+Patch = tuple[Any, str, Any]
+"""A class or module, the name in it, and what to put there."""
+
+INHERITED = object()
+"""Stands for what a class has from its base."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule of the protocol, and how to leave it out.
+
+    Args:
+        name: for the command line.
+        says: the rule, in one sentence.
+        patches: what is put in place of the core's functions.
+        scenario: small bounds in which leaving the rule out is fatal, for the explorer; None: it is not explored.
+        off: what is done instead, where it is explored.
+        switch: of the explorer's driver (`Switches`), where the rule is the driver's and not the core's.
+        hunted: whether random runs are searched for a seed that shows that the rule is left out.
+        survives: why no such seed is found, where none is.
+        prepare: the attribute of a simulated cluster to set, where the rule is the driver's or the clients'.
+    """
+
+    name: str
+    says: str
+    patches: tuple[Patch, ...] = ()
+    _: KW_ONLY
+    scenario: Scenario | None = None
+    off: str = ""
+    switch: str = ""
+    hunted: bool = False
+    survives: str = ""
+    prepare: str = ""
+
+
+@contextmanager
+def patched(patches: Iterable[Patch]) -> Iterator[dict[str, None]]:
+    """Put the patches in place while the context lasts.
+
+    Yields the names of what has not been used yet. What is still there at the end is a patch that changes nothing:
+    nobody calls the function that it replaces any more.
+    """
+    patches = tuple(patches)
+    before = [(place, name, vars(place).get(name, INHERITED)) for place, name, _ in patches]
+    unused: dict[str, None] = {}
+    try:
+        for place, name, instead in patches:
+            getattr(place, name)  # a patch of nothing would leave nothing out
+            setattr(place, name, _watched(f"{place.__name__}.{name}", instead, unused))
+        yield unused
+    finally:
+        for place, name, old in reversed(before):
+            if old is INHERITED:
+                delattr(place, name)
+            else:
+                setattr(place, name, old)
+
+
+def _watched(what: str, instead: Any, unused: dict[str, None]) -> Any:
+    """The same, taken out of ``unused`` when it is called, or read where it is a value."""
+    unused[what] = None
+
+    def call(*args: Any, **named: Any) -> Any:
+        unused.pop(what, None)
+        return instead(*args, **named)
+
+    def read(_: object) -> Any:
+        unused.pop(what, None)
+        return instead
+
+    return call if callable(instead) else property(read)
+
+
+def prepared(rule: Rule) -> Callable[[object], None]:
+    """What leaving ``rule`` out does to a simulated cluster before it runs."""
+
+    def prepare(cluster: object) -> None:
+        if rule.prepare:
+            assert getattr(cluster, rule.prepare) is False  # and not a name that nobody reads
+            setattr(cluster, rule.prepare, True)
+
+    return prepare

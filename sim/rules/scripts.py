@@ -1,0 +1,47 @@
+"""Runs of ordinary steps that several scenarios begin with."""
+
+from __future__ import annotations
+
+from quorumq.core.types import NodeId
+from sim.explorer.scenario import Script
+
+A, B, C, D, E, F = "abcdef"
+
+
+def answered(ask: str, answer: str, asker: NodeId, *others: NodeId) -> Script:
+    """Each of the others is asked, and its answer arrives."""
+    steps = [(("deliver", ask, asker, to), ("deliver", answer, to, asker)) for to in others]
+    return tuple(step for pair in steps for step in pair)
+
+
+def won(coordinator: NodeId, voter: NodeId) -> Script:
+    """A FETCH through ``coordinator`` is delivered by the vote of one other replica."""
+    return ("fetch", coordinator), *answered("Hold", "HoldReply", coordinator, voter)
+
+
+def restarted(name: NodeId, *peers: NodeId) -> Script:
+    """A node crashes, starts again, and is linked to these peers."""
+    return ("crash", name), *(("link", *sorted((name, peer))) for peer in peers)
+
+
+RUN_OUT: Script = (("tick",), ("tick",))
+"""Every hold there is runs out."""
+
+
+def ran_out(coordinator: NodeId) -> Script:
+    """a0 is delivered through ``coordinator``, every replica grants it, and its hold runs out."""
+    return ("fetch", coordinator), ("settle",), *RUN_OUT
+
+
+def acked_at(via: NodeId, voter: NodeId) -> Script:
+    """a0's ACK, through ``via``, reaches one replica, whose answer arrives."""
+    return ("ask", via, "ack", 0), *answered("Ack", "Tombed", via, voter)
+
+
+DELIVERED_AND_EXPIRED: Script = ran_out(A)
+
+DELIVERED_LATE: Script = (*ran_out(A), *won(A, C))
+"""a0 is delivered through a, and its hold runs out; a1 is delivered through a by the vote of c."""
+
+DEAD_AT_ONE: Script = (("fetch", A), ("settle",), ("ask", B, "dead", 0), *RUN_OUT, *won(A, C))
+"""a0 is delivered through a and dead-lettered at b only; its hold runs out; a1 is delivered through a and c."""

@@ -1,0 +1,215 @@
+"""Rules of what a topic is: its settings, its partitions, its deletion."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quorumq.core import nodecore, registers
+from quorumq.core.effects import Effect, Forget, Persist
+from quorumq.core.messages import AlterTopic
+from quorumq.core.nodecore import NodeCore
+from quorumq.core.registers import ChangeCoordinator, DeleteTopicCoordinator, TopicCoordinator
+from quorumq.core.rounds import Round
+from quorumq.core.topics import SETTINGS, all_sets, alter, merge_topics, with_partitions
+from quorumq.core.types import Now, Stamp, Topic
+from sim.explorer.scenario import Scenario
+from sim.rules.rule import Patch, Rule
+from sim.rules.scripts import A, B, C
+
+# ---------------------------------------------------------------- settings, partitions
+
+
+def merging(merge: Any) -> tuple[Patch, ...]:
+    """Registers are merged so, wherever that is done."""
+    return ((registers, "merge_topics", merge), (nodecore, "merge_topics", merge))
+
+
+def newer(ours: Topic, theirs: Topic) -> Topic:
+    return ours if ours.stamp >= theirs.stamp else theirs
+
+
+def whole_register(ours: Topic, theirs: Topic) -> Topic:
+    last = newer(ours, theirs)
+    return merge_topics(ours, theirs)._replace(**{name: getattr(last, name) for name in SETTINGS})
+
+
+def fewer_partitions(ours: Topic, theirs: Topic) -> Topic:
+    return merge_topics(ours, theirs)._replace(replicas=newer(ours, theirs).replicas)
+
+
+def reviving(ours: Topic, theirs: Topic) -> Topic:
+    if ours.deleted != theirs.deleted:
+        return theirs if ours.deleted else ours
+    return merge_topics(ours, theirs)
+
+
+def alter_at_once(topic: Topic, request: AlterTopic, stamp: Stamp) -> Topic:
+    return with_partitions(alter(topic, request, stamp), request.partitions or 0, (A, B, C))
+
+
+def confirm_deleted(self: ChangeCoordinator, core: NodeCore, now: Now) -> list[Effect]:
+    if self.step != "change":
+        return _on_changed(self, core, now)
+    self.pages, self.merged = [], self.topic
+    return self.carry(core, now)
+
+
+_on_changed = ChangeCoordinator.on_written
+
+
+# ---------------------------------------------------------------------------- deletion
+
+
+def enough_as_known(self: TopicCoordinator, core: NodeCore, this: Round) -> bool:
+    """A DELETE that is done where its own node knows partitions, whatever the answers tell."""
+    bits = self.stored & this.valid(core.state)
+    sets = all_sets(self.topic, core.config.nodes) if self.step == "bury" else self.sets
+    return this.is_majority(bits) and this.is_majority_of_each(bits, sets)
+
+
+def take_in_unwritten(self: NodeCore, topic: Topic, now: Any) -> list[Any]:
+    effects = _take_in(self, topic, now)
+    return [
+        effect._replace(records=()) if isinstance(effect, Persist) and topic.deleted else effect
+        for effect in effects
+    ]
+
+
+_take_in = NodeCore.take_in_topic
+
+
+def take_beside(self: NodeCore, topic: Topic) -> Topic | None:
+    newest = self.register_named(topic.name)
+    if newest is None or newest.id == topic.id:
+        return _take(self, topic)
+    if topic.id in self.topics:
+        merged = merge_topics(self.topics[topic.id], topic)
+        if merged == self.topics[topic.id]:
+            return None
+    self.topics[topic.id] = topic
+    if newest.deletions <= topic.deletions:
+        self.names[topic.name] = topic.id
+    return topic
+
+
+_take = NodeCore._take_topic
+
+
+def end_without_forgetting(self: NodeCore, topic: Topic, now: Any) -> list[Any]:
+    return [effect for effect in _end(self, topic, now) if not isinstance(effect, Forget)]
+
+
+_end = NodeCore._end_topic
+
+
+def keep_orphans(self: NodeCore, token: int, now: Any) -> list[Any]:
+    self.orphans.clear()
+    return _on_durable(self, token, now)
+
+
+_on_durable = NodeCore._on_durable
+
+# --------------------------------------------------------------------------- the rules
+
+ALTERED_AND_DELETED = Scenario(
+    "alter-delete",
+    "one more partition and a DELETE, through two nodes",
+    attempts=0,
+    operators=(("alter", A), ("delete", B)),
+    give_up=False,
+)
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "change-not-above",
+        "a change of a topic that meets a newer one is stamped again above it",
+        ((registers, "is_overtaken", lambda topic, request, stamp: False),),
+        hunted=True,
+        survives="a change through a node that has heard nothing since the one just confirmed: too rare",
+    ),
+    Rule(
+        "settings-as-one",
+        "each setting of a topic goes to its own last writer",
+        merging(whole_register),
+        hunted=True,
+    ),
+    Rule(
+        "partitions-by-stamp",
+        "partitions only become more",
+        merging(fewer_partitions),
+        hunted=True,
+    ),
+    Rule(
+        "delete-hears-of-partitions",
+        "a DELETE goes to the replicas of all partitions that anybody proposed before it",
+        (
+            (TopicCoordinator, "is_enough", enough_as_known),
+            # Nor does it ask for more, once that has been done.
+            (TopicCoordinator, "on_read", lambda self, core, now: self.on_buried(core, now)),
+        ),
+        off="it goes to those that its own node knows of",
+        scenario=ALTERED_AND_DELETED,
+    ),
+    Rule(
+        "alter-hears-of-deletion",
+        "an ALTER confirms nothing where any of the majority that has its proposal says that the topic is gone",
+        ((ChangeCoordinator, "on_written", confirm_deleted),),
+        off="it confirms them all the same",
+        scenario=ALTERED_AND_DELETED,
+    ),
+    Rule(
+        "partitions-are-confirmed",
+        "a partition takes messages only once a majority of the nodes knows that it was proposed",
+        ((registers, "alter", alter_at_once),),
+        off="it does where it is first heard of",
+        scenario=ALTERED_AND_DELETED,
+    ),
+    Rule(
+        "deleted-revives",
+        "a topic is deleted for good",
+        merging(reviving),
+        hunted=True,
+    ),
+    Rule(
+        "deleted-on-one",
+        "DELETE is OK when a majority of the nodes has it",
+        (
+            (DeleteTopicCoordinator, "is_enough", lambda self, core, this: True),
+            (DeleteTopicCoordinator, "on_written", lambda self, core, now: self.on_buried(core, now)),
+        ),
+        hunted=True,
+        survives="a publish between the answer and the news, which is sent before it: too rare; tests/core has it",
+    ),
+    Rule(
+        "deleted-beside-replicas",
+        "… and of each partition's replica set",
+        ((Round, "is_majority_of_each", lambda self, bits, replicas: True),),
+        hunted=True,
+        survives="five nodes, and a cut with two replicas of a partition beyond it: too rare",
+    ),
+    Rule(
+        "deletion-not-kept",
+        "a deletion is in the journal",
+        ((NodeCore, "take_in_topic", take_in_unwritten),),
+        hunted=True,
+    ),
+    Rule(
+        "older-topic-stays",
+        "a topic whose name was deleted more often takes the place of the others",
+        ((NodeCore, "_take_topic", take_beside),),
+        hunted=True,
+    ),
+    Rule(
+        "deleted-payload-stays",
+        "the payload of a deleted topic goes everywhere",
+        ((NodeCore, "_end_topic", end_without_forgetting),),
+        hunted=True,
+    ),
+    Rule(
+        "deleted-payload-returns",
+        "what a start finds of a deleted topic is forgotten",
+        ((NodeCore, "_on_durable", keep_orphans),),
+        hunted=True,
+        survives="a crash between a deletion and the drop of its batches: too rare; tests/core has it",
+    ),
+)

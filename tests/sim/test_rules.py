@@ -1,0 +1,105 @@
+"""The catalogue of rules: the core with one rule left out must fail, within a few seeds where it is hunted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from quorumq.core.partition.holds import HoldTable
+from sim.explorer.scenario import Scenario
+from sim.explorer.table import explore
+from sim.hunt import BOUND, hunt, unused
+from sim.rules import EXPLORED, HUNTED, RULES, Rule, patched, rule_named
+
+QUICK = (
+    "hold-majority-1",
+    "no-anti-entropy",
+    "no-replacing",
+    "nothing-overtakes-acked",
+    "repair-not-journaled",
+    "snapshot-without-reclaimed",
+    "stop-forgets-ballots",
+    "tombstone-majority-1",
+)
+SURVIVORS = {rule.name: rule.survives for rule in HUNTED if rule.survives}
+
+
+def name_of(rule: Rule) -> str:
+    return rule.name
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_missing_rule_is_found_soon(name: str) -> None:
+    assert hunt(rule_named(name), 0, 80) is not None
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("rule", HUNTED, ids=name_of)
+def test_every_missing_rule_is_found(rule: Rule) -> None:
+    found = hunt(rule, 0, BOUND)
+    if rule.survives:
+        assert found is None, f"{rule.name} is found now, by {found}: take away what says why it survives"
+    else:
+        assert found is not None, f"{rule.name} survives {BOUND} seeds: a fault or a judge is missing"
+
+
+# ------------------------------------------------------------------- the patches are alive
+
+STATES = 3_000
+SEEDS = 40
+
+
+def dead_patches(rule: Rule) -> list[str]:
+    """What the rule puts in place where nobody calls it any more: neither in its scenario nor in random runs."""
+    left = [f"{place.__name__}.{name}" for place, name, _ in rule.patches]
+    columns = []
+    if rule.scenario is not None:
+        columns.append(explore(rule.scenario, rule, STATES).unused)
+    if rule.hunted:
+        columns.append(unused(rule, SEEDS))
+    idle = [patch for patch in left if all(patch in column for column in columns)]
+    # A column in which nothing of the rule is called is a dead one, whatever the other one calls.
+    return idle or [patch for column in columns if len(column) == len(left) for patch in column]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=name_of)
+def test_whatever_stands_in_for_a_rule_is_called(rule: Rule) -> None:
+    assert not dead_patches(rule)
+
+
+def test_a_patch_that_nobody_calls_is_noticed() -> None:
+    idle = ((HoldTable, "raise_floor", lambda self, span, floor: None),)
+    small = Scenario("small", "nothing is ever reclaimed here", attempts=1)
+    assert dead_patches(Rule("idle", "", idle, scenario=small)) == ["HoldTable.raise_floor"]
+    value = ((HoldTable, "nobody_reads_it", 1),)
+    HoldTable.nobody_reads_it = 0  # type: ignore[attr-defined]
+    try:
+        assert dead_patches(Rule("idle", "", value, hunted=True)) == ["HoldTable.nobody_reads_it"]
+    finally:
+        del HoldTable.nobody_reads_it  # type: ignore[attr-defined]
+
+
+def test_what_was_left_out_is_back_afterwards() -> None:
+    for rule in RULES:
+        before = [vars(place).get(name) for place, name, _ in rule.patches]
+        with pytest.raises(ZeroDivisionError), patched(rule.patches):
+            raise ZeroDivisionError
+        assert [vars(place).get(name) for place, name, _ in rule.patches] == before
+
+
+def test_a_rule_has_one_name_and_is_shown_to_matter() -> None:
+    assert len({rule.name for rule in RULES}) == len(RULES)
+    for rule in RULES:
+        assert rule.patches or rule.switch or rule.prepare
+        assert rule.scenario is not None or rule.hunted
+        assert bool(rule.off) == (rule in EXPLORED)
+        assert rule.hunted or not (rule.survives or rule.prepare)
+
+
+def test_the_page_lists_the_survivors() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "verification.md").read_text()
+    for rule in HUNTED:
+        if rule.survives:
+            assert f"| {rule.name} | {rule.says} | {rule.survives} |" in page
+    assert f"Of the {len(HUNTED)}, {len(HUNTED) - len(SURVIVORS)} are caught within {BOUND} seeds" in page
