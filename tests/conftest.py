@@ -9,17 +9,23 @@ from __future__ import annotations
 
 import functools
 import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
 
+from quorumq.lab.leash import Leashed
+
 settings.register_profile("quorumq", deadline=None)
 settings.load_profile("quorumq")
 
 # A shell ignores Ctrl-C for what it starts in the background, and so would all that the tests start to interrupt it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Whatever a test starts ends with the tests, also where those are killed.
+subprocess.Popen = Leashed  # type: ignore[misc]
 
 FIRST = ("processes", "spark")
 """The longest groups begin first, so that the short ones fill the gaps at the end."""

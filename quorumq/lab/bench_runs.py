@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from quorumq.core.errors import QuorumqError
 from quorumq.lab.bench_ledger import Ledger, VerificationFailed, percentiles
+from quorumq.lab.leash import Leashed
 
 SILENCE_MAX_S: Final = 60.0
 """When nothing at all comes from any worker for so long, the run has failed."""
@@ -38,7 +39,7 @@ class Worker:
 
     def __init__(self, name: str, said: queue.Queue[Told]) -> None:
         self.name = name
-        self._process = subprocess.Popen(
+        self._process = Leashed(
             [sys.executable, "-m", "quorumq.lab.bench_worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -36,6 +36,7 @@ from quorumq.lab.demo_verdict import (
     judge,
 )
 from quorumq.lab.demo_view import NodeScene, Scene, View, WorkerScene
+from quorumq.lab.leash import Leashed
 from quorumq.lab.local import HISTORIES, LocalCluster, NodeDied
 
 TOPIC: Final = "demo"
@@ -83,7 +84,7 @@ class Worker:
     name: str
     node: str
     tail: Tail
-    process: subprocess.Popen[bytes]
+    process: Leashed
     paused: bool = False
     account: Account = field(default_factory=Account)
 
@@ -227,9 +228,9 @@ class Run:
         }  # fmt: skip
         command = [f"--{key}={value}" for key, value in arguments.items()]
         with open(self.histories / f"{name}.log", "ab") as log:
-            process = subprocess.Popen(
+            process = Leashed(
                 [sys.executable, "-m", "quorumq.lab.demo_worker", *command],
-                stdin=subprocess.PIPE,  # closed when we are gone, however that happens: the worker ends then
+                stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
@@ -397,9 +398,6 @@ class Run:
             except subprocess.TimeoutExpired:
                 worker.process.kill()
                 worker.process.wait()
-        for worker in self.workers.values():
-            if worker.process.stdin is not None:
-                worker.process.stdin.close()
 
     def _list_letters(self) -> dict[MessageKey, str]:
         """The dead letters, as any node that answers lists them: one replica may not have heard of all yet."""

@@ -6,15 +6,13 @@ holds and does not look at its deadlines, so that the demo shows what happens to
 come late and say so.
 
 Everything it asks and hears is in its history at once (docs/history.md): a line is in the file before the request
-is sent that it tells of. It ends at SIGTERM, after its batch, and when its standard input is closed, which is how it
-notices that the demo is gone.
+is sent that it tells of. It ends at SIGTERM, after its batch.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import signal
 from collections.abc import Sequence
 from typing import Final
@@ -143,13 +141,7 @@ async def main(options: argparse.Namespace) -> None:
                     async for _ in signals:
                         work.stopping = True
 
-            async def watch_parent() -> None:
-                while await trio.to_thread.run_sync(os.read, 0, 1, abandon_on_cancel=True):
-                    pass
-                work.stopping = True
-
             nursery.start_soon(listen)
-            nursery.start_soon(watch_parent)
             await work.run()
             nursery.cancel_scope.cancel()
 

@@ -4,20 +4,18 @@ Every node is a process of its own, `python -m quorumq.node --config node.toml`,
 directory, a configuration file and a log of its own. Nothing here knows how a node works inside: what this
 does to nodes is what an operator or an accident can do, with signals.
 
-Promises: whatever was started here is stopped when the `with` block ends, by process id; a node that dies
-while it is awaited is reported with the end of its log; a directory that was not asked for is removed. The
-nodes are in sessions of their own, so a Ctrl-C at the terminal reaches only the program that holds the
-cluster, which then stops them in order.
+Promises: whatever was started here is stopped when the `with` block ends, by process id, and killed when the process
+that started it ends in any other way (leash.py); a node that dies while it is awaited is reported with the end of its
+log; a directory that was not asked for is removed. The nodes are in sessions of their own, so a Ctrl-C at the terminal
+reaches only the program that holds the cluster, which then stops them in order.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -31,6 +29,8 @@ import trio
 
 from quorumq.cli.probe import Unreachable, status_of
 from quorumq.core.errors import QuorumqError, UsageError
+from quorumq.lab.leash import Leashed
+from quorumq.lab.ports import free_ports, given_ports
 
 HISTORIES: Final = "histories"
 """The directory, beside those of the nodes, for histories."""
@@ -39,8 +39,6 @@ LOG_TAIL_LINES: Final = 20
 POLL_S: Final = 0.02
 START_TIMEOUT_S: Final = 20.0
 STOP_TIMEOUT_S: Final = 10.0
-PORTS: Final = (20_000, 32_000)
-"""Where free ports are looked for: below the range from which systems take ports for outgoing connections."""
 
 
 class NodeDied(QuorumqError):
@@ -114,10 +112,10 @@ class LocalCluster:
                     "give another directory (a cluster cannot change its size yet)"
                 )
         self._history = history
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._processes: dict[str, Leashed] = {}
         self._paused: dict[str, None] = {}
         try:
-            ports = free_ports(nodes) if base_port is None else _given_ports(base_port, nodes)
+            ports = free_ports(nodes) if base_port is None else given_ports(base_port, nodes)
             self.addresses = [f"127.0.0.1:{port}" for port in ports]
             shared: dict[str, Any] = {
                 "cluster_id": self._cluster_id(),
@@ -186,7 +184,7 @@ class LocalCluster:
         if self.running(name):
             return
         with open(self.log_path(name), "ab") as log:
-            self._processes[name] = subprocess.Popen(
+            self._processes[name] = Leashed(
                 [sys.executable, "-m", "quorumq.node", "--config", str(self.config_path(name))],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -471,39 +469,3 @@ def _toml(value: object) -> str:
         escaped = value.replace("\\", "\\\\").replace('"', '\\"')
         return f'"{escaped}"'
     raise UsageError(f"{value!r} cannot stand in a node.toml: give a number, a truth value or a string")
-
-
-def _bindable(port: int) -> bool:
-    with socket.socket() as sock:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            sock.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
-
-
-def _given_ports(base: int, count: int) -> list[int]:
-    if not 0 < base <= 65_536 - count:
-        raise UsageError(f"port {base}: give one from 1 to {65_536 - count}, so that {count} in a row exist")
-    ports = list(range(base, base + count))
-    taken = [port for port in ports if not _bindable(port)]
-    if taken:
-        raise UsageError(
-            f"port {', '.join(map(str, taken))} of {ports[0]} to {ports[-1]} is taken: stop what listens there, or "
-            "choose another --port"
-        )
-    return ports
-
-
-def free_ports(count: int) -> list[int]:
-    """``count`` loopback ports that nobody listens on now. Somebody else may take one the moment after."""
-    draw = random.SystemRandom()
-    found: dict[int, None] = {}
-    for _ in range(1000):
-        port = draw.randrange(*PORTS)
-        if _bindable(port):
-            found[port] = None
-        if len(found) == count:
-            return list(found)
-    raise UsageError(f"no {count} free ports from {PORTS[0]} to {PORTS[1]} on 127.0.0.1; give --port")

@@ -18,7 +18,8 @@ from click.testing import CliRunner
 
 from quorumq.cli.main import main
 from quorumq.core.errors import UsageError
-from quorumq.lab.local import LocalCluster, NodeDied, NotReady, free_ports
+from quorumq.lab.local import LocalCluster, NodeDied, NotReady
+from quorumq.lab.ports import free_ports
 
 pytestmark = pytest.mark.e2e
 

@@ -104,9 +104,9 @@ def test_a_short_demo_passes_and_its_numbers_are_those_of_its_histories(tmp_path
 def test_ctrl_c_stops_everything_that_was_started(tmp_path: Path) -> None:
     with command("demo", cwd=tmp_path, env={**os.environ, "TMPDIR": str(tmp_path)}) as process:
         end = time.monotonic() + 30
-        while len(started := children_of(process.pid)) < 6:
+        while len(started := children_of(process.pid)) < 7:
             assert process.poll() is None, process.communicate()
-            assert time.monotonic() < end, f"three nodes and three workers, not {len(started)} processes"
+            assert time.monotonic() < end, f"three nodes, three workers and who watches, not {len(started)}"
             time.sleep(0.1)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=40)

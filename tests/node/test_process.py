@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from quorumq.lab.local import LocalCluster, free_ports
+from quorumq.lab.local import LocalCluster
+from quorumq.lab.ports import free_ports
 from tests.e2e.raw import Raw, size_of
 
 pytestmark = pytest.mark.e2e

@@ -1,0 +1,86 @@
+"""Processes that end when this one does, however it ends.
+
+A shell of a few lines reads from a pipe which processes run. Only this process has the other end, so the system closes
+it when this process is gone, by `kill -9` too, and the shell then kills what still runs.
+
+Why not PR_SET_PDEATHSIG: it is Linux's alone, and it comes when the *thread* ends that started the child, while nodes
+are also started from threads that come and go. Why not a pipe in each child: one that is stopped watches nothing.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import subprocess
+import threading
+from typing import Any, Final
+
+WATCH: Final = """
+held=' '
+while read -r what pid; do
+  case $what in
+    +) held="$held$pid " ;;
+    -) case $held in *" $pid "*) held="${held%% $pid *} ${held#* $pid }" ;; esac ;;
+  esac
+done
+for pid in $held; do kill -s KILL "$pid"; done
+"""
+
+
+class _Watcher:
+    """The shell, started with the first process that it is told of."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._shell: subprocess.Popen[bytes] | None = None
+
+    def tell(self, line: str) -> None:
+        """Have the shell hear of a process."""
+        with self._lock, contextlib.suppress(OSError):  # somebody killed it: then nobody watches
+            if self._shell is None:
+                self._shell = POPEN(
+                    ["/bin/sh", "-c", WATCH],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    cwd="/",
+                    bufsize=0,
+                    start_new_session=True,  # Ctrl-C is for this process alone
+                )
+                atexit.register(self._end)
+            assert self._shell.stdin is not None
+            self._shell.stdin.write(line.encode())
+
+    def _end(self) -> None:
+        assert self._shell is not None
+        self._shell.communicate()
+
+
+POPEN: Final = subprocess.Popen
+_WATCHER: Final = _Watcher()
+
+
+class Leashed(subprocess.Popen[Any]):
+    """A `subprocess.Popen` whose process is killed when this one ends and has not waited for it before.
+
+    Its process id cannot be another's by then: the system gives it away only once its end was waited for.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._held = True
+        _WATCHER.tell(f"+ {self.pid}\n")
+
+    def poll(self) -> int | None:
+        return self._let_go(super().poll())
+
+    def wait(self, timeout: float | None = None) -> int:
+        code = super().wait(timeout)
+        self._let_go(code)
+        return code
+
+    def _let_go(self, code: int | None) -> int | None:
+        if code is not None and self._held:
+            self._held = False
+            _WATCHER.tell(f"- {self.pid}\n")
+        return code

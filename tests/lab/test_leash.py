@@ -1,0 +1,97 @@
+"""What is started on this machine ends with who started it, however that ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from quorumq.lab.leash import Leashed
+from quorumq.lab.ports import free_ports
+
+CLUSTER = """
+import json, sys, threading, time
+from quorumq.lab.local import LocalCluster
+cluster = LocalCluster(3, keep=sys.argv[1])
+thread = threading.Thread(target=lambda: [cluster.spawn(name) for name in cluster.nodes])
+thread.start()
+thread.join()  # what ends with a thread would be gone now
+cluster.pause("n2")  # it can notice nothing
+cluster.kill("n3")
+print(json.dumps([cluster.pid("n1"), cluster.pid("n2")]), flush=True)
+time.sleep(600)
+"""
+
+
+def alive(pid: int) -> bool:
+    """Whether it runs, or is stopped; one that nobody has waited for yet does not."""
+    try:
+        os.kill(pid, 0)
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_until_gone(pids: list[int]) -> None:
+    end = time.monotonic() + 60
+    while left := [pid for pid in pids if alive(pid)]:
+        assert time.monotonic() < end, f"{left} of {pids} still run"
+        time.sleep(0.02)
+
+
+@pytest.mark.e2e
+def test_nodes_end_with_a_parent_that_is_killed_also_those_that_are_stopped(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", CLUSTER, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        pids = json.loads(parent.stdout.readline())
+        assert all(map(alive, pids)), pids
+        parent.kill()
+    wait_until_gone(pids)
+
+
+@pytest.mark.e2e
+def test_a_killed_dev_leaves_no_node(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "from quorumq.cli.main import main; main()", "dev", "--json"]
+    command += ["--nodes", "1", "--port", str(free_ports(1)[0]), "--dir", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as dev:
+        assert dev.stdout is not None
+        pids = list(json.loads(dev.stdout.readline())["pids"].values())
+        assert all(map(alive, pids)), pids
+        dev.kill()
+    wait_until_gone(pids)
+
+
+def test_what_ended_before_is_not_killed_again_and_the_rest_is_at_a_normal_end() -> None:
+    script = (
+        "import sys\n"
+        "from quorumq.lab.leash import Leashed\n"
+        "gone = [Leashed(['sleep', '600']) for _ in range(3)]\n"
+        "left = Leashed(['sleep', '600'])\n"
+        "for process in gone:\n"
+        "    process.kill()\n"
+        "    process.wait()\n"
+        "print(left.pid)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert not alive(int(done.stdout)), "it is waited for that it is killed"
+    assert "Traceback" not in done.stderr
+
+
+def test_the_tests_themselves_start_nothing_that_outlives_them() -> None:
+    assert subprocess.Popen is Leashed
+    with pytest.raises(FileNotFoundError):
+        subprocess.run(["/no/such/program"], check=False)
+    with subprocess.Popen(["sleep", "600"]) as process:
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+        assert process.poll() == -signal.SIGKILL
