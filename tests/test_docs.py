@@ -1,0 +1,64 @@
+"""docs/protocol.md can be read and cited: what other files name in it is there, and no paragraph is long."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PROTOCOL = (ROOT / "docs" / "protocol.md").read_text()
+WORDS_MAX = 60
+"""Of one paragraph, one item of a list, or one cell of a table."""
+
+NAME = r"section \d+|G\d|\"[^\"]+\"|[A-Z]{3,}(?:-[A-Z]+)?(?: [A-Z]{3,})?"
+CITATION = re.compile(
+    rf"protocol\.md\)?,? (?:promise |and )?((?:{NAME})(?:(?:, | and )(?:promise )?(?:{NAME}))*)"
+)
+
+
+def places() -> set[str]:
+    """What may be cited: headings, terms in bold, and the first cell of each row, in lower case."""
+    headings = re.findall(r"^#+ (.+)$", PROTOCOL, re.MULTILINE)
+    bold = re.findall(r"\*\*([^*]+?)\.?\*\*", PROTOCOL)
+    rows = re.findall(r"^\| ([^|]+) \|", PROTOCOL, re.MULTILINE)
+    return {text.lower() for text in (*headings, *bold, *rows)}
+
+
+def citations() -> list[tuple[str, str]]:
+    """(file, name) of each citation of the page in the tree, whatever the line breaks and comment signs."""
+    cited: dict[tuple[str, str], None] = {}
+    for folder in ("quorumq", "sim", "spark", "tests", "docs"):
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.suffix not in (".py", ".md") or path == Path(__file__):
+                continue
+            text = re.sub(r"\s*\n\s*#?\s*", " ", path.read_text())
+            for names in CITATION.findall(text):
+                for name in re.findall(NAME, names):
+                    cited[str(path.relative_to(ROOT)), name.strip('"')] = None
+    return list(cited)
+
+
+@pytest.mark.parametrize(("path", "name"), citations())
+def test_what_is_cited_is_there(path: str, name: str) -> None:
+    if name.startswith("section "):
+        assert f"\n## {name.removeprefix('section ')}. " in PROTOCOL, (
+            f"{path} cites {name} of docs/protocol.md"
+        )
+        return
+    assert any(re.search(rf"\b{re.escape(name.lower())}\b", place) for place in places()), (
+        f"{path} cites {name!r} of docs/protocol.md, which has no such heading, term or row"
+    )
+
+
+def test_citations_are_found() -> None:
+    assert len(citations()) > 80
+
+
+def test_no_paragraph_is_long() -> None:
+    for block in re.split(r"\n\s*\n", PROTOCOL):
+        for item in re.split(r"\n(?=\s*(?:\d+\. |- |\|))", block):
+            for cell in item.split(" | ") if item.lstrip().startswith("|") else [item]:
+                words = len(cell.split())
+                assert words <= WORDS_MAX, f"{words} words in one go: {cell[:200]}"
