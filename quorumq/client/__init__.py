@@ -8,12 +8,13 @@ async with connect(["127.0.0.1:7401", "127.0.0.1:7402"]) as client:
             await message.ack()
 """
 
+from quorumq.client.batches import Pending
 from quorumq.client.client import Client, Peek, Redriven, connect
 from quorumq.client.consumer import Consumer
 from quorumq.client.message import Message, MessageId, Outcome, receipt_from_text, receipt_to_text
 from quorumq.client.nodes import Closed
 from quorumq.client.partitioner import DefaultPartitioner, Partitioner, partition_of_key
-from quorumq.client.producer import Pending, Producer
+from quorumq.client.producer import Producer
 from quorumq.core.errors import (
     AlreadyResolved,
     BadReceipt,

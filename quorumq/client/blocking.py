@@ -30,6 +30,7 @@ from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, c
 
 import trio
 
+from quorumq.client import batches
 from quorumq.client import client as waiting
 from quorumq.client import consumer as consuming
 from quorumq.client import message as delivered
@@ -344,7 +345,7 @@ def _tickets(messages: Iterable[Message | Ticket]) -> list[Ticket]:
     return [one.inner if isinstance(one, Message) else one for one in messages]
 
 
-class Pending(Counterpart[producing.Pending]):
+class Pending(Counterpart[batches.Pending]):
     """A message that was taken, and may not be stored yet: as `quorumq.client.Pending`."""
 
     __slots__ = ()
@@ -354,7 +355,7 @@ class Pending(Counterpart[producing.Pending]):
         """Whether `wait` would return or raise at once."""
         return self.inner.done
 
-    wait = _blocking(producing.Pending.wait)
+    wait = _blocking(batches.Pending.wait)
 
 
 class Producer(Entered[producing.Producer]):
@@ -404,7 +405,7 @@ class Producer(Entered[producing.Producer]):
         source: Message | None = options.pop("derived_from", None)
         numbers = count(options.pop("index", 0))
 
-        async def take(some: list[bytes]) -> list[producing.Pending]:
+        async def take(some: list[bytes]) -> list[batches.Pending]:
             if source is None:
                 return [await self.inner.publish(payload, **options) for payload in some]
             return [

@@ -25,8 +25,8 @@ from quorumq.client import (
     connect,
     partition_of_key,
 )
+from quorumq.client.batches import Pending
 from quorumq.client.connection import Lost
-from quorumq.client.producer import Pending
 from quorumq.core.limits import ORIGIN_IDLE_S
 from quorumq.core.messages import (
     CreateTopic,

@@ -1,0 +1,204 @@
+"""A batch of a producer, from its first message until it is confirmed or given up.
+
+A batch is encoded once, numbered once, and repeated byte for byte through any node until it is confirmed or its
+time is over (docs/protocol.md, PUBLISH and promise G6). Numbers are per partition and dense; a batch that is never
+confirmed leaves a gap, and nothing waits for it. Messages that are derived from others bring their names along
+(derived.py); they go in batches of their own, of many sections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import trio
+from crc32c import crc32c
+
+from quorumq.client.derived import runs_of
+from quorumq.client.history import Output
+from quorumq.client.message import Message, MessageId, again
+from quorumq.core.errors import Conflict, QuorumqError
+from quorumq.core.limits import BATCH_MESSAGES_MAX
+from quorumq.core.types import Batch, Origin, PartitionId, Span
+from quorumq.history import topic_label
+from quorumq.wire.batch import SECTIONS_MAX, pack_sections
+
+
+class Times(NamedTuple):
+    """What all messages of a batch share, in milliseconds; 0 for none."""
+
+    delay_ms: int
+    ttl_ms: int
+
+
+class Pending:
+    """A message that was taken, and may not be stored yet."""
+
+    __slots__ = ("_index", "_parcel")
+
+    def __init__(self, parcel: Parcel, index: int) -> None:
+        self._parcel = parcel
+        self._index = index
+
+    @property
+    def done(self) -> bool:
+        """Whether `wait` would return or raise at once."""
+        return self._parcel.done
+
+    async def wait(self) -> MessageId:
+        """Wait until the message is durable on a majority.
+
+        Returns:
+            its id.
+
+        Raises:
+            NotStored: given up, and certainly never sent: publishing it again makes no second message.
+            OutcomeUnknown: given up after it was sent: it may be stored, or become so.
+            QuorumqError: refused for good: see `Client.producer`.
+        """
+        parcel = self._parcel
+        if not parcel.done:
+            await parcel.event.wait()
+        else:
+            await trio.lowlevel.checkpoint_if_cancelled()
+        error = parcel.failure(self._index)
+        if error is not None:
+            raise again(error)
+        return parcel.id_of(self._index)
+
+
+class Parcel:
+    """One batch, from its first message until it is confirmed or given up."""
+
+    __slots__ = (
+        "batch", "bytes", "count", "done", "error", "event", "first", "heard", "made", "opened", "origin", "partition",
+        "records", "refused", "sent", "times",
+    )  # fmt: skip
+
+    def __init__(self, partition: PartitionId, opened: float, times: Times) -> None:
+        self.partition = partition
+        self.opened = opened  # when its first message came
+        self.times = times
+        self.made = 0.0  # when it was numbered and encoded, by the client's clock: its age counts from there
+        self.records: list[bytes] = []
+        self.bytes = 0
+        self.count = 0
+        self.batch: Batch | None = None  # once it is numbered and encoded
+        self.origin: Origin | None = None
+        self.first = 0
+        self.sent = False
+        self.done = False
+        self.heard: set[int] = set()  # indexes of those whose failure somebody was told
+        self.error: QuorumqError | None = None
+        self.refused: dict[int, QuorumqError] = {}  # by index: messages that were refused alone
+        self.event = trio.Event()
+
+    @property
+    def full(self) -> bool:
+        """Whether no message may be added, however small."""
+        return self.count >= BATCH_MESSAGES_MAX
+
+    def add(self, record: bytes) -> int:
+        """Append a record; its index."""
+        self.records.append(record)
+        self.bytes += len(record)
+        self.count += 1
+        return self.count - 1
+
+    def number(self, origin: Origin, first: int, wall_ms: int) -> None:
+        """It is complete: name its messages, and encode it once and for all."""
+        self.origin, self.first = origin, first
+        sections = (Span(origin, first, first + self.count),)
+        self.batch = pack_sections(self.partition, sections, wall_ms, self.records, **self.times._asdict())
+        self.records = []
+
+    def id_of(self, index: int) -> MessageId:
+        """The id of one of its messages."""
+        assert self.origin is not None
+        return MessageId(self.partition, self.origin, self.first + index)
+
+    def finish(self, error: QuorumqError | None) -> None:
+        """It is confirmed, or given up with ``error``."""
+        self.error = error
+        self.done = True
+        self.batch = None
+        self.records = []
+        self.event.set()
+
+    def failure(self, index: int) -> QuorumqError | None:
+        """Why one of its messages was given up, or None; who asks tells the application."""
+        error = self.error or self.refused.get(index)
+        if error is not None:
+            self.heard.add(index)
+        return error
+
+    def take_failures(self) -> list[QuorumqError]:
+        """Why messages were given up that nobody has heard of, one for each: told now."""
+        failed = range(self.count) if self.error is not None else self.refused
+        found = [index for index in failed if index not in self.heard]
+        self.heard.update(found)
+        return [self.error or self.refused[index] for index in found]
+
+
+class DerivedParcel(Parcel):
+    """A batch of messages that came with their names: sections in place of one run of numbers."""
+
+    __slots__ = ("inputs", "names", "places", "runs")
+
+    def __init__(self, partition: PartitionId, opened: float, times: Times) -> None:
+        super().__init__(partition, opened, times)
+        self.names: list[tuple[Origin, int]] = []
+        self.inputs: list[tuple[Message, int]] = []  # and which output of it this is: for the history
+        self.places: dict[tuple[Origin, int], int] = {}
+        self.runs = 0  # sections that it takes, or fewer
+
+    @property
+    def full(self) -> bool:
+        """Whether no message may be added, however small."""
+        return super().full or self.runs >= SECTIONS_MAX
+
+    def place(self, name: tuple[Origin, int], record: bytes) -> int:
+        """Append a record under its name; its index, which it has already if it was added before.
+
+        Raises:
+            Conflict: another record was added under this name.
+        """
+        index = self.places.get(name)
+        if index is None:
+            index = self.places[name] = self.add(record)
+            self.names.append(name)
+            self.runs += (name[0], name[1] - 1) not in self.places
+        elif self.records[index] != record:
+            raise Conflict(
+                f"another payload is being published as {self.id_of(index)}: what is derived must depend on its input "
+                "alone, and each of several outputs needs an index of its own"
+            )
+        return index
+
+    def in_order(self) -> list[int]:
+        """The indexes of its messages as `packed` wants them."""
+        return sorted(range(self.count), key=self.names.__getitem__)
+
+    def packed(self, indexes: Sequence[int], wall_ms: int) -> Batch:
+        """A batch of some of its messages."""
+        sections = runs_of([self.names[index] for index in indexes])
+        records = [self.records[index] for index in indexes]
+        return pack_sections(self.partition, sections, wall_ms, records, **self.times._asdict())
+
+    def outputs(self, topic: str) -> Iterator[Output]:
+        """What is derived from what, for the history; ``topic`` is the one that they are published to."""
+        for (source, index), (name, seq), record in zip(self.inputs, self.names, self.records, strict=True):
+            of = source.id
+            label = topic_label(of.partition.topic, source.topic)
+            yield Output(
+                label, of.partition.number, source.group, of.origin, index,
+                topic, self.partition.number, name, seq, crc32c(record),
+            )  # fmt: skip
+
+    def id_of(self, index: int) -> MessageId:
+        """The id of one of its messages."""
+        return MessageId(self.partition, *self.names[index])
+
+    def refuse(self, index: int, error: QuorumqError) -> None:
+        """One of its messages is refused for good, and the others are not."""
+        self.refused[index] = error

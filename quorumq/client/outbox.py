@@ -1,0 +1,196 @@
+"""A producer's messages, from being taken until they have their outcome.
+
+Latency and size: a partition's batch closes at once when nothing of that partition is under way, and otherwise
+when it is full, when it has lingered, or when what was under way is answered. So one message alone does
+not wait, and a flood fills its batches.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import trio
+
+from quorumq.client.batches import DerivedParcel, Parcel, Pending, Times
+from quorumq.client.context import Context
+from quorumq.client.derived import derived_origin
+from quorumq.client.message import Message
+from quorumq.client.sending import Session
+from quorumq.core.errors import NotStored, OutcomeUnknown, QuorumqError
+from quorumq.core.types import Origin, PartitionId
+
+
+class Lane:
+    """One partition: the batch that is being filled, and how many are not answered yet."""
+
+    __slots__ = ("kind", "next_seq", "open", "origin", "partition", "unanswered")
+
+    def __init__(self, partition: PartitionId, kind: type[Parcel]) -> None:
+        self.partition = partition
+        self.kind = kind
+        self.open: Parcel | None = None
+        self.unanswered = 0  # closed and not done
+        self.origin: Origin | None = None
+        self.next_seq = 0  # under `origin`
+
+    @property
+    def numbers(self) -> bool:
+        """Whether messages get their numbers here; else they came with names."""
+        return self.kind is Parcel
+
+
+class Outbox:
+    """Fills batches, and keeps them until each has its outcome.
+
+    Args:
+        context: whose clocks and history.
+        session: numbers the messages that do not bring their names.
+        batch_bytes: a batch closes when it has so many.
+
+    Attributes:
+        buffered: bytes of messages that have no outcome yet.
+        room: where those are parked who wait for `buffered` to fall.
+        poke: set when there may be something to close or to send.
+        closed: batches that wait for their turn, by lane.
+        unanswered: batches that are open, waiting or under way.
+        failed: batches of which messages were given up; the last thousand.
+    """
+
+    def __init__(self, context: Context, session: Session, *, batch_bytes: int) -> None:
+        self.buffered = 0
+        self.room = trio.lowlevel.ParkingLot()
+        self.poke = trio.Event()
+        self.closed: deque[tuple[Lane, Parcel]] = deque()
+        self.unanswered: dict[Parcel, None] = {}
+        self.failed: list[Parcel] = []
+        self._context = context
+        self._session = session
+        self._batch_bytes = batch_bytes
+        self._lanes: dict[tuple[int, bool], Lane] = {}  # by partition, and whether what goes there is derived
+        self._open: dict[Lane, None] = {}  # lanes with a batch being filled
+
+    def put(self, partition: PartitionId, record: bytes, times: Times) -> Pending:
+        """Take a message, to be numbered."""
+        lane = self._lane(partition, derived=False)
+        parcel = self._filling(lane, len(record), times)
+        index = parcel.add(record)
+        self._taken(lane, parcel, len(record))
+        return Pending(parcel, index)
+
+    def put_derived(
+        self, partition: PartitionId, source: Message, index: int, record: bytes, times: Times
+    ) -> Pending:
+        """Take a message that is output ``index`` of ``source``.
+
+        Raises:
+            Conflict: another payload was just taken as this output.
+        """
+        lane = self._lane(partition, derived=True)
+        parcel = self._filling(lane, len(record), times)
+        assert isinstance(parcel, DerivedParcel)
+        before = parcel.count
+        source_id = source.id
+        origin = derived_origin(source_id, source.group, partition.topic, index)
+        place = parcel.place((origin, source_id.seq), record)
+        if self._context.history is not None and parcel.count > before:
+            parcel.inputs.append((source, index))
+        self._taken(lane, parcel, len(record) if parcel.count > before else 0)
+        return Pending(parcel, place)
+
+    def _lane(self, partition: PartitionId, *, derived: bool) -> Lane:
+        lane = self._lanes.get((partition.number, derived))
+        if lane is None:
+            kind = DerivedParcel if derived else Parcel
+            lane = self._lanes[(partition.number, derived)] = Lane(partition, kind)
+        return lane
+
+    def _filling(self, lane: Lane, size: int, times: Times) -> Parcel:
+        """The lane's open batch for these times, with room for a record of ``size`` bytes."""
+        parcel = lane.open
+        if parcel is not None and (parcel.bytes + size > self._batch_bytes or parcel.times != times):
+            self._close(lane)
+            parcel = None
+        if parcel is None:
+            parcel = lane.open = lane.kind(lane.partition, trio.current_time(), times)
+            self._open[lane] = None
+            self.unanswered[parcel] = None
+            self.poke.set()
+        return parcel
+
+    def _taken(self, lane: Lane, parcel: Parcel, size: int) -> None:
+        """The lane's open batch has grown by a record."""
+        self.buffered += size
+        if parcel.bytes >= self._batch_bytes or parcel.full:
+            self._close(lane)
+
+    def _close(self, lane: Lane) -> None:
+        """The lane's batch is complete: have it named and encoded, and put it in line."""
+        parcel = lane.open
+        assert parcel is not None
+        lane.open = None
+        del self._open[lane]
+        parcel.made = self._context.clock()
+        if lane.numbers:
+            origin = self._session.origin
+            assert origin is not None
+            if lane.origin != origin:
+                lane.origin, lane.next_seq = origin, 0
+            parcel.number(lane.origin, lane.next_seq, self._context.wall_ms())
+            lane.next_seq += parcel.count
+        lane.unanswered += 1
+        self.closed.append((lane, parcel))
+        self.poke.set()
+
+    def close_due(self, linger: float) -> float:
+        """Close the batches whose time has come, of ``linger`` seconds; when the next one's does."""
+        now = trio.current_time()
+        wake = float("inf")
+        for lane in list(self._open):
+            parcel = lane.open
+            assert parcel is not None
+            due = parcel.opened + linger
+            if lane.numbers and self._session.origin is None:
+                continue  # the old session was closed: another is being opened
+            if lane.unanswered == 0 or now >= due:
+                self._close(lane)
+            else:
+                wake = min(wake, due)
+        return wake
+
+    def used(self, origin: Origin) -> list[PartitionId]:
+        """The partitions that something was numbered for under ``origin``."""
+        return [lane.partition for lane in self._lanes.values() if lane.origin == origin]
+
+    def finish(self, parcel: Parcel, error: QuorumqError | None) -> None:
+        """A batch is confirmed, or given up with ``error``."""
+        if parcel.done:
+            return
+        self.unanswered.pop(parcel, None)
+        self.buffered -= parcel.bytes
+        parcel.finish(error)
+        if error is not None or parcel.refused:
+            self.failed.append(parcel)
+            if len(self.failed) > 1000:
+                del self.failed[:-1000]
+        self.room.unpark_all()
+
+    def fail_unnumbered(self, error: QuorumqError) -> None:
+        """No session can be opened: give up what waits for its numbers."""
+        for lane in [lane for lane in self._open if lane.numbers]:
+            assert lane.open is not None
+            parcel, lane.open = lane.open, None
+            del self._open[lane]
+            self.finish(parcel, error)
+
+    def end(self) -> None:
+        """Give up what is not confirmed."""
+        for lane in self._open:
+            lane.open = None
+        self._open.clear()
+        self.closed.clear()
+        for parcel in list(self.unanswered):
+            if parcel.sent:
+                detail = "the producer was closed before the answer came: it may be stored"
+                self.finish(parcel, OutcomeUnknown(detail))
+            else:
+                self.finish(parcel, NotStored("the producer was closed before it was sent"))

@@ -1,0 +1,109 @@
+"""How a producer's batches reach a node: under which session, and in which requests."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Final
+
+import trio
+
+from quorumq.client.batches import DerivedParcel, Parcel
+from quorumq.client.context import Context
+from quorumq.core import messages as m
+from quorumq.core.errors import Conflict, OriginClosed, QuorumqError
+from quorumq.core.limits import ORIGIN_IDLE_S
+from quorumq.core.types import Batch, Origin, PartitionId
+
+CLOSE_WAIT_S: Final = 1.0
+"""How long a producer that ends waits until the cluster has heard that its session is over."""
+
+SESSION_S: Final = ORIGIN_IDLE_S / 2
+"""A session numbers for so long: nodes close one under which nothing comes to a partition for twice that time, and
+refuse the next batch. One message a day must not mean one failed publish a day."""
+
+
+class Session:
+    """Under which origin a producer numbers its messages."""
+
+    def __init__(self, context: Context) -> None:
+        self.origin: Origin | None = None
+        self._context = context
+        self._until = 0.0  # by the client's clock, which counts while the machine is suspended
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether there is none, or one that is too old to number by."""
+        return self.origin is None or self._context.clock() >= self._until
+
+    async def open(self, timeout: float) -> None:
+        """Open one; raises as any request does."""
+        until = self._context.clock() + SESSION_S
+        opened = await self._context.ask(m.OpenSession(), "open a session", timeout, writes=True)
+        self.origin, self._until = opened.origin, until
+
+    async def close(self, used: Sequence[PartitionId]) -> None:
+        """Tell the cluster that nothing more comes under our origin, so that it need not remember it for ever.
+
+        Nothing depends on it: a session that is not closed is closed when it has been idle for a day (docs/protocol.md,
+        RECLAIM).
+
+        Args:
+            used: where it numbered anything; all of that is confirmed.
+        """
+        assert self.origin is not None
+        request = m.CloseSession(self.origin, tuple(used))
+        self.origin = None
+        with trio.move_on_after(CLOSE_WAIT_S), contextlib.suppress(QuorumqError):
+            await self._context.ask(request, "close a session", CLOSE_WAIT_S, writes=True)
+
+
+class Sender:
+    """Publishes batches to one topic, each until it has its outcome.
+
+    Args:
+        context: whose nodes, clocks and history.
+        topic: its name.
+        timeout: seconds for one batch.
+    """
+
+    def __init__(self, context: Context, topic: str, timeout: float) -> None:
+        self._context = context
+        self._topic = topic
+        self._timeout = timeout
+
+    async def send(self, parcel: Parcel) -> None:
+        """Publish one batch, again and again if need be; raises why it was given up.
+
+        A batch of derived messages of which some are refused is cut in two, and these again, so that one that is
+        refused takes no others with it: why is in ``parcel.refused``.
+        """
+        if isinstance(parcel, DerivedParcel):
+            if self._context.history is not None:
+                self._context.history.derived(parcel.outputs(self._topic))
+            await self._publish_derived(parcel, parcel.in_order())
+        else:
+            assert parcel.batch is not None
+            await self._publish(parcel, parcel.batch)
+
+    async def _publish(self, parcel: Parcel, batch: Batch) -> None:
+        history, clock = self._context.history, self._context.clock
+        header = batch.header
+        await self._context.nodes.ask(
+            lambda: m.Publish(batch, max(0, int(1000 * (clock() - parcel.made)))),
+            what=f"publish of {header.size} messages to {self._topic!r}/{header.partition.number}",
+            timeout=self._timeout,
+            writes=True,
+            watch=None if history is None else history.publishing(self._topic),
+        )
+
+    async def _publish_derived(self, parcel: DerivedParcel, indexes: Sequence[int]) -> None:
+        try:
+            await self._publish(parcel, parcel.packed(indexes, self._context.wall_ms()))
+        except (Conflict, OriginClosed) as exc:
+            if len(indexes) == 1:
+                parcel.refuse(indexes[0], exc)
+                return
+            half = len(indexes) // 2
+            await self._publish_derived(parcel, indexes[:half])
+            await self._publish_derived(parcel, indexes[half:])
