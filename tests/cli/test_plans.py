@@ -25,7 +25,8 @@ pytestmark = pytest.mark.e2e
 
 @pytest.fixture(scope="module")
 def shell() -> Iterator[Shell]:
-    with LocalCluster(3, hold_time_max=2.0) as cluster:
+    # No test here waits for a hold to end, and some take hundreds of messages at once: on a busy machine, too.
+    with LocalCluster(3, hold_time_max=60.0) as cluster:
         yield Shell(cluster)
 
 

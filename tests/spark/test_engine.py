@@ -24,7 +24,8 @@ from spark.generate import deadletters
 from spark.jobs.output import Output
 from spark.session import JAVA_OPTION, PIECE_BYTES
 
-PATIENCE_S = 90.0
+PATIENCE_S = 900.0
+"""For what hangs. Beside four other jobs a test of Java's start took a minute and a half."""
 
 WITHOUT_SPARK = (
     "import sys\n"

@@ -18,7 +18,8 @@ from spark.java import find_java, launcher
 from spark.session import packages
 
 SPARK = Path(pyspark.__file__).parent
-PATIENCE_S = 180.0
+PATIENCE_S = 900.0
+"""For what hangs."""
 
 JOB = """
 import sys
