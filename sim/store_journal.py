@@ -15,8 +15,8 @@ from quorumq.core.records import BatchStored, JournalRecord, VouchingLost
 from quorumq.core.types import Batch, BatchHeader
 from quorumq.storage.commit import Commit
 from quorumq.storage.damage import DamagedBatch
-from quorumq.storage.disk import MemoryDisk
 from quorumq.storage.journal import Journal
+from quorumq.storage.memory import MemoryDisk
 from quorumq.storage.records import SegmentStart, decode_record
 from quorumq.storage.segment import NAME_SUFFIX, Frame, Scan, salt_of
 from sim.disks import DamagedBody

@@ -28,9 +28,10 @@ from quorumq.core.messages import (
 )
 from quorumq.core.records import BatchStored, DirectoryMade, RecordsMerged, TopicPut
 from quorumq.core.types import Letter, Now, PartitionId, Stamp, Topic
-from quorumq.storage.disk import MemoryDisk, RealDisk
+from quorumq.storage.disk import RealDisk
 from quorumq.storage.inspect import inspect_segment
 from quorumq.storage.journal import Journal
+from quorumq.storage.memory import MemoryDisk
 from quorumq.storage.offline import OfflineDirectory, ReadOnlyDisk
 from quorumq.storage.records import TYPE_OF
 from quorumq.wire.batch import Message, build_batch

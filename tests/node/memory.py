@@ -22,7 +22,7 @@ from quorumq.node.config import ServeConfig, make_config
 from quorumq.node.serve import Service, open_node
 from quorumq.node.transport import ConnectionLost, Transport
 from quorumq.storage.commit import Commit
-from quorumq.storage.disk import MemoryDisk
+from quorumq.storage.memory import MemoryDisk
 from quorumq.wire.batch import Message, build_batch
 from quorumq.wire.codec import decode_message, encode_message, sealed_items
 from quorumq.wire.frames import FrameReader

@@ -15,7 +15,7 @@ from quorumq.history import boot
 from quorumq.node.links import PeerLink
 from quorumq.node.node import EXIT_AGAIN, EXIT_REFUSED
 from quorumq.node.transport import listen
-from quorumq.storage.disk import MemoryDisk
+from quorumq.storage.memory import MemoryDisk
 from tests.node.memory import (
     Client,
     MemoryTransport,

@@ -40,8 +40,9 @@ from quorumq.core.types import (
     Topic,
     topic_id,
 )
-from quorumq.storage.disk import Disk, MemoryDisk
+from quorumq.storage.disk import Disk
 from quorumq.storage.journal import Journal
+from quorumq.storage.memory import MemoryDisk
 from quorumq.wire.batch import Message, build_batch
 
 DIRECTORY = 0x0123_4567_89AB_CDEF

@@ -15,8 +15,8 @@ import pytest
 from quorumq.core.errors import StorageError
 from quorumq.core.records import BatchStored, CleanStopped, DirectoryMade, JournalRecord, Reserved
 from quorumq.storage.damage import DamagedBatch
-from quorumq.storage.disk import MemoryDisk
 from quorumq.storage.journal import Journal
+from quorumq.storage.memory import MemoryDisk
 from quorumq.storage.records import BATCH_STORED, TYPE_OF
 from quorumq.storage.segment import Frame, Scan, salt_of, segment_number
 from tests.storage.samples import DIRECTORY, bare, batch, bodies_are_right, clean_stop, newest, open_store

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from quorumq.core.errors import StorageError
-from quorumq.storage.disk import PAGE_BYTES, WRITEV_BUFFERS_MAX, Disk, MemoryDisk, RealDisk
+from quorumq.storage.disk import PAGE_BYTES, WRITEV_BUFFERS_MAX, Disk, RealDisk
+from quorumq.storage.memory import MemoryDisk
 
 
 @pytest.fixture(params=["real", "memory"])

@@ -12,8 +12,9 @@ import pytest
 
 from quorumq.core.records import BatchStored, RecordsMerged, Reserved
 from quorumq.core.types import Kind
-from quorumq.storage.disk import MemoryDisk, RealDisk
+from quorumq.storage.disk import RealDisk
 from quorumq.storage.inspect import UNREADABLE, inspect_segment
+from quorumq.storage.memory import MemoryDisk
 from quorumq.storage.records import TYPE_OF
 from quorumq.wire.batch import Message, build_batch
 from tests.storage.samples import (

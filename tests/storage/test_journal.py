@@ -12,8 +12,9 @@ from quorumq.core.errors import StorageError
 from quorumq.core.records import BatchStored, DirectoryMade, RecordsMerged, Reserved
 from quorumq.core.types import Span
 from quorumq.storage.damage import DamagedBatch
-from quorumq.storage.disk import Disk, MemoryDisk, RealDisk
+from quorumq.storage.disk import Disk, RealDisk
 from quorumq.storage.journal import Journal
+from quorumq.storage.memory import MemoryDisk
 from quorumq.storage.segment import Scan, salt_of, segment_number
 from tests.storage.samples import (
     DIRECTORY,

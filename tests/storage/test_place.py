@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from quorumq.storage.disk import MemoryDisk, RealDisk, _inode_generation
+from quorumq.storage.disk import RealDisk, _inode_generation
+from quorumq.storage.memory import MemoryDisk
 from tests.storage.samples import batch, dead, small_state, start
 
 

@@ -14,8 +14,9 @@ import pytest
 from quorumq.core.limits import KIB, MIB
 from quorumq.core.records import BatchStored
 from quorumq.storage.damage import DamagedBatch
-from quorumq.storage.disk import Disk, MemoryDisk, RealDisk
+from quorumq.storage.disk import Disk, RealDisk
 from quorumq.storage.journal import Journal
+from quorumq.storage.memory import MemoryDisk
 from quorumq.storage.segment import segment_name
 from quorumq.wire.batch import Message, build_batch
 from tests.storage.samples import ORIGIN, PARTITION, batch, bodies_are_right, start, tombstone

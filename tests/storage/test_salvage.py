@@ -11,9 +11,9 @@ import pytest
 from quorumq.core.errors import StorageError
 from quorumq.core.records import BatchStored, DirectoryMade, JournalRecord, Reserved
 from quorumq.storage.damage import DamagedBatch, DamagedDirectory
-from quorumq.storage.disk import MemoryDisk
 from quorumq.storage.inspect import UNREADABLE, inspect_segment
 from quorumq.storage.journal import Journal
+from quorumq.storage.memory import MemoryDisk
 from tests.storage.samples import (
     DIRECTORY,
     bare,

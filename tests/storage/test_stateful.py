@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from quorumq.core.errors import StorageError
 from quorumq.storage.commit import Commit
-from quorumq.storage.disk import MemoryDisk
+from quorumq.storage.memory import MemoryDisk
 from quorumq.storage.segment import segment_name
 from tests.storage.test_crash import PowerCut, Writer
 
