@@ -14,11 +14,10 @@ from typing import Any, Final
 
 import trio
 
-from quorumq.cli.probe import Unreachable, ask
+from quorumq.cli.probe import Unreachable
 from quorumq.client import Client, MessageId, connect
 from quorumq.client.client import suspending_clock
-from quorumq.core.errors import QuorumqError
-from quorumq.core.messages import PeekAsk, PeekPage
+from quorumq.core.errors import QuorumqError, TooFewReplicas
 from quorumq.history import HistoryWriter, origin_text, read_history
 from quorumq.lab.demo_input import (
     Piece,
@@ -113,6 +112,7 @@ class Run:
         self.account = Account()  # as far as the histories go now
         self.workers: dict[str, Worker] = {}
         self.malformed: dict[MessageKey, None] = {}
+        self.letters: dict[MessageKey, str] = {}  # the dead letters at the end, with their error classes
         self.handed_over = 0  # messages to the publisher's client, to be published
         self.late = trio.Event()  # the last messages are to be published
         self.late_answered = trio.Event()  # the first of them is
@@ -142,10 +142,9 @@ class Run:
                     self.scene.expected = len(pieces)
                     await self._work(pieces)
                     await trio.to_thread.run_sync(self._stop_workers)
-                    letters = await trio.to_thread.run_sync(self._list_letters)
                 finally:
                     self._stop_workers(patience=0.0)  # where they still run, it failed or was interrupted
-            return self._judge(letters, len(pieces))
+            return self._judge(len(pieces))
 
     # ------------------------------------------------------------------------- the work
 
@@ -189,9 +188,11 @@ class Run:
                     background.cancel_scope.cancel()
             if patience.cancelled_caught:
                 self.view.event(f"not finished after {PATIENCE_S:g} s: giving up")
-                return
-            async for _ in client.peek(TOPIC, GROUP, "dead", complete=True):
-                pass  # the history says what is listed
+            with contextlib.suppress(TooFewReplicas):  # then they are missed
+                async for item in client.peek(TOPIC, GROUP, "dead", complete=True):
+                    letter = item.peeked.record.letter
+                    name = "" if letter is None else letter.error_class or letter.reason
+                    self.letters.update(dict.fromkeys(map(key_of, item.ids(b"")), name))
 
     async def _publish(self, client: Client, pieces: list[Piece]) -> None:
         async def confirm(piece: Piece, pending: Any) -> None:
@@ -399,20 +400,11 @@ class Run:
                 worker.process.kill()
                 worker.process.wait()
 
-    def _list_letters(self) -> dict[MessageKey, str]:
-        """The dead letters, as any node that answers lists them: one replica may not have heard of all yet."""
-        found: dict[MessageKey, str] = {}
-        for name in self.cluster.nodes:
-            with contextlib.suppress(Unreachable):
-                for partition in range(PARTITIONS):
-                    found.update(letters_at(self.cluster.address(name), partition))
-        return found
-
-    def _judge(self, letters: dict[MessageKey, str], expected: int) -> Verdict:
+    def _judge(self, expected: int) -> Verdict:
         account = Account()
         for row in read_history(sorted(self.histories.glob("*.jsonl"))):
             account.feed(row)
-        for key, error_class in letters.items():
+        for key, error_class in self.letters.items():
             account.list_letter(key, error_class)
         return judge(
             account,
@@ -435,23 +427,3 @@ def held_in(facts: dict[str, Any]) -> int:
     return sum(
         part["groups"].get(GROUP, {}).get("held", 0) for part in facts["partitions"] if part["topic"] == TOPIC
     )
-
-
-def letters_at(address: str, partition: int) -> dict[MessageKey, str]:
-    """The dead letters of the workers' group in one partition, as one node lists them, with their error classes.
-
-    Raises:
-        Unreachable: it does not answer.
-    """
-    found: dict[MessageKey, str] = {}
-    cursor: tuple[int, int] | None = (0, 0)
-    while cursor is not None:
-        _, page = ask(address, PeekAsk(TOPIC, partition, GROUP, "dead", cursor, 1000), timeout=5.0)
-        assert isinstance(page, PeekPage)
-        for item in page.items:
-            letter = item.record.letter
-            name = "" if letter is None else letter.error_class or letter.reason
-            for seq in range(item.span.start, item.span.stop):
-                found[TOPIC, partition, origin_text(item.span.origin), seq] = name
-        cursor = page.cursor
-    return found
