@@ -48,15 +48,13 @@ class Cluster:
         full: whether the history gets the nodes' lines too, which no checker needs.
 
     Attributes:
-        eager: set where a rule is left out: carry out `Persist.then` before the fsync.
-        late_clients: likewise: clients count their deadline from the reply's arrival.
+        late_clients: set where a rule is left out: clients count their deadline from the reply's arrival.
     """
 
     def __init__(self, schedule: Schedule, *, full: bool = False) -> None:
         self.schedule = schedule
         self.options = schedule.options
         self.full = full
-        self.eager = False
         self.late_clients = False
         self.world = World(schedule)
         self.world.on_broken = self.on_broken

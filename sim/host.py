@@ -17,22 +17,16 @@ from quorumq.core.effects import (
     CleanStop,
     Damaged,
     DiskFull,
-    Done,
-    Durable,
-    Effect,
     Event,
-    Forget,
     Gone,
     HelloRefused,
     LinkDown,
     LinkUp,
-    Persist,
     Received,
-    Reply,
     Request,
     Restart,
-    Send,
     SendStored,
+    Stop,
     Unposted,
     Unsent,
 )
@@ -56,14 +50,16 @@ from quorumq.core.messages import (
     Store,
     Welcome,
 )
-from quorumq.core.nodecore import TOKEN_STARTED, NodeCore
+from quorumq.core.nodecore import NodeCore
 from quorumq.core.records import (
     AttemptsCounted,
     BatchStored,
     ClusterMade,
     GroupPut,
+    JournalRecord,
     OriginsClosed,
     RecordsMerged,
+    Started,
     TopicPut,
 )
 from quorumq.core.state import NodeConfig
@@ -74,9 +70,11 @@ from quorumq.core.types import (
     Incarnation,
     Kind,
     NodeId,
+    Now,
     PartitionId,
     Span,
 )
+from quorumq.driver import Driver
 from quorumq.history import spans_value
 from sim.disks import DamagedBody, MemoryJournal, SimJournal
 from sim.knowledge import compare, compare_holds, known_of
@@ -145,6 +143,7 @@ class Host:
         )
         self.config_rng = self.world.stream(f"config/{name}")
         self.core: NodeCore | None = None
+        self.driver: Driver | None = None
         self.started = False
         self.life = 0
         self.frozen_until = 0.0
@@ -152,9 +151,6 @@ class Host:
         self.slow_factor = 1.0
         self.backlog: deque[tuple[Any, Any, Any]] = deque()
         self.wake_at: float | None = None
-        self.waiting: deque[tuple[int, tuple[Any, ...]]] = deque()
-        self.hasty: deque[tuple[int, tuple[Any, ...]]] = deque()  # waits for a write alone
-        self.syncing = False
         self.writing = False
         self.keys = 0
         self.open: dict[int, tuple[Any, Any]] = {}
@@ -192,6 +188,8 @@ class Host:
         if self.journal.damaged():
             self.world.saw("a start found a damaged batch")
         self.core = core
+        self.driver = Driver(core, self, self, self.rng)
+        self.driver.each = True
         for record in records:
             if type(record) is BatchStored:  # nobody may have waited for its fsync, and it survived
                 self.note_stored(record.batch.header)
@@ -209,7 +207,9 @@ class Host:
             incarnation=core.state.incarnation.n,
             outcome="fresh" if not records else "restored" if quiet else "quarantine",
         )
-        self.carry_out(core.start(now))
+        self.driver.start()
+        if self.driver.events:
+            self.driver.feed()
         self.arm()
 
     def try_another_configuration(self, records: list[Any]) -> None:
@@ -237,12 +237,9 @@ class Host:
             for view in replica.groups.values():
                 if any(held.owner.node == self.name for _, held in view.holds.holds.items()):
                     self.world.saw("a node went down while it held")
-        self.core = None
-        self.started = False
+        self.core = self.driver = None
+        self.started = self.writing = False
         self.life += 1
-        self.waiting.clear()
-        self.hasty.clear()
-        self.syncing = self.writing = False
         self.backlog.clear()
         self.wake_at = None
         self.frozen_until = 0.0
@@ -287,11 +284,10 @@ class Host:
         if self.core is None or not self.started or self.frozen_until > self.world.time:
             self.crash(power=False)
             return
-        core = self.core
-        effects = core.step([CleanStop()], self.clock.now(self.world.time), self.rng)
-        for effect in effects:
-            if isinstance(effect, Persist):
-                self.journal.append(effect.records)
+        core, driver = self.core, self.driver
+        assert driver is not None
+        driver.silent = True
+        driver.feed(CleanStop())
         self.journal.close()
         records = self.journal.kept()
         if records is not None and core.state.vouched:
@@ -303,14 +299,14 @@ class Host:
 
     def feed(self, *events: Event) -> None:
         """Let the core take events in, and carry out what it says."""
-        core = self.core
-        if core is None:
+        core, driver = self.core, self.driver
+        if core is None or driver is None:
             return
-        now = self.clock.now(self.world.time)
+        if driver.busy:  # it takes them in when it has carried out what it is at
+            driver.feed(*events)
+            return
         self.timed = not events
-        self.carry_out(core.step(events, now, self.rng))
-        if self.core is not core:
-            return
+        driver.feed(*events)
         options = self.world.options
         if options.check:
             core.check(self.clock.now(self.world.time))
@@ -385,73 +381,65 @@ class Host:
                 return
         self.feed()
 
-    def carry_out(self, effects: list[Effect]) -> None:
-        """The driver's duties, 1 to 4 of core/effects.py."""
-        again: list[Event] = []
-        journal = self.journal
-        for effect in effects:
-            kind = type(effect)
-            if kind is Send:
-                self.send(effect.to, effect.message, again)  # type: ignore[union-attr]
-            elif kind is Persist:
-                records, then, sync = effect  # type: ignore[misc]
-                if records:
-                    journal.append(records)
-                    self.observe(records)
-                if then:
-                    reached = journal.durable if sync else journal.written
-                    if reached >= journal.position or self.cluster.eager:
-                        for item in then:
-                            self.carry_out_then(item, again)
-                    elif sync:
-                        self.waiting.append((journal.position, then))
-                        self.sync()
-                    else:
-                        self.hasty.append((journal.position, then))
-                        self.write()
-            elif kind is Reply:
-                self.reply(effect.key, effect.reply, again)  # type: ignore[union-attr]
-            elif kind is SendStored:
-                try:
-                    batch = journal.batch(effect.batch)  # type: ignore[union-attr]
-                except DamagedBody as error:
-                    self.on_damaged(error, again)
-                    continue
-                store = Store(0, effect.epoch, batch, effect.age_ms)  # type: ignore[union-attr]
-                self.send(effect.to, store, again)  # type: ignore[union-attr]
-            elif kind is Forget:
-                self.note_forgotten(effect.numbers)  # type: ignore[union-attr]
-                journal.forget(effect.numbers)  # type: ignore[union-attr]
-            elif kind is Restart:
-                self.world.after(0.0, self.begin_again, self.life)
-            else:
-                raise SimError(f"node {self.name} stopped itself: {effect.reason}")  # type: ignore[union-attr]
-        if again:
-            self.feed(*again)
+    # ------------------------------------------------------------ what the driver asks
 
-    def carry_out_then(self, item: Send | Reply | Done, again: list[Event]) -> None:
-        """Something that had to wait for the disk."""
-        core = self.core
-        assert core is not None
-        if isinstance(item, Done):
-            again.append(Durable(item.token, self.journal.records_durable()))
-            if item.token == TOKEN_STARTED:
+    def now(self) -> Now:
+        return self.clock.now(self.world.time)
+
+    def flush(self) -> None:
+        pass
+
+    def kept(self, records: tuple[JournalRecord, ...]) -> None:
+        """What was appended survives now."""
+        for record in records:
+            if type(record) is BatchStored and self.journal.header(record.number) is not None:
+                self.note_stored(record.batch.header)
+            elif type(record) is Started:
                 self.on_started()
-        elif isinstance(item, Reply):
-            self.reply(item.key, item.reply, again)
-        elif item.to == self.name:
-            inc = core.state.incarnation
-            again.append(
-                Received(Envelope(self.name, inc, self.name, inc, core.state.clock.value, item.message))
-            )
-        else:
-            self.send(item.to, item.message, again)
 
-    def sync(self) -> None:
-        """Begin an fsync, if none is under way; it serves everything appended so far."""
-        if self.syncing:
+    def end(self, effect: Stop | Restart) -> None:
+        if isinstance(effect, Stop):
+            raise SimError(f"node {self.name} stopped itself: {effect.reason}")
+        self.world.after(0.0, self.begin_again, self.life)
+
+    def send_stored(self, effect: SendStored) -> None:
+        try:
+            batch = self.journal.batch(effect.batch)
+        except DamagedBody as error:
+            self.on_damaged(error)
             return
-        self.syncing = True
+        self.send(effect.to, Store(0, effect.epoch, batch, effect.age_ms))
+
+    # ------------------------------------------------------------------- the journal
+
+    @property
+    def durable(self) -> int:
+        return self.journal.durable
+
+    @property
+    def written(self) -> int:
+        return self.journal.written
+
+    @property
+    def position(self) -> int:
+        return self.journal.records_durable()
+
+    @property
+    def needs_sync(self) -> bool:
+        return self.journal.durable < self.journal.position
+
+    def append(self, records: tuple[JournalRecord, ...]) -> int:
+        if records:
+            self.journal.append(records)
+            self.observe(records)
+        return self.journal.position
+
+    def forget(self, numbers: tuple[int, ...]) -> None:
+        self.note_forgotten(numbers)
+        self.journal.forget(numbers)
+
+    def begin_sync(self, here: bool) -> None:
+        """Begin an fsync; it serves everything appended so far."""
         self.journal.begin()
         seconds = self.world.options.fsync * (0.3 + self.disk_rng.expovariate(1.4))
         if self.slow_until > self.world.time:
@@ -465,36 +453,18 @@ class Host:
         if self.frozen_until > self.world.time:
             self.world.at(self.frozen_until, self.on_synced, life)
             return
-        self.syncing = False
         damaged = self.journal.finish()
-        self.carry_out_waiting()
+        driver = self.driver
+        driver.synced()
+        if driver.events:
+            self.feed()
         for number in damaged:
-            again: list[Event] = []
-            self.on_damaged(DamagedBody(number), again)
-            self.feed(*again)
-        if self.core is None:
-            return
+            self.on_damaged(DamagedBody(number))
         if self.core.state.vouched:
             self.journal.vouch()
-        if self.waiting:
-            self.sync()
+        driver.commit()
 
-    def carry_out_waiting(self) -> None:
-        """What waited for the disk, and has what it waited for."""
-        again: list[Event] = []
-        for waiting, reached in ((self.hasty, self.journal.written), (self.waiting, self.journal.durable)):
-            while waiting and waiting[0][0] <= reached:
-                _, then = waiting.popleft()
-                for item in then:
-                    if type(item) is Done and item.token > 0:
-                        header = self.journal.header(item.token)
-                        if header is not None:
-                            self.note_stored(header)
-                    self.carry_out_then(item, again)
-        if again:
-            self.feed(*again)
-
-    def write(self) -> None:
+    def begin_write(self) -> None:
         """Begin a write without an fsync, if none is under way."""
         if not self.writing:
             self.writing = True
@@ -511,12 +481,14 @@ class Host:
         self.journal.write()
         self.world.saw("a batch waited for no fsync")
         self.world.after(UNSYNCED_S, self.sync_rest, life)
-        self.carry_out_waiting()
+        self.driver.wrote()
+        if self.driver.events:
+            self.feed()
 
     def sync_rest(self, life: int, _: object) -> None:
         """The bound is over: what was only written is synced."""
-        if life == self.life and self.core is not None and self.journal.durable < self.journal.position:
-            self.sync()
+        if life == self.life and self.driver is not None:
+            self.driver.commit_all()
 
     def note_stored(self, header: BatchHeader) -> None:
         """A batch is durable here: the judge of loss counts on how many nodes each is when its publish is confirmed."""
@@ -651,14 +623,14 @@ class Host:
         if link is not None:
             self.world.after(seconds, self.on_link_lost, peer, (self.life, link[1]))
 
-    def send(self, to: NodeId, message: PeerMessage, again: list[Event]) -> None:
+    def send(self, to: NodeId, message: PeerMessage) -> None:
         """Send over our connection; dropped where there is none."""
         link = self.links.get(to)
         world = self.world
         if link is None:
             if type(message) is RemoteFetched and message.slices:
                 world.saw("an answer to another node was never begun")
-                again.append(Unposted(message))
+                self.feed(Unposted(message))
             return
         core = self.core
         assert core is not None
@@ -686,8 +658,8 @@ class Host:
             try:
                 bodies = self.bodies(message.slices)  # type: ignore[union-attr]
             except DamagedBody as error:
-                self.on_damaged(error, again)
-                again.append(Unposted(message))  # type: ignore[arg-type]
+                self.on_damaged(error)
+                self.feed(Unposted(message))  # type: ignore[arg-type]
                 bodies = ()
                 refusal = RemoteFetched(message.round, "too-few-replicas", "a damaged copy", ())  # type: ignore[union-attr]
                 message, envelope = refusal, envelope._replace(message=refusal)
@@ -783,7 +755,7 @@ class Host:
         if self.disk_rng.random() < 0.5:
             self.feed(Gone(key))
 
-    def reply(self, key: int, reply: ClientReply, again: list[Event]) -> None:
+    def reply(self, key: int, reply: ClientReply) -> None:
         """Write an answer to whoever asked."""
         client, op = self.open.pop(key)
         if op is None:  # a peer's HELLO
@@ -794,7 +766,7 @@ class Host:
         if op == -1:  # the connection is known to be gone: the write is never begun
             if type(reply) is Fetched:
                 self.world.saw("a reply was never begun")
-                again.append(Unsent(key))
+                self.feed(Unsent(key))
             return
         self.keys_of.pop((client.name, op), None)
         batches: tuple[Batch, ...] | None = None
@@ -802,8 +774,8 @@ class Host:
             try:
                 batches = self.bodies(reply.slices)
             except DamagedBody as error:
-                self.on_damaged(error, again)
-                again.append(Unsent(key))
+                self.on_damaged(error)
+                self.feed(Unsent(key))
                 refusal = Failed("too-few-replicas", "a damaged copy of a batch: ask another node", 1, 0)
                 self.world.transmit(self.name, client.name, client.on_reply, op, (refusal, None))
                 return
@@ -847,11 +819,11 @@ class Host:
 
     # --------------------------------------------------------------------- faults
 
-    def on_damaged(self, error: DamagedBody, again: list[Event]) -> None:
+    def on_damaged(self, error: DamagedBody) -> None:
         """A batch cannot be read: nobody is sent what its bytes are."""
         self.world.saw("a damaged batch was not served")
         self.journal.set_aside(error.number)
-        again.append(Damaged(error.number))
+        self.feed(Damaged(error.number))
 
     def freeze(self, seconds: float) -> None:
         """The process does not run for a while; what comes in waits."""

@@ -14,11 +14,14 @@ ROOT = Path(__file__).parent.parent
 
 OURS = {
     "quorumq.core": {"quorumq.core"},
+    "quorumq.driver": {"quorumq.driver", "quorumq.core"},
     "quorumq.history": {"quorumq.core", "quorumq.history"},
     "quorumq.commands": {"quorumq.core"},
     "quorumq.wire": {"quorumq.core", "quorumq.wire"},
     "quorumq.storage": {"quorumq.core", "quorumq.wire", "quorumq.storage"},
-    "quorumq.node": {"quorumq.core", "quorumq.wire", "quorumq.storage", "quorumq.history", "quorumq.node"},
+    "quorumq.node": {
+        "quorumq.core", "quorumq.driver", "quorumq.wire", "quorumq.storage", "quorumq.history", "quorumq.node",
+    },
     "quorumq.client": {"quorumq.core", "quorumq.wire", "quorumq.history", "quorumq.client"},
     "quorumq.cli": {
         "quorumq.core", "quorumq.wire", "quorumq.storage", "quorumq.node", "quorumq.client", "quorumq.history",
@@ -26,8 +29,8 @@ OURS = {
     },
     "quorumq.lab": {"quorumq"},
     "sim": {
-        "sim", "quorumq.core", "quorumq.wire", "quorumq.storage", "quorumq.history", "quorumq.node", "quorumq.client",
-        "quorumq.commands",
+        "sim", "quorumq.core", "quorumq.driver", "quorumq.wire", "quorumq.storage", "quorumq.history", "quorumq.node",
+        "quorumq.client", "quorumq.commands",
     },
     "spark": {
         "spark", "quorumq.core", "quorumq.wire", "quorumq.storage", "quorumq.history", "quorumq.client",
@@ -43,7 +46,9 @@ CORE_MAY_USE = {
     "fnmatch",
     "math",
 }  # fmt: skip
-"""Outside of itself the core imports only what neither reads a clock nor touches the world."""
+"""Outside of itself the core imports only what neither reads a clock nor touches the world; so does the driver."""
+
+PURE = ("quorumq.core", "quorumq.driver")
 
 REMEDY = {
     "time": "take `now` as an argument",
@@ -54,7 +59,7 @@ REMEDY = {
     "cbor2": "leave bytes to quorumq/wire",
 }
 
-WITHOUT_CIRCLES = ["quorumq.wire", "quorumq.storage", "quorumq.client", "quorumq.history"]
+WITHOUT_CIRCLES = ["quorumq.wire", "quorumq.storage", "quorumq.node", "quorumq.client", "quorumq.history"]
 """Packages whose files can be read from the bottom up: none of them imports one that imports it, in whatever way."""
 
 HEAVY = {"pyspark", "pyarrow", "pandas", "matplotlib"}
@@ -112,19 +117,21 @@ def test_no_file_imports_one_that_imports_it(package: str) -> None:
         pytest.fail("a circle: " + " is imported by ".join(error.args[1]))
 
 
-def test_the_core_touches_nothing_outside() -> None:
+@pytest.mark.parametrize("package", PURE)
+def test_the_core_touches_nothing_outside(package: str) -> None:
     wrong = [
         f"{path.relative_to(ROOT)}:{line} imports {name}: {REMEDY.get(name.split('.')[0], 'the core is pure')}"
-        for path in modules("quorumq.core")
+        for path in modules(package)
         for line, name in imports(path)
         if not name.startswith("quorumq.") and name.split(".")[0] not in CORE_MAY_USE
     ]
     assert not wrong, "\n".join(wrong)
 
 
-def test_the_core_draws_no_randomness_of_its_own() -> None:
+@pytest.mark.parametrize("package", PURE)
+def test_the_core_draws_no_randomness_of_its_own(package: str) -> None:
     """`random` is imported for the type of `rng`; calling the module's functions would be hidden randomness."""
-    for path in modules("quorumq.core"):
+    for path in modules(package):
         for node in ast.walk(ast.parse(path.read_text())):
             if (
                 isinstance(node, ast.Attribute)
@@ -134,9 +141,10 @@ def test_the_core_draws_no_randomness_of_its_own() -> None:
                 assert node.attr == "Random", f"{path.name}:{node.lineno} uses random.{node.attr}: take `rng`"
 
 
-def test_the_core_never_iterates_over_a_set() -> None:
+@pytest.mark.parametrize("package", PURE)
+def test_the_core_never_iterates_over_a_set(package: str) -> None:
     """The order of a set is not the order of anything: one seed would give two traces."""
-    for path in modules("quorumq.core"):
+    for path in modules(package):
         for node in ast.walk(ast.parse(path.read_text())):
             loops = [node.iter] if isinstance(node, ast.For | ast.comprehension) else []
             for loop in loops:
@@ -173,6 +181,18 @@ def test_nothing_heavy_is_imported(package: str) -> None:
     for path in modules(package):
         for line, name in imports(path):
             assert name.split(".")[0] not in HEAVY, f"{path.name}:{line} imports {name}, which is an extra"
+
+
+def test_effects_are_carried_out_in_one_place() -> None:
+    """Whoever lets a core step has effects to carry out: the driver alone does, so that what is proven is what runs."""
+    for package in ("quorumq.node", "quorumq.storage", "sim"):
+        for path in modules(package):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Attribute) and node.attr == "step":
+                    owner = ast.unparse(node.value)
+                    assert not owner.endswith("core"), (
+                        f"{path.name}:{node.lineno}: let quorumq/driver.py do that"
+                    )
 
 
 def test_only_what_runs_clusters_for_people_imports_the_command_line_and_nothing_imports_that() -> None:

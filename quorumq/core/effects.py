@@ -1,7 +1,6 @@
 """What the core asks its driver to do, and what the driver tells the core.
 
-There are four drivers (production's trio shell, the explorer, the event heap, the trio shell in
-virtual time). All of them obey the same duties:
+quorumq/driver.py carries effects out, for production, the explorer, the event heap and the tests alike. Its duties:
 
 1. Effects of one step are carried out in order. `Persist` appends to the journal, in order.
 2. `Persist.then` is carried out only once everything appended up to and including it is durable.

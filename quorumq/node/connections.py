@@ -174,7 +174,7 @@ class Inbound:
             if node.askers.pop(key, None) is not None and key not in queued:
                 events.append(Gone(key))
         self._open.clear()
-        node.take_weight(-self._weight)
+        node.room.take(-self._weight)
         self._weight = 0
         self._changed.set()
         if events:
@@ -299,12 +299,12 @@ class Inbound:
                     event = self._take(frame)
                     if event is not None:
                         events.append(event)
-                    if self._full or node.pressed or node.paused:
+                    if self._full or node.room.pressed or node.room.paused:
                         node.feed(*events)
                         events = []
                         while self._full and not self.closed:
                             await self._wait_for_change()
-                        await node.room()
+                        await node.room.wait()
             finally:
                 if events:
                     node.feed(*events)
@@ -348,7 +348,7 @@ class Inbound:
         self.node.askers[key] = self
         self._open[key] = (number, weight, patient)
         self._weight += weight
-        self.node.take_weight(weight)
+        self.node.room.take(weight)
         return key
 
     def _answer(self, number: int, refusal: Failed) -> None:
@@ -404,7 +404,7 @@ class Inbound:
         self._weight -= (
             weight  # before it is sent: where that ends the connection, `close` takes back the rest
         )
-        self.node.take_weight(-weight)
+        self.node.room.take(-weight)
         self._put(pieces)
         self._changed.set()
 

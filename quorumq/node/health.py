@@ -8,13 +8,11 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from quorumq.core.types import Now
 from quorumq.node.config import ServeConfig
-
-if TYPE_CHECKING:
-    from quorumq.node.node import Node
+from quorumq.storage.journal import Journal
 
 WINDOW_S: Final = 60.0
 SAMPLES_MAX: Final = 20_000
@@ -51,8 +49,13 @@ class Health:
         """An fsync took this long."""
         self._commits.append((self._clock().mono, seconds))
 
-    def facts(self, node: Node) -> dict[str, object]:
-        """The shell's part of a status (docs/operations.md, "What status shows")."""
+    def facts(self, inflight_bytes: int, store: Journal) -> dict[str, object]:
+        """The shell's part of a status (docs/operations.md, "What status shows").
+
+        Args:
+            inflight_bytes: of requests that are not answered yet.
+            store: the node's.
+        """
         now = self._clock().mono
         times = sorted(seconds for at, seconds in self._commits if at > now - WINDOW_S)
         commits: dict[str, object] = {"count": len(times)}
@@ -65,15 +68,15 @@ class Health:
             "pid": os.getpid(),
             "connections": self.connections,
             "clients": self.clients,
-            "inflight_bytes": node.inflight_bytes,
+            "inflight_bytes": inflight_bytes,
             "outbox_bytes": self.outbox_bytes(),
             "fsync_ms": commits,
-            "disk_free": node.store.free_bytes,
-            "disk_reserve": node.store.kept_free,
+            "disk_free": store.free_bytes,
+            "disk_reserve": store.kept_free,
             "journal_bytes": journal_bytes(self.config.data_dir),
-            "journal_segments": len(node.store.live),
-            "batches": len(node.store),
-            "damaged_batches": len(node.store.unreadable),
+            "journal_segments": len(store.live),
+            "batches": len(store),
+            "damaged_batches": len(store.unreadable),
             "rss": rss(),
             **self.counts,
         }

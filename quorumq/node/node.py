@@ -1,52 +1,30 @@
-"""The node's core, carried out: effects in order, group commit, timers.
+"""The node's core, driven: what its effects mean for sockets and files, and timers.
 
 Why there is no inbox: everything runs on one event loop, and `Node.feed` is synchronous. A connection that has read
 a message feeds it, the core steps, its effects are carried out, and what there is to send is in the sockets when
 `feed` returns. No task is woken in between, nothing queues up, and a connection reads no further before its
-last message was dealt with. What an effect feeds back (a token, a message to ourselves) is taken in by the call
-that is running already: the core is never entered twice.
+last message was dealt with.
 
-The rule that everything here obeys is in core/effects.py: `Persist.then` is carried out after the commit, and
-there is one place that does it, `_carry_out_waiting`. After a failed commit `failed` is set first, and from then on
-nothing is sent to anyone: not what waited for that commit, and not what was queued before it.
+When an effect is carried out is decided in quorumq/driver.py. After a failed commit `failed` is set first, and from
+then on nothing is sent to anyone: not what waited for that commit, and not what was queued before it.
 
 Nothing here knows what a HOLD or a majority is.
 """
 
 from __future__ import annotations
 
-import contextlib
-import math
 import random
-from collections import deque
-from collections.abc import Callable
-from typing import Any, Final, NamedTuple, Protocol
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, Protocol
 
 import trio
 from crc32c import crc32c
 
-from quorumq.core.effects import (
-    Damaged,
-    DiskFull,
-    Done,
-    Durable,
-    Event,
-    Forget,
-    Persist,
-    Received,
-    Reply,
-    Restart,
-    Send,
-    SendStored,
-    Stop,
-    Unposted,
-    Unsent,
-)
-from quorumq.core.errors import QuorumqError, StorageError, TooLarge
-from quorumq.core.limits import MIB
+from quorumq.core.effects import Damaged, DiskFull, Event, Restart, SendStored, Stop, Unposted, Unsent
+from quorumq.core.errors import StorageError, TooLarge
 from quorumq.core.messages import (
     ClientReply,
-    Envelope,
     Fetched,
     PeekReply,
     PeerMessage,
@@ -56,13 +34,15 @@ from quorumq.core.messages import (
     Store,
 )
 from quorumq.core.nodecore import NodeCore
-from quorumq.core.records import BatchStored, GroupPut, TopicPut
+from quorumq.core.records import JournalRecord
 from quorumq.core.types import Batch, NodeId, Now, PartitionId
+from quorumq.driver import Driver
 from quorumq.node.commits import CommitRunner
+from quorumq.node.committer import Committer
 from quorumq.node.config import ServeConfig
 from quorumq.node.health import Health
+from quorumq.node.room import Room
 from quorumq.node.trace import Trace
-from quorumq.storage.commit import Commit
 from quorumq.storage.damage import DamagedBatch
 from quorumq.storage.journal import Journal
 from quorumq.wire.batch import Corrupt, decode_header
@@ -70,20 +50,8 @@ from quorumq.wire.cbor import BadValue
 from quorumq.wire.codec import encode_message
 from quorumq.wire.receipts import seal_slices
 
-LAZY_COMMIT_S: Final = 0.05
-"""How long records that nobody waits for may stay in memory."""
-
-UNSYNCED_S: Final = 1.0
-"""How long what was published with durability "os" may stay without an fsync."""
-
-PENDING_BYTES_MAX: Final = 64 * MIB
-"""What may wait for a commit; above it no connection is read."""
-
 CHECKED_WHOLE_BYTES: Final = 256 * 1024
 """Batches up to this size are checked as a whole whenever a part of one is read."""
-
-SPACE_CHECK_BYTES: Final = 1 * MIB
-"""The disk is asked for its room after every commit, and whenever so much more waits for the next one."""
 
 EXIT_AGAIN: Final = -1
 """Not the end of the process: it begins again from its directory."""
@@ -127,15 +95,6 @@ class Link(Flushing, Protocol):
         """Whether anything can be queued now."""
 
 
-class Noted(NamedTuple):
-    """Behind a `Persist.then`: these batches and registers are durable, for the history."""
-
-    records: tuple[BatchStored | GroupPut | TopicPut, ...]
-
-
-Then = Send | Reply | Done | Noted
-
-
 class Node:
     """One running node.
 
@@ -153,8 +112,6 @@ class Node:
         askers: who waits for the reply to a key.
         failed: exit code and reason once the node must stop; nothing is sent from then on.
         ended: set with ``failed``.
-        silent: nothing may be sent or answered any more.
-        paused: no new requests of clients are taken.
     """
 
     def __init__(
@@ -171,38 +128,22 @@ class Node:
         self.core = core
         self.store = store
         self.config = config
-        self.clock = clock
+        self.clock = self.now = clock
         self.log = log
         self.health = Health(config, clock)
         self.trace = Trace(config, log)
+        self.room = Room(config, store, log)
+        self.committer = Committer(store, commits, lambda: core.snapshot(clock()), self, log)
+        self.driver = Driver(core, self, self.committer, rng)
         self.links: dict[NodeId, Link] = {}
         self.askers: dict[int, Asker] = {}
         self.failed: tuple[int, str] | None = None
         self.ended = trio.Event()
-        self.silent = False
-        self.paused = False
-        self.inflight_bytes = 0
-        self._rng = rng
-        self._commits = commits
         self._keys = 0
-        self._events: deque[Event] = deque()
-        self._stepping = False
-        self._waiting: deque[tuple[int, tuple[Then, ...]]] = deque()  # (ticket, then)
-        self._hasty: deque[tuple[int, tuple[Then, ...]]] = deque()  # likewise, for what needs no fsync
-        self._ever_hasty = (
-            False  # then no fsync is waited for on the loop: what needs none would wait with it
-        )
-        self._writing = False  # a commit that begins a segment is under way: nothing else may write
-        self._syncing: Commit | None = None
-        self._sync_wanted = False  # though nobody waits for it
-        self._lazy_at = math.inf  # when a commit that syncs is due at the latest
         self._dirty: dict[int, Flushing] = {}
         self._last: tuple[PeerMessage | None, int, list[bytes | memoryview]] = (None, 0, [])
         self._timer_scope: trio.CancelScope | None = None
-        self._room = trio.Event()
-        self._space_checked = 0  # bytes that waited for a commit then
         self._to_dial: dict[NodeId, trio.Event] = {}
-        self._idle = trio.Event()
         self._suspected = core.suspected
         self._resyncing = core.resync is not None or bool(store.cannot_vouch)
         self._lost: dict[PartitionId, int] = {}  # what the log has said last
@@ -217,44 +158,56 @@ class Node:
         """
         now = self.clock()
         self.store.roll(lambda: self.core.snapshot(now))
-        self._stepping = True
-        for effect in self.core.start(now):
-            assert isinstance(effect, Persist), "the first effects are durable before anything else"
-            self._persist(effect)
-        self._stepping = False
+        self.driver.start()
         self.store.commit()
-        self._carry_out_waiting()
+        with self._or_stop():
+            self.driver.wrote()
         self.feed()
-        self.trace.started(self)
+        state = self.core.state
+        self.trace.started(state.incarnation, waits=state.quarantine_until > self.clock().mono)
+
+    @property
+    def silent(self) -> bool:
+        """Whether nothing may be sent or answered any more."""
+        return self.driver.silent
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the node must stop."""
+        return self.failed is not None
+
+    def fall_silent(self) -> None:
+        """Send and answer nothing any more."""
+        self.driver.silent = True
 
     def fail(self, code: int, reason: str, **facts: object) -> None:
         """Stop: say nothing more to anyone, and end with ``code``. The first reason counts."""
-        if self.failed is None:
-            self.failed = (code, reason)
-            self.silent = True
+        if self._end(code, reason):
             self.log.error("node_stops", reason=reason, exit_code=code, **facts)
-            self.ended.set()
 
-    def _begin_again(self, reason: str) -> None:
-        """This start is over: the process builds another node from the directory (serve.py)."""
-        if self.failed is None:
-            self.failed = (EXIT_AGAIN, reason)
-            self.silent = True
-            self.log.warning("resync_begins", reason=reason)
-            self.ended.set()
+    def _end(self, code: int, reason: str) -> bool:
+        if self.failed is not None:
+            return False
+        self.failed = (code, reason)
+        self.driver.silent = self.driver.ended = True
+        self.ended.set()
+        return True
 
-    @property
-    def committing(self) -> bool:
-        """Whether a commit is under way."""
-        return self._syncing is not None
+    @contextmanager
+    def _or_stop(self) -> Iterator[None]:
+        """Whatever is raised inside is the end of the node."""
+        try:
+            yield
+        except StorageError as error:
+            self.fail(EXIT_STORAGE, str(error))
+        except Exception as error:
+            self.fail(EXIT_BUG, f"a bug in this node: {error!r}", exc_info=True)
 
     async def settled(self) -> None:
         """Wait until everything appended is durable, or the node has failed."""
-        while self.failed is None and (self.committing or self.store.needs_sync):
-            self._idle = trio.Event()
-            self._commit_all()
-            if self.committing:
-                await self._idle.wait()
+        while self.failed is None and (self.committer.committing or self.store.needs_sync):
+            self.driver.commit_all()
+            await self.committer.rest()
 
     # ----------------------------------------------------------------------- events
 
@@ -265,50 +218,25 @@ class Node:
 
     def feed(self, *events: Event) -> None:
         """Take events in and carry out everything that follows from them. Never raises."""
-        self._events.extend(events)
-        if self._stepping or self.failed is not None:
-            return
-        self._stepping = True
-        now = self.clock()
         try:
-            while True:
-                some = list(self._events)
-                self._events.clear()
-                for effect in self.core.step(some, now, self._rng):
-                    self._carry_out(effect)
-                if not self._events:
-                    self._end_of_step()
-                if not self._events or self.failed is not None:
-                    break
-                now = self.clock()
+            self.driver.feed(*events)
         except StorageError as error:
             self.fail(EXIT_STORAGE, str(error))
         except Exception as error:
             self.fail(EXIT_BUG, f"a bug in this node: {error!r}", exc_info=True)
-        finally:
-            self._stepping = False
-        self._arm(now)
+        if not self.driver.busy:
+            self._arm(self.driver.mono)
+            if (self._suspected or self._resyncing) and not self.silent:
+                self._note_trust()
 
-    def _end_of_step(self) -> None:
-        """Send first: a peer's fsync is further away than ours."""
-        if self.silent:
-            self._dirty.clear()
-            return
-        self._flush()
-        if self._waiting or self._hasty:
-            self._commit(sync=bool(self._waiting))
-            self._flush()
-        if self._suspected and not self.core.suspected and self.core.placed is not None:
+    def _note_trust(self) -> None:
+        """Say when this directory is trusted, and end its resync."""
+        core = self.core
+        if self._suspected and not core.suspected and core.placed is not None:
             self._suspected = False
-            self.log.warning("directory_trusted", reason=self.core.placed.why)
-        if self._resyncing and self.core.state.vouched and not self.committing:
+            self.log.warning("directory_trusted", reason=core.placed.why)
+        if self._resyncing and core.state.vouched and not self.committer.committing:
             self._end_resync()
-
-    def _flush(self) -> None:
-        while self._dirty:
-            dirty, self._dirty = self._dirty, {}
-            for item in dirty.values():
-                item.flush()
 
     def _end_resync(self) -> None:
         """The core vouches again, durably: so may the directory, from the next segment on, which says so."""
@@ -316,51 +244,39 @@ class Node:
         self.log.info("resync_over")
         if self.store.cannot_vouch:
             self.store.vouch()
-            self._roll()
+            self.committer.roll()
 
     def dirty(self, item: Flushing) -> None:
         """Have ``item`` flushed at the end of this step."""
         self._dirty[id(item)] = item
-        if not self._stepping:
+        if not self.driver.busy:
             self._dirty.pop(id(item)).flush()
+
+    def flush(self) -> None:
+        """Send what was queued, unless the node is silent."""
+        if self.silent:
+            self._dirty.clear()
+        while self._dirty:
+            dirty, self._dirty = self._dirty, {}
+            for item in dirty.values():
+                item.flush()
 
     # ---------------------------------------------------------------------- effects
 
-    def _carry_out(self, effect: Any) -> None:
-        if self.silent and not isinstance(effect, Persist):
-            return
-        match effect:
-            case Send(to, message):
-                self._send(to, message)
-            case Reply(key, reply):
-                self._reply(key, reply)
-            case Persist():
-                self._persist(effect)
-            case Done(token):
-                self._events.append(Durable(token, self.store.position))
-            case SendStored():
-                self._send_stored(effect)
-            case Forget(numbers):
-                self.store.forget(numbers)
-                self._commit_lazily()
-            case Stop(reason):
-                self.fail(EXIT_REFUSED, reason)
-            case Restart(reason):
-                self._begin_again(reason)
-            case Noted(records):
-                self.trace.durable(self, records)
+    def end(self, effect: Stop | Restart) -> None:
+        if isinstance(effect, Stop):
+            self.fail(EXIT_REFUSED, effect.reason)
+        elif self._end(
+            EXIT_AGAIN, effect.reason
+        ):  # the process builds another node from the directory (serve.py)
+            self.log.warning("resync_begins", reason=effect.reason)
 
-    def _send(self, to: NodeId, message: PeerMessage) -> None:
-        state = self.core.state
-        stamp = state.clock.value
-        if to == state.me:
-            envelope = Envelope(to, state.incarnation, to, state.incarnation, stamp, message)
-            self._events.append(Received(envelope))
-            return
+    def send(self, to: NodeId, message: PeerMessage) -> None:
         link = self.links.get(to)
         if link is None or not link.has_room():
             self._drop(message)
             return
+        stamp = self.core.state.clock.value
         if isinstance(message, RemoteFetched) and message.slices:
             pieces = self._encode_fetched(message, stamp)
             queued = link.send(pieces, message)
@@ -381,7 +297,7 @@ class Node:
         """There is no way to send ``message`` now."""
         self.health.count("sends_dropped")
         if isinstance(message, RemoteFetched) and message.slices:
-            self._events.append(Unposted(message))
+            self.feed(Unposted(message))
 
     def _encode_fetched(self, message: RemoteFetched, stamp: int) -> list[bytes | memoryview]:
         """What was won on behalf of a peer's client, sealed and with its bytes; where that fails, why."""
@@ -396,7 +312,7 @@ class Node:
             detail = "a batch of this answer was dropped while it waited to be sent: ask again"
         except TooLarge as error:
             detail = f"{error}: ask for less at once"
-        self._events.append(Unposted(message))
+        self.feed(Unposted(message))
         refusal = RemoteFetched(message.round, "too-few-replicas", detail, ())
         return encode_message(refusal, stamp=stamp)
 
@@ -410,7 +326,7 @@ class Node:
             pass
         return encode_message(message._replace(slices=()), stamp=stamp)
 
-    def _send_stored(self, effect: SendStored) -> None:
+    def send_stored(self, effect: SendStored) -> None:
         to, epoch, number, age_ms = effect
         link = self.links.get(to)
         if link is None or not link.has_room():
@@ -427,167 +343,52 @@ class Node:
         if link.send(encode_message(message, stamp=self.core.state.clock.value)):
             self._dirty[id(link)] = link
 
-    def _reply(self, key: int, reply: ClientReply) -> None:
+    def reply(self, key: int, reply: ClientReply) -> None:
         asker = self.askers.pop(key, None)
         if asker is None:
             if isinstance(reply, Fetched):
-                self._events.append(Unsent(key))
+                self.feed(Unsent(key))
                 self.trace.given_back(reply, "the client is gone")
             return
         if isinstance(reply, StatusReply):
-            reply = StatusReply({**reply.facts, **self.health.facts(self)})
+            reply = StatusReply({**reply.facts, **self.health.facts(self.room.inflight_bytes, self.store)})
         asker.reply(key, reply)
 
-    # ----------------------------------------------------------------- group commit
+    def kept(self, records: tuple[JournalRecord, ...]) -> None:
+        if self.trace.on:
+            self.trace.durable(records, self.core.topics)
 
-    def _persist(self, effect: Persist) -> None:
-        ticket = self.store.append(effect.records)
-        if self.store.pending_bytes > self._space_checked + SPACE_CHECK_BYTES:
+    # ----------------------------------------------------------------------- commits
+
+    def appended(self) -> None:
+        """More waits for a commit."""
+        if self.room.check_due:
             self._check_space()
-        then: tuple[Then, ...] = effect.then
-        if self.trace.on and effect.records:
-            noted = tuple(
-                record for record in effect.records if isinstance(record, BatchStored | GroupPut | TopicPut)
-            )
-            then = (Noted(noted), *then) if noted else then
-        if not then:
-            self._commit_lazily()
-            return
-        self._ever_hasty = self._ever_hasty or not effect.sync
-        waiting, reached = (
-            (self._waiting, self.store.durable) if effect.sync else (self._hasty, self.store.written)
-        )
-        if ticket <= reached and not waiting:
-            for item in then:
-                self._carry_out(item)
-        else:
-            waiting.append((ticket, then))
 
-    def _commit_lazily(self) -> None:
-        """Nobody waits for what was appended: the next commit takes it, and one comes soon."""
-        self._sync_within(LAZY_COMMIT_S)
+    def wrote(self) -> None:
+        """Something was written."""
+        with self._or_stop():
+            self.driver.wrote()
+        self.room.wake()
 
-    def _sync_within(self, seconds: float) -> None:
-        self._lazy_at = min(self._lazy_at, self.clock().mono + seconds)
-
-    def _commit_all(self) -> None:
-        """Have everything appended fsynced, as soon as no other commit is in the way."""
-        self._sync_wanted = True
-        self._commit()
-
-    def _commit(self, sync: bool = False) -> None:
-        """Write what was appended, and start an fsync unless one is under way: then the next commit has it.
-
-        Args:
-            sync: whether somebody waits for the fsync. Without, it only writes, if somebody waits for that; it may
-                do so while an fsync is under way, and its own follows within `UNSYNCED_S`.
-        """
-        if self._writing or self.failed is not None:
-            return
-        if (sync or self._sync_wanted) and self._syncing is None:
-            self._sync_wanted = False
-            self._lazy_at = math.inf
-            if not self.store.needs_sync:
-                self._carry_out_waiting()
-                return
-            self._writing = self.store.rolling
-            self._syncing = commit = self.store.begin_commit()
-            if self._writing or self._write(commit):
-                here = sync and not self._writing and not self._ever_hasty
-                self._commits.start(commit, self._committed, here=here)
-        elif self._hasty and self.store.needs_write and not self.store.rolling:
-            self._sync_within(UNSYNCED_S)
-            if (
-                self._write(self.store.begin_commit(sync=False))
-                and self.store.should_roll
-                and not self.silent
-            ):
-                self._roll()
-
-    def _write(self, commit: Commit) -> bool:
-        """Write on the loop: that is a copy in memory. Whether the system took it."""
-        try:
-            commit.write()
-            self.store.note_written(commit)
-        except StorageError as error:
-            self._syncing = None if commit is self._syncing else self._syncing
-            self.fail(EXIT_STORAGE, str(error))
-            return False
-        if self._hasty:
-            self._carry_out_waiting()
-        if not self.pressed:
-            self._room.set()
-        return True
-
-    def _committed(self, commit: Commit, error: BaseException | None, seconds: float) -> None:
-        """On the loop: the disk has it, or has refused. What waited for it may be said now, or never."""
-        self._writing = False
-        self._syncing = None
-        self._idle.set()
-        if self.failed is not None:
-            with contextlib.suppress(StorageError):
-                self.store.finish(commit)
-            return
-        try:
-            if error is not None and not isinstance(error, QuorumqError):
-                self.fail(EXIT_BUG, f"a bug in this node: {error!r}")
-                return
-            self.store.finish(commit)
-        except StorageError as failure:
-            self.fail(EXIT_STORAGE, str(failure))
-            return
+    def synced(self, seconds: float) -> None:
+        """An fsync is over."""
         self.health.synced(seconds)
-        self._carry_out_waiting()
+        with self._or_stop():
+            self.driver.synced()
         if not self.silent:  # nothing may stand behind CLEAN_STOP
-            if not self.store.rolling and self.store.should_roll:
-                self._roll()
-            self._reclaim()
-        if not self.pressed:
-            self._room.set()
+            self.committer.roll_if_due()
+            self.committer.reclaim()
+        self.room.wake()
         self._check_space()
-        if self._sync_wanted:
-            self._commit()
         self.feed()
 
-    def _carry_out_waiting(self) -> None:
-        stepping, self._stepping = self._stepping, True  # what follows is fed afterwards
-        try:
-            while self._hasty and self._hasty[0][0] <= self.store.written:
-                for item in self._hasty.popleft()[1]:
-                    self._carry_out(item)
-            while self._waiting and self._waiting[0][0] <= self.store.durable:
-                for item in self._waiting.popleft()[1]:
-                    self._carry_out(item)
-        except StorageError as error:
+    def disk_failed(self, error: BaseException) -> None:
+        """A commit failed."""
+        if isinstance(error, StorageError):
             self.fail(EXIT_STORAGE, str(error))
-        except Exception as error:
-            self.fail(EXIT_BUG, f"a bug in this node: {error!r}", exc_info=True)
-        finally:
-            self._stepping = stepping
-
-    def _reclaim(self) -> None:
-        """Go on emptying old segments, a little after each fsync until there is none worth it."""
-        before = self.store.pending_bytes
-        try:
-            damaged = self.store.reclaim()
-        except StorageError as error:
-            self.fail(EXIT_STORAGE, str(error))
-            return
-        if self.store.pending_bytes > before:
-            self._commit_all()
-        for number in damaged:
-            self.damaged(number, DamagedBatch("found while it was copied out of an old segment", number))
-
-    def _roll(self) -> None:
-        """The segment is full: begin another with a snapshot of now. Between two steps, so it is whole."""
-        now = self.clock()
-        try:
-            self.store.roll(lambda: self.core.snapshot(now))
-        except StorageError as error:
-            self.fail(EXIT_STORAGE, str(error))
-            return
-        self.log.info("segment_begun", segments=len(self.store.live))
-        self._commit_all()
+        else:
+            self.fail(EXIT_BUG, f"a bug in this node: {error!r}")
 
     # ------------------------------------------------------------------------ timers
 
@@ -596,22 +397,18 @@ class Node:
         while True:
             with trio.CancelScope() as scope:
                 self._timer_scope = scope
-                self._arm(self.clock())
+                self._arm(self.clock().mono)
                 await trio.sleep_forever()
             self._timer_scope = None
-            if self.clock().mono >= self._lazy_at:
-                self._lazy_at = math.inf
-                self._commit_all()
             self.feed()
 
-    def _arm(self, now: Now) -> None:
+    def _arm(self, mono: float) -> None:
         """Have the timer task wake in time; sooner than needed does no harm."""
         scope = self._timer_scope
-        if scope is None:
+        due = self.driver.next_deadline()
+        if scope is None or due is None:
             return
-        due = self.core.next_deadline()
-        at = self._lazy_at if due is None else min(due, self._lazy_at)
-        deadline = math.inf if at == math.inf else trio.current_time() + max(0.0, at - now.mono)
+        deadline = trio.current_time() + max(0.0, due - mono)
         if deadline < scope.deadline:
             scope.deadline = deadline
 
@@ -628,47 +425,19 @@ class Node:
         if peer in self._to_dial:
             self._to_dial[peer].set()
 
-    # ---------------------------------------------------------------- room and pressure
-
-    @property
-    def pressed(self) -> bool:
-        """Whether too much is under way to take in more requests."""
-        return (
-            self.inflight_bytes >= self.config.inflight_bytes_max
-            or self.store.pending_bytes >= PENDING_BYTES_MAX
-        )
-
-    def take_weight(self, weight: int) -> None:
-        """``weight`` bytes of requests are under way; negative when they are answered."""
-        self.inflight_bytes += weight
-        if weight < 0 and not self.pressed:
-            self._room.set()
-
-    async def room(self) -> None:
-        """Wait until requests may be taken in."""
-        while self.pressed or self.paused:
-            if self._room.is_set():  # never replace an event that others wait for
-                self._room = trio.Event()
-            await self._room.wait()
+    # -------------------------------------------------------------------- what is seen
 
     def _check_space(self) -> None:
         if self.failed is not None:
             return
-        self._space_checked = self.store.pending_bytes
+        before = self.core.state.disk_full
         try:
-            free = self.store.free_bytes
+            full = self.room.is_full(before)
         except StorageError as error:
             self.fail(EXIT_STORAGE, str(error))
             return
-        reserve = self.store.kept_free
-        full = self.core.state.disk_full
-        # Full until there is a tenth more than the reserve: at the edge it would flap with every commit.
-        if not full and free < reserve:
-            self.log.warning("disk_full", free=free, reserve=reserve, data_dir=self.config.data_dir)
-            self.feed(DiskFull(True))
-        elif full and free >= reserve + reserve // 10:
-            self.log.info("disk_has_room", free=free, reserve=reserve)
-            self.feed(DiskFull(False))
+        if full != before:
+            self.feed(DiskFull(full))
 
     async def watch(self) -> None:
         """Look at the free space when nothing is written, too, and flush the history. Runs until cancelled."""

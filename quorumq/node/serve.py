@@ -307,7 +307,7 @@ class Service:
     async def _finish(self) -> None:
         """The clean part of a stop: answer what can be answered soon, then fall silent and journal the holds."""
         node = self.node
-        node.paused = True
+        node.room.paused = True
         for inbound in list(self._inbound.values()):
             inbound.stop_waiting()
         with trio.move_on_after(node.config.stop_timeout):
@@ -315,17 +315,19 @@ class Service:
                 link.waiting for link in node.links.values()
             ):
                 await trio.sleep(POLL_S)
-        node.silent = True
+        node.fall_silent()
         node.feed(CleanStop())
         await node.settled()
 
     def _close(self) -> int:
         """Give the data directory back; the exit code."""
         node = self.node
-        node.trace.stopped(node, node.failed[1] if node.failed is not None else "asked to")
+        node.trace.stopped(
+            node.core.state.incarnation, node.failed[1] if node.failed is not None else "asked to"
+        )
         if node.failed is not None:
             # Else its thread still writes to the files: the end of the process closes them.
-            if not node.committing and node.failed[0] != EXIT_AGAIN:
+            if not node.committer.committing and node.failed[0] != EXIT_AGAIN:
                 node.store.abandon()
             return node.failed[0]
         try:

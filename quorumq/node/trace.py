@@ -7,11 +7,12 @@ written is given up with one line in the log: the node serves on.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from quorumq.core.messages import Fetched
-from quorumq.core.records import BatchStored, GroupPut, TopicPut
-from quorumq.core.types import STAMP_ZERO, Owner, PartitionId, Span
+from quorumq.core.records import BatchStored, GroupPut, JournalRecord, TopicPut
+from quorumq.core.types import STAMP_ZERO, Incarnation, Owner, PartitionId, Span, Topic
 from quorumq.history import (
     HistoryError,
     HistoryWriter,
@@ -22,9 +23,6 @@ from quorumq.history import (
     topic_label,
 )
 from quorumq.node.config import ServeConfig
-
-if TYPE_CHECKING:
-    from quorumq.node.node import Node
 
 
 class Trace:
@@ -38,6 +36,7 @@ class Trace:
     def __init__(self, config: ServeConfig, log: Any) -> None:
         self._log = log
         self._writer: HistoryWriter | None = None
+        self._lines = 0
         if config.history:
             settings = {"hold_time_max": config.hold_time_max, "nodes": list(config.nodes or [config.node])}
             try:
@@ -54,6 +53,7 @@ class Trace:
 
     def _write(self, kind: str, **fields: object) -> None:
         if self._writer is not None:
+            self._lines += 1
             try:
                 self._writer.write(kind, **fields)
             except (OSError, HistoryError) as error:
@@ -63,24 +63,33 @@ class Trace:
         self._writer = None
         self._log.error("history_given_up", reason=str(error))
 
-    def started(self, node: Node) -> None:
-        """The start is durable."""
-        state = node.core.state
-        waits = state.quarantine_until > node.clock().mono
-        outcome = "quarantine" if waits else "restored" if state.incarnation.n > 1 else "fresh"
-        self._write("start", incarnation=state.incarnation.n, outcome=outcome)
+    def started(self, incarnation: Incarnation, *, waits: bool) -> None:
+        """The start is durable.
+
+        Args:
+            incarnation: of this start.
+            waits: whether the node is in quarantine.
+        """
+        outcome = "quarantine" if waits else "restored" if incarnation.n > 1 else "fresh"
+        self._write("start", incarnation=incarnation.n, outcome=outcome)
         self.flush()
 
-    def stopped(self, node: Node, reason: str) -> None:
+    def stopped(self, incarnation: Incarnation, reason: str) -> None:
         """The node stops: the last line."""
-        self._write("stop", incarnation=node.core.state.incarnation.n, reason=reason)
+        self._write("stop", incarnation=incarnation.n, reason=reason)
         self.close()
 
-    def durable(self, node: Node, records: tuple[BatchStored | GroupPut | TopicPut, ...]) -> None:
-        """These batches and registers are durable here: in the file before anyone is told of it."""
+    def durable(self, records: tuple[JournalRecord, ...], topics: Mapping[bytes, Topic]) -> None:
+        """These records are durable here: their batches and registers are in the file before anyone is told of it.
+
+        Args:
+            records: what was appended together.
+            topics: those that the node knows.
+        """
+        before = self._lines
         for record in records:
             if isinstance(record, GroupPut):
-                of = node.core.topics.get(record.group.topic)
+                of = topics.get(record.group.topic)
                 if of is not None:
                     _, name, generation, from_ms = record.group
                     label = topic_label(of.id, of.name)
@@ -92,8 +101,10 @@ class Trace:
                     label = topic_label(register.id, register.name)
                     self._write("topic", topic=label, settings=settings_value(register))
                 continue
+            if not isinstance(record, BatchStored):
+                continue
             header = record.batch.header
-            topic = node.core.topics.get(header.partition.topic)
+            topic = topics.get(header.partition.topic)
             if topic is not None:
                 self._write(
                     "store",
@@ -101,7 +112,8 @@ class Trace:
                     partition=header.partition.number,
                     spans=spans_value(header.sections),
                 )
-        self.flush()
+        if self._lines > before:
+            self.flush()
 
     def answered(self, reply: Fetched) -> None:
         """The reply of a FETCH begins to be written."""

@@ -5,8 +5,8 @@ facts. What a node does at an event depends on its own state, the event and the 
 the real core once and is then looked up. This is where the speed comes from: a cluster has far more states than
 each of its nodes has.
 
-This module is also the explorer's driver of the core: it carries out effects as core/effects.py demands. Persists
-are durable at once, unless the scenario makes each fsync a step of its own.
+The core is driven by quorumq/driver.py. Persists are durable at once, unless the scenario makes each fsync a step of
+its own: then what waits in the driver is part of a node's state.
 """
 
 from __future__ import annotations
@@ -18,19 +18,13 @@ from typing import NamedTuple
 
 from quorumq.core.effects import (
     CleanStop,
-    Done,
-    Durable,
-    Effect,
     Event,
-    Forget,
     LinkDown,
     LinkUp,
     Persist,
     Received,
-    Reply,
     Request,
     Restart,
-    Send,
     SendStored,
     Stop,
     Unsent,
@@ -95,6 +89,7 @@ from quorumq.core.types import (
     Record,
     Span,
 )
+from quorumq.driver import Driver, Waiting
 from quorumq.wire.batch import Message, build_batch
 from sim.explorer.clone import clone, key_of
 from sim.explorer.scenario import HOLD_S, TICK_S, Scenario
@@ -184,13 +179,12 @@ class Switches:
     A rule's entry in rules.py changes these, or patches the core, and nothing else.
     """
 
-    __slots__ = ("late_replies", "leave_delivered", "reorder_journal", "speak_before_sync")
+    __slots__ = ("late_replies", "leave_delivered", "reorder_journal")
 
     def __init__(self) -> None:
         self.leave_delivered = False  # LEAVE also for what was delivered
         self.late_replies = False  # replies whose round is over still matter
         self.reorder_journal = False  # a CLEAN_STOP is found again after other records
-        self.speak_before_sync = False  # answers do not wait for their fsync
 
 
 class World:
@@ -321,20 +315,19 @@ class World:
     ) -> Outcome:
         """Let ``core`` (ours to change) take ``events`` in, and carry out what follows within the node."""
         self.core_steps += 1
-        run = Driver(self, core, index, journal, pending)
-        return self.finish(run, events, now)
+        return self.finish(Machine(self, core, index, journal, pending, now), events)
 
-    def finish(self, run: Driver, events: list[Event], now: Now) -> Outcome:
+    def finish(self, run: Machine, events: list[Event]) -> Outcome:
         """The events, what follows, and the core's own invariants, once for each new state of the node."""
-        core = run.core
+        core, now = run.core, run.now()
         problem = ""
         before = len(self.locals)
         try:
-            run.take(events, now)
+            run.driver.feed(*events)
         except AssertionError as error:
             problem = f"invariant of node {core.config.node}: {error}"
         self.tidy(core, now)
-        local = self.local_id(core, run.index, run.journal, run.pending)
+        local = self.local_id(core, run.index, run.number, run.pending)
         if len(self.locals) > before and not problem:
             try:
                 core.check(now)
@@ -511,20 +504,17 @@ class World:
     def _fsync(self, this: Local, now: Now) -> Outcome:
         """The oldest Persist becomes durable, and what waited for it alone is carried out."""
         core = clone(this.core)
-        first, *rest = this.pending
-        run = Driver(
-            self, core, this.index, self.append(this.journal, first.records, this.index), tuple(rest)
-        )
+        run = Machine(self, core, this.index, this.journal, this.pending, now)
         problem = ""
         try:
-            run.durable(first)
-            run.take([], now)
+            run.fsync()
+            run.driver.feed()
             core.check(now)
         except AssertionError as error:
             problem = f"invariant of node {self.names[this.index]}: {error}"
         self.tidy(core, now)
         return Outcome(
-            self.local_id(core, this.index, run.journal, run.pending),
+            self.local_id(core, this.index, run.number, run.pending),
             tuple(run.sent),
             tuple(run.replies),
             problem,
@@ -547,11 +537,11 @@ class World:
         It counts the group's register as settled, as a FETCH through it would soon find: a majority has it.
         """
         core = self.load(self.journals[journal], index, now, nonce)
-        run = Driver(self, core, index, journal, ())
-        run.carry_out(core.start(now))
+        run = Machine(self, core, index, journal, (), now)
+        run.driver.start()
         if self.partition.topic:
             core.settled_groups[(self.partition, GROUP)] = None
-        return self.finish(run, [], now)
+        return self.finish(run, [])
 
     def link(self, one: int, other: int, tick: int) -> tuple[Outcome, Outcome] | None:
         """Two nodes find each other again: the old links are down, HELLO both ways, both links up.
@@ -699,10 +689,10 @@ class World:
         while queue:
             at, event = queue.popleft()
             this = self.locals[locals_[at]]
-            run = Driver(self, clone(this.core), at, this.journal, (), setup=True)
-            run.take([event], now)
+            run = Machine(self, clone(this.core), at, this.journal, (), now, setup=True)
+            run.driver.feed(event)
             self.tidy(run.core, now)
-            locals_[at] = self.local_id(run.core, at, run.journal, ())
+            locals_[at] = self.local_id(run.core, at, run.number, ())
             for message in run.sent:
                 envelope = self.messages[message]
                 queue.append((self.index[envelope.to], Received(envelope)))
@@ -757,8 +747,18 @@ class World:
         raise ExplorerError(f"a client cannot ask for {kind!r}")
 
 
-class Driver:
-    """Carries out the effects of one step within one node; what leaves the node is collected."""
+class Machine:
+    """The world around one node during one step; what leaves the node is collected.
+
+    Args:
+        world: the exploration's.
+        core: the node's, ours to change.
+        index: of the node.
+        journal: the number of what is durable.
+        pending: what was appended and is not durable; it waits in the driver.
+        now: the time of the step.
+        setup: whether everything is durable at once, and nothing is lost.
+    """
 
     def __init__(
         self,
@@ -767,81 +767,102 @@ class Driver:
         index: int,
         journal: int,
         pending: tuple[Persist, ...],
+        now: Now,
         setup: bool = False,
     ) -> None:
         self.world = world
         self.core = core
         self.index = index
-        self.journal = journal
-        self.pending = pending
+        self.number = journal
         self.setup = setup
         self.sent: list[int] = []
         self.replies: list[tuple[int, int]] = []
-        self.queue: deque[Event] = deque()
         self.stopped = ""
+        self.durable = 0
+        self._now = now
+        self._slow = core.config.node in world.unsynced and not setup  # each fsync is a step of its own
+        self.driver = Driver(core, self, self, RNG)
+        self.ticket = 0
+        for persist in pending:
+            self.ticket += 1
+            self.driver.waiting.append(Waiting(self.ticket, persist))
 
-    def take(self, events: list[Event], now: Now) -> None:
-        """Step with each event, and with each that follows from it within the node."""
-        self.queue.extend(events)
-        if not self.queue:
-            self.carry_out(self.core.step([], now, RNG))
-        while self.queue:
-            self.carry_out(self.core.step([self.queue.popleft()], now, RNG))
+    @property
+    def pending(self) -> tuple[Persist, ...]:
+        """What is appended and not durable."""
+        return tuple(persist for _, persist in self.driver.waiting)
 
-    def carry_out(self, effects: Iterable[Effect | Done]) -> None:
-        for effect in effects:
-            match effect:
-                case Send(to, message):
-                    self.send(to, message)
-                case Persist():
-                    self.persist(effect)
-                case Reply(key, reply):
-                    self.replies.append((key, self.world.reply_id(reply)))
-                case Done(token):
-                    self.queue.append(Durable(token))
-                case Forget(numbers):
-                    self.forget(numbers)
-                case SendStored(to, _, _, _):
-                    self.send(to, self.world.store)
-                case Stop(reason) | Restart(reason):
-                    self.stopped = reason
+    def fsync(self) -> None:
+        """The oldest Persist becomes durable."""
+        records = self.driver.waiting[0].persist.records
+        self.number = self.world.append(self.number, records, self.index)
+        self.durable += 1
+        self.driver.synced()
 
-    def persist(self, persist: Persist) -> None:
-        housekeeping = all(isinstance(record, Reserved | PeerSeen | Vouched) for record in persist.records)
-        waits = self.core.config.node in self.world.unsynced and not self.setup and self.core.started
-        if waits and (self.pending or not housekeeping):
-            if self.world.switches.speak_before_sync:
-                self.carry_out(persist.then)
-                persist = Persist(persist.records, ())
-            self.pending = (*self.pending, persist)
-            return
-        self.journal = self.world.append(self.journal, persist.records, self.index)
-        self.durable(persist)
+    # ---------------------------------------------------------------- the driver's port
 
-    def forget(self, numbers: tuple[int, ...]) -> None:
-        """Drop batches from the journal. While anything before is not durable they stay, as if a crash took that."""
-        if self.journal != UNTRACKED and not self.pending:
-            kept = [
-                record
-                for record in self.world.journals[self.journal]
-                if not (isinstance(record, BatchStored) and record.number in numbers)
-            ]
-            self.journal = self.world.journal_id(tuple(kept), self.index)
-
-    def durable(self, persist: Persist) -> None:
-        """What waited for this Persist."""
-        self.carry_out(persist.then)
+    def now(self) -> Now:
+        return self._now
 
     def send(self, to: NodeId, message: PeerMessage) -> None:
         state = self.core.state
-        if to == state.me:
-            mine = state.incarnation
-            self.queue.append(Received(Envelope(to, mine, to, mine, 0, message)))
-            return
         link = state.links.get(to)
         if link is None or (isinstance(message, self.world.not_sent) and not self.setup):
             return
         self.sent.append(self.world.message_id(Envelope(state.me, state.incarnation, to, link, 0, message)))
+
+    def send_stored(self, effect: SendStored) -> None:
+        self.send(effect.to, self.world.store)
+
+    def reply(self, key: int, reply: ClientReply) -> None:
+        self.replies.append((key, self.world.reply_id(reply)))
+
+    def kept(self, records: tuple[JournalRecord, ...]) -> None:
+        pass
+
+    def end(self, effect: Stop | Restart) -> None:
+        self.stopped = effect.reason
+
+    def flush(self) -> None:
+        pass
+
+    # -------------------------------------------------------------- the driver's journal
+
+    @property
+    def written(self) -> int:
+        return self.durable
+
+    @property
+    def position(self) -> int:
+        return 0
+
+    @property
+    def needs_sync(self) -> bool:
+        return False  # the exploration says when
+
+    def append(self, records: tuple[JournalRecord, ...]) -> int:
+        housekeeping = all(isinstance(record, Reserved | PeerSeen | Vouched) for record in records)
+        if self._slow and self.core.started and (self.driver.waiting or not housekeeping):
+            self.ticket += 1
+            return self.ticket
+        self.number = self.world.append(self.number, records, self.index)
+        return self.durable
+
+    def forget(self, numbers: tuple[int, ...]) -> None:
+        """Drop batches from the journal. While anything before is not durable they stay, as if a crash took that."""
+        if self.number != UNTRACKED and not self.driver.waiting:
+            kept = [
+                record
+                for record in self.world.journals[self.number]
+                if not (isinstance(record, BatchStored) and record.number in numbers)
+            ]
+            self.number = self.world.journal_id(tuple(kept), self.index)
+
+    def begin_sync(self, here: bool) -> None:
+        pass
+
+    def begin_write(self) -> None:
+        pass
 
 
 def rank_of(core: NodeCore) -> tuple[int, bool, int, int]:

@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 from quorumq.core import nodecore
+from quorumq.core.effects import Persist
 from quorumq.core.nodecore import NodeCore
 from quorumq.core.partition.holds import Held, HoldTable
 from quorumq.core.partition.replica import Replica
@@ -14,6 +15,7 @@ from quorumq.core.recovery import Recovery, Reported
 from quorumq.core.resync import Resync
 from quorumq.core.state import NodeConfig
 from quorumq.core.types import Now, Span, Stamp
+from quorumq.driver import Driver
 from sim.disks import MemoryJournal
 from sim.explorer import world
 from sim.explorer.scenario import Scenario
@@ -49,6 +51,17 @@ def drop_what_is_acked(self: Replica, reported: list[Reported], now: Now) -> Non
 
 
 _end_quarantine = Replica.end_quarantine
+
+
+# ------------------------------------------------------------------------- the driver
+
+
+def speak_first(self: Driver, persist: Persist) -> None:
+    self.carry_out(persist.then)
+    _persist(self, persist._replace(then=()))
+
+
+_persist = Driver.persist
 
 
 # ----------------------------------------------------------------------- the directory
@@ -171,8 +184,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "sync-before-answering",
         "an answer that promises something durable waits for its fsync",
+        ((Driver, "persist", speak_first),),
         off="it is sent before the fsync, which a crash may prevent",
-        switch="speak_before_sync",
         scenario=Scenario(
             "unsynced",
             "RF 1, 1 ACK, 1 crash before or after the fsync",
@@ -184,7 +197,6 @@ RULES: tuple[Rule, ...] = (
             unsynced=True,
         ),
         hunted=True,
-        prepare="eager",
     ),
     Rule(
         "clean-stop-once",

@@ -81,8 +81,8 @@ class FakeCluster(Cluster):
             with trio.move_on_at(first - 100.0):
                 await self.changed.wait()
                 continue
-            for name, core in list(self.nodes.items()):
-                self.carry_out(name, core.step([], self.now, self.rng))
+            for driver in list(self.drivers.values()):
+                driver.feed()
             self.run()
 
     def run(self) -> None:

@@ -9,31 +9,27 @@ from __future__ import annotations
 import heapq
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from quorumq.core.effects import (
     CleanStop,
     Done,
-    Durable,
     Effect,
-    Forget,
     HelloRefused,
     LinkDown,
     LinkUp,
-    Persist,
     Received,
-    Reply,
     Request,
     Restart,
-    Send,
     SendStored,
     Stop,
 )
-from quorumq.core.messages import ClientReply, CreateTopic, Envelope, Failed, Store, Welcome
+from quorumq.core.messages import ClientReply, CreateTopic, Envelope, Failed, PeerMessage, Store, Welcome
 from quorumq.core.nodecore import NodeCore
 from quorumq.core.records import BatchStored, JournalRecord
 from quorumq.core.state import NodeConfig
 from quorumq.core.types import Batch, NodeId, Now, Origin, PartitionId, Topic
+from quorumq.driver import Driver
 from quorumq.wire.batch import Message, build_batch
 
 WALL_MS = 1_700_000_000_000
@@ -54,6 +50,7 @@ class Cluster:
         self.forgotten: dict[NodeId, set[int]] = {name: set() for name in self.names}
         self.unreadable: dict[NodeId, set[int]] = {name: set() for name in self.names}  # damaged batches
         self.nodes: dict[NodeId, NodeCore] = {}
+        self.drivers: dict[NodeId, Driver] = {}
         self.queue: deque[tuple[NodeId, object]] = deque()
         self.replies: dict[int, ClientReply] = {}
         self.keys = 0
@@ -107,7 +104,8 @@ class Cluster:
         core.load_damaged(bad, self.clocks(name))
         core.state.next_batch = 1 + sum(isinstance(record, BatchStored) for record in self.journals[name])
         self.nodes[name] = core
-        self.carry_out(name, core.start(self.clocks(name)))
+        self.drivers[name] = Watched(self, name)
+        self.drivers[name].start()
         self.run()
         for peer in self.names:
             if peer != name and peer in self.nodes:
@@ -146,7 +144,7 @@ class Cluster:
 
     def kill(self, name: NodeId) -> None:
         """kill -9: what is in memory is gone; what was persisted is there."""
-        del self.nodes[name]
+        del self.nodes[name], self.drivers[name]
         self.queue = deque(item for item in self.queue if item[0] != name)
         for peer in self.nodes:
             self.queue.append((peer, LinkDown(name)))
@@ -164,53 +162,31 @@ class Cluster:
     def run(self) -> None:
         """Deliver everything that is under way."""
         steps = 0
+        for driver in list(self.drivers.values()):
+            if driver.events:
+                driver.feed()
         while self.queue:
             name, event = self.queue.popleft()
-            core = self.nodes.get(name)
             if isinstance(event, Restart):
                 self.restarts.append((name, event.reason))
                 self.kill(name)
                 self.start(name)
-            elif core is not None:
-                self.carry_out(name, core.step([event], self.clocks(name), self.rng))  # type: ignore[list-item]
+            elif name in self.drivers:
+                self.drivers[name].feed(event)  # type: ignore[arg-type]
             steps += 1
             assert steps < 100_000, "the cluster does not come to rest"
         for core in self.nodes.values() if self.checks else ():
             core.check(self.now)
 
-    def carry_out(self, name: NodeId, effects: list[Effect]) -> None:
-        core = self.nodes[name]
-        for effect in effects:
-            match effect:
-                case Send(to, message):
-                    self.send(name, to, message)
-                case Persist(records, then):
-                    self.journals[name] += records
-                    for item in then:
-                        if isinstance(item, Done):
-                            self.queue.append((name, Durable(item.token, len(self.journals[name]))))
-                        else:
-                            self.carry_out(name, [item])
-                case Reply(key, reply):
-                    assert key not in self.replies, f"request {key} was answered twice"
-                    self.replies[key] = reply
-                case Forget(numbers):
-                    self.forgotten[name].update(numbers)
-                case SendStored(to, epoch, number, age_ms):
-                    assert number not in self.forgotten[name], f"batch {number} was forgotten"
-                    for record in self.journals[name]:
-                        if isinstance(record, BatchStored) and record.number == number:
-                            self.send(name, to, Store(0, epoch, record.batch, age_ms))
-                case Restart():
-                    self.queue.append((name, effect))
-                case Stop(reason):
-                    self.stopped[name] = reason
+    def carry_out(self, name: NodeId, effects: Iterable[Effect | Done]) -> None:
+        """What a step of a node led to, or what waited for one of these."""
+        Driver.carry_out(self.drivers[name], effects)
         if self.checks:
-            core.check(self.now)
+            self.nodes[name].check(self.now)
 
     def send(self, sender: NodeId, to: NodeId, message: object) -> None:
         core, peer = self.nodes[sender], self.nodes.get(to)
-        if peer is None or (sender != to and to not in core.state.links) or self.drop(sender, to, message):
+        if peer is None or to not in core.state.links or self.drop(sender, to, message):
             return
         envelope = Envelope(
             sender,
@@ -220,7 +196,7 @@ class Cluster:
             core.state.clock.value,
             message,  # type: ignore[arg-type]
         )
-        if self.delay and sender != to:
+        if self.delay:
             self.sent += 1
             heapq.heappush(self.underway, (self.time + self.delay, self.sent, to, Received(envelope)))
         else:
@@ -236,8 +212,8 @@ class Cluster:
             if first > until:
                 break
             self.time = max(self.time, first)
-            for name, core in list(self.nodes.items()):
-                self.carry_out(name, core.step([], self.clocks(name), self.rng))
+            for driver in list(self.drivers.values()):
+                driver.feed()
             while self.underway and self.underway[0][0] <= self.time:
                 *_, to, received = heapq.heappop(self.underway)
                 self.queue.append((to, received))
@@ -276,3 +252,68 @@ class Cluster:
         records = [Message(payload) for payload in payloads]
         where = PartitionId(topic.id, partition)
         return build_batch(where, origin, first, self.now.wall_ms, records, delay_ms=delay_ms, ttl_ms=ttl_ms)
+
+
+class Watched(Driver):
+    """The driver of one node of a cluster, and what it drives the core with: everything is durable at once."""
+
+    def __init__(self, cluster: Cluster, name: NodeId) -> None:
+        super().__init__(cluster.nodes[name], self, self, cluster.rng)
+        self.cluster = cluster
+        self.name = name
+
+    def carry_out(self, effects: Iterable[Effect | Done]) -> None:
+        self.cluster.carry_out(self.name, effects)
+
+    # ------------------------------------------------------------------------- port
+
+    def now(self) -> Now:
+        return self.cluster.clocks(self.name)
+
+    def send(self, to: NodeId, message: PeerMessage) -> None:
+        self.cluster.send(self.name, to, message)
+
+    def send_stored(self, effect: SendStored) -> None:
+        to, epoch, number, age_ms = effect
+        assert number not in self.cluster.forgotten[self.name], f"batch {number} was forgotten"
+        for record in self.cluster.journals[self.name]:
+            if isinstance(record, BatchStored) and record.number == number:
+                self.send(to, Store(0, epoch, record.batch, age_ms))
+
+    def reply(self, key: int, reply: ClientReply) -> None:
+        assert key not in self.cluster.replies, f"request {key} was answered twice"
+        self.cluster.replies[key] = reply
+
+    def kept(self, records: tuple[JournalRecord, ...]) -> None:
+        pass
+
+    def end(self, effect: Stop | Restart) -> None:
+        if isinstance(effect, Restart):
+            self.cluster.queue.append((self.name, effect))
+        else:
+            self.cluster.stopped[self.name] = effect.reason
+
+    def flush(self) -> None:
+        pass
+
+    # ---------------------------------------------------------------------- journal
+
+    written = durable = 0
+    needs_sync = False
+
+    @property
+    def position(self) -> int:
+        return len(self.cluster.journals[self.name])
+
+    def append(self, records: tuple[JournalRecord, ...]) -> int:
+        self.cluster.journals[self.name] += records
+        return 0
+
+    def forget(self, numbers: tuple[int, ...]) -> None:
+        self.cluster.forgotten[self.name].update(numbers)
+
+    def begin_sync(self, here: bool) -> None:
+        pass
+
+    def begin_write(self) -> None:
+        pass

@@ -239,7 +239,7 @@ class World:
         """The machine stops: the disk first, then the tasks, whose last words go nowhere."""
         self.disks[name] = self.disks[name].crash(**keep)
         service = self.services.pop(name)
-        service.node.silent = True
+        service.node.fall_silent()
         self.scopes[name].cancel()
 
     async def stop(self, name: str) -> int:

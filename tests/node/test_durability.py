@@ -7,7 +7,7 @@ import trio
 
 from quorumq.core import messages as m
 from quorumq.core.types import Origin, Topic
-from quorumq.node.node import UNSYNCED_S
+from quorumq.driver import UNSYNCED_S
 from quorumq.wire.values import SealedNamed
 from tests.node.memory import Client, World, fetch, outcomes, payloads, publish, receipts, run, world
 

@@ -1,0 +1,307 @@
+"""Carries out what a core asks for: "persist before send" is written here, and nowhere else.
+
+A `Driver` stands between one core and the world around it, which is a `Port` and a `Journal`. It lets the core step,
+and carries out the effects in their order (core/effects.py). Production, the simulator, the explorer and the tests
+bring worlds of their own, and share this file: when an answer may go out is decided here for all of them.
+
+The order of one `feed`:
+
+1. The core takes in the events. What an effect feeds back (a token, a message to ourselves, an answer that could not
+   be sent) is taken in by a next step, before anything else: the core is never entered twice.
+2. What there is to send is sent: a peer's fsync is further away than ours.
+3. If somebody waits for the disk, a commit begins, unless one is under way: then the next one serves all that came
+   meanwhile.
+
+When a commit is over, the world calls `synced` or `wrote`, and what waited for it is carried out, in the order in which
+it was appended.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import deque
+from collections.abc import Iterable
+from typing import Final, NamedTuple, Protocol
+
+from quorumq.core.effects import (
+    Done,
+    Durable,
+    Effect,
+    Event,
+    Forget,
+    Persist,
+    Received,
+    Reply,
+    Restart,
+    Send,
+    SendStored,
+    Stop,
+)
+from quorumq.core.messages import ClientReply, Envelope, PeerMessage
+from quorumq.core.nodecore import NodeCore
+from quorumq.core.records import JournalRecord
+from quorumq.core.types import NodeId, Now
+
+LAZY_COMMIT_S: Final = 0.05
+"""How long records that nobody waits for may stay in memory."""
+
+UNSYNCED_S: Final = 1.0
+"""How long what was published with durability "os" may stay without an fsync."""
+
+
+class Port(Protocol):
+    """The world around one core. Where an effect leads to an event, a port gives it to `Driver.feed`."""
+
+    def now(self) -> Now:
+        """Both clocks."""
+
+    def send(self, to: NodeId, message: PeerMessage) -> None:
+        """Send to a peer; drop it where that cannot be reached."""
+
+    def send_stored(self, effect: SendStored) -> None:
+        """Read the batch, and send it."""
+
+    def reply(self, key: int, reply: ClientReply) -> None:
+        """Answer a client."""
+
+    def kept(self, records: tuple[JournalRecord, ...]) -> None:
+        """What was appended is durable, or written where no fsync is waited for. Nobody was told of it yet."""
+
+    def end(self, effect: Stop | Restart) -> None:
+        """This core must not go on."""
+
+    def flush(self) -> None:
+        """Nothing more is sent for now."""
+
+
+class Journal(Protocol):
+    """Where records go."""
+
+    @property
+    def durable(self) -> int:
+        """Everything with a ticket not above this is durable."""
+
+    @property
+    def written(self) -> int:
+        """Likewise written to the operating system: it survives the process, and not the machine."""
+
+    @property
+    def position(self) -> int:
+        """How many records were ever appended and are durable (`Durable.position`)."""
+
+    @property
+    def needs_sync(self) -> bool:
+        """Whether anything is not durable, nor on its way."""
+
+    def append(self, records: tuple[JournalRecord, ...]) -> int:
+        """Put records behind the others. Returns their ticket; of none, that of what stands last."""
+
+    def forget(self, numbers: tuple[int, ...]) -> None:
+        """Drop the bytes of batches."""
+
+    def begin_sync(self, here: bool) -> None:
+        """Make everything appended durable, then call `Driver.synced`.
+
+        Args:
+            here: whether that may be over when this returns: nothing else would wait with the caller.
+        """
+
+    def begin_write(self) -> None:
+        """Write everything appended, then call `Driver.wrote`. Does nothing where that must wait: it is asked again."""
+
+
+class Waiting(NamedTuple):
+    """A Persist that was appended and is not durable yet, or not written."""
+
+    ticket: int
+    persist: Persist
+
+
+class Driver:
+    """Drives one core.
+
+    Args:
+        core: not started yet, or a state of one that was.
+        port: the world around it.
+        journal: where its records go.
+        rng: given to the core.
+
+    Attributes:
+        events: what the next step takes in.
+        waiting: what waits for an fsync, in order.
+        hasty: likewise for a write alone.
+        syncing: whether an fsync is under way.
+        silent: nothing may be sent or answered any more; records are still appended.
+        ended: the core takes no more steps.
+        each: begin a commit at the Persist that asks for it, and none for what nobody waits for.
+        busy: whether effects are being carried out.
+        mono: when the last step was taken (monotonic seconds).
+        sync_at: when an fsync is due (monotonic seconds) though nobody waits for it.
+    """
+
+    def __init__(self, core: NodeCore, port: Port, journal: Journal, rng: random.Random) -> None:
+        self.core = core
+        self.port = port
+        self.journal = journal
+        self.rng = rng
+        self.events: deque[Event] = deque()
+        self.waiting: deque[Waiting] = deque()
+        self.hasty: deque[Waiting] = deque()
+        self.syncing = False
+        self.silent = False
+        self.ended = False
+        self.sync_at = math.inf
+        self.each = False
+        self.mono = 0.0
+        self._last_wanted = 0  # the last ticket whose fsync somebody waits for
+        self._sync_wanted = False  # though nobody waits for it
+        self._ever_hasty = False
+        self.busy = False
+
+    # ---------------------------------------------------------------------- steps
+
+    def start(self) -> None:
+        """Carry out the first effects. The node may speak once the core has heard that they are durable."""
+        self.busy = True
+        try:
+            now = self.port.now()
+            self.mono = now.mono
+            self.carry_out(self.core.start(now))
+        finally:
+            self.busy = False
+
+    def feed(self, *events: Event) -> None:
+        """Take events in and carry out everything that follows. What comes meanwhile is taken in by the same call."""
+        self.events.extend(events)
+        if self.busy or self.ended:
+            return
+        self.busy = True
+        try:
+            while True:
+                now = self.port.now()
+                self.mono = now.mono
+                if now.mono >= self.sync_at:
+                    self.sync_at = math.inf
+                    self._sync_wanted = True
+                taken = list(self.events)
+                self.events.clear()
+                self.carry_out(self.core.step(taken, now, self.rng))
+                if not self.events:
+                    self._end_step()
+                if not self.events or self.ended:
+                    break
+        finally:
+            self.busy = False
+
+    def _end_step(self) -> None:
+        self.port.flush()
+        if not self.each:
+            self.commit()
+            self.port.flush()  # it may be over
+
+    def next_deadline(self) -> float | None:
+        """When `feed` should be called at the latest (monotonic seconds), events or not."""
+        due = self.core.next_deadline()
+        if self.sync_at < (math.inf if due is None else due):
+            return self.sync_at
+        return due
+
+    # -------------------------------------------------------------------- effects
+
+    def carry_out(self, effects: Iterable[Effect | Done]) -> None:
+        """Carry out effects, in order."""
+        port = self.port
+        for effect in effects:
+            if isinstance(effect, Persist):
+                self.persist(effect)
+            elif self.silent:
+                continue
+            elif isinstance(effect, Send):
+                self._send(effect.to, effect.message)
+            elif isinstance(effect, Reply):
+                port.reply(effect.key, effect.reply)
+            elif isinstance(effect, Done):
+                self.events.append(Durable(effect.token, self.journal.position))
+            elif isinstance(effect, SendStored):
+                port.send_stored(effect)
+            elif isinstance(effect, Forget):
+                self.journal.forget(effect.numbers)
+                self._sync_within(LAZY_COMMIT_S)
+            else:
+                port.end(effect)
+
+    def _send(self, to: NodeId, message: PeerMessage) -> None:
+        state = self.core.state
+        if to == state.me:
+            mine = state.incarnation
+            self.events.append(Received(Envelope(to, mine, to, mine, state.clock.value, message)))
+        else:
+            self.port.send(to, message)
+
+    def persist(self, persist: Persist) -> None:
+        """Append, and have `Persist.then` wait for as long as it has to."""
+        ticket = self.journal.append(persist.records)
+        queue, reached = (
+            (self.waiting, self.journal.durable) if persist.sync else (self.hasty, self.journal.written)
+        )
+        queue.append(Waiting(ticket, persist))
+        if ticket <= reached:
+            self._release()
+        elif not persist.then:
+            self._sync_within(LAZY_COMMIT_S)
+        elif persist.sync:
+            self._last_wanted = ticket
+        else:
+            self._ever_hasty = True
+            self._sync_within(UNSYNCED_S)
+        if self.each and persist.then:
+            self.commit()
+
+    def _release(self) -> None:
+        """Carry out what has what it waited for."""
+        for queue, reached in ((self.hasty, self.journal.written), (self.waiting, self.journal.durable)):
+            while queue and queue[0].ticket <= reached:
+                _, (records, then, _) = queue.popleft()
+                if records and not self.silent:
+                    self.port.kept(records)
+                self.carry_out(then)
+
+    # -------------------------------------------------------------------- commits
+
+    def commit(self) -> None:
+        """Begin the commit that somebody waits for, unless one is under way: then the next one serves them."""
+        if self.ended:
+            return
+        waits = self._last_wanted > self.journal.durable
+        if (waits or self._sync_wanted) and not self.syncing:
+            self._sync_wanted = False
+            self.sync_at = math.inf
+            if self.journal.needs_sync:
+                self.syncing = True
+                # What needs no fsync would wait with the caller.
+                self.journal.begin_sync(here=waits and not self._ever_hasty)
+        elif self.hasty:
+            self.journal.begin_write()
+
+    def commit_all(self) -> None:
+        """Have everything appended fsynced as soon as no other commit is in the way."""
+        self._sync_wanted = True
+        self.commit()
+
+    def wrote(self) -> None:
+        """Something was written: what waited for no more is carried out. `feed` goes on."""
+        busy, self.busy = self.busy, True  # what follows is fed afterwards
+        try:
+            self._release()
+        finally:
+            self.busy = busy
+
+    def synced(self) -> None:
+        """The fsync is over: what waited for it is carried out. `feed` goes on."""
+        self.syncing = False
+        self.wrote()
+
+    def _sync_within(self, seconds: float) -> None:
+        if not self.each:
+            self.sync_at = min(self.sync_at, self.mono + seconds)

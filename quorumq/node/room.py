@@ -1,0 +1,89 @@
+"""What a node may still take in: requests under way, bytes that wait for the disk, and the disk itself."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import trio
+
+from quorumq.core.limits import MIB
+from quorumq.node.config import ServeConfig
+from quorumq.storage.journal import Journal
+
+PENDING_BYTES_MAX: Final = 64 * MIB
+"""What may wait for a commit; above it no connection is read."""
+
+SPACE_CHECK_BYTES: Final = 1 * MIB
+"""The disk is asked for its room after every commit, and whenever so much more waits for the next one."""
+
+
+class Room:
+    """Pushes back.
+
+    Args:
+        config: for limits.
+        store: what waits for a commit, and the disk's free bytes.
+        log: structured logger.
+
+    Attributes:
+        inflight_bytes: of requests that are not answered yet.
+        paused: no new requests of clients are taken.
+    """
+
+    def __init__(self, config: ServeConfig, store: Journal, log: Any) -> None:
+        self.inflight_bytes = 0
+        self.paused = False
+        self._config = config
+        self._store = store
+        self._log = log
+        self._event = trio.Event()
+        self._checked = 0  # bytes that waited for a commit when the disk was asked
+
+    @property
+    def pressed(self) -> bool:
+        """Whether too much is under way to take in more requests."""
+        return (
+            self.inflight_bytes >= self._config.inflight_bytes_max
+            or self._store.pending_bytes >= PENDING_BYTES_MAX
+        )
+
+    def take(self, weight: int) -> None:
+        """``weight`` bytes of requests are under way; negative when they are answered."""
+        self.inflight_bytes += weight
+        if weight < 0:
+            self.wake()
+
+    def wake(self) -> None:
+        """Less is under way, or less waits for the disk."""
+        if not self.pressed:
+            self._event.set()
+
+    async def wait(self) -> None:
+        """Wait until requests may be taken in."""
+        while self.pressed or self.paused:
+            if self._event.is_set():  # never replace an event that others wait for
+                self._event = trio.Event()
+            await self._event.wait()
+
+    @property
+    def check_due(self) -> bool:
+        """Whether so much was appended that the disk is to be asked again before the next commit."""
+        return self._store.pending_bytes > self._checked + SPACE_CHECK_BYTES
+
+    def is_full(self, before: bool) -> bool:
+        """Whether only the reserve of the disk is left; ``before`` is what the last answer was.
+
+        Full until there is a tenth more than the reserve: at the edge it would flap with every commit.
+
+        Raises:
+            StorageError: the disk does not say.
+        """
+        self._checked = self._store.pending_bytes
+        free, reserve = self._store.free_bytes, self._store.kept_free
+        if not before and free < reserve:
+            self._log.warning("disk_full", free=free, reserve=reserve, data_dir=self._config.data_dir)
+            return True
+        if before and free >= reserve + reserve // 10:
+            self._log.info("disk_has_room", free=free, reserve=reserve)
+            return False
+        return before
