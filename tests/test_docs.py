@@ -1,13 +1,15 @@
-"""docs/protocol.md can be read and cited: what other files name in it is there, and no paragraph is long."""
+"""docs/protocol.md can be cited and read: what others name in it is there, paragraphs are short, pictures are new."""
 
 from __future__ import annotations
 
 import re
+import runpy
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
+PICTURES = ROOT / "docs" / "pictures"
 PROTOCOL = (ROOT / "docs" / "protocol.md").read_text()
 WORDS_MAX = 60
 """Of one paragraph, one item of a list, or one cell of a table."""
@@ -62,3 +64,12 @@ def test_no_paragraph_is_long() -> None:
             for cell in item.split(" | ") if item.lstrip().startswith("|") else [item]:
                 words = len(cell.split())
                 assert words <= WORDS_MAX, f"{words} words in one go: {cell[:200]}"
+
+
+def test_pictures_are_what_their_text_makes() -> None:
+    svg_of = runpy.run_path(str(PICTURES / "draw.py"))["svg_of"]
+    made = sorted(PICTURES.glob("*.txt"))
+    assert {path.stem for path in made} == {path.stem for path in PICTURES.glob("*.svg")}
+    for path in made:
+        assert path.with_suffix(".svg").read_text() == svg_of(path), "run python docs/pictures/draw.py"
+        assert f"](pictures/{path.stem}.svg)" in PROTOCOL, f"docs/protocol.md does not show {path.stem}.svg"
