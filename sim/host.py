@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from quorumq.core.effects import (
     CleanStop,
@@ -78,12 +78,9 @@ from quorumq.driver import Driver
 from quorumq.history import spans_value
 from sim.disks import DamagedBody, MemoryJournal, SimJournal
 from sim.knowledge import compare, compare_holds, known_of
+from sim.observer import Observer
 from sim.store_journal import StoreJournal
-from sim.world import Clock, SimError, World
-
-if TYPE_CHECKING:
-    from sim.cluster import Cluster
-    from sim.workload import Client
+from sim.world import REFUSAL, RESET, Clock, SimError, World
 
 CLUSTER_ID = "sim"
 
@@ -95,20 +92,11 @@ WRITES = (CreateTopic, AlterTopic)
 """Requests that no copy follows: it would be one more write, made after the client was told of the first."""
 
 
-class Refusal:
-    """What a client gets from a machine where no node answers: nothing was taken in."""
-
-
-REFUSAL = Refusal()
-RESET = None
-"""What a client gets when its connection dies: the outcome is unknown."""
-
-
 class Host:
     """One machine and the node that runs on it, if it does.
 
     Args:
-        cluster: the machine's surroundings.
+        observer: hears what the machine does.
         name: the node's id.
 
     Attributes:
@@ -117,9 +105,9 @@ class Host:
         frozen_until: true time until which the process does not run.
     """
 
-    def __init__(self, cluster: Cluster, name: NodeId) -> None:
-        self.cluster = cluster
-        self.world: World = cluster.world
+    def __init__(self, observer: Observer, name: NodeId) -> None:
+        self.observer = observer
+        self.world: World = observer.world
         self.name = name
         self.rng = self.world.stream(f"node/{name}")
         self.disk_rng = self.world.stream(f"disk/{name}")
@@ -198,7 +186,7 @@ class Host:
         held = any(view.holds.holds for replica in core.replicas.values() for view in replica.groups.values())
         if held:
             self.world.saw("a clean stop's holds were restored")
-        if any(self.cluster.is_over(partition.topic) for partition in core.replicas):
+        if any(self.observer.is_over(partition.topic) for partition in core.replicas):
             self.world.saw("a node came back with a topic that was deleted meanwhile")
         quiet = core.state.quarantine_until <= now.mono
         self.world.note(
@@ -258,7 +246,7 @@ class Host:
         for client, op in callers.values():
             if op is not None and self.disk_rng.random() < (0.3 if power else 0.9):
                 self.world.transmit(self.name, client.name, client.on_reply, op, (RESET, None))
-        self.cluster.on_death(self.name, power=power)
+        self.observer.on_death(self.name, power=power)
 
     def crash(self, *, power: bool) -> None:
         """Stop without warning."""
@@ -320,7 +308,7 @@ class Host:
         if core is not None and records is not None and core.started and not core.silenced:
             durable = self.journal.durable >= self.journal.position
             now = self.clock.now(self.world.time)
-            compare(core, records, now, durable=durable, times=self.cluster.steady)
+            compare(core, records, now, durable=durable, times=self.observer.steady)
             self.world.saw("a journal was compared with what its node knows")
 
     def knows_what(self, other: Host) -> bool:
@@ -499,7 +487,7 @@ class Host:
         self.world.note(
             f"node:{self.name}",
             "store",
-            topic=self.cluster.topic_name(header.partition),
+            topic=self.observer.topic_name(header.partition),
             partition=header.partition.number,
             spans=spans_value(header.sections),
         )
@@ -518,23 +506,23 @@ class Host:
                 if self.timed:
                     self.world.saw("a hold expired")
             elif kind is GroupPut:
-                self.cluster.note_register(self.name, record.group)
+                self.observer.note_register(self.name, record.group)
             elif kind is TopicPut:
-                self.cluster.registers.seen(self.name, record.topic)
+                self.observer.registers.seen(self.name, record.topic)
             elif kind is OriginsClosed:
                 self.world.saw("an origin was closed")
             elif kind is RecordsMerged:
                 for span, value in record.entries:
                     if value.kind in (Kind.SKIPPED, Kind.PURGED):
-                        self.cluster.note_purged(self.name, record.partition, record.group, span, value)
+                        self.observer.note_purged(self.name, record.partition, record.group, span, value)
                     letter = value.letter
                     if value.kind != Kind.DEAD or letter.node != self.name or letter.reason == "rejected":
                         continue
                     if letter.reason == "expired":
                         self.world.saw("a message expired")
                         self.see_ttl(record.partition, span)
-                    if self.cluster.full or letter.reason == "expired":
-                        self.cluster.note_letter(self.name, record, span, value)
+                    if self.observer.full or letter.reason == "expired":
+                        self.observer.note_letter(self.name, record, span, value)
 
     def see_ttl(self, partition: PartitionId, span: Span) -> None:
         """Whose TTL it was that is over."""
@@ -564,7 +552,7 @@ class Host:
             return
         hello = self.core.hello(self.clock.now(self.world.time))
         self.dials[peer] = number = self.dials.get(peer, 0) + 1
-        target = self.cluster.hosts[peer]
+        target = self.observer.hosts[peer]
         self.world.transmit(self.name, peer, target.on_hello, (self, life, number), hello)
 
     def on_hello(self, caller: tuple[Host, int, int], hello: Hello) -> None:
@@ -650,9 +638,9 @@ class Host:
                     world.saw("a HOLD met another's hold")
                     break
         elif kind is Hold:
-            self.cluster.on_hold_sent(self.name, self.life, message.round)  # type: ignore[union-attr]
-        elif kind is Release and self.cluster.full:
-            self.cluster.note_release(self.name, message)  # type: ignore[arg-type]
+            self.observer.on_hold_sent(self.name, self.life, message.round)  # type: ignore[union-attr]
+        elif kind is Release and self.observer.full:
+            self.observer.note_release(self.name, message)  # type: ignore[arg-type]
         envelope = Envelope(self.name, core.state.incarnation, to, link[0], core.state.clock.value, message)
         if kind.__name__ == "RemoteFetched":  # what another node's client is answered: the bytes go along
             try:
@@ -663,11 +651,11 @@ class Host:
                 bodies = ()
                 refusal = RemoteFetched(message.round, "too-few-replicas", "a damaged copy", ())  # type: ignore[union-attr]
                 message, envelope = refusal, envelope._replace(message=refusal)
-            world.transmit(self.name, to, self.cluster.hosts[to].receive_slices, envelope, (link[1], bodies))
+            world.transmit(self.name, to, self.observer.hosts[to].receive_slices, envelope, (link[1], bodies))
             if message.slices:  # type: ignore[union-attr]
-                self.cluster.on_fetched(self.name, message)
+                self.observer.on_fetched(self.name, message)
             return
-        world.transmit(self.name, to, self.cluster.hosts[to].receive, envelope, link[1])
+        world.transmit(self.name, to, self.observer.hosts[to].receive, envelope, link[1])
 
     def bodies(self, slices: tuple[Slice, ...]) -> tuple[Batch, ...]:
         """The batches that slices are parts of: from our journal, or as another node sent them."""
@@ -698,7 +686,7 @@ class Host:
             return
         self.world.messages += 1
         if life != self.life:  # the other side has not noticed yet that we were started again
-            sender = self.cluster.hosts[envelope.sender]
+            sender = self.observer.hosts[envelope.sender]
             sender.lose_link(self.name, self.world.options.latency)
         if core.state.superseded(envelope.sender, envelope.incarnation):
             self.world.saw("a message of a superseded incarnation came")
@@ -720,7 +708,7 @@ class Host:
 
     # ------------------------------------------------------------------- clients
 
-    def on_request(self, caller: tuple[Client, int], request: ClientRequest) -> None:
+    def on_request(self, caller: tuple[Any, int], request: ClientRequest) -> None:
         """A client asks."""
         client, op = caller
         if type(request) in WRITES:
@@ -780,7 +768,7 @@ class Host:
                 self.world.transmit(self.name, client.name, client.on_reply, op, (refusal, None))
                 return
             if any(part.deliveries[0].receipt.owner.node == self.name for part in reply.slices):
-                self.cluster.on_fetched(self.name, reply)
+                self.observer.on_fetched(self.name, reply)
         self.world.transmit(self.name, client.name, client.on_reply, op, (reply, batches))
 
     # ------------------------------------------------------------------ deletion
@@ -790,9 +778,9 @@ class Host:
 
         A batch that this start could not tell a topic of stays until the next one (`NodeCore.orphans`).
         """
-        core, over = self.core, self.cluster.is_over
+        core, over = self.core, self.observer.is_over
         assert core is not None
-        gone = list(filter(over, self.cluster.names))
+        gone = list(filter(over, self.observer.names))
         left = {
             "a register": [
                 topic.name for topic in core.topics.values() if over(topic.id) and not topic.deleted

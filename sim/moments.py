@@ -7,28 +7,42 @@ could not happen at random. `Options.moments` is the share of the moments that a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from quorumq.core.messages import TopicAltered
 from quorumq.core.types import Receipt
+from sim.clients.operator import Operator
+from sim.clients.producer import Producer
+from sim.clients.surroundings import Surroundings
 from sim.schedule import Fault
-
-if TYPE_CHECKING:
-    from sim.cluster import Cluster
 
 
 class Moments:
     """What follows a cut, or a late ACK.
 
     Args:
-        cluster: its surroundings.
+        around: the run's clients' surroundings.
+        operators: of whom the first creates the topic.
+        producers: of the run.
+        inflict: carries out a fault.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
-        self.world = cluster.world
-        self.options = cluster.options
-        self.rng = cluster.world.stream("moments")
+    def __init__(
+        self,
+        around: Surroundings,
+        operators: list[Operator],
+        producers: list[Producer],
+        inflict: Callable[[Fault], None],
+    ) -> None:
+        self.around = around
+        self.operators = operators
+        self.producers = producers
+        self.inflict = inflict
+        self.world = around.world
+        self.topics = around.topics
+        self.options = around.options
+        self.rng = around.world.stream("moments")
 
     @property
     def is_now(self) -> bool:
@@ -37,7 +51,7 @@ class Moments:
             not self.world.healed
             and bool(self.options.moments)
             and self.rng.random() < self.options.moments
-            and self.cluster.operator.created
+            and self.topics.created
         )
 
     def on_late_ack(self, receipt: Receipt) -> None:
@@ -46,15 +60,15 @@ class Moments:
         A replica is started again, hears of that one's hold from the others, and the group is rewound: none of that
         makes the message free before the hold runs out.
         """
-        if not self.is_now or self.cluster.is_over(receipt.partition.topic):
+        if not self.is_now or self.topics.is_over(receipt.partition.topic):
             return
         rng, world = self.rng, self.world
         name = rng.choice(self.options.node_names)
         fault = Fault(world.time, "kill", (name,), round(0.02 + 0.2 * rng.random(), 4))
-        world.after(0.05 * rng.random(), self.cluster.inflict, fault)
-        if receipt.group in self.cluster.groups:
+        world.after(0.05 * rng.random(), self.inflict, fault)
+        if receipt.group in self.around.groups:
             world.saw("a node was started again, and a group rewound, after a late ACK")
-            operator = rng.choice(self.cluster.operators)
+            operator = rng.choice(self.operators)
             world.after(
                 0.4 * rng.random(),
                 lambda _, __: operator.set_group(receipt.group, "earliest", 0, rewind=True),
@@ -67,29 +81,29 @@ class Moments:
         publish to what was added.
         """
         sides = [
-            [name for name in dict.fromkeys(pair[at] for pair in fault.links) if name in self.cluster.hosts]
+            [name for name in dict.fromkeys(pair[at] for pair in fault.links) if name in self.around.machines]
             for at in (0, 1)
         ]
         if not (all(sides) and self.is_now):
             return
-        rng, cluster = self.rng, self.cluster
+        rng, operators, groups = self.rng, self.operators, self.around.groups
         rng.shuffle(sides)
         here, there = (rng.choice(side) for side in sides)
-        operator, other = rng.choice(cluster.operators), rng.choice(cluster.operators)
+        operator, other = rng.choice(operators), rng.choice(operators)
         named = {"partitions": operator.partitions + 1}
 
         def then(answer: Any, _: Any) -> None:
             if self.world.healed or not isinstance(answer, TopicAltered):
                 return
             self.world.saw("a topic grew on one side of a cut")
-            for producer in cluster.producers:
+            for producer in self.producers:
                 producer.on_grown(answer.topic)
             what = rng.choice(("rewind", "rewind", "delete", "create"))
             if what == "rewind":
-                other.set_group(rng.choice(cluster.groups), "earliest", 0, rewind=True, node=there)
+                other.set_group(rng.choice(groups), "earliest", 0, rewind=True, node=there)
             elif what == "create" and self.options.late_group:
-                other.set_group(cluster.groups[-1], "latest", 0, rewind=False, node=there)
+                other.set_group(groups[-1], "latest", 0, rewind=False, node=there)
             elif what == "delete":
-                cluster.operator.delete_now(there)
+                operators[0].delete_now(there)
 
         operator.later(0.02 + 0.3 * rng.random(), lambda _, __: operator.alter_to(named, here, then))

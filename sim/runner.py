@@ -65,7 +65,7 @@ def run_schedule(
         where = f"{'/'.join(last.filename.split('/')[-2:])}:{last.lineno}"
         violations.append(f"raised at {cluster.world.time:.4f} s: {type(error).__name__} at {where}: {error}")
     violations += [str(violation) for violation in judge(cluster.world.rows)]
-    world, tally = cluster.world, cluster.tally
+    world, tally = cluster.world, cluster.around.tally
     counts: dict[str, float] = {
         "messages": world.messages,
         "events": world.events,
@@ -73,9 +73,9 @@ def run_schedule(
         "published": tally.published,
         "delivered": tally.delivered,
         "redelivered": tally.redelivered,
-        "fetched_batches": cluster.fetched_batches,
-        "fetched_messages": cluster.fetched_messages,
-        "hold_rounds": len(cluster.hold_rounds),
+        "fetched_batches": cluster.observer.fetched_batches,
+        "fetched_messages": cluster.observer.fetched_messages,
+        "hold_rounds": len(cluster.observer.hold_rounds),
         "drain_seconds": world.time - cluster.healed_at,
         "cpu": time.process_time() - began,
     }

@@ -27,6 +27,15 @@ from sim.schedule import Schedule
 EPOCH_MS = 1_700_000_000_000
 """The true time of day when a run begins."""
 
+
+class Refusal:
+    """What a client gets from a machine where no node answers: nothing was taken in."""
+
+
+REFUSAL = Refusal()
+RESET = None
+"""What a client gets when its connection dies: the outcome is unknown."""
+
 _STAMP = struct.Struct("<dI")
 
 Action = Callable[[Any, Any], None]

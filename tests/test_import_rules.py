@@ -59,7 +59,14 @@ REMEDY = {
     "cbor2": "leave bytes to quorumq/wire",
 }
 
-WITHOUT_CIRCLES = ["quorumq.wire", "quorumq.storage", "quorumq.node", "quorumq.client", "quorumq.history"]
+WITHOUT_CIRCLES = [
+    "quorumq.wire",
+    "quorumq.storage",
+    "quorumq.node",
+    "quorumq.client",
+    "quorumq.history",
+    "sim",
+]
 """Packages whose files can be read from the bottom up: none of them imports one that imports it, in whatever way."""
 
 HEAVY = {"pyspark", "pyarrow", "pandas", "matplotlib"}

@@ -347,7 +347,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "deadline-from-reply",
         "a client's deadline counts from its request",
-        prepare="late_clients",
+        prepare="around.late_clients",
         hunted=True,
     ),
 )

@@ -12,7 +12,7 @@ from quorumq.core.partition import replica
 from quorumq.core.partition.replica import Replica
 from quorumq.core.rounds import Round
 from quorumq.core.types import Origin
-from sim import workload
+from sim.clients import outputs
 from sim.rules.rule import Rule
 
 
@@ -36,7 +36,7 @@ def named_anew(source: Any, group: str, output: bytes, index: int) -> Origin:
     return _derived_origin(source, group, output, index + next(_attempts))
 
 
-_derived_origin = workload.derived_origin
+_derived_origin = outputs.derived_origin
 _attempts = itertools.count(2)
 
 RULES: tuple[Rule, ...] = (
@@ -94,7 +94,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "output-named-anew",
         "an output's id is made from its input's alone",
-        ((workload, "derived_origin", named_anew),),
+        ((outputs, "derived_origin", named_anew),),
         hunted=True,
     ),
 )

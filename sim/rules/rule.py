@@ -29,7 +29,7 @@ class Rule:
         switch: of the explorer's driver (`Switches`), where the rule is the driver's and not the core's.
         hunted: whether random runs are searched for a seed that shows that the rule is left out.
         survives: why no such seed is found, where none is.
-        prepare: the attribute of a simulated cluster to set, where the rule is the driver's or the clients'.
+        prepare: the attribute of a part of a simulated cluster to set, where the rule is the driver's or the clients'.
     """
 
     name: str
@@ -87,7 +87,8 @@ def prepared(rule: Rule) -> Callable[[object], None]:
 
     def prepare(cluster: object) -> None:
         if rule.prepare:
-            assert getattr(cluster, rule.prepare) is False  # and not a name that nobody reads
-            setattr(cluster, rule.prepare, True)
+            part, name = rule.prepare.split(".")
+            assert getattr(getattr(cluster, part), name) is False  # and not a name that nobody reads
+            setattr(getattr(cluster, part), name, True)
 
     return prepare

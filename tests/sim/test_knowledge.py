@@ -56,7 +56,7 @@ def test_a_record_that_is_taken_out_of_the_journal_is_found() -> None:
     assert core is not None
     assert records is not None
     now = host.clock.now(cluster.world.time)
-    compare(core, records, now, durable=False, times=cluster.steady)
+    compare(core, records, now, durable=False, times=cluster.observer.steady)
     del records[-1 - [type(record) for record in reversed(records)].index(RecordsMerged)]
     with pytest.raises(SimError, match="records"):
-        compare(core, records, now, durable=False, times=cluster.steady)
+        compare(core, records, now, durable=False, times=cluster.observer.steady)

@@ -7,10 +7,11 @@ import dataclasses
 import pytest
 
 from quorumq.core.messages import Fetch, Fetched
+from sim.clients.client import Client
+from sim.clients.surroundings import Surroundings
 from sim.cluster import Cluster
 from sim.runner import Outcome, run_schedule
 from sim.schedule import Options, Schedule
-from sim.workload import Client
 
 HEALTHY = Options(
     clock_rate=0.01,
@@ -68,8 +69,8 @@ def test_few_hold_rounds_with_six_consumers_on_three_nodes(seed: int, batch: int
 class Racer(Client):
     """Asks one node once for exactly ``many`` messages."""
 
-    def __init__(self, cluster: Cluster, name: str, node: str, many: int, at: float) -> None:
-        super().__init__(cluster, name)
+    def __init__(self, around: Surroundings, name: str, node: str, many: int, at: float) -> None:
+        super().__init__(around, name)
         self.target = node
         self.many = many
         self.got = -1
@@ -99,13 +100,13 @@ def test_three_coordinators_that_race_each_get_what_they_asked_for(many: int, la
             cluster.clients.pop(consumer.name)
         cluster.consumers.clear()
         start = 8.0
-        racers = [Racer(cluster, f"r{node}", node, many, start) for node in "abc"]
+        racers = [Racer(cluster.around, f"r{node}", node, many, start) for node in "abc"]
         for name, client in {**cluster.clients}.items():
             assert name != "c0"
             cluster.world.at(0.1, client.begin)
         for host in cluster.hosts.values():
             cluster.world.at(0.0, host.boot, host.life)
         cluster.world.run(start + 3.0)
-        assert cluster.tally.published >= 3 * many
+        assert cluster.around.tally.published >= 3 * many
         assert [racer.got for racer in racers] == [many] * 3
         assert max(racer.answered_at for racer in racers) <= start + 1.0 + 10 * latency

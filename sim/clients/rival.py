@@ -1,59 +1,28 @@
-"""Others who create the topic, as they want it, and the judge of what came of that.
-
-Which creation of a name wins is decided once (docs/protocol.md, "settings"). So one register of a name is ever seen,
-at any node and in any answer, until it is deleted, then another one. What was answered `conflict` is in none of them.
-"""
+"""Others who create the topic, as they want it: which creation of a name wins is decided once."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from quorumq.core.messages import CreateTopic, Failed, TopicCreated
 from quorumq.core.topics import SETTINGS
-from quorumq.core.types import Topic
-from sim.schedule import LOSSES
-from sim.workload import Answer, Operator
-from sim.world import SimError
-
-if TYPE_CHECKING:
-    from sim.cluster import Cluster
-
-
-class Registers:
-    """What was seen of the first register of each topic, and by whom."""
-
-    def __init__(self) -> None:
-        self.first: dict[tuple[str, int], tuple[bytes, int, str]] = {}
-        self.born: dict[bytes, int] = {}
-
-    def seen(self, who: str, topic: Topic) -> None:
-        """A node has this register, or an answer has it.
-
-        Raises:
-            SimError: there was another one.
-        """
-        of = (topic.name, topic.deletions)
-        found, rf, first = self.first.setdefault(of, (topic.id, topic.rf, who))
-        if found != topic.id:
-            raise SimError(
-                f"{who} has topic {of} with RF {topic.rf}, {first} had it with RF {rf}: one is never to be served"
-            )
-        born = self.born.setdefault(topic.id, topic.born) if topic.born else 0
-        if born != topic.born:
-            raise SimError(f"{who} has topic {of} born with {topic.born} partitions, not {born}")
+from sim.clients.client import Answer
+from sim.clients.operator import Operator
+from sim.clients.surroundings import Surroundings
 
 
 class Rival(Operator):
     """Creates the topic again and again, with other replication, partitions and settings, through any nodes.
 
     Args:
-        cluster: its surroundings.
+        around: its surroundings.
         name: its name.
+        others: all operators; it joins them.
+        lossy: whether directories are lost in this run.
     """
 
-    def __init__(self, cluster: Cluster, name: str) -> None:
-        super().__init__(cluster, name, first=False)
-        lossy = any(fault.kind in LOSSES for fault in cluster.schedule.faults)
+    def __init__(self, around: Surroundings, name: str, others: list[Operator], *, lossy: bool) -> None:
+        super().__init__(around, name, others)
         # What it creates may be the topic, and one replica alone does not survive the loss of its disk.
         self.fragile = self.options.rival_rf == 1 and (lossy or self.options.durability == "os")
 
@@ -65,9 +34,8 @@ class Rival(Operator):
         if self.world.healed:
             return
         rng, options = self.rng, self.options
-        operator = self.cluster.operator
         other = options.rival_rf and rng.random() < 0.5
-        if other and self.fragile and (options.deletions or not operator.created):
+        if other and self.fragile and (options.deletions or not self.topics.created):
             other = False
         request = CreateTopic(
             "jobs",
@@ -75,7 +43,7 @@ class Rival(Operator):
             rng.randint(1, options.partitions + 2),
             rng.randint(1, 9),
             options.durability,
-            retention_s=self.cluster.retention,
+            retention_s=self.around.retention,
             ttl_s=rng.choice((0.0, 0.0, 30.0)),
             backoff=options.backoff if rng.random() < 0.5 else (),
         )

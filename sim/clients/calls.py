@@ -1,0 +1,106 @@
+"""Requests that name the topic by its name: each may reach any topic that has it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from quorumq.core.messages import (
+    AlterTopic,
+    CreateTopic,
+    TopicAltered,
+    TopicCreated,
+)
+from sim.clients.client import Answer, Client, nothing_done
+from sim.clients.surroundings import Surroundings
+from sim.topics import label_of
+
+
+class Call(NamedTuple):
+    """A request that names the topic by its name: it may reach any topic of that name.
+
+    Args:
+        kind: of its lines.
+        fields: that its lines share.
+        asked: those of its ``invoke``.
+        first: the oldest topic that it may reach by the time it is sent: how often the name was deleted before.
+        rf: of the topics that it may reach; 0: any.
+        ops: its number in the lines of each topic that it may reach, by the topic's name in the history.
+    """
+
+    kind: str
+    fields: dict[str, Any]
+    asked: dict[str, Any]
+    first: int
+    rf: int
+    ops: dict[str, int]
+
+
+class Caller(Client):
+    """Asks for things by the name of the topic, and writes down which topics that may have reached.
+
+    Args:
+        around: its surroundings.
+        name: its name.
+    """
+
+    def __init__(self, around: Surroundings, name: str) -> None:
+        super().__init__(around, name)
+        self.calls: list[Call] = []  # that may still reach a topic that is created later
+
+    def set_topic(
+        self,
+        request: CreateTopic | AlterTopic,
+        named: dict[str, Any],
+        node: str,
+        then: Callable[[Answer, Any], None],
+        defaults: dict[str, Any] | None = None,
+    ) -> None:
+        """One CREATE or ALTER, sent once: what is unknown may still come about."""
+        left = {"defaults": defaults} if defaults else {}
+        rf = request.rf if isinstance(request, CreateTopic) else 0
+        call = self.call("set_topic", node, {}, rf, settings=named, **left)
+
+        def heard(answer: Answer, bodies: Any) -> None:
+            if answer is not None:
+                self.calls.remove(call)  # no copy follows
+            if isinstance(answer, (TopicCreated, TopicAltered)):
+                self.topics.on_topic(answer.topic)
+                self.came_of(call, "ok", self.topics.names[answer.topic.id])
+            else:
+                self.came_of(call, "fail" if nothing_done(answer) else "unknown")
+            then(answer, bodies)
+
+        self.ask(node, request, self.timeout, heard)
+
+    def call(self, kind: str, node: str, fields: dict[str, Any], rf: int = 0, **asked: Any) -> Call:
+        """A request is sent that names the topic by its name: an ``invoke`` for each topic that it may reach."""
+        call = Call(kind, fields, {**asked, "via": node}, self.topics.newest, rf, {})
+        self.calls.append(call)
+        for deletions in range(self.topics.lives):
+            self.reaches(call, deletions)
+        return call
+
+    def reaches(self, call: Call, deletions: int) -> None:
+        """The request may reach the topic after so many deletions."""
+        for rf in self.topics.rfs:
+            if call.rf in (0, rf):
+                self.invoke(call, label_of("jobs", rf, deletions, self.options))
+
+    def invoke(self, call: Call, label: str) -> None:
+        """One topic that the request may reach."""
+        call.ops[label] = self.next_op()
+        common = {"topic": label, **call.fields, "op": call.ops[label]}
+        self.world.note(self.who, call.kind, **common, **call.asked, outcome="invoke")
+
+    def came_of(self, call: Call, outcome: str, reached: str = "", **extra: Any) -> None:
+        """What came of it: in the topic that the answer names, or in any that it may have reached."""
+        for label, op in call.ops.items():
+            if label == reached or not reached:
+                common = {"topic": label, **call.fields, "op": op}
+                self.world.note(self.who, call.kind, **common, **extra, outcome=outcome)
+
+    def on_another(self, deletions: int) -> None:
+        """From now on there may be another topic of the name."""
+        for call in self.calls:
+            self.reaches(call, deletions)

@@ -1,0 +1,196 @@
+"""What every client does: it asks nodes, waits, retries, and is away for a while.
+
+Clients are what the client library will be at its best and its worst: they retry the same batch or receipts
+through other nodes when an outcome is unknown, never hand over a message whose deadline has passed, and
+also pause, overrun their holds, vanish, and try old receipts again. Every request and what came of it goes
+into the history. Once the cluster is healed they all behave.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from quorumq.core.messages import (
+    ClientReply,
+    ClientRequest,
+    Failed,
+    MetadataReply,
+    Publish,
+    Published,
+    TopicAltered,
+    TopicCreated,
+)
+from quorumq.core.types import Batch
+from quorumq.history import spans_value
+from sim.clients.surroundings import Surroundings
+from sim.world import Clock, Refusal
+
+Answer = ClientReply | Refusal | None
+NOTHING_DONE = (
+    "not-stored",
+    "usage",
+    "not-found",
+    "conflict",
+    "storage-full",
+    "too-few-replicas",
+    "too-large",
+)
+"""Errors that say that nothing was done."""
+
+
+def nothing_done(answer: Answer) -> bool:
+    """Whether an answer says that nothing was done, so that the request is over."""
+    return isinstance(answer, Refusal) or (isinstance(answer, Failed) and answer.code in NOTHING_DONE)
+
+
+def refused_as_deleted(answer: Answer) -> bool:
+    """Whether an answer says that the topic was deleted."""
+    return isinstance(answer, Failed) and answer.code == "not-found" and "was deleted" in answer.detail
+
+
+OUTCOMES = (
+    "ok",
+    "acked",
+    "acked_after_expiry",
+    "acked_unproven",
+    "hold-lost",
+    "already-resolved",
+    "stale-generation",
+)
+
+
+class Client:
+    """Something outside the cluster that asks nodes.
+
+    Args:
+        around: its surroundings.
+        name: its name.
+
+    Attributes:
+        paused_until: true time until which it does not run.
+    """
+
+    def __init__(self, around: Surroundings, name: str) -> None:
+        self.around = around
+        self.topics = around.topics
+        self.world = around.world
+        self.options = around.options
+        self.name = name
+        self.who = f"client:{name}"
+        self.rng: random.Random = self.world.stream(f"client/{name}")
+        self.clock = Clock(self.rng, self.options.clock_rate, 0.0)
+        self.paused_until = 0.0
+        self.ops = 0
+        self.pending: dict[int, tuple[Callable[[Answer, Any], None], str]] = {}
+
+    def begin(self, _: object = None, __: object = None) -> None:
+        """The client starts."""
+        raise NotImplementedError
+
+    def node(self, not_this: str = "") -> str:
+        """A node to ask, another than ``not_this`` if there is one."""
+        names = [name for name in self.options.node_names if name != not_this]
+        return self.rng.choice(names or [not_this])
+
+    def ask(
+        self,
+        node: str,
+        request: ClientRequest,
+        timeout: float,
+        then: Callable[[Answer, Any], None],
+        op: int = 0,
+    ) -> int:
+        """Ask ``node``; ``then(answer, bodies)`` is called once: with None when the outcome is unknown."""
+        if not op:
+            self.ops += 1
+            op = self.ops
+        self.pending[op] = (then, node)
+        host = self.around.machines[node]
+        self.world.transmit(self.name, node, host.on_request, (self, op), request)
+        self.world.after(timeout, self.on_timeout, op)
+        return op
+
+    def next_op(self) -> int:
+        """A number for a request, so that its history line can be written before it is sent."""
+        self.ops += 1
+        return self.ops
+
+    def on_timeout(self, op: int, _: object = None) -> None:
+        """No answer in time: the client hangs up, which the node may hear."""
+        if op not in self.pending:
+            return
+        if self.paused_until > self.world.time:
+            self.world.at(self.paused_until, self.on_timeout, op)
+            return
+        then, node = self.pending.pop(op)
+        self.world.transmit(self.name, node, self.around.machines[node].on_gone, self.name, op)
+        then(None, None)
+
+    def on_reply(self, op: int, answer: tuple[Answer, Any]) -> None:
+        """An answer has come."""
+        if op not in self.pending:
+            return
+        if self.paused_until > self.world.time:
+            self.world.at(self.paused_until, self.on_reply, op, answer)
+            return
+        self.world.messages += 1
+        then, _ = self.pending.pop(op)
+        reply = answer[0]
+        if isinstance(reply, TopicCreated | TopicAltered):
+            self.topics.registers.seen(self.who, reply.topic)
+        elif isinstance(reply, MetadataReply):
+            for topic in reply.topics:
+                self.topics.registers.seen(self.who, topic)
+        then(*answer)
+
+    def later(
+        self, seconds: float, action: Callable[[Any, Any], None], one: Any = None, two: Any = None
+    ) -> None:
+        """Do something in ``seconds``, or when the client runs again."""
+        self.world.after(seconds, self._later, action, (one, two))
+
+    def _later(self, action: Callable[[Any, Any], None], args: tuple[Any, Any]) -> None:
+        if self.paused_until > self.world.time:
+            self.world.at(self.paused_until, self._later, action, args)
+            return
+        action(*args)
+
+    def send_batch(self, batch: Batch, node: str, age_ms: int, then: Callable[[Answer, Any], None]) -> None:
+        """One try to publish, and its lines."""
+        header = batch.header
+        op = self.next_op()
+        fields: dict[str, Any] = {
+            "topic": self.topics.name_of(header.partition),
+            "partition": header.partition.number,
+            "spans": spans_value(header.sections),
+            "op": op,
+            "via": node,
+        }
+        for section in header.sections:
+            self.topics.published_to[section.origin] = fields["topic"]
+        crcs = "".join([f"{header.crc_of(i):08x}" for i in range(header.size)])
+        times = {"delay": header.delay_ms / 1000, "ttl": header.ttl_ms / 1000}
+        times = {what: seconds for what, seconds in times.items() if seconds}
+        made = header.published_ms
+        self.world.note(
+            self.who, "publish", **fields, **times, outcome="invoke", crcs=crcs, published_ms=made
+        )
+
+        def heard(answer: Answer, bodies: Any) -> None:
+            if isinstance(answer, Published):
+                self.world.note(self.who, "publish", **fields, outcome="ok")
+            elif nothing_done(answer):
+                detail = answer.code if isinstance(answer, Failed) else "refused"
+                self.world.note(self.who, "publish", **fields, outcome="fail", detail=detail)
+            else:
+                self.world.note(self.who, "publish", **fields, outcome="unknown")
+            then(answer, bodies)
+
+        self.ask(node, Publish(batch, age_ms), self.timeout, heard, op)
+
+    @property
+    def timeout(self) -> float:
+        """How long to wait for a quorum round's answer."""
+        return self.options.request_timeout + 0.5

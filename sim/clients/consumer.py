@@ -1,0 +1,367 @@
+"""A consumer, of messages or of dead letters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from crc32c import crc32c
+
+from quorumq.core.limits import DEADLINE_SHARE, TOPIC_BACKOFF_S
+from quorumq.core.messages import (
+    AckRequest,
+    ClientRequest,
+    ExtendRequest,
+    Failed,
+    Fetch,
+    Fetched,
+    LeaveRequest,
+    Named,
+    RejectRequest,
+    Verdicts,
+)
+from quorumq.core.partition.group import DEAD_SUFFIX
+from quorumq.core.types import Batch, Letter, Receipt, Span, Stamp
+from quorumq.history import owner_text, spans_value, token_text
+from sim.clients.client import NOTHING_DONE, OUTCOMES, Answer, refused_as_deleted
+from sim.clients.outputs import Deriving, Taken
+from sim.clients.surroundings import LATE_GROUP, Surroundings
+from sim.world import Refusal
+
+
+class Consumer(Deriving):
+    """Fetches, works, and settles what it got in every way there is.
+
+    A reader of dead letters does the same with those, until everything is healed: they may stay.
+
+    Args:
+        around: its surroundings.
+        name: its name.
+        group: for which it reads; one of dead letters ends in "!dead".
+        start: where the group begins if this consumer is the first to read it.
+        topic: that it reads.
+    """
+
+    def __init__(
+        self, around: Surroundings, name: str, group: str, start: str = "earliest", topic: str = "jobs"
+    ) -> None:
+        super().__init__(around, name, group)
+        self.topic = topic
+        self.start = start
+        self.of_dead = group.endswith(DEAD_SUFFIX)
+        self.derives = (
+            bool(self.options.derive) and topic == "jobs" and group != LATE_GROUP and not self.of_dead
+        )
+        self.old: list[Receipt] = []
+
+    def begin(self, _: object = None, __: object = None) -> None:
+        self.fetch()
+
+    def fetch(self, _: object = None, __: object = None) -> None:
+        """One FETCH; the next follows when what it brought is dealt with."""
+        rng, options = self.rng, self.options
+        if self.of_dead and self.world.healed:
+            return
+        shortest, longest = options.hold_times
+        hold = shortest if rng.random() < 0.5 else rng.uniform(shortest, longest)
+        wait = rng.choice((0.0, 0.2, 1.0))
+        least = 1 if self.world.healed or rng.random() < 0.8 else rng.randint(1, options.fetch_messages)
+        most = options.fetch_messages if not self.world.healed else max(64, options.fetch_messages)
+        asked = self.world.time
+        sent_at = self.clock.mono(asked)
+        request = Fetch(
+            (self.topic,),
+            self.group,
+            most,
+            1 << 20,
+            least,
+            0,
+            wait,
+            hold,
+            sent_at,
+            self.name,
+            start=self.start,
+        )
+        node = self.node()
+
+        def then(answer: Answer, batches: Any) -> None:
+            if isinstance(answer, Fetched):
+                self.on_fetched(answer, batches, asked, node)
+            else:
+                if refused_as_deleted(answer):
+                    self.world.saw("a FETCH was refused: its topic was deleted")
+                self.later(0.03 + self.rng.random() * 0.15, self.fetch)
+
+        op = self.ask(node, request, min(wait, hold / 10) + 2.0, then)
+        if not self.world.healed and rng.random() < options.leave:
+            self.later(rng.random() * 0.1, self.hang_up, op)
+
+    def hang_up(self, op: int, _: object = None) -> None:
+        """Close the connection on which a FETCH is open, and begin again."""
+        if op in self.pending:
+            _, node = self.pending.pop(op)
+            self.world.transmit(self.name, node, self.around.machines[node].on_gone, self.name, op)
+            self.later(0.05, self.fetch)
+
+    def on_fetched(self, answer: Fetched, batches: tuple[Batch, ...], asked: float, node: str) -> None:
+        """Hand to the application what may still be handed over."""
+        rng, world, options = self.rng, self.world, self.options
+        if not answer.slices:
+            self.later(0.05 + rng.random() * 0.25, self.fetch)
+            return
+        sent_at = self.clock.mono(world.time) if self.around.late_clients else answer.sent_at
+        until = self.clock.true_time(sent_at + DEADLINE_SHARE * answer.hold_time)
+        taken: list[Taken] = []
+        left: list[Receipt] = []
+        for part, batch in zip(answer.slices, batches, strict=True):
+            at = part.first
+            for delivery in part.deliveries:
+                receipt = delivery.receipt
+                start, at = at, at + receipt.span.size
+                shirks = not world.healed and rng.random() < options.leave
+                if world.time >= until or shirks:
+                    left.append(receipt)
+                    continue
+                self.deliver(batch, start, at, receipt, delivery.attempt, until, asked, node)
+                records = self.records(batch, start, at) if self.derives else ()
+                taken.append(Taken(receipt, until, records))
+        if left and (world.healed or rng.random() < 0.8):
+            self.leave(left)
+        self.work(taken, answer.hold_time)
+
+    def deliver(
+        self,
+        batch: Batch,
+        start: int,
+        stop: int,
+        receipt: Receipt,
+        attempt: int,
+        until: float,
+        asked: float,
+        via: str,
+    ) -> None:
+        """Hand records [start, stop) of the batch to the application."""
+        crcs = "".join([f"{crc32c(record):08x}" for record in self.records(batch, start, stop)])
+        self.world.note(
+            self.who,
+            "deliver",
+            **self.described(receipt),
+            token=token_text(receipt.owner.ballot),
+            attempt=attempt,
+            until=until,
+            asked=asked,
+            crcs=crcs,
+            via=via,
+        )
+        if self.of_dead:
+            self.world.saw("a dead letter was fetched")
+        elif receipt.generation:
+            self.world.saw("a delivery of a new generation")
+        if self.options.distance > 0.15 * (until - asked):
+            self.world.saw("a delivery was won though answers take a third of its hold")
+        tally = self.around.tally
+        tally.delivered += receipt.span.size
+        if attempt > 1:
+            tally.redelivered += receipt.span.size
+        if len(self.old) < 200:
+            self.old.append(receipt)
+        else:
+            self.old[self.rng.randrange(200)] = receipt
+
+    def records(self, batch: Batch, start: int, stop: int) -> tuple[bytes, ...]:
+        """The bytes of records [start, stop) of the batch."""
+        header, body = batch.header, memoryview(batch.body)
+        return tuple(bytes(body[header.end_of(i - 1) : header.end_of(i)]) for i in range(start, stop))
+
+    def work(self, taken: list[Taken], hold: float) -> None:
+        """Take some time, then settle; sometimes fetch more meanwhile."""
+        rng, options = self.rng, self.options
+        if not taken:
+            self.later(0.01, self.fetch)
+            return
+        seconds = rng.expovariate(1 / 0.05)
+        if self.world.healed:
+            seconds = min(seconds, 0.02)
+        elif rng.random() < options.slow:
+            seconds = hold * rng.uniform(0.8, 3.0)
+        elif rng.random() < options.extend:
+            for _ in range(rng.choice((1, 1, 2, 3))):  # by any time, also by less than what is left
+                more = hold if rng.random() < 0.5 else rng.uniform(*options.hold_times)
+                self.later(hold * rng.uniform(0.1, 0.9), self.extend, [item.receipt for item in taken], more)
+            seconds = hold * rng.uniform(0.9, 2.0)
+        ahead = rng.random() < 0.3
+        self.later(seconds, self.settle, taken, not ahead)
+        if ahead:
+            self.later(0.001, self.fetch)
+
+    def settle(self, taken: list[Taken], then_fetch: bool) -> None:
+        """ACK, REJECT, dead-letter, or forget each of them."""
+        rng, options = self.rng, self.options
+        acks: list[Named] = []
+        rejects: list[Named] = []
+        deads: list[Named] = []
+        for receipt, _, _ in taken:
+            span = receipt.span
+            whole = Named(receipt, (span,))
+            if self.world.healed:
+                acks.append(whole)
+            elif rng.random() < options.vanish:
+                continue
+            elif options.shred and rng.random() < options.shred:
+                every = range(span.start, span.stop, 2)
+                acks.append(Named(receipt, tuple(Span(span.origin, seq, seq + 1) for seq in every)))
+            elif rng.random() < options.reject:
+                rejects.append(whole)
+            elif rng.random() < options.dead and not self.of_dead:
+                deads.append(whole)
+            elif span.size > 1 and rng.random() < options.partial:
+                middle = rng.randrange(span.start + 1, span.stop)
+                acks.append(Named(receipt, (Span(span.origin, span.start, middle),)))
+                rejects.append(Named(receipt, (Span(span.origin, middle, span.stop),)))
+            else:
+                acks.append(whole)
+        if rejects:
+            delay = round(rng.random() * options.delay, 3)
+            if rng.random() < options.by_topic:
+                delay = TOPIC_BACKOFF_S
+            self.call("reject", tuple(rejects), 3, delay=delay)
+        if deads:
+            self.call("dead_letter", tuple(deads), 3)
+        if acks and self.derives:
+            self.derive(taken, lambda: self.call("ack", tuple(acks), 6))
+        elif acks:
+            self.call("ack", tuple(acks), 6)
+        if not self.world.healed and self.old and rng.random() < options.replay:
+            self.later(rng.random() * 2.0, self.replay)
+        if then_fetch:
+            self.later(0.001, self.fetch)
+
+    def replay(self, _: object = None, __: object = None) -> None:
+        """Try an old receipt again."""
+        receipt = self.rng.choice(self.old)
+        if self.topics.is_over(receipt.partition.topic) and self.topics.current is not None:
+            self.world.saw("an old receipt was used when its topic had been created again")
+        items = (Named(receipt, (receipt.span,)),)
+        kind = self.rng.choice(("ack", "ack", "reject", "dead_letter", "extend"))
+        if self.derives and kind == "ack":  # without its outputs
+            kind = "reject"
+        if self.of_dead and kind == "dead_letter":  # a dead letter dies no second time
+            kind = "ack"
+        if kind == "extend":
+            self.extend([receipt], self.options.hold_times[0])
+        else:
+            self.call(kind, items, 1, delay=0.1)
+
+    def described(self, receipt: Receipt, spans: tuple[Span, ...] | None = None) -> dict[str, Any]:
+        """The fields of a history line that a receipt gives."""
+        return {
+            "topic": self.topics.name_of(receipt.partition),
+            "partition": receipt.partition.number,
+            "group": receipt.group,
+            "generation": receipt.generation,
+            "n": receipt.n,
+            "spans": spans_value(spans if spans is not None else (receipt.span,)),
+            "owner": owner_text(receipt.owner),
+        }
+
+    def extend(self, receipts: list[Receipt], hold: float) -> None:
+        """Ask for more time."""
+        items = tuple(Named(receipt, (receipt.span,)) for receipt in receipts)
+        self.call("extend", items, 2, hold_time=hold)
+
+    def leave(self, receipts: list[Receipt]) -> None:
+        """Give back what the application never got."""
+        items = tuple(Named(receipt, (receipt.span,)) for receipt in receipts)
+        node = self.node()
+        op = self.next_op()
+        for receipt in receipts:
+            self.world.note(self.who, "leave", **self.described(receipt), op=op, via=node)
+        self.world.saw("a delivery was left")
+        self.ask(node, LeaveRequest(items), 1.0, lambda answer, _: None, op)
+
+    def call(
+        self,
+        kind: str,
+        items: tuple[Named, ...],
+        tries: int,
+        *,
+        delay: float = 0.0,
+        hold_time: float = 0.0,
+        tried: str = "",
+    ) -> None:
+        """One settling request, repeated through other nodes while its outcome is unknown."""
+        node = self.node(tried)
+        op = self.next_op()
+        world = self.world
+        sent_at = self.clock.mono(world.time)
+        request: ClientRequest
+        extra: dict[str, Any] = {}
+        if kind == "ack":
+            request = AckRequest(items)
+        elif kind == "reject":
+            request = RejectRequest(items, delay)
+            extra = {"delay": delay} if delay != TOPIC_BACKOFF_S else {}
+        elif kind == "extend":
+            request = ExtendRequest(items, hold_time, sent_at)
+            extra = {"hold_time": hold_time}
+        else:
+            letter = Letter(Stamp(0, ""), "rejected", "Error", f"by {self.name}", consumer=self.name)
+            request = RejectRequest(items, 0.0, letter)
+        for receipt, spans in items:
+            fields = self.described(receipt, spans)
+            world.note(self.who, kind, **fields, op=op, outcome="invoke", via=node, **extra)
+
+        def then(answer: Answer, _: Any) -> None:
+            again = self.on_settled(kind, items, answer, op, sent_at + DEADLINE_SHARE * hold_time)
+            if again and (tries > 1 or (world.healed and kind == "ack")):
+                self.later(
+                    0.02 + self.rng.random() * 0.1,
+                    lambda _, __: self.call(
+                        kind, again, tries - 1, delay=delay, hold_time=hold_time, tried=node
+                    ),
+                )
+
+        self.ask(node, request, self.timeout, then, op)
+
+    def on_settled(
+        self, kind: str, items: tuple[Named, ...], answer: Answer, op: int, until: float
+    ) -> tuple[Named, ...]:
+        """Write down the verdicts; what is to be tried again."""
+        world = self.world
+        unknown: list[Named] = []
+        if not isinstance(answer, Verdicts):
+            nothing = isinstance(answer, Refusal) or (
+                isinstance(answer, Failed) and answer.code in NOTHING_DONE
+            )
+            for receipt, spans in items:
+                outcome = "fail" if nothing else "unknown"
+                world.note(self.who, kind, **self.described(receipt, spans), op=op, outcome=outcome)
+            return items
+        for verdict in answer.verdicts:
+            receipt = items[verdict.item].receipt
+            outcome = verdict.outcome
+            extra: dict[str, Any] = {}
+            if outcome == "outcome-unknown":
+                outcome = "unknown"
+                unknown.append(Named(receipt, (verdict.span,)))
+                if kind == "ack":
+                    have, members = self.around.tombstones(receipt.partition, receipt.group, verdict.span)
+                    if 0 < have <= members // 2:
+                        world.saw("a tombstone was on a minority")
+            elif outcome not in OUTCOMES:
+                if outcome == "not-found" and kind == "ack":
+                    world.saw("an ACK was refused: its topic was deleted")
+                outcome, extra = "fail", {"detail": outcome}
+            if outcome == "ok" and kind == "extend":
+                extra = {"until": self.clock.true_time(until)}
+            if outcome == "acked_after_expiry":
+                self.around.on_late_ack(receipt)
+            if kind == "ack":
+                world.saw(
+                    f"an ACK heard {outcome}"
+                    if not self.of_dead
+                    else f"an ACK of a dead letter heard {outcome}"
+                )
+            world.note(
+                self.who, kind, **self.described(receipt, (verdict.span,)), op=op, outcome=outcome, **extra
+            )
+        return tuple(unknown)

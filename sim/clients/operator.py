@@ -1,0 +1,414 @@
+"""Operators: they create the topic, change and delete it; rewind groups, redrive and purge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from quorumq.core.messages import (
+    AlterTopic,
+    CreateTopic,
+    DeleteTopic,
+    Failed,
+    GroupSet,
+    Metadata,
+    MetadataReply,
+    PeekAsk,
+    PeekPage,
+    Purged,
+    PurgeRequest,
+    RedriveRequest,
+    Resolved,
+    SetGroup,
+    TopicAltered,
+    TopicCreated,
+    TopicDeleted,
+    Verdicts,
+)
+from quorumq.core.partition.group import DEAD_SUFFIX
+from quorumq.core.topics import SETTINGS
+from quorumq.core.types import Topic
+from quorumq.history import spans_value
+from sim.clients.calls import Caller
+from sim.clients.client import OUTCOMES, Answer, nothing_done
+from sim.clients.surroundings import LATE_GROUP, Surroundings
+from sim.world import EPOCH_MS
+
+
+class Operator(Caller):
+    """Creates the topic, and deletes it; redrives dead letters, purges, and creates and rewinds groups.
+
+    Args:
+        around: its surroundings.
+        name: its name.
+        others: all operators; it joins them.
+        first: whether it is the one that creates the topic.
+    """
+
+    def __init__(
+        self, around: Surroundings, name: str, others: list[Operator], *, first: bool = False
+    ) -> None:
+        super().__init__(around, name)
+        self.operators = others
+        others.append(self)
+        self.first = first
+        self.deletions = 0  # that are left
+        if first:
+            self.topics.groups_to_come = self.groups_of_jobs()
+            if self.options.derive:
+                self.topics.groups_to_come.append(("out", "o"))
+        self.partitions = self.options.partitions  # that we heard of
+
+    def groups_of_jobs(self) -> list[tuple[str, str]]:
+        """The groups that are created before anything is published to the topic."""
+        return [("jobs", group) for group in self.around.groups if group != LATE_GROUP]
+
+    def begin(self, _: object = None, __: object = None) -> None:
+        if self.first:
+            self.create()
+        else:
+            self.later(0.5, self.work)
+
+    def create(self, _: object = None, __: object = None) -> None:
+        """One CREATE of the topic; the operator whose topic it is repeats it until it is there."""
+        options = self.options
+        request = CreateTopic(
+            "jobs",
+            options.rf,
+            options.partitions,
+            options.max_deliveries,
+            options.durability,
+            retention_s=self.around.retention,
+            backoff=options.backoff,
+        )
+        named = {name: getattr(request, name) for name in ("rf", "partitions", *SETTINGS)}
+        self.set_topic(request, named, self.node(), self.on_created)
+
+    def on_created(self, answer: Answer, _: Any) -> None:
+        if not self.first or self.topics.current is not None or self.topics.gone:
+            return
+        if isinstance(answer, Failed) and answer.code == "conflict":
+            # Somebody else created it, or it has been changed already.
+            self.ask(self.node(), Metadata(("jobs",)), self.timeout, self.on_created)
+            return
+        found = answer.topics[0] if isinstance(answer, MetadataReply) else getattr(answer, "topic", None)
+        if found is None or self.topics.is_over(found.id):
+            self.later(0.05 + self.rng.random() * 0.1, self.create)
+            return
+        self.topics.current = found
+        self.partitions = found.partitions
+        if self.topics.current.deletions:
+            self.world.saw("a deleted topic was created again")
+            self.create_group()
+            return
+        if self.options.derive:
+            self.create_outputs()
+        else:
+            self.create_group()
+        self.later(0.5, self.work)
+        if self.options.late_group:
+            self.later(self.rng.random() * self.options.fault_time / 2, self.create_late_group)
+        self.deletions = self.options.deletions
+        for _ in range(self.deletions):
+            self.later(self.rng.uniform(0.2, 0.9) * self.options.fault_time, self.delete)
+
+    def create_outputs(self, _: object = None, __: object = None) -> None:
+        """Create the topic that outputs are published to, then the groups."""
+        options = self.options
+        request = CreateTopic(
+            "out", options.rf, options.output_partitions, options.max_deliveries, options.durability
+        )
+
+        def then(answer: Answer, _: Any) -> None:
+            if isinstance(answer, TopicCreated):
+                self.topics.outputs = answer.topic
+                self.create_group()
+            else:
+                self.later(0.05 + self.rng.random() * 0.1, self.create_outputs)
+
+        self.ask(self.node(), request, self.timeout, then)
+
+    def create_group(self, _: object = None, __: object = None) -> None:
+        """Create the next group; what its consumers need not wait for, the producers do."""
+
+        def then(answer: Answer, _: Any) -> None:
+            if (
+                isinstance(answer, GroupSet)
+                and not self.topics.is_over(answer.group.topic)
+                and asked in self.topics.groups_to_come
+            ):
+                self.topics.groups_to_come.remove(asked)
+            if self.topics.groups_to_come:
+                self.later(0.02, self.create_group)
+
+        if self.topics.groups_to_come and self.topics.current is not None:
+            asked = self.topics.groups_to_come[-1]
+            self.ask(self.node(), SetGroup(*asked), self.timeout, then)
+
+    def work(self, _: object = None, __: object = None) -> None:
+        """One round: perhaps a rewind, perhaps a purge, perhaps some redrives; then again."""
+        rng, options = self.rng, self.options
+        if self.world.healed or not (options.redrive or options.rewind or options.purge or options.alter):
+            return
+        group = rng.choice(self.around.groups)
+        number = rng.randrange(self.partitions)
+        if rng.random() < options.rewind:
+            self.rewind(group)
+        if rng.random() < options.purge:
+            self.purge(number, rng.choice((group, group + DEAD_SUFFIX)), 2)
+        if rng.random() < 0.7 and options.redrive:
+            self.look(number, group)
+        # A change names the topic by its name: nothing is changed that is being created, nor from when a DELETE is sent
+        # until the next topic is there.
+        topics = self.topics
+        there = topics.created and topics.current is not None and topics.current.id not in topics.deleted
+        if there and options.alter and rng.random() < options.alter:
+            self.alter()
+        self.later(0.15 + rng.random() * 0.5, self.work)
+
+    # ------------------------------------------------------------------- topic
+
+    def delete(self, _: object = None, __: object = None) -> None:
+        """Delete the topic, mostly while nodes are away; sometimes twice at once, or while somebody creates it."""
+        rng, topic, world = self.rng, self.topics.current, self.world
+        if world.healed or self.topics.gone or not self.deletions:
+            return
+        cut = sorted({one for pair in world.blocked for one in pair if one in self.around.machines})
+        down = [name for name, host in self.around.machines.items() if host.core is None]
+        early = world.time < 0.8 * self.options.fault_time and rng.random() < 0.98
+        if topic is None or (early and not cut and not down):  # it is being created again, or all are there
+            self.later(0.05, self.delete)
+            return
+        self.delete_now(rng.choice(cut) if cut and rng.random() < 0.5 else self.node())
+        other = rng.choice(self.operators)
+        if rng.random() < 0.3:
+            other.delete_topic(topic, self.node())
+        if rng.random() < 0.3:
+            other.later(rng.random() * 0.1, other.create)
+
+    def delete_now(self, node: str) -> None:
+        """Delete the topic through ``node``, unless all deletions of this run have been made."""
+        if self.topics.current is not None and self.deletions:
+            self.deletions -= 1
+            if any(machine.core is None for machine in self.around.machines.values()):
+                self.world.saw("a topic was deleted while a node was down")
+            self.topics.on_delete_sent(self.topics.current)
+            self.delete_topic(self.topics.current, node)
+
+    def delete_topic(self, topic: Topic, node: str) -> None:
+        """Ask for it until it is certain."""
+        op = self.next_op()
+        common: dict[str, Any] = {"topic": self.topics.names[topic.id], "op": op}
+        self.world.note(self.who, "delete_topic", **common, outcome="invoke", via=node)
+
+        def then(answer: Answer, _: Any) -> None:
+            done = isinstance(answer, TopicDeleted)
+            outcome = "ok" if done else "fail" if nothing_done(answer) else "unknown"
+            self.world.note(self.who, "delete_topic", **common, outcome=outcome)
+            if done:
+                self.topics.on_deleted(topic.id)
+            elif not self.topics.is_over(topic.id):
+                pause = 0.02 + self.rng.random() * 0.1
+                self.later(pause, lambda _, __: self.delete_topic(topic, self.node(node)))
+
+        self.ask(node, DeleteTopic("jobs", topic.id), self.timeout, then, op)
+
+    def on_deleted(self) -> None:
+        """The topic is deleted: mostly, it is created again."""
+        self.partitions = self.options.partitions
+        if not self.first or self.topics.current is None:
+            return
+        self.topics.current = None
+        self.topics.groups_to_come = [
+            *self.groups_of_jobs(),
+            *(named for named in self.topics.groups_to_come if named[0] != "jobs"),
+        ]
+        self.topics.gone = self.rng.random() < 0.2
+        if not self.topics.gone:
+            self.later(self.rng.choice((0.0, 0.0, self.rng.random())), self.create)
+
+    def alter(self) -> None:
+        """Change the topic; sometimes another operator does through another node, at once or as soon as it is done."""
+        rng = self.rng
+        mode = rng.choice(("alone", "at once", "at once", "next", "next"))
+        node = self.node()
+        other, another = rng.choice(self.operators), self.node(node)
+        chosen = self.some_settings()
+        theirs = self.values(chosen if rng.random() < 0.6 else self.some_settings())
+
+        def then(answer: Answer, _: Any) -> None:
+            if mode == "next" and isinstance(answer, TopicAltered) and not self.world.healed:
+                other.alter_to(theirs, another)
+
+        self.alter_to(self.values(chosen), node, then)
+        if mode == "at once":
+            self.world.saw("two changes of a topic at once")
+            other.alter_to(theirs, another)
+
+    def some_settings(self) -> list[str]:
+        """Names of settings that may be changed in this run."""
+        rng, options = self.rng, self.options
+        names = ["max_deliveries", "ttl_s", "partitions"]
+        if not self.around.keeps:
+            names.append("retention_s")
+        if options.backoff:
+            names.append("backoff")
+        if options.durability == "os":  # else power cuts are not spared
+            names.append("durability")
+        return sorted(rng.sample(names, rng.choice((1, 1, 2, len(names)))))
+
+    def values(self, names: list[str]) -> dict[str, Any]:
+        """New values of these settings."""
+        rng, options = self.rng, self.options
+        drawn: dict[str, Callable[[], Any]] = {
+            "max_deliveries": lambda: rng.randint(1, 60),
+            "ttl_s": lambda: rng.choice(
+                (0.0, round(rng.uniform(0.3, 4.0), 3), round(rng.uniform(20.0, 40.0), 3))
+            ),
+            "partitions": lambda: min(self.partitions + rng.randint(0, 2), options.partitions + 3),
+            "retention_s": lambda: round(rng.uniform(0.0, 2.0), 3),
+            "backoff": lambda: tuple(
+                round(rng.random() * options.delay, 3) for _ in range(rng.randint(0, 3))
+            ),
+            "durability": lambda: rng.choice(("os", "fsync")),
+        }
+        return {name: drawn[name]() for name in names}
+
+    def alter_to(
+        self,
+        named: dict[str, Any],
+        node: str,
+        next_step: Callable[[Answer, Any], None] = lambda answer, _: None,
+    ) -> None:
+        """One ALTER."""
+
+        def then(answer: Answer, bodies: Any) -> None:
+            if isinstance(answer, TopicAltered):
+                self.world.saw("a change of a topic was confirmed")
+                if answer.topic.partitions > self.options.partitions:
+                    self.world.saw("partitions were added")
+                self.partitions = max(self.partitions, answer.topic.partitions)
+            next_step(answer, bodies)
+
+        self.set_topic(AlterTopic("jobs", **named), named, node, then)
+
+    # ------------------------------------------------------------------ groups
+
+    def create_late_group(self, _: object = None, __: object = None) -> None:
+        """Create the group that reads from latest, perhaps through two nodes at once."""
+        for _ in range(self.rng.choice((1, 2))):
+            self.set_group(LATE_GROUP, "latest", 0, rewind=False)
+
+    def rewind(self, group: str) -> None:
+        """Rewind a group; sometimes twice at once, through any two nodes, to other places."""
+        rng = self.rng
+        twice = rng.random() < 0.3
+        for _ in range(2 if twice else 1):
+            start = rng.choice(("earliest", "earliest", "latest", "time"))
+            from_ms = EPOCH_MS + int(1000 * self.world.time * rng.random()) if start == "time" else 0
+            self.set_group(group, start, from_ms, rewind=True)
+        if twice:
+            self.world.saw("two rewinds at once")
+
+    def set_group(self, group: str, start: str, from_ms: int, *, rewind: bool, node: str = "") -> None:
+        """One request, sent once: what is unknown may still come about."""
+        node = node or self.node()
+        call = self.call("set_group", node, {"group": group, "rewind": rewind}, start=start, from_ms=from_ms)
+
+        def then(answer: Answer, _: Any) -> None:
+            if isinstance(answer, GroupSet):
+                now = answer.group
+                self.world.saw("a rewind was confirmed" if rewind else "a group was created from latest")
+                label = self.topics.names[now.topic]
+                self.came_of(call, "ok", label, generation=now.generation, from_ms=now.from_ms)
+            else:
+                self.came_of(call, "fail" if nothing_done(answer) else "unknown")
+
+        request = SetGroup("jobs", group, start, from_ms, rewind)
+        self.ask(node, request, self.timeout + self.options.request_timeout, then)
+
+    # ------------------------------------------------------------------- purge
+
+    def purge(self, number: int, group: str, tries: int) -> None:
+        """Settle what a group has open, or its dead letters; again where the outcome is unknown."""
+        node = self.node()
+        call = self.call("purge", node, {"partition": number, "group": group})
+
+        def then(answer: Answer, _: Any) -> None:
+            if isinstance(answer, Purged):
+                # The answer does not say which topic it was.
+                certain = len(call.ops) == 1 or (
+                    call.first == self.topics.lives - 1 and len(self.topics.rfs) == 1
+                )
+                reached = list(call.ops)[-1] if certain else ""
+                self.came_of(call, "ok" if certain else "unknown", reached, messages=answer.messages)
+                if answer.messages:
+                    self.world.saw(
+                        "dead letters were purged" if group.endswith(DEAD_SUFFIX) else "a backlog was purged"
+                    )
+                return
+            self.came_of(call, "fail" if nothing_done(answer) else "unknown")
+            if tries > 1 and not self.world.healed:
+                self.later(0.1, lambda _, __: self.purge(number, group, tries - 1))
+
+        self.ask(node, PurgeRequest("jobs", number, group), 2 * self.timeout, then)
+
+    # ------------------------------------------------------------------ redrive
+
+    def look(self, number: int, group: str) -> None:
+        """List some dead letters, as one replica or as a majority sees them, and redrive some."""
+        rng = self.rng
+        node = self.node()
+
+        def then(answer: Answer, _: Any) -> None:
+            if not isinstance(answer, PeekPage) or self.world.healed:
+                return
+            chosen = [item for item in answer.items if rng.random() < self.options.redrive]
+            for life in sorted({item.record[:2] for item in chosen}):
+                entries = tuple(Resolved(x.span, x.record) for x in chosen if x.record[:2] == life)
+                self.redrive(number, group, entries, node)
+                if rng.random() < 0.3:  # done twice, by any operator, it is done once
+                    again = rng.choice(self.operators).redrive
+                    self.later(rng.random(), lambda _, __, e=entries, go=again: go(number, group, e, node))
+                if rng.random() < self.options.purge:  # or purged at the same time
+                    self.purge(number, group + DEAD_SUFFIX, 1)
+
+        ask = PeekAsk("jobs", number, group, "dead", (0, 0), 50, complete=rng.random() < 0.5)
+        self.ask(node, ask, self.timeout, then)
+
+    def redrive(self, number: int, group: str, entries: tuple[Resolved, ...], tried: str) -> None:
+        """Ask for another life for these dead letters, all at the same redrive number."""
+        node = self.node(tried)
+        op = self.next_op()
+        n, generation = entries[0].record.n, entries[0].record.generation
+        topic = self.topics.published_to[entries[0].span.origin]
+        common: dict[str, Any] = {
+            "topic": topic, "partition": number, "group": group, "generation": generation, "n": n, "op": op,
+        }  # fmt: skip
+        spans = spans_value([item.span for item in entries])
+        self.world.note(self.who, "redrive", **common, spans=spans, outcome="invoke", via=node)
+
+        def then(answer: Answer, _: Any) -> None:
+            if not isinstance(answer, Verdicts):
+                self.world.note(self.who, "redrive", **common, spans=spans, outcome="unknown")
+                return
+            for verdict in answer.verdicts:
+                outcome, extra = verdict.outcome, {}
+                if outcome == "outcome-unknown":
+                    outcome = "unknown"
+                elif outcome not in OUTCOMES:
+                    outcome, extra = "fail", {"detail": outcome}
+                if outcome == "ok" and n >= 1:
+                    self.world.saw("a redrive of a redrive")
+                if outcome == "already-resolved":
+                    self.world.saw("a redrive came too late")
+                self.world.note(
+                    self.who,
+                    "redrive",
+                    **common,
+                    spans=spans_value((verdict.span,)),
+                    outcome=outcome,
+                    **extra,
+                )
+
+        self.ask(node, RedriveRequest("jobs", number, group, entries), self.timeout, then, op)

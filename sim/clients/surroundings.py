@@ -1,0 +1,79 @@
+"""What the clients of a run share: the world, the machines that they ask, and what they have seen so far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from quorumq.core.nodecore import NodeCore
+from quorumq.core.types import Kind, PartitionId, Receipt, Span
+from sim.schedule import Options
+from sim.topics import Topics
+from sim.world import World
+
+LATE_GROUP = "late"
+"""The group that is created from latest."""
+
+
+class Tally:
+    """Counts of a run that are reported, not judged."""
+
+    def __init__(self) -> None:
+        self.delivered = 0
+        self.redelivered = 0
+        self.published = 0
+        self.dead = 0
+
+
+class Machine(Protocol):
+    """Where a node runs, if it does."""
+
+    core: NodeCore | None
+
+    def on_request(self, caller: Any, request: Any) -> None:
+        """A client asks."""
+
+    def on_gone(self, name: str, op: int) -> None:
+        """A client has hung up."""
+
+
+class Surroundings:
+    """What every client of one run knows of.
+
+    Args:
+        world: time and the network.
+        topics: what is known of the topics.
+        machines: the nodes' machines, by name.
+
+    Attributes:
+        groups: that read the topic.
+        keeps: whether payload is kept as long as the run lasts.
+        late_clients: set where a rule is left out: clients count their deadline from the reply's arrival.
+        on_late_ack: called when somebody heard that a message was acked after its hold had run out.
+    """
+
+    def __init__(self, world: World, topics: Topics, machines: Mapping[str, Machine]) -> None:
+        self.world = world
+        self.topics = topics
+        self.machines = machines
+        self.options: Options = world.options
+        self.groups = [f"g{i}" for i in range(self.options.groups)]
+        # What is reclaimed could not be read again.
+        self.keeps = bool(self.options.rewind or self.options.late_group) and self.options.keep
+        self.retention = 3600.0 if self.keeps else 0.0
+        self.late_clients = False
+        self.tally = Tally()
+        self.on_late_ack: Callable[[Receipt], None] = lambda receipt: None
+
+    def tombstones(self, partition: PartitionId, group: str, span: Span) -> tuple[int, int]:
+        """How many replicas that are up have ACKED for the first message of ``span``, and how many there are."""
+        have, members = 0, 0
+        for machine in self.machines.values():
+            replica = machine.core.replicas.get(partition) if machine.core is not None else None
+            if replica is None:
+                continue
+            members = len(replica.members)
+            view = replica.groups.get(group)
+            record = view.records.get(span.origin, span.start) if view is not None else None
+            have += record is not None and record.kind == Kind.ACKED
+        return have, members

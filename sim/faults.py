@@ -1,0 +1,152 @@
+"""What goes wrong in a run: each fault of its schedule, and its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from quorumq.core.messages import DeclareSurvivors
+from quorumq.core.types import (
+    NodeId,
+)
+from sim.clients.client import Client
+from sim.host import Host
+from sim.schedule import Fault
+from sim.world import World
+
+
+class Faults:
+    """Inflicts faults on the machines and clients of one run.
+
+    Args:
+        world: time and the network.
+        hosts: the machines.
+        clients: of the run, by name.
+
+    Attributes:
+        on_cut: called when a partition begins.
+    """
+
+    def __init__(self, world: World, hosts: dict[NodeId, Host], clients: dict[str, Client]) -> None:
+        self.world = world
+        self.hosts = hosts
+        self.clients = clients
+        self.on_cut: Callable[[Fault], None] = lambda fault: None
+
+    def inflict(self, fault: Fault, _: object = None) -> None:
+        """Carry out a fault, and plan its end."""
+        world = self.world
+        if world.healed:
+            return
+        note: dict[str, object] = {"fault": fault.kind, "seconds": fault.seconds}
+        if fault.nodes:
+            note["nodes"] = list(fault.nodes)
+        if fault.links:
+            note["links"] = [list(pair) for pair in fault.links]
+        world.note("sim", "fault", **note)
+        getattr(self, "do_" + fault.kind.replace("-", "_"))(fault)
+
+    def _down(self, fault: Fault) -> None:
+        for name in fault.nodes:
+            host = self.hosts[name]
+            if fault.kind == "stop":
+                host.stop()
+            else:
+                host.crash(power=fault.kind == "crash")
+            if host.core is None:
+                if fault.kind in ("wipe", "restore"):
+                    host.journal.lose(host.disk_rng, backup=fault.kind == "restore", last=fault.amount > 0)
+                elif fault.kind == "flip":
+                    host.journal.flip(host.disk_rng, 0.5)
+                elif fault.kind == "damage":
+                    host.journal.damage(host.disk_rng, int(fault.amount))
+                    self.world.saw("a damaged directory was started from")
+                self.world.after(fault.seconds, host.boot, host.life)
+
+    def do_rot(self, fault: Fault) -> None:
+        """Bits flip under processes that run; batches are damaged for who reads them next."""
+        for name in fault.nodes:
+            self.hosts[name].journal.flip(self.hosts[name].disk_rng, 0.0)
+
+    def do_wrong_clock(self, fault: Fault) -> None:
+        """Processes are killed, and find another time of day when they are started again."""
+        self.do_wall_jump(fault)
+        self._down(fault)
+
+    do_crash = do_kill = do_stop = do_wipe = do_restore = do_flip = do_damage = _down
+
+    def do_bereave(self, fault: Fault, _: object = None) -> None:
+        """All directories but one are lost, at a moment when nothing is lost with them that was promised.
+
+        Then an operator declares what is left, again and again until all vouch.
+        """
+        left = self.hosts[fault.nodes[0]]
+        others = tuple(name for name in self.hosts if name != left.name)
+        if self.world.healed:
+            return
+        if not all(left.knows_what(self.hosts[name]) for name in others):
+            self.world.after(0.02, self.do_bereave, fault)
+            return
+        self.inflict(Fault(self.world.time, "wipe", others, fault.seconds))
+        self.world.saw("all directories but one were lost")
+        self.world.after(fault.seconds, self.declare, left)
+
+    def declare(self, left: Host, _: object = None) -> None:
+        """An operator at that node declares who can vouch to be all that is left, until everybody can."""
+        vouch = [
+            name for name, host in self.hosts.items() if host.core is not None and host.core.state.vouched
+        ]
+        if len(vouch) < len(self.hosts):
+            left.on_request((self.clients["op"], -1), DeclareSurvivors(tuple(vouch)))
+            self.world.after(0.2, self.declare, left)
+        else:
+            self.world.saw("what was left was declared")
+
+    def do_partition(self, fault: Fault) -> None:
+        """Block the pairs; some connections notice and break, some do not."""
+        world = self.world
+        world.block(fault.links)
+        rng = world.net_rng
+        for source, target in fault.links:
+            if source in self.hosts and target in self.hosts and rng.random() < 0.5:
+                self.hosts[source].lose_link(target, rng.uniform(0.2, 2.0))
+        world.after(fault.seconds, self.end_partition, fault)
+        self.on_cut(fault)
+
+    def end_partition(self, fault: Fault, _: object = None) -> None:
+        """The partition is over, unless everything was healed already."""
+        self.world.unblock(fault.links)
+        self.world.note("sim", "fault", fault="partition-over", links=[list(pair) for pair in fault.links])
+
+    def do_freeze(self, fault: Fault) -> None:
+        """Processes do not run for a while."""
+        for name in fault.nodes:
+            self.hosts[name].freeze(fault.seconds)
+
+    def do_pause(self, fault: Fault) -> None:
+        """Clients do not run for a while."""
+        for name in fault.nodes:
+            if name in self.clients:
+                self.clients[name].paused_until = self.world.time + fault.seconds
+
+    def do_slow_disk(self, fault: Fault) -> None:
+        """Every fsync takes many times as long."""
+        for name in fault.nodes:
+            self.hosts[name].slow_until = self.world.time + fault.seconds
+            self.hosts[name].slow_factor = fault.amount
+
+    def do_full_disk(self, fault: Fault) -> None:
+        """Publishes are refused for a while."""
+        for name in fault.nodes:
+            host = self.hosts[name]
+            host.set_disk_full(True, host.life)
+            self.world.after(fault.seconds, host.set_disk_full, False, host.life)
+
+    def do_wall_jump(self, fault: Fault) -> None:
+        """The time of day jumps, forth or back."""
+        for name in fault.nodes:
+            self.hosts[name].clock.wall_offset_ms += int(fault.amount * 1000)
+
+    def do_cut(self, fault: Fault) -> None:
+        """Connections break and are made again."""
+        for source, target in fault.links:
+            self.hosts[source].lose_link(target, self.world.net_rng.random() * 0.05)

@@ -1,0 +1,150 @@
+"""What the machines of a run tell: what its history, its clients and their peers need to know of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from quorumq.core.messages import Release
+from quorumq.core.spans import SpanMap
+from quorumq.core.types import (
+    Group,
+    NodeId,
+    PartitionId,
+    Record,
+    Span,
+    record_rank,
+)
+from quorumq.history import owner_text, spans_value
+from sim.topics import Registers, Topics
+from sim.world import World
+
+
+class Peer(Protocol):
+    """A machine, as others see it."""
+
+    links: dict[NodeId, Any]
+
+    def lose_link(self, peer: NodeId, after: float) -> None:
+        """Its connection to ``peer`` breaks; it is made again after so many seconds."""
+
+
+class Observer:
+    """Hears what the machines of one run do.
+
+    Args:
+        world: time, the network and the history.
+        topics: what is known of the topics.
+        full: whether the history gets the nodes' lines too, which no checker needs.
+        steady: whether no clock is ever set.
+
+    Attributes:
+        hosts: the machines, by name.
+        purged: what replicas merged of messages that were purged, and who did.
+        hold_rounds: HOLD rounds that asked another replica.
+    """
+
+    def __init__(self, world: World, topics: Topics, *, full: bool, steady: bool) -> None:
+        self.world = world
+        self.topics = topics
+        self.full = full
+        self.steady = steady
+        self.hosts: Mapping[NodeId, Any] = {}
+        self.names = topics.names
+        self.registers: Registers = topics.registers
+        self.is_over = topics.is_over
+        self.topic_name = topics.name_of
+        self.purged: dict[tuple[PartitionId, str], SpanMap[tuple[NodeId, Record]]] = {}
+        self.hold_rounds: dict[tuple[NodeId, int, int], None] = {}
+        self.fetched_batches = 0
+        self.fetched_messages = 0
+
+    def on_broken(self, source: str, target: str) -> None:
+        """A connection that keeps its order lost something, so it breaks."""
+        if source in self.hosts and target in self.hosts:
+            self.hosts[source].lose_link(target, self.world.net_rng.uniform(0.01, 0.5))
+
+    def on_death(self, name: NodeId, *, power: bool) -> None:
+        """A node is gone: the others notice, sooner where its machine still answers for it."""
+        rng = self.world.net_rng
+        for host in self.hosts.values():
+            if name in host.links:
+                host.lose_link(name, rng.uniform(0.3, 2.0) if power else rng.uniform(0.001, 0.05))
+
+    def on_hold_sent(self, name: NodeId, life: int, number: int) -> None:
+        """A HOLD round asks another replica."""
+        self.hold_rounds[(name, life, number)] = None
+
+    def on_fetched(self, name: NodeId, reply: Any) -> None:
+        """A node began to write a FETCH's answer."""
+        mine = [part for part in reply.slices if part.deliveries[0].receipt.owner.node == name]
+        self.fetched_batches += len(mine)
+        for part in mine:
+            self.fetched_messages += part.stop - part.first
+            if self.full:
+                for delivery in part.deliveries:
+                    receipt = delivery.receipt
+                    self.world.note(
+                        f"node:{name}",
+                        "hold_won",
+                        topic=self.topic_name(receipt.partition),
+                        partition=receipt.partition.number,
+                        group=receipt.group,
+                        generation=receipt.generation,
+                        n=receipt.n,
+                        spans=spans_value((receipt.span,)),
+                        owner=owner_text(receipt.owner),
+                        attempt=delivery.attempt,
+                    )
+
+    def note_release(self, name: NodeId, message: Release) -> None:
+        """A node gave up a HOLD round, or what it won."""
+        for freed in message.freed:
+            if freed.owner.node == name:
+                self.world.note(
+                    f"node:{name}",
+                    "hold_lost",
+                    topic=self.topic_name(freed.partition),
+                    partition=freed.partition.number,
+                    group=freed.group,
+                    spans=spans_value(freed.spans),
+                    owner=owner_text(freed.owner),
+                )
+
+    def note_letter(self, name: NodeId, record: Any, span: Span, value: Record) -> None:
+        """A node wrote a dead letter because a message ran out of deliveries."""
+        letter = value.letter
+        assert letter is not None
+        self.world.note(
+            f"node:{name}",
+            "dead_letter",
+            topic=self.topic_name(record.partition),
+            partition=record.partition.number,
+            group=record.group,
+            generation=value.generation,
+            n=value.n,
+            spans=spans_value((span,)),
+            owner=f"{letter.node}.0.0#{letter.ballot.time:x}@{letter.ballot.node}",
+            outcome="ok",
+            reason=letter.reason,
+        )
+
+    def note_purged(
+        self, name: NodeId, partition: PartitionId, group: str, span: Span, record: Record
+    ) -> None:
+        """A replica merged such a record: it is listed at the end even if its origin was closed meanwhile."""
+        purged = self.purged.setdefault((partition, group), SpanMap())
+        for part, old in purged.split(span):
+            if old is None or record_rank(old[1]) < record_rank(record):
+                purged.set(part, (name, record))
+
+    def note_register(self, name: NodeId, register: Group) -> None:
+        """A node has this register of a group."""
+        self.world.note(
+            f"node:{name}",
+            "register",
+            topic=self.names[register.topic],
+            group=register.name,
+            generation=register.generation,
+            from_ms=register.from_ms,
+        )

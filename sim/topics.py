@@ -1,0 +1,123 @@
+"""What is known of the topics of a run: a name may have several, one after the other, or in dispute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from quorumq.core.types import Origin, PartitionId, Span, Topic, topic_id
+from sim.schedule import Options
+from sim.world import SimError
+
+TOPIC = "jobs"
+OUTPUTS = "out"
+
+
+def label_of(name: str, rf: int, deletions: int, options: Options) -> str:
+    """What a topic is called in the history: a name may have several, one after the other, or in dispute."""
+    return (
+        name
+        + (f"#{deletions}" if deletions else "")
+        + (f"/rf{rf}" if options.rf != rf and name == "jobs" else "")
+    )
+
+
+class Registers:
+    """What was seen of the first register of each topic, and by whom."""
+
+    def __init__(self) -> None:
+        self.first: dict[tuple[str, int], tuple[bytes, int, str]] = {}
+        self.born: dict[bytes, int] = {}
+
+    def seen(self, who: str, topic: Topic) -> None:
+        """A node has this register, or an answer has it.
+
+        Raises:
+            SimError: there was another one.
+        """
+        of = (topic.name, topic.deletions)
+        found, rf, first = self.first.setdefault(of, (topic.id, topic.rf, who))
+        if found != topic.id:
+            raise SimError(
+                f"{who} has topic {of} with RF {topic.rf}, {first} had it with RF {rf}: one is never to be served"
+            )
+        born = self.born.setdefault(topic.id, topic.born) if topic.born else 0
+        if born != topic.born:
+            raise SimError(f"{who} has topic {of} born with {topic.born} partitions, not {born}")
+
+
+class Topics:
+    """What clients have been told of topics so far.
+
+    Args:
+        options: of the run.
+
+    Attributes:
+        names: what each topic that there may be is called in the history (docs/history.md).
+        current: the topic of the name, once it is created; None while it is not there.
+        outputs: the topic that outputs are published to, likewise.
+        gone: whether the topic was deleted for good.
+        groups_to_come: (topic, group) of those that are not there yet.
+        when_another: called when another topic of the name may be created, with how often it was deleted before.
+        when_deleted: called when somebody hears that the topic is deleted.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self.derives = bool(options.derive)
+        self.rfs = (options.rf, options.rival_rf) if options.rival_rf else (options.rf,)
+        self.names = {topic_id(OUTPUTS, options.rf): OUTPUTS}
+        self.after = dict.fromkeys(self.names, 0)  # how often the name of each was deleted before
+        for deletions in range(options.deletions + 1):
+            for rf in self.rfs:
+                found = topic_id(TOPIC, rf, deletions)
+                self.names[found], self.after[found] = label_of(TOPIC, rf, deletions, options), deletions
+        self.lives = 1  # how many topics of the name there may be by now, one after the other
+        self.confirmed: dict[bytes, int] = {}  # how many partitions each topic has for certain
+        self.registers = Registers()
+        self.newest = 0  # how often the name was deleted before the newest that is there for certain
+        self.deleted: dict[bytes, bool] = {}  # those that a DELETE was sent for, and whether it is certain
+        self.published_to: dict[Origin, str] = {}
+        # Confirmed outputs: the batch in which each was first.
+        self.confirmed_outputs: dict[tuple[PartitionId, Origin], dict[int, tuple[Span, ...]]] = {}
+        self.current: Topic | None = None
+        self.outputs: Topic | None = None
+        self.gone = False
+        self.groups_to_come: list[tuple[str, str]] = []
+        self.when_another: list[Callable[[int], None]] = []
+        self.when_deleted: list[Callable[[], None]] = []
+
+    @property
+    def created(self) -> bool:
+        """Whether the topic and its groups are there: what is published then is for all of them."""
+        outputs = self.outputs is not None or not self.derives
+        return self.current is not None and not self.groups_to_come and outputs
+
+    def name_of(self, partition: PartitionId) -> str:
+        """The name of a partition's topic."""
+        return self.names[partition.topic]
+
+    def is_over(self, topic: bytes) -> bool:
+        """Whether this topic is deleted for certain."""
+        return self.deleted.get(topic, False)
+
+    def on_delete_sent(self, topic: Topic) -> None:
+        """From now on there may be another topic of the name, which what was asked for by name may reach."""
+        self.deleted.setdefault(topic.id, False)
+        if topic.deletions + 1 == self.lives:
+            self.lives += 1
+            for tell in self.when_another:
+                tell(topic.deletions + 1)
+
+    def on_deleted(self, topic: bytes) -> None:
+        """Somebody heard that this topic is deleted."""
+        if not self.is_over(topic):
+            self.deleted[topic] = True
+            for tell in self.when_deleted:
+                tell()
+
+    def on_topic(self, topic: Topic) -> None:
+        """Somebody heard that the topic is there."""
+        self.newest = max(self.newest, topic.deletions)
+        self.confirmed[topic.id] = max(topic.partitions, self.confirmed.get(topic.id, 0))
+        for found in self.deleted:
+            if self.after[found] < topic.deletions:  # it has taken their place
+                self.on_deleted(found)
