@@ -16,11 +16,12 @@ from sim.clients.producer import Producer
 from sim.clients.rival import Rival
 from sim.clients.surroundings import LATE_GROUP, Surroundings
 from sim.drain import OUTPUT_GROUP, Drain
+from sim.fault_plan import LOSSES
 from sim.faults import Faults
 from sim.host import Host
 from sim.moments import Moments
 from sim.observer import Observer
-from sim.schedule import LOSSES, Schedule
+from sim.schedule import Schedule
 from sim.topics import OUTPUTS, Topics
 from sim.world import World
 

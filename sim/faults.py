@@ -9,8 +9,8 @@ from quorumq.core.types import (
     NodeId,
 )
 from sim.clients.client import Client
+from sim.fault_plan import Fault
 from sim.host import Host
-from sim.schedule import Fault
 from sim.world import World
 
 

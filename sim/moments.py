@@ -15,7 +15,7 @@ from quorumq.core.types import Receipt
 from sim.clients.operator import Operator
 from sim.clients.producer import Producer
 from sim.clients.surroundings import Surroundings
-from sim.schedule import Fault
+from sim.fault_plan import Fault
 
 
 class Moments:

@@ -12,9 +12,10 @@ from rich.table import Table
 
 from quorumq.history import HistoryWriter, Row
 from sim.campaign import Report, commit, run_campaign
+from sim.profiles import PROFILES
 from sim.rules import HUNTED, patched, prepared, rule_named
 from sim.runner import Outcome, run_schedule
-from sim.schedule import PROFILES, Schedule, draw
+from sim.schedule import Schedule, draw
 
 
 @click.command("run")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from quorumq.core.types import Origin, PartitionId, Span, Topic, topic_id
-from sim.schedule import Options
+from sim.options import Options
 from sim.world import SimError
 
 TOPIC = "jobs"

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from quorumq.core.nodecore import NodeCore
 from quorumq.core.types import Kind, PartitionId, Receipt, Span
-from sim.schedule import Options
+from sim.options import Options
 from sim.topics import Topics
 from sim.world import World
 

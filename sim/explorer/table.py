@@ -7,7 +7,8 @@ from contextlib import contextmanager
 
 from quorumq.core import fetch, recovery, registers, remote
 from sim.explorer.scenario import Scenario
-from sim.explorer.search import Explorer, Result, search
+from sim.explorer.search import Result, search
+from sim.explorer.steps import Explorer
 from sim.explorer.trace import explain
 from sim.explorer.world import NEVER, Switches
 from sim.rules import EXPLORED, Rule, patched

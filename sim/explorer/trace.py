@@ -38,7 +38,7 @@ from quorumq.core.messages import (
     Voted,
 )
 from quorumq.core.types import Kind, Record, Stamp
-from sim.explorer.search import Action, Explorer, State, Step
+from sim.explorer.steps import Action, Explorer, State, Step
 
 
 def explain(explorer: Explorer, path: list[Step]) -> list[str]:

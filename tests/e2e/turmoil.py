@@ -39,7 +39,7 @@ RATE = 40.0
 """Messages a second of each producer."""
 
 DRAIN_S = 30.0
-"""How long a healed cluster may take to settle everything (docs/protocol.md, G4): sim/schedule.py, `drain_bound`."""
+"""How long a healed cluster may take to settle everything (docs/protocol.md, G4): sim/options.py, `drain_bound`."""
 
 EARLY, LATE, BACK = "early", "late", "back"
 GROUPS = (EARLY, LATE, BACK)

@@ -11,8 +11,10 @@ from quorumq.core.types import Incarnation, Origin, PartitionId
 from quorumq.wire.batch import Message, build_batch
 from sim.cluster import Cluster
 from sim.disks import DamagedBody, MemoryJournal
+from sim.fault_plan import Fault
+from sim.options import Options
 from sim.runner import run_schedule
-from sim.schedule import Fault, Options, Schedule, draw
+from sim.schedule import Schedule, draw
 
 BATCHES = range(1, 41)
 

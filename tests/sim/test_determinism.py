@@ -10,8 +10,9 @@ import sys
 from pathlib import Path
 
 import sim
+from sim.profiles import PROFILES
 from sim.runner import run_schedule
-from sim.schedule import PROFILES, Schedule, draw
+from sim.schedule import Schedule, draw
 
 SIM = Path(sim.__file__).parent
 SEEDS = (3, 7, 11)

@@ -23,7 +23,8 @@ from sim.__main__ import main
 from sim.explorer.clone import clone, key_of
 from sim.explorer.scenario import Scenario
 from sim.explorer.scenarios import SCENARIOS
-from sim.explorer.search import Explorer, Result, State, search
+from sim.explorer.search import Result, search
+from sim.explorer.steps import Explorer, State
 from sim.explorer.table import BOUNDS, explore, left_out
 from sim.explorer.world import SPAN, World
 from sim.rules import EXPLORED, Rule, rule_named

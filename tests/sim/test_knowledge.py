@@ -11,8 +11,9 @@ from quorumq.core.nodecore import NodeCore
 from quorumq.core.records import GroupPut, JournalRecord, Reclaimed, RecordsMerged
 from sim.cluster import Cluster
 from sim.knowledge import compare
+from sim.options import Options
 from sim.runner import run_schedule
-from sim.schedule import Options, Schedule, draw
+from sim.schedule import Schedule, draw
 from sim.world import SimError
 
 

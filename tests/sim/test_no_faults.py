@@ -10,8 +10,9 @@ from quorumq.core.messages import Fetch, Fetched
 from sim.clients.client import Client
 from sim.clients.surroundings import Surroundings
 from sim.cluster import Cluster
+from sim.options import Options
 from sim.runner import Outcome, run_schedule
-from sim.schedule import Options, Schedule
+from sim.schedule import Schedule
 
 HEALTHY = Options(
     clock_rate=0.01,

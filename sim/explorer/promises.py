@@ -1,0 +1,83 @@
+"""Promises that a state of the cluster itself can break, whatever its clients have seen."""
+
+from __future__ import annotations
+
+from quorumq.core.messages import Fetched
+from quorumq.core.types import Kind
+from sim.explorer.facts import Facts
+from sim.explorer.world import DEAD_GROUP, World
+
+Locals = tuple[int, ...]
+
+
+def handed_out(world: World, local: int, reply: int) -> str:
+    """G3, seen from the node: it wins and delivers nothing that its own record says is settled."""
+    answer = world.replies[reply]
+    if isinstance(answer, Fetched) and answer.slices:
+        this = world.locals[local]
+        (delivery,) = answer.slices[0].deliveries
+        _, _, n, kind = this.rank
+        receipt = delivery.receipt
+        here = world.scenario.nodes[this.index] == receipt.owner.node
+        wanted = Kind.DEAD if receipt.group == DEAD_GROUP else Kind.OPEN
+        if here and this.rank != (receipt.generation, False, receipt.n, wanted):
+            return (
+                f"G3 final: node {world.scenario.nodes[this.index]} delivers at n={receipt.n} "
+                f"what its own record calls {Kind(kind).name} at n={n}"
+            )
+    return ""
+
+
+def conserved(world: World, locals_: Locals, facts: Facts) -> str:
+    """G7: what said OK as a dead letter is one at a majority, until something is done about it; and what was
+    redriven is open in the generation that was current when that was asked."""
+    for (generation, n), kind in ((facts.dead, Kind.DEAD), (facts.redriven, Kind.OPEN)):
+        if n < 0:
+            continue
+        members = [local for local in locals_ if world.names[world.locals[local].index] in world.members]
+        least = (generation, False, n, int(kind))
+        having = [local for local in members if world.locals[local].rank >= least]
+        if len(having) < len(members) // 2 + 1:
+            what = "the dead letter" if kind == Kind.DEAD else "the redriven message"
+            return f"G7 dead letters: only {len(having)} of {len(members)} replicas have {what} at n={n}"
+    return ""
+
+
+def one_topic(world: World, locals_: Locals, facts: Facts) -> str:
+    """CREATE: all nodes serve the same topic of that name; none serves what was answered `conflict`; and a majority
+    serves what was answered with success, so that whoever looks for it finds it."""
+    if not world.scenario.operators:
+        return ""
+    served = [world.locals[local].served for local in locals_]
+    everything = sorted({topic for topics in served for topic in topics})
+    if len(everything) > 1:
+        told = [
+            f"{name} the one with rf {', '.join(str(rf) for rf, _ in topics)}"
+            for name, topics in zip(world.scenario.nodes, served, strict=True)
+            if topics
+        ]
+        return f"one topic: of one name {'; '.join(told)} is served"
+    for index, (phase, made) in enumerate(facts.operations):
+        kind = world.scenario.operators[index][0]
+        if kind == "delete" and phase == "done":
+            return deleted(world, locals_)
+        if kind != "create":
+            continue
+        rf = world.creation(index).rf
+        if phase == "conflict" and any(topic[0] == rf for topic in everything):
+            return f"conflict: c{index} (rf {rf}) was answered `conflict`, and a node serves it"
+        having = sum(any(topic[1] == made for topic in topics) for topics in served)
+        if phase == "done" and having < len(served) // 2 + 1:
+            return f"created: c{index} is served by {having} of {len(served)} nodes"
+    return ""
+
+
+def deleted(world: World, locals_: Locals) -> str:
+    """DELETE: no partition has a majority of replicas any more that would take a message."""
+    for local in locals_:
+        for partition, replica in world.locals[local].core.replicas.items():
+            cores = [world.locals[locals_[world.index[name]]].core for name in replica.members]
+            having = sum(partition in core.replicas for core in cores)
+            if having > len(cores) // 2:
+                return f"DELETE: partition {partition.number} takes messages after the topic's deletion had said OK"
+    return ""

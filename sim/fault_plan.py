@@ -1,0 +1,247 @@
+"""Faults, and which of them a seed has."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from dataclasses import dataclass
+
+from quorumq.core.types import rendezvous, topic_id
+from sim.options import Options
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing done to the cluster, with everything that was drawn for it.
+
+    Args:
+        at: when.
+        kind: ``crash`` (power: what is not durable may be lost), ``kill`` (the process alone), ``stop`` (cleanly),
+            ``wipe`` and ``restore`` (killed, and the directory is empty, or as before some start, when it comes back),
+            ``flip`` and ``damage`` (killed, and bodies of batches, or other records, are damaged when it comes back),
+            ``rot`` (bodies of batches are damaged under a running process), ``bereave`` (once this node knows what
+            all others do, their directories are lost, and it is declared to be all that is left),
+            ``partition``, ``freeze`` (of nodes), ``pause`` (of clients), ``slow-disk``, ``full-disk``, ``wall-jump``,
+            ``wrong-clock`` (a kill, and another time of day at the next start) or ``cut`` (connections break).
+        nodes: whom it hits.
+        seconds: how long it lasts.
+        amount: a factor for ``slow-disk``, seconds for ``wall-jump`` and ``wrong-clock``; for ``damage`` how many of
+            the last records it hits, 0 for any; for ``restore`` whether it is the last backup.
+        links: for ``partition`` and ``cut``: directed pairs that carry nothing.
+    """
+
+    at: float
+    kind: str
+    nodes: tuple[str, ...] = ()
+    seconds: float = 0.0
+    amount: float = 0.0
+    links: tuple[tuple[str, str], ...] = ()
+
+
+LOSSES = ("wipe", "restore", "flip", "rot", "damage")
+"""Faults that lose a directory, or a part of it."""
+
+YEAR_S = 31_536_000.0
+
+WEIGHTS = {
+    "crash": 4,
+    "kill": 2,
+    "stop": 2,
+    "partition": 5,
+    "freeze": 2,
+    "pause": 2,
+    "slow-disk": 1,
+    "full-disk": 1,
+    "wall-jump": 1,
+    "cut": 1,
+    "wrong-clock": 4,
+}
+
+
+def draw_faults(rng: random.Random, options: Options) -> tuple[Fault, ...]:
+    """The faults of a run: of a few kinds that the seed chose, within the time for faults."""
+    if options.slow == options.vanish == options.loss == options.spikes == 0.0 and options.fault_time == 2.0:
+        return ()  # the quiet profile
+    kinds = [kind for kind in WEIGHTS if rng.random() < 0.6] or ["crash"]
+    wide = options.nodes > options.rf > 1
+    if wide and "partition" not in kinds:
+        kinds.append("partition")
+    count = rng.choice((0, 1, 2, 3, 4, 6, 9)) * max(1, round(options.fault_time / 8))
+    victim = rng.choice(options.node_names) if rng.random() < 0.4 else ""  # hit again and again
+    faults: list[Fault] = []
+    for _ in range(count):
+        at = round(rng.uniform(0.3, options.fault_time), 4)
+        seconds = round(rng.choice((0.05, 0.5, 1.0, 3.0)) * rng.uniform(0.5, 2.0), 4)
+        kind = rng.choices(kinds, [WEIGHTS[kind] + 5 * (wide and kind == "partition") for kind in kinds])[0]
+        faults.append(draw_fault(rng, options, at, kind, seconds, victim))
+    return tuple(sorted(faults, key=lambda fault: fault.at))
+
+
+def draw_losses(rng: random.Random, options: Options) -> tuple[Fault, ...]:
+    """In some runs, directories that are lost or brought back from a backup.
+
+    Of one node only: what was confirmed is on another one, as promise G1 wants it. Where a partition has one replica,
+    no such loss is promised to be survived.
+    """
+    if options.rf == 1 or options.fault_time == 2.0 or rng.random() > 0.2:
+        return ()
+    victim = (rng.choice(options.node_names),)
+    return tuple(
+        Fault(
+            round(rng.uniform(0.5, options.fault_time), 4),
+            rng.choice(("wipe", "restore")),
+            victim,
+            round(rng.choice((0.05, 0.5, 2.0)) * rng.uniform(0.5, 2.0), 4),
+        )
+        for _ in range(rng.choice((1, 1, 2)))
+    )
+
+
+def draw_damage(rng: random.Random, options: Options, losses: tuple[Fault, ...]) -> tuple[Fault, ...]:
+    """In some runs, bits that flip on one node's disk: the one whose directory is lost, where one is."""
+    if options.rf == 1 or options.fault_time == 2.0 or rng.random() > 0.2:
+        return ()
+    victim = losses[0].nodes if losses else (rng.choice(options.node_names),)
+    return tuple(
+        Fault(
+            round(rng.uniform(0.5, options.fault_time), 4),
+            rng.choice(("flip", "rot", "damage")),
+            victim,
+            round(rng.choice((0.05, 0.5, 2.0)) * rng.uniform(0.5, 2.0), 4),
+        )
+        for _ in range(rng.choice((1, 1, 2)))
+    )
+
+
+def draw_relay(rng: random.Random, options: Options, losses: tuple[Fault, ...]) -> tuple[Fault, ...]:
+    """In some runs, faults in a row: a minority is cut off, a second node loses power, a third its directory.
+
+    The minority comes back at that moment, so that what happened meanwhile is known to few who are there: where all
+    of the directory is lost, or it comes from a backup, the one that loses power alone has seen its last start.
+    """
+    if not options.relay:
+        return ()
+    victim = losses[0].nodes[0] if losses else rng.choice(options.node_names)
+    others = [name for name in options.node_names if name != victim]
+    goes, *rest = rng.sample(others, len(others))
+    away = rest[: (options.nodes - 1) // 2]
+    begin, lasts = round(rng.uniform(0.8, 2.5), 4), round(rng.uniform(0.4, 1.5), 4)
+    kind = rng.choice(("damage", "damage", "damage", "wipe", "restore", "restore"))
+    if kind != "damage":  # long enough for deliveries after the victim's quarantine
+        begin, lasts = begin / 2, lasts + 2.0
+    alone = [] if kind == "damage" else [name for name in rest if name not in away]
+    links = tuple(
+        (one, two)
+        for one in options.node_names
+        for two in options.node_names
+        if (one in away) != (two in away) or {one, two} in [{victim, name} for name in alone]
+    )
+    end = round(begin + lasts - 0.02, 4)
+    again = () if kind == "damage" else (Fault(begin + 0.05, "kill", (victim,), 0.05),)
+    return (
+        Fault(begin, "partition", (), lasts, 0.0, links),
+        *again,
+        Fault(end, "crash", (goes,), options.fault_time),
+        Fault(end, kind, (victim,), 0.05, rng.choice((5.0, 10.0, 20.0)) if kind == "damage" else 1.0),
+    )
+
+
+def draw_bereavement(rng: random.Random, options: Options, faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
+    """In a few runs without another loss, all directories but that of one node, which is a replica of everything.
+
+    No clock is set in these: a ballot that only lost directories knew of may be used again where theirs went back.
+    """
+    if options.rf != options.nodes or options.rf == 1 or options.fault_time == 2.0 or rng.random() > 0.08:
+        return ()
+    if any(fault.kind in (*LOSSES, "wall-jump", "wrong-clock") for fault in faults):
+        return ()
+    at = round(rng.uniform(0.5, 0.7 * options.fault_time), 4)
+    return (Fault(at, "bereave", (rng.choice(options.node_names),), round(rng.uniform(0.05, 1.0), 4)),)
+
+
+def spare_power(faults: tuple[Fault, ...], options: Options) -> tuple[Fault, ...]:
+    """The same with no power cut but of one node, the one whose directory is lost where one is: others are killed.
+
+    With durability "os" that is what a confirmed message is promised to survive; with one replica, no power cut at all.
+    """
+    lost = [fault.nodes[0] for fault in faults if fault.kind in LOSSES]
+    cut = [fault.nodes[0] for fault in faults if fault.kind == "crash"]
+    victim = "" if options.rf == 1 else next(iter(lost + cut), "")
+    spared: list[Fault] = []
+    for fault in faults:
+        if fault.kind != "crash":
+            spared.append(fault)
+            continue
+        killed = tuple(name for name in fault.nodes if name != victim)
+        if victim in fault.nodes:
+            spared.append(dataclasses.replace(fault, nodes=(victim,)))
+        if killed:
+            spared.append(dataclasses.replace(fault, kind="kill", nodes=killed))
+    return tuple(spared)
+
+
+def draw_fault(
+    rng: random.Random, options: Options, at: float, kind: str, seconds: float, victim: str
+) -> Fault:
+    """One fault of a kind, mostly on ``victim`` if there is one."""
+    names = options.node_names
+    some = tuple(sorted(rng.sample(names, rng.choice((1, 1, 1, 2, len(names))))))
+    if victim and rng.random() < 0.7:
+        some = (victim,)
+    if kind == "pause":
+        return Fault(at, kind, (rng.choice(options.client_names),), seconds * 2)
+    if kind == "slow-disk":
+        return Fault(at, kind, some, seconds, rng.choice((20.0, 200.0)))
+    if kind in ("wall-jump", "wrong-clock"):
+        if kind == "wall-jump":
+            seconds = 0.0
+        return Fault(
+            at, kind, some, seconds, rng.choice((-YEAR_S, -3600.0, -1.0, 1.0, 120.0, 86_400.0, YEAR_S))
+        )
+    if kind == "cut":
+        return Fault(
+            at, kind, (), 0.0, 0.0, tuple((one, two) for one in names for two in names if one != two)
+        )
+    if kind == "partition":
+        return Fault(at, kind, (), seconds, 0.0, draw_links(rng, options))
+    if kind in ("freeze", "full-disk"):
+        return Fault(at, kind, (rng.choice(names),), seconds)
+    return Fault(at, kind, some, seconds)
+
+
+def draw_links(rng: random.Random, options: Options) -> tuple[tuple[str, str], ...]:
+    """The directed pairs that a partition cuts; clients are on one side or the other, or see both."""
+    names = list(options.node_names)
+    shapes = ("split", "isolate", "one-way", "bridge", "pair")
+    shape = rng.choice(
+        (*shapes, "through", "through", "through") if options.nodes > options.rf > 1 else shapes
+    )
+    rng.shuffle(names)
+    if shape == "pair":
+        return ((names[0], names[1]),)
+    if shape == "bridge" and len(names) > 2:
+        half = names[1:][: (len(names) - 1) // 2]
+        other = [name for name in names[1:] if name not in half]
+    elif shape == "through":
+        half, other = draw_through(rng, options, names)
+    else:
+        size = 1 if shape != "split" else max(1, len(names) // 2)
+        half, other = names[:size], names[size:]
+    if rng.random() < 0.5:
+        for client in options.client_names:
+            (half if rng.random() < 0.5 else other).append(client)
+    pairs = [(one, two) for one in half for two in other]
+    if shape != "one-way":
+        pairs += [(two, one) for one, two in pairs]
+    elif rng.random() < 0.5:
+        pairs = [(two, one) for one, two in pairs]
+    return tuple(pairs)
+
+
+def draw_through(rng: random.Random, options: Options, names: list[str]) -> tuple[list[str], list[str]]:
+    """Two sides of a cut through the replica set of a partition; any of the other nodes are on either side."""
+    partition = rng.randrange(options.partitions + (2 if options.alter else 0))
+    members = rendezvous(options.node_names, topic_id("jobs", options.rf), partition)[: options.rf]
+    half = rng.sample(members, rng.randint(1, options.rf - 1))
+    half += [name for name in names if name not in members and rng.random() < 0.5]
+    return half, [name for name in names if name not in half]

@@ -1,0 +1,190 @@
+"""What one run is like: drawn per seed, and written out in full in its schedule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+NODE_NAMES = tuple("abcdefghi")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What one run is like. Times are simulated seconds, shares are probabilities.
+
+    Args:
+        nodes: how many nodes.
+        rf: replicas of each partition.
+        partitions: of the topic.
+        groups: how many groups read the topic.
+        disk: ``memory`` keeps the journal's records and how many are durable; ``store`` runs quorumq's own store on
+            a disk in memory that tears writes.
+        fifo: whether a connection keeps its order, and breaks where it loses something, as TCP does.
+        loss: share of messages lost.
+        duplicate: share of messages that come twice, the second time up to ``late`` seconds later.
+        late: see there; also the longest of the delay spikes.
+        spikes: share of messages that are delayed by up to ``late``.
+        latency: mean one-way delay.
+        distance: what a message from one node to another takes besides, always.
+        fsync: mean time of an fsync.
+        clock_rate: how far each clock's rate is from real time at most.
+        wall_offset: how far each node's time of day is from the truth at most, in seconds.
+        hold_time_max: of the cluster.
+        hold_times: shortest and longest hold asked for.
+        request_timeout: of the nodes' quorum rounds.
+        heartbeat: of the nodes.
+        sync_interval: of the nodes' anti-entropy.
+        sync_grace: of the nodes' anti-entropy.
+        max_deliveries: of the topic.
+        producers: how many.
+        batches: that each publishes.
+        batch_messages: in each at most.
+        retry_early: share of publishes that are sent to a second node at once.
+        consumers: how many, over all groups.
+        fetch_messages: that one FETCH asks for at most.
+        slow: share of deliveries that are worked on for longer than their hold.
+        reject: share of deliveries rejected with a delay of up to ``delay``.
+        delay: see there.
+        dead: share rejected to the dead letters.
+        extend: share extended before they are acked.
+        leave: share given back without being handed to the application.
+        vanish: share that is never settled.
+        partial: share of which a part is acked and the rest rejected.
+        shred: share of which every other message is acked, and the rest never settled.
+        replay: share of settlements after which an old receipt is tried again.
+        redrive: share of the dead letters listed that an operator redrives each time it looks.
+        rewind: share of an operator's rounds in which it rewinds a group.
+        purge: share in which it purges a backlog or dead letters.
+        alter: share in which one, or two at once, change the topic: its settings, and how many partitions it has.
+        derive: share of the deliveries after whose outputs their consumer dies; 0: nothing is derived.
+        output_partitions: of the topic that outputs are published to.
+        keep: whether payload is kept where groups are rewound or come later, so that they get all of it again.
+        moments: share of the moments at which sim/moments.py does to the cluster what hurts most just then.
+        late_group: whether another group is created from latest while the run goes on.
+        dead_readers: how many read the dead letters of the first group.
+        operators: how many.
+        rivals: how many others create the topic, with other settings.
+        rival_rf: how many replicas half of their creations ask for; 0: as many as ``rf``.
+        implicit: whether they create it as a producer does, too, who names no setting.
+        relay: whether one node's directory is lost or damaged just when a node that knows the same goes, and others
+            that do not come back.
+        deletions: how often the topic is deleted while the run goes on; mostly it is created again.
+        fault_time: how long faults go on before everything is healed.
+        delayed: share of batches that are published with a delay of up to ``delayed_by``.
+        delayed_by: see there.
+        mortal: share of batches that are published with a TTL of up to ``ttl``.
+        ttl: see there.
+        by_topic: share of rejects that leave their delay to the topic's backoff list.
+        durability: of the topic.
+        origin_idle: after which time a session of which nothing is left may be closed.
+        check: whether every step of every core is followed by its own `check`.
+        recall: share of the steps after which its journal must know what the core knows.
+    """
+
+    nodes: int = 3
+    rf: int = 3
+    partitions: int = 1
+    groups: int = 1
+    disk: str = "memory"
+    fifo: bool = False
+    loss: float = 0.0
+    duplicate: float = 0.0
+    late: float = 1.0
+    spikes: float = 0.0
+    latency: float = 0.002
+    distance: float = 0.0
+    fsync: float = 0.003
+    clock_rate: float = 0.01
+    wall_offset: float = 0.0
+    hold_time_max: float = 4.0
+    hold_times: tuple[float, float] = (0.5, 4.0)
+    request_timeout: float = 1.0
+    heartbeat: float = 0.5
+    sync_interval: float = 2.0
+    sync_grace: float = 0.5
+    max_deliveries: int = 5
+    producers: int = 2
+    batches: int = 5
+    batch_messages: int = 6
+    retry_early: float = 0.0
+    consumers: int = 3
+    fetch_messages: int = 8
+    slow: float = 0.0
+    reject: float = 0.0
+    delay: float = 1.0
+    dead: float = 0.0
+    extend: float = 0.0
+    leave: float = 0.0
+    vanish: float = 0.0
+    partial: float = 0.0
+    shred: float = 0.0
+    replay: float = 0.0
+    redrive: float = 0.0
+    rewind: float = 0.0
+    purge: float = 0.0
+    alter: float = 0.0
+    derive: float = 0.0
+    output_partitions: int = 1
+    keep: bool = True
+    moments: float = 0.0
+    late_group: bool = False
+    dead_readers: int = 0
+    operators: int = 1
+    deletions: int = 0
+    rivals: int = 0
+    rival_rf: int = 0
+    implicit: bool = False
+    relay: bool = False
+    fault_time: float = 6.0
+    check: bool = False
+    recall: float = 0.0
+    delayed: float = 0.0
+    delayed_by: float = 0.0
+    mortal: float = 0.0
+    ttl: float = 0.0
+    by_topic: float = 0.0
+    durability: str = "fsync"
+    origin_idle: float = 86_400.0
+
+    @property
+    def backoff(self) -> tuple[float, ...]:
+        """The topic's backoff list."""
+        return (round(self.delay / 3, 3), self.delay)
+
+    @property
+    def node_names(self) -> tuple[str, ...]:
+        """The ids of the nodes."""
+        return NODE_NAMES[: self.nodes]
+
+    @property
+    def client_names(self) -> tuple[str, ...]:
+        """The names of the clients: producers, consumers, the operator."""
+        producers = tuple(f"p{i}" for i in range(self.producers))
+        consumers = (f"c{i}" for i in range(self.consumers))
+        return (*producers, *consumers, *self.operator_names, *self.rival_names)
+
+    @property
+    def operator_names(self) -> tuple[str, ...]:
+        """The names of the operators; the first creates the topic."""
+        return ("op", *(f"op{i}" for i in range(1, self.operators)))
+
+    @property
+    def rival_names(self) -> tuple[str, ...]:
+        """The names of the others who create the topic."""
+        return tuple(f"rival{i}" for i in range(self.rivals))
+
+    @property
+    def drain_bound(self) -> float:
+        """How long a healed cluster may take to deliver and settle everything (promise G4).
+
+        A node that came back at the last moment waits out its quarantine; then a hold that was granted just before
+        runs out, or a delay ends, one that began again where a clock was set back; the rest is a few quorum rounds,
+        and two rounds of anti-entropy.
+        """
+        rounds = 4 * self.sync_interval + 3 * self.request_timeout + 3.0 + 20 * self.distance
+        if (
+            self.derive
+        ):  # what is settled last may have outputs, which are then published, delivered and settled
+            rounds += 2 * self.request_timeout + 2.0
+        if self.deletions:  # the topic and its groups are created again, and producers begin anew
+            rounds += 4 * self.request_timeout + 3.0
+        return 2.2 * self.hold_time_max + self.delay + self.delayed_by + rounds

@@ -1,0 +1,166 @@
+"""How the options of a run are drawn: one function for each profile."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+from sim.options import Options
+
+
+def draw_distance(rng: random.Random, options: Options) -> Options:
+    """In some runs, nodes that are far apart: answers take up to 0.4 of the shortest hold."""
+    if rng.random() >= 0.1:
+        return options
+    most = 0.2 * min(options.hold_times[0], options.request_timeout)
+    return dataclasses.replace(
+        options, distance=round(max(0.0, rng.uniform(0.2, 1.0) * most - options.latency), 4)
+    )
+
+
+def sometimes(rng: random.Random, share: float, low: float, high: float) -> float:
+    """0 mostly; in ``share`` of the seeds something between ``low`` and ``high``."""
+    value = rng.uniform(low, high)
+    return round(value, 4) if rng.random() < share else 0.0
+
+
+RIVALS = 0.25
+"""Share of the seeds with conflicting creations."""
+
+SHAPES = {(3, 3): 58, (5, 3): 22, (7, 3): 12, (5, 5): 4, (3, 1): 4}
+"""How many nodes and replicas a seed has, and how often."""
+
+
+def draw_swarm(rng: random.Random, shapes: dict[tuple[int, int], int] = SHAPES) -> Options:
+    """A little of everything, drawn anew for each seed. Where sessions are closed soon, comparing goes fast, too."""
+    options = _draw_swarm(rng, *rng.choices(list(shapes), list(shapes.values()))[0])
+    idle = rng.choice((86_400.0, 86_400.0, 0.1, 0.5, 2.0))
+    if idle != 86_400.0:
+        options = dataclasses.replace(options, origin_idle=idle, sync_interval=rng.choice((0.2, 0.5, 1.0)))
+    recall = sometimes(rng, 0.25, 0.01, 0.05)
+    if rng.random() < RIVALS:
+        others = [rf for rf in (1, 3, 5) if rf != options.rf and rf <= options.nodes]
+        options = dataclasses.replace(
+            options,
+            rivals=rng.choice((1, 1, 2)),
+            rival_rf=rng.choice((0, *others)),
+            implicit=rng.random() < 0.5 and not (options.rewind or options.late_group),
+        )
+    wide = options.nodes > options.rf > 1  # then what changes registers meets cuts through replica sets
+    alter = sometimes(rng, 0.5 if wide else 0.2, 0.2, 0.8)
+    derive = sometimes(rng, 0.1 if wide else 0.2, 0.05, 0.5)
+    options = dataclasses.replace(
+        options,
+        recall=recall,
+        alter=alter,
+        derive=derive,
+        output_partitions=rng.choice((1, 2)),
+        deletions=rng.choice((1, 1, 2)) if rng.random() < (0.3 if wide else 0.15) else 0,
+        keep=rng.random() < 0.6,
+        moments=sometimes(rng, 0.7 if wide else 0.4, 0.5, 1.0),
+        operators=max(options.operators, rng.choice((1, 2, 3)) if wide else 1),
+    )
+    if rng.random() < 0.16 and options.nodes == options.rf >= 3:
+        # Long enough for the one that is left to come out of quarantine before the other is back.
+        brief = dataclasses.replace(options, relay=True, fault_time=8.0, hold_time_max=2.0)
+        return dataclasses.replace(brief, hold_times=(options.hold_times[0], options.hold_times[0]))
+    if rng.random() < 0.02:  # more runs of equal records than one chunk of a span map holds
+        many = {"batches": 2, "batch_messages": 2000, "fetch_messages": 2000, "producers": 1}
+        return dataclasses.replace(options, **many, shred=0.8, check=False)
+    return options
+
+
+def _draw_swarm(rng: random.Random, nodes: int, rf: int) -> Options:
+    """The default: small clusters under everything, each seed with its own mix."""
+    hold_time_max = rng.choice((2.0, 4.0, 4.0, 8.0))
+    shortest = rng.choice((0.3, 0.5, 1.0))
+    return Options(
+        nodes=nodes,
+        rf=rf,
+        partitions=rng.choices((1, 2, 6), (80, 16, 4))[0],
+        groups=1 if rng.random() < 0.8 else 2,
+        disk="store" if rng.random() < 0.2 else "memory",
+        fifo=rng.random() < 0.3,
+        loss=sometimes(rng, 0.5, 0.005, 0.15),
+        duplicate=sometimes(rng, 0.4, 0.01, 0.2),
+        late=round(rng.uniform(0.2, 4.0), 3),
+        spikes=sometimes(rng, 0.4, 0.01, 0.1),
+        latency=rng.choice((0.0005, 0.002, 0.002, 0.01, 0.03)),
+        fsync=rng.choice((0.0005, 0.003, 0.01, 0.05)),
+        wall_offset=rng.choice((0.0, 0.5, 5.0, 60.0, 3600.0, 31_536_000.0)),
+        hold_time_max=hold_time_max,
+        hold_times=(shortest, rng.choice((shortest, hold_time_max))),
+        request_timeout=rng.choice((0.5, 1.0, 2.0)),
+        heartbeat=rng.choice((0.5, 0.5, 1.0)),
+        sync_interval=rng.choice((1.0, 2.0, 4.0)),
+        sync_grace=rng.choice((0.2, 1.0)),
+        max_deliveries=rng.choice((1, 2, 3, 5, 50)),
+        producers=rng.randint(1, 3),
+        batches=rng.randint(1, 5),
+        batch_messages=rng.choice((1, 3, 8, 40)),
+        retry_early=sometimes(rng, 0.3, 0.1, 0.5),
+        consumers=rng.randint(1, 5),
+        fetch_messages=rng.choice((1, 4, 16, 64)),
+        slow=sometimes(rng, 0.5, 0.02, 0.4),
+        reject=sometimes(rng, 0.5, 0.02, 0.4),
+        delay=rng.choice((0.0, 0.5, 2.0)),
+        dead=sometimes(rng, 0.5, 0.02, 0.4),
+        extend=sometimes(rng, 0.6, 0.1, 0.8),
+        leave=sometimes(rng, 0.3, 0.02, 0.3),
+        vanish=sometimes(rng, 0.5, 0.02, 0.4),
+        partial=sometimes(rng, 0.4, 0.05, 0.4),
+        replay=sometimes(rng, 0.5, 0.05, 0.5),
+        redrive=sometimes(rng, 0.6, 0.2, 1.0),
+        fault_time=rng.choice((2.0, 4.0, 6.0)),
+        check=rng.random() < 0.04,
+        delayed=sometimes(rng, 0.5, 0.1, 1.0),
+        delayed_by=rng.choice((0.5, 4.0, 15.0)),
+        mortal=sometimes(rng, 0.4, 0.1, 1.0),
+        ttl=rng.choice((0.3, 2.0, 30.0)),
+        by_topic=sometimes(rng, 0.4, 0.2, 1.0),
+        rewind=sometimes(rng, 0.35, 0.1, 0.6),
+        purge=sometimes(rng, 0.4, 0.1, 0.6),
+        late_group=rng.random() < 0.15,
+        dead_readers=rng.choice((0, 0, 0, 1, 2)),
+        operators=rng.choice((1, 1, 2)),
+        durability="os" if rng.random() < 0.2 else "fsync",
+    )
+
+
+def draw_wide(rng: random.Random) -> Options:
+    """As the default, always with more nodes than a partition has replicas."""
+    return draw_swarm(rng, {(5, 3): 2, (7, 3): 1})
+
+
+def draw_store(rng: random.Random) -> Options:
+    """As the default, every node on quorumq's own store."""
+    return dataclasses.replace(draw_swarm(rng), disk="store")
+
+
+def draw_long(rng: random.Random) -> Options:
+    """Longer and with more of everything."""
+    options = draw_swarm(rng)
+    return dataclasses.replace(options, fault_time=40.0, batches=40, producers=4, consumers=6)
+
+
+def draw_checked(rng: random.Random) -> Options:
+    """As the default, with every core's own `check` after every step, and its journal compared with what it knows."""
+    return dataclasses.replace(draw_swarm(rng), check=True, recall=1.0)
+
+
+def draw_quiet(rng: random.Random) -> Options:
+    """No fault at all: a perfect but not instantaneous world."""
+    options = draw_swarm(rng)
+    none = dict.fromkeys(("loss", "duplicate", "spikes", "slow", "vanish", "leave", "replay"), 0.0)
+    brief = dataclasses.replace(options, **none, relay=False, fault_time=2.0)
+    return dataclasses.replace(brief, hold_times=(4.0, 4.0), hold_time_max=4.0)
+
+
+PROFILES = {
+    "swarm": draw_swarm,
+    "wide": draw_wide,
+    "store": draw_store,
+    "long": draw_long,
+    "checked": draw_checked,
+    "quiet": draw_quiet,
+}
