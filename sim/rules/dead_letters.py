@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from quorumq.core.messages import Reject
+from quorumq.core.partition import group
 from quorumq.core.partition.group import DeadView, GroupView
 from quorumq.core.partition.replica import Replica
-from quorumq.core.types import Kind, Record, Span
+from quorumq.core.types import Kind, Record, Span, record_rank
 from sim.explorer.scenario import Scenario
 from sim.rules.rule import Rule
-from sim.rules.scripts import DEAD_AT_ONE, DELIVERED_AND_EXPIRED, A, B, C
+from sim.rules.scripts import DEAD_AT_ONE, DEAD_EVERYWHERE, DELIVERED_AND_EXPIRED, A, B, C
 from sim.rules.stand_ins import drop_any_hold
 
 
@@ -32,6 +33,10 @@ _dead_view = DeadView.__init__
 
 def never_void(self: Replica, view: GroupView, generation: int, spans: Any, *, unseen: bool = False) -> bool:
     return view.is_stale(generation)
+
+
+def merge_to_ours(ours: Record, theirs: Record) -> Record:
+    return ours if record_rank(ours) >= record_rank(theirs) else theirs
 
 
 RULES: tuple[Rule, ...] = (
@@ -86,11 +91,16 @@ RULES: tuple[Rule, ...] = (
             via=(B,),
             dead_via=(A, C),
             give_up=False,
-            # It is one at every replica.
-            script=(("fetch", A), ("settle",), ("ask", B, "dead", 0), ("settle",)),
+            script=DEAD_EVERYWHERE,
         ),
         hunted=True,
         survives="a HOLD of a dead letter at a replica that has a newer record: one seed in a thousand",
+    ),
+    Rule(
+        "letter-of-either",
+        "of two equal dead letters the one with the lower ballot stays",
+        ((group, "merge_records", merge_to_ours),),
+        hunted=True,
     ),
     Rule(
         "dead-holds-shared",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from quorumq.core import types
 from quorumq.core.groups import PurgeCoordinator
 from quorumq.core.messages import Counted
-from quorumq.core.partition import group
 from quorumq.core.partition.group import Attempts, GroupView
 from quorumq.core.partition.holds import Held
 from quorumq.core.partition.replica import Replica
@@ -15,7 +15,7 @@ from quorumq.core.rounds import Round
 from quorumq.core.types import OPEN_ZERO, Kind, Record, Span
 from sim.explorer.scenario import Scenario
 from sim.rules.rule import Rule
-from sim.rules.scripts import A, B, C, D
+from sim.rules.scripts import DEAD_EVERYWHERE, A, B, C, D
 
 
 def stale_but_in_holds(
@@ -49,10 +49,6 @@ def attempts_of_any_generation(self: GroupView, span: Span, generation: int, n: 
 def rank_purge_first(record: Record) -> tuple[int, bool, bool, int, int]:
     purged = record.kind in (Kind.SKIPPED, Kind.PURGED)
     return (record.generation, record.kind == Kind.ACKED, purged, record.n, int(record.kind))
-
-
-def merge_purge_first(ours: Record, theirs: Record) -> Record:
-    return ours if rank_purge_first(ours) >= rank_purge_first(theirs) else theirs
 
 
 RULES: tuple[Rule, ...] = (
@@ -148,7 +144,21 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "purge-overtakes-redrive",
         "a redrive is above a purge of what it redrove",
-        ((group, "merge_records", merge_purge_first),),
+        ((types, "record_rank", rank_purge_first),),
+        off="the purge is above it",
+        scenario=Scenario(
+            "redrive-purge",
+            "a dead letter is redriven and purged, each once",
+            attempts=1,
+            rejects=1,
+            redrives=1,
+            purges=1,
+            coordinators=(A,),
+            via=(A, B),
+            give_up=False,
+            script=DEAD_EVERYWHERE,
+        ),
         hunted=True,
+        survives="a redrive and a purge of one dead letter at the same time: too rare; the explorer has it",
     ),
 )

@@ -45,3 +45,6 @@ DELIVERED_LATE: Script = (*ran_out(A), *won(A, C))
 
 DEAD_AT_ONE: Script = (("fetch", A), ("settle",), ("ask", B, "dead", 0), *RUN_OUT, *won(A, C))
 """a0 is delivered through a and dead-lettered at b only; its hold runs out; a1 is delivered through a and c."""
+
+DEAD_EVERYWHERE: Script = (("fetch", A), ("settle",), ("ask", B, "dead", 0), ("settle",))
+"""a0 is delivered through a and dead-lettered through b, at every replica."""
