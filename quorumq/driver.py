@@ -2,7 +2,8 @@
 
 A `Driver` stands between one core and the world around it, which is a `Port` and a `Journal`. It lets the core step,
 and carries out the effects in their order (core/effects.py). Production, the simulator, the explorer and the tests
-bring worlds of their own, and share this file: when an answer may go out is decided here for all of them.
+bring worlds of their own, and share this file: when an answer may go out, and when a commit begins, is decided here for
+all of them.
 
 The order of one `feed`:
 
@@ -134,7 +135,6 @@ class Driver:
         syncing: whether an fsync is under way.
         silent: nothing may be sent or answered any more; records are still appended.
         ended: the core takes no more steps.
-        each: begin a commit at the Persist that asks for it, and none for what nobody waits for.
         busy: whether effects are being carried out.
         mono: when the last step was taken (monotonic seconds).
         sync_at: when an fsync is due (monotonic seconds) though nobody waits for it.
@@ -152,7 +152,6 @@ class Driver:
         self.silent = False
         self.ended = False
         self.sync_at = math.inf
-        self.each = False
         self.mono = 0.0
         self._last_wanted = 0  # the last ticket whose fsync somebody waits for
         self._sync_wanted = False  # though nobody waits for it
@@ -196,7 +195,7 @@ class Driver:
 
     def _end_step(self) -> None:
         self.port.flush()
-        if not self.each:
+        if not self.silent:  # else nobody waits any more, and nothing may stand behind the last records
             self.commit()
             self.port.flush()  # it may be over
 
@@ -255,8 +254,6 @@ class Driver:
         else:
             self._ever_hasty = True
             self._sync_within(UNSYNCED_S)
-        if self.each and persist.then:
-            self.commit()
 
     def _release(self) -> None:
         """Carry out what has what it waited for."""
@@ -303,5 +300,4 @@ class Driver:
         self.wrote()
 
     def _sync_within(self, seconds: float) -> None:
-        if not self.each:
-            self.sync_at = min(self.sync_at, self.mono + seconds)
+        self.sync_at = min(self.sync_at, self.mono + seconds)

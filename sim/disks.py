@@ -53,8 +53,11 @@ class SimJournal(Protocol):
     def begin(self) -> None:
         """An fsync begins: it will cover everything appended so far."""
 
-    def finish(self) -> tuple[int, ...]:
-        """That fsync is over: ``durable`` is what it covered. Returns batches that turned out damaged meanwhile."""
+    def finish(self) -> None:
+        """That fsync is over: ``durable`` is what it covered."""
+
+    def reclaim(self) -> tuple[int, ...]:
+        """Go on making room, after an fsync. Returns batches that turned out damaged meanwhile."""
 
     def vouch(self) -> None:
         """The node vouches for the directory again, durably."""
@@ -207,9 +210,11 @@ class MemoryJournal:
     def begin(self) -> None:
         self.target = self.position
 
-    def finish(self) -> tuple[int, ...]:
+    def finish(self) -> None:
         self.durable = self.target
         self.written = max(self.written, self.durable)
+
+    def reclaim(self) -> tuple[int, ...]:
         return ()
 
     def vouch(self) -> None:

@@ -84,10 +84,6 @@ from sim.world import REFUSAL, RESET, Clock, SimError, World
 
 CLUSTER_ID = "sim"
 
-UNSYNCED_S = 1.0
-"""After a write that nobody waits for to be synced, an fsync comes within this time."""
-
-
 WRITES = (CreateTopic, AlterTopic)
 """Requests that no copy follows: it would be one more write, made after the client was told of the first."""
 
@@ -177,7 +173,6 @@ class Host:
             self.world.saw("a start found a damaged batch")
         self.core = core
         self.driver = Driver(core, self, self, self.rng)
-        self.driver.each = True
         for record in records:
             if type(record) is BatchStored:  # nobody may have waited for its fsync, and it survived
                 self.note_stored(record.batch.header)
@@ -196,8 +191,7 @@ class Host:
             outcome="fresh" if not records else "restored" if quiet else "quarantine",
         )
         self.driver.start()
-        if self.driver.events:
-            self.driver.feed()
+        self.driver.commit()
         self.arm()
 
     def try_another_configuration(self, records: list[Any]) -> None:
@@ -338,9 +332,9 @@ class Host:
 
     def arm(self) -> None:
         """See to it that the core is woken at its next deadline."""
-        if self.core is None:
+        if self.driver is None:
             return
-        deadline = self.core.next_deadline()
+        deadline = self.driver.next_deadline()
         if deadline is None:
             return
         time = self.clock.true_time(deadline)
@@ -352,14 +346,14 @@ class Host:
 
     def wake(self, time: float, life: int) -> None:
         """A deadline has come."""
-        if life != self.life or self.core is None or self.wake_at != time:
+        if life != self.life or self.driver is None or self.wake_at != time:
             return
         if self.frozen_until > self.world.time:
             self.wake_at = self.frozen_until
             self.world.at(self.frozen_until, self.wake, self.frozen_until, life)
             return
         self.wake_at = None
-        deadline = self.core.next_deadline()
+        deadline = self.driver.next_deadline()
         if deadline is not None:
             now = self.clock.mono(self.world.time)
             if now < deadline < now + 1e-6:
@@ -441,16 +435,13 @@ class Host:
         if self.frozen_until > self.world.time:
             self.world.at(self.frozen_until, self.on_synced, life)
             return
-        damaged = self.journal.finish()
-        driver = self.driver
-        driver.synced()
-        if driver.events:
-            self.feed()
-        for number in damaged:
+        self.journal.finish()
+        self.driver.synced()
+        for number in self.journal.reclaim():
             self.on_damaged(DamagedBody(number))
         if self.core.state.vouched:
             self.journal.vouch()
-        driver.commit()
+        self.feed()
 
     def begin_write(self) -> None:
         """Begin a write without an fsync, if none is under way."""
@@ -468,15 +459,8 @@ class Host:
         self.writing = False
         self.journal.write()
         self.world.saw("a batch waited for no fsync")
-        self.world.after(UNSYNCED_S, self.sync_rest, life)
         self.driver.wrote()
-        if self.driver.events:
-            self.feed()
-
-    def sync_rest(self, life: int, _: object) -> None:
-        """The bound is over: what was only written is synced."""
-        if life == self.life and self.driver is not None:
-            self.driver.commit_all()
+        self.feed()
 
     def note_stored(self, header: BatchHeader) -> None:
         """A batch is durable here: the judge of loss counts on how many nodes each is when its publish is confirmed."""

@@ -118,13 +118,17 @@ class StoreJournal:
             self.position = self.store.roll(self.snapshot)
         self.commit = self.store.begin_commit()
 
-    def finish(self) -> tuple[int, ...]:
+    def finish(self) -> None:
         assert self.store is not None
         assert self.commit is not None
         self.commit.run()
         self.durable = self.store.finish(self.commit)
         self.written = self.store.written
         self.commit = None
+        self.store.check()
+
+    def reclaim(self) -> tuple[int, ...]:
+        assert self.store is not None
         damaged = self.store.reclaim()
         assert self.hit or not damaged, f"no fault damaged {damaged}"
         self.position = self.store.append([])
