@@ -8,6 +8,7 @@ within a bound (promise G4). What is then left is listed, and the checkers judge
 from __future__ import annotations
 
 from quorumq.core.partition.group import DEAD_SUFFIX
+from quorumq.core.types import NodeId
 from quorumq.history import VERSION
 from sim.clients.client import Client
 from sim.clients.consumer import Consumer
@@ -19,6 +20,7 @@ from sim.drain import OUTPUT_GROUP, Drain
 from sim.fault_plan import LOSSES
 from sim.faults import Faults
 from sim.host import Host
+from sim.links import Links
 from sim.moments import Moments
 from sim.observer import Observer
 from sim.schedule import Schedule
@@ -42,7 +44,9 @@ class Cluster:
         steady = not any(fault.kind in ("wall-jump", "wrong-clock") for fault in schedule.faults)
         self.observer = Observer(self.world, self.topics, full=full, steady=steady)
         self.world.on_broken = self.observer.on_broken
-        self.hosts = {name: Host(self.observer, name) for name in options.node_names}
+        links: dict[NodeId, Links] = {}
+        self.hosts = {name: Host(self.observer, name, links) for name in options.node_names}
+        links.update((name, host.links) for name, host in self.hosts.items())
         self.observer.hosts = self.hosts
         self.around = around = Surroundings(self.world, self.topics, self.hosts)
         groups = around.groups

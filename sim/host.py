@@ -1,17 +1,18 @@
-"""One simulated machine: the real NodeCore, its journal, its clocks and its connections.
+"""One simulated machine: the real NodeCore and its driver, its journal, its clocks and its clients.
 
-The driver's duties are those of core/effects.py. What is added here is everything that goes wrong: fsyncs
-take their time and serve many Persists, a crash loses what was not durable, or not written, the process freezes,
-connections break, and peers notice late. A host has a `life` number per start: what was scheduled in an
-earlier life does nothing.
+What is added here is what goes wrong with a process: a crash loses what was not durable, or not written, it freezes,
+and answers are lost with it. Slow fsyncs are in sim/fsyncs.py, connections that break in sim/links.py. A host has a
+`life` number per start: what was scheduled in an earlier life does nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import random
 from collections import deque
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from quorumq.core.effects import (
     CleanStop,
@@ -19,15 +20,10 @@ from quorumq.core.effects import (
     DiskFull,
     Event,
     Gone,
-    HelloRefused,
-    LinkDown,
-    LinkUp,
-    Received,
     Request,
     Restart,
     SendStored,
     Stop,
-    Unposted,
     Unsent,
 )
 from quorumq.core.messages import (
@@ -35,50 +31,31 @@ from quorumq.core.messages import (
     ClientReply,
     ClientRequest,
     CreateTopic,
-    Envelope,
     Failed,
     Fetched,
-    Hello,
-    Hold,
-    HoldReply,
-    HoldsTold,
     PeerMessage,
-    RegistersTold,
-    Release,
-    RemoteFetched,
-    Slice,
     Store,
-    Welcome,
 )
 from quorumq.core.nodecore import NodeCore
 from quorumq.core.records import (
-    AttemptsCounted,
     BatchStored,
     ClusterMade,
-    GroupPut,
     JournalRecord,
-    OriginsClosed,
-    RecordsMerged,
     Started,
-    TopicPut,
 )
 from quorumq.core.state import NodeConfig
 from quorumq.core.types import (
-    STAMP_ZERO,
     Batch,
-    BatchHeader,
-    Incarnation,
-    Kind,
     NodeId,
     Now,
-    PartitionId,
-    Span,
 )
 from quorumq.driver import Driver
-from quorumq.history import spans_value
 from sim.disks import DamagedBody, MemoryJournal, SimJournal
-from sim.knowledge import compare, compare_holds, known_of
+from sim.fsyncs import Disk
+from sim.knowledge import compare, compare_holds, knows_all
+from sim.links import Links
 from sim.observer import Observer
+from sim.sightings import Sightings, check_deleted
 from sim.store_journal import StoreJournal
 from sim.world import REFUSAL, RESET, Clock, SimError, World
 
@@ -88,12 +65,42 @@ WRITES = (CreateTopic, AlterTopic)
 """Requests that no copy follows: it would be one more write, made after the client was told of the first."""
 
 
+class Caller(Protocol):
+    """A client, as a host sees it."""
+
+    name: str
+
+    def on_reply(self, op: int, answer: Any) -> None: ...
+
+
+def refuses_another_configuration(
+    config: NodeConfig, records: list[JournalRecord], now: Now, rng: random.Random
+) -> bool:
+    """Now and then somebody first tries to start the node with what the cluster was not made with: whether they did.
+
+    Raises:
+        SimError: the node takes it.
+    """
+    if not any(type(record) is ClusterMade for record in records) or rng.random() >= 0.2:
+        return False
+    change: dict[str, Any] = {"hold_time_max": config.hold_time_max * rng.choice((0.5, 2.0))}
+    if rng.random() < 0.5:
+        change = {"nodes": (*config.nodes, "another")}
+    with contextlib.suppress(ValueError):
+        NodeCore(dataclasses.replace(config, **change), records, nonce=1, directory=1, now=now, rng=rng)
+        raise SimError(
+            f"node {config.node} takes a configuration that its cluster was not made with: {change}"
+        )
+    return True
+
+
 class Host:
     """One machine and the node that runs on it, if it does.
 
     Args:
-        observer: hears what the machine does.
+        observer: the run that it is part of.
         name: the node's id.
+        peers: the links of all nodes, filled later.
 
     Attributes:
         core: the node, or None while it is down.
@@ -101,7 +108,7 @@ class Host:
         frozen_until: true time until which the process does not run.
     """
 
-    def __init__(self, observer: Observer, name: NodeId) -> None:
+    def __init__(self, observer: Observer, name: NodeId, peers: Mapping[NodeId, Links]) -> None:
         self.observer = observer
         self.world: World = observer.world
         self.name = name
@@ -135,16 +142,14 @@ class Host:
         self.slow_factor = 1.0
         self.backlog: deque[tuple[Any, Any, Any]] = deque()
         self.wake_at: float | None = None
-        self.writing = False
         self.keys = 0
         self.open: dict[int, tuple[Any, Any]] = {}
         self.keys_of: dict[tuple[str, int], int] = {}
-        self.links: dict[NodeId, tuple[Incarnation, int]] = {}
-        self.dials: dict[NodeId, int] = {}
-        self.stored: dict[tuple[Any, ...], None] = {}  # batches that were durable here once
-        self.foreign: dict[tuple[Any, ...], Batch] = {}
         self.timed = False
         self.once: dict[tuple[str, int], None] = {}  # requests of which a second copy would be another write
+        self.sightings = Sightings(observer, name)
+        self.links = Links(self, name, peers, self.disk_rng)
+        self.disk = Disk(self, self.journal, self.disk_rng)
 
     # ------------------------------------------------------------ life and death
 
@@ -154,7 +159,8 @@ class Host:
             return
         now = self.clock.now(self.world.time)
         records = self.journal.open()
-        self.try_another_configuration(records)
+        if refuses_another_configuration(self.config, records, now, self.config_rng):
+            self.world.saw("another configuration was refused")
         nonce, directory = self.rng.getrandbits(64), self.rng.getrandbits(64) | 1
         core = NodeCore(
             self.config,
@@ -172,10 +178,10 @@ class Host:
         if self.journal.damaged():
             self.world.saw("a start found a damaged batch")
         self.core = core
-        self.driver = Driver(core, self, self, self.rng)
+        self.driver = Driver(core, self, self.disk, self.rng)
         for record in records:
             if type(record) is BatchStored:  # nobody may have waited for its fsync, and it survived
-                self.note_stored(record.batch.header)
+                self.sightings.keeps(record.batch.header)
         core.state.next_batch = max(core.state.next_batch, self.journal.next_number())
         self.journal.ready(lambda: core.snapshot(self.clock.now(self.world.time)))
         held = any(view.holds.holds for replica in core.replicas.values() for view in replica.groups.values())
@@ -194,23 +200,6 @@ class Host:
         self.driver.commit()
         self.arm()
 
-    def try_another_configuration(self, records: list[Any]) -> None:
-        """Now and then somebody first tries to start the node with what the cluster was not made with."""
-        rng = self.config_rng
-        if not any(type(record) is ClusterMade for record in records) or rng.random() >= 0.2:
-            return
-        change: dict[str, Any] = {"hold_time_max": self.config.hold_time_max * rng.choice((0.5, 2.0))}
-        if rng.random() < 0.5:
-            change = {"nodes": (*self.config.nodes, "another")}
-        other = dataclasses.replace(self.config, **change)
-        now = self.clock.now(self.world.time)
-        with contextlib.suppress(ValueError):
-            NodeCore(other, records, nonce=1, directory=1, now=now, rng=rng)
-            raise SimError(
-                f"node {self.name} takes a configuration that its cluster was not made with: {change}"
-            )
-        self.world.saw("another configuration was refused")
-
     def leave_world(self, *, power: bool, clean: bool = False) -> None:
         """The process is gone: with it everything but the journal."""
         core = self.core
@@ -220,15 +209,14 @@ class Host:
                 if any(held.owner.node == self.name for _, held in view.holds.holds.items()):
                     self.world.saw("a node went down while it held")
         self.core = self.driver = None
-        self.started = self.writing = False
+        self.started = self.disk.writing = False
         self.life += 1
         self.backlog.clear()
         self.wake_at = None
         self.frozen_until = 0.0
         self.links.clear()
-        self.dials.clear()
         if power and self.world.options.durability == "os":
-            self.stored.clear()  # what is found at the next start, or stored again, is noted again
+            self.sightings.stored.clear()  # what is found at the next start, or stored again, is noted again
             if self.journal.durable < self.journal.written:
                 self.world.saw("a power cut took what was only written")
         if not clean:
@@ -313,22 +301,8 @@ class Host:
             or not (self.core.state.vouched and other.core.state.vouched)
         ):
             return False
-        mine, theirs = known_of(self.core, ()), known_of(other.core, ())
-        same = all(
-            mine.get(what) == theirs.get(what)
-            for what in dict.fromkeys([*mine, *theirs])
-            if what in ("topics", "groups", "replicas")
-            or what.endswith((", records", ", delays", "reclaimed", "closed"))
-        )
-        return (
-            same
-            and self.journal.durable >= self.journal.position
-            and all(
-                self.core.replicas[partition].present.covers(span)
-                for partition, replica in other.core.replicas.items()
-                for span in replica.present.items()
-            )
-        )
+        durable = self.journal.durable >= self.journal.position
+        return durable and knows_all(self.core, other.core)
 
     def arm(self) -> None:
         """See to it that the core is woken at its next deadline."""
@@ -363,7 +337,7 @@ class Host:
                 return
         self.feed()
 
-    # ------------------------------------------------------------ what the driver asks
+    # ------------------------------------------------------- what the driver and the disk say
 
     def now(self) -> Now:
         return self.clock.now(self.world.time)
@@ -375,67 +349,15 @@ class Host:
         """What was appended survives now."""
         for record in records:
             if type(record) is BatchStored and self.journal.header(record.number) is not None:
-                self.note_stored(record.batch.header)
+                self.sightings.keeps(record.batch.header)
             elif type(record) is Started:
-                self.on_started()
+                self.started = True
+                self.links.dial_all()
 
-    def end(self, effect: Stop | Restart) -> None:
-        if isinstance(effect, Stop):
-            raise SimError(f"node {self.name} stopped itself: {effect.reason}")
-        self.world.after(0.0, self.begin_again, self.life)
-
-    def send_stored(self, effect: SendStored) -> None:
-        try:
-            batch = self.journal.batch(effect.batch)
-        except DamagedBody as error:
-            self.on_damaged(error)
-            return
-        self.send(effect.to, Store(0, effect.epoch, batch, effect.age_ms))
-
-    # ------------------------------------------------------------------- the journal
-
-    @property
-    def durable(self) -> int:
-        return self.journal.durable
-
-    @property
-    def written(self) -> int:
-        return self.journal.written
-
-    @property
-    def position(self) -> int:
-        return self.journal.records_durable()
-
-    @property
-    def needs_sync(self) -> bool:
-        return self.journal.durable < self.journal.position
-
-    def append(self, records: tuple[JournalRecord, ...]) -> int:
-        if records:
-            self.journal.append(records)
-            self.observe(records)
-        return self.journal.position
-
-    def forget(self, numbers: tuple[int, ...]) -> None:
-        self.note_forgotten(numbers)
-        self.journal.forget(numbers)
-
-    def begin_sync(self, here: bool) -> None:
-        """Begin an fsync; it serves everything appended so far."""
-        self.journal.begin()
-        seconds = self.world.options.fsync * (0.3 + self.disk_rng.expovariate(1.4))
-        if self.slow_until > self.world.time:
-            seconds = min(seconds * self.slow_factor, 5.0)
-        self.world.after(seconds, self.on_synced, self.life)
-
-    def on_synced(self, life: int, _: object) -> None:
-        """The fsync is over: what waited for it may happen."""
-        if life != self.life or self.core is None:
-            return
-        if self.frozen_until > self.world.time:
-            self.world.at(self.frozen_until, self.on_synced, life)
-            return
-        self.journal.finish()
+    def synced(self) -> None:
+        """An fsync is over."""
+        assert self.core is not None
+        assert self.driver is not None
         self.driver.synced()
         for number in self.journal.reclaim():
             self.on_damaged(DamagedBody(number))
@@ -443,256 +365,31 @@ class Host:
             self.journal.vouch()
         self.feed()
 
-    def begin_write(self) -> None:
-        """Begin a write without an fsync, if none is under way."""
-        if not self.writing:
-            self.writing = True
-            self.world.after(0.0001 + self.disk_rng.random() * 0.001, self.on_written, self.life)
-
-    def on_written(self, life: int, _: object) -> None:
-        """Everything appended so far is written: it survives the process, and an fsync follows."""
-        if life != self.life or self.core is None:
-            return
-        if self.frozen_until > self.world.time:
-            self.world.at(self.frozen_until, self.on_written, life)
-            return
-        self.writing = False
-        self.journal.write()
-        self.world.saw("a batch waited for no fsync")
+    def wrote(self) -> None:
+        """Everything appended so far is written."""
+        assert self.driver is not None
         self.driver.wrote()
         self.feed()
 
-    def note_stored(self, header: BatchHeader) -> None:
-        """A batch is durable here: the judge of loss counts on how many nodes each is when its publish is confirmed."""
-        key = (header.partition, header.sections)
-        if key in self.stored:
-            return
-        self.stored[key] = None
-        self.world.note(
-            f"node:{self.name}",
-            "store",
-            topic=self.observer.topic_name(header.partition),
-            partition=header.partition.number,
-            spans=spans_value(header.sections),
-        )
-
-    def note_forgotten(self, numbers: tuple[int, ...]) -> None:
-        """Where the payload comes back, it is stored again."""
-        for header in map(self.journal.header, numbers):
-            if header is not None:
-                self.stored.pop((header.partition, header.sections), None)
-
-    def observe(self, records: tuple[Any, ...]) -> None:
-        """What a journal record says of the run."""
-        for record in records:
-            kind = type(record)
-            if kind is AttemptsCounted:
-                if self.timed:
-                    self.world.saw("a hold expired")
-            elif kind is GroupPut:
-                self.observer.note_register(self.name, record.group)
-            elif kind is TopicPut:
-                self.observer.registers.seen(self.name, record.topic)
-            elif kind is OriginsClosed:
-                self.world.saw("an origin was closed")
-            elif kind is RecordsMerged:
-                for span, value in record.entries:
-                    if value.kind in (Kind.SKIPPED, Kind.PURGED):
-                        self.observer.note_purged(self.name, record.partition, record.group, span, value)
-                    letter = value.letter
-                    if value.kind != Kind.DEAD or letter.node != self.name or letter.reason == "rejected":
-                        continue
-                    if letter.reason == "expired":
-                        self.world.saw("a message expired")
-                        self.see_ttl(record.partition, span)
-                    if self.observer.full or letter.reason == "expired":
-                        self.observer.note_letter(self.name, record, span, value)
-
-    def see_ttl(self, partition: PartitionId, span: Span) -> None:
-        """Whose TTL it was that is over."""
-        replica = self.core.replicas.get(partition) if self.core is not None else None
-        for _, slot in replica.index.within(span) if replica is not None else ():
-            if not replica.batches[slot.number].header.ttl_ms:  # type: ignore[union-attr]
-                self.world.saw("a message expired by the topic's TTL")
-
-    # -------------------------------------------------------------- connections
-
-    def on_started(self) -> None:
-        """This start is durable: the node may speak."""
-        self.started = True
-        for peer in self.config.nodes:
-            if peer != self.name:
-                self.dial(peer, self.life)
-
-    def dial(self, peer: NodeId, life: int) -> None:
-        """Try to connect to ``peer``, now and again until it works."""
-        if life != self.life or self.core is None or peer in self.links:
-            return
-        pause = (
-            0.1 + self.disk_rng.random() * 0.3 + 3 * self.world.distance
-        )  # an answer comes before it is over
-        self.world.after(pause, self.dial, peer, life)
-        if self.frozen_until > self.world.time:
-            return
-        hello = self.core.hello(self.clock.now(self.world.time))
-        self.dials[peer] = number = self.dials.get(peer, 0) + 1
-        target = self.observer.hosts[peer]
-        self.world.transmit(self.name, peer, target.on_hello, (self, life, number), hello)
-
-    def on_hello(self, caller: tuple[Host, int, int], hello: Hello) -> None:
-        """A peer dials."""
-        if self.core is None or not self.started:
-            return
-        if self.frozen_until > self.world.time:
-            self.backlog.append((self.on_hello, caller, hello))
-            return
-        self.world.messages += 1
-        self.keys += 1
-        self.open[self.keys] = (caller, None)
-        self.feed(Request(self.keys, hello))
-
-    def on_welcome(self, answer: tuple[int, int, NodeId, int], reply: ClientReply) -> None:
-        """A peer answers our HELLO."""
-        life, number, peer, their_life = answer
-        if life != self.life or self.core is None or peer in self.links or self.dials.get(peer) != number:
-            return
-        if self.frozen_until > self.world.time:
-            self.backlog.append((self.on_welcome, answer, reply))
-            return
-        self.world.messages += 1
-        if not isinstance(reply, Welcome):
-            self.feed(HelloRefused(peer, reply.code, reply.detail, reply.needed))  # type: ignore[union-attr]
-            return
-        self.links[peer] = (reply.incarnation, their_life)
-        self.feed(
-            LinkUp(
-                peer,
-                reply.incarnation,
-                reply.stamp,
-                reply.seen_n,
-                reply.seen_directories,
-                reply.position,
-                reply.position_by,
-            )
-        )
-
-    def on_link_lost(self, peer: NodeId, lives: tuple[int, int]) -> None:
-        """Our connection to that life of ``peer`` is gone, as we notice now."""
-        life, their_life = lives
-        link = self.links.get(peer)
-        if life != self.life or self.core is None or link is None or link[1] != their_life:
-            return
-        if self.frozen_until > self.world.time:
-            self.backlog.append((self.on_link_lost, peer, lives))
-            return
-        del self.links[peer]
-        self.feed(LinkDown(peer))
-        self.dial(peer, self.life)
-
-    def lose_link(self, peer: NodeId, seconds: float) -> None:
-        """Our connection to ``peer`` breaks; we notice in ``seconds``."""
-        link = self.links.get(peer)
-        if link is not None:
-            self.world.after(seconds, self.on_link_lost, peer, (self.life, link[1]))
+    def end(self, effect: Stop | Restart) -> None:
+        if isinstance(effect, Stop):
+            raise SimError(f"node {self.name} stopped itself: {effect.reason}")
+        self.world.after(0.0, self.begin_again, self.life)
 
     def send(self, to: NodeId, message: PeerMessage) -> None:
-        """Send over our connection; dropped where there is none."""
-        link = self.links.get(to)
-        world = self.world
-        if link is None:
-            if type(message) is RemoteFetched and message.slices:
-                world.saw("an answer to another node was never begun")
-                self.feed(Unposted(message))
-            return
-        core = self.core
-        assert core is not None
-        kind = type(message)
-        world.count(kind.__name__)
-        if kind is HoldReply:
-            if message.abstained and not message.error:  # type: ignore[union-attr]
-                world.saw("a replica in quarantine abstained")
-            if message.resolved:  # type: ignore[union-attr]
-                world.saw("read repair fired")
-            if any(item.ballot == STAMP_ZERO for item in message.not_due):  # type: ignore[union-attr]
-                world.saw("a HOLD asked for what was not due")
-            if any(item.unseen for item in message.granted):  # type: ignore[union-attr]
-                world.saw("a replica voted on what it had not seen")
-            for item in message.refused:  # type: ignore[union-attr]
-                if item.remaining > 0:
-                    world.saw("a HOLD met another's hold")
-                    break
-        elif kind is Hold:
-            self.observer.on_hold_sent(self.name, self.life, message.round)  # type: ignore[union-attr]
-        elif kind is Release and self.observer.full:
-            self.observer.note_release(self.name, message)  # type: ignore[arg-type]
-        envelope = Envelope(self.name, core.state.incarnation, to, link[0], core.state.clock.value, message)
-        if kind.__name__ == "RemoteFetched":  # what another node's client is answered: the bytes go along
-            try:
-                bodies = self.bodies(message.slices)  # type: ignore[union-attr]
-            except DamagedBody as error:
-                self.on_damaged(error)
-                self.feed(Unposted(message))  # type: ignore[arg-type]
-                bodies = ()
-                refusal = RemoteFetched(message.round, "too-few-replicas", "a damaged copy", ())  # type: ignore[union-attr]
-                message, envelope = refusal, envelope._replace(message=refusal)
-            world.transmit(self.name, to, self.observer.hosts[to].receive_slices, envelope, (link[1], bodies))
-            if message.slices:  # type: ignore[union-attr]
-                self.observer.on_fetched(self.name, message)
-            return
-        world.transmit(self.name, to, self.observer.hosts[to].receive, envelope, link[1])
+        self.links.send(to, message)
 
-    def bodies(self, slices: tuple[Slice, ...]) -> tuple[Batch, ...]:
-        """The batches that slices are parts of: from our journal, or as another node sent them."""
-        found: list[Batch] = []
-        for part in slices:
-            header = part.header
-            batch = self.foreign.get((header.partition, header.sections, header.crc))
-            found.append(batch if batch is not None else self.journal.batch(part.batch))
-        return tuple(found)
-
-    def receive_slices(self, envelope: Envelope, extra: tuple[int, tuple[Batch, ...]]) -> None:
-        """As `receive`, with the batches that the message's slices are parts of."""
-        life, batches = extra
-        for batch in batches:
-            header = batch.header
-            self.foreign[(header.partition, header.sections, header.crc)] = batch
-            if len(self.foreign) > 256:
-                del self.foreign[next(iter(self.foreign))]
-        self.receive(envelope, life)
-
-    def receive(self, envelope: Envelope, life: int) -> None:
-        """Something comes in over a connection to our life number ``life``."""
-        core = self.core
-        if core is None or not self.started:
+    def send_stored(self, effect: SendStored) -> None:
+        try:
+            batch = self.journal.batch(effect.batch)
+        except DamagedBody as error:
+            self.on_damaged(error)
             return
-        if self.frozen_until > self.world.time:
-            self.backlog.append((self.receive, envelope, life))
-            return
-        self.world.messages += 1
-        if life != self.life:  # the other side has not noticed yet that we were started again
-            sender = self.observer.hosts[envelope.sender]
-            sender.lose_link(self.name, self.world.options.latency)
-        if core.state.superseded(envelope.sender, envelope.incarnation):
-            self.world.saw("a message of a superseded incarnation came")
-        if type(envelope.message) is RegistersTold and envelope.message.topics:
-            self.world.saw("a node asked for a topic that it did not know")
-        waited = bool(core.recovery.unheard)
-        self.feed(Received(envelope))
-        if waited and type(envelope.message) is HoldsTold:
-            self.see_recovery(core)
-
-    def see_recovery(self, core: NodeCore) -> None:
-        """A replica was told holds: whether that ended its quarantine, and what it learned."""
-        if core.recovery.unheard:
-            return
-        self.world.saw("a quarantine ended early")
-        tables = [view.holds for replica in core.replicas.values() for view in replica.groups.values()]
-        if any(table.holds for table in tables):
-            self.world.saw("a hold was learned from a peer")
+        self.links.send(effect.to, Store(0, effect.epoch, batch, effect.age_ms))
 
     # ------------------------------------------------------------------- clients
 
-    def on_request(self, caller: tuple[Any, int], request: ClientRequest) -> None:
+    def on_request(self, caller: tuple[Caller, int], request: ClientRequest) -> None:
         """A client asks."""
         client, op = caller
         if type(request) in WRITES:
@@ -707,10 +404,14 @@ class Host:
             return
         self.world.messages += 1
         self.world.count(type(request).__name__)
+        key = self.keys_of[(client.name, op)] = self.key_for(client, op)
+        self.feed(Request(key, request))
+
+    def key_for(self, client: Any, op: Any) -> int:
+        """A key for a request of ``client``; of a peer that dials, whose links it is, where ``op`` is None."""
         self.keys += 1
-        self.open[self.keys] = caller
-        self.keys_of[(client.name, op)] = self.keys
-        self.feed(Request(self.keys, request))
+        self.open[self.keys] = (client, op)
+        return self.keys
 
     def on_gone(self, name: str, op: int) -> None:
         """A client's connection is gone, with a request open on it."""
@@ -744,7 +445,7 @@ class Host:
         batches: tuple[Batch, ...] | None = None
         if type(reply) is Fetched:
             try:
-                batches = self.bodies(reply.slices)
+                batches = self.links.bodies(reply.slices)
             except DamagedBody as error:
                 self.on_damaged(error)
                 self.feed(Unsent(key))
@@ -755,41 +456,18 @@ class Host:
                 self.observer.on_fetched(self.name, reply)
         self.world.transmit(self.name, client.name, client.on_reply, op, (reply, batches))
 
-    # ------------------------------------------------------------------ deletion
+    # --------------------------------------------------------------------- faults
+
+    def lose_link(self, peer: NodeId, seconds: float) -> None:
+        """Our connection to ``peer`` breaks; we notice in ``seconds``."""
+        self.links.lose(peer, seconds)
 
     def check_deleted(self) -> None:
-        """Of topics that are deleted nothing is left, once the node has heard of it: no state, no batch.
-
-        A batch that this start could not tell a topic of stays until the next one (`NodeCore.orphans`).
-        """
-        core, over = self.core, self.observer.is_over
-        assert core is not None
-        gone = list(filter(over, self.observer.names))
-        left = {
-            "a register": [
-                topic.name for topic in core.topics.values() if over(topic.id) and not topic.deleted
-            ],
-            "replicas": [found for found in core.replicas if over(found.topic)],
-            # A group whose topic's register was damaged, and nobody else has by now, nobody can tell from a new one.
-            "groups": [found for found in core.groups if over(found[0]) and found[0] in core.topics],
-            "settled groups": [
-                found
-                for found in core.settled_groups
-                if over(found[0].topic) and found[0].topic in core.topics
-            ],
-            "hints": [found for found in (*core.state.parked, *core.state.active) if over(found[0].topic)],
-            "requests": [one for one in core.requests.values() if any(map(one.concerns, gone))],
-            "batches": [
-                number
-                for number, header in self.journal.stored()
-                if over(header.partition.topic) and number not in core.orphans
-            ],
-        }
-        for what, found in left.items():
-            if found:
-                raise SimError(f"node {self.name} still has {what} of a topic that was deleted: {found[:3]}")
-
-    # --------------------------------------------------------------------- faults
+        """Of topics that are deleted nothing is left."""
+        assert self.core is not None
+        check_deleted(
+            self.name, self.core, self.journal.stored(), self.observer.names, over=self.observer.is_over
+        )
 
     def on_damaged(self, error: DamagedBody) -> None:
         """A batch cannot be read: nobody is sent what its bytes are."""

@@ -179,3 +179,18 @@ def compare_holds(core: NodeCore, journal: Iterable[JournalRecord], now: Now) ->
                     raise SimError(
                         f"the clean stop of {core.config.node} does not keep the hold of {span}: {held}"
                     )
+
+
+def knows_all(mine: NodeCore, theirs: NodeCore) -> bool:
+    """Whether ``mine`` knows what ``theirs`` knows, and has the batches that it has; attempts are an estimate."""
+    ours, other = known_of(mine, ()), known_of(theirs, ())
+    return all(
+        ours.get(what) == other.get(what)
+        for what in dict.fromkeys([*ours, *other])
+        if what in ("topics", "groups", "replicas")
+        or what.endswith((", records", ", delays", "reclaimed", "closed"))
+    ) and all(
+        mine.replicas[partition].present.covers(span)
+        for partition, replica in theirs.replicas.items()
+        for span in replica.present.items()
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from quorumq.core.messages import Release
 from quorumq.core.spans import SpanMap
@@ -18,15 +18,6 @@ from quorumq.core.types import (
 from quorumq.history import owner_text, spans_value
 from sim.topics import Registers, Topics
 from sim.world import World
-
-
-class Peer(Protocol):
-    """A machine, as others see it."""
-
-    links: dict[NodeId, Any]
-
-    def lose_link(self, peer: NodeId, after: float) -> None:
-        """Its connection to ``peer`` breaks; it is made again after so many seconds."""
 
 
 class Observer:
@@ -68,7 +59,7 @@ class Observer:
         """A node is gone: the others notice, sooner where its machine still answers for it."""
         rng = self.world.net_rng
         for host in self.hosts.values():
-            if name in host.links:
+            if name in host.links.up:
                 host.lose_link(name, rng.uniform(0.3, 2.0) if power else rng.uniform(0.001, 0.05))
 
     def on_hold_sent(self, name: NodeId, life: int, number: int) -> None:

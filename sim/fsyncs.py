@@ -1,0 +1,125 @@
+"""When a simulated disk is done: the journal of one machine, as its driver sees it.
+
+An fsync takes its time and serves all that was appended before it began. It ends while the process runs, or when it
+does again.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Protocol
+
+from quorumq.core.nodecore import NodeCore
+from quorumq.core.records import JournalRecord
+from quorumq.driver import Driver
+from sim.disks import SimJournal
+from sim.sightings import Sightings
+from sim.world import World
+
+
+class Machine(Protocol):
+    """Whose disk it is.
+
+    Attributes:
+        world: time.
+        sightings: told of what is appended.
+        core: the node, or None while it is down.
+        driver: of the core.
+        timed: whether nothing but time led to what the core does.
+        life: how often it was started.
+        frozen_until: until when the process does not run.
+        slow_until: until when the disk is slow.
+        slow_factor: by how much.
+    """
+
+    world: World
+    sightings: Sightings
+    core: NodeCore | None
+    driver: Driver | None
+    timed: bool
+    life: int
+    frozen_until: float
+    slow_until: float
+    slow_factor: float
+
+    def synced(self) -> None: ...
+    def wrote(self) -> None: ...
+
+
+class Disk:
+    """The journal, and how long it takes.
+
+    Args:
+        machine: see there.
+        journal: where records go.
+        rng: draws how long.
+    """
+
+    def __init__(self, machine: Machine, journal: SimJournal, rng: random.Random) -> None:
+        self.machine = machine
+        self.world = machine.world
+        self.journal = journal
+        self.rng = rng
+        self.writing = False
+
+    @property
+    def durable(self) -> int:
+        return self.journal.durable
+
+    @property
+    def written(self) -> int:
+        return self.journal.written
+
+    @property
+    def position(self) -> int:
+        return self.journal.records_durable()
+
+    @property
+    def needs_sync(self) -> bool:
+        return self.journal.durable < self.journal.position
+
+    def append(self, records: tuple[JournalRecord, ...]) -> int:
+        if records:
+            self.journal.append(records)
+            self.machine.sightings.appends(records, self.machine.core, self.machine.timed)
+        return self.journal.position
+
+    def forget(self, numbers: tuple[int, ...]) -> None:
+        self.machine.sightings.forgets(map(self.journal.header, numbers))
+        self.journal.forget(numbers)
+
+    def begin_sync(self, here: bool) -> None:
+        """Begin an fsync; it serves everything appended so far."""
+        self.journal.begin()
+        seconds = self.world.options.fsync * (0.3 + self.rng.expovariate(1.4))
+        if self.machine.slow_until > self.world.time:
+            seconds = min(seconds * self.machine.slow_factor, 5.0)
+        self.world.after(seconds, self.on_synced, self.machine.life)
+
+    def on_synced(self, life: int, _: object) -> None:
+        """The fsync is over: what waited for it may happen."""
+        if life != self.machine.life or self.machine.core is None:
+            return
+        if self.machine.frozen_until > self.world.time:
+            self.world.at(self.machine.frozen_until, self.on_synced, life)
+            return
+        self.journal.finish()
+        self.machine.synced()
+
+    def begin_write(self) -> None:
+        """Begin a write without an fsync, if none is under way."""
+        if not self.writing:
+            self.writing = True
+            self.world.after(0.0001 + self.rng.random() * 0.001, self.on_written, self.machine.life)
+
+    def on_written(self, life: int, _: object) -> None:
+        """Everything appended so far is written: it survives the process, and an fsync follows."""
+        if life != self.machine.life or self.machine.core is None:
+            return
+        if self.machine.frozen_until > self.world.time:
+            self.world.at(self.machine.frozen_until, self.on_written, life)
+            return
+        self.writing = False
+        self.journal.write()
+        self.world.saw("a batch waited for no fsync")
+        self.machine.wrote()

@@ -1,0 +1,237 @@
+"""The connections of one simulated machine to its peers.
+
+They break, and both sides notice late; a peer that was started again has another life, which what was sent to the last
+one does not reach.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from quorumq.core.effects import Event, HelloRefused, LinkDown, LinkUp, Received, Request, Unposted
+from quorumq.core.messages import (
+    ClientReply,
+    Envelope,
+    Hello,
+    HoldsTold,
+    PeerMessage,
+    RegistersTold,
+    RemoteFetched,
+    Slice,
+    Welcome,
+)
+from quorumq.core.nodecore import NodeCore
+from quorumq.core.types import Batch, Incarnation, NodeId
+from sim.disks import DamagedBody, SimJournal
+from sim.sightings import Sightings
+from sim.world import Clock, World
+
+FOREIGN_MAX = 256
+"""Batches of other nodes that a machine keeps for its clients."""
+
+
+class Machine(Protocol):
+    """Whose connections they are.
+
+    Attributes:
+        world: time and network.
+        clock: its clocks.
+        journal: where its batches are.
+        sightings: told of what is sent.
+        core: the node, or None while it is down.
+        started: whether the node may speak.
+        life: how often it was started.
+        frozen_until: until when the process does not run.
+        backlog: what has come meanwhile.
+    """
+
+    world: World
+    clock: Clock
+    journal: SimJournal
+    sightings: Sightings
+    core: NodeCore | None
+    started: bool
+    life: int
+    frozen_until: float
+    backlog: deque[tuple[Callable[..., None], Any, Any]]
+
+    def feed(self, *events: Event) -> None: ...
+    def on_damaged(self, error: DamagedBody) -> None: ...
+    def key_for(self, client: Any, op: Any) -> int: ...
+
+
+class Links:
+    """Connections that this machine dials, and what comes over those of the others.
+
+    Args:
+        machine: see there.
+        name: the node's id.
+        peers: the links of all nodes, filled later.
+        rng: draws pauses.
+    """
+
+    def __init__(
+        self, machine: Machine, name: NodeId, peers: Mapping[NodeId, Links], rng: random.Random
+    ) -> None:
+        self.machine = machine
+        self.world = machine.world
+        self.name = name
+        self.peers = peers
+        self.rng = rng
+        self.up: dict[NodeId, tuple[Incarnation, int]] = {}
+        self.dials: dict[NodeId, int] = {}
+        self.foreign: dict[tuple[Any, ...], Batch] = {}
+
+    def clear(self) -> None:
+        """The process is gone."""
+        self.up.clear()
+        self.dials.clear()
+
+    def dial_all(self) -> None:
+        """This start is durable: the node may speak."""
+        for peer in self.peers:
+            if peer != self.name:
+                self.dial(peer, self.machine.life)
+
+    def dial(self, peer: NodeId, life: int) -> None:
+        """Try to connect to ``peer``, now and again until it works."""
+        if life != self.machine.life or self.machine.core is None or peer in self.up:
+            return
+        pause = 0.1 + self.rng.random() * 0.3 + 3 * self.world.distance  # an answer comes before it is over
+        self.world.after(pause, self.dial, peer, life)
+        if self.machine.frozen_until > self.world.time:
+            return
+        hello = self.machine.core.hello(self.machine.clock.now(self.world.time))
+        self.dials[peer] = number = self.dials.get(peer, 0) + 1
+        target = self.peers[peer]
+        self.world.transmit(self.name, peer, target.on_hello, (self, life, number), hello)
+
+    def on_hello(self, caller: tuple[Links, int, int], hello: Hello) -> None:
+        """A peer dials."""
+        if self.machine.core is None or not self.machine.started:
+            return
+        if self.machine.frozen_until > self.world.time:
+            self.machine.backlog.append((self.on_hello, caller, hello))
+            return
+        self.world.messages += 1
+        self.machine.feed(Request(self.machine.key_for(caller, None), hello))
+
+    def on_welcome(self, answer: tuple[int, int, NodeId, int], reply: ClientReply) -> None:
+        """A peer answers our HELLO."""
+        life, number, peer, their_life = answer
+        if (
+            life != self.machine.life
+            or self.machine.core is None
+            or peer in self.up
+            or self.dials.get(peer) != number
+        ):
+            return
+        if self.machine.frozen_until > self.world.time:
+            self.machine.backlog.append((self.on_welcome, answer, reply))
+            return
+        self.world.messages += 1
+        if not isinstance(reply, Welcome):
+            self.machine.feed(HelloRefused(peer, reply.code, reply.detail, reply.needed))
+            return
+        self.up[peer] = (reply.incarnation, their_life)
+        self.machine.feed(
+            LinkUp(
+                peer,
+                reply.incarnation,
+                reply.stamp,
+                reply.seen_n,
+                reply.seen_directories,
+                reply.position,
+                reply.position_by,
+            )
+        )
+
+    def on_link_lost(self, peer: NodeId, lives: tuple[int, int]) -> None:
+        """Our connection to that life of ``peer`` is gone, as we notice now."""
+        life, their_life = lives
+        link = self.up.get(peer)
+        if life != self.machine.life or self.machine.core is None or link is None or link[1] != their_life:
+            return
+        if self.machine.frozen_until > self.world.time:
+            self.machine.backlog.append((self.on_link_lost, peer, lives))
+            return
+        del self.up[peer]
+        self.machine.feed(LinkDown(peer))
+        self.dial(peer, self.machine.life)
+
+    def lose(self, peer: NodeId, seconds: float) -> None:
+        """Our connection to ``peer`` breaks; we notice in ``seconds``."""
+        link = self.up.get(peer)
+        if link is not None:
+            self.world.after(seconds, self.on_link_lost, peer, (self.machine.life, link[1]))
+
+    def send(self, to: NodeId, message: PeerMessage) -> None:
+        """Send over our connection; dropped where there is none."""
+        link = self.up.get(to)
+        world = self.world
+        if link is None:
+            if type(message) is RemoteFetched and message.slices:
+                world.saw("an answer to another node was never begun")
+                self.machine.feed(Unposted(message))
+            return
+        core = self.machine.core
+        assert core is not None
+        self.machine.sightings.sends(message, self.machine.life)
+        envelope = Envelope(self.name, core.state.incarnation, to, link[0], core.state.clock.value, message)
+        if isinstance(message, RemoteFetched):  # what another node's client is answered: the bytes go along
+            try:
+                bodies = self.bodies(message.slices)
+            except DamagedBody as error:
+                self.machine.on_damaged(error)
+                self.machine.feed(Unposted(message))
+                bodies = ()
+                refusal = RemoteFetched(message.round, "too-few-replicas", "a damaged copy", ())
+                message, envelope = refusal, envelope._replace(message=refusal)
+            world.transmit(self.name, to, self.peers[to].receive_slices, envelope, (link[1], bodies))
+            if message.slices:
+                self.machine.sightings.observer.on_fetched(self.name, message)
+            return
+        world.transmit(self.name, to, self.peers[to].receive, envelope, link[1])
+
+    def bodies(self, slices: tuple[Slice, ...]) -> tuple[Batch, ...]:
+        """The batches that slices are parts of: from our journal, or as another node sent them."""
+        found: list[Batch] = []
+        for part in slices:
+            header = part.header
+            batch = self.foreign.get((header.partition, header.sections, header.crc))
+            found.append(batch if batch is not None else self.machine.journal.batch(part.batch))
+        return tuple(found)
+
+    def receive_slices(self, envelope: Envelope, extra: tuple[int, tuple[Batch, ...]]) -> None:
+        """As `receive`, with the batches that the message's slices are parts of."""
+        life, batches = extra
+        for batch in batches:
+            header = batch.header
+            self.foreign[(header.partition, header.sections, header.crc)] = batch
+            if len(self.foreign) > FOREIGN_MAX:
+                del self.foreign[next(iter(self.foreign))]
+        self.receive(envelope, life)
+
+    def receive(self, envelope: Envelope, life: int) -> None:
+        """Something comes in over a connection to our life number ``life``."""
+        core = self.machine.core
+        if core is None or not self.machine.started:
+            return
+        if self.machine.frozen_until > self.world.time:
+            self.machine.backlog.append((self.receive, envelope, life))
+            return
+        self.world.messages += 1
+        if life != self.machine.life:  # the other side has not noticed yet that we were started again
+            sender = self.peers[envelope.sender]
+            sender.lose(self.name, self.world.options.latency)
+        if core.state.superseded(envelope.sender, envelope.incarnation):
+            self.world.saw("a message of a superseded incarnation came")
+        if type(envelope.message) is RegistersTold and envelope.message.topics:
+            self.world.saw("a node asked for a topic that it did not know")
+        waited = bool(core.recovery.unheard)
+        self.machine.feed(Received(envelope))
+        if waited and type(envelope.message) is HoldsTold:
+            self.machine.sightings.recovers(core)

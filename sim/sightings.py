@@ -1,0 +1,160 @@
+"""What a run must see, and what its history says of a node (sim/sometimes.py, docs/history.md).
+
+A host tells `Sightings` what it sends, appends and loses; nothing that a node does depends on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from quorumq.core.messages import Hold, HoldReply, PeerMessage, Release
+from quorumq.core.nodecore import NodeCore
+from quorumq.core.records import (
+    AttemptsCounted,
+    GroupPut,
+    OriginsClosed,
+    RecordsMerged,
+    TopicPut,
+)
+from quorumq.core.types import STAMP_ZERO, BatchHeader, Kind, NodeId, PartitionId, Span
+from quorumq.history import spans_value
+from sim.observer import Observer
+from sim.world import SimError
+
+
+class Sightings:
+    """What is seen of one host.
+
+    Args:
+        observer: the run.
+        name: the node's id.
+    """
+
+    def __init__(self, observer: Observer, name: NodeId) -> None:
+        self.observer = observer
+        self.world = observer.world
+        self.name = name
+        self.stored: dict[tuple[Any, ...], None] = {}  # batches that were durable here once
+
+    def sends(self, message: PeerMessage, life: int) -> None:
+        """A message goes to a peer, in life number ``life``."""
+        world = self.world
+        kind = type(message)
+        world.count(kind.__name__)
+        if kind is HoldReply:
+            if message.abstained and not message.error:  # type: ignore[union-attr]
+                world.saw("a replica in quarantine abstained")
+            if message.resolved:  # type: ignore[union-attr]
+                world.saw("read repair fired")
+            if any(item.ballot == STAMP_ZERO for item in message.not_due):  # type: ignore[union-attr]
+                world.saw("a HOLD asked for what was not due")
+            if any(item.unseen for item in message.granted):  # type: ignore[union-attr]
+                world.saw("a replica voted on what it had not seen")
+            for item in message.refused:  # type: ignore[union-attr]
+                if item.remaining > 0:
+                    world.saw("a HOLD met another's hold")
+                    break
+        elif kind is Hold:
+            self.observer.on_hold_sent(self.name, life, message.round)  # type: ignore[union-attr]
+        elif kind is Release and self.observer.full:
+            self.observer.note_release(self.name, message)  # type: ignore[arg-type]
+
+    def keeps(self, header: BatchHeader) -> None:
+        """A batch is durable here: the judge of loss counts on how many nodes each is when its publish is confirmed."""
+        key = (header.partition, header.sections)
+        if key in self.stored:
+            return
+        self.stored[key] = None
+        self.world.note(
+            f"node:{self.name}",
+            "store",
+            topic=self.observer.topic_name(header.partition),
+            partition=header.partition.number,
+            spans=spans_value(header.sections),
+        )
+
+    def forgets(self, headers: Iterable[BatchHeader | None]) -> None:
+        """Where the payload comes back, it is stored again."""
+        for header in headers:
+            if header is not None:
+                self.stored.pop((header.partition, header.sections), None)
+
+    def appends(self, records: tuple[Any, ...], core: NodeCore | None, timed: bool) -> None:
+        """What journal records say of the run.
+
+        Args:
+            records: appended together.
+            core: the node, if it is built already.
+            timed: whether nothing but time led to them.
+        """
+        for record in records:
+            kind = type(record)
+            if kind is AttemptsCounted:
+                if timed:
+                    self.world.saw("a hold expired")
+            elif kind is GroupPut:
+                self.observer.note_register(self.name, record.group)
+            elif kind is TopicPut:
+                self.observer.registers.seen(self.name, record.topic)
+            elif kind is OriginsClosed:
+                self.world.saw("an origin was closed")
+            elif kind is RecordsMerged:
+                for span, value in record.entries:
+                    if value.kind in (Kind.SKIPPED, Kind.PURGED):
+                        self.observer.note_purged(self.name, record.partition, record.group, span, value)
+                    letter = value.letter
+                    if value.kind != Kind.DEAD or letter.node != self.name or letter.reason == "rejected":
+                        continue
+                    if letter.reason == "expired":
+                        self.world.saw("a message expired")
+                        self.see_ttl(core, record.partition, span)
+                    if self.observer.full or letter.reason == "expired":
+                        self.observer.note_letter(self.name, record, span, value)
+
+    def see_ttl(self, core: NodeCore | None, partition: PartitionId, span: Span) -> None:
+        """Whose TTL it was that is over."""
+        replica = core.replicas.get(partition) if core is not None else None
+        for _, slot in replica.index.within(span) if replica is not None else ():
+            if not replica.batches[slot.number].header.ttl_ms:  # type: ignore[union-attr]
+                self.world.saw("a message expired by the topic's TTL")
+
+    def recovers(self, core: NodeCore) -> None:
+        """A replica was told holds: whether that ended its quarantine, and what it learned."""
+        if core.recovery.unheard:
+            return
+        self.world.saw("a quarantine ended early")
+        tables = [view.holds for replica in core.replicas.values() for view in replica.groups.values()]
+        if any(table.holds for table in tables):
+            self.world.saw("a hold was learned from a peer")
+
+
+def check_deleted(
+    name: NodeId,
+    core: NodeCore,
+    stored: Iterable[tuple[int, BatchHeader]],
+    names: Iterable[bytes],
+    over: Callable[[bytes], bool],
+) -> None:
+    """Of topics that are deleted nothing is left, once the node has heard of it: no state, no batch.
+
+    A batch that this start could not tell a topic of stays until the next one (`NodeCore.orphans`).
+    """
+    gone = list(filter(over, names))
+    left = {
+        "a register": [topic.name for topic in core.topics.values() if over(topic.id) and not topic.deleted],
+        "replicas": [found for found in core.replicas if over(found.topic)],
+        # A group whose topic's register was damaged, and nobody else has by now, nobody can tell from a new one.
+        "groups": [found for found in core.groups if over(found[0]) and found[0] in core.topics],
+        "settled groups": [
+            found for found in core.settled_groups if over(found[0].topic) and found[0].topic in core.topics
+        ],
+        "hints": [found for found in (*core.state.parked, *core.state.active) if over(found[0].topic)],
+        "requests": [one for one in core.requests.values() if any(map(one.concerns, gone))],
+        "batches": [
+            number for number, header in stored if over(header.partition.topic) and number not in core.orphans
+        ],
+    }
+    for what, found in left.items():
+        if found:
+            raise SimError(f"node {name} still has {what} of a topic that was deleted: {found[:3]}")
