@@ -327,7 +327,7 @@ class World:
         except AssertionError as error:
             problem = f"invariant of node {core.config.node}: {error}"
         self.tidy(core, now)
-        local = self.local_id(core, run.index, run.number, run.pending)
+        local = self.local_id(core, run.index, run.number, run.leave())
         if len(self.locals) > before and not problem:
             try:
                 core.check(now)
@@ -514,7 +514,7 @@ class World:
             problem = f"invariant of node {self.names[this.index]}: {error}"
         self.tidy(core, now)
         return Outcome(
-            self.local_id(core, this.index, run.number, run.pending),
+            self.local_id(core, this.index, run.number, run.leave()),
             tuple(run.sent),
             tuple(run.replies),
             problem,
@@ -692,6 +692,7 @@ class World:
             run = Machine(self, clone(this.core), at, this.journal, (), now, setup=True)
             run.driver.feed(event)
             self.tidy(run.core, now)
+            run.leave()
             locals_[at] = self.local_id(run.core, at, run.number, ())
             for message in run.sent:
                 envelope = self.messages[message]
@@ -787,10 +788,11 @@ class Machine:
             self.ticket += 1
             self.driver.waiting.append(Waiting(self.ticket, persist))
 
-    @property
-    def pending(self) -> tuple[Persist, ...]:
-        """What is appended and not durable."""
-        return tuple(persist for _, persist in self.driver.waiting)
+    def leave(self) -> tuple[Persist, ...]:
+        """The step is over: what is appended and not durable. Cuts the circle, so that all is freed at once."""
+        pending = tuple(persist for _, persist in self.driver.waiting)
+        del self.driver
+        return pending
 
     def fsync(self) -> None:
         """The oldest Persist becomes durable."""
