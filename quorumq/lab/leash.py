@@ -27,6 +27,10 @@ for pid in $held; do kill -s KILL "$pid"; done
 """
 
 
+END_S: Final = 5.0
+"""How long the shell may take to kill what is left."""
+
+
 class _Watcher:
     """The shell, started with the first process that it is told of."""
 
@@ -52,8 +56,10 @@ class _Watcher:
             self._shell.stdin.write(line.encode())
 
     def _end(self) -> None:
+        """Have it kill what is left. It hears no end while a child that was forked has the pipe, too."""
         assert self._shell is not None
-        self._shell.communicate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._shell.communicate(timeout=END_S)
 
 
 POPEN: Final = subprocess.Popen

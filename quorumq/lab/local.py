@@ -13,6 +13,7 @@ reaches only the program that holds the cluster, which then stops them in order.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shutil
 import signal
@@ -447,11 +448,8 @@ class LocalCluster:
     async def _wait_async(
         self, names: list[str], timeout: float, *, connected: bool, quarantine: bool
     ) -> None:
-        end = time.monotonic() + timeout
-        while lacks := await trio.to_thread.run_sync(self._poll, names, connected, quarantine):
-            if time.monotonic() > end:
-                raise _not_ready(lacks, timeout)
-            await trio.sleep(POLL_S)
+        wait = functools.partial(self._wait, names, timeout, connected=connected, quarantine=quarantine)
+        await trio.to_thread.run_sync(wait, abandon_on_cancel=True)
 
 
 def _not_ready(lacks: Mapping[str, str], timeout: float) -> NotReady:

@@ -93,7 +93,7 @@ class Writer:
         return self._handle if unsynced else None
 
     def sync(self, handle: int) -> None:
-        """Sync a file."""
+        """Sync a file that `take_unsynced` gave."""
         self._disk.sync(handle)
 
     def begin(self, step: NewSegment) -> None:

@@ -253,12 +253,7 @@ class Log:
         return any(isinstance(step, NewSegment) for step in self._steps)
 
     def begin_commit(self, sync: bool = True) -> Commit:
-        """Take everything appended so far; the caller then runs `Commit.run`, in a thread, and `finish`.
-
-        Args:
-            sync: whether it makes durable what was written; no other that does may be under way then. Without, it may
-                begin as soon as `note_written` was called for the last, unless `rolling`.
-        """
+        """Take everything appended so far: see `Journal.begin_commit`."""
         self.check_usable()
         assert self._writing is None, "one commit writes at a time"
         assert self._syncing is None if sync else not self.rolling, "one commit syncs, or rolls, at a time"
@@ -282,11 +277,7 @@ class Log:
         return commit
 
     def note_written(self, commit: Commit) -> None:
-        """Back on the loop: what the commit held is written, if not synced. Another may begin to write.
-
-        Raises:
-            StorageError: the journal failed before.
-        """
+        """Back on the loop: what the commit held is written, if not synced. Another may begin to write."""
         assert commit is self._writing, "the commit that writes"
         assert commit.written, "its write() returned"
         self._writing = None
@@ -294,11 +285,7 @@ class Log:
         self._note_written(commit.ticket)
 
     def finish(self, commit: Commit) -> None:
-        """Back on the loop: what the commit held is durable, if it synced.
-
-        Raises:
-            StorageError: it did not succeed. Nothing is reported durable from now on.
-        """
+        """Back on the loop: what the commit held is durable, if it synced; `StorageError` if it did not succeed."""
         assert commit is self._writing or commit is self._syncing, "finish() belongs to a commit under way"
         if commit is self._writing and commit.written:
             self._note_written(commit.ticket)
@@ -326,9 +313,6 @@ class Log:
         """Commit what is pending, say that it is durable, and give the directory back.
 
         After a failure, or with a commit still running, nothing is written. The directory is given back always.
-
-        Raises:
-            StorageError: the last commit failed.
         """
         idle = self._writing is None and self._syncing is None
         try:
