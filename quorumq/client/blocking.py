@@ -1,7 +1,7 @@
 """The client library for programs without trio: threads, scripts, web workers.
 
-A thread of its own runs trio and the client of client.py in it; a call here runs there while the caller waits. So
-holds are extended and answers read while the program computes, and there is one implementation of everything.
+A thread of its own runs trio and the client of client.py in it (portal.py); a call here runs there while the caller
+waits. So holds are extended and answers read while the program computes, and there is one implementation of everything.
 
 Promise: what a call takes, returns and raises is what the method of the same name in `quorumq.client` does. Whatever
 interrupts the caller (Ctrl-C) cancels the call, and is raised once that has ended; messages that came all the same
@@ -17,18 +17,14 @@ with connect(["127.0.0.1:7401", "127.0.0.1:7402"]) as client:
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, wait
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, suppress
 from datetime import datetime
 from functools import partial, update_wrapper
 from itertools import count, islice
+from operator import attrgetter
 from types import TracebackType
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, cast
-
-import trio
 
 from quorumq.client import batches
 from quorumq.client import client as waiting
@@ -37,17 +33,13 @@ from quorumq.client import message as delivered
 from quorumq.client import producer as producing
 from quorumq.client.client import Peek, Redriven
 from quorumq.client.message import MessageId, Outcome, Ticket
-from quorumq.client.nodes import CLOSED
 from quorumq.client.nodes import Closed as Closed
+from quorumq.client.portal import INTERRUPTED_S, Portal
 from quorumq.client.settling import SettleCalls
 from quorumq.client.times import Duration
-from quorumq.core.errors import OutcomeUnknown, QuorumqError, UsageError
 from quorumq.core.types import Letter, Stamp
 from quorumq.wire.batch import HeaderValue
 from quorumq.wire.values import SealedNamed
-
-INTERRUPTED_S: Final = 2.0
-"""How long a call that is interrupted may take to end."""
 
 PUBLISH_MANY: Final = 256
 """Messages that are handed over to be published in one turn."""
@@ -59,132 +51,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 Inner = TypeVar("Inner")
 Served = TypeVar("Served", consuming.Consumer, producing.Producer)
-
-
-class Portal:
-    """Runs trio in a thread, and calls in it from others.
-
-    Any number of threads may call. After a fork the child needs one of its own.
-    """
-
-    def __init__(self) -> None:
-        self._ready: Future[waiting.Client] = Future()
-        self._scope = trio.CancelScope()
-        self._token: trio.lowlevel.TrioToken | None = None
-        self._nursery: trio.Nursery | None = None
-        self._thread: threading.Thread | None = None
-        self._failure: BaseException | None = None
-        self._process = os.getpid()
-
-    def open(self, connect: Callable[[], Any]) -> waiting.Client:
-        """Begin, with what ``connect`` gives as an ``async with``; raises what it raises."""
-        self._thread = threading.Thread(
-            target=trio.run, args=(self._run, connect), name="quorumq", daemon=True
-        )
-        self._thread.start()
-        try:
-            return self._ready.result()
-        except BaseException:
-            self.close()
-            raise
-
-    async def _run(self, connect: Callable[[], Any]) -> None:
-        self._token = trio.lowlevel.current_trio_token()
-        try:
-            with self._scope:
-                async with connect() as client, trio.open_nursery() as nursery:
-                    self._nursery = nursery
-                    self._ready.set_result(client)
-                    try:
-                        await trio.sleep_forever()
-                    finally:
-                        self._nursery = None
-        except BaseException as error:
-            if self._ready.done():
-                self._failure = error
-            else:
-                self._ready.set_exception(error)
-
-    def close(self) -> None:
-        """End: what is under way is cancelled, and the thread has ended when this returns.
-
-        Raises:
-            whatever a background task of the client failed with.
-        """
-        thread = self._thread
-        assert thread is not None
-        while thread.is_alive():
-            if self._token is not None:
-                with suppress(trio.RunFinishedError):
-                    self._token.run_sync_soon(self._scope.cancel)
-            thread.join(0.1 if self._token is None else None)
-        if self._failure is not None:
-            raise self._failure
-
-    def call(
-        self,
-        function: Callable[..., Awaitable[T]],
-        *args: object,
-        undo: Callable[[T], Awaitable[object]] | None = None,
-        **more: object,
-    ) -> T:
-        """What ``await function(*args, **more)`` returns or raises in the other thread.
-
-        Args:
-            function, args, more: what to do.
-            undo: called in the other thread with what ``function`` returned, where the caller was interrupted meanwhile
-                and will never see it.
-
-        Raises:
-            Closed: the client is closed.
-            UsageError: this is the thread that would have to do the work.
-            OutcomeUnknown: another thread closed the client meanwhile.
-        """
-        if os.getpid() != self._process:
-            raise Closed("this client was made before a fork, in another process: make one in this process")
-        if threading.current_thread() is self._thread:
-            raise UsageError("a blocking call inside of the client's own thread would wait for itself")
-        answer: Future[T] = Future()
-        scope = trio.CancelScope()
-        work = partial(self._answer, answer, scope, partial(function, *args, **more))
-        assert self._token is not None
-        try:
-            self._token.run_sync_soon(self._begin, work, answer)
-        except trio.RunFinishedError:
-            raise Closed(CLOSED) from self._failure
-        try:
-            return answer.result()
-        except BaseException:
-            if not answer.done():  # it is this thread that was interrupted
-                with suppress(trio.RunFinishedError):
-                    self._token.run_sync_soon(scope.cancel)
-                wait([answer], INTERRUPTED_S)
-            came = answer.done() and not answer.cancelled() and answer.exception() is None
-            if undo is not None and came:
-                with suppress(QuorumqError):
-                    self.call(undo, answer.result())
-            raise
-
-    def _begin(self, work: Callable[[], Awaitable[None]], answer: Future[T]) -> None:
-        if self._nursery is None:
-            answer.set_exception(Closed(CLOSED))
-        else:
-            self._nursery.start_soon(work)
-
-    async def _answer(
-        self, answer: Future[T], scope: trio.CancelScope, work: Callable[[], Awaitable[T]]
-    ) -> None:
-        try:
-            with scope:
-                answer.set_result(await work())
-        except trio.Cancelled:
-            answer.set_exception(OutcomeUnknown("the client was closed before the answer came"))
-            raise
-        except BaseException as error:
-            answer.set_exception(error)
-        if not answer.done():
-            answer.cancel()
-            answer.set_running_or_notify_cancel()  # else nobody who waits for it would hear
 
 
 def _blocking(method: Callable[Concatenate[Any, P], Awaitable[T]]) -> Callable[Concatenate[Any, P], T]:
@@ -241,85 +107,32 @@ class Entered(Counterpart[Served]):
             self.portal.call(self.inner.__aexit__, kind, exc, trace)
 
 
+def _same(name: str, doc: str = "") -> Any:
+    """An attribute of the async message, to be read here as well; ``doc`` where that has none of its own."""
+    doc = doc or getattr(delivered.Message, name).__doc__
+    return property(attrgetter(f"inner.{name}"), doc=doc)
+
+
 class Message(Counterpart[delivered.Message]):
     """One delivered message: as `quorumq.client.Message`, settled without await."""
 
     __slots__ = ()
 
-    @property
-    def payload(self) -> bytes:
-        """The bytes that were published."""
-        return self.inner.payload
-
-    @property
-    def key(self) -> bytes | None:
-        """The key it was published with, or None."""
-        return self.inner.key
-
-    @property
-    def headers(self) -> Mapping[str, HeaderValue]:
-        """Its headers; do not change them."""
-        return self.inner.headers
-
-    @property
-    def id(self) -> MessageId:
-        """Its name, the same in every delivery."""
-        return self.inner.id
-
-    @property
-    def topic(self) -> str:
-        """The name of its topic."""
-        return self.inner.topic
-
-    @property
-    def group(self) -> str:
-        """The group that it was delivered to."""
-        return self.inner.group
-
-    @property
-    def partition(self) -> int:
-        """The number of its partition."""
-        return self.inner.partition
-
-    @property
-    def attempt(self) -> int:
-        """Which delivery this is, 1 for the first."""
-        return self.inner.attempt
-
-    @property
-    def fencing_token(self) -> Stamp:
-        """Rises strictly with each delivery of this message to this group."""
-        return self.inner.fencing_token
-
-    @property
-    def published_ms(self) -> int:
-        """When it was published, by the producer's time of day, in milliseconds since 1970."""
-        return self.inner.published_ms
-
-    @property
-    def letter(self) -> Letter | None:
-        """Why it died, where it was read from a group of dead letters; None otherwise."""
-        return self.inner.letter
-
-    @property
-    def receipt(self) -> SealedNamed:
-        """The receipt, for settling it elsewhere: see `quorumq.client.receipt_to_text`."""
-        return self.inner.receipt
-
-    @property
-    def is_live(self) -> bool:
-        """Whether its hold is certain at this moment."""
-        return self.inner.is_live
-
-    @property
-    def outcome(self) -> Outcome | None:
-        """What became of it, once settled."""
-        return self.inner.outcome
-
-    @property
-    def failure(self) -> Exception | None:
-        """Why the last attempt to settle it failed; None otherwise."""
-        return self.inner.failure
+    payload: bytes = _same("payload", "The bytes that were published.")
+    key: bytes | None = _same("key", "The key it was published with, or None.")
+    headers: Mapping[str, HeaderValue] = _same("headers", "Its headers; do not change them.")
+    id: MessageId = _same("id")
+    topic: str = _same("topic")
+    group: str = _same("group")
+    partition: int = _same("partition")
+    attempt: int = _same("attempt")
+    fencing_token: Stamp = _same("fencing_token")
+    published_ms: int = _same("published_ms")
+    letter: Letter | None = _same("letter")
+    receipt: SealedNamed = _same("receipt")
+    is_live: bool = _same("is_live")
+    outcome: Outcome | None = _same("outcome", "What became of it, once settled.")
+    failure: Exception | None = _same("failure", "Why the last attempt to settle it failed; None otherwise.")
 
     def __repr__(self) -> str:
         return repr(self.inner)

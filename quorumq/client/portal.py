@@ -1,0 +1,151 @@
+"""Runs trio in a thread of its own, and calls in it from others.
+
+Whatever interrupts a caller (Ctrl-C) cancels the call, and is raised once that has ended.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future, wait
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import trio
+
+from quorumq.client.client import Client
+from quorumq.client.nodes import CLOSED, Closed
+from quorumq.core.errors import OutcomeUnknown, QuorumqError, UsageError
+
+INTERRUPTED_S: Final = 2.0
+"""How long a call that is interrupted may take to end."""
+
+T = TypeVar("T")
+
+
+class Portal:
+    """Runs trio in a thread, and calls in it from others.
+
+    Any number of threads may call. After a fork the child needs one of its own.
+    """
+
+    def __init__(self) -> None:
+        self._ready: Future[Client] = Future()
+        self._scope = trio.CancelScope()
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._nursery: trio.Nursery | None = None
+        self._thread: threading.Thread | None = None
+        self._failure: BaseException | None = None
+        self._process = os.getpid()
+
+    def open(self, connect: Callable[[], Any]) -> Client:
+        """Begin, with what ``connect`` gives as an ``async with``; raises what it raises."""
+        self._thread = threading.Thread(
+            target=trio.run, args=(self._run, connect), name="quorumq", daemon=True
+        )
+        self._thread.start()
+        try:
+            return self._ready.result()
+        except BaseException:
+            self.close()
+            raise
+
+    async def _run(self, connect: Callable[[], Any]) -> None:
+        self._token = trio.lowlevel.current_trio_token()
+        try:
+            with self._scope:
+                async with connect() as client, trio.open_nursery() as nursery:
+                    self._nursery = nursery
+                    self._ready.set_result(client)
+                    try:
+                        await trio.sleep_forever()
+                    finally:
+                        self._nursery = None
+        except BaseException as error:
+            if self._ready.done():
+                self._failure = error
+            else:
+                self._ready.set_exception(error)
+
+    def close(self) -> None:
+        """End: what is under way is cancelled, and the thread has ended when this returns.
+
+        Raises:
+            whatever a background task of the client failed with.
+        """
+        thread = self._thread
+        assert thread is not None
+        while thread.is_alive():
+            if self._token is not None:
+                with suppress(trio.RunFinishedError):
+                    self._token.run_sync_soon(self._scope.cancel)
+            thread.join(0.1 if self._token is None else None)
+        if self._failure is not None:
+            raise self._failure
+
+    def call(
+        self,
+        function: Callable[..., Awaitable[T]],
+        *args: object,
+        undo: Callable[[T], Awaitable[object]] | None = None,
+        **more: object,
+    ) -> T:
+        """What ``await function(*args, **more)`` returns or raises in the other thread.
+
+        Args:
+            function, args, more: what to do.
+            undo: called in the other thread with what ``function`` returned, where the caller was interrupted meanwhile
+                and will never see it.
+
+        Raises:
+            Closed: the client is closed.
+            UsageError: this is the thread that would have to do the work.
+            OutcomeUnknown: another thread closed the client meanwhile.
+        """
+        if os.getpid() != self._process:
+            raise Closed("this client was made before a fork, in another process: make one in this process")
+        if threading.current_thread() is self._thread:
+            raise UsageError("a blocking call inside of the client's own thread would wait for itself")
+        answer: Future[T] = Future()
+        scope = trio.CancelScope()
+        work = partial(self._answer, answer, scope, partial(function, *args, **more))
+        assert self._token is not None
+        try:
+            self._token.run_sync_soon(self._begin, work, answer)
+        except trio.RunFinishedError:
+            raise Closed(CLOSED) from self._failure
+        try:
+            return answer.result()
+        except BaseException:
+            if not answer.done():  # it is this thread that was interrupted
+                with suppress(trio.RunFinishedError):
+                    self._token.run_sync_soon(scope.cancel)
+                wait([answer], INTERRUPTED_S)
+            came = answer.done() and not answer.cancelled() and answer.exception() is None
+            if undo is not None and came:
+                with suppress(QuorumqError):
+                    self.call(undo, answer.result())
+            raise
+
+    def _begin(self, work: Callable[[], Awaitable[None]], answer: Future[T]) -> None:
+        if self._nursery is None:
+            answer.set_exception(Closed(CLOSED))
+        else:
+            self._nursery.start_soon(work)
+
+    async def _answer(
+        self, answer: Future[T], scope: trio.CancelScope, work: Callable[[], Awaitable[T]]
+    ) -> None:
+        try:
+            with scope:
+                answer.set_result(await work())
+        except trio.Cancelled:
+            answer.set_exception(OutcomeUnknown("the client was closed before the answer came"))
+            raise
+        except BaseException as error:
+            answer.set_exception(error)
+        if not answer.done():
+            answer.cancel()
+            answer.set_running_or_notify_cancel()  # else nobody who waits for it would hear
