@@ -206,7 +206,15 @@ class Client(TopicCalls, GroupCalls, BrowseCalls, SettleCalls):
             found = await Gathering(
                 context,
                 sets,
-                Reader(group, context.host, seconds, start, context.time(timeout), only, lane),
+                Reader(
+                    group=group,
+                    name=context.host,
+                    hold_time=seconds,
+                    start=start,
+                    timeout=context.time(timeout),
+                    only=only,
+                    lane=lane,
+                ),
                 self,
                 max_messages=max_messages,
                 min_messages=min_messages,

@@ -216,6 +216,13 @@ def failure(code: str) -> str:
     return "unknown" if code in UNKNOWN else "fail"
 
 
+def failed(reply: m.ClientReply | None, sent: bool) -> tuple[str, dict[str, Any]]:
+    """The outcome of an attempt that was not answered, or by `Failed`, and its detail."""
+    if isinstance(reply, m.Failed):
+        return failure(reply.code), {"detail": f"{reply.code}: {reply.detail}"}
+    return ("unknown", {"detail": "no answer"}) if sent else ("fail", {"detail": "not sent"})
+
+
 class Publishing:
     """The attempts to publish one batch."""
 
@@ -241,13 +248,7 @@ class Publishing:
 
     def answered(self, reply: m.ClientReply | None, *, sent: bool) -> None:
         """What came of it."""
-        if isinstance(reply, m.Published):
-            outcome, detail = "ok", ""
-        elif isinstance(reply, m.Failed):
-            outcome, detail = failure(reply.code), f"{reply.code}: {reply.detail}"
-        else:
-            outcome, detail = ("unknown", "no answer") if sent else ("fail", "not sent")
-        more = {"detail": detail} if detail else {}
+        outcome, more = ("ok", {}) if isinstance(reply, m.Published) else failed(reply, sent)
         self._history.write("publish", **self._fields, outcome=outcome, **more)
 
 
@@ -281,11 +282,9 @@ class Settled:
     def answered(self, reply: m.ClientReply | None, *, sent: bool) -> None:
         """What came of it, for each message."""
         if not isinstance(reply, m.Verdicts):
-            outcome, detail = ("unknown", "no answer") if sent else ("fail", "not sent")
-            if isinstance(reply, m.Failed):
-                outcome, detail = failure(reply.code), f"{reply.code}: {reply.detail}"
+            outcome, more = failed(reply, sent)
             for receipt, spans in self._items:
-                self._write(receipt, spans, outcome, detail=detail)
+                self._write(receipt, spans, outcome, **more)
             return
         for (index, said), verdicts in groupby(
             reply.verdicts, key=lambda verdict: (verdict.item, verdict.outcome)
@@ -294,7 +293,7 @@ class Settled:
                 continue
             known = said in ("acked", "acked_after_expiry", "acked_unproven", "ok")
             known = known or (self._kind != "ack" and said in ("hold-lost", "already-resolved"))
-            more: dict[str, Any] = {} if known else {"detail": said}
+            more = {} if known else {"detail": said}
             if self._kind == "extend" and said == "ok":
                 more["until"] = deadline_of(reply.sent_at, self._hold_time)
             outcome = said if known else failure(said)
@@ -351,21 +350,18 @@ class Calling:
 
     def answered(self, reply: m.ClientReply | None, *, sent: bool) -> None:
         """What came of it."""
-        outcome = "unknown" if sent else "fail"
-        more: dict[str, object] = {}
+        outcome = "ok"
+        more: dict[str, Any] = {}
         reached = b""
         if isinstance(reply, m.Purged):
-            outcome, more = "ok", {"messages": reply.messages}
+            more = {"messages": reply.messages}
         elif isinstance(reply, m.GroupSet):
-            outcome = "ok"
             more = {"generation": reply.group.generation, "from_ms": reply.group.from_ms}
             reached = reply.group.topic
         elif isinstance(reply, m.TopicCreated | m.TopicAltered):
-            outcome, reached = "ok", reply.topic.id
-        elif isinstance(reply, m.TopicDeleted):
-            outcome = "ok"
-        elif isinstance(reply, m.Failed):
-            outcome, more = failure(reply.code), {"detail": f"{reply.code}: {reply.detail}"}
+            reached = reply.topic.id
+        elif not isinstance(reply, m.TopicDeleted):
+            outcome, more = failed(reply, sent)
         if reached and topic_label(reached, self._topic) != self._label:
             # Another topic has the name by now: that is the one that it was sent to.
             self._write("fail", detail="the topic was deleted before")
@@ -399,11 +395,9 @@ class Redriving:
                     outcome = verdict.outcome if known else failure(verdict.outcome)
                     self._write(self._request.entries[verdict.item], [verdict.span], outcome)
             return
-        outcome = "unknown" if sent else "fail"
-        if isinstance(reply, m.Failed):
-            outcome = failure(reply.code)
+        outcome, more = failed(reply, sent)
         for entry in self._request.entries:
-            self._write(entry, [entry.span], outcome)
+            self._write(entry, [entry.span], outcome, **more)
 
     def _write(self, entry: m.Resolved, spans: Iterable[Span], outcome: str, **more: object) -> None:
         assert self._request is not None

@@ -10,42 +10,25 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import contextmanager
 
 import pytest
 import trio
 
 import quorumq.client
 from quorumq.client import HoldLost, NotFound, Outcome, OutcomeUnknown, TooFewReplicas, UsageError, blocking
-from quorumq.client.blocking import Client, Consumer, Message, Pending, Portal, Producer
+from quorumq.client.blocking import Client, Consumer, Message, Pending, Producer
 from quorumq.lab.local import LocalCluster
-from tests.client.fake import connected, fake_cluster
+from tests.client.steps import in_a_thread
 
 PATIENCE_S = 20.0
 
 
-@asynccontextmanager
-async def faked() -> AsyncIterator[quorumq.client.Client]:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        yield client
-
-
-@contextmanager
-def connect() -> Iterator[Client]:
-    """A client of a fake cluster that runs in the client's own thread."""
-    portal = Portal()
-    inner = portal.open(faked)
-    try:
-        yield Client(portal, inner)
-    finally:
-        portal.close()
-
-
 @pytest.fixture
 def client() -> Iterator[Client]:
-    with connect() as client:
+    with in_a_thread() as client:
         client.create_topic("jobs")
         yield client
 
@@ -162,7 +145,7 @@ def test_a_closed_client_says_so_and_who_waits_hears_of_it() -> None:
         except OutcomeUnknown as error:
             heard.append(error)
 
-    with connect() as client:
+    with in_a_thread() as client:
         client.create_topic("jobs")
         listing = client.peek("jobs", "g")
         waiter = threading.Thread(target=wait_for, args=(client,))
@@ -180,7 +163,7 @@ def test_a_closed_client_says_so_and_who_waits_hears_of_it() -> None:
 
 def test_threads_that_enter_while_the_client_is_closed_end() -> None:
     for _ in range(10):
-        with connect() as client:
+        with in_a_thread() as client:
             client.create_topic("jobs")
 
             def loop(client: Client = client) -> None:
@@ -202,7 +185,7 @@ def test_a_background_task_that_fails_is_heard_of() -> None:
     async def fails() -> None:
         raise ZeroDivisionError
 
-    with pytest.raises(ExceptionGroup) as caught, connect() as client:  # noqa: PT012
+    with pytest.raises(ExceptionGroup) as caught, in_a_thread() as client:  # noqa: PT012
         client.portal.call(spawned, client, fails)
         with contextlib.suppress(OutcomeUnknown):
             client.portal.call(trio.sleep_forever)

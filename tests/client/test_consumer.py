@@ -6,10 +6,7 @@ import pytest
 import trio
 
 from quorumq.client import (
-    Client,
-    Consumer,
     HoldLost,
-    Message,
     NotFound,
     Outcome,
     OutcomeUnknown,
@@ -20,12 +17,7 @@ from quorumq.client.context import REFRESH_S
 from quorumq.core.limits import DEADLINE_SHARE
 from quorumq.core.messages import AckRequest, ExtendRequest, Fetch, LeaveRequest
 from tests.client.fake import FakeCluster, connected, failing, fake_cluster
-
-
-async def publish(client: Client, count: int, topic: str = "jobs", size: int = 0, **more: object) -> None:
-    async with client.producer(topic, **more) as producer:  # type: ignore[arg-type]
-        for i in range(count):
-            await producer.publish(b"%d" % i + b"." * size)
+from tests.client.steps import publish, take
 
 
 def left(cluster: FakeCluster, node: str = "a", group: str = "g") -> tuple[int, int]:
@@ -33,15 +25,6 @@ def left(cluster: FakeCluster, node: str = "a", group: str = "g") -> tuple[int, 
     (replica,) = cluster.nodes[node].replicas.values()
     view = replica.group(group)
     return view.holds.holds.messages, view.available.messages
-
-
-async def take(consumer: Consumer, count: int) -> list[Message]:
-    found = []
-    async for message in consumer:
-        found.append(message)
-        if len(found) == count:
-            break
-    return found
 
 
 # --------------------------------------------------------------------------------- hand-over

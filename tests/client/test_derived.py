@@ -24,6 +24,7 @@ from quorumq.core.messages import OpenSession, Publish
 from quorumq.core.types import DERIVED, STAMP_ZERO, Origin, PartitionId, Span, Topic
 from quorumq.wire.batch import SECTIONS_MAX
 from tests.client.fake import FakeCluster, connected, fake_cluster
+from tests.client.steps import payloads
 
 SOURCE = MessageId(PartitionId(b"i" * 16, 5), Origin("n1", 7, 2**64 - 1, 3), 41)
 
@@ -44,8 +45,7 @@ async def derive(client: Client, messages: list[Message], prefix: bytes = b"out 
 
 
 async def outputs(client: Client, group: str = "reader") -> list[bytes]:
-    found = await client.fetch("out", group, max_messages=10_000, max_wait=0.5)
-    return sorted(message.payload for message in found)
+    return sorted(await payloads(client, "out", group))
 
 
 def sections(cluster: FakeCluster, seen: int = 0) -> list[tuple[Span, ...]]:

@@ -14,8 +14,7 @@ import trio
 import quorumq.client
 from quorumq.client import Client, connect
 from tests.client.fake import FakeCluster, fake_cluster
-from tests.client.test_blocking import connect as blocking_connect
-from tests.client.test_consumer import publish
+from tests.client.steps import in_a_thread, publish
 
 PAGE = (Path(__file__).parents[2] / "docs" / "client.md").read_text()
 SNIPPETS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -50,7 +49,7 @@ async def test_the_example_runs(snippet: str, tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize("snippet", BLOCKING, ids=title)
 def test_the_example_without_trio_runs(snippet: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In real time: the cluster is in the client's own thread."""
-    monkeypatch.setattr("quorumq.client.blocking.connect", lambda addresses: blocking_connect())
+    monkeypatch.setattr("quorumq.client.blocking.connect", lambda addresses: in_a_thread())
     exec(compile(snippet, "docs/client.md", "exec"), {"__name__": "x"})
 
 

@@ -33,7 +33,7 @@ from quorumq.core.messages import (
 from quorumq.core.types import Kind
 from quorumq.history import HistoryWriter, read_history
 from tests.client.fake import connected, fake_cluster
-from tests.client.test_consumer import publish, take
+from tests.client.steps import publish, take
 
 
 def payloads(messages: list[Message]) -> list[int]:

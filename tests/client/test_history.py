@@ -13,7 +13,7 @@ from quorumq.client import Conflict, NotFound, OutcomeUnknown
 from quorumq.core.messages import AckRequest, Publish
 from quorumq.history import HistoryWriter, Row, check_row, origin_text, read_history
 from tests.client.fake import connected, fake_cluster
-from tests.client.test_consumer import publish, take
+from tests.client.steps import publish, take
 
 
 def rows(file: io.StringIO, writer: HistoryWriter) -> list[Row]:

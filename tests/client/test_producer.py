@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quorumq.client import (
-    Client,
     DefaultPartitioner,
     NotFound,
     NotStored,
@@ -39,12 +38,7 @@ from quorumq.core.messages import (
 )
 from quorumq.wire.address import split_address
 from tests.client.fake import FakeCluster, connected, failing, fake_cluster
-
-
-async def payloads(client: Client, topic: str = "jobs") -> list[bytes]:
-    """Everything that is stored and was not fetched before, by a group of its own."""
-    found = await client.fetch(topic, "reader", max_messages=10_000, max_wait=0.5)
-    return [message.payload for message in found]
+from tests.client.steps import payloads
 
 
 def sizes(cluster: FakeCluster) -> list[int]:

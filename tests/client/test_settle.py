@@ -45,7 +45,7 @@ from quorumq.core.messages import (
 )
 from quorumq.core.types import Incarnation, Kind, Origin, Owner, PartitionId, Receipt, Span, Stamp
 from tests.client.fake import FakeCluster, connected, failing, fake_cluster
-from tests.client.test_consumer import publish
+from tests.client.steps import publish
 from tests.core.test_cluster_smoke import fetch, receipts
 
 ORIGIN = Origin("a", 1, 2, 3)

@@ -7,7 +7,7 @@ import trio
 from quorumq.client import Outcome
 from quorumq.core.messages import AckRequest, Fetch, Metadata, Publish, RejectRequest
 from tests.client.fake import ask_first, connected, fake_cluster
-from tests.client.test_consumer import publish
+from tests.client.steps import publish
 
 
 async def test_a_publish_and_an_ack_wait_less_than_a_second_and_the_next_ones_not_at_all() -> None:

@@ -13,7 +13,7 @@ import trio
 
 from quorumq.client import Client, Closed, Outcome, UsageError, connect
 from tests.client.fake import connected, fake_cluster
-from tests.client.test_consumer import publish, take
+from tests.client.steps import publish, take
 
 
 @pytest.mark.parametrize(("most", "taken"), [(5.0, 5.0), (60.0, 30.0)])

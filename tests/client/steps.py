@@ -1,0 +1,49 @@
+"""What tests of the client do again and again."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+from quorumq.client import Client, Consumer, Message
+from quorumq.client.blocking import Client as BlockingClient
+from quorumq.client.portal import Portal
+from tests.client.fake import connected, fake_cluster
+
+
+async def publish(client: Client, count: int, topic: str = "jobs", size: int = 0, **more: object) -> None:
+    async with client.producer(topic, **more) as producer:  # type: ignore[arg-type]
+        for i in range(count):
+            await producer.publish(b"%d" % i + b"." * size)
+
+
+async def take(consumer: Consumer, count: int) -> list[Message]:
+    found = []
+    async for message in consumer:
+        found.append(message)
+        if len(found) == count:
+            break
+    return found
+
+
+async def payloads(client: Client, topic: str = "jobs", group: str = "reader") -> list[bytes]:
+    """Everything that is stored and was not fetched before, by a group."""
+    found = await client.fetch(topic, group, max_messages=10_000, max_wait=0.5)
+    return [message.payload for message in found]
+
+
+@asynccontextmanager
+async def faked() -> AsyncIterator[Client]:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        yield client
+
+
+@contextmanager
+def in_a_thread() -> Iterator[BlockingClient]:
+    """A client of a fake cluster that runs in the client's own thread."""
+    portal = Portal()
+    inner = portal.open(faked)
+    try:
+        yield BlockingClient(portal, inner)
+    finally:
+        portal.close()
