@@ -105,8 +105,8 @@ class Drain:
         registers: dict[Any, None] = {}
         for host in self.hosts.values():
             assert host.core is not None
-            groups = tuple(sorted(host.core.groups.items()))
-            registers[(tuple(host.core.registers()), groups)] = None
+            groups = tuple(sorted(host.core.catalogue.groups.items()))
+            registers[(tuple(host.core.catalogue.registers()), groups)] = None
         if len(registers) > 1:
             return False
         for partition in expected:
@@ -129,9 +129,9 @@ class Drain:
         for name, host in self.hosts.items():
             if host.core is None:
                 continue
-            for register in host.core.groups.values():
+            for register in host.core.catalogue.groups.values():
                 self.observer.note_register(name, register)
-            for topic in host.core.topics.values():
+            for topic in host.core.catalogue.topics.values():
                 if not topic.deleted and topic.stamp != STAMP_ZERO:  # else a creation went no further
                     label = self.topics.names[topic.id]
                     self.world.note(f"node:{name}", "topic", topic=label, settings=settings_of(topic))

@@ -171,7 +171,7 @@ class Host:
             rng=self.rng,
             place=self.journal.place(),
         )
-        if core.suspected:
+        if core.vouching.suspected:
             self.world.saw("a directory that was moved was suspected")
         core.take_position(self.journal.records_durable())
         core.load_damaged(self.journal.damaged(), now)
@@ -287,7 +287,7 @@ class Host:
     def recall(self) -> None:
         """What is in the journal must be what the node knows (sim/knowledge.py)."""
         core, records = self.core, self.journal.kept()
-        if core is not None and records is not None and core.started and not core.silenced:
+        if core is not None and records is not None and core.started and not core.vouching.lost:
             durable = self.journal.durable >= self.journal.position
             now = self.clock.now(self.world.time)
             compare(core, records, now, durable=durable, times=self.observer.steady)

@@ -58,7 +58,7 @@ def compare(
     records = [r for r in journal if not (isinstance(r, BatchStored) and r.number in orphans)]
     batches = [record for record in records if isinstance(record, BatchStored)]
     told = {record.number for record in batches if record.age_ms < 0}
-    unwritten = core.positions_new
+    unwritten = core.context.peers.positions.fresh
     here = known_of(core, unwritten)
     if not durable and not core.state.vouched:
         del here["vouched"]
@@ -86,7 +86,7 @@ def rebuilt(core: NodeCore, records: Iterable[JournalRecord], now: Now) -> NodeC
         directory=core.state.directory,
         now=now,
         rng=random.Random(0),
-        place=core.place,
+        place=core.vouching.place,
     )
 
 
@@ -96,19 +96,19 @@ def known_of(core: NodeCore, unwritten: Iterable[NodeId]) -> Known:
         "directory": core.state.directory,
         "vouched": (
             core.state.vouched,
-            core.resync is None,
-            core.resynced_above,
-            core.suspected,
-            core.placed,
-            core.was_vouched,
+            core.vouching.resync is None,
+            core.vouching.above,
+            core.vouching.suspected,
+            core.vouching.placed,
+            core.vouching.once,
         ),
-        "peers": dict(sorted(core.peers.items())),
-        "topics": core.registers(),
-        "creations": dict(sorted(core.creations.items())),
-        "groups": dict(sorted(core.groups.items())),
+        "peers": dict(sorted(core.context.peers.seen.items())),
+        "topics": core.catalogue.registers(),
+        "creations": dict(sorted(core.catalogue.creations.items())),
+        "groups": dict(sorted(core.catalogue.groups.items())),
         "replicas": sorted(core.replicas),
     }
-    for node, position in sorted(core.positions.items()):
+    for node, position in sorted(core.context.peers.positions.told.items()):
         if node not in unwritten:
             known[f"position of {node}"] = position
     for partition, replica in core.replicas.items():

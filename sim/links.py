@@ -231,7 +231,7 @@ class Links:
             self.world.saw("a message of a superseded incarnation came")
         if type(envelope.message) is RegistersTold and envelope.message.topics:
             self.world.saw("a node asked for a topic that it did not know")
-        waited = bool(core.recovery.unheard)
+        waited = bool(core.context.recovery.unheard)
         self.machine.feed(Received(envelope))
         if waited and type(envelope.message) is HoldsTold:
             self.machine.sightings.recovers(core)

@@ -121,7 +121,7 @@ class Sightings:
 
     def recovers(self, core: NodeCore) -> None:
         """A replica was told holds: whether that ended its quarantine, and what it learned."""
-        if core.recovery.unheard:
+        if core.context.recovery.unheard:
             return
         self.world.saw("a quarantine ended early")
         tables = [view.holds for replica in core.replicas.values() for view in replica.groups.values()]
@@ -142,15 +142,21 @@ def check_deleted(
     """
     gone = list(filter(over, names))
     left = {
-        "a register": [topic.name for topic in core.topics.values() if over(topic.id) and not topic.deleted],
+        "a register": [
+            topic.name for topic in core.catalogue.topics.values() if over(topic.id) and not topic.deleted
+        ],
         "replicas": [found for found in core.replicas if over(found.topic)],
         # A group whose topic's register was damaged, and nobody else has by now, nobody can tell from a new one.
-        "groups": [found for found in core.groups if over(found[0]) and found[0] in core.topics],
+        "groups": [
+            found for found in core.catalogue.groups if over(found[0]) and found[0] in core.catalogue.topics
+        ],
         "settled groups": [
-            found for found in core.settled_groups if over(found[0].topic) and found[0].topic in core.topics
+            found
+            for found in core.catalogue.settled_groups
+            if over(found[0].topic) and found[0].topic in core.catalogue.topics
         ],
         "hints": [found for found in (*core.state.parked, *core.state.active) if over(found[0].topic)],
-        "requests": [one for one in core.requests.values() if any(map(one.concerns, gone))],
+        "requests": [one for one in core.context.requests.values() if any(map(one.concerns, gone))],
         "batches": [
             number for number, header in stored if over(header.partition.topic) and number not in core.orphans
         ],

@@ -60,6 +60,7 @@ REMEDY = {
 }
 
 WITHOUT_CIRCLES = [
+    "quorumq.core",
     "quorumq.wire",
     "quorumq.storage",
     "quorumq.node",

@@ -14,16 +14,12 @@ before it promised. A replica that is down, or has a message left, delays closin
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from quorumq.core.closed import number_of
+from quorumq.core.context import Context
 from quorumq.core.coordinator import Coordinator
 from quorumq.core.effects import Effect
 from quorumq.core.messages import CloseAsk, CloseTold, PeerMessage
 from quorumq.core.types import Incarnation, NodeId, Now, Origin, PartitionId
-
-if TYPE_CHECKING:
-    from quorumq.core.nodecore import NodeCore
 
 ORIGINS_PER_ROUND = 256
 """Origins that one round asks about."""
@@ -45,38 +41,38 @@ class CloseCoordinator(Coordinator):
         self.origins = origins
         self.done_with: dict[Origin, int] = {}  # bits of those that promised and are done
 
-    def start(self, core: NodeCore, now: Now) -> list[Effect]:
-        this = self.open_round(core, core.members_of(self.partition), now)
-        epoch = core.topics[self.partition.topic].epoch
+    def start(self, context: Context, now: Now) -> list[Effect]:
+        this = self.open_round(context, context.catalogue.members_of(self.partition), now)
+        epoch = context.catalogue.topics[self.partition.topic].epoch
         return self.ask(
-            core, this, self.partition, CloseAsk(this.number, self.partition, epoch, self.origins)
+            context, this, self.partition, CloseAsk(this.number, self.partition, epoch, self.origins)
         )
 
     def on_reply(
-        self, core: NodeCore, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
+        self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
     ) -> list[Effect]:
         assert isinstance(message, CloseTold)
         this = self.rounds[message.round]
-        core.state.learn_vector(this.members, message.known)
+        context.state.learn_vector(this.members, message.known)
         bit = this.hear(sender, incarnation)
         for origin in message.done:
             self.done_with[origin] = self.done_with.get(origin, 0) | bit
         if not this.everyone:
             return []
         everyone = (1 << len(this.members)) - 1
-        valid = this.valid(core.state)
-        replica = core.replicas.get(self.partition)
+        valid = this.valid(context.state)
+        replica = context.replicas.get(self.partition)
         closed = [
             number_of(origin)
             for origin in self.origins
             if self.is_closed(self.done_with.get(origin, 0) & valid, everyone)
         ]
         effects = replica.close(closed) if replica is not None else []
-        return effects + self.finish(core, None)
+        return effects + self.finish(context, None)
 
     def is_closed(self, done: int, everyone: int) -> bool:
         """Every replica has promised and is done, in its newest incarnation."""
         return done == everyone
 
-    def on_timeout(self, core: NodeCore, number: int, now: Now) -> list[Effect]:
-        return self.finish(core, None)
+    def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
+        return self.finish(context, None)

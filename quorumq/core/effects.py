@@ -88,7 +88,15 @@ class Restart(NamedTuple):
     reason: str
 
 
-Effect = Union[Restart, Send, Reply, Persist, SendStored, Forget, Stop]
+class Again(NamedTuple):
+    """Take up client request ``key`` again. The core does that itself, in the same step: no driver sees this."""
+
+    key: int
+    request: ClientRequest
+    looked: bool  # the others were asked for what it names and is not known here
+
+
+Effect = Union[Restart, Send, Reply, Persist, SendStored, Forget, Stop, Again]
 
 # ------------------------------------------------------------------------------ events
 

@@ -11,9 +11,10 @@ answered. Nothing in a reply that comes late is believed, except that a TOMB sti
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from quorumq.core import limits
+from quorumq.core.context import Context
 from quorumq.core.coordinator import Coordinator, too_few
 from quorumq.core.effects import Effect, Send
 from quorumq.core.messages import (
@@ -32,6 +33,7 @@ from quorumq.core.messages import (
     Want,
 )
 from quorumq.core.partition.group import DEAD_SUFFIX
+from quorumq.core.partition.replica import Replica
 from quorumq.core.rounds import Round, Votes, majority_of
 from quorumq.core.spans import SpanMap, SpanSet, subtract
 from quorumq.core.types import (
@@ -50,10 +52,6 @@ from quorumq.core.types import (
     Topic,
     record_rank,
 )
-
-if TYPE_CHECKING:
-    from quorumq.core.nodecore import NodeCore
-    from quorumq.core.partition.replica import Replica
 
 ROUND_TIMEOUT_MIN_S = 0.05
 ROUND_TIMEOUT_UNKNOWN_S = 1.0
@@ -204,32 +202,31 @@ class FetchCoordinator(Coordinator):
 
     # --------------------------------------------------------------- going round
 
-    def start(self, core: NodeCore, now: Now) -> list[Effect]:
-        core.state.at(self.park_until, "advance", self.key)
-        if not all((partition, self.register_name) in core.settled_groups for partition in self.partitions):
-            return self._register(core, now)
-        return self.advance(core, now)
+    def start(self, context: Context, now: Now) -> list[Effect]:
+        context.state.at(self.park_until, "advance", self.key)
+        new = self._unsettled(context)
+        return self._register(context, new, now) if new else self.advance(context, now)
 
-    def advance(self, core: NodeCore, now: Now) -> list[Effect]:
+    def advance(self, context: Context, now: Now) -> list[Effect]:
         """Go on: answer if there is enough or the time is over, else start rounds on what is available."""
         effects: list[Effect] = []
         while not self.done and not self.rounds:
-            if not all(core.replicas[partition].may_vote(now) for partition in self.partitions):
-                return effects + self._refuse(core, now)
+            if not all(context.replicas[partition].may_vote(now) for partition in self.partitions):
+                return effects + self._refuse(context, now)
             over = now.mono >= min(self.park_until, self.held_until)
             if self._satisfied() or (over and self.won):
-                return effects + self.answer(core, now)
+                return effects + self.answer(context, now)
             answers = over and (self.tried or self.unregistered)
             # What is left of a short pause is the client's; after a long one it is to ask again, and not at once.
             wait = self.park_until if self.unregistered else self.look_at
             if now.mono < wait - (BACKOFF_S[1] if answers else 0.0):
                 return effects
             if answers:
-                return effects + self.answer(core, now)
-            began = core.round_count
+                return effects + self.answer(context, now)
+            began = context.state.round_count
             self.tried = True
-            effects += self._start_rounds(core, now)
-            if core.round_count == began and not over:
+            effects += self._start_rounds(context, now)
+            if context.state.round_count == began and not over:
                 return effects
         return effects
 
@@ -239,10 +236,10 @@ class FetchCoordinator(Coordinator):
         full = self.won_messages >= request.max_messages or self.won_bytes >= request.max_bytes
         return self.won_messages > 0 and (enough or full)
 
-    def _start_rounds(self, core: NodeCore, now: Now) -> list[Effect]:
+    def _start_rounds(self, context: Context, now: Now) -> list[Effect]:
         """Choose from each partition in turn until the limits are reached; hold there, and ask the others."""
         effects: list[Effect] = []
-        began = core.round_count
+        began = context.state.round_count
         messages = self.request.max_messages - self.won_messages
         size = self.request.max_bytes - self.won_bytes
         again: float | None = None
@@ -250,53 +247,52 @@ class FetchCoordinator(Coordinator):
             if messages <= 0 or size <= 0:
                 break
             partition = self.partitions[(self.first + offset) % len(self.partitions)]
-            replica = core.replicas[partition]
+            replica = context.replicas[partition]
             view = replica.group(self.request.group)
-            patient = self.request.max_wait >= core.config.steal_after
+            patient = self.request.max_wait >= context.config.steal_after
             wants, generation, later = replica.choose(view, now, messages, size, self.parked_since, patient)
             if later is not None:
                 again = later if again is None else min(again, later)
             if wants:
-                ballot = core.state.clock.fresh(now)
+                ballot = context.state.clock.fresh(now)
                 if ballot is None:  # a higher reserve must become durable first
                     again = now.mono + BACKOFF_S[0]
                     continue
                 messages -= sum(want.span.size for want in wants)
                 size -= sum(replica.bytes_of(want.span) for want in wants)
-                effects += self._hold(core, replica, wants, generation, ballot, now)
-        if core.round_count == began:
+                effects += self._hold(context, replica, wants, generation, ballot, now)
+        if context.state.round_count == began:
             if again is not None:
-                core.state.at(again, "advance", self.key)
-            effects += self._park(core, now)
+                context.state.at(again, "advance", self.key)
+            effects += self._park(context, now)
         return effects
 
-    def _park(self, core: NodeCore, now: Now) -> list[Effect]:
+    def _park(self, context: Context, now: Now) -> list[Effect]:
         """Nothing to be had: wait here, and tell the peers if they do not know."""
         if self.parked:
             return []
         self.parked = True
         self.parked_since = min(self.parked_since, now.mono)
-        return core.park(self.partitions, self.request.group, now)
+        return context.park(self.partitions, self.request.group, now)
 
-    def _unpark(self, core: NodeCore) -> None:
+    def _unpark(self, context: Context) -> None:
         if self.parked:
             self.parked = False
-            core.unpark(self.partitions, self.request.group)
+            context.unpark(self.partitions, self.request.group)
 
     # ----------------------------------------------------------------- one round
 
     def _hold(
-        self, core: NodeCore, replica: Replica, wants: list[Want], generation: int, ballot: Stamp, now: Now
+        self, context: Context, replica: Replica, wants: list[Want], generation: int, ballot: Stamp, now: Now
     ) -> list[Effect]:
         """Hold here for the full time, then ask the others. The round's clock starts here."""
         hold_time = self.request.hold_time
-        self._unpark(core)
-        owner = Owner(core.state.me, core.state.incarnation, ballot)
+        self._unpark(context)
+        owner = Owner(context.state.me, context.state.incarnation, ballot)
         view = replica.group(self.request.group)
-        core.round_count += 1
-        usual, longest = self.patience(core, replica)
+        usual, longest = self.patience(context, replica)
         this = HoldRound(
-            core.round_count,
+            context.state.next_round(),
             replica.members,
             replica.partition,
             generation,
@@ -306,7 +302,7 @@ class FetchCoordinator(Coordinator):
             usual,
         )
         this.until = now.mono + longest
-        self.adopt(core, this, now, longest)
+        self.adopt(context, this, now, longest)
         for span, n in wants:
             this.pending.add(span)
             this.redrives.set(span, n)
@@ -320,63 +316,65 @@ class FetchCoordinator(Coordinator):
             hold_time,
             tuple(wants),
             (),
-            core.parks(replica.partition, view.name),
+            context.parks(replica.partition, view.name),
         )
-        reply, effects = replica.on_hold(core.state.me, core.state.incarnation, message, now)
+        reply, effects = replica.on_hold(context.state.me, context.state.incarnation, message, now)
         granted = SpanSet.from_spans(item.span for item in reply.granted)
-        self._count(core, this, replica, core.state.me, core.state.incarnation, reply, now)
+        self._count(context, this, replica, context.state.me, context.state.incarnation, reply, now)
         asked = tuple(Want(span, n) for want in granted.items() for span, n in this.redrives.within(want))
         if asked and len(this.members) > 1:
-            core.note_asked(this.number, now)
+            context.note_asked(this.number, now)
             message = message._replace(wants=asked)
             self.requests[this.number] = (replica.partition, message)
             for member in this.members:
-                if member in core.state.links:
-                    owed = core.state.releases_owed(member, now)
+                if member in context.state.links:
+                    owed = context.state.releases_owed(member, now)
                     effects.append(Send(member, message._replace(freed=owed) if owed else message))
-                elif member != core.state.me:
+                elif member != context.state.me:
                     this.unasked |= 1 << this.members.index(member)
-        effects += self._settle(core, this, replica, now, timed_out=False)
-        self._hurry(core, now)
+        effects += self._settle(context, this, replica, now, timed_out=False)
+        self._hurry(context, now)
         return effects
 
     def on_reply(
-        self, core: NodeCore, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
+        self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
     ) -> list[Effect]:
         if isinstance(message, Put):
-            return self._on_registered(core, sender, incarnation, message, now)
+            return self._on_registered(context, sender, incarnation, message, now)
         assert isinstance(message, HoldReply)
         this = self.rounds[message.round]
         assert isinstance(this, HoldRound)
-        core.state.learn_vector(this.members, message.known)
+        context.state.learn_vector(this.members, message.known)
         if message.error == "unknown-topic":
-            return self.teach(core, message.round, sender)
-        replica = core.replicas[this.partition]
-        effects = self._count(core, this, replica, sender, incarnation, message, now)
-        effects += self._settle(core, this, replica, now, timed_out=False)
-        self._hurry(core, now)
-        return effects + self.advance(core, now)
+            return self.teach(context, message.round, sender)
+        replica = context.replicas[this.partition]
+        effects = self._count(context, this, replica, sender, incarnation, message, now)
+        effects += self._settle(context, this, replica, now, timed_out=False)
+        self._hurry(context, now)
+        return effects + self.advance(context, now)
 
-    def patience(self, core: NodeCore, replica: Replica) -> tuple[float, float]:
+    def patience(self, context: Context, replica: Replica) -> tuple[float, float]:
         """For how many seconds answers are waited for: usually, and while no majority has answered."""
         hold_time = self.request.hold_time
-        longest = max(ROUND_TIMEOUT_MIN_S, min(ROUND_TIMEOUT_SHARE * hold_time, core.config.request_timeout))
+        longest = max(
+            ROUND_TIMEOUT_MIN_S, min(ROUND_TIMEOUT_SHARE * hold_time, context.config.request_timeout)
+        )
         unknown = min(ROUND_TIMEOUT_UNKNOWN_S, hold_time / 10)
-        usual = core.hold_times.timeout(ROUND_TIMEOUT_MIN_S, longest, unknown)
+        usual = context.hold_times.timeout(ROUND_TIMEOUT_MIN_S, longest, unknown)
         return usual, min(longest, usual * 2**replica.unanswered)
 
-    def _hurry(self, core: NodeCore, now: Now) -> None:
+    def _hurry(self, context: Context, now: Now) -> None:
         """No round is waited for longer than usual once a majority has answered, or while something won waits, too."""
         for this in self.rounds.values():
-            if isinstance(this, HoldRound) and (self.won or this.is_majority(this.valid(core.state))):
+            if isinstance(this, HoldRound) and (self.won or this.is_majority(this.valid(context.state))):
                 until = max(now.mono, this.started + this.usual)
                 if until < this.until:
                     this.until = until
-                    core.state.at(until, "round", this.number)
+                    context.state.at(until, "round", this.number)
 
     def _count(
         self,
-        core: NodeCore,
+        context: Context,
         this: HoldRound,
         replica: Replica,
         sender: NodeId,
@@ -409,11 +407,11 @@ class FetchCoordinator(Coordinator):
             this.no.add([item.span for item in reply.not_due], bit)
             this.no.add([item.span for item in reply.refused], bit)
         for span, highest, remaining in reply.refused:
-            core.state.clock.merge(highest.time)
+            context.state.clock.merge(highest.time)
             self.conflict = True
-            if remaining > 0 and sender != core.state.me:
+            if remaining > 0 and sender != context.state.me:
                 self._hint(replica, span, remaining, now)
-        if sender != core.state.me:
+        if sender != context.state.me:
             effects += replica.repair(self.request.group, reply.resolved, now)
             effects += replica.adopt_delays(self.request.group, reply.not_due, now)
         asked = replica.group(self.request.group).asked(this.generation, 0)
@@ -425,7 +423,7 @@ class FetchCoordinator(Coordinator):
                     this.no.add((part,), (1 << len(this.members)) - 1)
                 else:
                     behind.append(part)
-            if behind and sender != core.state.me:  # it has not heard of the dead letter, and is told
+            if behind and sender != context.state.me:  # it has not heard of the dead letter, and is told
                 effects += replica.tell(sender, self.request.group, behind)
         return effects
 
@@ -434,12 +432,12 @@ class FetchCoordinator(Coordinator):
         replica.hint(self.request.group, span, now.mono + remaining, now)
 
     def _settle(
-        self, core: NodeCore, this: HoldRound, replica: Replica, now: Now, *, timed_out: bool
+        self, context: Context, this: HoldRound, replica: Replica, now: Now, *, timed_out: bool
     ) -> list[Effect]:
         """Decide what is won and what is lost; close the round when nothing is pending."""
         effects: list[Effect] = []
-        valid = this.valid(core.state)
-        mine = 1 << this.members.index(core.state.me)
+        valid = this.valid(context.state)
+        mine = 1 << this.members.index(context.state.me)
         lost: list[Span] = []
         buried: list[tuple[Span, int, str]] = []
         for span in this.pending.items():
@@ -455,7 +453,7 @@ class FetchCoordinator(Coordinator):
                                 elif late and not timed_out and not this.everyone:
                                     continue  # clocks differ: the others decide, if they answer in time
                                 else:
-                                    self._win(core, this, replica, atom, (attempts or 0) + 1)
+                                    self._win(context, this, replica, atom, (attempts or 0) + 1)
                             elif timed_out or this.is_out_of_reach(no) or not yes & mine:
                                 lost.append(atom)
                             else:
@@ -467,15 +465,15 @@ class FetchCoordinator(Coordinator):
             replica.unanswered = min(replica.unanswered + 1, DOUBLINGS_MAX)
             self.unanswered = True
         if lost:
-            effects += self._lose(core, this, replica, lost, now)
+            effects += self._lose(context, this, replica, lost, now)
             for span in lost:
                 for part, remaining in this.not_due.within(span):
                     self._hint(replica, part, min(remaining, NOT_DUE_HINT_MAX_S), now)
         for span, attempts, reason in buried:
             burial = Burial(this, span, attempts, reason, self.request)
-            effects += burial.start(core, now)
+            effects += burial.start(context, now)
         if not this.pending:
-            self.close_round(core, this.number)
+            self.close_round(context, this.number)
             if lost and this.is_out_of_reach(0):  # too few to ask: another node may have links to them
                 self.unanswered = True
                 self.park_until = now.mono
@@ -484,8 +482,8 @@ class FetchCoordinator(Coordinator):
                 # by more than messages take.
                 self.conflict = False
                 longest = max(BACKOFF_S[1], 2 * (this.answered - this.started))
-                self.look_at = now.mono + core.rng.uniform(BACKOFF_S[0], longest)
-                core.state.at(self.look_at, "advance", self.key)
+                self.look_at = now.mono + context.rng.uniform(BACKOFF_S[0], longest)
+                context.state.at(self.look_at, "advance", self.key)
         return effects
 
     def is_over(self, this: HoldRound, late: int) -> bool:
@@ -496,7 +494,7 @@ class FetchCoordinator(Coordinator):
         """A majority said OK, ours included."""
         return this.is_majority(yes) and bool(yes & mine)
 
-    def _win(self, core: NodeCore, this: HoldRound, replica: Replica, span: Span, attempt: int) -> None:
+    def _win(self, context: Context, this: HoldRound, replica: Replica, span: Span, attempt: int) -> None:
         for part, n in this.redrives.within(span):
             self.won.append(Won(this.partition, part, n, this.generation, this.owner, attempt, this.expires))
             self.won_messages += part.size
@@ -504,39 +502,39 @@ class FetchCoordinator(Coordinator):
         used = this.expires - limits.DEADLINE_SHARE * self.request.hold_time + self.request.hold_time / 10
         if used < self.held_until:
             self.held_until = used
-            core.state.at(used, "advance", self.key)
+            context.state.at(used, "advance", self.key)
 
     def _lose(
-        self, core: NodeCore, this: HoldRound, replica: Replica, spans: list[Span], now: Now
+        self, context: Context, this: HoldRound, replica: Replica, spans: list[Span], now: Now
     ) -> list[Effect]:
         """Drop our hold, and RELEASE at all others whatever they answered."""
         freed = Freed(this.partition, self.request.group, this.owner, tuple(spans))
-        return core.free(freed, now)
+        return context.free(freed, now)
 
-    def on_timeout(self, core: NodeCore, number: int, now: Now) -> list[Effect]:
+    def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
         this = self.rounds[number]
         if number in self.group_rounds:
-            return self._refuse_unregistered(core, this)
+            return self._refuse_unregistered(context, this)
         assert isinstance(this, HoldRound)
-        effects = self._settle(core, this, core.replicas[this.partition], now, timed_out=True)
-        return effects + self.advance(core, now)
+        effects = self._settle(context, this, context.replicas[this.partition], now, timed_out=True)
+        return effects + self.advance(context, now)
 
     # -------------------------------------------------------------------- answer
 
-    def answer(self, core: NodeCore, now: Now) -> list[Effect]:
+    def answer(self, context: Context, now: Now) -> list[Effect]:
         """Reply with what is won and is still ours at this very moment."""
         slices: list[Slice] = []
         given: list[Freed] = []
         for won in self.won:
-            replica = core.replicas[won.partition]
+            replica = context.replicas[won.partition]
             for span in self.still_ours(replica, won, now):
-                add_slices(slices, core, replica, won, self.request.group, span)
+                add_slices(slices, context, replica, won, self.request.group, span)
                 given.append(Freed(won.partition, self.request.group, won.owner, (span,)))
         if not slices and self.unanswered:
-            detail = f"no majority of the replicas answered {core.state.me} in time: ask another node"
-            return self.finish(core, too_few("too-few-replicas", detail, 2, 1))
-        core.remember_given(self.key, given, max((won.expires for won in self.won), default=now.mono))
-        return self.finish(core, Fetched(self.request.sent_at, self.request.hold_time, tuple(slices)))
+            detail = f"no majority of the replicas answered {context.state.me} in time: ask another node"
+            return self.finish(context, too_few("too-few-replicas", detail, 2, 1))
+        context.remember_given(self.key, given, max((won.expires for won in self.won), default=now.mono))
+        return self.finish(context, Fetched(self.request.sent_at, self.request.hold_time, tuple(slices)))
 
     def still_ours(self, replica: Replica, won: Won, now: Now) -> list[Span]:
         """Which parts may be delivered now: the deadline is ahead, the hold is this one, no tombstone has come."""
@@ -561,9 +559,9 @@ class FetchCoordinator(Coordinator):
     def concerns(self, topic: bytes) -> bool:
         return any(partition.topic == topic for partition in self.partitions)
 
-    def on_deleted(self, core: NodeCore, topic: Topic, now: Now) -> list[Effect]:
+    def on_deleted(self, context: Context, topic: Topic, now: Now) -> list[Effect]:
         """Answer with what is won elsewhere; if nothing else was asked for, say why."""
-        self._unpark(core)
+        self._unpark(context)
         self.partitions = tuple(found for found in self.partitions if found.topic != topic.id)
         self.won = [won for won in self.won if won.partition.topic != topic.id]
         for number, this in list(self.rounds.items()):
@@ -572,52 +570,54 @@ class FetchCoordinator(Coordinator):
             else:
                 about, _ = self.group_rounds[number]
             if about == topic.id:
-                self.close_round(core, number)
+                self.close_round(context, number)
         if not self.partitions and topic.name in self.request.topics:
-            return super().on_deleted(core, topic, now)
+            return super().on_deleted(context, topic, now)
         self.park_until, self.tried = now.mono, True
-        return self.advance(core, now)
+        return self.advance(context, now)
 
-    def finish(self, core: NodeCore, reply: ClientReply | None) -> list[Effect]:
-        self._unpark(core)
-        return super().finish(core, reply)
+    def finish(self, context: Context, reply: ClientReply | None) -> list[Effect]:
+        self._unpark(context)
+        return super().finish(context, reply)
 
-    def on_gone(self, core: NodeCore, now: Now) -> list[Effect]:
+    def on_gone(self, context: Context, now: Now) -> list[Effect]:
         """The client is gone and no reply was begun: give back what was won or asked for (LEAVE)."""
         effects: list[Effect] = []
         for won in self.won:
-            effects += core.free(Freed(won.partition, self.request.group, won.owner, (won.span,)), now)
+            effects += context.free(Freed(won.partition, self.request.group, won.owner, (won.span,)), now)
         for this in list(self.rounds.values()):
             if isinstance(this, HoldRound):
                 spans = this.pending.items()
-                effects += core.free(Freed(this.partition, self.request.group, this.owner, tuple(spans)), now)
-        return effects + self.finish(core, None)
+                effects += context.free(
+                    Freed(this.partition, self.request.group, this.owner, tuple(spans)), now
+                )
+        return effects + self.finish(context, None)
 
-    def _refuse(self, core: NodeCore, now: Now) -> list[Effect]:
+    def _refuse(self, context: Context, now: Now) -> list[Effect]:
         """In quarantine, or unable to vouch: another node can serve this at once."""
         if self.won:
-            return self.on_gone(core, now)
-        wait = core.quarantine_left(now)
-        detail = f"node {core.state.me} is in quarantine for {wait:.1f} s: ask another node"
-        return self.finish(core, too_few("too-few-replicas", detail, 1, 0))
+            return self.on_gone(context, now)
+        wait = context.quarantine_left(now)
+        detail = f"node {context.state.me} is in quarantine for {wait:.1f} s: ask another node"
+        return self.finish(context, too_few("too-few-replicas", detail, 1, 0))
 
     # --------------------------------------------------------- the group's register
 
-    def _register(self, core: NodeCore, now: Now) -> list[Effect]:
+    def _unsettled(self, context: Context) -> list[PartitionId]:
+        """Where it is not known that a majority of the replica set has the group's register."""
+        settled, name = context.catalogue.settled_groups, self.register_name
+        return [partition for partition in self.partitions if (partition, name) not in settled]
+
+    def _register(self, context: Context, new: list[PartitionId], now: Now) -> list[Effect]:
         """A group is read in a partition once a majority of its replica set has the group's register.
 
         Where a group is to begin with what is published from now on, and it is not known here, the others are asked
         first: one that exists is not rewound by a FETCH.
         """
         effects: list[Effect] = []
-        new = [
-            partition
-            for partition in self.partitions
-            if (partition, self.register_name) not in core.settled_groups
-        ]
         for topic in dict.fromkeys(partition.topic for partition in new):
-            known = (topic, self.register_name) in core.groups
-            effects += self._put(core, topic, self.request.start == "latest" and not known, now)
+            known = (topic, self.register_name) in context.catalogue.groups
+            effects += self._put(context, topic, self.request.start == "latest" and not known, now)
         return effects
 
     @property
@@ -625,66 +625,72 @@ class FetchCoordinator(Coordinator):
         """The group whose register this FETCH needs: of a dead-letter group, its source."""
         return self.request.group.removesuffix(DEAD_SUFFIX)
 
-    def _put(self, core: NodeCore, topic: bytes, ask: bool, now: Now) -> list[Effect]:
-        group = core.groups.get((topic, self.register_name)) or Group(topic, self.register_name, 0, 0)
-        this, effects = self.put_group(core, group, now, ask=ask)
+    def _put(self, context: Context, topic: bytes, ask: bool, now: Now) -> list[Effect]:
+        group = context.catalogue.groups.get((topic, self.register_name)) or Group(
+            topic, self.register_name, 0, 0
+        )
+        this, effects = self.put_group(context, group, now, ask=ask)
         self.group_rounds[this.number] = (topic, ask)
         return effects
 
     def _on_registered(
-        self, core: NodeCore, sender: NodeId, incarnation: Incarnation, message: Put, now: Now
+        self, context: Context, sender: NodeId, incarnation: Incarnation, message: Put, now: Now
     ) -> list[Effect]:
         this = self.rounds[message.round]
         topic, ask = self.group_rounds[message.round]
-        effects = core.merge_group(message.group, now) if message.group is not None else []
+        effects = context.take_in_group(message.group, now) if message.group is not None else []
         this.hear(sender, incarnation)
         partitions = [partition for partition in self.partitions if partition.topic == topic]
-        sets = [core.members_of(partition) for partition in partitions]
-        if not this.is_majority_of_each(this.valid(core.state), sets):
+        sets = [context.catalogue.members_of(partition) for partition in partitions]
+        if not this.is_majority_of_each(this.valid(context.state), sets):
             return effects
-        self.close_round(core, message.round)
+        self.close_round(context, message.round)
         del self.group_rounds[message.round]
         if ask:
-            if (topic, self.register_name) not in core.groups:
-                group = core.next_generation(Group(topic, self.register_name, 0, 0), now.wall_ms, now)
+            if (topic, self.register_name) not in context.catalogue.groups:
+                group = context.next_generation(Group(topic, self.register_name, 0, 0), now.wall_ms, now)
                 if group is None:
-                    return effects + self.refuse_unstamped(core)
-                effects += core.merge_group(group, now)
-            return effects + self._put(core, topic, False, now)
+                    return effects + self.refuse_unstamped(context)
+                effects += context.take_in_group(group, now)
+            return effects + self._put(context, topic, False, now)
         for partition in partitions:
-            core.settled_groups[(partition, self.register_name)] = None
-        return effects + self.advance(core, now)
+            context.catalogue.settled_groups[(partition, self.register_name)] = None
+        return effects + self.advance(context, now)
 
-    def on_cannot_vouch(self, core: NodeCore, number: int, sender: NodeId, now: Now) -> list[Effect]:
+    def on_cannot_vouch(self, context: Context, number: int, sender: NodeId, now: Now) -> list[Effect]:
         """Where no majority can register the group now, nobody can deliver either: there is nothing to be had."""
         this = self.rounds[number]
         topic, _ = self.group_rounds[number]
         this.unasked |= 1 << this.members.index(sender)
         left = 0
         for at, member in enumerate(this.members):
-            if member == core.state.me or member in core.state.links:
+            if member == context.state.me or member in context.state.links:
                 left |= 1 << at
-        sets = [core.members_of(partition) for partition in self.partitions if partition.topic == topic]
+        sets = [
+            context.catalogue.members_of(partition)
+            for partition in self.partitions
+            if partition.topic == topic
+        ]
         if this.is_majority_of_each(left & ~this.unasked, sets):
             return []
-        self.close_round(core, number)
+        self.close_round(context, number)
         del self.group_rounds[number]
         self.unregistered = True
-        return self.advance(core, now)
+        return self.advance(context, now)
 
-    def _refuse_unregistered(self, core: NodeCore, this: Round) -> list[Effect]:
-        needed = max(majority_of(len(core.members_of(partition))) for partition in self.partitions)
-        detail = (
-            f"group {self.request.group!r} could not be registered through {core.state.me}: ask another node"
+    def _refuse_unregistered(self, context: Context, this: Round) -> list[Effect]:
+        needed = max(
+            majority_of(len(context.catalogue.members_of(partition))) for partition in self.partitions
         )
-        return self.finish(core, too_few("too-few-replicas", detail, needed, len(this.heard)))
+        detail = f"group {self.request.group!r} could not be registered through {context.state.me}: ask another node"
+        return self.finish(context, too_few("too-few-replicas", detail, needed, len(this.heard)))
 
 
 def add_slices(
-    slices: list[Slice], core: NodeCore, replica: Replica, won: Won, group: str, span: Span
+    slices: list[Slice], context: Context, replica: Replica, won: Won, group: str, span: Span
 ) -> None:
     """Append the deliveries of ``span``, going on with the last slice and receipt where they go on."""
-    topic = core.topics[won.partition.topic].name
+    topic = context.catalogue.topics[won.partition.topic].name
     for piece, slot, letter in [
         (piece, slot, letter)
         for part, letter in replica.group(group).letters(span)
@@ -729,9 +735,9 @@ class Burial(Coordinator):
         self.reason = reason
         self.request = request
 
-    def start(self, core: NodeCore, now: Now) -> list[Effect]:
+    def start(self, context: Context, now: Now) -> list[Effect]:
         effects: list[Effect] = []
-        replica = core.replicas[self.won.partition]
+        replica = context.replicas[self.won.partition]
         message = f"{self.attempts} deliveries ended without an ack"
         if self.reason == "expired":
             message = f"its time to live was over, after {self.attempts} deliveries"
@@ -745,10 +751,10 @@ class Burial(Coordinator):
                     attempts=self.attempts,
                     published_ms=replica.batches[slot.number].header.published_ms,
                     died_ms=now.wall_ms,
-                    node=core.state.me,
+                    node=context.state.me,
                     redrives=n,
                 )
-                this = self.open_round(core, self.won.members, now)
+                this = self.open_round(context, self.won.members, now)
                 reject = Reject(
                     this.number,
                     self.won.partition,
@@ -761,21 +767,21 @@ class Burial(Coordinator):
                     0.0,
                     letter,
                 )
-                effects += self.ask(core, this, self.won.partition, reject)
+                effects += self.ask(context, this, self.won.partition, reject)
         return effects
 
     def on_reply(
-        self, core: NodeCore, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
+        self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
     ) -> list[Effect]:
         assert isinstance(message, Rejected)
         if message.error == "unknown-topic":
-            return self.teach(core, message.round, sender)
+            return self.teach(context, message.round, sender)
         this = self.rounds[message.round]
         this.hear(sender, incarnation)
         if this.everyone:
-            self.close_round(core, message.round)
+            self.close_round(context, message.round)
         return []
 
-    def on_timeout(self, core: NodeCore, number: int, now: Now) -> list[Effect]:
-        self.close_round(core, number)
+    def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
+        self.close_round(context, number)
         return []

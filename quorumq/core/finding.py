@@ -11,10 +11,11 @@ Nothing is remembered of what was not found: the next request may come after a c
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
+from quorumq.core.context import Context
 from quorumq.core.coordinator import Coordinator, too_few
-from quorumq.core.effects import Effect, Send
+from quorumq.core.effects import Again, Effect, Send
+from quorumq.core.limits import GROUPS_PER_PIECE
 from quorumq.core.messages import (
     AckRequest,
     AlterTopic,
@@ -36,13 +37,9 @@ from quorumq.core.messages import (
     SetGroup,
 )
 from quorumq.core.partition.group import DEAD_SUFFIX, dead_letter_names
-from quorumq.core.resync import GROUPS_PER_PIECE
 from quorumq.core.rounds import Round, majority_of
 from quorumq.core.topics import is_pattern
 from quorumq.core.types import Group, Incarnation, NodeId, Now, PartitionId
-
-if TYPE_CHECKING:
-    from quorumq.core.nodecore import NodeCore
 
 FIND_TIMEOUT_S = 1.0
 """How long the others are asked for a register, at most."""
@@ -54,11 +51,12 @@ SETTLING = (AckRequest, RejectRequest, ExtendRequest, LeaveRequest)
 """Requests of many receipts, each with a verdict of its own: what is not found spoils nothing of the rest."""
 
 
-def to_find(core: NodeCore, request: ClientRequest) -> RegistersAsk | None:
+def to_find(context: Context, request: ClientRequest) -> RegistersAsk | None:
     """What to ask the others for before ``request`` is looked at; None where all that it names is known here.
 
     A name that was deleted may have been given again, and a topic may have got more partitions.
     """
+    catalogue = context.catalogue
     names: Iterable[str] = ()
     partitions: Iterable[PartitionId] = ()
     ids: dict[bytes, None] = {}
@@ -80,18 +78,20 @@ def to_find(core: NodeCore, request: ClientRequest) -> RegistersAsk | None:
             names = request.topics
         case AlterTopic():
             names = (request.name,)
-        case CreateTopic() if request.implicit and not core.config.auto_create_topics:
+        case CreateTopic() if request.implicit and not context.config.auto_create_topics:
             names = (request.name,)
-        case DeleteTopic() if request.id not in core.topics:
+        case DeleteTopic() if request.id not in catalogue.topics:
             ids[request.id] = None
-    wanted = dict.fromkeys(name for name in names if not is_pattern(name) and core.topic_named(name) is None)
+    wanted = dict.fromkeys(
+        name for name in names if not is_pattern(name) and catalogue.topic_named(name) is None
+    )
     for partition in partitions:
-        if not core.is_deleted(partition.topic) and not core.members_of(partition):
+        if not catalogue.is_deleted(partition.topic) and not catalogue.members_of(partition):
             ids[partition.topic] = None
     number = request.partition if isinstance(request, (PurgeRequest, PeekAsk, RedriveRequest)) else -1
     numbers = request.partitions if isinstance(request, Fetch) else (number,)
     groups: dict[tuple[bytes, str], None] = {}
-    for topic in [core.topic_named(name) for name in names]:
+    for topic in [catalogue.topic_named(name) for name in names]:
         if topic is None:
             continue
         if max(numbers, default=-1) >= topic.partitions:
@@ -100,7 +100,7 @@ def to_find(core: NodeCore, request: ClientRequest) -> RegistersAsk | None:
         if (source != group or isinstance(request, PurgeRequest | RedriveRequest)) and (
             topic.id,
             source,
-        ) not in core.groups:
+        ) not in catalogue.groups:
             groups[(topic.id, source)] = None
     if not (wanted or ids or groups):
         return None
@@ -109,21 +109,22 @@ def to_find(core: NodeCore, request: ClientRequest) -> RegistersAsk | None:
     )
 
 
-def tell_registers(core: NodeCore, sender: NodeId, message: RegistersAsk) -> list[Effect]:
+def tell_registers(context: Context, sender: NodeId, message: RegistersAsk) -> list[Effect]:
     """REGISTERS-ASK: those that are known here. Only if this node can vouch: its silence is no answer."""
-    topics = [core.register_named(name) for name in message.names]
-    topics += [core.topics.get(found) for found in message.ids]
-    found = [core.groups.get((group.topic, group.name)) for group in message.groups]
+    catalogue = context.catalogue
+    topics = [catalogue.register_named(name) for name in message.names]
+    topics += [catalogue.topics.get(found) for found in message.ids]
+    found = [catalogue.groups.get((group.topic, group.name)) for group in message.groups]
     groups = [group for group in found if group is not None][:TOLD_MAX]
     more: list[Group] = []
     if message.after is not None:
-        behind = [key for key in core.groups if key[0] in message.ids and key[1] > message.after]
-        more = [core.groups[key] for key in sorted(behind)]
+        behind = [key for key in catalogue.groups if key[0] in message.ids and key[1] > message.after]
+        more = [catalogue.groups[key] for key in sorted(behind)]
     told = RegistersTold(
         message.round,
         tuple(topic for topic in topics if topic is not None)[:TOLD_MAX],
         (*groups, *more[:GROUPS_PER_PIECE]),
-        core.state.vector(core.config.nodes),
+        context.state.vector(context.config.nodes),
         len(more) > GROUPS_PER_PIECE,
     )
     return [Send(sender, told)]
@@ -146,63 +147,62 @@ class FindCoordinator(Coordinator):
         self.wanted = wanted
         self.sets: tuple[tuple[NodeId, ...], ...] = ()  # of each, some majority has what was confirmed
 
-    def start(self, core: NodeCore, now: Now) -> list[Effect]:
-        nodes = core.config.nodes
-        groups = [core.topics[group.topic] for group in self.wanted.groups]
+    def start(self, context: Context, now: Now) -> list[Effect]:
+        nodes = context.config.nodes
+        groups = [context.catalogue.topics[group.topic] for group in self.wanted.groups]
         self.sets = tuple(
             dict.fromkeys([nodes, *(members for topic in groups for members in topic.replicas)])
         )
-        this = self.open_round(core, nodes, now, min(FIND_TIMEOUT_S, core.config.request_timeout))
+        this = self.open_round(context, nodes, now, min(FIND_TIMEOUT_S, context.config.request_timeout))
         effects: list[Effect] = []
         for at, node in enumerate(nodes):
-            if node == core.state.me or node in core.state.links:
+            if node == context.state.me or node in context.state.links:
                 effects.append(Send(node, self.wanted._replace(round=this.number)))
             else:
                 this.unasked |= 1 << at
-        return effects or self.give_up(core, this, now)
+        return effects or self.give_up(context, this)
 
     def on_reply(
-        self, core: NodeCore, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
+        self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
     ) -> list[Effect]:
         assert isinstance(message, RegistersTold)
         this = self.rounds[message.round]
-        effects, _ = self.take_in(core, sender, incarnation, message, now)
-        left = to_find(core, self.request)
-        if left != self.wanted or self.is_enough(core, this, this.valid(core.state)):
-            return effects + self.take_up(core, now, looked=left == self.wanted)
+        effects, _ = self.take_in(context, sender, incarnation, message, now)
+        left = to_find(context, self.request)
+        if left != self.wanted or self.is_enough(context, this, this.valid(context.state)):
+            return effects + self.take_up(context, looked=left == self.wanted)
         if this.everyone:
-            return effects + self.give_up(core, this, now)
+            return effects + self.give_up(context, this)
         return effects
 
-    def is_enough(self, core: NodeCore, this: Round, bits: int) -> bool:
+    def is_enough(self, context: Context, this: Round, bits: int) -> bool:
         """Whether one of these is in every majority that something may have been confirmed by."""
         heard = [node for at, node in enumerate(this.members) if bits & (1 << at)]
         return all(
             sum(node in heard for node in nodes) > len(nodes) - majority_of(len(nodes)) for nodes in self.sets
         )
 
-    def take_up(self, core: NodeCore, now: Now, *, looked: bool) -> list[Effect]:
+    def take_up(self, context: Context, *, looked: bool) -> list[Effect]:
         """Go on with the request; ``looked``: what is not known here is nowhere."""
-        effects = self.finish(core, None)
-        return effects + core.on_request(self.key, self.request, now, looked=looked)
+        return [*self.finish(context, None), Again(self.key, self.request, looked)]
 
-    def give_up(self, core: NodeCore, this: Round, now: Now) -> list[Effect]:
+    def give_up(self, context: Context, this: Round) -> list[Effect]:
         """Too few could be heard."""
-        bits = this.valid(core.state)
-        if isinstance(self.request, SETTLING) or self.is_enough(core, this, bits):
-            return self.take_up(core, now, looked=True)
+        bits = this.valid(context.state)
+        if isinstance(self.request, SETTLING) or self.is_enough(context, this, bits):
+            return self.take_up(context, looked=True)
         what = [*map(repr, self.wanted.names), *(found.hex() for found in self.wanted.ids)]
         what += [f"group {group.name!r}" for group in self.wanted.groups]
         nodes = len(this.members)
         detail = (
-            f"{', '.join(what[:5])} is not known to node {core.state.me}, and too few others could be asked: "
+            f"{', '.join(what[:5])} is not known to node {context.state.me}, and too few others could be asked: "
             "try again, through any node"
         )
         needed = nodes - majority_of(nodes) + 1
-        return self.finish(core, too_few("too-few-replicas", detail, needed, bits.bit_count()))
+        return self.finish(context, too_few("too-few-replicas", detail, needed, bits.bit_count()))
 
-    def on_timeout(self, core: NodeCore, number: int, now: Now) -> list[Effect]:
-        return self.give_up(core, self.rounds[number], now)
+    def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
+        return self.give_up(context, self.rounds[number])
 
-    def on_gone(self, core: NodeCore, now: Now) -> list[Effect]:
-        return self.finish(core, None)
+    def on_gone(self, context: Context, now: Now) -> list[Effect]:
+        return self.finish(context, None)

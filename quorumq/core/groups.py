@@ -11,8 +11,7 @@ one answer at least, and merge what those say.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from quorumq.core.context import Context
 from quorumq.core.coordinator import Coordinator, too_few
 from quorumq.core.effects import Effect
 from quorumq.core.messages import (
@@ -48,9 +47,6 @@ from quorumq.core.types import (
     Span,
     record_rank,
 )
-
-if TYPE_CHECKING:
-    from quorumq.core.nodecore import NodeCore
 
 STAMPS_MAX = 8
 """How often a rewind is stamped again above another one's before the caller is told to try later."""
@@ -91,74 +87,74 @@ class GroupCoordinator(Coordinator):
     def concerns(self, topic: bytes) -> bool:
         return self.topic == topic
 
-    def start(self, core: NodeCore, now: Now) -> list[Effect]:
-        return self._put(core, now)
+    def start(self, context: Context, now: Now) -> list[Effect]:
+        return self._put(context, now)
 
-    def _put(self, core: NodeCore, now: Now) -> list[Effect]:
-        _, effects = self.put_group(core, self.wanted, now, ask=self.asking)
+    def _put(self, context: Context, now: Now) -> list[Effect]:
+        _, effects = self.put_group(context, self.wanted, now, ask=self.asking)
         return effects
 
     def on_reply(
-        self, core: NodeCore, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
+        self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
     ) -> list[Effect]:
         assert isinstance(message, Put | RegistersTold)
         this = self.rounds[message.round]
         if isinstance(message, RegistersTold):
-            effects, _ = self.take_in(core, sender, incarnation, message, now)
-            if self.done or not this.is_read(this.valid(core.state)):
+            effects, _ = self.take_in(context, sender, incarnation, message, now)
+            if self.done or not this.is_read(this.valid(context.state)):
                 return effects
-            self.close_round(core, this.number)
-            return effects + self._look(core, now)
-        effects = core.merge_group(message.group, now) if message.group is not None else []
+            self.close_round(context, this.number)
+            return effects + self._look(context, now)
+        effects = context.take_in_group(message.group, now) if message.group is not None else []
         this.hear(sender, incarnation)
-        topic = core.topics[self.topic]
-        heard = this.valid(core.state)
-        sets = all_sets(topic, core.config.nodes)
+        topic = context.catalogue.topics[self.topic]
+        heard = this.valid(context.state)
+        sets = all_sets(topic, context.config.nodes)
         if not (this.is_majority(heard) and this.is_majority_of_each(heard, sets)):
             return effects
-        self.close_round(core, this.number)
-        known = core.groups.get((self.topic, self.request.group))
+        self.close_round(context, this.number)
+        known = context.catalogue.groups.get((self.topic, self.request.group))
         if not self.asking and known == self.wanted:
             self.written = topic.all_partitions
-            return effects + self.read_register(core, self.topic, now)
-        return effects + self._write(core, known, now)
+            return effects + self.read_register(context, self.topic, now)
+        return effects + self._write(context, known, now)
 
-    def _look(self, core: NodeCore, now: Now) -> list[Effect]:
+    def _look(self, context: Context, now: Now) -> list[Effect]:
         """The register was written, and then all proposed partitions were asked for: were there more?"""
-        topic = core.topics[self.topic]
+        topic = context.catalogue.topics[self.topic]
         if topic.all_partitions > self.written:
-            return self._put(core, now)
+            return self._put(context, now)
         for number in range(topic.partitions):
-            core.settled_groups[(PartitionId(self.topic, number), self.request.group)] = None
-        return self.finish(core, GroupSet(self.wanted))
+            context.catalogue.settled_groups[(PartitionId(self.topic, number), self.request.group)] = None
+        return self.finish(context, GroupSet(self.wanted))
 
-    def _write(self, core: NodeCore, known: Group | None, now: Now) -> list[Effect]:
+    def _write(self, context: Context, known: Group | None, now: Now) -> list[Effect]:
         """Write what is known where the group is only to be there, else a generation above it."""
         request = self.request
         self.asking = False
         if known is not None and not request.rewind:
             self.wanted = known
-            return self._put(core, now)
+            return self._put(context, now)
         if known is None and request.rewind:  # and a majority of every partition's replicas has been asked
-            return self.finish(core, core.no_group(request.topic, request.group))
+            return self.finish(context, context.catalogue.no_group(request.topic, request.group))
         if known is None and request.start == "earliest":
-            return self._put(core, now)
+            return self._put(context, now)
         self.stamps += 1
         if self.stamps > STAMPS_MAX:
             detail = f"group {request.group!r} is being rewound by others all the time: try again"
-            return self.finish(core, too_few("outcome-unknown", detail, 1, 0))
+            return self.finish(context, too_few("outcome-unknown", detail, 1, 0))
         from_ms = {"earliest": 0, "latest": now.wall_ms, "time": request.from_ms}[request.start]
-        wanted = core.next_generation(known or self.wanted, from_ms, now)
+        wanted = context.next_generation(known or self.wanted, from_ms, now)
         if wanted is None:
-            return self.refuse_unstamped(core)
+            return self.refuse_unstamped(context)
         self.wanted = wanted
-        return [*core.merge_group(self.wanted, now), *self._put(core, now)]
+        return [*context.take_in_group(self.wanted, now), *self._put(context, now)]
 
-    def on_timeout(self, core: NodeCore, number: int, now: Now) -> list[Effect]:
+    def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
         this = self.rounds[number]
         code = "not-stored" if self.asking else "outcome-unknown"
         detail = f"group {self.request.group!r}: too few replicas of its topic answered: ask again, through any node"
-        return self.finish(core, too_few(code, detail, this.majority, len(this.heard)))
+        return self.finish(context, too_few(code, detail, this.majority, len(this.heard)))
 
 
 class SurveyCoordinator(Coordinator):
@@ -188,56 +184,56 @@ class SurveyCoordinator(Coordinator):
         self.problem = ""
         self.answers: list[Surveyed] = []
 
-    def start(self, core: NodeCore, now: Now) -> list[Effect]:
-        return self.survey(core, now)
+    def start(self, context: Context, now: Now) -> list[Effect]:
+        return self.survey(context, now)
 
-    def survey(self, core: NodeCore, now: Now) -> list[Effect]:
+    def survey(self, context: Context, now: Now) -> list[Effect]:
         """Ask for the next page."""
-        members = core.members_of(self.partition)
+        members = context.catalogue.members_of(self.partition)
         self.needed = self.enough(len(members))
         self.answers = []
-        this = self.open_round(core, members, now)
-        epoch = core.topics[self.partition.topic].epoch
+        this = self.open_round(context, members, now)
+        epoch = context.catalogue.topics[self.partition.topic].epoch
         message = Survey(this.number, self.partition, epoch, self.group, self.after, self.limit)
-        effects = self.ask(core, this, self.partition, message)
+        effects = self.ask(context, this, self.partition, message)
         if len(members) - this.unasked.bit_count() < self.needed:
-            return self.finish(core, self.too_few(core, "too few replicas can be reached from here"))
+            return self.finish(context, self.too_few(context, "too few replicas can be reached from here"))
         return effects
 
     def enough(self, members: int) -> int:
         """How many replicas to hear: one of them was in every majority that something was confirmed by."""
         return members - majority_of(members) + 1
 
-    def too_few(self, core: NodeCore, why: str) -> Failed:
+    def too_few(self, context: Context, why: str) -> Failed:
         """The answer where too few replicas said what they see."""
-        detail = f"{self.partition} seen from {core.state.me}: {why}: ask again, through any node"
+        detail = f"{self.partition} seen from {context.state.me}: {why}: ask again, through any node"
         return too_few("too-few-replicas", detail, self.needed, len(self.answers))
 
     def on_reply(
-        self, core: NodeCore, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
+        self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
     ) -> list[Effect]:
         assert isinstance(message, Surveyed)
         this = self.rounds[message.round]
-        core.state.learn_vector(this.members, message.known)
+        context.state.learn_vector(this.members, message.known)
         if message.error == "unknown-topic":
-            return self.teach(core, message.round, sender)
+            return self.teach(context, message.round, sender)
         this.hear(sender, incarnation)
         if not message.error:
             self.answers.append(message)
         if len(self.answers) >= self.needed:
-            self.close_round(core, this.number)
-            return self.on_page(core, *merge_pages(self.answers), now)
+            self.close_round(context, this.number)
+            return self.on_page(context, *merge_pages(self.answers), now)
         if this.everyone:
-            return self.finish(core, self.too_few(core, message.error or "too few replicas answered"))
+            return self.finish(context, self.too_few(context, message.error or "too few replicas answered"))
         return []
 
-    def on_timeout(self, core: NodeCore, number: int, now: Now) -> list[Effect]:
-        return self.finish(core, self.too_few(core, "too few replicas answered in time"))
+    def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
+        return self.finish(context, self.too_few(context, "too few replicas answered in time"))
 
-    def on_page(self, core: NodeCore, items: list[Peeked], upto: Span | None, now: Now) -> list[Effect]:
+    def on_page(self, context: Context, items: list[Peeked], upto: Span | None, now: Now) -> list[Effect]:
         """A page has come: for a PEEK, the answer."""
         shown = tuple(item for item in items if is_shown(item, self.group, self.which))
-        return self.finish(core, PeekPage(self.partition, shown, None, (), upto))
+        return self.finish(context, PeekPage(self.partition, shown, None, (), upto))
 
 
 def merge_pages(answers: list[Surveyed]) -> tuple[list[Peeked], Span | None]:
@@ -288,7 +284,7 @@ class PurgeCoordinator(SurveyCoordinator):
         self.wanted: tuple[Resolved, ...] = ()
         self.votes = Votes()
 
-    def on_page(self, core: NodeCore, items: list[Peeked], upto: Span | None, now: Now) -> list[Effect]:
+    def on_page(self, context: Context, items: list[Peeked], upto: Span | None, now: Now) -> list[Effect]:
         kind = Kind.PURGED if self.which == "dead" else Kind.SKIPPED
         below = Kind.DEAD if self.which == "dead" else Kind.OPEN
         self.upto = upto
@@ -298,53 +294,55 @@ class PurgeCoordinator(SurveyCoordinator):
             if is_shown(item, self.group, self.which) and item.record.kind == below
         )
         if not self.wanted:
-            return self._next(core, now)
+            return self._next(context, now)
         self.votes = Votes()
-        this = self.open_round(core, core.members_of(self.partition), now)
-        epoch = core.topics[self.partition.topic].epoch
+        this = self.open_round(context, context.catalogue.members_of(self.partition), now)
+        epoch = context.catalogue.topics[self.partition.topic].epoch
         merge = Merge(this.number, self.partition, epoch, self.group, self.wanted)
-        return self.ask(core, this, self.partition, merge)
+        return self.ask(context, this, self.partition, merge)
 
     def on_reply(
-        self, core: NodeCore, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
+        self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
     ) -> list[Effect]:
         if isinstance(message, Surveyed):
-            return super().on_reply(core, sender, incarnation, message, now)
+            return super().on_reply(context, sender, incarnation, message, now)
         assert isinstance(message, Merged)
         this = self.rounds[message.round]
-        core.state.learn_vector(this.members, message.known)
+        context.state.learn_vector(this.members, message.known)
         if message.error == "unknown-topic":
-            return self.teach(core, message.round, sender)
+            return self.teach(context, message.round, sender)
         bit = this.hear(sender, incarnation)
         self.votes.add(message.exact, bit)
         # Settled otherwise, or redriven: not ours.
         self.votes.add([item.span for item in message.higher], bit)
-        valid = this.valid(core.state)
+        valid = this.valid(context.state)
         if all(
             self.is_settled(this, bits & valid)
             for span, _ in self.wanted
             for _, bits in self.votes.pieces(span)
         ):
-            self.close_round(core, this.number)
+            self.close_round(context, this.number)
             self.purged += sum(span.size for span, _ in self.wanted)
-            return self._next(core, now)
+            return self._next(context, now)
         if this.everyone:
-            return self.finish(core, self._unknown(core))
+            return self.finish(context, self._unknown(context))
         return []
 
     def is_settled(self, this: Round, bits: int) -> bool:
         """Whether a message counts as purged once these replicas have the record, or one above it."""
         return this.is_majority(bits)
 
-    def _next(self, core: NodeCore, now: Now) -> list[Effect]:
+    def _next(self, context: Context, now: Now) -> list[Effect]:
         if self.upto is None:
-            return self.finish(core, Purged(self.purged))
+            return self.finish(context, Purged(self.purged))
         self.after = self.upto
-        return self.survey(core, now)
+        return self.survey(context, now)
 
-    def on_timeout(self, core: NodeCore, number: int, now: Now) -> list[Effect]:
-        return self.finish(core, self._unknown(core))
+    def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
+        return self.finish(context, self._unknown(context))
 
-    def _unknown(self, core: NodeCore) -> Failed:
+    def _unknown(self, context: Context) -> Failed:
         detail = f"{self.purged} messages of {self.partition} were purged, more may be: purge again, through any node"
-        return too_few("outcome-unknown", detail, majority_of(len(core.members_of(self.partition))), 0)
+        return too_few(
+            "outcome-unknown", detail, majority_of(len(context.catalogue.members_of(self.partition))), 0
+        )

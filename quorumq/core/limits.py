@@ -40,6 +40,9 @@ ORIGIN_IDLE_S = 86_400.0
 RECLAIM_BATCHES_MAX = 4096
 """Batches of a partition that one sweep of RECLAIM looks at, or drops."""
 
+GROUPS_PER_PIECE = 2000
+"""Registers of groups in one message."""
+
 HOLD_TIME_MIN_S = 0.1
 HOLD_TIME_DEFAULT_S = 30.0
 HOLD_TIME_MAX_DEFAULT_S = 60.0

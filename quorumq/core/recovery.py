@@ -28,15 +28,17 @@ everybody has been heard.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from quorumq.core.effects import Effect, Send
 from quorumq.core.messages import HeldThere, HoldsAsk, HoldsTold
+from quorumq.core.partition.replica import Replica, Reported
+from quorumq.core.state import NodeState
 from quorumq.core.types import NodeId, Now, PartitionId
 
-if TYPE_CHECKING:
-    from quorumq.core.nodecore import NodeCore
-    from quorumq.core.partition.replica import Replica
+Replicas = Mapping[PartitionId, Replica]
+"""This node's."""
 
 ASK_FIRST_S = 0.1
 ASK_AGAIN_S = 2.0
@@ -44,13 +46,6 @@ ASK_AGAIN_S = 2.0
 
 HOLDS_PER_PIECE = 2000
 """Holds in one piece of an answer: some 200 bytes each."""
-
-
-class Reported(NamedTuple):
-    """A hold as a peer reported it, with the deadline by our own clock."""
-
-    hold: HeldThere
-    deadline: float
 
 
 class Asked(NamedTuple):
@@ -84,30 +79,33 @@ class Recovery:
 
     # ------------------------------------------------------------------------ asking
 
-    def ask(self, core: NodeCore, peer: NodeId, now: Now, *, afresh: bool = False) -> list[Effect]:
+    def ask(
+        self, state: NodeState, replicas: Replicas, peer: NodeId, now: Now, *, afresh: bool = False
+    ) -> list[Effect]:
         """Ask ``peer`` for what it has not told yet, and again after a pause. Every request has a number of its own.
 
         Args:
-            core: ours.
+            state: ours.
+            replicas: ours.
             peer: whom.
             now: the clocks.
             afresh: whether a link to it has just come up; else the pause since the last request is over.
         """
         for partition in list(self.unheard):
-            replica = core.replicas.get(partition)  # None: its topic was deleted
+            replica = replicas.get(partition)  # None: its topic was deleted
             if replica is None or not replica.in_quarantine(now):
                 self._forget(partition)
         wanted = [partition for partition, unheard in self.unheard.items() if peer in unheard]
         before = self._asked.pop(peer, None)
         for key in [key for key in self._pieces if key[1] == peer]:
             del self._pieces[key]
-        if not wanted or peer not in core.state.links:
+        if not wanted or peer not in state.links:
             return []
-        core.round_count += 1
+        number = state.next_round()
         pause = ASK_FIRST_S if afresh or before is None else min(2 * before.pause, ASK_AGAIN_S)
-        self._asked[peer] = Asked(core.round_count, pause)
-        core.state.at(now.mono + pause, "recover", peer, core.round_count)
-        return [Send(peer, HoldsAsk(core.round_count, tuple(wanted)))]
+        self._asked[peer] = Asked(number, pause)
+        state.at(now.mono + pause, "recover", peer, number)
+        return [Send(peer, HoldsAsk(number, tuple(wanted)))]
 
     def on_hello(self, peer: NodeId) -> None:
         """``peer`` dials us. Until it does it cannot answer, so what it was asked before that was in vain."""
@@ -118,24 +116,24 @@ class Recovery:
         """For a driver that loses nothing that was asked too early."""
         self._greeted.clear()
 
-    def on_words(self, core: NodeCore, peer: NodeId, now: Now) -> list[Effect]:
+    def on_words(self, state: NodeState, replicas: Replicas, peer: NodeId, now: Now) -> list[Effect]:
         """``peer`` says something: the first thing after its HELLO means that it can answer now."""
         if peer not in self._greeted:
             return []
         del self._greeted[peer]
-        return self.ask(core, peer, now, afresh=True)
+        return self.ask(state, replicas, peer, now, afresh=True)
 
     def is_current(self, peer: NodeId, number: int) -> bool:
         """Whether request ``number`` is the last one that ``peer`` was asked, and it has not told everything."""
         asked = self._asked.get(peer)
         return asked is not None and asked.round == number
 
-    def on_told(self, core: NodeCore, sender: NodeId, message: HoldsTold, now: Now) -> None:
+    def on_told(self, replicas: Replicas, sender: NodeId, message: HoldsTold, now: Now) -> None:
         """A piece of an answer. Once all of every other replica's are here, the quarantine of the partition is over."""
         unheard = self.unheard.get(message.partition)
         if unheard is None or sender not in unheard or not self.is_current(sender, message.round):
             return
-        replica = core.replicas.get(message.partition)
+        replica = replicas.get(message.partition)
         if replica is None or not replica.in_quarantine(now):
             # It grants already: what it is told now may be older than its grants.
             self._forget(message.partition)
@@ -166,14 +164,14 @@ class Recovery:
             self._pieces.clear()
 
 
-def tell(core: NodeCore, sender: NodeId, message: HoldsAsk, now: Now) -> list[Effect]:
+def tell(replicas: Replicas, sender: NodeId, message: HoldsAsk, now: Now) -> list[Effect]:
     """HOLDS-ASK: tell the holds of each partition in which this node may vote itself, as they are in this one step.
 
     The asker's incarnation is durable here since its HELLO, and known to `NodeState.vector` since this message came.
     """
     effects: list[Effect] = []
     for partition in message.partitions:
-        replica = core.replicas.get(partition)
+        replica = replicas.get(partition)
         if replica is None or sender not in replica.members or not replica.may_vote(now):
             continue
         holds = replica.holds_to_tell(now)

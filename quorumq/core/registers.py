@@ -9,10 +9,10 @@ Not promised: that what was written is still so when the client hears of it. The
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from quorumq.core.context import Context
 from quorumq.core.coordinator import Coordinator, too_few
 from quorumq.core.effects import Effect, Send
+from quorumq.core.limits import GROUPS_PER_PIECE
 from quorumq.core.messages import (
     AlterTopic,
     DeleteTopic,
@@ -24,7 +24,6 @@ from quorumq.core.messages import (
     TopicAltered,
     TopicDeleted,
 )
-from quorumq.core.resync import GROUPS_PER_PIECE
 from quorumq.core.rounds import Round, majority_of
 from quorumq.core.topics import (
     all_sets,
@@ -36,9 +35,6 @@ from quorumq.core.topics import (
     with_partitions,
 )
 from quorumq.core.types import Group, Incarnation, NodeId, Now, Stamp, Topic
-
-if TYPE_CHECKING:
-    from quorumq.core.nodecore import NodeCore
 
 WRITES_MAX = 8
 """How often a register is written again above what came from elsewhere, before the caller is told to try again."""
@@ -65,27 +61,29 @@ class TopicCoordinator(Coordinator):
         self.sets: tuple[tuple[NodeId, ...], ...] = ()  # a majority of each is needed beside one of the nodes
         self.writes = 0
 
-    def begin(self, core: NodeCore, now: Now) -> Round:
+    def begin(self, context: Context, now: Now) -> Round:
         """A round among all nodes; the one before, if any, does not count any more."""
-        self.close_rounds(core)
+        self.close_rounds(context)
         self.stored = 0
-        return self.open_round(core, core.config.nodes, now)
+        return self.open_round(context, context.config.nodes, now)
 
     def is_crowded_out(self) -> bool:
         """Others have got in between too often."""
         self.writes += 1
         return self.writes > WRITES_MAX
 
-    def give_up(self, core: NodeCore) -> list[Effect]:
+    def give_up(self, context: Context) -> list[Effect]:
         """The answer then."""
         detail = (
             f"topic {self.name!r} is being changed elsewhere at the same time: look at it, then try again"
         )
-        return self.finish(core, too_few("outcome-unknown", detail, majority_of(len(core.config.nodes)), 0))
+        return self.finish(
+            context, too_few("outcome-unknown", detail, majority_of(len(context.config.nodes)), 0)
+        )
 
     def write(
         self,
-        core: NodeCore,
+        context: Context,
         step: str,
         topic: Topic,
         now: Now,
@@ -93,81 +91,81 @@ class TopicCoordinator(Coordinator):
         groups: tuple[Group, ...] = (),
     ) -> list[Effect]:
         """A round of PutTopic."""
-        this = self.begin(core, now)
+        this = self.begin(context, now)
         self.step, self.sets = step, sets
         self.topic = self.merged = topic
         return [Send(node, PutTopic(this.number, topic, groups)) for node in this.members]
 
-    def read(self, core: NodeCore, step: str, now: Now, *, groups: bool = False) -> list[Effect]:
+    def read(self, context: Context, step: str, now: Now, *, groups: bool = False) -> list[Effect]:
         """What the others have, asked for once what was written before is at a majority."""
-        self.close_rounds(core)
+        self.close_rounds(context)
         self.stored = 0
         self.step = step
-        return self.read_register(core, self.topic.id, now, groups=groups)
+        return self.read_register(context, self.topic.id, now, groups=groups)
 
-    def fresh_stamp(self, core: NodeCore, topic: Topic, now: Now) -> Stamp | None:
+    def fresh_stamp(self, context: Context, topic: Topic, now: Now) -> Stamp | None:
         """A stamp above those of ``topic``; None while the clock's reserve has to be raised for it."""
-        core.state.clock.merge(topic.stamp.time)
-        return core.state.clock.fresh(now)
+        context.state.clock.merge(topic.stamp.time)
+        return context.state.clock.fresh(now)
 
     def on_reply(
-        self, core: NodeCore, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
+        self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
     ) -> list[Effect]:
         assert isinstance(message, Put | RegistersTold)
         this = self.rounds[message.round]
         if isinstance(message, RegistersTold):
-            effects, bit = self.take_in(core, sender, incarnation, message, now)
+            effects, bit = self.take_in(context, sender, incarnation, message, now)
             self.stored |= bit
-            if not this.is_read(self.stored & this.valid(core.state)):
+            if not this.is_read(self.stored & this.valid(context.state)):
                 return effects
-            self.merged = merge_topics(self.merged, core.topics[self.topic.id])
-            return effects + self.on_read(core, now)
+            self.merged = merge_topics(self.merged, context.catalogue.topics[self.topic.id])
+            return effects + self.on_read(context, now)
         self.stored |= this.hear(sender, incarnation)
         if message.refused:
-            return self.on_replaced(core, now)
+            return self.on_replaced(context, now)
         if message.topic is not None:
             self.merged = merge_topics(self.merged, message.topic)
-        return self.on_written(core, now) if self.is_enough(core, this) else []
+        return self.on_written(context, now) if self.is_enough(context, this) else []
 
-    def is_enough(self, core: NodeCore, this: Round) -> bool:
+    def is_enough(self, context: Context, this: Round) -> bool:
         """Whether those who have it are a majority: of the nodes, and of each replica set that has to have it."""
-        bits = self.stored & this.valid(core.state)
-        sets = all_sets(self.merged, core.config.nodes) if self.step == "bury" else self.sets
+        bits = self.stored & this.valid(context.state)
+        sets = all_sets(self.merged, context.config.nodes) if self.step == "bury" else self.sets
         return this.is_majority(bits) and this.is_majority_of_each(bits, sets)
 
-    def bury(self, core: NodeCore, topic: Topic, now: Now) -> list[Effect]:
+    def bury(self, context: Context, topic: Topic, now: Now) -> list[Effect]:
         """Delete ``topic``: known to a majority of the nodes, and of the replicas of each partition that it ever had.
 
         The second is what makes it mean something: no STORE, HOLD or ACK finds a majority any more. Who has not heard
         refuses to take part as soon as it asks one of those who have.
         """
         if self.is_crowded_out():
-            return self.give_up(core)
-        return self.write(core, "bury", closed(topic), now)
+            return self.give_up(context)
+        return self.write(context, "bury", closed(topic), now)
 
-    def on_written(self, core: NodeCore, now: Now) -> list[Effect]:
+    def on_written(self, context: Context, now: Now) -> list[Effect]:
         """A majority has ``merged``. Of a deletion it is asked now which partitions were proposed before that."""
-        return self.read(core, "count", now)
+        return self.read(context, "count", now)
 
-    def on_read(self, core: NodeCore, now: Now) -> list[Effect]:
+    def on_read(self, context: Context, now: Now) -> list[Effect]:
         """``merged`` has what was proposed before the write."""
         if self.merged.all_partitions > self.topic.all_partitions:
-            return self.bury(core, self.merged, now)
-        return self.on_buried(core, now)
+            return self.bury(context, self.merged, now)
+        return self.on_buried(context, now)
 
-    def on_buried(self, core: NodeCore, now: Now) -> list[Effect]:
+    def on_buried(self, context: Context, now: Now) -> list[Effect]:
         """The topic is deleted, certainly."""
-        return self.finish(core, TopicDeleted(self.merged))
+        return self.finish(context, TopicDeleted(self.merged))
 
-    def on_replaced(self, core: NodeCore, now: Now) -> list[Effect]:
+    def on_replaced(self, context: Context, now: Now) -> list[Effect]:
         """The topic was deleted, and the name may have another one by now."""
-        return self.finish(core, Failed("not-found", f"topic {self.name!r} was deleted"))
+        return self.finish(context, Failed("not-found", f"topic {self.name!r} was deleted"))
 
-    def on_timeout(self, core: NodeCore, number: int, now: Now) -> list[Effect]:
+    def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
         this = self.rounds[number]
         detail = f"topic {self.name!r}: it may have happened, or may yet happen: do it again"
-        answered = (self.stored & this.valid(core.state)).bit_count()
-        return self.finish(core, too_few("outcome-unknown", detail, this.majority, answered))
+        answered = (self.stored & this.valid(context.state)).bit_count()
+        return self.finish(context, too_few("outcome-unknown", detail, this.majority, answered))
 
 
 class ChangeCoordinator(TopicCoordinator):
@@ -184,43 +182,43 @@ class ChangeCoordinator(TopicCoordinator):
     stamp: Stamp
 
     def change(
-        self, core: NodeCore, topic: Topic, wanted: AlterTopic, stamp: Stamp, now: Now
+        self, context: Context, topic: Topic, wanted: AlterTopic, stamp: Stamp, now: Now
     ) -> list[Effect]:
         """Write what is ``wanted`` on top of ``topic``."""
         self.wanted, self.stamp = wanted, stamp
-        return self.write(core, "change", alter(topic, wanted, stamp), now)
+        return self.write(context, "change", alter(topic, wanted, stamp), now)
 
-    def on_written(self, core: NodeCore, now: Now) -> list[Effect]:
+    def on_written(self, context: Context, now: Now) -> list[Effect]:
         if self.step == "bury":
-            return super().on_written(core, now)
+            return super().on_written(context, now)
         if self.merged.deleted:
-            return core.take_in_topic(self.merged, now) + self.on_replaced(core, now)
+            return context.take_in_topic(self.merged, now) + self.on_replaced(context, now)
         if self.step == "carry":
-            return self.carry(core, now)
+            return self.carry(context, now)
         if self.step == "change" and self.merged.partitions < (self.wanted.partitions or 0):
-            return self.read(core, "look", now, groups=True)
-        return self.on_changed(core, now)
+            return self.read(context, "look", now, groups=True)
+        return self.on_changed(context, now)
 
-    def on_read(self, core: NodeCore, now: Now) -> list[Effect]:
+    def on_read(self, context: Context, now: Now) -> list[Effect]:
         if self.step != "look":
-            return super().on_read(core, now)
+            return super().on_read(context, now)
         if self.merged.deleted:
-            return self.on_replaced(core, now)
-        groups = [core.groups[key] for key in sorted(core.groups) if key[0] == self.topic.id]
+            return self.on_replaced(context, now)
+        groups = context.catalogue.groups_of(self.topic.id)
         self.pages = [
             tuple(groups[at : at + GROUPS_PER_PIECE]) for at in range(0, len(groups), GROUPS_PER_PIECE)
         ]
-        return self.carry(core, now)
+        return self.carry(context, now)
 
-    def carry(self, core: NodeCore, now: Now) -> list[Effect]:
+    def carry(self, context: Context, now: Now) -> list[Effect]:
         """Every group has to be at a majority of the new partitions' replicas before anybody uses these."""
-        partitions, nodes = self.wanted.partitions or 0, core.config.nodes
+        partitions, nodes = self.wanted.partitions or 0, context.config.nodes
         if self.pages:
             sets = replica_sets(self.merged, partitions, nodes)[self.merged.partitions :]
-            return self.write(core, "carry", self.merged, now, sets, self.pages.pop(0))
-        return self.write(core, "confirm", with_partitions(self.merged, partitions, nodes), now)
+            return self.write(context, "carry", self.merged, now, sets, self.pages.pop(0))
+        return self.write(context, "confirm", with_partitions(self.merged, partitions, nodes), now)
 
-    def on_changed(self, core: NodeCore, now: Now) -> list[Effect]:
+    def on_changed(self, context: Context, now: Now) -> list[Effect]:
         """A majority has ``merged``, with all that was wanted."""
         raise NotImplementedError
 
@@ -235,20 +233,20 @@ class AlterTopicCoordinator(ChangeCoordinator):
         self.request = request
         self.topic = topic
 
-    def start(self, core: NodeCore, now: Now) -> list[Effect]:
+    def start(self, context: Context, now: Now) -> list[Effect]:
         if self.is_crowded_out():
-            return self.give_up(core)
-        stamp = self.fresh_stamp(core, self.topic, now)
+            return self.give_up(context)
+        stamp = self.fresh_stamp(context, self.topic, now)
         if stamp is None:
             # What was written below another's stamp stays, where that named less.
-            return self.give_up(core) if self.writes > 1 else self.refuse_unstamped(core)
-        return self.change(core, self.topic, self.request, stamp, now)
+            return self.give_up(context) if self.writes > 1 else self.refuse_unstamped(context)
+        return self.change(context, self.topic, self.request, stamp, now)
 
-    def on_changed(self, core: NodeCore, now: Now) -> list[Effect]:
+    def on_changed(self, context: Context, now: Now) -> list[Effect]:
         if is_overtaken(self.merged, self.request, self.stamp):
             self.topic = self.merged
-            return self.start(core, now)
-        return self.finish(core, TopicAltered(self.merged))
+            return self.start(context, now)
+        return self.finish(context, TopicAltered(self.merged))
 
 
 class DeleteTopicCoordinator(TopicCoordinator):
@@ -260,11 +258,11 @@ class DeleteTopicCoordinator(TopicCoordinator):
         super().__init__(key, request.name)
         self.topic = self.merged = closed(topic)
 
-    def start(self, core: NodeCore, now: Now) -> list[Effect]:
-        newest = core.register_named(self.name)
+    def start(self, context: Context, now: Now) -> list[Effect]:
+        newest = context.catalogue.register_named(self.name)
         if newest is not None and newest.deletions > self.topic.deletions:
-            return self.on_buried(core, now)
-        return self.bury(core, self.topic, now)
+            return self.on_buried(context, now)
+        return self.bury(context, self.topic, now)
 
-    def on_replaced(self, core: NodeCore, now: Now) -> list[Effect]:
-        return self.on_buried(core, now)
+    def on_replaced(self, context: Context, now: Now) -> list[Effect]:
+        return self.on_buried(context, now)

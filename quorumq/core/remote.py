@@ -9,8 +9,9 @@ what cannot be used is given back.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from quorumq.core.context import Context
 from quorumq.core.coordinator import Coordinator
 from quorumq.core.effects import Effect, Send
 from quorumq.core.fetch import FetchCoordinator
@@ -27,9 +28,6 @@ from quorumq.core.messages import (
     Slice,
 )
 from quorumq.core.types import Incarnation, NodeId, Now, PartitionId, Topic
-
-if TYPE_CHECKING:
-    from quorumq.core.nodecore import NodeCore
 
 GATHER_S = 0.003
 """How long an answer that is enough waits for the other legs: what they have won already comes along."""
@@ -72,9 +70,9 @@ class LegCoordinator(FetchCoordinator):
         self.peer = peer
         self.number = number
 
-    def finish(self, core: NodeCore, reply: ClientReply | None) -> list[Effect]:
-        super().finish(core, None)
-        core.legs.pop((self.peer, self.number), None)
+    def finish(self, context: Context, reply: ClientReply | None) -> list[Effect]:
+        super().finish(context, None)
+        context.legs.pop((self.peer, self.number), None)
         if isinstance(reply, Fetched):
             return [Send(self.peer, RemoteFetched(self.number, "", "", reply.slices))]
         if isinstance(reply, Failed):
@@ -126,22 +124,24 @@ class SplitCoordinator(Coordinator):
         self.problem: Failed | None = None
         self.over = False
 
-    def start(self, core: NodeCore, now: Now) -> list[Effect]:
-        return self._open_legs(core, self.partitions, now)
+    def start(self, context: Context, now: Now) -> list[Effect]:
+        return self._open_legs(context, self.partitions, now)
 
-    def _open_legs(self, core: NodeCore, partitions: tuple[PartitionId, ...], now: Now) -> list[Effect]:
+    def _open_legs(self, context: Context, partitions: tuple[PartitionId, ...], now: Now) -> list[Effect]:
         """Ask one node for each partition, dividing what is still wanted."""
         shares: dict[NodeId, list[PartitionId]] = {}
         for at, partition in enumerate(partitions):
-            target = self._target(core, partition, at, now)
+            target = self._target(context, partition, at, now)
             if target is not None:
                 shares.setdefault(target, []).append(partition)
         if not shares and not self.legs:
             if self.problem is None:
                 topic = self.request.topics[0]
-                detail = f"no replica of {topic!r} can be reached from node {core.state.me}: ask another node"
+                detail = (
+                    f"no replica of {topic!r} can be reached from node {context.state.me}: ask another node"
+                )
                 self.problem = Failed("too-few-replicas", detail, 1, 0)
-            return self._answer(core, now)
+            return self._answer(context, now)
         messages = max(0, self.request.max_messages - self.won_messages)
         size = max(0, self.request.max_bytes - self.won_bytes)
         effects: list[Effect] = []
@@ -160,35 +160,35 @@ class SplitCoordinator(Coordinator):
                 min_bytes=0,
                 max_wait=wait,
             )
-            this = self.open_round(core, (target,), now, wait + LEG_MARGIN_S)
+            this = self.open_round(context, (target,), now, wait + LEG_MARGIN_S)
             self.legs[this.number] = Leg(
-                target, now.mono + wait + min(self.request.hold_time, core.config.request_timeout)
+                target, now.mono + wait + min(self.request.hold_time, context.config.request_timeout)
             )
             effects.append(Send(target, RemoteFetch(this.number, tuple(some), leg)))
         return effects
 
-    def _target(self, core: NodeCore, partition: PartitionId, at: int, now: Now) -> NodeId | None:
+    def _target(self, context: Context, partition: PartitionId, at: int, now: Now) -> NodeId | None:
         """Who is asked: ourselves if we can, else the replicas in turn, leaving out those that failed us."""
-        members = core.members_of(partition)
-        if core.may_coordinate(partition, now) and core.state.me not in self.asked:
-            return core.state.me
-        turn = (core.fetches + at) % max(1, len(members))
+        members = context.catalogue.members_of(partition)
+        if context.may_coordinate(partition, now) and context.state.me not in self.asked:
+            return context.state.me
+        turn = (context.fetches + at) % max(1, len(members))
         for member in members[turn:] + members[:turn]:
-            if member in core.state.links and member not in self.asked:
+            if member in context.state.links and member not in self.asked:
                 return member
         return None
 
     def on_reply(
-        self, core: NodeCore, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
+        self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
     ) -> list[Effect]:
         assert isinstance(message, RemoteFetched)
         self.legs.pop(message.round)
-        self.close_round(core, message.round)
+        self.close_round(context, message.round)
         effects: list[Effect] = []
         for part in message.slices:
             size = bytes_of(part)
             if self.slices and self.won_bytes + size > self.request.max_bytes:
-                effects += free_slice(core, part, now)  # a leg brings one message, however small its share
+                effects += context.free_slice(part, now)  # a leg brings one message, however small its share
                 continue
             self.slices.append(part)
             self.won_messages += sum(delivery.receipt.span.size for delivery in part.deliveries)
@@ -196,33 +196,33 @@ class SplitCoordinator(Coordinator):
         if message.code:
             self.problem = Failed(message.code, message.detail, 1, 0)
             self.asked[sender] = None
-            lost = tuple(found for found in self.partitions if sender in core.members_of(found))
+            lost = tuple(found for found in self.partitions if sender in context.catalogue.members_of(found))
             if now.mono < self.park_until and lost:
-                return effects + self._open_legs(core, lost, now)
-        return effects + self._go_on(core, now)
+                return effects + self._open_legs(context, lost, now)
+        return effects + self._go_on(context, now)
 
-    def _go_on(self, core: NodeCore, now: Now) -> list[Effect]:
+    def _go_on(self, context: Context, now: Now) -> list[Effect]:
         enough = self.won_messages >= self.request.min_messages and self.won_bytes >= self.request.min_bytes
         full = self.won_messages >= self.request.max_messages or self.won_bytes >= self.request.max_bytes
         if not self.legs:
             if enough or full or now.mono >= self.park_until:
-                return self._answer(core, now)
-            return self._open_legs(core, self.partitions, now)
+                return self._answer(context, now)
+            return self._open_legs(context, self.partitions, now)
         if full:
-            return self._answer(core, now)
+            return self._answer(context, now)
         if enough and not self.over:
             self.over = True
-            core.state.at(now.mono + GATHER_S, "gathered", self.key)
+            context.state.at(now.mono + GATHER_S, "gathered", self.key)
         return []
 
-    def on_gathered(self, core: NodeCore, now: Now) -> list[Effect]:
+    def on_gathered(self, context: Context, now: Now) -> list[Effect]:
         """There is enough, and the other legs have had their chance."""
-        return self._answer(core, now)
+        return self._answer(context, now)
 
     def concerns(self, topic: bytes) -> bool:
         return any(partition.topic == topic for partition in self.partitions)
 
-    def on_deleted(self, core: NodeCore, topic: Topic, now: Now) -> list[Effect]:
+    def on_deleted(self, context: Context, topic: Topic, now: Now) -> list[Effect]:
         """The legs hear of it themselves. What was won elsewhere is passed on; if nothing else was asked for, say why.
 
         Our own leg's batches of the topic are forgotten by now.
@@ -232,23 +232,23 @@ class SplitCoordinator(Coordinator):
         if self.partitions:
             return []
         self.problem = Failed("not-found", f"topic {topic.name!r} was deleted")
-        return self._answer(core, now)
+        return self._answer(context, now)
 
-    def on_timeout(self, core: NodeCore, number: int, now: Now) -> list[Effect]:
+    def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
         leg = self.legs[number]
-        heard_at = now.mono if leg.node == core.state.me else core.heard_at.get(leg.node, 0.0)
-        silent = heard_at + LEG_MARGIN_S + core.config.heartbeat < now.mono
+        heard_at = now.mono if leg.node == context.state.me else context.peers.heard_at.get(leg.node, 0.0)
+        silent = heard_at + LEG_MARGIN_S + context.config.heartbeat < now.mono
         if now.mono < leg.until and not silent:  # it is far away, or those that it asks are
-            core.state.at(min(now.mono + LEG_MARGIN_S, leg.until), "round", number)
+            context.state.at(min(now.mono + LEG_MARGIN_S, leg.until), "round", number)
             return []
         del self.legs[number]
-        self.close_round(core, number)
+        self.close_round(context, number)
         self.asked[leg.node] = None
         self.problem = Failed("too-few-replicas", f"node {leg.node} did not answer: ask another node", 1, 0)
-        return call_off(core, number, leg.node) + self._go_on(core, now)
+        return call_off(context, number, leg.node) + self._go_on(context, now)
 
-    def _answer(self, core: NodeCore, now: Now) -> list[Effect]:
-        effects = self._cancel(core)
+    def _answer(self, context: Context, now: Now) -> list[Effect]:
+        effects = self._cancel(context)
         given = [
             Freed(
                 delivery.receipt.partition,
@@ -259,21 +259,21 @@ class SplitCoordinator(Coordinator):
             for part in self.slices
             for delivery in part.deliveries
         ]
-        core.remember_given(self.key, given, self.started + self.request.hold_time)
+        context.remember_given(self.key, given, self.started + self.request.hold_time)
         if not self.slices and self.problem is not None:
-            return effects + self.finish(core, self.problem)
+            return effects + self.finish(context, self.problem)
         reply = Fetched(self.request.sent_at, self.request.hold_time, tuple(self.slices))
-        return effects + self.finish(core, reply)
+        return effects + self.finish(context, reply)
 
-    def _cancel(self, core: NodeCore) -> list[Effect]:
-        return [effect for number, leg in self.legs.items() for effect in call_off(core, number, leg.node)]
+    def _cancel(self, context: Context) -> list[Effect]:
+        return [effect for number, leg in self.legs.items() for effect in call_off(context, number, leg.node)]
 
-    def on_gone(self, core: NodeCore, now: Now) -> list[Effect]:
+    def on_gone(self, context: Context, now: Now) -> list[Effect]:
         """The client is gone and no reply was begun: give back what has come, and call the legs off (LEAVE)."""
-        effects = self._cancel(core)
+        effects = self._cancel(context)
         for part in self.slices:
-            effects += free_slice(core, part, now)
-        return effects + self.finish(core, None)
+            effects += context.free_slice(part, now)
+        return effects + self.finish(context, None)
 
 
 def bytes_of(part: Slice) -> int:
@@ -284,18 +284,9 @@ def bytes_of(part: Slice) -> int:
     return header.end_of(header.size - 1)
 
 
-def call_off(core: NodeCore, number: int, target: NodeId) -> list[Effect]:
+def call_off(context: Context, number: int, target: NodeId) -> list[Effect]:
     """A leg is not wanted any more. Should its answer come all the same, what it won is given back, once."""
-    core.called_off[number] = None
-    if len(core.called_off) > CALLED_OFF_MAX:
-        del core.called_off[next(iter(core.called_off))]
+    context.called_off[number] = None
+    if len(context.called_off) > CALLED_OFF_MAX:
+        del context.called_off[next(iter(context.called_off))]
     return [Send(target, RemoteGone(number))]
-
-
-def free_slice(core: NodeCore, part: Slice, now: Now) -> list[Effect]:
-    """Give back deliveries of another node that certainly nobody will work on."""
-    effects: list[Effect] = []
-    for delivery in part.deliveries:
-        receipt = delivery.receipt
-        effects += core.free(Freed(receipt.partition, receipt.group, receipt.owner, (receipt.span,)), now)
-    return effects

@@ -13,16 +13,12 @@ come, since merging never harms. Payload is not part of it: once the node vouche
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from quorumq.core.context import Context
 from quorumq.core.effects import Effect, Send
-from quorumq.core.limits import STARTS_FAR
+from quorumq.core.limits import GROUPS_PER_PIECE, STARTS_FAR
 from quorumq.core.messages import ResyncAsk, ResyncTold, SyncState, SyncTopics
 from quorumq.core.rounds import majority_of
 from quorumq.core.types import Creation, NodeId, Now, PartitionId
-
-if TYPE_CHECKING:
-    from quorumq.core.nodecore import NodeCore
 
 ASK_AGAIN_S = 0.5
 
@@ -30,7 +26,6 @@ PIECES_MAX = 32
 """Pieces that one request is answered with, but for those of a single bucket of origins, which are never parted."""
 
 REGISTERS_PER_PIECE = 50
-GROUPS_PER_PIECE = 2000
 
 Part = tuple[NodeId, PartitionId | None]
 """What one peer is to tell: its registers (None), or what it has of one partition."""
@@ -58,19 +53,19 @@ class Resync:
 
     # --------------------------------------------------------------------- what is needed
 
-    def missing(self, core: NodeCore) -> list[str]:
+    def missing(self, context: Context) -> list[str]:
         """What has still to be heard, for people; empty once the node can vouch again."""
         lacks: list[str] = []
-        lacking = self.lacking(core, core.config.nodes, None)
+        lacking = self.lacking(context, context.config.nodes, None)
         if lacking:
             lacks.append(f"the registers of {lacking} more nodes")
-        for partition, replica in core.replicas.items():
-            lacking = self.lacking(core, replica.members, partition)
+        for partition, replica in context.replicas.items():
+            lacking = self.lacking(context, replica.members, partition)
             if lacking:
                 lacks.append(f"{replica.topic.name}/{partition.number} from {lacking} more replicas")
         return lacks
 
-    def lacking(self, core: NodeCore, members: tuple[NodeId, ...], partition: PartitionId | None) -> int:
+    def lacking(self, context: Context, members: tuple[NodeId, ...], partition: PartitionId | None) -> int:
         """How many more of ``members`` must tell what they have of a partition, or their registers."""
         heard = sum((member, partition) in self.heard for member in members)
         lacking = max(0, self.needed(len(members)) - heard)
@@ -83,14 +78,14 @@ class Resync:
         """How many of the ``size - 1`` others must tell what they have."""
         return min(size - majority_of(size) + 1, size - 1)
 
-    def explain(self, core: NodeCore) -> str:
+    def explain(self, context: Context) -> str:
         """What is missing, and what would have it go on, for people."""
-        lacks = self.missing(core)
+        lacks = self.missing(context)
         if not lacks:
             return "still missing nothing but its own disk"
-        others = [node for node in core.config.nodes if node != core.state.me]
-        away = [node for node in others if node not in core.state.links]
-        learning = [node for node in others if not core.peer_facts.get(node, {}).get("vouched", True)]
+        others = [node for node in context.config.nodes if node != context.state.me]
+        away = [node for node in others if node not in context.state.links]
+        learning = [node for node in others if not context.peers.facts.get(node, {}).get("vouched", True)]
         if away:
             lacks.append(f"{', '.join(away)} cannot be reached")
         elif learning and all(peer in learning for peer, _ in self._asked):
@@ -102,28 +97,27 @@ class Resync:
 
     # ------------------------------------------------------------------------------ asking
 
-    def ask(self, core: NodeCore, peer: NodeId, now: Now, *, afresh: bool) -> list[Effect]:
+    def ask(self, context: Context, peer: NodeId, now: Now, *, afresh: bool) -> list[Effect]:
         """Ask ``peer`` for all that it has not told: what was asked already only ``afresh``."""
-        if peer not in core.state.links:
+        if peer not in context.state.links:
             return []
         parts: list[Part] = [(peer, None)]
-        parts += [(peer, found) for found, replica in core.replicas.items() if peer in replica.members]
+        parts += [(peer, found) for found, replica in context.replicas.items() if peer in replica.members]
         effects: list[Effect] = []
         for part in parts:
             if part not in self.heard and (afresh or part not in self._asked):
-                core.round_count += 1
-                self._asked[part] = core.round_count
+                number = self._asked[part] = context.state.next_round()
                 self._pieces[part] = {}
-                effects.append(Send(peer, ResyncAsk(core.round_count, part[1], self._at.get(part, 0))))
+                effects.append(Send(peer, ResyncAsk(number, part[1], self._at.get(part, 0))))
         return effects
 
-    def on_told(self, core: NodeCore, sender: NodeId, message: ResyncTold, now: Now) -> list[Effect]:
+    def on_told(self, context: Context, sender: NodeId, message: ResyncTold, now: Now) -> list[Effect]:
         """A piece of an answer: merge it, and go on once all pieces are here."""
         effects: list[Effect] = []
         topics, groups = message.registers
-        effects += core.on_sync_topics(sender, topics, groups, now)
-        effects += core.merge_creations(message.creations)
-        replica = core.replicas.get(message.partition) if message.partition is not None else None
+        effects += context.take_in_registers(sender, topics, groups, now)
+        effects += context.take_in_creations(message.creations)
+        replica = context.replicas.get(message.partition) if message.partition is not None else None
         if replica is not None and message.state is not None:
             effects += [
                 effect
@@ -142,8 +136,8 @@ class Resync:
             self._at[part] = message.following
         else:
             self.heard[part] = None
-        for peer in core.config.nodes:  # new partitions may have come with the registers
-            effects += self.ask(core, peer, now, afresh=False)
+        for peer in context.config.nodes:  # new partitions may have come with the registers
+            effects += self.ask(context, peer, now, afresh=False)
         return effects
 
 
@@ -156,16 +150,17 @@ def far_above(n: int) -> int:
     return (n // STARTS_FAR + 2) * STARTS_FAR
 
 
-def tell(core: NodeCore, sender: NodeId, message: ResyncAsk, now: Now) -> list[Effect]:
+def tell(context: Context, sender: NodeId, message: ResyncAsk, now: Now) -> list[Effect]:
     """RESYNC-ASK: all that this node has of a partition from a bucket on, or its registers. Only if it can vouch."""
-    if not core.state.vouched:
+    if not context.state.vouched:
         return []
+    catalogue = context.catalogue
     nothing = SyncTopics((), ())
     answers: list[tuple[SyncTopics, SyncState | None, tuple[Creation, ...]]] = []
     following = 0
     if message.partition is None:
-        topics = [core.topics[found] for found in sorted(core.topics)]
-        groups = [core.groups[found] for found in sorted(core.groups)]
+        topics = [catalogue.topics[found] for found in sorted(catalogue.topics)]
+        groups = [catalogue.groups[found] for found in sorted(catalogue.groups)]
         answers += [
             (SyncTopics(tuple(topics[at : at + REGISTERS_PER_PIECE]), ()), None, ())
             for at in range(0, len(topics), REGISTERS_PER_PIECE)
@@ -174,16 +169,16 @@ def tell(core: NodeCore, sender: NodeId, message: ResyncAsk, now: Now) -> list[E
             (SyncTopics((), tuple(groups[at : at + GROUPS_PER_PIECE])), None, ())
             for at in range(0, len(groups), GROUPS_PER_PIECE)
         ]
-        creations = [core.creations[found] for found in sorted(core.creations)]
+        creations = [catalogue.creations[found] for found in sorted(catalogue.creations)]
         answers += [
             (nothing, None, tuple(creations[at : at + REGISTERS_PER_PIECE]))
             for at in range(0, len(creations), REGISTERS_PER_PIECE)
         ]
     else:
-        replica = core.replicas.get(message.partition)
+        replica = context.replicas.get(message.partition)
         if replica is not None:
             if not message.start:  # a FETCH may have made a group at a majority of these replicas alone
-                here = [core.groups[key] for key in sorted(core.groups) if key[0] == message.partition.topic]
+                here = catalogue.groups_of(message.partition.topic)
                 answers += [
                     (SyncTopics((), tuple(here[at : at + GROUPS_PER_PIECE])), None, ())
                     for at in range(0, len(here), GROUPS_PER_PIECE)

@@ -6,8 +6,7 @@ is what counts as yes. The one with an argument of its own is ACK: see `AckCoord
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from quorumq.core.context import Context
 from quorumq.core.coordinator import Coordinator
 from quorumq.core.effects import Effect
 from quorumq.core.messages import (
@@ -44,10 +43,6 @@ from quorumq.core.types import (
     Span,
     Topic,
 )
-
-if TYPE_CHECKING:
-    from quorumq.core.nodecore import NodeCore
-
 
 VERDICT_WAIT_S = 0.5
 """How long an ACK that is durable on a majority waits for a replica that could make its verdict `acked`."""
@@ -93,31 +88,31 @@ class SettleCoordinator(Coordinator):
 
     def put(
         self,
-        core: NodeCore,
+        context: Context,
         partition: PartitionId,
         items: list[tuple[int, Span, Owner]],
         now: Now,
     ) -> Ballot | None:
         """A ballot among the partition's replicas; None, with verdicts, where there is no such partition."""
-        members = core.members_of(partition)
+        members = context.catalogue.members_of(partition)
         if not members:
-            text = core.why_not_here(partition)
+            text = context.catalogue.why_not_here(partition)
             self.verdicts += [Verdict(item, span, "not-found", text) for item, span, _ in items]
             return None
-        this = self.open_round(core, members, now)
+        this = self.open_round(context, members, now)
         ballot = self.ballots[this.number] = Ballot(this, items)
         return ballot
 
     def hear(
         self,
-        core: NodeCore,
+        context: Context,
         sender: NodeId,
         incarnation: Incarnation,
         reply: Tombed | Rejected | Extended | Merged,
     ) -> tuple[Ballot, int]:
         """Take note of who answered; its bit, or 0 if there is nothing in it to count."""
         ballot = self.ballots[reply.round]
-        core.state.learn_vector(ballot.round.members, reply.known)
+        context.state.learn_vector(ballot.round.members, reply.known)
         bit = ballot.round.hear(sender, incarnation)
         if reply.error:
             ballot.errors[sender] = reply.error
@@ -139,10 +134,10 @@ class SettleCoordinator(Coordinator):
             return f"its record is now {', '.join(kinds)}"
         return ""
 
-    def decide(self, core: NodeCore, number: int, *, last: bool) -> list[Effect]:
+    def decide(self, context: Context, number: int, *, last: bool) -> list[Effect]:
         """Close the round if every piece has its outcome; answer when no round is left."""
         ballot = self.ballots[number]
-        valid = ballot.round.valid(core.state)
+        valid = ballot.round.valid(context.state)
         last = last or ballot.round.everyone
         found: list[Verdict] = []
         for item, span, owner in ballot.items:
@@ -157,26 +152,26 @@ class SettleCoordinator(Coordinator):
                     found.append(Verdict(item, part, outcome, self.detail(ballot, outcome)))
         self.verdicts += found
         del self.ballots[number]
-        self.close_round(core, number)
-        return self.answer(core)
+        self.close_round(context, number)
+        return self.answer(context)
 
-    def on_deleted(self, core: NodeCore, topic: Topic, now: Now) -> list[Effect]:
+    def on_deleted(self, context: Context, topic: Topic, now: Now) -> list[Effect]:
         for number, (partition, _) in list(self.requests.items()):
             if partition.topic == topic.id:
                 text = f"topic {topic.name!r} was deleted"
                 items = self.ballots.pop(number).items
                 self.verdicts += [Verdict(item, span, "not-found", text) for item, span, _ in items]
-                self.close_round(core, number)
-        return self.answer(core)
+                self.close_round(context, number)
+        return self.answer(context)
 
-    def answer(self, core: NodeCore) -> list[Effect]:
+    def answer(self, context: Context) -> list[Effect]:
         """Answer if every round is decided."""
         if self.ballots:
             return []
-        return self.finish(core, Verdicts(join_verdicts(self.verdicts), self.echo))
+        return self.finish(context, Verdicts(join_verdicts(self.verdicts), self.echo))
 
-    def on_timeout(self, core: NodeCore, number: int, now: Now) -> list[Effect]:
-        return self.decide(core, number, last=True)
+    def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
+        return self.decide(context, number, last=True)
 
     def unknown(self, ballot: Ballot) -> str:
         """The outcome where no majority answered: an error that all who answered agree on, or unknown."""
@@ -208,27 +203,30 @@ class AckCoordinator(SettleCoordinator):
         super().__init__(key)
         self.request = request
 
-    def start(self, core: NodeCore, now: Now) -> list[Effect]:
+    def start(self, context: Context, now: Now) -> list[Effect]:
         effects: list[Effect] = []
         for (partition, group, generation), items in by_group(self.request.items).items():
-            ballot = self.put(core, partition, items, now)
+            ballot = self.put(context, partition, items, now)
             if ballot is not None:
                 asked = self.request.items
                 entries = tuple(Acked(span, owner, asked[index].receipt.n) for index, span, owner in items)
-                epoch = core.topics[partition.topic].epoch
+                epoch = context.catalogue.topics[partition.topic].epoch
                 number = ballot.round.number
                 effects += self.ask(
-                    core, ballot.round, partition, Ack(number, partition, epoch, group, generation, entries)
+                    context,
+                    ballot.round,
+                    partition,
+                    Ack(number, partition, epoch, group, generation, entries),
                 )
-        return effects or self.answer(core)
+        return effects or self.answer(context)
 
     def on_reply(
-        self, core: NodeCore, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
+        self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
     ) -> list[Effect]:
         assert isinstance(message, Tombed)
         if message.error == "unknown-topic":
-            return self.teach(core, message.round, sender)
-        ballot, bit = self.hear(core, sender, incarnation, message)
+            return self.teach(context, message.round, sender)
+        ballot, bit = self.hear(context, sender, incarnation, message)
         if bit:
             for span, owner, _ in message.exclusive:
                 if owner in ballot.yes:
@@ -238,11 +236,11 @@ class AckCoordinator(SettleCoordinator):
             for span, owner, _ in message.higher:
                 if owner in ballot.no:
                     ballot.no[owner].add((span,), bit)
-        effects = self.decide(core, message.round, last=False)
-        valid = ballot.round.valid(core.state)
+        effects = self.decide(context, message.round, last=False)
+        valid = ballot.round.valid(context.state)
         if message.round in self.ballots and ballot.round.is_majority(ballot.answered & valid):
             # It is durable; what is open is only how sure the verdict can be. That is not worth the whole timeout.
-            core.state.at(now.mono + VERDICT_WAIT_S, "round", message.round)
+            context.state.at(now.mono + VERDICT_WAIT_S, "round", message.round)
         return effects
 
     def judge(self, ballot: Ballot, span: Span, yes: int, no: int, valid: int, *, last: bool) -> str | None:
@@ -265,19 +263,19 @@ class RejectCoordinator(SettleCoordinator):
         super().__init__(key)
         self.request = request
 
-    def start(self, core: NodeCore, now: Now) -> list[Effect]:
+    def start(self, context: Context, now: Now) -> list[Effect]:
         effects: list[Effect] = []
         for receipt, items in by_owner(self.request.items).items():
-            ballot = self.put(core, receipt.partition, items, now)
+            ballot = self.put(context, receipt.partition, items, now)
             if ballot is not None:
                 effects += self.ask(
-                    core,
+                    context,
                     ballot.round,
                     receipt.partition,
                     Reject(
                         ballot.round.number,
                         receipt.partition,
-                        core.topics[receipt.partition.topic].epoch,
+                        context.catalogue.topics[receipt.partition.topic].epoch,
                         receipt.group,
                         receipt.generation,
                         receipt.n,
@@ -287,7 +285,7 @@ class RejectCoordinator(SettleCoordinator):
                         self.letter(receipt),
                     ),
                 )
-        return effects or self.answer(core)
+        return effects or self.answer(context)
 
     def letter(self, receipt: Receipt) -> Letter | None:
         """The dead letter to write, with the ballot of the hold that it is written under."""
@@ -297,18 +295,18 @@ class RejectCoordinator(SettleCoordinator):
         return letter._replace(ballot=receipt.owner.ballot, redrives=receipt.n)
 
     def on_reply(
-        self, core: NodeCore, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
+        self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
     ) -> list[Effect]:
         assert isinstance(message, Rejected)
         if message.error == "unknown-topic":
-            return self.teach(core, message.round, sender)
-        ballot, bit = self.hear(core, sender, incarnation, message)
+            return self.teach(context, message.round, sender)
+        ballot, bit = self.hear(context, sender, incarnation, message)
         if bit:
             for owner in ballot.yes:  # one owner per ballot
                 ballot.yes[owner].add(message.applied, bit)
                 ballot.no[owner].add(message.refused, bit)
             ballot.resolved += message.resolved
-        return self.decide(core, message.round, last=False)
+        return self.decide(context, message.round, last=False)
 
     def judge(self, ballot: Ballot, span: Span, yes: int, no: int, valid: int, *, last: bool) -> str | None:
         this = ballot.round
@@ -330,35 +328,35 @@ class ExtendCoordinator(SettleCoordinator):
         super().__init__(key, request.sent_at)
         self.request = request
 
-    def start(self, core: NodeCore, now: Now) -> list[Effect]:
+    def start(self, context: Context, now: Now) -> list[Effect]:
         effects: list[Effect] = []
         for receipt, items in by_owner(self.request.items).items():
-            ballot = self.put(core, receipt.partition, items, now)
+            ballot = self.put(context, receipt.partition, items, now)
             if ballot is not None:
                 message = Extend(
                     ballot.round.number,
                     receipt.partition,
-                    core.topics[receipt.partition.topic].epoch,
+                    context.catalogue.topics[receipt.partition.topic].epoch,
                     receipt.group,
                     receipt.owner,
                     tuple(span for _, span, _ in items),
                     self.request.hold_time,
                 )
-                effects += self.ask(core, ballot.round, receipt.partition, message)
-        return effects or self.answer(core)
+                effects += self.ask(context, ballot.round, receipt.partition, message)
+        return effects or self.answer(context)
 
     def on_reply(
-        self, core: NodeCore, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
+        self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
     ) -> list[Effect]:
         assert isinstance(message, Extended)
         if message.error == "unknown-topic":
-            return self.teach(core, message.round, sender)
-        ballot, bit = self.hear(core, sender, incarnation, message)
+            return self.teach(context, message.round, sender)
+        ballot, bit = self.hear(context, sender, incarnation, message)
         if bit:
             for owner in ballot.yes:
                 ballot.yes[owner].add(message.granted, bit)
                 ballot.no[owner].add(message.refused, bit)
-        return self.decide(core, message.round, last=False)
+        return self.decide(context, message.round, last=False)
 
     def judge(self, ballot: Ballot, span: Span, yes: int, no: int, valid: int, *, last: bool) -> str | None:
         this = ballot.round
@@ -382,7 +380,7 @@ class RedriveCoordinator(SettleCoordinator):
         self.request = request
         self.partition = partition
 
-    def start(self, core: NodeCore, now: Now) -> list[Effect]:
+    def start(self, context: Context, now: Now) -> list[Effect]:
         entries: list[Resolved] = []
         items: list[tuple[int, Span, Owner]] = []
         for index, (span, record) in enumerate(self.request.entries):
@@ -391,29 +389,29 @@ class RedriveCoordinator(SettleCoordinator):
                 self.verdicts.append(Verdict(index, span, "usage", text))
                 continue
             # A dead letter that a rewind left standing is redriven into the group as it is read now.
-            group = core.groups.get((self.partition.topic, self.request.group))
+            group = context.catalogue.groups.get((self.partition.topic, self.request.group))
             generation = max(record.generation, group.generation if group is not None else 0)
             entries.append(Resolved(span, Record(generation, record.n + 1, Kind.OPEN)))
             items.append((index, span, NOBODY))
-        ballot = self.put(core, self.partition, items, now) if items else None
+        ballot = self.put(context, self.partition, items, now) if items else None
         if ballot is None:
-            return self.answer(core)
-        epoch = core.topics[self.partition.topic].epoch
+            return self.answer(context)
+        epoch = context.catalogue.topics[self.partition.topic].epoch
         merge = Merge(ballot.round.number, self.partition, epoch, self.request.group, tuple(entries))
-        return self.ask(core, ballot.round, self.partition, merge)
+        return self.ask(context, ballot.round, self.partition, merge)
 
     def on_reply(
-        self, core: NodeCore, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
+        self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
     ) -> list[Effect]:
         assert isinstance(message, Merged)
         if message.error == "unknown-topic":
-            return self.teach(core, message.round, sender)
-        ballot, bit = self.hear(core, sender, incarnation, message)
+            return self.teach(context, message.round, sender)
+        ballot, bit = self.hear(context, sender, incarnation, message)
         if bit:
             ballot.yes[NOBODY].add(message.exact, bit)
             ballot.no[NOBODY].add([item.span for item in message.higher], bit)
             ballot.resolved += message.higher
-        return self.decide(core, message.round, last=False)
+        return self.decide(context, message.round, last=False)
 
     def judge(self, ballot: Ballot, span: Span, yes: int, no: int, valid: int, *, last: bool) -> str | None:
         if ballot.round.is_majority(yes):

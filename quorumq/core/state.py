@@ -11,9 +11,10 @@ import heapq
 from dataclasses import dataclass, field
 
 from quorumq.core import limits
+from quorumq.core.catalogue import Catalogue
 from quorumq.core.clock import HybridClock
 from quorumq.core.messages import Freed
-from quorumq.core.types import Group, Incarnation, NodeId, Now, PartitionId
+from quorumq.core.types import Incarnation, NodeId, Now, PartitionId
 
 NEVER = Incarnation(0, 0)
 
@@ -86,6 +87,7 @@ class NodeState:
     """
 
     config: NodeConfig
+    catalogue: Catalogue
     incarnation: Incarnation
     directory: int
     clock: HybridClock
@@ -93,12 +95,12 @@ class NodeState:
     quarantine_until: float
     known: dict[NodeId, Incarnation] = field(default_factory=dict)
     links: dict[NodeId, Incarnation] = field(default_factory=dict)
-    registers: dict[tuple[bytes, str], Group] = field(default_factory=dict)  # of groups, by (topic id, name)
     parked: dict[tuple[PartitionId, str, NodeId], float] = field(default_factory=dict)
     active: dict[tuple[PartitionId, str, NodeId], float] = field(default_factory=dict)
     unconfirmed: dict[NodeId, dict[Freed, float]] = field(default_factory=dict)
     timers: list[tuple[float, int, tuple[object, ...]]] = field(default_factory=list)
     timer_count: int = 0
+    round_count: int = 0
     next_batch: int = 1
     disk_full: bool = False
     stirred: bool = False  # something became available since the parked FETCHes last looked
@@ -107,6 +109,11 @@ class NodeState:
     def me(self) -> NodeId:
         """This node's id."""
         return self.config.node
+
+    def next_round(self) -> int:
+        """A number for a request to others, used for nothing else in this start."""
+        self.round_count += 1
+        return self.round_count
 
     # ------------------------------------------------------------ incarnations
 

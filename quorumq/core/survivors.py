@@ -14,8 +14,7 @@ every survivor; so two declarations at once, or half a one, do no harm (docs/pro
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from quorumq.core.context import Context
 from quorumq.core.coordinator import Coordinator, too_few
 from quorumq.core.effects import Effect, Persist, Send
 from quorumq.core.messages import (
@@ -28,22 +27,23 @@ from quorumq.core.messages import (
     SurvivorsDeclared,
     SurvivorsTold,
 )
+from quorumq.core.resync import Resync
 from quorumq.core.rounds import majority_of
 from quorumq.core.types import Incarnation, NodeId, Now
-
-if TYPE_CHECKING:
-    from quorumq.core.nodecore import NodeCore
 
 WHY_CHARS_MAX = 1000
 
 
-def tell(core: NodeCore, sender: NodeId, message: SurvivorsAsk) -> list[Effect]:
+def tell(context: Context, resync: Resync | None, sender: NodeId, message: SurvivorsAsk) -> list[Effect]:
     """SURVIVORS-ASK: whether this node can vouch, and whom it has seen. A declaration counts from here on."""
-    state, resync = core.state, core.resync
+    state = context.state
     if resync is not None and message.survivors:
         resync.survivors = message.survivors
     seen = [Seen(state.me, state.incarnation, state.directory)]
-    seen += [Seen(node, core.peers[node][0], core.peers[node][1][-1]) for node in sorted(core.peers)]
+    seen += [
+        Seen(node, incarnation, directories[-1])
+        for node, (incarnation, directories) in sorted(context.peers.seen.items())
+    ]
     told = SurvivorsTold(
         message.round,
         state.vouched,
@@ -70,24 +70,28 @@ class DeclareCoordinator(Coordinator):
         self.told: dict[NodeId, tuple[Incarnation, SurvivorsTold]] = {}
         self.plan: SurvivorsDeclared | None = None
 
-    def start(self, core: NodeCore, now: Now) -> list[Effect]:
-        away = [node for node in core.config.nodes if node != core.state.me and node not in core.state.links]
+    def start(self, context: Context, now: Now) -> list[Effect]:
+        away = [
+            node
+            for node in context.config.nodes
+            if node != context.state.me and node not in context.state.links
+        ]
         if away:
             return self.refuse(
-                core, f"{_cannot(away, 'be reached')} from {core.state.me}: {_bring_back(away)}"
+                context, f"{_cannot(away, 'be reached')} from {context.state.me}: {_bring_back(away)}"
             )
-        return self.ask_all(core, core.config.nodes, (), now)
+        return self.ask_all(context, context.config.nodes, (), now)
 
     def ask_all(
-        self, core: NodeCore, nodes: tuple[NodeId, ...], survivors: tuple[NodeId, ...], now: Now
+        self, context: Context, nodes: tuple[NodeId, ...], survivors: tuple[NodeId, ...], now: Now
     ) -> list[Effect]:
         """A round of SURVIVORS-ASK among ``nodes``."""
         self.told.clear()
-        this = self.open_round(core, nodes, now)
+        this = self.open_round(context, nodes, now)
         return [Send(node, SurvivorsAsk(this.number, survivors)) for node in nodes]
 
     def on_reply(
-        self, core: NodeCore, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
+        self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
     ) -> list[Effect]:
         assert isinstance(message, SurvivorsTold)
         this = self.rounds[message.round]
@@ -95,70 +99,71 @@ class DeclareCoordinator(Coordinator):
             self.told[sender] = (incarnation, message)
         if not this.everyone:
             return []
-        self.close_round(core, message.round)
+        self.close_round(context, message.round)
         if self.plan is not None:
-            return self.finish(core, self.plan)
-        plan = self.judge(core)
+            return self.finish(context, self.plan)
+        plan = self.judge(context)
         if isinstance(plan, Failed):
-            return self.finish(core, plan)
+            return self.finish(context, plan)
         if not self.request.survivors:
-            return self.finish(core, plan)
+            return self.finish(context, plan)
         if sorted(self.request.survivors) != sorted(plan.survivors):
             detail = (
                 f"{', '.join(plan.survivors)} can vouch now, and {', '.join(self.request.survivors)} were declared to "
                 "be all that is left: look again"
             )
-            return self.finish(core, Failed("conflict", detail))
+            return self.finish(context, Failed("conflict", detail))
         self.plan = plan
-        return self.ask_all(core, tuple(learner.node for learner in plan.learners), plan.survivors, now)
+        return self.ask_all(context, tuple(learner.node for learner in plan.learners), plan.survivors, now)
 
-    def judge(self, core: NodeCore) -> SurvivorsDeclared | Failed:
+    def judge(self, context: Context) -> SurvivorsDeclared | Failed:
         """Who is left and who learns, once everybody has answered; or why nothing can be declared."""
-        survivors = tuple(node for node in core.config.nodes if self.told[node][1].vouched)
-        others = [node for node in core.config.nodes if node not in survivors]
+        survivors = tuple(node for node in context.config.nodes if self.told[node][1].vouched)
+        others = [node for node in context.config.nodes if node not in survivors]
         waiting = [node for node in others if not self.told[node][1].why]
         if waiting:  # new, or about to vouch: with what it has, it is no node that learns
             return _refused(
                 f"{', '.join(waiting)} cannot vouch yet, and does not resync: its status says what it waits for",
-                core,
+                context,
             )
-        if not self.is_needed(core, survivors):
+        if not self.is_needed(context, survivors):
             left = f"; {' and '.join(others)} learn from them by themselves" if others else ""
             return Failed("usage", f"nothing has to be declared: {', '.join(survivors)} can vouch{left}")
         for learner in others:
             own = Seen(learner, self.told[learner][0], self.told[learner][1].seen[0].directory)
-            unseen = [node for node in core.config.nodes if own not in self.told[node][1].seen]
+            unseen = [node for node in context.config.nodes if own not in self.told[node][1].seen]
             if unseen:
                 detail = (
                     f"{', '.join(unseen)} has not seen start {own.incarnation.n} of {learner} yet: is there a way "
                     "between them? Try again in a moment"
                 )
-                return _refused(detail, core)
+                return _refused(detail, context)
         return SurvivorsDeclared(survivors, tuple(Learner(node, self.told[node][1].why) for node in others))
 
-    def is_needed(self, core: NodeCore, survivors: tuple[NodeId, ...]) -> bool:
+    def is_needed(self, context: Context, survivors: tuple[NodeId, ...]) -> bool:
         """Whether anybody who learns waits for more than the survivors can tell."""
-        sets = [core.config.nodes, *(members for topic in core.topics.values() for members in topic.replicas)]
+        topics = context.catalogue.topics.values()
+        sets = [context.config.nodes, *(members for topic in topics for members in topic.replicas)]
         return any(
             sum(node in survivors for node in nodes)
             < min(len(nodes) - majority_of(len(nodes)) + 1, len(nodes) - 1)
             for nodes in sets
         )
 
-    def on_timeout(self, core: NodeCore, number: int, now: Now) -> list[Effect]:
+    def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
         silent = [node for node in self.rounds[number].members if node not in self.told]
         if self.plan is None:
-            return self.refuse(core, f"{_cannot(silent, 'be heard')}: {_bring_back(silent)}")
+            return self.refuse(context, f"{_cannot(silent, 'be heard')}: {_bring_back(silent)}")
         detail = f"{', '.join(silent)} did not answer, and may have been told or not: do it again"
-        heard = len(core.config.nodes) - len(silent)
-        return self.finish(core, too_few("outcome-unknown", detail, len(core.config.nodes), heard))
+        heard = len(context.config.nodes) - len(silent)
+        return self.finish(context, too_few("outcome-unknown", detail, len(context.config.nodes), heard))
 
-    def refuse(self, core: NodeCore, detail: str) -> list[Effect]:
+    def refuse(self, context: Context, detail: str) -> list[Effect]:
         """Nothing was declared."""
-        return self.finish(core, _refused(detail, core))
+        return self.finish(context, _refused(detail, context))
 
 
-def _refused(detail: str, core: NodeCore) -> Failed:
+def _refused(detail: str, context: Context) -> Failed:
     return Failed("not-stored", f"nothing was declared: {detail}")
 
 

@@ -144,8 +144,8 @@ class Node:
         self._last: tuple[PeerMessage | None, int, list[bytes | memoryview]] = (None, 0, [])
         self._timer_scope: trio.CancelScope | None = None
         self._to_dial: dict[NodeId, trio.Event] = {}
-        self._suspected = core.suspected
-        self._resyncing = core.resync is not None or bool(store.cannot_vouch)
+        self._suspected = core.vouching.suspected
+        self._resyncing = core.vouching.resync is not None or bool(store.cannot_vouch)
         self._lost: dict[PartitionId, int] = {}  # what the log has said last
 
     # ---------------------------------------------------------------- start and end
@@ -232,9 +232,9 @@ class Node:
     def _note_trust(self) -> None:
         """Say when this directory is trusted, and end its resync."""
         core = self.core
-        if self._suspected and not core.suspected and core.placed is not None:
+        if self._suspected and not core.vouching.suspected and core.vouching.placed is not None:
             self._suspected = False
-            self.log.warning("directory_trusted", reason=core.placed.why)
+            self.log.warning("directory_trusted", reason=core.vouching.placed.why)
         if self._resyncing and core.state.vouched and not self.committer.committing:
             self._end_resync()
 
@@ -356,7 +356,7 @@ class Node:
 
     def kept(self, records: tuple[JournalRecord, ...]) -> None:
         if self.trace.on:
-            self.trace.durable(records, self.core.topics)
+            self.trace.durable(records, self.core.catalogue.topics)
 
     # ----------------------------------------------------------------------- commits
 

@@ -185,17 +185,17 @@ def open_node(
         core.take_position(store.position)
         core.load_damaged([damage.record for damage in store.damaged], clock())
         core.state.next_batch = max(core.state.next_batch, store.next_number)
-        if core.suspected:
-            log.warning("directory_moved", reason=core.explain_suspicion(), data_dir=config.data_dir)
+        if core.vouching.suspected:
+            log.warning("directory_moved", reason=core.vouching.explain_suspicion(), data_dir=config.data_dir)
         elif newest:
             what = (
                 "nothing is asked of the others"
-                if core.is_elsewhere
+                if core.vouching.is_elsewhere
                 else "nothing was in doubt: it was not moved"
             )
             log.warning("directory_is_newest", reason=what, data_dir=config.data_dir)
-        elif core.placed is not None and core.placed.why:
-            log.info("directory_was_moved", reason=core.placed.why, by_start=core.placed.n)
+        elif core.vouching.placed is not None and core.vouching.placed.why:
+            log.info("directory_was_moved", reason=core.vouching.placed.why, by_start=core.vouching.placed.n)
         for note in store.notes:
             log.warning("journal_note", note=note)
         if store.cannot_vouch:

@@ -165,8 +165,7 @@ class OfflineDirectory:
 
     def topics(self) -> dict[str, Topic]:
         """The topics that are not deleted, by name."""
-        known = {name: self._core.topics[found] for name, found in self._core.names.items()}
-        return {name: topic for name, topic in known.items() if not topic.deleted}
+        return {topic.name: topic for topic in self._core.catalogue.topics_matching("*")}
 
     def messages(self, topic: str | None = None, group: str | None = None) -> Iterator[Found]:
         """Every message whose payload is here, partition by partition, oldest first.

@@ -34,7 +34,8 @@ SHARED: tuple[type, ...] = (
 """Never copied: these cannot change, or (the source of randomness) are handed in anew with each step."""
 
 LEFT_OUT: dict[str, frozenset[str]] = {
-    "NodeCore": frozenset({"config", "rng", "groups", "asked_at", "hold_times"}),
+    "NodeCore": frozenset({"config"}),
+    "Context": frozenset({"rng", "_asked_at", "hold_times"}),
     "NodeState": frozenset({"config", "timer_count"}),
     "Replica": frozenset(
         {"members", "salts", "topic", "partition", "digests", "touched", "settled", "closable", "unanswered"}

@@ -157,7 +157,7 @@ class Explorer:
                 yield ("deliver", message), after, problem
         if scenario.give_up:
             for at in range(self.count):
-                for number in world.locals[state[at]].core.rounds:
+                for number in world.locals[state[at]].core.context.rounds:
                     yield self._one(state, at, ("give up", number), tick)
         if scenario.unsynced:
             for at in range(self.count):
@@ -276,7 +276,7 @@ class Explorer:
             if left[SLOT["leaves"]] and mine:
                 if world.switches.leave_delivered:
                     at = world.index[attempt.node]
-                    if index + 1 in world.locals[state[at]].core.given:
+                    if index + 1 in world.locals[state[at]].core.context.given:
                         paid = (*state[:-2], self.spend(state[-2], SLOT["leaves"]), state[-1])
                         _, after, problem = self._one(paid, at, ("unsent", index + 1), tick)
                         yield ("connection dies", attempt.node, index), after, problem

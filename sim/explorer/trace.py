@@ -135,14 +135,14 @@ class Teller:
     def _learn_proposals(self, after: State) -> None:
         for local in after[:-3]:
             for asked in self.explorer.facts(after).asked:
-                coordinator = self.world.locals[local].core.requests.get(asked.key)
+                coordinator = self.world.locals[local].core.context.requests.get(asked.key)
                 if isinstance(coordinator, CreateTopicCoordinator) and coordinator.ballot not in self.names:
                     again = "'" * sum(name.startswith(f"c{asked.attempt}") for name in self.names.values())
                     self.names[coordinator.ballot] = f"c{asked.attempt}{again}"
 
     def _learn_ballot(self, after: State, name: str, index: int) -> None:
         core = self.world.locals[after[self.world.index[name]]].core
-        coordinator = core.requests.get(index + 1)
+        coordinator = core.context.requests.get(index + 1)
         if coordinator is not None:
             for this in coordinator.rounds.values():
                 if isinstance(this, HoldRound):

@@ -30,6 +30,7 @@ from quorumq.core.effects import (
     Unsent,
 )
 from quorumq.core.messages import (
+    QUORUM_REPLIES,
     AckRequest,
     AlterTopic,
     ClientReply,
@@ -63,7 +64,7 @@ from quorumq.core.messages import (
     TopicCreated,
     Welcome,
 )
-from quorumq.core.nodecore import QUORUM_REPLIES, NodeCore
+from quorumq.core.nodecore import NodeCore
 from quorumq.core.partition.group import DEAD_SUFFIX
 from quorumq.core.records import (
     BatchStored,
@@ -157,7 +158,7 @@ class Local:
         self.served = tuple(
             sorted(
                 (topic.rf, topic.made)
-                for topic in core.topics.values()
+                for topic in core.catalogue.topics.values()
                 if topic.name == CREATED and not topic.deleted
             )
         )
@@ -354,12 +355,12 @@ class World:
         state.active.clear()
         state.parked.clear()
         state.stirred = False
-        core.heard_at.clear()
-        core.peer_facts.clear()
-        core.announced.clear()
-        core.fetches = 0
+        core.context.peers.heard_at.clear()
+        core.context.peers.facts.clear()
+        core.context.announced.clear()
+        core.context.fetches = 0
         if not self.keeps_given:
-            core.given.clear()
+            core.context.given.clear()
         if state.quarantine_until <= now.mono:
             state.quarantine_until = 0.0
         for peer in [peer for peer, owed in state.unconfirmed.items() if not owed]:
@@ -370,9 +371,9 @@ class World:
             for view in replica.groups.values():
                 for key in view.ready:
                     view.ready[key] = 0.0
-        core.recovery.forget_greetings()
+        core.context.recovery.forget_greetings()
         if not any(replica.quarantine_until for replica in core.replicas.values()):
-            core.recovery = Recovery()
+            core.context.recovery = Recovery()
         self._tidy_timers(core, now)
 
     def _tidy_timers(self, core: NodeCore, now: Now) -> None:
@@ -393,17 +394,17 @@ class World:
         """Whether a timer may still do something when it comes. One of a kind that is not known here may."""
         match what:
             case ("round", number):
-                return number in core.rounds
+                return number in core.context.rounds
             case ("refresh", *_):
                 return time > now.mono
             case ("again", key):
-                return key in core.requests
+                return key in core.context.requests
             case ("advance" | "gathered", key):
                 # While its rounds are open a FETCH does not advance, and when they close it does so by itself.
-                coordinator = core.requests.get(key)  # type: ignore[call-overload]
+                coordinator = core.context.requests.get(key)  # type: ignore[call-overload]
                 return coordinator is not None and (what[0] == "gathered" or not coordinator.rounds)
             case ("forget", key):
-                return key in core.given
+                return key in core.context.given
             case ("expire" | "heartbeat" | "sync" | "reclaim" | "recover", *_):
                 return False  # set below; never; when the scenario says so; nothing that was asked is lost for good
         return True
@@ -433,13 +434,13 @@ class World:
             return True
         reply = envelope.message
         if isinstance(reply, HoldsTold):
-            waiting = core.recovery.unheard.get(reply.partition, ())
-            return envelope.sender not in waiting or not core.recovery.is_current(
+            waiting = core.context.recovery.unheard.get(reply.partition, ())
+            return envelope.sender not in waiting or not core.context.recovery.is_current(
                 envelope.sender, reply.round
             )
         if not isinstance(reply, QUORUM_REPLIES) or self.switches.late_replies:
             return False
-        coordinator = core.rounds.get(reply.round)
+        coordinator = core.context.rounds.get(reply.round)
         if coordinator is not None:
             heard = coordinator.rounds[reply.round].heard
             repeats = isinstance(reply, HoldReply) and bool(reply.resolved or reply.not_due or reply.refused)
@@ -540,7 +541,7 @@ class World:
         run = Machine(self, core, index, journal, (), now)
         run.driver.start()
         if self.partition.topic:
-            core.settled_groups[(self.partition, GROUP)] = None
+            core.catalogue.settled_groups[(self.partition, GROUP)] = None
         return self.finish(run, [])
 
     def link(self, one: int, other: int, tick: int) -> tuple[Outcome, Outcome] | None:
@@ -601,7 +602,7 @@ class World:
         old = self.locals[locals_[index]].core
         heard = self.scenario.wiped_hears or self.members
         others = [at for at in range(len(self.names)) if at != index and self.names[at] in heard]
-        seen = max(self.locals[locals_[at]].core.peers[self.names[index]][0].n for at in others)
+        seen = max(self.locals[locals_[at]].core.context.peers.seen[self.names[index]][0].n for at in others)
         records: list[JournalRecord] = [
             DirectoryMade(self.names[index], old.config.cluster_id, old.state.directory),
             Started(Incarnation(far_above(seen), old.state.incarnation.nonce)),
@@ -653,8 +654,8 @@ class World:
             self._first_topic(locals_, now)
         for index in range(len(self.names)):
             core = clone(self.locals[locals_[index]].core)
-            core.round_count = core.sessions = 0
-            core.vouchers.clear()
+            core.state.round_count = core.door.sessions = 0
+            core.vouching.vouchers.clear()
             journal = self.locals[locals_[index]].journal if self.keeps_journals else UNTRACKED
             self.tidy(core, now)
             locals_[index] = self.local_id(core, index, journal, ())

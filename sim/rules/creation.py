@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from quorumq.core import nodecore
+from quorumq.core.context import Context
 from quorumq.core.creation import CreateTopicCoordinator, vote
 from quorumq.core.effects import Effect, Persist
 from quorumq.core.messages import Accept, Failed, PeerMessage, Prepare, Voted
@@ -19,15 +20,15 @@ from sim.rules.scripts import A, B, C, D, E, answered
 from sim.rules.stand_ins import say_at_once, without
 
 
-def propose_ours(self: CreateTopicCoordinator, core: NodeCore, now: Now) -> list[Effect]:
+def propose_ours(self: CreateTopicCoordinator, context: Context, now: Now) -> list[Effect]:
     self.accepted = None
-    return _accept(self, core, now)
+    return _accept(self, context, now)
 
 
-def serve_ours(self: CreateTopicCoordinator, core: NodeCore, now: Now) -> list[Effect]:
-    effects = _accept(self, core, now)
+def serve_ours(self: CreateTopicCoordinator, context: Context, now: Now) -> list[Effect]:
+    effects = _accept(self, context, now)
     assert self.value is not None
-    return core.take_in_topic(self.value, now) + effects
+    return context.take_in_topic(self.value, now) + effects
 
 
 _accept = CreateTopicCoordinator.accept
@@ -35,7 +36,7 @@ _accept = CreateTopicCoordinator.accept
 
 def refuse_outbid(
     self: CreateTopicCoordinator,
-    core: NodeCore,
+    context: Context,
     sender: NodeId,
     incarnation: Incarnation,
     message: PeerMessage,
@@ -44,45 +45,45 @@ def refuse_outbid(
     """A proposer that takes a higher ballot for the end of its proposal, which others may have accepted."""
     theirs = message.creation if isinstance(message, Voted) else None
     if theirs is not None and theirs.promised > self.ballot and self.value is not None:
-        return self.finish(core, Failed("conflict", "somebody else creates it"))
-    return _on_voted(self, core, sender, incarnation, message, now)
+        return self.finish(context, Failed("conflict", "somebody else creates it"))
+    return _on_voted(self, context, sender, incarnation, message, now)
 
 
 _on_voted = CreateTopicCoordinator.on_reply
 
 
-def accept_below_promise(core: NodeCore, sender: NodeId, message: Prepare | Accept) -> list[Effect]:
+def accept_below_promise(context: Context, sender: NodeId, message: Prepare | Accept) -> list[Effect]:
     if isinstance(message, Accept):
         key = (message.topic.name, message.topic.deletions)
-        ours = core.creations.get(key)
+        ours = context.catalogue.creations.get(key)
         if ours is not None and ours.promised > message.ballot:
-            core.creations[key] = ours._replace(promised=message.ballot)
-    return vote(core, sender, message)
+            context.catalogue.creations[key] = ours._replace(promised=message.ballot)
+    return vote(context, sender, message)
 
 
-def serve_accepted(core: NodeCore, sender: NodeId, message: Prepare | Accept) -> list[Effect]:
-    effects = vote(core, sender, message)
+def serve_accepted(context: Context, sender: NodeId, message: Prepare | Accept) -> list[Effect]:
+    effects = vote(context, sender, message)
     if isinstance(message, Accept):
-        mine = core.creations.get((message.topic.name, message.topic.deletions))
+        mine = context.catalogue.creations.get((message.topic.name, message.topic.deletions))
         if mine is not None and mine.topic == message.topic:
-            core._take_topic(message.topic)
+            context.catalogue.take_topic(message.topic)
             effects.append(Persist((TopicPut(message.topic),)))
     return effects
 
 
-def vote_again(core: NodeCore, sender: NodeId, message: Prepare | Accept) -> list[Effect]:
-    decided, core.names = core.names, {}
+def vote_again(context: Context, sender: NodeId, message: Prepare | Accept) -> list[Effect]:
+    decided, context.catalogue.names = context.catalogue.names, {}
     try:
-        return vote(core, sender, message)
+        return vote(context, sender, message)
     finally:
-        core.names = decided
+        context.catalogue.names = decided
 
 
-def put_before_sync(self: NodeCore, *told: Any) -> list[Effect]:
-    return say_at_once(_on_put_topic(self, *told))
+def put_before_sync(self: Context, *told: Any) -> list[Effect]:
+    return say_at_once(_put_topic(self, *told))
 
 
-_on_put_topic = NodeCore._on_put_topic
+_put_topic = Context.put_topic
 
 
 def forget_creations(self: NodeCore, now: Now) -> list[JournalRecord]:
@@ -206,7 +207,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "registers-are-durable",
         "a register is on disk before it is answered for",
-        ((NodeCore, "_on_put_topic", put_before_sync),),
+        ((Context, "put_topic", put_before_sync),),
         off="the answer does not wait for the fsync",
         scenario=FORGETFUL_ACCEPTOR,
     ),

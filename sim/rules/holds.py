@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from quorumq.core import remote
+from quorumq.core.context import Context
 from quorumq.core.effects import Effect
 from quorumq.core.fetch import FetchCoordinator, HoldRound
 from quorumq.core.messages import Extended, Freed, HoldReply, RemoteFetched
@@ -68,9 +68,9 @@ def half_the_time(
 # -------------------------------------------------------------------------- who counts
 
 
-def a_tenth_of_the_hold(self: FetchCoordinator, core: NodeCore, replica: Replica) -> tuple[float, float]:
+def a_tenth_of_the_hold(self: FetchCoordinator, context: Context, replica: Replica) -> tuple[float, float]:
     longest = max(0.05, min(1.0, self.request.hold_time / 10))
-    usual = core.hold_times.timeout(0.05, longest)
+    usual = context.hold_times.timeout(0.05, longest)
     return usual, usual
 
 
@@ -99,8 +99,8 @@ def no_hint(self: FetchCoordinator, replica: Replica, span: Span, remaining: flo
 def count_for_any_round(
     self: NodeCore, sender: NodeId, incarnation: Incarnation, message: Any, now: Now
 ) -> list[Effect]:
-    if message.round not in self.rounds and isinstance(message, HoldReply | Extended):
-        for number, coordinator in self.rounds.items():
+    if message.round not in self.context.rounds and isinstance(message, HoldReply | Extended):
+        for number, coordinator in self.context.rounds.items():
             this = coordinator.rounds[number]
             fits = isinstance(this, HoldRound) == isinstance(message, HoldReply) and (
                 isinstance(message, HoldReply) or isinstance(coordinator, ExtendCoordinator)
@@ -113,8 +113,8 @@ def count_for_any_round(
 def give_back_every_late_answer(
     self: NodeCore, sender: NodeId, incarnation: Incarnation, message: Any, now: Now
 ) -> list[Effect]:
-    if isinstance(message, RemoteFetched) and message.round not in self.rounds:
-        return [effect for part in message.slices for effect in remote.free_slice(self, part, now)]
+    if isinstance(message, RemoteFetched) and message.round not in self.context.rounds:
+        return [effect for part in message.slices for effect in self.context.free_slice(part, now)]
     return _on_reply(self, sender, incarnation, message, now)
 
 
@@ -146,16 +146,16 @@ def extend_to_less(self: HoldTable, span: Span, owner: Owner, deadline: float) -
 _extend = HoldTable.extend
 
 
-def release_on_failed_extend(self: ExtendCoordinator, core: NodeCore) -> list[Effect]:
+def release_on_failed_extend(self: ExtendCoordinator, context: Context) -> list[Effect]:
     effects: list[Effect] = []
     if not self.ballots:
-        now = Now(core.state.timers[0][0] if core.state.timers else 0.0, 0)
+        now = Now(context.state.timers[0][0] if context.state.timers else 0.0, 0)
         for verdict in self.verdicts:
             if verdict.outcome != "ok":
                 receipt = self.request.items[verdict.item].receipt
                 freed = Freed(receipt.partition, receipt.group, receipt.owner, (verdict.span,))
-                effects += core.free(freed, now)
-    return effects + _extend_answer(self, core)
+                effects += context.free(freed, now)
+    return effects + _extend_answer(self, context)
 
 
 _extend_answer = ExtendCoordinator.answer

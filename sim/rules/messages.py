@@ -5,21 +5,21 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from quorumq.core.coordinator import PublishCoordinator
+from quorumq.core.context import Context
 from quorumq.core.fetch import FetchCoordinator
-from quorumq.core.nodecore import NodeCore
 from quorumq.core.partition import replica
 from quorumq.core.partition.replica import Replica
+from quorumq.core.publish import PublishCoordinator
 from quorumq.core.rounds import Round
 from quorumq.core.types import Origin
 from sim.clients import outputs
 from sim.rules.rule import Rule
 
 
-def published_at_one(self: PublishCoordinator, core: NodeCore, this: Round, *, timed_out: bool) -> Any:
+def published_at_one(self: PublishCoordinator, context: Context, this: Round, *, timed_out: bool) -> Any:
     if self.stored:
         this.majority = 1
-    return _publish_decide(self, core, this, timed_out=timed_out)
+    return _publish_decide(self, context, this, timed_out=timed_out)
 
 
 _publish_decide = PublishCoordinator._decide

@@ -5,16 +5,16 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from quorumq.core import nodecore
+from quorumq.core import vouching
 from quorumq.core.effects import Persist
-from quorumq.core.nodecore import NodeCore
 from quorumq.core.partition.holds import Held, HoldTable
-from quorumq.core.partition.replica import Replica
+from quorumq.core.partition.replica import Replica, Reported
 from quorumq.core.records import Reclaimed, VouchingLost
-from quorumq.core.recovery import Recovery, Reported
+from quorumq.core.recovery import Recovery
 from quorumq.core.resync import Resync
 from quorumq.core.state import NodeConfig
 from quorumq.core.types import Now, Span, Stamp
+from quorumq.core.vouching import Vouching
 from quorumq.driver import Driver
 from sim.disks import MemoryJournal
 from sim.explorer import world
@@ -220,7 +220,7 @@ RULES: tuple[Rule, ...] = (
         "an empty directory begins far above the starts that it is told of: there may have been later ones",
         (
             (world, "far_above", lambda n: n or 1),  # where the explorer wipes a node
-            (nodecore, "far_above", lambda n: n or 1),
+            (vouching, "far_above", lambda n: n or 1),
         ),
         off="it begins with the next one",
         scenario=Scenario(
@@ -282,7 +282,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "moved-votes",
         "a directory that was moved waits for every other node",
-        ((NodeCore, "is_elsewhere", False),),
+        ((Vouching, "is_elsewhere", False),),
         hunted=True,
     ),
     Rule(

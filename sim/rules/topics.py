@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from quorumq.core import nodecore, registers
+from quorumq.core import catalogue, registers
+from quorumq.core.catalogue import Catalogue
+from quorumq.core.context import Context
 from quorumq.core.effects import Effect, Forget, Persist
 from quorumq.core.messages import AlterTopic
 from quorumq.core.nodecore import NodeCore
@@ -21,7 +23,7 @@ from sim.rules.scripts import A, B, C
 
 def merging(merge: Any) -> tuple[Patch, ...]:
     """Registers are merged so, wherever that is done."""
-    return ((registers, "merge_topics", merge), (nodecore, "merge_topics", merge))
+    return ((registers, "merge_topics", merge), (catalogue, "merge_topics", merge))
 
 
 def newer(ours: Topic, theirs: Topic) -> Topic:
@@ -47,11 +49,11 @@ def alter_at_once(topic: Topic, request: AlterTopic, stamp: Stamp) -> Topic:
     return with_partitions(alter(topic, request, stamp), request.partitions or 0, (A, B, C))
 
 
-def confirm_deleted(self: ChangeCoordinator, core: NodeCore, now: Now) -> list[Effect]:
+def confirm_deleted(self: ChangeCoordinator, context: Context, now: Now) -> list[Effect]:
     if self.step != "change":
-        return _on_changed(self, core, now)
+        return _on_changed(self, context, now)
     self.pages, self.merged = [], self.topic
-    return self.carry(core, now)
+    return self.carry(context, now)
 
 
 _on_changed = ChangeCoordinator.on_written
@@ -60,14 +62,14 @@ _on_changed = ChangeCoordinator.on_written
 # ---------------------------------------------------------------------------- deletion
 
 
-def enough_as_known(self: TopicCoordinator, core: NodeCore, this: Round) -> bool:
+def enough_as_known(self: TopicCoordinator, context: Context, this: Round) -> bool:
     """A DELETE that is done where its own node knows partitions, whatever the answers tell."""
-    bits = self.stored & this.valid(core.state)
-    sets = all_sets(self.topic, core.config.nodes) if self.step == "bury" else self.sets
+    bits = self.stored & this.valid(context.state)
+    sets = all_sets(self.topic, context.config.nodes) if self.step == "bury" else self.sets
     return this.is_majority(bits) and this.is_majority_of_each(bits, sets)
 
 
-def take_in_unwritten(self: NodeCore, topic: Topic, now: Any) -> list[Any]:
+def take_in_unwritten(self: Context, topic: Topic, now: Any) -> list[Any]:
     effects = _take_in(self, topic, now)
     return [
         effect._replace(records=()) if isinstance(effect, Persist) and topic.deleted else effect
@@ -75,10 +77,10 @@ def take_in_unwritten(self: NodeCore, topic: Topic, now: Any) -> list[Any]:
     ]
 
 
-_take_in = NodeCore.take_in_topic
+_take_in = Context.take_in_topic
 
 
-def take_beside(self: NodeCore, topic: Topic) -> Topic | None:
+def take_beside(self: Catalogue, topic: Topic) -> Topic | None:
     newest = self.register_named(topic.name)
     if newest is None or newest.id == topic.id:
         return _take(self, topic)
@@ -92,14 +94,14 @@ def take_beside(self: NodeCore, topic: Topic) -> Topic | None:
     return topic
 
 
-_take = NodeCore._take_topic
+_take = Catalogue.take_topic
 
 
-def end_without_forgetting(self: NodeCore, topic: Topic, now: Any) -> list[Any]:
+def end_without_forgetting(self: Context, topic: Topic, now: Any) -> list[Any]:
     return [effect for effect in _end(self, topic, now) if not isinstance(effect, Forget)]
 
 
-_end = NodeCore._end_topic
+_end = Context.end_topic
 
 
 def keep_orphans(self: NodeCore, token: int, now: Any) -> list[Any]:
@@ -145,7 +147,7 @@ RULES: tuple[Rule, ...] = (
         (
             (TopicCoordinator, "is_enough", enough_as_known),
             # Nor does it ask for more, once that has been done.
-            (TopicCoordinator, "on_read", lambda self, core, now: self.on_buried(core, now)),
+            (TopicCoordinator, "on_read", lambda self, context, now: self.on_buried(context, now)),
         ),
         off="it goes to those that its own node knows of",
         scenario=ALTERED_AND_DELETED,
@@ -174,8 +176,8 @@ RULES: tuple[Rule, ...] = (
         "deleted-on-one",
         "DELETE is OK when a majority of the nodes has it",
         (
-            (DeleteTopicCoordinator, "is_enough", lambda self, core, this: True),
-            (DeleteTopicCoordinator, "on_written", lambda self, core, now: self.on_buried(core, now)),
+            (DeleteTopicCoordinator, "is_enough", lambda self, context, this: True),
+            (DeleteTopicCoordinator, "on_written", lambda self, context, now: self.on_buried(context, now)),
         ),
         hunted=True,
         survives="a publish between the answer and the news, which is sent before it: too rare; tests/core has it",
@@ -190,19 +192,19 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "deletion-not-kept",
         "a deletion is in the journal",
-        ((NodeCore, "take_in_topic", take_in_unwritten),),
+        ((Context, "take_in_topic", take_in_unwritten),),
         hunted=True,
     ),
     Rule(
         "older-topic-stays",
         "a topic whose name was deleted more often takes the place of the others",
-        ((NodeCore, "_take_topic", take_beside),),
+        ((Catalogue, "take_topic", take_beside),),
         hunted=True,
     ),
     Rule(
         "deleted-payload-stays",
         "the payload of a deleted topic goes everywhere",
-        ((NodeCore, "_end_topic", end_without_forgetting),),
+        ((Context, "end_topic", end_without_forgetting),),
         hunted=True,
     ),
     Rule(

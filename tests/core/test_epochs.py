@@ -8,6 +8,7 @@ import pytest
 
 from quorumq.core.effects import Effect, Persist, Received, Send
 from quorumq.core.messages import (
+    QUORUM_REQUESTS,
     AckRequest,
     CloseSession,
     Envelope,
@@ -30,7 +31,6 @@ from quorumq.core.messages import (
     SyncTopics,
     Verdicts,
 )
-from quorumq.core.nodecore import QUORUM_REQUESTS
 from quorumq.core.types import STAMP_ZERO, Letter, Origin, PartitionId, Span, Topic
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, receipts
@@ -142,7 +142,7 @@ def test_through_a_node_of_another_epoch_a_client_hears_of_no_success(inside: bo
     cluster.drop = lambda sender, to, message: isinstance(message, SyncTopics | PutTopic)
     core = cluster.nodes[node]
     other = topic._replace(epoch=topic.epoch + 1)
-    core.topics[topic.id] = other
+    core.catalogue.topics[topic.id] = other
     for replica in core.replicas.values():
         replica.topic = other
     for request, expected in (

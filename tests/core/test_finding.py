@@ -52,7 +52,7 @@ def behind(cluster: Cluster, *nodes: str) -> None:
 
 
 def known(cluster: Cluster, node: str) -> list[str]:
-    return sorted(cluster.nodes[node].names)
+    return sorted(cluster.nodes[node].catalogue.names)
 
 
 def is_told(reply: ClientReply, *, code: str = "not-found") -> bool:
@@ -135,7 +135,7 @@ def test_partitions_that_were_added_are_found() -> None:
     behind(cluster, "c")
     grown = cluster.ask("a", AlterTopic("jobs", partitions=3)).topic  # type: ignore[union-attr]
     origin = cluster.ask("c", OpenSession()).origin  # type: ignore[union-attr]
-    assert cluster.nodes["c"].topics[topic.id].partitions == 1
+    assert cluster.nodes["c"].catalogue.topics[topic.id].partitions == 1
     assert isinstance(
         cluster.ask("c", Publish(cluster.batch(grown, origin, 0, [b"x"], partition=2))), Published
     )
@@ -164,7 +164,7 @@ def test_a_group_that_was_created_is_there_too(request_: ClientRequest, heard: b
     if not heard:
         cluster.topic()
     assert isinstance(cluster.ask("a", SetGroup("jobs", "g")), GroupSet)
-    assert not cluster.nodes["c"].groups
+    assert not cluster.nodes["c"].catalogue.groups
     reply = cluster.ask("c", request_)
     assert isinstance(reply, Fetched | Purged | GroupSet | Verdicts), reply
 
@@ -230,7 +230,7 @@ def test_one_that_is_gone_is_not_answered_and_nothing_is_fetched_for_it() -> Non
     cluster.feed("c", Gone(key))
     cluster.advance(FIND_TIMEOUT_S + 0.1)
     assert key not in cluster.replies
-    assert not cluster.nodes["c"].requests
+    assert not cluster.nodes["c"].context.requests
     assert len(receipts(cluster.ask("a", fetch()))) == 1
 
 

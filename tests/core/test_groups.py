@@ -88,7 +88,7 @@ def test_a_fetch_from_latest_does_not_rewind_a_group_that_this_node_has_not_hear
     published(cluster)
     cluster.drop = lambda sender, to, message: to == "c" and isinstance(message, PutGroup | SyncTopics)
     assert spans(cluster.ask("a", fetch(most=4))) == [(0, 4)]
-    assert "g" not in {name for _, name in cluster.nodes["c"].groups}, "c knows nothing of it"
+    assert "g" not in {name for _, name in cluster.nodes["c"].catalogue.groups}, "c knows nothing of it"
     cluster.drop = lambda sender, to, message: False
     assert spans(cluster.ask("c", fetch()._replace(start="latest"))) == [(4, 10)]
 
@@ -177,13 +177,15 @@ def test_a_coordinator_that_missed_a_rewind_wins_nothing_of_the_old_generation()
     cluster.ask("c", fetch(most=1))
     cluster.drop = lambda sender, to, message: to == "c" and isinstance(message, PutGroup | SyncTopics)
     generation = rewind(cluster, node="a", start="latest")
-    assert cluster.nodes["c"].groups[next(iter(cluster.nodes["c"].groups))].generation == 0
+    assert (
+        cluster.nodes["c"].catalogue.groups[next(iter(cluster.nodes["c"].catalogue.groups))].generation == 0
+    )
     key = cluster.submit("c", fetch(most=5, wait=1.0))
     cluster.advance(1.0)
     assert spans(cluster.replies[key]) == []
     cluster.drop = lambda sender, to, message: False
     cluster.advance(10)
-    assert {group.generation for group in cluster.nodes["c"].groups.values()} == {generation}
+    assert {group.generation for group in cluster.nodes["c"].catalogue.groups.values()} == {generation}
 
 
 def test_an_ack_of_an_older_generation_that_comes_late_ends_no_delivery_of_the_newer() -> None:
@@ -215,7 +217,7 @@ def test_what_was_won_before_a_rewind_is_not_handed_out_after_it() -> None:
     assert key not in cluster.replies
     cluster.advance(1.1)
     assert spans(cluster.replies[key]) == []
-    assert {group.generation for group in cluster.nodes["a"].groups.values()} == {generation}
+    assert {group.generation for group in cluster.nodes["a"].catalogue.groups.values()} == {generation}
 
 
 def test_two_rewinds_at_once_end_in_one_generation_everywhere() -> None:
@@ -230,9 +232,9 @@ def test_two_rewinds_at_once_end_in_one_generation_everywhere() -> None:
     cluster.run()
     cluster.advance(6)
     assert all(isinstance(cluster.replies[key], GroupSet) for key in keys)
-    assert len({tuple(core.groups.values()) for core in cluster.nodes.values()}) == 1
+    assert len({tuple(core.catalogue.groups.values()) for core in cluster.nodes.values()}) == 1
     newest = max(cluster.replies[key].group.generation for key in keys)
-    assert {group.generation for group in cluster.nodes["c"].groups.values()} == {newest}
+    assert {group.generation for group in cluster.nodes["c"].catalogue.groups.values()} == {newest}
 
 
 def test_a_delay_of_an_older_generation_keeps_nothing_from_the_newer_one() -> None:
@@ -602,11 +604,11 @@ def test_a_group_is_not_taken_in_before_its_topic() -> None:
     topic = cluster.topic()
     assert isinstance(cluster.ask("a", SetGroup("jobs", "g")), GroupSet)
     c = cluster.nodes["c"]
-    assert topic.id not in c.topics
-    assert not c.groups
+    assert topic.id not in c.catalogue.topics
+    assert not c.catalogue.groups
     cluster.drop = lambda sender, to, message: False
     cluster.advance(5.0)
-    assert (topic.id, "g") in c.groups
+    assert (topic.id, "g") in c.catalogue.groups
 
 
 def test_an_ack_ends_delays_and_attempts_that_are_heard_of_later_too() -> None:

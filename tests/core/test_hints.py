@@ -16,11 +16,11 @@ def test_a_coordinator_that_was_refused_takes_other_messages_at_once() -> None:
     cluster.drop = lambda sender, to, message: isinstance(message, Hold) and (sender, to) == ("a", "b")
     first = receipts(cluster.ask("a", fetch(most=10)))
     assert [item.receipt.span for item in first] == [(origin, 0, 10)]
-    rounds = cluster.nodes["b"].round_count
+    rounds = cluster.nodes["b"].state.round_count
     key = cluster.submit("b", fetch(most=10, wait=1.0))
     cluster.advance(0.1)
     assert [item.receipt.span for item in receipts(cluster.replies[key])] == [(origin, 10, 20)]
-    assert cluster.nodes["b"].round_count - rounds <= 3
+    assert cluster.nodes["b"].state.round_count - rounds <= 3
 
 
 def test_a_release_by_the_holder_makes_a_hinted_message_available() -> None:

@@ -13,11 +13,11 @@ def test_a_fetch_on_a_node_without_links_is_refused_at_once() -> None:
     published(cluster, 10)
     cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch(most=1)))))
     cluster.feed("a", LinkDown("b"), LinkDown("c"))
-    rounds = cluster.nodes["a"].round_count
+    rounds = cluster.nodes["a"].state.round_count
     reply = cluster.ask("a", fetch(wait=1.0))
     assert isinstance(reply, Failed)
     assert "ask another node" in reply.detail
-    assert cluster.nodes["a"].round_count == rounds + 1
+    assert cluster.nodes["a"].state.round_count == rounds + 1
     assert sum(item.receipt.span.size for item in receipts(cluster.ask("b", fetch()))) == 9
 
 
@@ -29,7 +29,7 @@ def test_a_fetch_that_only_meets_abstentions_pauses_between_its_rounds() -> None
     for name in "bc":
         cluster.kill(name)
         cluster.start(name)
-    rounds = cluster.nodes["a"].round_count
+    rounds = cluster.nodes["a"].state.round_count
     abstained: list[HoldReply] = []
 
     def drop(sender: str, to: str, message: object) -> bool:
@@ -42,4 +42,4 @@ def test_a_fetch_that_only_meets_abstentions_pauses_between_its_rounds() -> None
     cluster.advance(1.1)
     assert key in cluster.replies
     assert abstained
-    assert cluster.nodes["a"].round_count - rounds <= 1.0 / 0.002
+    assert cluster.nodes["a"].state.round_count - rounds <= 1.0 / 0.002

@@ -76,12 +76,12 @@ def test_a_round_waits_three_times_the_percentile(delay: float, timeout: float) 
         cluster.advance(5.0)
         assert key in cluster.replies
     core = cluster.nodes["a"]
-    assert core.hold_times.timeout(0.05, 5.0) == pytest.approx(timeout, rel=0.2)
+    assert core.context.hold_times.timeout(0.05, 5.0) == pytest.approx(timeout, rel=0.2)
     assert core.status(cluster.now)["hold_reply_p99_ms"] == pytest.approx(1000 * max(delay, 1e-4), rel=0.2)
     cluster.drop = hold_back
     key = cluster.submit("a", fetch(most=1))
     cluster.advance(timeout * 0.79)
-    assert core.rounds, "the round is not given up yet"
+    assert core.context.rounds, "the round is not given up yet"
     cluster.advance(timeout * 0.5)
     assert key in cluster.replies
     assert not receipts_or_none(cluster.replies[key])

@@ -139,7 +139,7 @@ def test_a_name_is_given_again_only_once_its_deletion_is_complete() -> None:
     assert made.topic.deletions == 1
     assert not cluster.published(cluster.v, grown, 1, 0.0)
     assert isinstance(cluster.ask(cluster.v, DeleteTopic(cluster.name, grown.id)), TopicDeleted | Failed)
-    assert cluster.nodes[cluster.x].topic_named(cluster.name) == made.topic
+    assert cluster.nodes[cluster.x].catalogue.topic_named(cluster.name) == made.topic
 
 
 def test_a_deletion_and_partitions_that_are_proposed_at_the_same_time_see_each_other() -> None:
@@ -151,10 +151,8 @@ def test_a_deletion_and_partitions_that_are_proposed_at_the_same_time_see_each_o
     altering = cluster.submit(cluster.z, AlterTopic(cluster.name, partitions=2))
     assert altering not in cluster.replies, "it has proposed, and reads"
     for core in cluster.nodes.values():
-        assert (core.topics[cluster.made.id].partitions, core.topics[cluster.made.id].all_partitions) == (
-            1,
-            2,
-        )
+        topic = core.catalogue.topics[cluster.made.id]
+        assert (topic.partitions, topic.all_partitions) == (1, 2)
     cluster.drop = nothing
     assert isinstance(cluster.ask(cluster.x, DeleteTopic(cluster.name, cluster.made.id)), TopicDeleted)
     reply = cluster.came(altering)
@@ -190,13 +188,16 @@ def test_a_group_that_was_confirmed_is_there_in_partitions_that_are_added_later(
     assert isinstance(cluster.ask(cluster.x, SetGroup(cluster.name, "slow")), GroupSet)
     cluster.drop = lambda sender, to, message: isinstance(message, SyncTopics)
     for node in (cluster.v, cluster.w):
-        assert (cluster.made.id, "slow") not in cluster.nodes[node].groups
+        assert (cluster.made.id, "slow") not in cluster.nodes[node].catalogue.groups
         for other in cluster.names:
             if other != node:
                 cluster.link(node, other)
                 cluster.link(other, node)
     grown = cluster.grow(cluster.v)
-    assert all((grown.id, "slow") in cluster.nodes[node].groups for node in (cluster.z, cluster.v, cluster.w))
+    assert all(
+        (grown.id, "slow") in cluster.nodes[node].catalogue.groups
+        for node in (cluster.z, cluster.v, cluster.w)
+    )
     assert cluster.published(cluster.v, grown, 1)
     cluster.drop = nothing
     assert outcomes(cluster.ask(cluster.v, AckRequest(cluster.fetched(cluster.v, "fast", 1)))) == ["acked"]
@@ -223,11 +224,11 @@ def test_a_group_of_one_partition_is_registered_in_another_one_by_the_fetch_that
         isinstance(message, SyncTopics) or (isinstance(message, PutGroup) and to in (cluster.v, cluster.w))
     )
     cluster.fetched(cluster.z, "g", 0)
-    assert (PartitionId(grown.id, 0), "g") in cluster.nodes[cluster.z].settled_groups
+    assert (PartitionId(grown.id, 0), "g") in cluster.nodes[cluster.z].catalogue.settled_groups
     cluster.drop = lambda sender, to, message: isinstance(message, SyncTopics)
-    assert not any((grown.id, "g") in cluster.nodes[node].groups for node in (cluster.v, cluster.w))
+    assert not any((grown.id, "g") in cluster.nodes[node].catalogue.groups for node in (cluster.v, cluster.w))
     cluster.fetched(cluster.z, "g", 1)
-    assert all((grown.id, "g") in cluster.nodes[node].groups for node in (cluster.v, cluster.w))
+    assert all((grown.id, "g") in cluster.nodes[node].catalogue.groups for node in (cluster.v, cluster.w))
 
 
 def test_a_group_that_a_fetch_made_is_told_to_a_replica_that_was_wiped() -> None:
@@ -236,7 +237,7 @@ def test_a_group_that_a_fetch_made_is_told_to_a_replica_that_was_wiped() -> None
     only = (cluster.x, cluster.y)
     cluster.drop = lambda sender, to, message: isinstance(message, SyncTopics | PutGroup) and to not in only
     cluster.fetched(cluster.x, "g", 0)
-    assert [node for node in cluster.names if cluster.nodes[node].groups] == sorted(only)
+    assert [node for node in cluster.names if cluster.nodes[node].catalogue.groups] == sorted(only)
     cluster.drop = lambda sender, to, message: (
         isinstance(message, SyncTopics)
         or (isinstance(message, ResyncTold) and sender == cluster.y and message.partition is None)
@@ -244,7 +245,7 @@ def test_a_group_that_a_fetch_made_is_told_to_a_replica_that_was_wiped() -> None
     wipe(cluster, cluster.x)
     cluster.advance(2.0)
     assert cluster.nodes[cluster.x].state.vouched
-    assert (cluster.made.id, "g") in cluster.nodes[cluster.x].groups
+    assert (cluster.made.id, "g") in cluster.nodes[cluster.x].catalogue.groups
 
 
 @pytest.mark.parametrize("silent", [False, True], ids=["z tells", "z is silent"])
@@ -261,11 +262,11 @@ def test_who_makes_a_group_asks_for_partitions_after_it_was_written(silent: bool
         or (silent and isinstance(message, RegistersTold) and sender == cluster.z)
     )
     making = cluster.submit(cluster.x, SetGroup(cluster.name, "g"))
-    assert cluster.nodes[cluster.x].topics[cluster.made.id].partitions == (1 if silent else 2)
+    assert cluster.nodes[cluster.x].catalogue.topics[cluster.made.id].partitions == (1 if silent else 2)
     assert isinstance(cluster.came(making), Failed)
     cluster.drop = nothing
     assert isinstance(cluster.ask(cluster.x, SetGroup(cluster.name, "g")), GroupSet)
-    assert all((cluster.made.id, "g") in core.groups for core in cluster.nodes.values())
+    assert all((cluster.made.id, "g") in core.catalogue.groups for core in cluster.nodes.values())
 
 
 def test_partitions_are_not_confirmed_before_their_replicas_have_every_group() -> None:
@@ -280,7 +281,7 @@ def test_partitions_are_not_confirmed_before_their_replicas_have_every_group() -
     )
     altering = cluster.submit(cluster.z, AlterTopic(cluster.name, partitions=2))
     assert isinstance(cluster.came(altering), Failed)
-    assert all(core.topics[cluster.made.id].partitions == 1 for core in cluster.nodes.values())
+    assert all(core.catalogue.topics[cluster.made.id].partitions == 1 for core in cluster.nodes.values())
 
 
 def test_partitions_that_are_only_proposed_are_not_used_and_the_next_change_finishes_them() -> None:
@@ -331,9 +332,9 @@ def test_groups_are_read_and_carried_in_pages(monkeypatch: pytest.MonkeyPatch) -
     for number in range(5):
         assert isinstance(cluster.ask(cluster.x, SetGroup(cluster.name, f"g{number}")), GroupSet)
     cluster.drop = lambda sender, to, message: isinstance(message, SyncTopics)
-    assert not cluster.nodes[cluster.v].groups
+    assert not cluster.nodes[cluster.v].catalogue.groups
     cluster.grow(cluster.v)
-    assert len(cluster.nodes[cluster.v].groups) == 5
+    assert len(cluster.nodes[cluster.v].catalogue.groups) == 5
 
 
 def test_a_rewind_that_meets_a_proposal_between_its_rounds_is_written_to_that_too() -> None:
@@ -359,7 +360,9 @@ def test_a_rewind_that_meets_a_proposal_between_its_rounds_is_written_to_that_to
     made = cluster.came(rewinding)
     assert isinstance(made, GroupSet)
     for node in (cluster.z, cluster.v, cluster.w):
-        assert cluster.nodes[node].groups[(cluster.made.id, "g")].generation == made.group.generation
+        assert (
+            cluster.nodes[node].catalogue.groups[(cluster.made.id, "g")].generation == made.group.generation
+        )
 
 
 # ----------------------------------------------------------------------------- whatever happens
@@ -388,7 +391,7 @@ class Changing(Chaos):
 
     def operate(self, *, delete: bool) -> None:
         draw = self.draw
-        registers = [core.topics.get(self.first.id, self.first) for core in self.nodes.values()]
+        registers = [core.catalogue.topics.get(self.first.id, self.first) for core in self.nodes.values()]
         newest = max(topic.all_partitions for topic in registers)
         partition = draw.randrange(newest)
         grown = with_partitions(self.first, newest, self.names)
@@ -439,7 +442,7 @@ def test_nothing_that_was_confirmed_is_undone_by_who_has_not_heard(seed: int, de
     cluster = run(seed, delete)
     cluster.heal()
     cluster.judge()
-    assert len({core.register_named("jobs") for core in cluster.nodes.values()}) == 1
+    assert len({core.catalogue.register_named("jobs") for core in cluster.nodes.values()}) == 1
 
 
 def run(seed: int, delete: bool) -> Changing:

@@ -105,15 +105,15 @@ def test_a_suspicion_outlives_restarts_and_snapshots() -> None:
     for _ in range(2):
         cluster.kill("c")
         cluster.start("c")
-        assert cluster.nodes["c"].suspected
+        assert cluster.nodes["c"].vouching.suspected
     cluster.journals["c"][:] = cluster.nodes["c"].snapshot(cluster.now)
     cluster.kill("c")
     cluster.drop = lambda sender, to, message: isinstance(message, HoldsAsk)
     cluster.start("c")
-    assert cluster.nodes["c"].suspected
+    assert cluster.nodes["c"].vouching.suspected
     cluster.start("a")
     assert cluster.nodes["c"].state.vouched
-    assert cluster.nodes["c"].quarantine_left(cluster.now) > 0, "it has voted before"
+    assert cluster.nodes["c"].context.quarantine_left(cluster.now) > 0, "it has voted before"
 
 
 @pytest.mark.parametrize("count", [1, 3, 5])
@@ -170,7 +170,7 @@ def test_the_holds_of_a_clean_stop_are_not_those_of_a_directory_that_was_moved()
     cluster.drop = lambda sender, to, message: True
     cluster.start("c")
     assert cluster.nodes["c"].state.vouched
-    assert cluster.nodes["c"].quarantine_left(cluster.now) > 5.0
+    assert cluster.nodes["c"].context.quarantine_left(cluster.now) > 5.0
 
 
 def test_a_copy_of_a_directory_that_resyncs_uses_no_start_again() -> None:
@@ -186,14 +186,14 @@ def test_a_copy_of_a_directory_that_resyncs_uses_no_start_again() -> None:
     cut(cluster, "ac", "bc")
     wipe(cluster, "c", backup)
     core = cluster.nodes["c"]
-    assert core.resync is not None
+    assert core.vouching.resync is not None
     assert core.state.incarnation.n == far_above(last) + 1
-    assert core.resynced_above == far_above(last)
+    assert core.vouching.above == far_above(last)
     cut(cluster)
     cluster.kill("c")
     cluster.start("c")
     assert cluster.nodes["c"].state.incarnation.n == far_above(last) + 2, "it lies here now"
-    assert cluster.nodes["c"].resynced_above == far_above(last)
+    assert cluster.nodes["c"].vouching.above == far_above(last)
     assert len(cluster.restarts) == 1
     cluster.advance(2.0)
     assert cluster.nodes["c"].state.vouched

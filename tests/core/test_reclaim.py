@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from quorumq.core import limits, nodecore
+from quorumq.core import census, context, limits
+from quorumq.core.census import Asked
 from quorumq.core.effects import Forget, Send
 from quorumq.core.messages import (
     AckRequest,
@@ -26,7 +27,7 @@ from quorumq.core.messages import (
     SyncState,
     TopicAltered,
 )
-from quorumq.core.nodecore import GroupsAsked, NodeCore
+from quorumq.core.nodecore import NodeCore
 from quorumq.core.partition.replica import Replica
 from quorumq.core.records import BatchStored, Reclaimed
 from quorumq.core.state import NodeConfig
@@ -148,7 +149,7 @@ def test_nothing_is_reclaimed_before_a_majority_has_said_which_groups_there_are(
     cluster.ask("a", fetch("other", most=1, hold_time=1.0))
     drained(cluster, "g", "c")
     cluster.advance(20)
-    assert "other" not in {name for _, name in cluster.nodes["c"].groups}
+    assert "other" not in {name for _, name in cluster.nodes["c"].catalogue.groups}
     assert batches(cluster) == [1, 1, 1], "c has heard no majority"
     cluster.drop = deaf("c")
     cluster.advance(20)
@@ -157,7 +158,7 @@ def test_nothing_is_reclaimed_before_a_majority_has_said_which_groups_there_are(
 
 
 def test_more_groups_than_fit_one_answer_are_told_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nodecore, "GROUPS_PER_PIECE", 2)
+    monkeypatch.setattr(census, "GROUPS_PER_PIECE", 2)
     cluster = Cluster()
     published(cluster)
     for name in ("g", "h1", "h2", "h3"):
@@ -182,7 +183,7 @@ def test_more_groups_than_fit_one_answer_are_told_page_by_page(monkeypatch: pyte
     assert batches(cluster) == [1, 1, 1], "c has not heard all"
     cluster.drop = deaf("c")
     cluster.advance(20)
-    assert "other" in {name for _, name in cluster.nodes["c"].groups}
+    assert "other" in {name for _, name in cluster.nodes["c"].catalogue.groups}
     assert batches(cluster) == [1, 1, 1], "it has not had it"
     drained(cluster, "other", "c")
     cluster.advance(20)
@@ -192,7 +193,7 @@ def test_more_groups_than_fit_one_answer_are_told_page_by_page(monkeypatch: pyte
 def test_of_many_topics_those_that_wait_are_asked_about_a_few_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(nodecore, "GROUPS_ASK_TOPICS", 2)
+    monkeypatch.setattr(census, "TOPICS_PER_ASK", 2)
     cluster = Cluster()
     asks: list[GroupsAsk] = []
     cluster.drop = lambda sender, to, message: (
@@ -209,13 +210,13 @@ def test_of_many_topics_those_that_wait_are_asked_about_a_few_at_a_time(
     assert topics[5].id not in {topic for ask in asks for topic in ask.topics}
     for core in cluster.nodes.values():
         for partition, found_here in core.replicas.items():
-            assert not found_here.batches, f"{core.topics[partition.topic].name} waits for ever"
+            assert not found_here.batches, f"{core.catalogue.topics[partition.topic].name} waits for ever"
 
 
 def test_a_full_page_of_groups_fits_a_frame() -> None:
     name = "x" * limits.NAME_BYTES_MAX
     group = Group(b"t" * 16, name, (1 << 62) - 1, 1 << 48)
-    encode_message(GroupsTold(1 << 60, (group,) * nodecore.GROUPS_PER_PIECE, True))
+    encode_message(GroupsTold(1 << 60, (group,) * limits.GROUPS_PER_PIECE, True))
 
 
 def test_an_answer_given_before_the_tombstone_does_not_count() -> None:
@@ -225,11 +226,11 @@ def test_an_answer_given_before_the_tombstone_does_not_count() -> None:
     cluster.ask("a", fetch(hold_time=1.0))
     cluster.advance(2)
     core = cluster.nodes["a"]
-    core.groups_asked[7] = GroupsAsked(cluster.time, tuple(core.topics))
+    core.context.census.asked[7] = Asked(cluster.time, tuple(core.catalogue.topics))
     cluster.advance(3)
     cluster.drop = lambda sender, to, message: isinstance(message, GroupsTold) and not kept
     drained(cluster)
-    core._on_groups_told("b", GroupsTold(7, ()), cluster.now)  # asked 3 s before the ACK
+    core.context.census.on_told("b", GroupsTold(7, ()))  # asked 3 s before the ACK
     cluster.advance(10)
     assert batches(cluster) == [1, 1, 1]
 
@@ -270,7 +271,7 @@ def test_a_crash_between_the_record_and_the_drop_forgets_the_batch_at_the_next_s
 def test_a_start_forgets_batches_of_which_it_keeps_nothing_in_pieces_of_bounded_size(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(nodecore, "FORGET_MAX", 3)
+    monkeypatch.setattr(context, "FORGET_MAX", 3)
     cluster = Cluster()
     published(cluster)
     stored = next(record for record in cluster.journals["a"] if isinstance(record, BatchStored))

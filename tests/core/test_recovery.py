@@ -29,7 +29,7 @@ from tests.core.test_hazards import nothing
 
 
 def left(cluster: Cluster, node: str) -> float:
-    return cluster.nodes[node].quarantine_left(cluster.now)
+    return cluster.nodes[node].context.quarantine_left(cluster.now)
 
 
 def restart(cluster: Cluster, *names: str) -> None:
@@ -228,9 +228,9 @@ def test_an_answer_to_an_earlier_request_does_not_count() -> None:
     assert len(late) > 2
     core = cluster.nodes["b"]
     for message in late[:-1]:
-        core.recovery.on_told(core, "c", message, cluster.now)
+        core.context.recovery.on_told(core.replicas, "c", message, cluster.now)
         assert left(cluster, "b") > 0.0
-    core.recovery.on_told(core, "c", late[-1], cluster.now)
+    core.context.recovery.on_told(core.replicas, "c", late[-1], cluster.now)
     assert left(cluster, "b") == 0.0
 
 
@@ -244,9 +244,9 @@ def test_an_answer_that_comes_after_the_quarantine_changes_nothing() -> None:
     core = cluster.nodes["b"]
     (partition,) = core.replicas
     cluster.time += 0.02
-    asked = core.recovery._asked["c"].round
-    core.recovery.on_told(core, "c", HoldsTold(asked, partition, 0, 1, ()), cluster.now)
-    assert not core.recovery.unheard
+    asked = core.context.recovery._asked["c"].round
+    core.context.recovery.on_told(core.replicas, "c", HoldsTold(asked, partition, 0, 1, ()), cluster.now)
+    assert not core.context.recovery.unheard
 
 
 def test_a_late_vote_of_the_old_start_does_not_count_once_a_peer_has_told() -> None:
@@ -299,7 +299,7 @@ def test_a_node_serves_what_is_out_of_quarantine_and_passes_the_rest_on() -> Non
 def test_a_replica_that_comes_into_being_in_quarantine_asks_too() -> None:
     cluster = Cluster()
     published(cluster, 1)
-    register = cluster.nodes["a"].topics
+    register = cluster.nodes["a"].catalogue.topics
     cluster.kill("b")
     # As many records as peers were told of, and these two not among them.
     cluster.journals["b"][:] = [
@@ -311,7 +311,7 @@ def test_a_replica_that_comes_into_being_in_quarantine_asks_too() -> None:
     core = cluster.nodes["b"]
     assert not core.replicas
     cluster.drop = lambda sender, to, message: False
-    effects = core.take_in_topic(next(iter(register.values())), cluster.now)
+    effects = core.context.take_in_topic(next(iter(register.values())), cluster.now)
     (replica,) = core.replicas.values()
     assert replica.in_quarantine(cluster.now)
     cluster.carry_out("b", effects)

@@ -74,7 +74,7 @@ def test_a_wiped_node_comes_back_with_everything_and_above_its_old_start() -> No
     assert Vouched() in cluster.journals["b"]
     cluster.advance(8.0)
     assert present(cluster, "b") == 10
-    assert core.quarantine_left(cluster.now) == 0.0
+    assert core.context.quarantine_left(cluster.now) == 0.0
     cluster.kill("a")
     assert isinstance(cluster.ask("b", Publish(cluster.batch(topic, origin, 10, [b"x"]))), Published)
     key = cluster.submit("b", fetch(wait=0.9))
@@ -118,7 +118,7 @@ def test_a_crash_in_the_middle_goes_on_resyncing() -> None:
     cluster.kill("b")
     cluster.journals["b"] = list(journal)
     cluster.start("b")
-    assert cluster.nodes["b"].resync is not None
+    assert cluster.nodes["b"].vouching.resync is not None
     cluster.drop = lambda sender, to, message: False
     cluster.advance(2.0)
     assert cluster.nodes["b"].state.vouched
@@ -225,7 +225,7 @@ def test_a_peer_that_saw_more_starts_than_those_who_reported_costs_no_second_res
         cluster.kill("d")
         cluster.start("d")
     cluster.advance(3.0)
-    assert cluster.nodes["b"].peers["d"][0].n == 4
+    assert cluster.nodes["b"].context.peers.seen["d"][0].n == 4
     cut(cluster, "bd")
     wipe(cluster, "d")
     cluster.advance(2.0)
@@ -307,7 +307,7 @@ def test_other_sizes_of_clusters(count: int) -> None:
         cluster.kill("e")
     cluster.advance(2.0)
     assert cluster.nodes["b"].state.vouched
-    assert {found.name for found in cluster.nodes["b"].topics.values()} == {"jobs"}
+    assert {found.name for found in cluster.nodes["b"].catalogue.topics.values()} == {"jobs"}
 
 
 def test_a_closed_origin_stays_closed_at_a_node_that_was_wiped_after_that() -> None:
@@ -458,10 +458,10 @@ def test_a_late_answer_takes_no_position_back() -> None:
     cluster.drop = listen
     for seq in (1, 2):
         cluster.ask("a", Publish(cluster.batch(topic, origin, seq, [b"x"])))
-    after = cluster.nodes["a"].positions["b"]
+    after = cluster.nodes["a"].context.peers.positions.told["b"]
     assert after == (len(cluster.journals["b"]), 1)
     hand_over(cluster, *late[0])
-    assert cluster.nodes["a"].positions["b"] == after
+    assert cluster.nodes["a"].context.peers.positions.told["b"] == after
 
 
 def test_an_ordinary_restart_is_not_taken_for_a_backup() -> None:

@@ -45,10 +45,10 @@ def test_round_numbers_are_never_used_by_two_starts() -> None:
     seen: dict[int, int] = {}
     for start in range(4):
         core = cluster.nodes["b"]
-        before = core.round_count
+        before = core.state.round_count
         cluster.topic(f"t{start}")
         cluster.ask("b", OpenSession())
-        for number in range(before, core.round_count + 100):
+        for number in range(before, core.state.round_count + 100):
             assert seen.setdefault(number, start) == start
         cluster.kill("b")
         cluster.start("b")

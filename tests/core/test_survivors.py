@@ -83,7 +83,9 @@ def test_two_of_three_wait_for_each_other_until_the_survivor_is_declared_to_be_a
 
     assert declare(cluster, "a", "a") == plan
     assert vouching(cluster) == "abc"
-    assert cluster.nodes["b"].quarantine_left(cluster.now) > 9.0, "holds of the lost directories may be live"
+    assert cluster.nodes["b"].context.quarantine_left(cluster.now) > 9.0, (
+        "holds of the lost directories may be live"
+    )
     cluster.advance(20.0)
     assert [present(cluster, name) for name in "abc"] == [10, 10, 10]
     cluster.kill("a")
@@ -240,7 +242,7 @@ def test_a_topic_that_was_deleted_needs_nobody() -> None:
 
 def test_what_a_node_has_seen_is_durable_before_it_says_so() -> None:
     cluster = Cluster()
-    (effect,) = tell(cluster.nodes["b"], "a", SurvivorsAsk(7))
+    (effect,) = tell(cluster.nodes["b"].context, None, "a", SurvivorsAsk(7))
     assert isinstance(effect, Persist)
 
 
@@ -393,7 +395,7 @@ def test_a_topic_that_was_forgotten_and_made_again_is_one_when_the_old_directory
     cluster.start("c")
     cluster.advance(30.0)
     assert vouching(cluster) == "abc"
-    registers = [core.topic_named("jobs") for core in cluster.nodes.values()]
+    registers = [core.catalogue.topic_named("jobs") for core in cluster.nodes.values()]
     assert all(register == registers[0] for register in registers)
     assert registers[0] is not None
     assert (registers[0].id, registers[0].rf, registers[0].born, registers[0].made) == (
@@ -480,7 +482,7 @@ def test_a_crash_at_any_step_leaves_it_to_be_done_again(step: str, victim: str) 
         return bool(hit)  # from here on nothing arrives
 
     if step == "resynced":
-        cluster.nodes["b"].resync.heard.clear()  # type: ignore[union-attr]
+        cluster.nodes["b"].vouching.resync.heard.clear()  # type: ignore[union-attr]
     cluster.drop = comes
     cluster.submit("a", DeclareSurvivors(("a",)))
     cluster.advance(1.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quorumq.core import nodecore
+from quorumq.core import replay
 from quorumq.core.messages import AckRequest, Hold, HoldsTold, Named
 from quorumq.core.records import CleanStopped
 from tests.core.cluster import Cluster
@@ -53,7 +53,7 @@ def test_a_clean_stop_forgets_no_ballot_of_a_delivery_that_ran_out() -> None:
 def test_what_a_clean_stop_has_no_room_for_is_unproven(
     monkeypatch: pytest.MonkeyPatch, room: int, verdict: str
 ) -> None:
-    monkeypatch.setattr(nodecore, "BALLOTS_AT_STOP_MAX", room)
+    monkeypatch.setattr(replay, "BALLOTS_AT_STOP_MAX", room)
     cluster = Cluster()
     published(cluster, 10)
     cluster.ask("b", fetch(most=5, hold_time=1.0))
@@ -76,6 +76,6 @@ def test_a_replica_in_quarantine_is_certain_of_what_was_delivered_since_its_star
     cluster.start("b")
     since = receipts(cluster.ask("a", fetch(most=1, hold_time=10.0)))
     cluster.kill("c")
-    assert cluster.nodes["b"].quarantine_left(cluster.now) > 5.0
+    assert cluster.nodes["b"].context.quarantine_left(cluster.now) > 5.0
     assert verdicts(cluster, "a", since) == ["acked"]
     assert verdicts(cluster, "a", before) == ["acked_unproven"], "b may have granted a higher one before"

@@ -12,7 +12,7 @@ import pytest
 
 from quorumq.core import messages as m
 from quorumq.core.limits import FETCH_BYTES_MAX, MESSAGE_BYTES_MAX, MIB
-from quorumq.core.nodecore import node_list_digest
+from quorumq.core.peers import node_list_digest
 from quorumq.core.types import Batch, BatchHeader, Incarnation, PartitionId, Span
 from quorumq.lab.local import LocalCluster
 from quorumq.wire import cbor

@@ -9,7 +9,7 @@ import trio
 
 from quorumq.core import messages as m
 from quorumq.core.limits import INFLIGHT_REQUESTS_MAX, MESSAGE_BYTES_MAX, MIB
-from quorumq.core.nodecore import node_list_digest
+from quorumq.core.peers import node_list_digest
 from quorumq.core.types import Batch, Incarnation, PartitionId
 from quorumq.wire.batch import Message, encode_header, pack_batch
 from quorumq.wire.codec import encode_message, sealed_items

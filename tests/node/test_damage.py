@@ -59,7 +59,7 @@ def test_a_damaged_directory_of_replicated_topics_resyncs_and_is_trusted_again()
             assert first > STARTS_FAR, "nobody knows how many starts the damage took"
             cluster.kill("b")
             service = cluster.start("b")
-            assert service.node.core.resync is not None
+            assert service.node.core.vouching.resync is not None
             assert service.node.core.state.incarnation.n == first + 1, "a later start has lost nothing more"
             await cluster.ready()
             await trio.sleep(2)

@@ -252,7 +252,7 @@ def test_a_waiting_client_that_goes_away_takes_nothing_with_it() -> None:
             ghost.transport.close()
             await trio.sleep(0.01)
             node = cluster.services["a"].node
-            assert (len(node.core.requests), node.room.inflight_bytes) == (0, 0)
+            assert (len(node.core.context.requests), node.room.inflight_bytes) == (0, 0)
             await client.ask(publish(topic, origin, 0, b"x"))
             assert payloads(await client.ask(fetch())) == [b"x"]
 

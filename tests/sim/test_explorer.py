@@ -285,9 +285,9 @@ def test_a_clone_shares_nothing_that_can_change_and_keeps_what_is_shared_within(
         assert not ours.keys() & theirs.keys()
         for replica in twin.replicas.values():
             assert replica.node is twin.state
-        for number, coordinator in twin.rounds.items():
+        for number, coordinator in twin.context.rounds.items():
             assert number in coordinator.rounds
-            shared_within += any(coordinator is other for other in twin.requests.values())
+            shared_within += any(coordinator is other for other in twin.context.requests.values())
     assert shared_within > 50
 
 
@@ -314,7 +314,7 @@ def test_a_key_tells_apart_what_behaves_differently() -> None:
         ),
         lambda twin, view: view.hints.set(span, 3.0),
         lambda twin, view: twin.state.links.pop("b"),
-        lambda twin, view: twin.called_off.update({3: None}),
+        lambda twin, view: twin.context.called_off.update({3: None}),
     ]
     keys = [key_of(core), *[key_of(changed(change)) for change in changes]]
     assert len(set(keys)) == len(keys)

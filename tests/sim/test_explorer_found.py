@@ -67,4 +67,4 @@ def test_an_answer_that_comes_after_its_leg_was_called_off_is_given_back_once() 
         view = cluster.nodes[member].replicas[PartitionId(topic.id, 0)].group("g")
         held = [found for _, found in view.holds.holds.within(span)]
         assert all(found.owner != answer.slices[0].deliveries[0].receipt.owner for found in held)
-    assert not cluster.nodes[outsider].called_off or answer.round not in cluster.nodes[outsider].called_off
+    assert answer.round not in cluster.nodes[outsider].context.called_off

@@ -7,7 +7,7 @@ TYPE is never used for anything else. A reader skips fields that it does not kno
 
 from __future__ import annotations
 
-from typing import NamedTuple, Union
+from typing import NamedTuple, Union, get_args
 
 from quorumq.core.messages.client import *
 from quorumq.core.messages.forwarded import *
@@ -24,6 +24,15 @@ PeerMessage = Union[
     RemoteFetch, RemoteFetched, RemoteGone,
     HoldsAsk, HoldsTold, ResyncAsk, ResyncTold, SurvivorsAsk, SurvivorsTold,
 ]  # fmt: skip
+
+QuorumRequest = Union[Store, Hold, Extend, Ack, Reject, Merge, Survey, CloseAsk]
+QuorumReply = Union[
+    Stored, HoldReply, Extended, Tombed, Rejected, Merged, Surveyed, CloseTold, Put, PeekReply, RemoteFetched,
+    RegistersTold, SurvivorsTold, Voted,
+]  # fmt: skip
+
+QUORUM_REQUESTS = get_args(QuorumRequest)
+QUORUM_REPLIES = get_args(QuorumReply)
 
 
 class Envelope(NamedTuple):

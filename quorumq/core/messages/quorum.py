@@ -36,6 +36,10 @@ class Store(NamedTuple):
     batch: Batch
     age_ms: int = 0
 
+    def refusal(self, error: str, known: tuple[Incarnation, ...] = (), detail: str = "") -> Stored:
+        """The answer where nothing was done."""
+        return Stored(self.round, error, detail, known)
+
 
 class Stored(NamedTuple):
     """STORED, or why not: ``refused`` is "" or an error code of core/errors.py.
@@ -85,6 +89,10 @@ class Hold(NamedTuple):
     wants: tuple[Want, ...]
     freed: tuple[Freed, ...] = ()
     parked: bool = False
+
+    def refusal(self, error: str, known: tuple[Incarnation, ...] = ()) -> HoldReply:
+        """The answer where nothing was done."""
+        return HoldReply(self.round, self.partition, self.group, True, (), (), (), (), error, known)
 
 
 class Granted(NamedTuple):
@@ -169,6 +177,10 @@ class Extend(NamedTuple):
     spans: tuple[Span, ...]
     hold_time: float
 
+    def refusal(self, error: str, known: tuple[Incarnation, ...] = ()) -> Extended:
+        """The answer where nothing was done."""
+        return Extended(self.round, (), (), error, known)
+
 
 class Extended(NamedTuple):
     """The votes on an EXTEND; a span in neither list was not looked at (abstained)."""
@@ -200,6 +212,10 @@ class Ack(NamedTuple):
     group: str
     generation: int
     entries: tuple[Acked, ...]
+
+    def refusal(self, error: str, known: tuple[Incarnation, ...] = ()) -> Tombed:
+        """The answer where nothing was done."""
+        return Tombed(self.round, (), (), error, known)
 
 
 class Tombed(NamedTuple):
@@ -236,6 +252,10 @@ class Reject(NamedTuple):
     delay: float
     letter: Letter | None
 
+    def refusal(self, error: str, known: tuple[Incarnation, ...] = ()) -> Rejected:
+        """The answer where nothing was done."""
+        return Rejected(self.round, (), (), (), error, known)
+
 
 class Rejected(NamedTuple):
     """The votes on a REJECT, durable here; ``resolved`` says what stood instead."""
@@ -256,6 +276,10 @@ class Merge(NamedTuple):
     epoch: int
     group: str
     entries: tuple[Resolved, ...]
+
+    def refusal(self, error: str, known: tuple[Incarnation, ...] = ()) -> Merged:
+        """The answer where nothing was done."""
+        return Merged(self.round, (), (), error, known)
 
 
 class Merged(NamedTuple):
@@ -359,6 +383,10 @@ class Survey(NamedTuple):
     after: Span | None
     limit: int
 
+    def refusal(self, error: str, known: tuple[Incarnation, ...] = ()) -> Surveyed:
+        """The answer where nothing was done."""
+        return Surveyed(self.round, (), None, error, known)
+
 
 class Surveyed(NamedTuple):
     """The answer to a Survey: everything up to the end of ``upto`` was looked at, or all there is if it is None."""
@@ -377,6 +405,10 @@ class CloseAsk(NamedTuple):
     partition: PartitionId
     epoch: int
     origins: tuple[Origin, ...]
+
+    def refusal(self, error: str, known: tuple[Incarnation, ...] = ()) -> CloseTold:
+        """The answer where nothing was done."""
+        return CloseTold(self.round, (), error, known)
 
 
 class CloseTold(NamedTuple):

@@ -15,7 +15,7 @@ import functools
 import hashlib
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from sortedcontainers import SortedList
 
@@ -94,9 +94,6 @@ from quorumq.core.types import (
     Topic,
 )
 
-if TYPE_CHECKING:
-    from quorumq.core.recovery import Reported
-
 PartitionRecord = RecordsMerged | AttemptsCounted | DelaysSet | Reclaimed | OriginsPromised | OriginsClosed
 """Records of one partition, batches aside."""
 
@@ -130,6 +127,13 @@ SYNC_DIGESTS_MAX = 4000
 """Digests in one piece of a full offer."""
 
 MASK = (1 << 64) - 1
+
+
+class Reported(NamedTuple):
+    """A hold as a peer reported it, with the deadline by our own clock."""
+
+    hold: HeldThere
+    deadline: float
 
 
 class Slot(NamedTuple):
@@ -321,7 +325,7 @@ class Replica:
         if name.endswith(DEAD_SUFFIX):
             return DeadView(self._view(name.removesuffix(DEAD_SUFFIX)), floor, self.closed)
         view = GroupView(name, floor, self.closed)
-        register = self.node.registers.get((self.partition.topic, name))
+        register = self.node.catalogue.groups.get((self.partition.topic, name))
         if register is not None:
             view.generation, view.from_ms = register.generation, register.from_ms
         return view

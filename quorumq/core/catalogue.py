@@ -1,0 +1,176 @@
+"""The registers of topics and groups that this node knows, and how what others know is merged into them.
+
+A table: it decides which register stands, and nothing follows from that here. What does follow, as the end of a topic's
+replicas, is in core/context.py.
+"""
+
+from __future__ import annotations
+
+import difflib
+
+from quorumq.core.messages import Failed
+from quorumq.core.topics import closed, is_pattern, matching, merge_creations, merge_topics, rank
+from quorumq.core.types import STAMP_ZERO, Creation, Group, NodeId, PartitionId, Topic
+
+
+class Catalogue:
+    """What one node knows of topics and groups.
+
+    Args:
+        me: the node's id, for messages.
+
+    Attributes:
+        topics: registers by topic id, deleted ones included.
+        names: the id of the newest topic of each name, deleted or not.
+        creations: by name and deletions; not decided, as far as is known here.
+        groups: registers by (topic id, name).
+        settled_groups: which are known to be at a majority of a partition's replicas.
+    """
+
+    __slots__ = ("creations", "groups", "me", "names", "settled_groups", "topics")
+
+    def __init__(self, me: NodeId) -> None:
+        self.me = me
+        self.topics: dict[bytes, Topic] = {}
+        self.names: dict[str, bytes] = {}
+        self.creations: dict[tuple[str, int], Creation] = {}
+        self.groups: dict[tuple[bytes, str], Group] = {}
+        self.settled_groups: dict[tuple[PartitionId, str], None] = {}
+
+    # ------------------------------------------------------------------ looking up
+
+    def register_named(self, name: str) -> Topic | None:
+        """The newest register of that name, deleted or not."""
+        found = self.names.get(name)
+        return self.topics[found] if found is not None else None
+
+    def topic_named(self, name: str) -> Topic | None:
+        """The topic of that name, if there is one that is not deleted."""
+        topic = self.register_named(name)
+        return None if topic is None or topic.deleted else topic
+
+    def topics_matching(self, name: str) -> list[Topic]:
+        """The topic of that name, or all that the pattern matches; without those that are deleted."""
+        names = matching(name, self.names) if is_pattern(name) else [name]
+        return [topic for topic in map(self.topic_named, names) if topic is not None]
+
+    def registers(self) -> list[Topic]:
+        """Of each name the newest register: it says that all older ones are deleted."""
+        return [self.topics[self.names[name]] for name in sorted(self.names)]
+
+    def is_deleted(self, topic: bytes) -> bool:
+        """Whether the topic of that id is known to be deleted."""
+        return topic in self.topics and self.topics[topic].deleted
+
+    def members_of(self, partition: PartitionId) -> tuple[NodeId, ...]:
+        """The replica set of a partition; empty if it is not known here."""
+        topic = self.topics.get(partition.topic)
+        if topic is None or partition.number >= topic.partitions:
+            return ()
+        return topic.replicas[partition.number]
+
+    def groups_of(self, topic: bytes) -> list[Group]:
+        """The groups that read a topic, by name."""
+        return [self.groups[key] for key in sorted(self.groups) if key[0] == topic]
+
+    # ----------------------------------------------------- what to answer where there is none
+
+    def partition_named(self, name: str, number: int) -> PartitionId | Failed:
+        """A partition of a topic by name, or what to answer where there is none."""
+        topic = self.topic_named(name)
+        if topic is None:
+            return self.not_found(name)
+        if number >= topic.partitions:
+            return Failed(
+                "not-found", f"topic {name!r} has {topic.partitions} partitions: there is no {number}"
+            )
+        return PartitionId(topic.id, number)
+
+    def not_found(self, name: str) -> Failed:
+        """`not-found`: deleted, or with the closest name there is."""
+        if name in self.names:
+            return Failed("not-found", f"topic {name!r} was deleted; `create` makes a new one of that name")
+        names = sorted(name for name, found in self.names.items() if not self.topics[found].deleted)
+        close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+        hint = (
+            f"did you mean {close[0]!r}?"
+            if close
+            else "publishing with auto_create_topics, or `create`, makes it"
+        )
+        return Failed("not-found", f"there is no topic {name!r}: {hint}")
+
+    def no_group(self, topic: str, group: str) -> Failed:
+        """`not-found`: with the groups that are known."""
+        known = sorted(name for found, name in self.groups if found == self.names.get(topic))
+        return Failed(
+            "not-found",
+            f"no group {group!r} reads topic {topic!r}: {', '.join(known[:20]) or 'none'} "
+            f"do{'es' if len(known) == 1 else ''}",
+        )
+
+    def why_not_here(self, partition: PartitionId) -> str:
+        """Why a request for a partition without a replica set fails."""
+        topic = self.topics.get(partition.topic)
+        if topic is not None and topic.deleted:
+            return f"topic {topic.name!r} was deleted"
+        return f"no partition {partition} is known to node {self.me}: was its topic deleted long ago?"
+
+    # -------------------------------------------------------------------- merging
+
+    def take_topic(self, topic: Topic) -> Topic | None:
+        """Merge a register; the merged one if it changed anything, else None.
+
+        A topic whose name had been deleted more often has taken the place of the others: they are deleted, whether or
+        not anybody has told us. Of two after equally many deletions one was chosen and then forgotten with the
+        directories of a majority (RECOVERY); the later one stays.
+        """
+        ours = self.topics.get(topic.id)
+        merged = merge_topics(ours, topic) if ours is not None else topic
+        newest = self.register_named(topic.name)
+        if newest is not None and newest.id != topic.id:
+            if rank(newest) >= rank(topic):
+                merged = closed(merged)
+            else:
+                self.topics[newest.id] = closed(newest)
+        if merged == ours:
+            return None
+        self.topics[topic.id] = merged
+        for key in [key for key in self.creations if key[0] == topic.name and key[1] <= topic.deletions]:
+            del self.creations[key]
+        if newest is None or rank(newest) < rank(topic):
+            self.names[topic.name] = topic.id
+        return merged
+
+    def take_creation(self, creation: Creation) -> bool:
+        """Merge what was promised and accepted of a creation that is not decided; whether it changed anything."""
+        key = (creation.name, creation.deletions)
+        known = self.register_named(creation.name)
+        ours = self.creations.get(key)
+        merged = merge_creations(ours, creation) if ours is not None else creation
+        if merged == ours or (known is not None and known.deletions >= creation.deletions):
+            return False
+        self.creations[key] = merged
+        return True
+
+    def take_group(self, group: Group) -> bool:
+        """Merge a group's register: the newer generation stays; whether that is this one."""
+        ours = self.groups.get((group.topic, group.name))
+        if self.is_deleted(group.topic) or (ours is not None and ours.generation >= group.generation):
+            return False
+        self.groups[(group.topic, group.name)] = group
+        return True
+
+    def forget_groups(self, topic: bytes) -> None:
+        """The topic was deleted: nobody reads it any more."""
+        for key in [key for key in self.groups if key[0] == topic]:
+            del self.groups[key]
+        for settled in [settled for settled in self.settled_groups if settled[0].topic == topic]:
+            del self.settled_groups[settled]
+
+    def check(self) -> None:
+        """Assert what holds between any two steps."""
+        for (name, deletions), creation in self.creations.items():
+            known = self.register_named(name)
+            assert known is None or known.deletions < deletions, f"{name!r} is decided"
+            assert creation.promised >= creation.ballot, f"{name!r}: accepted below what was promised"
+            assert (creation.topic is None) == (creation.ballot == STAMP_ZERO)

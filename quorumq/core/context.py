@@ -1,0 +1,400 @@
+"""What a coordinator may use of the node that it runs on, and what the node wants of a coordinator.
+
+Here are also the things that follow from a register: a topic's replicas begin and end with it, and with them what is
+under way. Requests, rounds and replicas of a topic that was deleted end in the step that hears of it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+
+from quorumq.core import limits
+from quorumq.core.catalogue import Catalogue
+from quorumq.core.census import Census
+from quorumq.core.effects import Effect, Forget, Persist, Send
+from quorumq.core.latency import Latency
+from quorumq.core.messages import Freed, PeerMessage, Put, PutGroup, PutTopic, Release, Slice
+from quorumq.core.partition.replica import Replica
+from quorumq.core.peers import Peers
+from quorumq.core.records import CreationPut, GroupPut, TopicPut
+from quorumq.core.recovery import Recovery
+from quorumq.core.rounds import Round
+from quorumq.core.state import NodeConfig, NodeState
+from quorumq.core.types import (
+    NODES_MAX,
+    Creation,
+    Group,
+    Incarnation,
+    NodeId,
+    Now,
+    PartitionId,
+    Topic,
+    generation_of,
+)
+
+FORGET_MAX = 10_000
+"""Batches in one Forget."""
+
+ASKED_MAX = 1024
+"""Rounds of HOLD whose answers are timed; what answers an older one is too late to matter."""
+
+
+class Pending:
+    """A request that is under way, as the node sees it: core/coordinator.py says how it goes on.
+
+    Attributes:
+        key: the client request to answer; 0 when nobody waits.
+        done: whether it was answered.
+        rounds: its open rounds, by number.
+    """
+
+    __slots__ = ("done", "key", "rounds")
+
+    def __init__(self, key: int) -> None:
+        self.key = key
+        self.done = False
+        self.rounds: dict[int, Round] = {}
+
+    def start(self, context: Context, now: Now) -> list[Effect]:
+        """Begin; the effects to carry out."""
+        raise NotImplementedError
+
+    def on_reply(
+        self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
+    ) -> list[Effect]:
+        """A reply to one of its rounds."""
+        raise NotImplementedError
+
+    def on_cannot_vouch(self, context: Context, number: int, sender: NodeId, now: Now) -> list[Effect]:
+        """``sender`` cannot vouch for its directory now, so it does nothing that would count in round ``number``."""
+        return []
+
+    def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
+        """Round ``number`` has had its time."""
+        raise NotImplementedError
+
+    def on_gone(self, context: Context, now: Now) -> list[Effect]:
+        """The client is gone. What was sent may still take effect."""
+        return []
+
+    def concerns(self, topic: bytes) -> bool:
+        """Whether anything is under way for that topic."""
+        raise NotImplementedError
+
+    def on_deleted(self, context: Context, topic: Topic, now: Now) -> list[Effect]:
+        """A topic that this is about was deleted: nothing more can come of it."""
+        raise NotImplementedError
+
+
+class Context:
+    """One node, for its coordinators.
+
+    Args:
+        state: who it is.
+        peers: what it knows of the others.
+        rng: for pauses and jitter; each step brings its own.
+
+    Attributes:
+        replicas: the partitions that are kept here.
+        requests: what is under way, by the client's key.
+        rounds: and by number of round.
+        fetches: FETCHes that clients have asked for here.
+        given: until when, and what, replies delivered that may never have been written.
+        parked: how many FETCHes are parked here, by partition and group.
+        announced: parked FETCHes that the peers know of.
+        legs: FETCHes that other nodes asked for, by node and round: our key.
+        called_off: rounds of FETCHes that we asked others for and gave up.
+        hold_times: how long answers to HOLD take.
+    """
+
+    __slots__ = (
+        "_asked_at",
+        "announced",
+        "called_off",
+        "census",
+        "fetches",
+        "given",
+        "hold_times",
+        "legs",
+        "parked",
+        "peers",
+        "recovery",
+        "replicas",
+        "requests",
+        "rng",
+        "rounds",
+        "state",
+    )
+
+    def __init__(self, state: NodeState, peers: Peers, rng: random.Random) -> None:
+        self.state = state
+        self.peers = peers
+        self.rng = rng
+        self.recovery = Recovery()
+        self.census = Census(state)
+        self.replicas: dict[PartitionId, Replica] = {}
+        self.requests: dict[int, Pending] = {}
+        self.rounds: dict[int, Pending] = {}
+        self.fetches = 0
+        self.given: dict[int, tuple[float, list[Freed]]] = {}
+        self.parked: dict[tuple[PartitionId, str], int] = {}
+        self.announced: dict[tuple[PartitionId, str], None] = {}
+        self.legs: dict[tuple[NodeId, int], int] = {}
+        self.called_off: dict[int, None] = {}
+        self.hold_times = Latency()
+        self._asked_at: dict[int, float] = {}  # when rounds of HOLD began, those that are over included
+
+    @property
+    def config(self) -> NodeConfig:
+        """What the node was told at its start."""
+        return self.state.config
+
+    @property
+    def catalogue(self) -> Catalogue:
+        """The topics and groups that are known here."""
+        return self.state.catalogue
+
+    # --------------------------------------------------------------------- who may vote
+
+    def may_coordinate(self, partition: PartitionId, now: Now) -> bool:
+        """Whether a FETCH of ``partition`` may be coordinated here: by a replica that may vote."""
+        replica = self.replicas.get(partition)
+        return replica is not None and replica.may_vote(now)
+
+    def quarantine_left(self, now: Now) -> float:
+        """Seconds until the last of this node's replicas is out of quarantine at the latest; 0.0 when all are."""
+        until = max((replica.quarantine_until for replica in self.replicas.values()), default=now.mono)
+        return max(0.0, until - now.mono)
+
+    # ------------------------------------------------------------------ answers to HOLD
+
+    def note_asked(self, number: int, now: Now) -> None:
+        """A round of HOLD begins: its answers are timed, also those that come when it is over."""
+        self._asked_at[number] = now.mono
+        if len(self._asked_at) > ASKED_MAX:
+            del self._asked_at[next(iter(self._asked_at))]
+
+    def note_answered(self, number: int, now: Now) -> None:
+        """An answer to a HOLD has come."""
+        if number in self._asked_at:
+            self.hold_times.note(now.mono - self._asked_at[number])
+
+    # ------------------------------------------------------------------- parked FETCHes
+
+    def park(self, partitions: tuple[PartitionId, ...], group: str, now: Now) -> list[Effect]:
+        """A FETCH is parked: the peers that fetch for the group leave to us what ranks first for us.
+
+        They are told at once if they do not know it yet; where nobody else fetches, the next heartbeat is soon
+        enough, as nobody else would take anything away.
+        """
+        fresh = False
+        for partition in partitions:
+            self.parked[(partition, group)] = self.parked.get((partition, group), 0) + 1
+            if (partition, group) not in self.announced:
+                members = self.catalogue.members_of(partition)
+                _, active = self.state.fetchers(partition, group, members, now)
+                fresh = fresh or len(active) > 1
+        return self.heartbeats(now) if fresh else []
+
+    def unpark(self, partitions: tuple[PartitionId, ...], group: str) -> None:
+        """A FETCH is parked no more. The peers hear it with our next HOLD or heartbeat."""
+        for partition in partitions:
+            self.parked[(partition, group)] -= 1
+            if not self.parked[(partition, group)]:
+                del self.parked[(partition, group)]
+
+    def parks(self, partition: PartitionId, group: str) -> bool:
+        """Whether a FETCH for the group is parked, as the HOLD that asks this will tell the peers."""
+        if (partition, group) in self.parked:
+            return True
+        self.announced.pop((partition, group), None)
+        return False
+
+    def heartbeats(self, now: Now) -> list[Effect]:
+        """Tell all peers for which groups a FETCH is parked here."""
+        self.announced = dict.fromkeys(self.parked)
+        waiting = tuple(self.parked)[: limits.SPANS_PER_REQUEST_MAX]
+        return self.peers.heartbeats(waiting, self.quarantine_left(now))
+
+    # ----------------------------------------------------------------- giving holds back
+
+    def free(self, freed: Freed, now: Now) -> list[Effect]:
+        """RELEASE or LEAVE: remove our hold, and tell all other replicas until they confirm."""
+        effects: list[Effect] = []
+        for member in self.catalogue.members_of(freed.partition):
+            if member == self.state.me:
+                self.release((freed,), now)
+            else:
+                self.state.owe_release(member, freed, now)
+                effects.append(Send(member, Release((freed,))))
+        return effects
+
+    def free_slice(self, part: Slice, now: Now) -> list[Effect]:
+        """Give back deliveries of another node that certainly nobody will work on."""
+        effects: list[Effect] = []
+        for delivery in part.deliveries:
+            receipt = delivery.receipt
+            effects += self.free(Freed(receipt.partition, receipt.group, receipt.owner, (receipt.span,)), now)
+        return effects
+
+    def release(self, freed: tuple[Freed, ...], now: Now) -> None:
+        """Remove these holds from our own replicas, where the owner matches."""
+        for item in freed:
+            replica = self.replicas.get(item.partition)
+            if replica is not None:
+                replica.on_release(item, now)
+
+    def remember_given(self, key: int, given: list[Freed], until: float) -> None:
+        """What reply ``key`` delivers, in case its write is never begun."""
+        if given:
+            self.given[key] = (until, given)
+            self.state.at(until, "forget", key)
+
+    def take_back(self, key: int, now: Now) -> list[Effect]:
+        """LEAVE: the reply was never begun, so certainly nobody works on what it delivered."""
+        _, given = self.given.pop(key, (0.0, []))
+        return [effect for freed in given for effect in self.free(freed, now)]
+
+    # ------------------------------------------------------------------------ registers
+
+    def next_generation(self, group: Group, from_ms: int, now: Now) -> Group | None:
+        """``group`` in a generation above its own; None while the clock's reserve has to be raised for it."""
+        self.state.clock.merge(group.generation // NODES_MAX)
+        stamp = self.state.clock.fresh(now)
+        if stamp is None:
+            return None
+        return group._replace(generation=generation_of(stamp, self.config.nodes), from_ms=from_ms)
+
+    def take_in_group(self, group: Group, now: Now) -> list[Effect]:
+        """Merge a group's register: the newer generation stays, and every replica of its topic reads by it."""
+        if group.topic not in self.catalogue.topics or not self.catalogue.take_group(group):
+            return []  # of an unknown topic, it may be of one that was deleted: a peer tells both, the topic first
+        self.state.clock.merge(group.generation // NODES_MAX)
+        for partition, replica in self.replicas.items():
+            if partition.topic == group.topic:
+                replica.on_register(group, now)
+        return [Persist((GroupPut(group),))]
+
+    def take_in_creations(self, creations: Iterable[Creation]) -> list[Effect]:
+        """Make our own what others have promised and accepted: this directory may have done so, and forgotten it."""
+        changed = [found for found in creations if self.catalogue.take_creation(found)]
+        return [Persist((CreationPut(self.catalogue.creations[found[:2]]),)) for found in changed]
+
+    def take_in_topic(self, topic: Topic, now: Now) -> list[Effect]:
+        """Merge a register that a peer has, and do what follows from it: partitions begin, or end."""
+        before = self.catalogue.register_named(topic.name)
+        merged = self.catalogue.take_topic(topic)
+        if merged is None:
+            return []
+        self.state.clock.merge(topic.stamp.time)
+        effects: list[Effect] = [Persist((TopicPut(merged),))]
+        # Groups may have been heard of before their topic.
+        there = before if before is not None and not before.deleted else merged
+        for over in dict.fromkeys((there, merged)):
+            if self.catalogue.is_deleted(over.id):
+                effects += self.end_topic(over, now)
+        return effects + self.make_replicas(now)
+
+    def make_replicas(self, now: Now) -> list[Effect]:
+        """A replica for each partition whose replica set names this node. One made in quarantine asks for its holds."""
+        made = False
+        for topic in self.catalogue.topics.values():
+            for number, members in enumerate(topic.replicas):
+                partition = PartitionId(topic.id, number)
+                if self.state.me in members:
+                    replica = self.replicas.get(partition)
+                    if replica is None:
+                        replica = self.replicas[partition] = Replica(self.state, topic, partition)
+                        self.recovery.want(replica, now)
+                        made = True
+                        for found, name in self.catalogue.groups:
+                            if found == topic.id:
+                                replica.group(name)
+                    else:
+                        replica.topic = topic
+        return self.ask_for_holds(now) if made and self.recovery.unheard else []
+
+    def ask_for_holds(self, now: Now) -> list[Effect]:
+        """Replicas in quarantine ask all peers for their holds."""
+        return [
+            effect
+            for peer in self.state.links
+            for effect in self.recovery.ask(self.state, self.replicas, peer, now, afresh=True)
+        ]
+
+    def end_topic(self, topic: Topic, now: Now) -> list[Effect]:
+        """DELETE: requests end, replicas go. What the journal has of them means nothing from here on."""
+        effects: list[Effect] = []
+        for found in [found for found in self.replicas if found.topic == topic.id]:
+            replica = self.replicas.pop(found)
+            effects += forget(sorted({**replica.batches, **replica.damaged}))
+        self.catalogue.forget_groups(topic.id)
+        self.census.forget(topic.id)
+        for hints in (self.state.parked, self.state.active):
+            for hint in [hint for hint in hints if hint[0].topic == topic.id]:
+                del hints[hint]
+        for pending in dict.fromkeys([*self.requests.values(), *self.rounds.values()]):
+            if not pending.done and pending.concerns(topic.id):
+                effects += pending.on_deleted(self, topic, now)
+        return effects
+
+    def put_topic(self, sender: NodeId, message: PutTopic, now: Now) -> list[Effect]:
+        """A register, and some groups', to be kept (in a round), or just told (round 0).
+
+        A sender behind the times is told.
+        """
+        number, topic, groups = message
+        newest = self.catalogue.register_named(topic.name)
+        known = self.state.vector(self.config.nodes)
+        if newest is not None and newest.deletions > topic.deletions:
+            if number:
+                reply = Put(number, "deleted", f"topic {topic.name!r} was deleted", newest, None, known)
+                return [Persist((), (Send(sender, reply),))]
+            return [Send(sender, PutTopic(0, newest))]
+        effects = self.take_in_topic(topic, now)
+        effects += [effect for group in groups for effect in self.take_in_group(group, now)]
+        merged = self.catalogue.topics[topic.id]
+        if number:
+            reply = Put(number, "", "", merged if merged != topic else None, None, known)
+            return [*effects, Persist((), (Send(sender, reply),))]
+        if merged.deleted and not topic.deleted:
+            return [*effects, Send(sender, PutTopic(0, merged))]
+        return effects
+
+    def put_group(self, sender: NodeId, message: PutGroup, now: Now) -> list[Effect]:
+        """A group's register, to be kept, or only asked for."""
+        number, group, ask = message
+        if group.topic not in self.catalogue.topics or not self.state.vouched:
+            return [Send(sender, Put(number, "cannot-vouch", "", None, None))]
+        effects = [] if ask else self.take_in_group(group, now)
+        known = self.state.vector(self.config.nodes)
+        reply = Put(number, "", "", None, self.catalogue.groups.get((group.topic, group.name)), known)
+        if self.catalogue.is_deleted(group.topic):
+            reply = Put(number, "deleted", "", self.catalogue.topics[group.topic], None, known)
+        return [*effects, Persist((), (Send(sender, reply),))]
+
+    def take_in_registers(
+        self, sender: NodeId, topics: Iterable[Topic], groups: Iterable[Group], now: Now
+    ) -> list[Effect]:
+        """Merge the registers that a peer has."""
+        effects = [effect for topic in topics for effect in self.put_topic(sender, PutTopic(0, topic), now)]
+        return effects + [effect for group in groups for effect in self.take_in_group(group, now)]
+
+    def check(self, now: Now) -> None:
+        """Assert every invariant that holds between any two steps."""
+        self.state.check()
+        self.catalogue.check()
+        self.peers.positions.check()
+        self.hold_times.check()
+        for replica in self.replicas.values():
+            replica.check(now)
+        for number, pending in self.rounds.items():
+            assert number in pending.rounds, f"round {number} is not its coordinator's"
+        for key, pending in self.requests.items():
+            assert not pending.done, f"request {key} was answered and is kept"
+
+
+def forget(numbers: list[int]) -> list[Effect]:
+    """Nobody needs these batches any more, in pieces of bounded size."""
+    return [Forget(tuple(numbers[at : at + FORGET_MAX])) for at in range(0, len(numbers), FORGET_MAX)]

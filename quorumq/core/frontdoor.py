@@ -1,0 +1,388 @@
+"""The front door: a client's request is checked, and answered at once or given to a coordinator."""
+
+from __future__ import annotations
+
+from quorumq.core import limits
+from quorumq.core.context import Context
+from quorumq.core.coordinator import Coordinator
+from quorumq.core.creation import CreateTopicCoordinator
+from quorumq.core.effects import Effect, Reply, Send
+from quorumq.core.fetch import FetchCoordinator
+from quorumq.core.finding import FindCoordinator, to_find
+from quorumq.core.groups import GroupCoordinator, PurgeCoordinator, SurveyCoordinator
+from quorumq.core.messages import (
+    AckRequest,
+    AlterTopic,
+    ClientReply,
+    ClientRequest,
+    CloseAsk,
+    CloseSession,
+    CreateTopic,
+    DeclareSurvivors,
+    DeleteTopic,
+    ExtendRequest,
+    Failed,
+    Fetch,
+    Freed,
+    Hello,
+    LeaveRequest,
+    Left,
+    Metadata,
+    MetadataReply,
+    NodeInfo,
+    OpenSession,
+    PeekAsk,
+    PeekPage,
+    PeekRequest,
+    Publish,
+    PurgeRequest,
+    RedriveRequest,
+    RejectRequest,
+    RemoteFetch,
+    RemoteFetched,
+    SessionClosed,
+    SessionOpened,
+    SetGroup,
+    StatusAsk,
+    StatusReply,
+    TopicCreated,
+)
+from quorumq.core.partition.group import DEAD_LETTER_TOPIC, DEAD_SUFFIX, dead_letter_names
+from quorumq.core.peek import PeekCoordinator
+from quorumq.core.publish import PublishCoordinator
+from quorumq.core.registers import AlterTopicCoordinator, DeleteTopicCoordinator
+from quorumq.core.remote import LegCoordinator, SplitCoordinator
+from quorumq.core.settle import AckCoordinator, ExtendCoordinator, RedriveCoordinator, RejectCoordinator
+from quorumq.core.status import status
+from quorumq.core.survivors import DeclareCoordinator
+from quorumq.core.topics import check_alteration, check_topic_request, is_pattern
+from quorumq.core.types import NodeId, Now, Origin, PartitionId, Topic
+from quorumq.core.vouching import Vouching
+
+Admitted = Coordinator | ClientReply
+"""Who carries a request through, or the answer."""
+
+
+class FrontDoor:
+    """Takes clients' requests, and FETCHes of other nodes.
+
+    Args:
+        context: of the node.
+        vouching: whether it can serve anybody.
+    """
+
+    __slots__ = ("context", "legs", "sessions", "vouching")
+
+    def __init__(self, context: Context, vouching: Vouching) -> None:
+        self.context = context
+        self.vouching = vouching
+        self.sessions = 0  # opened in this start
+        self.legs = 0  # of FETCHes for other nodes; their keys are below 0, so that none is a client's
+
+    def on_request(self, key: int, request: ClientRequest, now: Now, *, looked: bool = False) -> list[Effect]:
+        """A client's request. ``looked``: the others were asked for what it names and is not known here."""
+        context = self.context
+        if isinstance(request, Hello):
+            return self._on_hello(key, request, now)
+        if isinstance(request, StatusAsk):
+            return [Reply(key, StatusReply(status(context, self.vouching, now)))]
+        wanted = None if looked else to_find(context, request)
+        if isinstance(request, Metadata) and wanted is None:
+            return [Reply(key, self._metadata(request.topics))]
+        if not context.state.vouched:
+            return [Reply(key, self.vouching.refusal(context))]
+        if wanted is not None:
+            return self._coordinate(FindCoordinator(key, request, wanted), now)
+        effects: list[Effect] = []
+        if isinstance(request, CloseSession):
+            effects = self._close_session(request)
+        elif isinstance(request, LeaveRequest):
+            for receipt, spans in request.items:
+                effects += context.free(Freed(receipt.partition, receipt.group, receipt.owner, spans), now)
+        admitted = self._admit(key, request, now)
+        if isinstance(admitted, Coordinator):
+            return self._coordinate(admitted, now)
+        return [*effects, Reply(key, admitted)]
+
+    def on_remote_fetch(self, sender: NodeId, message: RemoteFetch, now: Now) -> list[Effect]:
+        """Serve a FETCH for a node that has no replica of these partitions."""
+        context = self.context
+        if (sender, message.round) in context.legs:
+            return []  # a second copy: one leg is enough
+        here = tuple(partition for partition in message.partitions if partition in context.replicas)
+        problem = check_fetch(message.request, context.config.hold_time_max)
+        if not context.state.vouched or not here:
+            problem = problem or f"node {context.state.me} has no replica of what it was asked for"
+        if problem:
+            return [Send(sender, RemoteFetched(message.round, "too-few-replicas", problem, ()))]
+        self.legs += 1
+        context.legs[(sender, message.round)] = -self.legs
+        return self._coordinate(
+            LegCoordinator(-self.legs, message.request, here, now, sender, message.round), now
+        )
+
+    def _coordinate(self, coordinator: Coordinator, now: Now) -> list[Effect]:
+        self.context.requests[coordinator.key] = coordinator
+        return coordinator.start(self.context, now)
+
+    def _on_hello(self, key: int, hello: Hello, now: Now) -> list[Effect]:
+        refusal = self.context.peers.refusal(hello, now)
+        if refusal is not None:
+            return [Reply(key, refusal)]
+        if hello.node:
+            self.context.recovery.on_hello(hello.node)
+        return self.context.peers.on_hello(key, hello, now)
+
+    def _admit(self, key: int, request: ClientRequest, now: Now) -> Admitted:
+        match request:
+            case OpenSession():
+                self.sessions += 1
+                me, incarnation = self.context.state.me, self.context.state.incarnation
+                return SessionOpened(Origin(me, incarnation.n, incarnation.nonce, self.sessions))
+            case CloseSession():
+                return SessionClosed()
+            case LeaveRequest():
+                return Left()
+            case CreateTopic():
+                return self._create_topic(key, request)
+            case AlterTopic():
+                return self._alter_topic(key, request)
+            case DeleteTopic():
+                return self._delete_topic(key, request)
+            case Publish():
+                return PublishCoordinator(key, request)
+            case Fetch():
+                return self._fetch(key, request, now)
+            case AckRequest():
+                return AckCoordinator(key, request)
+            case RejectRequest():
+                return self._reject(key, request, now)
+            case ExtendRequest():
+                problem = check_hold_time(request.hold_time, self.context.config.hold_time_max)
+                return Failed("usage", problem) if problem else ExtendCoordinator(key, request)
+            case SetGroup():
+                return self._set_group(key, request)
+            case PurgeRequest():
+                return self._purge(key, request)
+            case RedriveRequest():
+                return self._redrive(key, request)
+            case PeekAsk():
+                return self._peek(key, request, now)
+            case DeclareSurvivors():
+                return DeclareCoordinator(key, request)
+        return Failed("usage", f"{type(request).__name__} is not a request")
+
+    # -------------------------------------------------------------------------- topics
+
+    def _metadata(self, names: tuple[str, ...]) -> MetadataReply | Failed:
+        config, catalogue, links = self.context.config, self.context.catalogue, self.context.state.links
+        topics: dict[bytes, Topic] = {}
+        for name in names or ("*",):
+            found = catalogue.topics_matching(name)
+            if not found and not is_pattern(name):
+                return catalogue.not_found(name)
+            topics.update((topic.id, topic) for topic in found)
+        addresses = dict(config.addresses)
+        return MetadataReply(
+            cluster_id=config.cluster_id,
+            node=config.node,
+            nodes=tuple(
+                NodeInfo(node, addresses.get(node, ""), node == config.node or node in links)
+                for node in config.nodes
+            ),
+            topics=tuple(topics.values()),
+            groups=tuple(catalogue.groups[key] for key in sorted(catalogue.groups) if key[0] in topics),
+            message_bytes_max=limits.MESSAGE_BYTES_MAX,
+            batch_bytes_max=limits.BATCH_BYTES_MAX,
+            hold_time_max=config.hold_time_max,
+        )
+
+    def _create_topic(self, key: int, request: CreateTopic) -> Admitted:
+        problem = check_topic_request(request, self.context.config.nodes)
+        if problem:
+            return Failed("usage", problem)
+        known = self.context.catalogue.topic_named(request.name)
+        if known is not None and request.implicit:
+            return TopicCreated(known)
+        if request.implicit and not self.context.config.auto_create_topics:
+            return self.context.catalogue.not_found(request.name)
+        return CreateTopicCoordinator(key, request)
+
+    def _alter_topic(self, key: int, request: AlterTopic) -> Admitted:
+        topic = self.context.catalogue.topic_named(request.name)
+        if topic is None:
+            return self.context.catalogue.not_found(request.name)
+        problem = check_alteration(request, topic)
+        return Failed("usage", problem) if problem else AlterTopicCoordinator(key, request, topic)
+
+    def _delete_topic(self, key: int, request: DeleteTopic) -> Admitted:
+        topic = self.context.catalogue.topics.get(request.id)
+        if topic is not None and topic.name == request.name:
+            return DeleteTopicCoordinator(key, request, topic)
+        if self.context.catalogue.topic_named(request.name) is None:
+            return self.context.catalogue.not_found(request.name)
+        detail = (
+            f"topic {request.name!r} with the id {request.id.hex()} is gone, or never was; another one has its "
+            "name, and is left alone: delete again to delete that"
+        )
+        return Failed("not-found", detail)
+
+    def _close_session(self, request: CloseSession) -> list[Effect]:
+        """Tell the replicas that may have something of the session. Nobody waits: closing takes its time anyway."""
+        effects: list[Effect] = []
+        for partition in request.partitions:
+            topic = self.context.catalogue.topics.get(partition.topic)
+            ask = CloseAsk(0, partition, topic.epoch if topic is not None else 0, (request.origin,))
+            effects += [Send(member, ask) for member in self.context.catalogue.members_of(partition)]
+        return effects
+
+    # -------------------------------------------------------------------------- groups
+
+    def _set_group(self, key: int, request: SetGroup) -> Admitted:
+        problem = check_group_name(request.group)
+        if request.group.endswith(DEAD_SUFFIX):
+            problem = f"group {request.group!r} is one of dead letters: redrive or purge them instead"
+        if request.start not in ("earliest", "latest", "time"):
+            problem = f"start is {request.start[:50]!r}: it must be 'earliest', 'latest' or 'time'"
+        if problem:
+            return Failed("usage", problem)
+        topic = self.context.catalogue.topic_named(request.topic)
+        if topic is None:
+            return self.context.catalogue.not_found(request.topic)
+        return GroupCoordinator(key, request, topic.id)
+
+    def _purge(self, key: int, request: PurgeRequest) -> Admitted:
+        topics, group = dead_letter_names((request.topic,), request.group)
+        found = self._read_by(topics[0], request.partition, group.removesuffix(DEAD_SUFFIX))
+        return found if isinstance(found, Failed) else PurgeCoordinator(key, found, group)
+
+    def _redrive(self, key: int, request: RedriveRequest) -> Admitted:
+        request = request._replace(group=request.group.removesuffix(DEAD_SUFFIX))
+        found = self._read_by(request.topic, request.partition, request.group)
+        return found if isinstance(found, Failed) else RedriveCoordinator(key, request, found)
+
+    def _read_by(self, topic: str, number: int, group: str) -> PartitionId | Failed:
+        """A partition that the group reads, or what to answer."""
+        found = self.context.catalogue.partition_named(topic, number)
+        if not isinstance(found, Failed) and (found.topic, group) not in self.context.catalogue.groups:
+            return self.context.catalogue.no_group(topic, group)
+        return found
+
+    def _peek(self, key: int, request: PeekAsk, now: Now) -> Admitted:
+        topics, group = dead_letter_names((request.topic,), request.group)
+        partition = self.context.catalogue.partition_named(topics[0], request.partition)
+        if isinstance(partition, Failed):
+            return partition
+        if request.complete:
+            return SurveyCoordinator(key, partition, group, request.which, request.after, request.limit)
+        peek = PeekRequest(0, partition, group, request.which, request.cursor, request.limit, request.bodies)
+        replica = self.context.replicas.get(partition)
+        if replica is None:
+            return PeekCoordinator(key, peek)
+        page = replica.on_peek(peek, now)
+        return PeekPage(partition, page.items, page.cursor, page.slices)
+
+    # ---------------------------------------------------------------------- deliveries
+
+    def _reject(self, key: int, request: RejectRequest, now: Now) -> Admitted:
+        letter = request.letter
+        if letter is not None and any(item.receipt.group.endswith(DEAD_SUFFIX) for item in request.items):
+            detail = "a dead letter cannot be dead-lettered again: ack it, or reject it without dead_letter"
+            return Failed("usage", detail)
+        if request.delay != limits.TOPIC_BACKOFF_S and not 0 <= request.delay <= limits.DELAY_MAX_S:
+            detail = (
+                f"delay is {request.delay} s: it must be from 0 to {limits.DELAY_MAX_S:.0f} s, or "
+                f"{limits.TOPIC_BACKOFF_S} for the topic's backoff"
+            )
+            return Failed("usage", detail)
+        if letter is not None:
+            letter = letter._replace(died_ms=now.wall_ms, node=self.context.state.me)
+        return RejectCoordinator(key, request._replace(letter=letter))
+
+    def _fetch(self, key: int, request: Fetch, now: Now) -> Admitted:
+        context = self.context
+        topics, group = dead_letter_names(request.topics, request.group)
+        request = request._replace(topics=topics, group=group)
+        problem = check_fetch(request, context.config.hold_time_max)
+        if problem:
+            return Failed("usage", problem)
+        asked: list[PartitionId] = []
+        for name in request.topics:
+            found = self._partitions_asked(name, request)
+            if isinstance(found, Failed):
+                return found
+            asked += found
+        context.fetches += 1
+        if len(asked) > limits.FETCH_PARTITIONS_MAX:
+            start = context.fetches * limits.FETCH_PARTITIONS_MAX % len(asked)
+            asked = (asked[start:] + asked[:start])[: limits.FETCH_PARTITIONS_MAX]
+        here = tuple(partition for partition in asked if context.may_coordinate(partition, now))
+        capped = request._replace(
+            max_messages=min(request.max_messages, limits.FETCH_MESSAGES_MAX),
+            max_bytes=min(request.max_bytes, limits.FETCH_BYTES_MAX),
+        )
+        if len(here) < len(asked):
+            foreign = tuple(partition for partition in asked if not context.may_coordinate(partition, now))
+            return SplitCoordinator(key, capped, here + foreign, now)
+        return FetchCoordinator(key, capped, here, context.fetches % max(1, len(here)), now)
+
+    def _partitions_asked(self, name: str, request: Fetch) -> list[PartitionId] | Failed:
+        """Those of the topic of that name, or of all that the pattern matches now: of none, if it matches none."""
+        catalogue = self.context.catalogue
+        source = request.group.removesuffix(DEAD_SUFFIX)
+        found: list[PartitionId] = []
+        for topic in catalogue.topics_matching(name):
+            if source != request.group and (topic.id, source) not in catalogue.groups:
+                if is_pattern(name):
+                    continue
+                return catalogue.no_group(name, source)
+            for number in request.partitions or range(topic.partitions):
+                if number < topic.partitions:
+                    found.append(PartitionId(topic.id, number))
+                elif not is_pattern(name):
+                    detail = f"topic {name!r} has {topic.partitions} partitions: there is no {number}"
+                    return Failed("not-found", detail)
+        if not is_pattern(name) and catalogue.topic_named(name) is None:
+            return catalogue.not_found(name)
+        return found
+
+
+def check_hold_time(hold_time: float, most: float) -> str:
+    """Why a hold time cannot be granted, or ""."""
+    if not limits.HOLD_TIME_MIN_S <= hold_time <= most:
+        return (
+            f"hold_time is {hold_time} s: it must be from {limits.HOLD_TIME_MIN_S} s to this cluster's "
+            f"hold_time_max, {most} s"
+        )
+    return ""
+
+
+def check_fetch(request: Fetch, hold_time_max: float) -> str:
+    """What is wrong with a FETCH, or ""."""
+    problem = check_hold_time(request.hold_time, hold_time_max)
+    if problem:
+        return problem
+    if not request.topics:
+        return "no topic is named"
+    if any(name.endswith(DEAD_LETTER_TOPIC) for name in request.topics):
+        return "topics and their dead letters cannot be fetched in one request: make one for each"
+    problem = check_group_name(request.group.removesuffix(DEAD_SUFFIX))
+    if problem:
+        return problem
+    if request.start not in ("earliest", "latest"):
+        return f"start is {request.start[:50]!r}: it must be 'earliest' or 'latest'"
+    if request.max_messages < 1 or request.max_bytes < 1:
+        return "max_messages and max_bytes must be at least 1"
+    if not 0 <= request.max_wait <= limits.LONG_POLL_MAX_S:
+        return f"max_wait is {request.max_wait} s: it must be from 0 to {limits.LONG_POLL_MAX_S} s"
+    return ""
+
+
+def check_group_name(group: str) -> str:
+    """What is wrong with a group's name, or ""."""
+    if not group or len(group.encode()) > limits.NAME_BYTES_MAX or "!" in group:
+        return (
+            f"group is {group[:50]!r}: it must have 1 to {limits.NAME_BYTES_MAX} bytes and no '!', but for the "
+            f"{DEAD_SUFFIX!r} of a group's dead letters"
+        )
+    return ""

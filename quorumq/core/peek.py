@@ -1,0 +1,41 @@
+"""PEEK through a node that has no replica of the partition."""
+
+from __future__ import annotations
+
+from quorumq.core.context import Context
+from quorumq.core.coordinator import Coordinator, too_few
+from quorumq.core.effects import Effect
+from quorumq.core.messages import PeekPage, PeekReply, PeekRequest, PeerMessage
+from quorumq.core.types import Incarnation, NodeId, Now
+
+
+class PeekCoordinator(Coordinator):
+    """PEEK through a node that has no replica of the partition: ask one that does, pass on its page with bodies."""
+
+    __slots__ = ("request",)
+
+    def __init__(self, key: int, request: PeekRequest) -> None:
+        super().__init__(key)
+        self.request = request
+
+    def start(self, context: Context, now: Now) -> list[Effect]:
+        members = context.catalogue.members_of(self.request.partition)
+        up = [member for member in members if member in context.state.links]
+        if not up:
+            detail = f"none of {', '.join(members)} can be reached from {context.state.me}: ask one of them"
+            return self.finish(context, too_few("not-stored", detail, 1, 0))
+        this = self.open_round(context, (up[0],), now)
+        return self.ask(context, this, self.request.partition, self.request._replace(round=this.number))
+
+    def on_reply(
+        self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
+    ) -> list[Effect]:
+        assert isinstance(message, PeekReply)
+        if message.error == "unknown-topic":
+            return self.teach(context, message.round, sender)
+        page = PeekPage(self.request.partition, message.items, message.cursor, message.slices)
+        return self.finish(context, page)
+
+    def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
+        node = self.rounds[number].members[0]
+        return self.finish(context, too_few("outcome-unknown", f"{node} did not answer: ask again", 1, 0))

@@ -1,0 +1,198 @@
+"""What a node knows of the others: HELLO, the starts and directories that it has seen, what they say of themselves."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+
+from quorumq.core.effects import Effect, Persist, Reply, Send
+from quorumq.core.messages import VERSIONS, Failed, Heartbeat, Hello, Welcome
+from quorumq.core.positions import Positions
+from quorumq.core.records import JournalRecord, PeerPosition, PeerSeen
+from quorumq.core.state import NodeState
+from quorumq.core.types import Incarnation, NodeId, Now, PartitionId
+
+SOFTWARE = "quorumq"
+
+TWICE_S = 3.0
+"""A start that was heard from within so many seconds is running: another one of the same node runs beside it."""
+
+Seen = dict[NodeId, tuple[Incarnation, tuple[int, ...]]]
+"""Of each node its newest start, and its directories, the last one last."""
+
+
+class Peers:
+    """The other nodes, seen from one.
+
+    Args:
+        state: ours.
+        seen: what the journal says of them.
+        told: and of the positions that they told.
+
+    Attributes:
+        heard_at: when each was heard from last (monotonic seconds).
+        facts: what they say of themselves, for status pages and messages.
+    """
+
+    __slots__ = ("facts", "heard_at", "positions", "seen", "state")
+
+    def __init__(self, state: NodeState, seen: Seen, told: dict[NodeId, tuple[int, int]]) -> None:
+        self.state = state
+        self.seen = seen
+        self.positions = Positions(told)
+        self.heard_at: dict[NodeId, float] = {}
+        self.facts: dict[NodeId, dict[str, object]] = {}
+
+    # ---------------------------------------------------------------------- HELLO
+
+    def hello(self, now: Now) -> Hello:
+        """What this node says first to a peer that it dials."""
+        state = self.state
+        return Hello(
+            versions=VERSIONS,
+            cluster_id=state.config.cluster_id,
+            nodes=node_list_digest(state.config.nodes),
+            hold_time_max=state.config.hold_time_max,
+            node=state.me,
+            incarnation=state.incarnation,
+            directory=state.directory,
+            wall_ms=now.wall_ms,
+            stamp=state.clock.value,
+            software=SOFTWARE,
+        )
+
+    def on_hello(self, key: int, hello: Hello, now: Now) -> list[Effect]:
+        """Welcome whoever was not refused; what we have seen of a node is durable before it is welcome."""
+        seen, directories = self.seen.get(hello.node, (Incarnation(0, 0), ()))
+        same = directories[-1:] == (hello.directory,)
+        position, position_by = self.positions.told.get(hello.node, (0, 0)) if same else (0, 0)
+        state = self.state
+        welcome = Reply(
+            key,
+            Welcome(
+                version=min(hello.versions[1], VERSIONS[1]),
+                cluster_id=state.config.cluster_id,
+                node=state.me,
+                incarnation=state.incarnation,
+                directory=state.directory,
+                wall_ms=now.wall_ms,
+                stamp=state.clock.value,
+                seen_n=seen.n,
+                seen_directories=directories,
+                software=SOFTWARE,
+                position=position,
+                position_by=position_by,
+            ),
+        )
+        if not hello.node:
+            return [welcome]
+        state.clock.merge(hello.stamp)
+        ahead_s = (hello.wall_ms - now.wall_ms) / 1000
+        self.facts.setdefault(hello.node, {})["clock_difference_s"] = ahead_s
+        if seen == hello.incarnation and same:
+            return [Persist((), (welcome,))]
+        if not same:
+            self.positions.forget(hello.node)
+        self.seen[hello.node] = (hello.incarnation, seen_last(directories, hello.directory))
+        state.learn(hello.node, hello.incarnation)
+        return [Persist((PeerSeen(hello.node, hello.incarnation, hello.directory),), (welcome,))]
+
+    def refusal(self, hello: Hello, now: Now) -> Failed | None:
+        """Why a node or client is not welcome; None if it is."""
+        config = self.state.config
+        lowest, highest = VERSIONS
+        if hello.versions[0] > highest or hello.versions[1] < lowest:
+            return Failed(
+                "cluster-mismatch",
+                f"protocol versions {hello.versions[0]} to {hello.versions[1]} are offered, node "
+                f"{config.node!r} speaks {lowest} to {highest}: upgrade the older side",
+            )
+        if hello.cluster_id != config.cluster_id and (hello.node or hello.cluster_id):
+            return Failed(
+                "cluster-mismatch",
+                f"the cluster here is {config.cluster_id!r}, the caller's is {hello.cluster_id!r}: "
+                "check cluster_id in its configuration, or the address it was given",
+            )
+        if not hello.node:
+            return None
+        if hello.node not in config.nodes or hello.nodes != node_list_digest(config.nodes):
+            return Failed(
+                "cluster-mismatch",
+                f"node {hello.node!r} has another node list than node {config.node!r}, whose list is "
+                f"{', '.join(config.nodes)}: make `nodes` the same everywhere",
+            )
+        if hello.hold_time_max != config.hold_time_max:
+            return Failed(
+                "cluster-mismatch",
+                f"node {hello.node!r} has hold_time_max = {hello.hold_time_max} s, node {config.node!r} has "
+                f"{config.hold_time_max} s: make it the same everywhere",
+            )
+        return self._refuse_start(hello, now)
+
+    def _refuse_start(self, hello: Hello, now: Now) -> Failed | None:
+        """Why this start of a node that belongs here is not welcome."""
+        if hello.node == self.state.me and hello.incarnation != self.state.incarnation:
+            return Failed(
+                "superseded", f"node id {hello.node!r} is this very node's: give each node its own id"
+            )
+        live = self.state.links.get(hello.node)
+        heard_s_ago = now.mono - self.heard_at.get(hello.node, -1e18)
+        if live is not None and live != hello.incarnation and heard_s_ago < TWICE_S:
+            return Failed(
+                "not-stored",
+                f"start {live.n} of node {hello.node!r} was heard from within the last {TWICE_S:.0f} s: is it running "
+                "twice? If it was just restarted, this passes by itself",
+            )
+        seen, known = self.seen.get(hello.node, (Incarnation(0, 0), ()))
+        what = (
+            "is an old copy, or runs twice" if hello.directory in known else "was emptied, or is an old copy"
+        )
+        if hello.incarnation.n < seen.n or (hello.incarnation.n == seen.n and hello.incarnation != seen):
+            return Failed(
+                "superseded",
+                f"node {self.state.me!r} has seen start {seen.n} of node {hello.node!r}, and this is start "
+                f"{hello.incarnation.n}: the data directory {what}",
+                seen.n,
+            )
+        return None
+
+    # ------------------------------------------------------------------ heartbeats
+
+    def heartbeats(self, waiting: Iterable[tuple[PartitionId, str]], quarantine_s: float) -> list[Effect]:
+        """A heartbeat for every peer that there is a link to."""
+        beat = Heartbeat(
+            tuple(waiting), quarantine_s, position=self.positions.durable, vouched=self.state.vouched
+        )
+        return [Send(peer, beat) for peer in self.state.links]
+
+    def on_heartbeat(self, sender: NodeId, message: Heartbeat) -> None:
+        """What a peer says of itself."""
+        facts = self.facts.setdefault(sender, {})
+        facts["quarantine_s"], facts["vouched"] = message.quarantine_s, message.vouched
+
+    def note_position(self, sender: NodeId, incarnation: Incarnation, position: int) -> None:
+        """A start of a peer says how many records of its directory are durable."""
+        if position and self.seen.get(sender, (None,))[0] == incarnation:
+            self.positions.note(sender, incarnation.n, position)
+
+    # --------------------------------------------------------------------- journal
+
+    def snapshot(self) -> list[JournalRecord]:
+        """What is durable of them."""
+        records: list[JournalRecord] = []
+        for node in sorted(self.seen):
+            incarnation, directories = self.seen[node]
+            records += [PeerSeen(node, incarnation, directory) for directory in directories]
+            if node in self.positions.told:  # of the last directory, which stands before it
+                records.append(PeerPosition(node, directories[-1], *self.positions.told[node]))
+        return records
+
+
+def seen_last(known: tuple[int, ...], directory: int) -> tuple[int, ...]:
+    """The directories that a node was seen with, the last one last."""
+    return (*(found for found in known if found != directory), directory)
+
+
+def node_list_digest(nodes: tuple[NodeId, ...]) -> bytes:
+    """What HELLO carries of the node list: the same whatever the order in which it is written."""
+    return hashlib.blake2b("\0".join(sorted(nodes)).encode(), digest_size=16).digest()

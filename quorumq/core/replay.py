@@ -1,0 +1,249 @@
+"""From the journal to the state of a node, and back: what a start replays, a snapshot holds, and a clean stop adds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from quorumq.core import limits
+from quorumq.core.catalogue import Catalogue
+from quorumq.core.clock import HybridClock
+from quorumq.core.context import Context
+from quorumq.core.partition.replica import PartitionRecord
+from quorumq.core.peers import Seen, seen_last
+from quorumq.core.records import (
+    BatchStored,
+    CleanStopped,
+    ClusterMade,
+    CreationPut,
+    DirectoryMade,
+    GroupPut,
+    JournalRecord,
+    MemoryAtStop,
+    OriginsClosed,
+    PeerPosition,
+    PeerSeen,
+    Placed,
+    Reclaimed,
+    Reserved,
+    Started,
+    TopicPut,
+    Vouched,
+    VouchingLost,
+)
+from quorumq.core.state import NodeConfig, NodeState
+from quorumq.core.types import Group, Incarnation, NodeId, Now
+from quorumq.core.vouching import Vouching
+
+BALLOTS_AT_STOP_MAX = 10_000
+"""Ballots that a clean stop keeps; of the groups that have more, a later ACK may hear `acked_unproven`."""
+
+
+class Replay:
+    """A journal, read once. What it says of partitions waits until their topics are known.
+
+    Args:
+        config: what the node is told.
+        vouching: to be told what the journal says of the directory.
+        journal: the journal's records in order; a BatchStored may come without its body. A damaged batch is left out.
+        directory: the number of the data directory, used if the journal names none.
+
+    Attributes:
+        is_new: the journal names no directory.
+        is_noted: it says what the cluster was made with.
+        void: batches on disk that nobody needs: reclaimed before a crash, or no use.
+        orphans: batches of topics that are not known here.
+
+    Raises:
+        ValueError: the journal is another node's, or of a cluster that was made otherwise than ``config`` says.
+    """
+
+    def __init__(
+        self, config: NodeConfig, vouching: Vouching, journal: Iterable[JournalRecord], directory: int
+    ) -> None:
+        self.config = config
+        self.vouching = vouching
+        self.catalogue = Catalogue(config.node)
+        self.directory = directory
+        self.is_new = True
+        self.is_noted = False
+        self.starts = 0
+        self.last = Incarnation(0, 0)
+        self.reserve = 0
+        self.seen: Seen = {}
+        self.positions: dict[NodeId, tuple[int, int]] = {}
+        self.stop: CleanStopped | None = None
+        self.groups: list[Group] = []
+        self.partitioned: list[BatchStored | PartitionRecord] = []
+        self.void: list[int] = []
+        self.orphans: list[int] = []
+        for record in journal:
+            self.stop = None
+            self._take(record)
+
+    def _take(self, record: JournalRecord) -> None:
+        match record:
+            case DirectoryMade(node, cluster_id, directory):
+                if (node, cluster_id) != (self.config.node, self.config.cluster_id):
+                    raise ValueError(
+                        f"the data directory belongs to node {node!r} of cluster {cluster_id!r}, "
+                        f"not to node {self.config.node!r} of cluster {self.config.cluster_id!r}"
+                    )
+                self.directory, self.is_new = directory, False
+            case ClusterMade(nodes, hold_time_max):
+                self.config.check_same(nodes, hold_time_max)
+                self.is_noted = True
+            case Started(incarnation):
+                self.starts, self.last = max(self.starts, incarnation.n), incarnation
+            case Vouched() | VouchingLost() | Placed():
+                self.starts = self.vouching.replay(record, self.starts)
+            case PeerSeen(node, incarnation, directory):
+                _, known = self.seen.get(node, (incarnation, ()))
+                if known[-1:] != (directory,):
+                    self.positions.pop(node, None)
+                self.seen[node] = (incarnation, seen_last(known, directory))
+            case PeerPosition(node, directory, position, start):
+                if node in self.seen and self.seen[node][1][-1] == directory:
+                    self.positions[node] = (position, start)
+            case Reserved(time):
+                self.reserve = max(self.reserve, time)
+            case TopicPut(topic):
+                self.catalogue.take_topic(topic)
+            case CreationPut(creation):
+                self.catalogue.take_creation(creation)
+            case GroupPut(group):
+                self.groups.append(group)
+            case CleanStopped():
+                self.stop = record
+            case _:
+                self.partitioned.append(record)
+
+    def state(self, nonce: int, now: Now, *, newest: bool) -> NodeState:
+        """Who the node is in this start."""
+        starts, vouched = self.vouching.begin(self.starts, newest=newest)
+        if starts + 1 >= limits.STARTS_MAX:
+            raise ValueError(
+                f"node {self.config.node!r} would be at start {starts + 1}, and no start count reaches "
+                f"{limits.STARTS_MAX}: this node id is used up. Make another cluster, and take the messages there"
+            )
+        incarnation = Incarnation(starts + 1, nonce)
+        if self.stop is not None and (self.stop.incarnation != self.last or self.vouching.is_elsewhere):
+            self.stop = None  # of another start, or another copy of the directory
+        quarantine = limits.QUARANTINE_SHARE * self.config.hold_time_max if self.vouching.once else 0.0
+        if self.stop is not None:
+            quarantine = self.stop.quarantine_s
+        state = NodeState(
+            config=self.config,
+            catalogue=self.catalogue,
+            incarnation=incarnation,
+            directory=self.directory,
+            clock=HybridClock(self.config.node, self.reserve, self.reserve),
+            vouched=vouched,
+            quarantine_until=now.mono + quarantine,
+            # A reply may wait, for a disk or a parked FETCH, while we are started again, and then come over the new
+            # link: only the number says that it answers a question of the old start. So no two starts use one number.
+            round_count=incarnation.n << 32,
+        )
+        state.known[self.config.node] = incarnation
+        for node, (seen, _) in self.seen.items():
+            state.learn(node, seen)
+        for group in self.groups:
+            self.catalogue.take_group(group)
+        return state
+
+    def fill(self, context: Context, now: Now) -> None:
+        """Make the replicas, with all that the journal says of them."""
+        context.make_replicas(now)
+        replicas = context.replicas
+        # What was reclaimed comes first: a batch that is not void was stored after that, as it was wanted again.
+        # Then what was closed: nothing is stored of it any more.
+        reclaimed = [record for record in self.partitioned if isinstance(record, Reclaimed)]
+        over: list[PartitionRecord] = [
+            record for record in self.partitioned if isinstance(record, OriginsClosed)
+        ]
+        void = dict.fromkeys(number for record in reclaimed for number in record.numbers)
+        for gone in [*reclaimed, *over]:
+            if gone.partition in replicas:
+                replicas[gone.partition].replay(gone, now)
+        for record in self.partitioned:
+            if isinstance(record, BatchStored):
+                self._load(context, record, now, void)
+            elif not isinstance(record, Reclaimed | OriginsClosed) and record.partition in replicas:
+                replicas[record.partition].replay(record, now)
+        if self.stop is not None:
+            restore(context, self.stop, now)
+        for replica in replicas.values():
+            replica.refresh_all(now)
+
+    def _load(self, context: Context, record: BatchStored, now: Now, void: dict[int, None]) -> None:
+        context.state.next_batch = max(context.state.next_batch, record.number + 1)
+        replica = context.replicas.get(record.batch.header.partition)
+        if record.number in void:
+            self.void.append(record.number)
+        elif replica is None:
+            self.orphans.append(record.number)
+        else:
+            replica.load_batch(record, now)
+            if record.number not in replica.batches:
+                self.void.append(record.number)
+
+
+def restore(context: Context, stop: CleanStopped, now: Now) -> None:
+    """What the start before kept for this one."""
+    replicas = context.replicas
+    for kept in stop.memory:
+        if kept.partition in replicas:
+            replicas[kept.partition].group(kept.group).holds.restore_memory(kept.floor, kept.ballots)
+    for held in stop.holds:
+        if held.partition in replicas:
+            replicas[held.partition].restore_hold(held, now)
+    for partition in stop.recovered:
+        if partition in replicas:
+            replicas[partition].end_quarantine([], now)
+
+
+def clean_stop(context: Context, now: Now) -> CleanStopped:
+    """What this start keeps for the next one.
+
+    It speaks for no replica in quarantine: what was granted before this start may be live and is not in its table.
+    Nor, while it lasts, for one that we have no record of yet: its register may have been lost by a crash.
+    """
+    able = [replica for replica in context.replicas.values() if not replica.in_quarantine(now)]
+    holds = [held for replica in able for held in replica.holds_at_stop(now)]
+    memory: list[MemoryAtStop] = []
+    most = BALLOTS_AT_STOP_MAX
+    for replica in able:
+        kept = replica.memory_at_stop(most)
+        most -= sum(len(group.ballots) for group in kept)
+        memory += kept
+    left = max(0.0, context.state.quarantine_until - now.mono)
+    return CleanStopped(
+        incarnation=context.state.incarnation,
+        holds=tuple(holds),
+        quarantine_s=left,
+        recovered=tuple(replica.partition for replica in able) if left else (),
+        memory=tuple(memory),
+    )
+
+
+def snapshot(context: Context, vouching: Vouching, now: Now) -> list[JournalRecord]:
+    """Everything durable but the batches, for the head of a journal segment."""
+    state, catalogue = context.state, context.catalogue
+    records: list[JournalRecord] = [
+        DirectoryMade(state.me, state.config.cluster_id, state.directory),
+        cluster_made(state.config),
+        Started(state.incarnation),
+        Reserved(state.clock.reserving),
+    ]
+    records += vouching.snapshot(vouched=state.vouched)
+    records += context.peers.snapshot()
+    records += [TopicPut(topic) for topic in catalogue.registers()]
+    records += [CreationPut(catalogue.creations[found]) for found in sorted(catalogue.creations)]
+    records += [GroupPut(catalogue.groups[found]) for found in sorted(catalogue.groups)]
+    for partition in sorted(context.replicas):
+        records += context.replicas[partition].snapshot(now)
+    return records
+
+
+def cluster_made(config: NodeConfig) -> ClusterMade:
+    """What the cluster was made with."""
+    return ClusterMade(tuple(sorted(config.nodes)), config.hold_time_max)

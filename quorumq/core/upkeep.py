@@ -1,0 +1,116 @@
+"""What a node does now and then: heartbeats, anti-entropy with a peer, RECLAIM."""
+
+from __future__ import annotations
+
+from quorumq.core.closing import ORIGINS_PER_ROUND, CloseCoordinator
+from quorumq.core.context import Context, forget
+from quorumq.core.effects import Done, Effect, Persist, Send
+from quorumq.core.limits import GROUPS_PER_PIECE
+from quorumq.core.messages import Heartbeat, SyncPull, SyncTopics
+from quorumq.core.resync import REGISTERS_PER_PIECE
+from quorumq.core.types import Incarnation, NodeId, Now
+from quorumq.core.vouching import TOKEN_POSITION
+
+
+class Upkeep:
+    """What keeps replicas alike, and drops what nobody needs.
+
+    Args:
+        context: of the node.
+    """
+
+    __slots__ = ("context",)
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+
+    # ------------------------------------------------------------------ heartbeats
+
+    def heartbeat(self, now: Now) -> list[Effect]:
+        """Say that we live; and have written down now and then what the peers say of their directories."""
+        effects = self.context.heartbeats(now)
+        peers = self.context.peers
+        if peers.positions.counting:  # for the next ones
+            effects.append(Persist(peers.positions.records(peers.seen, now), (Done(TOKEN_POSITION),)))
+        return effects
+
+    def on_heartbeat(self, sender: NodeId, incarnation: Incarnation, message: Heartbeat, now: Now) -> None:
+        """A peer lives: for which groups it has a FETCH parked, and what it says of itself."""
+        self.context.peers.note_position(sender, incarnation, message.position)
+        # What we have no replica of, as its topic was deleted, nobody would ever ask about, or forget.
+        named = dict.fromkeys(found for found in message.waiting if found[0] in self.context.replicas)
+        for key in [key for key in self.context.state.parked if key[2] == sender and key[:2] not in named]:
+            del self.context.state.parked[key]
+        for partition, group in named:
+            self.context.state.parked[(partition, group, sender)] = now.mono
+        self.context.peers.on_heartbeat(sender, message)
+
+    # ---------------------------------------------------------------- anti-entropy
+
+    def greet(self, peer: NodeId) -> list[Effect]:
+        """A link is up: registers, and what we have."""
+        return self._send_registers(peer) + self.offer(peer)
+
+    def sync(self, peer: NodeId, now: Now) -> list[Effect]:
+        """Likewise; and what has been missing here for long is asked for."""
+        return self.greet(peer) + self._ask_absent(peer, now)
+
+    def _send_registers(self, peer: NodeId) -> list[Effect]:
+        """Every topic and group that we know of, in pieces that fit a frame."""
+        topics = self.context.catalogue.registers()
+        groups = [self.context.catalogue.groups[found] for found in sorted(self.context.catalogue.groups)]
+        pieces = [
+            SyncTopics(tuple(topics[at : at + REGISTERS_PER_PIECE]), ())
+            for at in range(0, len(topics), REGISTERS_PER_PIECE)
+        ]
+        pieces += [
+            SyncTopics((), tuple(groups[at : at + GROUPS_PER_PIECE]))
+            for at in range(0, len(groups), GROUPS_PER_PIECE)
+        ]
+        return [Send(peer, piece) for piece in pieces]
+
+    def offer(self, peer: NodeId) -> list[Effect]:
+        """What we have of each partition that the peer has, too."""
+        effects: list[Effect] = []
+        for replica in self.context.replicas.values():
+            if peer in replica.members:
+                effects.append(Send(peer, replica.sync_offer()))
+                ages = replica.ages_wanted(peer)
+                if ages:
+                    effects.append(Send(peer, SyncPull(replica.partition, (), ages)))
+        return effects
+
+    def _ask_absent(self, peer: NodeId, now: Now) -> list[Effect]:
+        asked = [
+            replica.ask_absent(peer, now)
+            for replica in self.context.replicas.values()
+            if peer in replica.members
+        ]
+        return [effect for effects in asked for effect in effects]
+
+    # --------------------------------------------------------------------- RECLAIM
+
+    def reclaim(self, now: Now) -> list[Effect]:
+        """Drop the payload that no group needs; ask which groups there are where that is what it waits for.
+
+        Origins that are done with are looked at by one of the replicas at a time, on average.
+        """
+        effects: list[Effect] = []
+        topics: dict[bytes, None] = {}
+        for partition, replica in self.context.replicas.items():
+            replica.sweep(now)
+            effects += forget(replica.mended())
+            if replica.settled and self.context.state.vouched:
+                heard = self.context.census.heard_by_majority(replica.members, partition.topic, now)
+                effects += replica.reclaim(heard, now)
+                if replica.settled_last > heard:
+                    topics[partition.topic] = None
+            if (
+                replica.closable
+                and self.context.state.vouched
+                and self.context.rng.random() * len(replica.members) < 1
+            ):
+                origins = replica.closing(now, ORIGINS_PER_ROUND)
+                if origins:
+                    effects += CloseCoordinator(partition, tuple(origins)).start(self.context, now)
+        return effects + self.context.census.ask(topics, now)

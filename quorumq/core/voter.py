@@ -1,0 +1,105 @@
+"""A node's votes: requests of a quorum go to the replica that they are about, or are refused."""
+
+from __future__ import annotations
+
+from quorumq.core.context import Context
+from quorumq.core.effects import Effect, Persist, Send
+from quorumq.core.messages import (
+    Ack,
+    CloseAsk,
+    Extend,
+    Hold,
+    Merge,
+    PutTopic,
+    QuorumRequest,
+    Reject,
+    Released,
+    Store,
+    Survey,
+)
+from quorumq.core.records import BatchStored
+from quorumq.core.types import Incarnation, NodeId, Now, PartitionId
+
+
+class Voter:
+    """Answers quorum requests.
+
+    Args:
+        context: of the node.
+    """
+
+    __slots__ = ("context", "unwritten")
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.unwritten: dict[int, PartitionId] = {}  # batches that are not durable yet: where they belong
+
+    def on_request(
+        self, sender: NodeId, incarnation: Incarnation, message: QuorumRequest, now: Now
+    ) -> list[Effect]:
+        partition = message.batch.header.partition if isinstance(message, Store) else message.partition
+        if not self.context.state.vouched and not isinstance(message, Hold):
+            # What we answered would not count: this directory may not be all there ever was. But a HOLD is abstained
+            # from, so that its round need not wait for us.
+            return []
+        if isinstance(message, Hold):
+            self.context.release(message.freed, now)
+        replica = self.context.replicas.get(partition)
+        if replica is None:
+            return self._refuse(sender, message, partition)
+        match message:
+            case Store():
+                effects = replica.on_store(sender, message, now)
+                for effect in effects:
+                    if isinstance(effect, Persist):
+                        for record in effect.records:
+                            if isinstance(record, BatchStored):
+                                self.unwritten[record.number] = partition
+                return effects
+            case Hold():
+                key = (partition, message.group, sender)
+                self.context.state.active[key] = now.mono
+                if message.parked:
+                    self.context.state.parked[key] = now.mono
+                else:
+                    self.context.state.parked.pop(key, None)
+                reply, effects = replica.on_hold(sender, incarnation, message, now)
+                if message.freed:
+                    effects.append(Send(sender, Released(message.freed)))
+                return [*effects, Send(sender, reply)]
+            case Extend():
+                return [Send(sender, replica.on_extend(message, now))]
+            case Ack():
+                return replica.on_ack(sender, message, now)
+            case Reject():
+                return replica.on_reject(sender, message, now)
+            case Merge():
+                return replica.on_merge(sender, message, now)
+            case Survey():
+                return [Send(sender, replica.on_survey(message, now))]
+            case CloseAsk():
+                return replica.on_close_ask(sender, message, now)
+
+    def _refuse(self, sender: NodeId, message: QuorumRequest, partition: PartitionId) -> list[Effect]:
+        """We have no such replica: we have not heard of the topic, are not in its replica set, or it was deleted.
+
+        Of a deletion the sender hears before it hears our answer, so that it asks nobody again.
+        """
+        effects: list[Effect] = []
+        topic = self.context.catalogue.topics.get(partition.topic)
+        if topic is not None and topic.deleted:
+            error = "not-found"
+            effects.append(Send(sender, PutTopic(0, topic)))
+        elif topic is not None and partition.number < topic.partitions:
+            error = "wrong-epoch"
+        else:
+            error = "unknown-topic"
+        if message.round or not isinstance(message, Store | Merge):  # those of anti-entropy are not answered
+            effects.append(Send(sender, message.refusal(error)))
+        return effects
+
+    def on_durable(self, number: int, now: Now) -> None:
+        """A batch is durable."""
+        partition = self.unwritten.pop(number, None)
+        if partition in self.context.replicas:
+            self.context.replicas[partition].on_durable(number, now)

@@ -1,0 +1,278 @@
+"""Whether a node can vouch for its data directory: that it has every promise that was made from it.
+
+A new directory, one that may be an old copy, and one that a peer knows to lack something cannot. What the node answers
+from it counts only once the others have been heard (docs/protocol.md, RECOVERY; core/resync.py).
+"""
+
+from __future__ import annotations
+
+from quorumq.core import limits
+from quorumq.core.clock import RESERVE_STEP
+from quorumq.core.context import Context
+from quorumq.core.effects import Done, Effect, LinkUp, Persist
+from quorumq.core.messages import Failed
+from quorumq.core.records import JournalRecord, Placed, Reserved, Vouched, VouchingLost
+from quorumq.core.resync import Resync, far_above
+from quorumq.core.state import NodeConfig
+from quorumq.core.types import NodeId, Now
+
+TOKEN_STARTED = -1
+TOKEN_VOUCHED = -2
+TOKEN_LOST = -3
+TOKEN_POSITION = -4
+TOKEN_RESERVE = -(1 << 62)
+"""Tokens from here up to 0 name a reserve: the token is TOKEN_RESERVE + the time reserved >> 16."""
+
+IF_ALL_WERE_RESTORED = (
+    "if the whole cluster was restored from a backup, what was acked since that was taken is delivered again"
+)
+
+
+class Vouching:
+    """What one start of a node knows of its own directory.
+
+    Args:
+        config: what the node is told.
+        place: where this start found the directory, as a number; 0 where the driver cannot tell.
+
+    Attributes:
+        placed: where the journal says that it lies.
+        once: whether it could vouch in this start or one before.
+        suspected: it may be an old copy: no vote until every other node has been heard.
+        resync: what has still to be heard, of a directory that lost something.
+        above: the starts up to this one count as taken into account by its resyncs.
+        lost: nothing is said or counted any more: the node waits for the disk, to begin again.
+    """
+
+    __slots__ = (
+        "above",
+        "config",
+        "floor",
+        "lost",
+        "once",
+        "place",
+        "placed",
+        "resync",
+        "suspected",
+        "vouchers",
+    )
+
+    def __init__(self, config: NodeConfig, place: int) -> None:
+        self.config = config
+        self.place = place
+        self.placed: Placed | None = None
+        self.once = False
+        self.suspected = False
+        self.resync: Resync | None = None
+        self.above = 0
+        self.lost = False
+        self.floor = 0  # of ballots, once the resync is over
+        self.vouchers: dict[NodeId, None] = {}  # who said that it knows no other directory
+
+    # ------------------------------------------------------------------- the journal
+
+    def replay(self, record: Vouched | VouchingLost | Placed, starts: int) -> int:
+        """Take a record of the journal in, which has ``starts`` starts so far; how many there are after it."""
+        if isinstance(record, Vouched):
+            self.once, self.resync = True, None
+        elif isinstance(record, Placed):
+            self.placed = record
+        else:
+            self.once, self.resync = False, Resync(record.reason)
+            self.above = max(self.above, record.above or far_above(starts))
+            return max(starts, self.above)
+        return starts
+
+    def snapshot(self, *, vouched: bool) -> list[JournalRecord]:
+        """What is durable of it."""
+        records: list[JournalRecord] = []
+        if self.above or self.resync is not None:
+            reason = self.resync.reason if self.resync is not None else "before the last resync"
+            records.append(VouchingLost(self.above, reason))
+        if vouched or (self.suspected and self.once):
+            records.append(Vouched())
+        if self.placed is not None:
+            records.append(self.placed)
+        return records
+
+    # --------------------------------------------------------------------- the place
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the data directory was found elsewhere than the journal says."""
+        return bool(self.place) and self.placed is not None and self.placed.place != self.place
+
+    def begin(self, starts: int, *, newest: bool) -> tuple[int, bool]:
+        """The journal is read: above which start to begin, and whether the directory can vouch now.
+
+        Args:
+            starts: that the journal has seen.
+            newest: an operator says that this directory is the newest there is, wherever it lies.
+        """
+        if self.is_elsewhere and self.resync is not None:
+            self.above = far_above(starts)  # an old copy may lack the last starts
+            return self.above, self.once
+        self.suspected = self.is_elsewhere and not newest
+        return starts, self.once and not self.suspected
+
+    def start(self, context: Context) -> list[JournalRecord]:
+        """What the first Persist of this start says of it."""
+        records: list[JournalRecord] = []
+        start = context.state.incarnation.n
+        if self.resync is not None and self.is_elsewhere:
+            records.append(VouchingLost(self.above, self.resync.reason))
+        if not self.suspected:
+            records += self._trust_place(
+                start,
+                "it could not vouch anyway, and resyncs"
+                if self.resync is not None
+                else "an operator said that it is the newest there is",
+            )
+        if len(self.config.nodes) == 1 and not context.state.vouched:
+            why = f"there is no other node to ask; {IF_ALL_WERE_RESTORED}"
+            records += [*self._trust_place(start, why), Vouched()]
+        return records
+
+    def on_started(self, context: Context) -> None:
+        """The first Persist is durable. A node that is alone has nobody to ask."""
+        if len(self.config.nodes) == 1:
+            context.state.vouched = self.once = True
+            self.suspected = False
+
+    def _trust_place(self, start: int, why: str) -> list[JournalRecord]:
+        """What makes this start's place the one that later starts compare theirs with."""
+        if not self.place or (self.placed is not None and self.placed.place == self.place):
+            return []
+        why = f"it was copied here, or restored from a backup; {why}" if self.placed is not None else ""
+        self.placed = Placed(self.place, start, why)
+        return [self.placed]
+
+    # -------------------------------------------------------------------- gaining it
+
+    def unheard(self) -> list[NodeId]:
+        """The other nodes that have not yet said what they know of this one."""
+        return [node for node in self.config.nodes if node not in (*self.vouchers, self.config.node)]
+
+    def hear(self, context: Context, peer: NodeId) -> list[Effect]:
+        """An empty directory is new once every other node has said that it knows no other under this id.
+
+        Likewise one that may be an old copy is the newest once every other node has said that it knows of no more: each
+        link that comes up compares starts, directories and positions first.
+        """
+        if context.state.vouched or self.resync is not None:
+            return []
+        self.vouchers[peer] = None
+        if self.unheard():
+            return []
+        why = f"every other node was heard, and none knew of more; {IF_ALL_WERE_RESTORED}"
+        trusted = self._trust_place(context.state.incarnation.n, why)
+        return [Persist((*trusted, Vouched()), (Done(TOKEN_VOUCHED),))]
+
+    def end_resync(self, context: Context) -> list[Effect]:
+        """Vouch again once all has been heard, behind all of it in the journal.
+
+        Whatever ballot our old start granted and a majority won under, somebody who has told knows: it is in our
+        clock by now, which is therefore the floor of what may have been granted here and forgotten.
+        """
+        state = context.state
+        if self.resync is None or state.vouched or self.resync.missing(context):
+            return []
+        self.floor = state.clock.wanted
+        reserve = max(self.floor + RESERVE_STEP, state.clock.reserving)
+        state.clock.reserving = reserve
+        done = (Done(reserve_token(reserve)), Done(TOKEN_VOUCHED))
+        return [Persist((Reserved(reserve), Vouched()), done)]
+
+    def on_vouched(self, context: Context, now: Now) -> bool:
+        """From here on what this node answers counts; whether that ends a resync. Then its quarantine begins."""
+        context.state.vouched = self.once = True
+        self.suspected = False
+        if self.resync is None:
+            return False
+        self.resync = None
+        clock = context.state.clock
+        clock.floor = max(clock.floor, self.floor)
+        until = now.mono + limits.QUARANTINE_SHARE * self.config.hold_time_max
+        context.state.quarantine_until = until
+        for replica in context.replicas.values():
+            replica.quarantine_until = until
+            replica.pulling_until = 0.0
+            for view in replica.groups.values():
+                view.holds.floor = clock.floor
+            context.recovery.want(replica, now)
+        return True
+
+    # --------------------------------------------------------------------- losing it
+
+    def compare(self, context: Context, event: LinkUp) -> str:
+        """Why what a peer knows of this node shows that the directory lacks something; "" where it does not."""
+        state, positions = context.state, context.peers.positions
+        if event.seen_n > state.incarnation.n:
+            return (
+                f"{event.peer} has seen start {event.seen_n} of node {state.me!r}, and this is start "
+                f"{state.incarnation.n}: the data directory is an old copy"
+            )
+        newest = event.seen_directories[-1] if event.seen_directories else state.directory
+        if newest != state.directory and event.seen_n > self.above:
+            return (
+                f"{event.peer} knows node {state.me!r} by another data directory "
+                f"({newest:016x}, this one is {state.directory:016x})"
+            )
+        told_before = self.above < event.position_by < state.incarnation.n
+        if positions.counting and self.resync is None and told_before and event.position > positions.found:
+            return (
+                f"start {event.position_by} of node {state.me!r} told {event.peer} of {event.position} "
+                f"records, and this one found {positions.found}: the data directory is an old copy"
+            )
+        return ""
+
+    def lose(self, context: Context, seen_n: int, reason: str) -> list[Effect]:
+        """A peer has seen what this directory does not know: it may lack promises. Durable, then begin again above it.
+
+        Far above: another peer, which is away, may have seen later starts of ours. Were one of their numbers used
+        again, votes of that start would pass for ours, or ours for theirs. Nothing is said or counted any more in this
+        start.
+        """
+        self.lost = True
+        context.state.vouched = False
+        self.resync = Resync(reason)
+        above = max(self.above, far_above(seen_n))
+        trusted = self._trust_place(context.state.incarnation.n, f"it was an old copy: {reason}")
+        self.suspected = False
+        return [Persist((*trusted, VouchingLost(above, reason)), (Done(TOKEN_LOST),))]
+
+    # --------------------------------------------------------------------- for people
+
+    def explain_suspicion(self) -> str:
+        """Why this node does not trust its directory yet, and what would have it go on; "" where it does."""
+        if not self.suspected:
+            return ""
+        return (
+            "the data directory lies elsewhere than at its last start: it was copied, or restored from a backup, and "
+            "may lack what was promised since. Every other node has to say first what it knows: still missing "
+            f"{', '.join(self.unheard()) or 'nothing but its own disk'}. Start these; or empty the directory, and the "
+            "node learns from the others; or, if nothing has run from another copy of it since, start this node once "
+            "with --directory-is-newest"
+        )
+
+    def refusal(self, context: Context) -> Failed:
+        """What a client hears while this node cannot vouch."""
+        me = self.config.node
+        if self.resync is not None:
+            detail = (
+                f"node {me} cannot vouch for its directory ({self.resync.reason}) and asks "
+                f"the others: {self.resync.explain(context)}"
+            )
+            return Failed("not-stored", detail)
+        detail = (
+            f"node {me} is new and waits until every other node has said that it never saw it: "
+            f"still missing {', '.join(self.unheard()) or 'nothing but its own disk'}"
+        )
+        if self.suspected:
+            detail = f"node {me} takes part in nothing yet: {self.explain_suspicion()}"
+        return Failed("not-stored", detail, len(self.config.nodes), len(self.vouchers) + 1)
+
+
+def reserve_token(reserve: int) -> int:
+    """What `Durable` says once the clock's reserve is on disk."""
+    return TOKEN_RESERVE + (reserve >> 16)
