@@ -11,15 +11,16 @@ answered. Nothing in a reply that comes late is believed, except that a TOMB sti
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from quorumq.core import limits
+from quorumq.core.burial import Burial
 from quorumq.core.context import Context
-from quorumq.core.coordinator import Coordinator, too_few
+from quorumq.core.coordinator import too_few
+from quorumq.core.deliveries import Won, add_slices
 from quorumq.core.effects import Effect, Send
+from quorumq.core.groupreader import GroupReader
+from quorumq.core.holdround import HoldRound
 from quorumq.core.messages import (
     ClientReply,
-    Delivery,
     Fetch,
     Fetched,
     Freed,
@@ -27,31 +28,12 @@ from quorumq.core.messages import (
     HoldReply,
     PeerMessage,
     Put,
-    Reject,
-    Rejected,
     Slice,
     Want,
 )
-from quorumq.core.partition.group import DEAD_SUFFIX
 from quorumq.core.partition.replica import Replica
-from quorumq.core.rounds import Round, Votes, majority_of
-from quorumq.core.spans import SpanMap, SpanSet, subtract
-from quorumq.core.types import (
-    STAMP_ZERO,
-    Group,
-    Incarnation,
-    Letter,
-    NodeId,
-    Now,
-    Owner,
-    PartitionId,
-    Receipt,
-    Record,
-    Span,
-    Stamp,
-    Topic,
-    record_rank,
-)
+from quorumq.core.spans import SpanSet
+from quorumq.core.types import Incarnation, NodeId, Now, Owner, PartitionId, Record, Span, Stamp, Topic
 
 ROUND_TIMEOUT_MIN_S = 0.05
 ROUND_TIMEOUT_UNKNOWN_S = 1.0
@@ -66,89 +48,7 @@ NOT_DUE_HINT_MAX_S = 5.0
 BACKOFF_S = (0.002, 0.02)
 
 
-class Won(NamedTuple):
-    """Messages won in one round."""
-
-    partition: PartitionId
-    span: Span
-    n: int
-    generation: int
-    owner: Owner
-    attempt: int
-    expires: float  # the coordinator's deadline, monotonic seconds
-
-
-class HoldRound(Round):
-    """One HOLD round in one partition.
-
-    Args:
-        number: of the round.
-        members: the replica set.
-        partition: where.
-        owner: this attempt.
-        started: monotonic seconds, taken before anything was sent.
-        hold_time: seconds.
-        usual: for how many seconds answers are waited for that may not come at all.
-    """
-
-    __slots__ = (
-        "answered",
-        "attempts",
-        "exhausted",
-        "expired",
-        "expires",
-        "generation",
-        "no",
-        "not_due",
-        "owner",
-        "partition",
-        "pending",
-        "redrives",
-        "started",
-        "until",
-        "usual",
-        "yes",
-    )
-
-    def __init__(
-        self,
-        number: int,
-        members: tuple[NodeId, ...],
-        partition: PartitionId,
-        generation: int,
-        owner: Owner,
-        started: float,
-        hold_time: float,
-        usual: float,
-    ) -> None:
-        super().__init__(number, members)
-        self.partition = partition
-        self.generation = generation
-        self.owner = owner
-        self.started = started
-        self.usual = usual
-        self.until = started + usual
-        self.answered = started  # when the last answer came
-        self.expires = started + limits.DEADLINE_SHARE * hold_time
-        self.pending = SpanSet()  # neither won nor lost yet
-        self.redrives: SpanMap[int] = SpanMap()
-        self.yes = Votes()
-        self.no = Votes()
-        self.exhausted = Votes()
-        self.expired = Votes()
-        self.not_due: SpanMap[float] = SpanMap()  # seconds left of a batch's delay, the least of the replies
-        self.attempts: SpanMap[int] = SpanMap()  # the maximum over the replies
-
-    def flags(self, span: Span, valid: int) -> list[tuple[Span, int, int]]:
-        """``span`` in pieces with the bits of those that say: no deliveries left, and: no time left."""
-        return [
-            (bit, dead & valid, late & valid)
-            for part, dead in self.exhausted.pieces(span)
-            for bit, late in self.expired.pieces(part)
-        ]
-
-
-class FetchCoordinator(Coordinator):
+class FetchCoordinator(GroupReader):
     """One FETCH, from the client's request until it is answered.
 
     Args:
@@ -162,17 +62,13 @@ class FetchCoordinator(Coordinator):
     __slots__ = (
         "conflict",
         "first",
-        "group_rounds",
         "held_until",
         "look_at",
         "park_until",
         "parked",
         "parked_since",
-        "partitions",
-        "request",
         "tried",
         "unanswered",
-        "unregistered",
         "won",
         "won_bytes",
         "won_messages",
@@ -181,9 +77,7 @@ class FetchCoordinator(Coordinator):
     def __init__(
         self, key: int, request: Fetch, partitions: tuple[PartitionId, ...], first: int, now: Now
     ) -> None:
-        super().__init__(key)
-        self.request = request
-        self.partitions = partitions
+        super().__init__(key, request, partitions)
         self.first = first
         self.park_until = now.mono + min(request.max_wait, request.hold_time / 10)
         self.held_until = self.park_until  # when the oldest won hold has used 10 % of its time
@@ -195,17 +89,14 @@ class FetchCoordinator(Coordinator):
         self.parked = False
         self.parked_since = float("inf")
         self.unanswered = False  # a round ran out of time without a majority's answers
-        self.unregistered = False  # too few replicas can vouch to have the group registered now
         self.tried = False  # a FETCH that may not wait looks once all the same
-        # Round number -> topic id, and whether it only asks.
-        self.group_rounds: dict[int, tuple[bytes, bool]] = {}
 
     # --------------------------------------------------------------- going round
 
     def start(self, context: Context, now: Now) -> list[Effect]:
         context.state.at(self.park_until, "advance", self.key)
-        new = self._unsettled(context)
-        return self._register(context, new, now) if new else self.advance(context, now)
+        new = self.unsettled(context)
+        return self.register(context, new, now) if new else self.advance(context, now)
 
     def advance(self, context: Context, now: Now) -> list[Effect]:
         """Go on: answer if there is enough or the time is over, else start rounds on what is available."""
@@ -340,7 +231,7 @@ class FetchCoordinator(Coordinator):
         self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
     ) -> list[Effect]:
         if isinstance(message, Put):
-            return self._on_registered(context, sender, incarnation, message, now)
+            return self.on_registered(context, sender, incarnation, message, now)
         assert isinstance(message, HoldReply)
         this = self.rounds[message.round]
         assert isinstance(this, HoldRound)
@@ -383,48 +274,25 @@ class FetchCoordinator(Coordinator):
         now: Now,
     ) -> list[Effect]:
         """Take a reply into the round: votes, and everything else that it teaches."""
+        group = self.request.group
         effects: list[Effect] = []
         bit = this.hear(sender, incarnation)
         if bit:
-            this.answered = now.mono
-            for span, attempts, exhausted, expired, unseen in reply.granted:
-                blind = replica.delayed_parts(span) if unseen else []  # it cannot tell whether they are due
-                this.yes.add(subtract(span, blind), bit)
-                this.no.add(blind, bit)
-                this.attempts.update(span, lambda old, new=attempts: max(old or 0, new))  # type: ignore[misc]
-                if exhausted:
-                    this.exhausted.add((span,), bit)
-                if expired:
-                    this.expired.add((span,), bit)
-            for span, _, ballot, remaining, _ in reply.not_due:
-                if ballot == STAMP_ZERO:
-                    for part, old in this.not_due.split(span):
-                        this.not_due.set(part, remaining if old is None else min(old, remaining))
-            if reply.abstained:
-                this.no.add(this.pending.items(), bit)
-                self.conflict = True  # asked again at once it would abstain again
-            this.no.add([item.span for item in reply.resolved], bit)
-            this.no.add([item.span for item in reply.not_due], bit)
-            this.no.add([item.span for item in reply.refused], bit)
+            this.count(bit, reply, replica, now)
+            self.conflict = self.conflict or reply.abstained  # asked again at once it would abstain again
         for span, highest, remaining in reply.refused:
             context.state.clock.merge(highest.time)
             self.conflict = True
             if remaining > 0 and sender != context.state.me:
                 self._hint(replica, span, remaining, now)
         if sender != context.state.me:
-            effects += replica.repair(self.request.group, reply.resolved, now)
-            effects += replica.adopt_delays(self.request.group, reply.not_due, now)
-        asked = replica.group(self.request.group).asked(this.generation, 0)
+            effects += replica.repair(group, reply.resolved, now)
+            effects += replica.adopt_delays(group, reply.not_due, now)
+        asked = replica.group(group).asked(this.generation, 0)
         for item in reply.resolved:
-            behind: list[Span] = []
-            for part, n in this.redrives.within(item.span):
-                if record_rank(item.record) > record_rank(asked._replace(n=n)):
-                    # A TOMB loses it, whoever else said OK.
-                    this.no.add((part,), (1 << len(this.members)) - 1)
-                else:
-                    behind.append(part)
+            behind = this.lose_resolved(item, asked)
             if behind and sender != context.state.me:  # it has not heard of the dead letter, and is told
-                effects += replica.tell(sender, self.request.group, behind)
+                effects += replica.tell(sender, group, behind)
         return effects
 
     def _hint(self, replica: Replica, span: Span, remaining: float, now: Now) -> None:
@@ -440,25 +308,21 @@ class FetchCoordinator(Coordinator):
         mine = 1 << this.members.index(context.state.me)
         lost: list[Span] = []
         buried: list[tuple[Span, int, str]] = []
-        for span in this.pending.items():
-            for part, yes in this.yes.pieces(span):
-                for piece, no in this.no.pieces(part):
-                    for bit, dead, late in this.flags(piece, valid):
-                        for atom, attempts in this.attempts.split(bit):
-                            if self.is_won(this, yes & valid & ~no, mine):
-                                if this.is_majority(dead):
-                                    buried.append((atom, attempts or 0, "max-deliveries"))
-                                elif self.is_over(this, late):
-                                    buried.append((atom, attempts or 0, "expired"))
-                                elif late and not timed_out and not this.everyone:
-                                    continue  # clocks differ: the others decide, if they answer in time
-                                else:
-                                    self._win(context, this, replica, atom, (attempts or 0) + 1)
-                            elif timed_out or this.is_out_of_reach(no) or not yes & mine:
-                                lost.append(atom)
-                            else:
-                                continue
-                            this.pending.remove(atom)
+        for span, yes, no, dead, late, attempts in this.atoms(valid):
+            if this.is_won(yes, mine):
+                if this.is_majority(dead):
+                    buried.append((span, attempts, "max-deliveries"))
+                elif this.is_over(late):
+                    buried.append((span, attempts, "expired"))
+                elif late and not timed_out and not this.everyone:
+                    continue  # clocks differ: the others decide, if they answer in time
+                else:
+                    self._win(context, this, replica, span, attempts + 1)
+            elif timed_out or this.is_out_of_reach(no) or not yes & mine:
+                lost.append(span)
+            else:
+                continue
+            this.pending.remove(span)
         if this.is_majority(valid):
             replica.unanswered = 0
         elif timed_out:
@@ -486,14 +350,6 @@ class FetchCoordinator(Coordinator):
                 context.state.at(self.look_at, "advance", self.key)
         return effects
 
-    def is_over(self, this: HoldRound, late: int) -> bool:
-        """A majority of the clocks says that the message's time to live is over."""
-        return this.is_majority(late)
-
-    def is_won(self, this: HoldRound, yes: int, mine: int) -> bool:
-        """A majority said OK, ours included."""
-        return this.is_majority(yes) and bool(yes & mine)
-
     def _win(self, context: Context, this: HoldRound, replica: Replica, span: Span, attempt: int) -> None:
         for part, n in this.redrives.within(span):
             self.won.append(Won(this.partition, part, n, this.generation, this.owner, attempt, this.expires))
@@ -514,7 +370,7 @@ class FetchCoordinator(Coordinator):
     def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
         this = self.rounds[number]
         if number in self.group_rounds:
-            return self._refuse_unregistered(context, this)
+            return self.refuse_unregistered(context, this)
         assert isinstance(this, HoldRound)
         effects = self._settle(context, this, context.replicas[this.partition], now, timed_out=True)
         return effects + self.advance(context, now)
@@ -528,7 +384,7 @@ class FetchCoordinator(Coordinator):
         for won in self.won:
             replica = context.replicas[won.partition]
             for span in self.still_ours(replica, won, now):
-                add_slices(slices, context, replica, won, self.request.group, span)
+                add_slices(slices, replica, won, self.request.group, span)
                 given.append(Freed(won.partition, self.request.group, won.owner, (span,)))
         if not slices and self.unanswered:
             detail = f"no majority of the replicas answered {context.state.me} in time: ask another node"
@@ -600,188 +456,3 @@ class FetchCoordinator(Coordinator):
         wait = context.quarantine_left(now)
         detail = f"node {context.state.me} is in quarantine for {wait:.1f} s: ask another node"
         return self.finish(context, too_few("too-few-replicas", detail, 1, 0))
-
-    # --------------------------------------------------------- the group's register
-
-    def _unsettled(self, context: Context) -> list[PartitionId]:
-        """Where it is not known that a majority of the replica set has the group's register."""
-        settled, name = context.catalogue.settled_groups, self.register_name
-        return [partition for partition in self.partitions if (partition, name) not in settled]
-
-    def _register(self, context: Context, new: list[PartitionId], now: Now) -> list[Effect]:
-        """A group is read in a partition once a majority of its replica set has the group's register.
-
-        Where a group is to begin with what is published from now on, and it is not known here, the others are asked
-        first: one that exists is not rewound by a FETCH.
-        """
-        effects: list[Effect] = []
-        for topic in dict.fromkeys(partition.topic for partition in new):
-            known = (topic, self.register_name) in context.catalogue.groups
-            effects += self._put(context, topic, self.request.start == "latest" and not known, now)
-        return effects
-
-    @property
-    def register_name(self) -> str:
-        """The group whose register this FETCH needs: of a dead-letter group, its source."""
-        return self.request.group.removesuffix(DEAD_SUFFIX)
-
-    def _put(self, context: Context, topic: bytes, ask: bool, now: Now) -> list[Effect]:
-        group = context.catalogue.groups.get((topic, self.register_name)) or Group(
-            topic, self.register_name, 0, 0
-        )
-        this, effects = self.put_group(context, group, now, ask=ask)
-        self.group_rounds[this.number] = (topic, ask)
-        return effects
-
-    def _on_registered(
-        self, context: Context, sender: NodeId, incarnation: Incarnation, message: Put, now: Now
-    ) -> list[Effect]:
-        this = self.rounds[message.round]
-        topic, ask = self.group_rounds[message.round]
-        effects = context.take_in_group(message.group, now) if message.group is not None else []
-        this.hear(sender, incarnation)
-        partitions = [partition for partition in self.partitions if partition.topic == topic]
-        sets = [context.catalogue.members_of(partition) for partition in partitions]
-        if not this.is_majority_of_each(this.valid(context.state), sets):
-            return effects
-        self.close_round(context, message.round)
-        del self.group_rounds[message.round]
-        if ask:
-            if (topic, self.register_name) not in context.catalogue.groups:
-                group = context.next_generation(Group(topic, self.register_name, 0, 0), now.wall_ms, now)
-                if group is None:
-                    return effects + self.refuse_unstamped(context)
-                effects += context.take_in_group(group, now)
-            return effects + self._put(context, topic, False, now)
-        for partition in partitions:
-            context.catalogue.settled_groups[(partition, self.register_name)] = None
-        return effects + self.advance(context, now)
-
-    def on_cannot_vouch(self, context: Context, number: int, sender: NodeId, now: Now) -> list[Effect]:
-        """Where no majority can register the group now, nobody can deliver either: there is nothing to be had."""
-        this = self.rounds[number]
-        topic, _ = self.group_rounds[number]
-        this.unasked |= 1 << this.members.index(sender)
-        left = 0
-        for at, member in enumerate(this.members):
-            if member == context.state.me or member in context.state.links:
-                left |= 1 << at
-        sets = [
-            context.catalogue.members_of(partition)
-            for partition in self.partitions
-            if partition.topic == topic
-        ]
-        if this.is_majority_of_each(left & ~this.unasked, sets):
-            return []
-        self.close_round(context, number)
-        del self.group_rounds[number]
-        self.unregistered = True
-        return self.advance(context, now)
-
-    def _refuse_unregistered(self, context: Context, this: Round) -> list[Effect]:
-        needed = max(
-            majority_of(len(context.catalogue.members_of(partition))) for partition in self.partitions
-        )
-        detail = f"group {self.request.group!r} could not be registered through {context.state.me}: ask another node"
-        return self.finish(context, too_few("too-few-replicas", detail, needed, len(this.heard)))
-
-
-def add_slices(
-    slices: list[Slice], context: Context, replica: Replica, won: Won, group: str, span: Span
-) -> None:
-    """Append the deliveries of ``span``, going on with the last slice and receipt where they go on."""
-    topic = context.catalogue.topics[won.partition.topic].name
-    for piece, slot, letter in [
-        (piece, slot, letter)
-        for part, letter in replica.group(group).letters(span)
-        for piece, slot in replica.index.within(part)
-    ]:
-        first, stop = piece.start + slot.shift, piece.stop + slot.shift
-        receipt = Receipt(won.partition, group, won.generation, won.n, piece, won.owner)
-        delivery = Delivery(receipt, won.attempt, b"", letter)
-        last = slices[-1] if slices else None
-        if last is None or (last.partition, last.batch, last.stop) != (won.partition, slot.number, first):
-            header = replica.batches[slot.number].header
-            slices.append(Slice(topic, won.partition, slot.number, first, stop, header, (delivery,)))
-            continue
-        before = last.deliveries[-1]
-        ours = before.receipt
-        if (
-            before.attempt == won.attempt
-            and before.letter == letter
-            and (ours.span.origin, ours.span.stop) == (piece.origin, piece.start)
-            and (ours._replace(span=piece) == receipt)
-        ):
-            joined = Span(piece.origin, ours.span.start, piece.stop)
-            delivery = delivery._replace(receipt=receipt._replace(span=joined))
-            slices[-1] = last._replace(stop=stop, deliveries=(*last.deliveries[:-1], delivery))
-        else:
-            slices[-1] = last._replace(stop=stop, deliveries=(*last.deliveries, delivery))
-
-
-class Burial(Coordinator):
-    """What was won but has no deliveries or no time left: REJECT it to the dead letters, as its owner. Nobody waits.
-
-    If no majority applies it, the hold runs out and the next coordinator that wins the message tries again.
-    """
-
-    __slots__ = ("attempts", "reason", "request", "span", "won")
-
-    def __init__(self, won: HoldRound, span: Span, attempts: int, reason: str, request: Fetch) -> None:
-        super().__init__(0)
-        self.won = won
-        self.span = span
-        self.attempts = attempts
-        self.reason = reason
-        self.request = request
-
-    def start(self, context: Context, now: Now) -> list[Effect]:
-        effects: list[Effect] = []
-        replica = context.replicas[self.won.partition]
-        message = f"{self.attempts} deliveries ended without an ack"
-        if self.reason == "expired":
-            message = f"its time to live was over, after {self.attempts} deliveries"
-        for part, n in self.won.redrives.within(self.span):
-            for piece, slot in replica.index.within(part):
-                letter = Letter(
-                    ballot=self.won.owner.ballot,
-                    reason=self.reason,
-                    message=message,
-                    fingerprint=self.reason,
-                    attempts=self.attempts,
-                    published_ms=replica.batches[slot.number].header.published_ms,
-                    died_ms=now.wall_ms,
-                    node=context.state.me,
-                    redrives=n,
-                )
-                this = self.open_round(context, self.won.members, now)
-                reject = Reject(
-                    this.number,
-                    self.won.partition,
-                    replica.topic.epoch,
-                    self.request.group,
-                    self.won.generation,
-                    n,
-                    self.won.owner,
-                    (piece,),
-                    0.0,
-                    letter,
-                )
-                effects += self.ask(context, this, self.won.partition, reject)
-        return effects
-
-    def on_reply(
-        self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
-    ) -> list[Effect]:
-        assert isinstance(message, Rejected)
-        if message.error == "unknown-topic":
-            return self.teach(context, message.round, sender)
-        this = self.rounds[message.round]
-        this.hear(sender, incarnation)
-        if this.everyone:
-            self.close_round(context, message.round)
-        return []
-
-    def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
-        self.close_round(context, number)
-        return []

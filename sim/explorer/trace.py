@@ -8,7 +8,7 @@ ballot of attempt 1.
 from __future__ import annotations
 
 from quorumq.core.creation import CreateTopicCoordinator
-from quorumq.core.fetch import HoldRound
+from quorumq.core.holdround import HoldRound
 from quorumq.core.messages import (
     Accept,
     Ack,

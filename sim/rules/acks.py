@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from quorumq.core import types
+from quorumq.core.deliveries import Won
 from quorumq.core.effects import Persist, Send
-from quorumq.core.fetch import FetchCoordinator, Won
+from quorumq.core.fetch import FetchCoordinator
 from quorumq.core.messages import Merged
 from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.holds import HoldTable

@@ -7,7 +7,8 @@ from typing import Any
 
 from quorumq.core.context import Context
 from quorumq.core.effects import Effect
-from quorumq.core.fetch import FetchCoordinator, HoldRound
+from quorumq.core.fetch import FetchCoordinator
+from quorumq.core.holdround import HoldRound
 from quorumq.core.messages import Extended, Freed, HoldReply, RemoteFetched
 from quorumq.core.nodecore import NodeCore
 from quorumq.core.partition.group import GroupView
@@ -322,13 +323,13 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "hold-majority-1",
         "a hold needs a majority",
-        ((FetchCoordinator, "is_won", lambda self, this, yes, mine: bool(yes & mine)),),
+        ((HoldRound, "is_won", lambda self, yes, mine: bool(yes & mine)),),
         hunted=True,
     ),
     Rule(
         "own-vote-not-needed",
         "a majority, ours included",
-        ((FetchCoordinator, "is_won", lambda self, this, yes, mine: this.is_majority(yes)),),
+        ((HoldRound, "is_won", lambda self, yes, mine: self.is_majority(yes)),),
         hunted=True,
         survives="nothing is missing: the reply looks at our own hold again, so it needs our vote",
     ),

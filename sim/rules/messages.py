@@ -6,7 +6,7 @@ import itertools
 from typing import Any
 
 from quorumq.core.context import Context
-from quorumq.core.fetch import FetchCoordinator
+from quorumq.core.holdround import HoldRound
 from quorumq.core.partition import replica
 from quorumq.core.partition.replica import Replica
 from quorumq.core.publish import PublishCoordinator
@@ -75,7 +75,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "one-flag-expires",
         "a majority says that a message has expired",
-        ((FetchCoordinator, "is_over", lambda self, this, late: bool(late)),),
+        ((HoldRound, "is_over", lambda self, late: bool(late)),),
         hunted=True,
     ),
     Rule(

@@ -1,0 +1,78 @@
+"""What was won but may not be delivered any more goes to the dead letters."""
+
+from __future__ import annotations
+
+from quorumq.core.context import Context
+from quorumq.core.coordinator import Coordinator
+from quorumq.core.effects import Effect
+from quorumq.core.holdround import HoldRound
+from quorumq.core.messages import Fetch, PeerMessage, Reject, Rejected
+from quorumq.core.types import Incarnation, Letter, NodeId, Now, Span
+
+
+class Burial(Coordinator):
+    """What was won but has no deliveries or no time left: REJECT it to the dead letters, as its owner. Nobody waits.
+
+    If no majority applies it, the hold runs out and the next coordinator that wins the message tries again.
+    """
+
+    __slots__ = ("attempts", "reason", "request", "span", "won")
+
+    def __init__(self, won: HoldRound, span: Span, attempts: int, reason: str, request: Fetch) -> None:
+        super().__init__(0)
+        self.won = won
+        self.span = span
+        self.attempts = attempts
+        self.reason = reason
+        self.request = request
+
+    def start(self, context: Context, now: Now) -> list[Effect]:
+        effects: list[Effect] = []
+        replica = context.replicas[self.won.partition]
+        message = f"{self.attempts} deliveries ended without an ack"
+        if self.reason == "expired":
+            message = f"its time to live was over, after {self.attempts} deliveries"
+        for part, n in self.won.redrives.within(self.span):
+            for piece, slot in replica.index.within(part):
+                letter = Letter(
+                    ballot=self.won.owner.ballot,
+                    reason=self.reason,
+                    message=message,
+                    fingerprint=self.reason,
+                    attempts=self.attempts,
+                    published_ms=replica.batches[slot.number].header.published_ms,
+                    died_ms=now.wall_ms,
+                    node=context.state.me,
+                    redrives=n,
+                )
+                this = self.open_round(context, self.won.members, now)
+                reject = Reject(
+                    this.number,
+                    self.won.partition,
+                    replica.topic.epoch,
+                    self.request.group,
+                    self.won.generation,
+                    n,
+                    self.won.owner,
+                    (piece,),
+                    0.0,
+                    letter,
+                )
+                effects += self.ask(context, this, self.won.partition, reject)
+        return effects
+
+    def on_reply(
+        self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
+    ) -> list[Effect]:
+        assert isinstance(message, Rejected)
+        if message.error == "unknown-topic":
+            return self.teach(context, message.round, sender)
+        this = self.rounds[message.round]
+        this.hear(sender, incarnation)
+        if this.everyone:
+            self.close_round(context, message.round)
+        return []
+
+    def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
+        self.close_round(context, number)
+        return []

@@ -1,0 +1,52 @@
+"""What was won, as slices of stored batches with a receipt for each run of messages."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from quorumq.core.messages import Delivery, Slice
+from quorumq.core.partition.replica import Replica
+from quorumq.core.types import Owner, PartitionId, Receipt, Span
+
+
+class Won(NamedTuple):
+    """Messages won in one round."""
+
+    partition: PartitionId
+    span: Span
+    n: int
+    generation: int
+    owner: Owner
+    attempt: int
+    expires: float  # the coordinator's deadline, monotonic seconds
+
+
+def add_slices(slices: list[Slice], replica: Replica, won: Won, group: str, span: Span) -> None:
+    """Append the deliveries of ``span``, going on with the last slice and receipt where they go on."""
+    topic = replica.topic.name
+    for piece, slot, letter in [
+        (piece, slot, letter)
+        for part, letter in replica.group(group).letters(span)
+        for piece, slot in replica.index.within(part)
+    ]:
+        first, stop = piece.start + slot.shift, piece.stop + slot.shift
+        receipt = Receipt(won.partition, group, won.generation, won.n, piece, won.owner)
+        delivery = Delivery(receipt, won.attempt, b"", letter)
+        last = slices[-1] if slices else None
+        if last is None or (last.partition, last.batch, last.stop) != (won.partition, slot.number, first):
+            header = replica.batches[slot.number].header
+            slices.append(Slice(topic, won.partition, slot.number, first, stop, header, (delivery,)))
+            continue
+        before = last.deliveries[-1]
+        ours = before.receipt
+        if (
+            before.attempt == won.attempt
+            and before.letter == letter
+            and (ours.span.origin, ours.span.stop) == (piece.origin, piece.start)
+            and (ours._replace(span=piece) == receipt)
+        ):
+            joined = Span(piece.origin, ours.span.start, piece.stop)
+            delivery = delivery._replace(receipt=receipt._replace(span=joined))
+            slices[-1] = last._replace(stop=stop, deliveries=(*last.deliveries[:-1], delivery))
+        else:
+            slices[-1] = last._replace(stop=stop, deliveries=(*last.deliveries, delivery))

@@ -1,0 +1,119 @@
+"""Reading as a group takes that the group is known: its register has to be at a majority of each replica set first."""
+
+from __future__ import annotations
+
+from quorumq.core.context import Context
+from quorumq.core.coordinator import Coordinator, too_few
+from quorumq.core.effects import Effect
+from quorumq.core.messages import Fetch, Put
+from quorumq.core.partition.group import DEAD_SUFFIX
+from quorumq.core.rounds import Round, majority_of
+from quorumq.core.types import Group, Incarnation, NodeId, Now, PartitionId
+
+
+class GroupReader(Coordinator):
+    """A coordinator that reads partitions as a group.
+
+    Args:
+        key: the client's request.
+        request: names the group, and where it begins if it has to be made.
+        partitions: those that it reads.
+
+    Attributes:
+        register_name: the group whose register is needed: of a dead-letter group, its source.
+        unregistered: too few replicas can vouch to have it registered now.
+    """
+
+    __slots__ = ("group_rounds", "partitions", "register_name", "request", "unregistered")
+
+    def __init__(self, key: int, request: Fetch, partitions: tuple[PartitionId, ...]) -> None:
+        super().__init__(key)
+        self.request = request
+        self.partitions = partitions
+        self.register_name = request.group.removesuffix(DEAD_SUFFIX)
+        self.unregistered = False
+        # Round number -> topic id, and whether it only asks.
+        self.group_rounds: dict[int, tuple[bytes, bool]] = {}
+
+    def advance(self, context: Context, now: Now) -> list[Effect]:
+        """Go on: the group is registered, or cannot be."""
+        raise NotImplementedError
+
+    def unsettled(self, context: Context) -> list[PartitionId]:
+        """Where it is not known that a majority of the replica set has the group's register."""
+        settled, name = context.catalogue.settled_groups, self.register_name
+        return [partition for partition in self.partitions if (partition, name) not in settled]
+
+    def register(self, context: Context, new: list[PartitionId], now: Now) -> list[Effect]:
+        """A group is read in a partition once a majority of its replica set has the group's register.
+
+        Where a group is to begin with what is published from now on, and it is not known here, the others are asked
+        first: one that exists is not rewound by a FETCH.
+        """
+        effects: list[Effect] = []
+        for topic in dict.fromkeys(partition.topic for partition in new):
+            known = (topic, self.register_name) in context.catalogue.groups
+            effects += self._put(context, topic, self.request.start == "latest" and not known, now)
+        return effects
+
+    def _put(self, context: Context, topic: bytes, ask: bool, now: Now) -> list[Effect]:
+        group = context.catalogue.groups.get((topic, self.register_name)) or Group(
+            topic, self.register_name, 0, 0
+        )
+        this, effects = self.put_group(context, group, now, ask=ask)
+        self.group_rounds[this.number] = (topic, ask)
+        return effects
+
+    def on_registered(
+        self, context: Context, sender: NodeId, incarnation: Incarnation, message: Put, now: Now
+    ) -> list[Effect]:
+        """A node has the register now, or says what it has."""
+        this = self.rounds[message.round]
+        topic, ask = self.group_rounds[message.round]
+        effects = context.take_in_group(message.group, now) if message.group is not None else []
+        this.hear(sender, incarnation)
+        partitions = [partition for partition in self.partitions if partition.topic == topic]
+        sets = [context.catalogue.members_of(partition) for partition in partitions]
+        if not this.is_majority_of_each(this.valid(context.state), sets):
+            return effects
+        self.close_round(context, message.round)
+        del self.group_rounds[message.round]
+        if ask:
+            if (topic, self.register_name) not in context.catalogue.groups:
+                group = context.next_generation(Group(topic, self.register_name, 0, 0), now.wall_ms, now)
+                if group is None:
+                    return effects + self.refuse_unstamped(context)
+                effects += context.take_in_group(group, now)
+            return effects + self._put(context, topic, False, now)
+        for partition in partitions:
+            context.catalogue.settled_groups[(partition, self.register_name)] = None
+        return effects + self.advance(context, now)
+
+    def on_cannot_vouch(self, context: Context, number: int, sender: NodeId, now: Now) -> list[Effect]:
+        """Where no majority can register the group now, nobody can deliver either: there is nothing to be had."""
+        this = self.rounds[number]
+        topic, _ = self.group_rounds[number]
+        this.unasked |= 1 << this.members.index(sender)
+        left = 0
+        for at, member in enumerate(this.members):
+            if member == context.state.me or member in context.state.links:
+                left |= 1 << at
+        sets = [
+            context.catalogue.members_of(partition)
+            for partition in self.partitions
+            if partition.topic == topic
+        ]
+        if this.is_majority_of_each(left & ~this.unasked, sets):
+            return []
+        self.close_round(context, number)
+        del self.group_rounds[number]
+        self.unregistered = True
+        return self.advance(context, now)
+
+    def refuse_unregistered(self, context: Context, this: Round) -> list[Effect]:
+        """Too few have answered in time."""
+        needed = max(
+            majority_of(len(context.catalogue.members_of(partition))) for partition in self.partitions
+        )
+        detail = f"group {self.request.group!r} could not be registered through {context.state.me}: ask another node"
+        return self.finish(context, too_few("too-few-replicas", detail, needed, len(this.heard)))

@@ -1,0 +1,149 @@
+"""One HOLD round: who voted for which messages, what is won and what is lost."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from quorumq.core import limits
+from quorumq.core.messages import HoldReply, Resolved
+from quorumq.core.partition.replica import Replica
+from quorumq.core.rounds import Round, Votes
+from quorumq.core.spans import SpanMap, SpanSet, subtract
+from quorumq.core.types import STAMP_ZERO, NodeId, Now, Owner, PartitionId, Record, Span, record_rank
+
+
+class Atom(NamedTuple):
+    """Messages of which each member said one thing, as bits of the members."""
+
+    span: Span
+    yes: int  # of those that count, without those that said no as well
+    no: int
+    dead: int  # no deliveries left
+    late: int  # no time left
+    attempts: int  # ended before
+
+
+class HoldRound(Round):
+    """One HOLD round in one partition.
+
+    Args:
+        number: of the round.
+        members: the replica set.
+        partition: where.
+        owner: this attempt.
+        started: monotonic seconds, taken before anything was sent.
+        hold_time: seconds.
+        usual: for how many seconds answers are waited for that may not come at all.
+    """
+
+    __slots__ = (
+        "answered",
+        "attempts",
+        "exhausted",
+        "expired",
+        "expires",
+        "generation",
+        "no",
+        "not_due",
+        "owner",
+        "partition",
+        "pending",
+        "redrives",
+        "started",
+        "until",
+        "usual",
+        "yes",
+    )
+
+    def __init__(
+        self,
+        number: int,
+        members: tuple[NodeId, ...],
+        partition: PartitionId,
+        generation: int,
+        owner: Owner,
+        started: float,
+        hold_time: float,
+        usual: float,
+    ) -> None:
+        super().__init__(number, members)
+        self.partition = partition
+        self.generation = generation
+        self.owner = owner
+        self.started = started
+        self.usual = usual
+        self.until = started + usual
+        self.answered = started  # when the last answer came
+        self.expires = started + limits.DEADLINE_SHARE * hold_time
+        self.pending = SpanSet()  # neither won nor lost yet
+        self.redrives: SpanMap[int] = SpanMap()
+        self.yes = Votes()
+        self.no = Votes()
+        self.exhausted = Votes()
+        self.expired = Votes()
+        self.not_due: SpanMap[float] = SpanMap()  # seconds left of a batch's delay, the least of the replies
+        self.attempts: SpanMap[int] = SpanMap()  # the maximum over the replies
+
+    # ------------------------------------------------------------------- counting
+
+    def count(self, bit: int, reply: HoldReply, replica: Replica, now: Now) -> None:
+        """Take the votes of a member that has not voted yet, and what it says of deliveries and times left."""
+        self.answered = now.mono
+        for span, attempts, exhausted, expired, unseen in reply.granted:
+            blind = replica.delayed_parts(span) if unseen else []  # it cannot tell whether they are due
+            self.yes.add(subtract(span, blind), bit)
+            self.no.add(blind, bit)
+            self.attempts.update(span, lambda old, new=attempts: max(old or 0, new))  # type: ignore[misc]
+            if exhausted:
+                self.exhausted.add((span,), bit)
+            if expired:
+                self.expired.add((span,), bit)
+        for span, _, ballot, remaining, _ in reply.not_due:
+            if ballot == STAMP_ZERO:
+                for part, old in self.not_due.split(span):
+                    self.not_due.set(part, remaining if old is None else min(old, remaining))
+        if reply.abstained:
+            self.no.add(self.pending.items(), bit)
+        self.no.add([item.span for item in reply.resolved], bit)
+        self.no.add([item.span for item in reply.not_due], bit)
+        self.no.add([item.span for item in reply.refused], bit)
+
+    def lose_resolved(self, item: Resolved, asked: Record) -> list[Span]:
+        """A TOMB loses what was asked for, whoever else said OK. Where its record is behind that, it loses nothing.
+
+        Args:
+            item: what a member has.
+            asked: the record that the HOLD asked for, at any redrive.
+
+        Returns:
+            where the member has not heard of the dead letter that was asked for.
+        """
+        behind: list[Span] = []
+        for part, n in self.redrives.within(item.span):
+            if record_rank(item.record) > record_rank(asked._replace(n=n)):
+                self.no.add((part,), (1 << len(self.members)) - 1)
+            else:
+                behind.append(part)
+        return behind
+
+    # ------------------------------------------------------------ winning and losing
+
+    def atoms(self, valid: int) -> list[Atom]:
+        """What is pending, in pieces of which each member said one thing; ``valid`` are those whose votes count."""
+        return [
+            Atom(atom, yes & valid & ~no, no, dead & valid, late & valid, attempts or 0)
+            for span in self.pending.items()
+            for part, yes in self.yes.pieces(span)
+            for piece, no in self.no.pieces(part)
+            for bit, dead in self.exhausted.pieces(piece)
+            for run, late in self.expired.pieces(bit)
+            for atom, attempts in self.attempts.split(run)
+        ]
+
+    def is_won(self, yes: int, mine: int) -> bool:
+        """A majority said OK, ours included."""
+        return self.is_majority(yes) and bool(yes & mine)
+
+    def is_over(self, late: int) -> bool:
+        """A majority of the clocks says that the message's time to live is over."""
+        return self.is_majority(late)
