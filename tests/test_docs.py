@@ -1,4 +1,4 @@
-"""docs/protocol.md can be cited and read: what others name in it is there, paragraphs are short, pictures are new."""
+"""docs/protocol.md can be cited and read, its pictures are new; every path in docs/architecture.md is there."""
 
 from __future__ import annotations
 
@@ -73,3 +73,19 @@ def test_pictures_are_what_their_text_makes() -> None:
     for path in made:
         assert path.with_suffix(".svg").read_text() == svg_of(path), "run python docs/pictures/draw.py"
         assert f"](pictures/{path.stem}.svg)" in PROTOCOL, f"docs/protocol.md does not show {path.stem}.svg"
+
+
+def test_every_path_in_architecture_is_there() -> None:
+    """Whole paths, paths below quorumq/, and names of files alone, which some package must have."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    files = {path.name for top in ("quorumq", "sim", "spark", "tests") for path in (ROOT / top).rglob("*.py")}
+    named = re.findall(r"`([\w./-]+(?:\.(?:py|md)|/))`|`((?:quorumq|sim|spark|tests|docs)/[\w./-]+)`", text)
+    paths = [one or other for one, other in named]
+    assert len(paths) > 100
+    missing = [
+        path
+        for path in paths
+        if path not in files
+        and not any((ROOT / base / path).exists() for base in ("", "quorumq", "quorumq/core"))
+    ]
+    assert not missing, f"docs/architecture.md names {missing}"

@@ -1,6 +1,6 @@
 """Every limit of the protocol: named, with its unit, and how it relates to the others.
 
-docs/protocol.md, section 5, says why each has its value.
+docs/protocol.md, section 5, lists the defaults that callers meet.
 """
 
 from __future__ import annotations
