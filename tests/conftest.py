@@ -8,6 +8,7 @@ room. pytest-xdist has groups by a mark, but reads them in a way that pytest 9 e
 from __future__ import annotations
 
 import functools
+import inspect
 import signal
 import subprocess
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 from hypothesis import settings
 
 from quorumq.lab.leash import Leashed
+from tests import virtual
 
 settings.register_profile("quorumq", deadline=None)
 settings.load_profile("quorumq")
@@ -41,6 +43,14 @@ def group_of(path: Path) -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        assert isinstance(item, pytest.Function)
+        test = getattr(item.obj, "hypothesis", None)
+        if inspect.iscoroutinefunction(test.inner_test if test is not None else item.obj):
+            threads = "node" in item.path.parts
+            run = virtual.run_beside_threads if threads else virtual.run
+            in_real_time = item.get_closest_marker("e2e") is not None
+            item.add_marker(pytest.mark.trio() if in_real_time else pytest.mark.trio(run=run))
     order = {group: place for place, group in enumerate(FIRST)}
     items.sort(key=lambda item: order.get(group_of(item.path), len(FIRST)))
 

@@ -1,14 +1,14 @@
 """Nodes in one process and in virtual time: real shell, real core, memory instead of sockets and disks.
 
 `World` runs nodes whose connections are pairs of `MemoryTransport` and whose disks are `MemoryDisk`s; a commit takes
-as long as the test says. Time is trio's, so with `trio.testing.MockClock(autojump_threshold=0)` nothing waits.
+as long as the test says. Time is trio's, and virtual (tests/virtual.py), so nothing waits.
 """
 
 from __future__ import annotations
 
 import random
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -35,11 +35,6 @@ CAPACITY = 256 * 1024
 
 def now() -> Now:
     return Now(100.0 + trio.current_time(), WALL_MS + int(trio.current_time() * 1000))
-
-
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    """Run an async test in virtual time."""
-    trio.run(test, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
 class MemoryTransport:

@@ -11,7 +11,7 @@ import trio
 
 from quorumq.core import messages as m
 from quorumq.node.commits import HERE_BYTES, HERE_S, CommitThread
-from tests.node.memory import fetch, outcomes, payloads, publish, receipts, run, world
+from tests.node.memory import fetch, outcomes, payloads, publish, receipts, world
 
 FAST, SLOW = HERE_S / 10, HERE_S * 20
 
@@ -66,77 +66,57 @@ async def bench() -> AsyncIterator[Bench]:
         thread.close()
 
 
-def test_an_idle_node_with_a_fast_disk_waits_itself_once_it_knows_that_it_is_fast() -> None:
-    async def test() -> None:
-        async with bench() as it:
-            assert [await it.on_loop(Work(it.clock)) for _ in range(4)] == [False, True, True, True]
-
-    run(test)
+async def test_an_idle_node_with_a_fast_disk_waits_itself_once_it_knows_that_it_is_fast() -> None:
+    async with bench() as it:
+        assert [await it.on_loop(Work(it.clock)) for _ in range(4)] == [False, True, True, True]
 
 
-def test_in_a_burst_the_thread_waits_so_that_commits_are_shared() -> None:
-    async def test() -> None:
-        async with bench() as it:
+async def test_in_a_burst_the_thread_waits_so_that_commits_are_shared() -> None:
+    async with bench() as it:
+        await it.on_loop(Work(it.clock))
+        assert await it.on_loop(Work(it.clock))
+        assert not await it.on_loop(Work(it.clock), after=HERE_S / 2)
+        assert await it.on_loop(Work(it.clock))
+
+
+async def test_a_disk_that_becomes_slow_is_waited_for_on_the_loop_once() -> None:
+    async with bench() as it:
+        for _ in range(5):
             await it.on_loop(Work(it.clock))
-            assert await it.on_loop(Work(it.clock))
-            assert not await it.on_loop(Work(it.clock), after=HERE_S / 2)
-            assert await it.on_loop(Work(it.clock))
-
-    run(test)
-
-
-def test_a_disk_that_becomes_slow_is_waited_for_on_the_loop_once() -> None:
-    async def test() -> None:
-        async with bench() as it:
-            for _ in range(5):
-                await it.on_loop(Work(it.clock))
-            assert await it.on_loop(Work(it.clock, SLOW))
-            assert not any([await it.on_loop(Work(it.clock, SLOW)) for _ in range(20)])
-            again = [await it.on_loop(Work(it.clock)) for _ in range(40)]
-            assert not again[0]
-            assert again[-1], "and it may become fast again"
-
-    run(test)
+        assert await it.on_loop(Work(it.clock, SLOW))
+        assert not any([await it.on_loop(Work(it.clock, SLOW)) for _ in range(20)])
+        again = [await it.on_loop(Work(it.clock)) for _ in range(40)]
+        assert not again[0]
+        assert again[-1], "and it may become fast again"
 
 
-def test_what_is_large_or_wanted_by_nobody_is_left_to_the_thread() -> None:
-    async def test() -> None:
-        async with bench() as it:
-            await it.on_loop(Work(it.clock))
-            assert not await it.on_loop(Work(it.clock, size=HERE_BYTES + 1))
-            assert not await it.on_loop(Work(it.clock), here=False)
-
-    run(test)
+async def test_what_is_large_or_wanted_by_nobody_is_left_to_the_thread() -> None:
+    async with bench() as it:
+        await it.on_loop(Work(it.clock))
+        assert not await it.on_loop(Work(it.clock, size=HERE_BYTES + 1))
+        assert not await it.on_loop(Work(it.clock), here=False)
 
 
-def test_a_failure_is_told_wherever_it_happens() -> None:
-    async def test() -> None:
-        async with bench() as it:
-            failures = [OSError(5, "in the thread"), OSError(5, "on the loop")]
-            for error in failures:
-                await it.on_loop(Work(it.clock, error=error))
-            assert it.errors == failures
-
-    run(test)
+async def test_a_failure_is_told_wherever_it_happens() -> None:
+    async with bench() as it:
+        failures = [OSError(5, "in the thread"), OSError(5, "on the loop")]
+        for error in failures:
+            await it.on_loop(Work(it.clock, error=error))
+        assert it.errors == failures
 
 
-def test_nothing_waits_for_a_timer_where_the_loop_itself_has_waited_for_the_disk() -> None:
-    async def test() -> None:
-        async with world("abc") as cluster:
-            client = await cluster.client("a")
-            reply = await client.ask(m.CreateTopic("jobs", 3, 1))
-            assert isinstance(reply, m.TopicCreated), reply
-            origin = await client.session()
-            for commits in cluster.commits.values():
-                commits.at_once = True
-            began = trio.current_time()
-            for seq in range(10):
-                assert isinstance(
-                    await client.ask(publish(reply.topic, origin, seq, b"%d" % seq)), m.Published
-                )
-                given = await client.ask(fetch())
-                assert payloads(given) == [b"%d" % seq]
-                assert outcomes(await client.ask(m.AckRequest(receipts(given)))) == ["acked"]
-            assert trio.current_time() - began < 0.3, "a hundredth of a second each, on this network"
-
-    run(test)
+async def test_nothing_waits_for_a_timer_where_the_loop_itself_has_waited_for_the_disk() -> None:
+    async with world("abc") as cluster:
+        client = await cluster.client("a")
+        reply = await client.ask(m.CreateTopic("jobs", 3, 1))
+        assert isinstance(reply, m.TopicCreated), reply
+        origin = await client.session()
+        for commits in cluster.commits.values():
+            commits.at_once = True
+        began = trio.current_time()
+        for seq in range(10):
+            assert isinstance(await client.ask(publish(reply.topic, origin, seq, b"%d" % seq)), m.Published)
+            given = await client.ask(fetch())
+            assert payloads(given) == [b"%d" % seq]
+            assert outcomes(await client.ask(m.AckRequest(receipts(given)))) == ["acked"]
+        assert trio.current_time() - began < 0.3, "a hundredth of a second each, on this network"

@@ -15,7 +15,7 @@ from quorumq.wire.batch import Message, encode_header, pack_batch
 from quorumq.wire.codec import encode_message, sealed_items
 from quorumq.wire.frames import MAGIC
 from quorumq.wire.values import SealedNamed
-from tests.node.memory import Client, fetch, outcomes, payloads, publish, receipts, run, world
+from tests.node.memory import Client, fetch, outcomes, payloads, publish, receipts, world
 
 HELLO = b"".join(encode_message(m.Hello(m.VERSIONS, "", b"", 0.0, "", Incarnation(0, 0), 0, 0, 0), request=1))
 STATUS = b"".join(encode_message(m.StatusAsk(), request=2))
@@ -34,334 +34,275 @@ STATUS = b"".join(encode_message(m.StatusAsk(), request=2))
         pytest.param(HELLO + HELLO[:-7] + b"", id="half a frame and goodbye"),
     ],
 )
-def test_what_is_not_the_protocol_ends_its_connection_with_one_line_and_concerns_nobody_else(
+async def test_what_is_not_the_protocol_ends_its_connection_with_one_line_and_concerns_nobody_else(
     data: bytes,
 ) -> None:
-    async def test() -> None:
-        async with world("a") as cluster:
-            other = await cluster.client("a")
-            stranger = Client(cluster.connect("a", "stranger"))
-            await stranger.push(data)
-            if data.startswith(HELLO + HELLO[:-7]):
-                assert isinstance(await stranger.receive(1), m.Welcome)
-                stranger.transport.close()
-                await trio.sleep(0.1)
-            else:
-                assert await stranger.closed(0.5)
-            assert len(cluster.logs["a"].of("connection_broken")) == 1
-            assert isinstance(await other.ask(m.StatusAsk()), m.StatusReply)
-            facts = (await other.ask(m.StatusAsk())).facts
-            assert (facts["connections"], facts["connections_broken"]) == (1, 1)
-
-    run(test)
-
-
-def test_silence_before_hello_and_half_a_frame_after_it_have_their_time() -> None:
-    async def test() -> None:
-        async with world("a", hello_timeout=5.0, stall_timeout=30.0) as cluster:
-            silent = Client(cluster.connect("a"))
-            assert not await silent.closed(4.9)
-            assert await silent.closed(0.2)
-            slow = await cluster.client("a")
-            await slow.push(STATUS[:9])
-            assert not await slow.closed(29.9)
-            assert await slow.closed(0.2)
-            idle = await cluster.client("a")
-            assert not await idle.closed(1000)
-
-    run(test)
-
-
-def test_requests_that_came_with_hello_are_served_after_it() -> None:
-    async def test() -> None:
-        async with world("a") as cluster:
-            client = Client(cluster.connect("a"))
-            await client.push(HELLO + STATUS)
-            assert isinstance(await client.receive(1), m.Welcome)
-            assert isinstance(await client.receive(2), m.StatusReply)
-
-    run(test)
-
-
-def test_what_is_well_formed_and_no_request_is_answered_and_the_connection_goes_on() -> None:
-    async def test() -> None:
-        async with world("a") as cluster:
-            client = await cluster.client("a")
-            newer = MAGIC + struct.pack(">II", 6, 0) + b"\x83\x18\xfa\x18\x63\x00"
-            await client.push(newer)
-            assert (await client.receive(99)).code == "unknown-message"
-            for message in (m.Heartbeat(()), m.Published(2), m.Stored(1, "", "", ())):
-                reply = await client.ask(message)
-                assert (reply.code, type(message).__name__ in reply.detail) == ("usage", True)
-            again = await client.ask(m.Hello(m.VERSIONS, "", b"", 0.0, "", Incarnation(0, 0), 0, 0, 0))
-            assert again.code == "usage"
-            assert isinstance(await client.ask(m.StatusAsk()), m.StatusReply)
-
-    run(test)
-
-
-def test_a_request_with_a_value_that_cannot_be_is_answered_by_name_and_the_connection_goes_on() -> None:
-    async def test() -> None:
-        async with world("a") as cluster:
-            client = await cluster.client("a")
-            waiting = await client.send(fetch(wait=0.2))
-            for request, says in (
-                (m.Metadata(("x" * 300,)), "Metadata.topics is 'xxx"),
-                (m.CreateTopic("jobs", 1, ttl_s=float("inf")), "CreateTopic.ttl_s is inf"),
-                (m.CreateTopic("jobs", -1), "CreateTopic.rf is -1"),
-                (fetch(hold_time=float("nan")), "Fetch.hold_time is nan"),
-            ):
-                reply = await client.ask(request)
-                assert (reply.code, says in reply.detail) == ("usage", True), reply
-            assert isinstance(await client.receive(waiting), m.Fetched | m.Failed), (
-                "nobody else was hung up on"
-            )
-            assert isinstance(await client.ask(m.StatusAsk()), m.StatusReply)
-
-    run(test)
-
-
-def test_a_message_over_the_limit_is_refused_with_the_limit_and_the_connection_goes_on() -> None:
-    async def test() -> None:
-        async with world("a") as cluster:
-            client = await cluster.client("a")
-            topic, origin = await client.topic(rf=1), await client.session()
-            where = PartitionId(topic.id, 0)
-            record = b"\x83\xf6\xa0\x5a" + struct.pack(">I", MESSAGE_BYTES_MAX) + bytes(MESSAGE_BYTES_MAX)
-            reply = await client.ask(m.Publish(pack_batch(where, origin, 0, 0, [record])))
-            assert (reply.code, str(MESSAGE_BYTES_MAX) in reply.detail) == ("too-large", True)
-            assert isinstance(await client.ask(publish(topic, origin, 0, b"x")), m.Published)
-
-    run(test)
-
-
-def test_a_batch_whose_bytes_are_not_its_headers_reaches_no_core() -> None:
-    async def test() -> None:
-        async with world("a") as cluster:
-            client = await cluster.client("a")
-            topic, origin = await client.topic(rf=1), await client.session()
-            good = publish(topic, origin, 0, b"good bytes").batch
-            body = bytes(good.body).replace(b"good", b"evil")
-            await client.send(m.Publish(Batch(good.header, encode_header(good.header), body)))
-            assert await client.closed(1)
-            (line,) = cluster.logs["a"].of("connection_broken")
-            assert "CRC" in line["reason"]
-            other = await cluster.client("a")
-            assert payloads(await other.ask(fetch())) == []
-
-    run(test)
-
-
-def test_a_receipt_that_was_altered_is_refused_and_nothing_is_done() -> None:
-    async def test() -> None:
-        async with world("a") as cluster:
-            client = await cluster.client("a")
-            topic, origin = await client.topic(rf=1), await client.session()
-            await client.ask(publish(topic, origin, 0, b"x"))
-            (receipt,) = receipts(await client.ask(fetch(hold_time=1.0)))
-            altered = bytearray(receipt.sealed)
-            altered[-1] ^= 1
-            for sealed in (bytes(altered), b"made up", bytes([1, 7]) + receipt.sealed[2:], b"", bytes(2000)):
-                reply = await client.ask(m.AckRequest(sealed_items([SealedNamed(sealed)])))
-                assert reply.code == "bad-receipt", "answered, and the connection goes on"
-            await trio.sleep(1.1)
-            assert payloads(await client.ask(fetch())) == [b"x"]
-
-    run(test)
-
-
-def test_a_client_that_asks_and_never_reads_is_read_no_further_and_costs_little() -> None:
-    async def test() -> None:
-        async with world("a") as cluster:
-            client = await cluster.client("a", capacity=32 * 1024)
-            node = cluster.services["a"].node
-            sent = 0
-            with trio.move_on_after(1):
-                while True:
-                    await client.send(m.StatusAsk())
-                    sent += 1
-            (inbound,) = cluster.services["a"]._inbound.values()
-            assert len(inbound._open) <= INFLIGHT_REQUESTS_MAX
-            assert node.room.inflight_bytes <= 9 * MIB
-            assert inbound.waiting_bytes <= 300 * 1024
-            other = await cluster.client("a")
-            assert isinstance(await other.ask(m.StatusAsk()), m.StatusReply)
-            for number in range(2, sent + 2):  # and when it reads, it gets every answer
-                assert isinstance(await client.receive(number), m.StatusReply)
-            assert node.room.inflight_bytes <= 1 * MIB
-
-    run(test)
-
-
-def test_no_more_than_so_many_requests_are_under_way() -> None:
-    async def test() -> None:
-        async with world("a") as cluster:
-            client = await cluster.client("a")
-            await client.topic(rf=1)
-            waiting = [await client.send(fetch(most=1, wait=0.4)) for _ in range(INFLIGHT_REQUESTS_MAX)]
+    async with world("a") as cluster:
+        other = await cluster.client("a")
+        stranger = Client(cluster.connect("a", "stranger"))
+        await stranger.push(data)
+        if data.startswith(HELLO + HELLO[:-7]):
+            assert isinstance(await stranger.receive(1), m.Welcome)
+            stranger.transport.close()
             await trio.sleep(0.1)
-            late = await client.send(m.StatusAsk())
-            with trio.move_on_after(0.1):
-                await client.receive(late)
-                pytest.fail("it was read while as many as allowed were under way")
-            for number in waiting:
-                await client.receive(number)
-            assert isinstance(await client.receive(late), m.StatusReply)
-
-    run(test)
+        else:
+            assert await stranger.closed(0.5)
+        assert len(cluster.logs["a"].of("connection_broken")) == 1
+        assert isinstance(await other.ask(m.StatusAsk()), m.StatusReply)
+        facts = (await other.ask(m.StatusAsk())).facts
+        assert (facts["connections"], facts["connections_broken"]) == (1, 1)
 
 
-def test_a_delivery_that_would_be_late_is_given_back_at_once() -> None:
-    async def test() -> None:
-        async with world("a", stall_timeout=60.0) as cluster:
-            slow, other = await cluster.client("a", capacity=100_000), await cluster.client("a")
-            topic, origin = await other.topic(rf=1), await other.session()
-            await other.ask(publish(topic, origin, 0, *[b"x" * 100_000] * 5))
-            await other.ask(publish(topic, origin, 5, b"wanted"))
-            first = await slow.send(fetch(most=5))  # fills what the connection keeps
-            second = await slow.send(fetch(most=1))
-            await trio.sleep(0.2)
-            assert payloads(await other.ask(fetch())) == [], "both are held"
-            assert len(payloads(await slow.receive(first))) == 5
-            refused = await slow.receive(second)
-            assert (refused.code, "did not read" in refused.detail) == ("too-few-replicas", True)
-            assert payloads(await other.ask(fetch())) == [b"wanted"]
-            assert cluster.services["a"].node.health.counts["replies_late"] == 1
-
-    run(test)
+async def test_silence_before_hello_and_half_a_frame_after_it_have_their_time() -> None:
+    async with world("a", hello_timeout=5.0, stall_timeout=30.0) as cluster:
+        silent = Client(cluster.connect("a"))
+        assert not await silent.closed(4.9)
+        assert await silent.closed(0.2)
+        slow = await cluster.client("a")
+        await slow.push(STATUS[:9])
+        assert not await slow.closed(29.9)
+        assert await slow.closed(0.2)
+        idle = await cluster.client("a")
+        assert not await idle.closed(1000)
 
 
-def test_a_connection_that_dies_gives_back_what_was_never_begun_and_nothing_else() -> None:
-    async def test() -> None:
-        async with world("a", stall_timeout=60.0) as cluster:
-            slow, other = await cluster.client("a", capacity=100_000), await cluster.client("a")
-            topic, origin = await other.topic(rf=1), await other.session()
-            await other.ask(publish(topic, origin, 0, *[b"x" * 100_000] * 5))
-            await other.ask(publish(topic, origin, 5, b"wanted"))
-            await slow.send(fetch(most=5))
-            await slow.send(fetch(most=1))
-            await trio.sleep(0.02)
-            slow.transport.close()
-            await trio.sleep(0.02)
-            assert payloads(await other.ask(fetch())) == [b"wanted"]
-
-    run(test)
+async def test_requests_that_came_with_hello_are_served_after_it() -> None:
+    async with world("a") as cluster:
+        client = Client(cluster.connect("a"))
+        await client.push(HELLO + STATUS)
+        assert isinstance(await client.receive(1), m.Welcome)
+        assert isinstance(await client.receive(2), m.StatusReply)
 
 
-def test_a_connection_that_dies_under_a_large_reply_takes_its_weight_back_once() -> None:
-    async def test() -> None:
-        async with world("a") as cluster:
-            dying, other = await cluster.client("a"), await cluster.client("a")
-            topic, origin = await other.topic(rf=1), await other.session()
-            assert (
-                payloads(await other.ask(fetch())) == []
-            )  # the group is there: the next FETCH waits for no disk
-            await other.ask(publish(topic, origin, 0, *[b"x" * 100_000] * 5))
-            await dying.send(fetch(most=5))
-            dying.transport.close()  # before the node has read the request: its reply is the first to notice
-            await trio.sleep(0.02)
-            assert cluster.services["a"].node.room.inflight_bytes == 0
-            assert len(payloads(await other.ask(fetch()))) == 5, "not a byte was sent, so it was given back"
-
-    run(test)
+async def test_what_is_well_formed_and_no_request_is_answered_and_the_connection_goes_on() -> None:
+    async with world("a") as cluster:
+        client = await cluster.client("a")
+        newer = MAGIC + struct.pack(">II", 6, 0) + b"\x83\x18\xfa\x18\x63\x00"
+        await client.push(newer)
+        assert (await client.receive(99)).code == "unknown-message"
+        for message in (m.Heartbeat(()), m.Published(2), m.Stored(1, "", "", ())):
+            reply = await client.ask(message)
+            assert (reply.code, type(message).__name__ in reply.detail) == ("usage", True)
+        again = await client.ask(m.Hello(m.VERSIONS, "", b"", 0.0, "", Incarnation(0, 0), 0, 0, 0))
+        assert again.code == "usage"
+        assert isinstance(await client.ask(m.StatusAsk()), m.StatusReply)
 
 
-def test_a_client_that_takes_no_byte_for_long_is_hung_up_on() -> None:
-    async def test() -> None:
-        async with world("a", stall_timeout=3.0) as cluster:
-            client = await cluster.client("a", capacity=1000)
-            for _ in range(10):
+async def test_a_request_with_a_value_that_cannot_be_is_answered_by_name_and_the_connection_goes_on() -> None:
+    async with world("a") as cluster:
+        client = await cluster.client("a")
+        waiting = await client.send(fetch(wait=0.2))
+        for request, says in (
+            (m.Metadata(("x" * 300,)), "Metadata.topics is 'xxx"),
+            (m.CreateTopic("jobs", 1, ttl_s=float("inf")), "CreateTopic.ttl_s is inf"),
+            (m.CreateTopic("jobs", -1), "CreateTopic.rf is -1"),
+            (fetch(hold_time=float("nan")), "Fetch.hold_time is nan"),
+        ):
+            reply = await client.ask(request)
+            assert (reply.code, says in reply.detail) == ("usage", True), reply
+        assert isinstance(await client.receive(waiting), m.Fetched | m.Failed), "nobody else was hung up on"
+        assert isinstance(await client.ask(m.StatusAsk()), m.StatusReply)
+
+
+async def test_a_message_over_the_limit_is_refused_with_the_limit_and_the_connection_goes_on() -> None:
+    async with world("a") as cluster:
+        client = await cluster.client("a")
+        topic, origin = await client.topic(rf=1), await client.session()
+        where = PartitionId(topic.id, 0)
+        record = b"\x83\xf6\xa0\x5a" + struct.pack(">I", MESSAGE_BYTES_MAX) + bytes(MESSAGE_BYTES_MAX)
+        reply = await client.ask(m.Publish(pack_batch(where, origin, 0, 0, [record])))
+        assert (reply.code, str(MESSAGE_BYTES_MAX) in reply.detail) == ("too-large", True)
+        assert isinstance(await client.ask(publish(topic, origin, 0, b"x")), m.Published)
+
+
+async def test_a_batch_whose_bytes_are_not_its_headers_reaches_no_core() -> None:
+    async with world("a") as cluster:
+        client = await cluster.client("a")
+        topic, origin = await client.topic(rf=1), await client.session()
+        good = publish(topic, origin, 0, b"good bytes").batch
+        body = bytes(good.body).replace(b"good", b"evil")
+        await client.send(m.Publish(Batch(good.header, encode_header(good.header), body)))
+        assert await client.closed(1)
+        (line,) = cluster.logs["a"].of("connection_broken")
+        assert "CRC" in line["reason"]
+        other = await cluster.client("a")
+        assert payloads(await other.ask(fetch())) == []
+
+
+async def test_a_receipt_that_was_altered_is_refused_and_nothing_is_done() -> None:
+    async with world("a") as cluster:
+        client = await cluster.client("a")
+        topic, origin = await client.topic(rf=1), await client.session()
+        await client.ask(publish(topic, origin, 0, b"x"))
+        (receipt,) = receipts(await client.ask(fetch(hold_time=1.0)))
+        altered = bytearray(receipt.sealed)
+        altered[-1] ^= 1
+        for sealed in (bytes(altered), b"made up", bytes([1, 7]) + receipt.sealed[2:], b"", bytes(2000)):
+            reply = await client.ask(m.AckRequest(sealed_items([SealedNamed(sealed)])))
+            assert reply.code == "bad-receipt", "answered, and the connection goes on"
+        await trio.sleep(1.1)
+        assert payloads(await client.ask(fetch())) == [b"x"]
+
+
+async def test_a_client_that_asks_and_never_reads_is_read_no_further_and_costs_little() -> None:
+    async with world("a") as cluster:
+        client = await cluster.client("a", capacity=32 * 1024)
+        node = cluster.services["a"].node
+        sent = 0
+        with trio.move_on_after(1):
+            while True:
                 await client.send(m.StatusAsk())
-                await trio.sleep(0.01)
-            await trio.sleep(3.1)
-            assert cluster.services["a"].node.health.connections == 0
+                sent += 1
+        (inbound,) = cluster.services["a"]._inbound.values()
+        assert len(inbound._open) <= INFLIGHT_REQUESTS_MAX
+        assert node.room.inflight_bytes <= 9 * MIB
+        assert inbound.waiting_bytes <= 300 * 1024
+        other = await cluster.client("a")
+        assert isinstance(await other.ask(m.StatusAsk()), m.StatusReply)
+        for number in range(2, sent + 2):  # and when it reads, it gets every answer
+            assert isinstance(await client.receive(number), m.StatusReply)
+        assert node.room.inflight_bytes <= 1 * MIB
 
-    run(test)
+
+async def test_no_more_than_so_many_requests_are_under_way() -> None:
+    async with world("a") as cluster:
+        client = await cluster.client("a")
+        await client.topic(rf=1)
+        waiting = [await client.send(fetch(most=1, wait=0.4)) for _ in range(INFLIGHT_REQUESTS_MAX)]
+        await trio.sleep(0.1)
+        late = await client.send(m.StatusAsk())
+        with trio.move_on_after(0.1):
+            await client.receive(late)
+            pytest.fail("it was read while as many as allowed were under way")
+        for number in waiting:
+            await client.receive(number)
+        assert isinstance(await client.receive(late), m.StatusReply)
 
 
-def test_one_client_too_many_is_sent_elsewhere_and_peers_are_not_counted() -> None:
-    async def test() -> None:
-        async with world(connections_max=2) as cluster:
-            clients = [await cluster.client("a") for _ in range(2)]
-            third = Client(cluster.connect("a"))
-            await third.push(HELLO)
-            refused = await third.receive(1)
-            assert (refused.code, "connections_max" in refused.detail) == ("not-stored", True)
-            assert await third.closed(1)
-            clients[0].transport.close()
+async def test_a_delivery_that_would_be_late_is_given_back_at_once() -> None:
+    async with world("a", stall_timeout=60.0) as cluster:
+        slow, other = await cluster.client("a", capacity=100_000), await cluster.client("a")
+        topic, origin = await other.topic(rf=1), await other.session()
+        await other.ask(publish(topic, origin, 0, *[b"x" * 100_000] * 5))
+        await other.ask(publish(topic, origin, 5, b"wanted"))
+        first = await slow.send(fetch(most=5))  # fills what the connection keeps
+        second = await slow.send(fetch(most=1))
+        await trio.sleep(0.2)
+        assert payloads(await other.ask(fetch())) == [], "both are held"
+        assert len(payloads(await slow.receive(first))) == 5
+        refused = await slow.receive(second)
+        assert (refused.code, "did not read" in refused.detail) == ("too-few-replicas", True)
+        assert payloads(await other.ask(fetch())) == [b"wanted"]
+        assert cluster.services["a"].node.health.counts["replies_late"] == 1
+
+
+async def test_a_connection_that_dies_gives_back_what_was_never_begun_and_nothing_else() -> None:
+    async with world("a", stall_timeout=60.0) as cluster:
+        slow, other = await cluster.client("a", capacity=100_000), await cluster.client("a")
+        topic, origin = await other.topic(rf=1), await other.session()
+        await other.ask(publish(topic, origin, 0, *[b"x" * 100_000] * 5))
+        await other.ask(publish(topic, origin, 5, b"wanted"))
+        await slow.send(fetch(most=5))
+        await slow.send(fetch(most=1))
+        await trio.sleep(0.02)
+        slow.transport.close()
+        await trio.sleep(0.02)
+        assert payloads(await other.ask(fetch())) == [b"wanted"]
+
+
+async def test_a_connection_that_dies_under_a_large_reply_takes_its_weight_back_once() -> None:
+    async with world("a") as cluster:
+        dying, other = await cluster.client("a"), await cluster.client("a")
+        topic, origin = await other.topic(rf=1), await other.session()
+        assert (
+            payloads(await other.ask(fetch())) == []
+        )  # the group is there: the next FETCH waits for no disk
+        await other.ask(publish(topic, origin, 0, *[b"x" * 100_000] * 5))
+        await dying.send(fetch(most=5))
+        dying.transport.close()  # before the node has read the request: its reply is the first to notice
+        await trio.sleep(0.02)
+        assert cluster.services["a"].node.room.inflight_bytes == 0
+        assert len(payloads(await other.ask(fetch()))) == 5, "not a byte was sent, so it was given back"
+
+
+async def test_a_client_that_takes_no_byte_for_long_is_hung_up_on() -> None:
+    async with world("a", stall_timeout=3.0) as cluster:
+        client = await cluster.client("a", capacity=1000)
+        for _ in range(10):
+            await client.send(m.StatusAsk())
             await trio.sleep(0.01)
-            await cluster.client("a")
-
-    run(test)
-
-
-def test_another_cluster_list_or_version_is_refused_by_name_and_hung_up_on() -> None:
-    async def test() -> None:
-        async with world() as cluster:
-            ours = m.Hello(
-                m.VERSIONS, "test", node_list_digest(("a", "b", "c")), 5.0, "b", Incarnation(9, 9), 1, 0, 0
-            )
-            for hello, name in (
-                (ours._replace(cluster_id="other"), "'other'"),
-                (ours._replace(nodes=node_list_digest(("a", "b"))), "node list"),
-                (ours._replace(hold_time_max=6.0), "hold_time_max"),
-                (ours._replace(versions=(7, 8)), "versions 7 to 8"),
-                (ours._replace(cluster_id="other", node=""), "'other'"),
-            ):
-                stranger = Client(cluster.connect("a"))
-                refused = await stranger.ask(hello)
-                assert (refused.code, name in refused.detail) == ("cluster-mismatch", True), refused
-                assert await stranger.closed(1)
-
-    run(test)
+        await trio.sleep(3.1)
+        assert cluster.services["a"].node.health.connections == 0
 
 
-def test_a_peer_that_says_what_peers_do_not_say_is_hung_up_on_and_dials_again() -> None:
-    async def test() -> None:
-        async with world() as cluster:
-            link = cluster.services["b"].node.links["a"]
-            assert link.send(encode_message(m.StatusAsk()))
-            link.flush()
-            await trio.sleep(2)
-            (line,) = cluster.logs["a"].of("connection_broken")
-            assert "StatusAsk" in line["reason"]
-            await cluster.ready()
-            client = await cluster.client("b")
-            topic, origin = await client.topic(), await client.session()
-            assert isinstance(await client.ask(publish(topic, origin, 0, b"x")), m.Published)
-
-    run(test)
+async def test_one_client_too_many_is_sent_elsewhere_and_peers_are_not_counted() -> None:
+    async with world(connections_max=2) as cluster:
+        clients = [await cluster.client("a") for _ in range(2)]
+        third = Client(cluster.connect("a"))
+        await third.push(HELLO)
+        refused = await third.receive(1)
+        assert (refused.code, "connections_max" in refused.detail) == ("not-stored", True)
+        assert await third.closed(1)
+        clients[0].transport.close()
+        await trio.sleep(0.01)
+        await cluster.client("a")
 
 
-def test_a_store_from_a_peer_is_checked_as_a_publish_is() -> None:
-    async def test() -> None:
-        async with world() as cluster:
-            client = await cluster.client("a")
-            topic, origin = await client.topic(), await client.session()
-            good = publish(topic, origin, 0, b"good bytes").batch
-            evil = Batch(good.header, good.raw, bytes(good.body).replace(b"good", b"evil"))
-            link = cluster.services["b"].node.links["a"]
-            assert link.send(encode_message(m.Store(1, topic.epoch, evil)))
-            link.flush()
-            await trio.sleep(1)
-            assert len(cluster.logs["a"].of("connection_broken")) == 1
-            assert len(cluster.services["a"].node.store) == 0
+async def test_another_cluster_list_or_version_is_refused_by_name_and_hung_up_on() -> None:
+    async with world() as cluster:
+        ours = m.Hello(
+            m.VERSIONS, "test", node_list_digest(("a", "b", "c")), 5.0, "b", Incarnation(9, 9), 1, 0, 0
+        )
+        for hello, name in (
+            (ours._replace(cluster_id="other"), "'other'"),
+            (ours._replace(nodes=node_list_digest(("a", "b"))), "node list"),
+            (ours._replace(hold_time_max=6.0), "hold_time_max"),
+            (ours._replace(versions=(7, 8)), "versions 7 to 8"),
+            (ours._replace(cluster_id="other", node=""), "'other'"),
+        ):
+            stranger = Client(cluster.connect("a"))
+            refused = await stranger.ask(hello)
+            assert (refused.code, name in refused.detail) == ("cluster-mismatch", True), refused
+            assert await stranger.closed(1)
 
-    run(test)
+
+async def test_a_peer_that_says_what_peers_do_not_say_is_hung_up_on_and_dials_again() -> None:
+    async with world() as cluster:
+        link = cluster.services["b"].node.links["a"]
+        assert link.send(encode_message(m.StatusAsk()))
+        link.flush()
+        await trio.sleep(2)
+        (line,) = cluster.logs["a"].of("connection_broken")
+        assert "StatusAsk" in line["reason"]
+        await cluster.ready()
+        client = await cluster.client("b")
+        topic, origin = await client.topic(), await client.session()
+        assert isinstance(await client.ask(publish(topic, origin, 0, b"x")), m.Published)
 
 
-def test_acks_of_many_deliveries_pipeline() -> None:
-    async def test() -> None:
-        async with world() as cluster:
-            client = await cluster.client("a")
-            topic, origin = await client.topic(), await client.session()
-            for seq in range(50):
-                await client.send(publish(topic, origin, seq, Message(b"%d" % seq).payload))
-            await trio.sleep(0.2)
-            got = await client.ask(fetch())
-            assert len(payloads(got)) == 50
-            numbers = [await client.send(m.AckRequest(sealed_items([receipt]))) for receipt in receipts(got)]
-            for number in numbers:
-                assert outcomes(await client.receive(number)) == ["acked"]
+async def test_a_store_from_a_peer_is_checked_as_a_publish_is() -> None:
+    async with world() as cluster:
+        client = await cluster.client("a")
+        topic, origin = await client.topic(), await client.session()
+        good = publish(topic, origin, 0, b"good bytes").batch
+        evil = Batch(good.header, good.raw, bytes(good.body).replace(b"good", b"evil"))
+        link = cluster.services["b"].node.links["a"]
+        assert link.send(encode_message(m.Store(1, topic.epoch, evil)))
+        link.flush()
+        await trio.sleep(1)
+        assert len(cluster.logs["a"].of("connection_broken")) == 1
+        assert len(cluster.services["a"].node.store) == 0
 
-    run(test)
+
+async def test_acks_of_many_deliveries_pipeline() -> None:
+    async with world() as cluster:
+        client = await cluster.client("a")
+        topic, origin = await client.topic(), await client.session()
+        for seq in range(50):
+            await client.send(publish(topic, origin, seq, Message(b"%d" % seq).payload))
+        await trio.sleep(0.2)
+        got = await client.ask(fetch())
+        assert len(payloads(got)) == 50
+        numbers = [await client.send(m.AckRequest(sealed_items([receipt]))) for receipt in receipts(got)]
+        for number in numbers:
+            assert outcomes(await client.receive(number)) == ["acked"]

@@ -9,7 +9,7 @@ from quorumq.core.errors import StorageError
 from quorumq.core.limits import STARTS_FAR
 from quorumq.core.records import Started
 from quorumq.storage.records import TYPE_OF
-from tests.node.memory import World, publish, run, world
+from tests.node.memory import World, publish, world
 from tests.storage.samples import record_headers
 
 
@@ -24,134 +24,119 @@ def damage(cluster: World, name: str) -> None:
 @pytest.mark.parametrize(
     ("names", "word"), [("a", "a cluster of one node"), ("abc", "the only replica of topics")]
 )
-def test_a_damaged_directory_that_nobody_else_can_complete_is_refused(names: str, word: str) -> None:
-    async def test() -> None:
-        async with world(names) as cluster:
-            client = await cluster.client("a")
-            topic, origin = await client.topic(rf=1), await client.session()
-            (home,) = topic.replicas[0]
-            for seq in range(3):
-                await client.ask(publish(topic, origin, seq, b"x"))
-                await trio.sleep(0.2)
-            cluster.kill(home)
-            damage(cluster, home)
-            with pytest.raises(StorageError, match=word) as caught:
-                cluster.start(home)
-            assert "start with an empty one" in str(caught.value)
-
-    run(test)
-
-
-def test_a_damaged_directory_of_replicated_topics_resyncs_and_is_trusted_again() -> None:
-    async def test() -> None:
-        async with world() as cluster:
-            client = await cluster.client("a")
-            topic, origin = await client.topic(), await client.session()
-            for seq in range(3):
-                await client.ask(publish(topic, origin, seq, b"x"))
-                await trio.sleep(0.2)
-            cluster.kill("b")
-            damage(cluster, "b")
-            service = cluster.start("b")
-            assert service.node.store.cannot_vouch
-            assert not service.node.core.state.vouched
-            first = service.node.core.state.incarnation.n
-            assert first > STARTS_FAR, "nobody knows how many starts the damage took"
-            cluster.kill("b")
-            service = cluster.start("b")
-            assert service.node.core.vouching.resync is not None
-            assert service.node.core.state.incarnation.n == first + 1, "a later start has lost nothing more"
-            await cluster.ready()
-            await trio.sleep(2)
-            node = cluster.services["b"].node
-            assert node.core.state.vouched
-            assert not node.store.cannot_vouch
-            assert cluster.logs["b"].of("resync_over")
-            cluster.kill("b")
-            assert not cluster.start("b").node.store.cannot_vouch, "so it says on the disk"
-
-    run(test)
-
-
-def test_a_crash_between_vouching_and_the_segment_that_says_so_costs_no_second_resync() -> None:
-    async def test() -> None:
-        async with world() as cluster:
-            client = await cluster.client("a")
-            await client.ask(publish(await client.topic(), await client.session(), 0, b"x"))
+async def test_a_damaged_directory_that_nobody_else_can_complete_is_refused(names: str, word: str) -> None:
+    async with world(names) as cluster:
+        client = await cluster.client("a")
+        topic, origin = await client.topic(rf=1), await client.session()
+        (home,) = topic.replicas[0]
+        for seq in range(3):
+            await client.ask(publish(topic, origin, seq, b"x"))
             await trio.sleep(0.2)
-            cluster.kill("b")
-            damage(cluster, "b")
-            cluster.start("b").node._end_resync = lambda: None  # type: ignore[method-assign]
-            await cluster.ready()
-            before = cluster.services["b"].node.core.state.incarnation.n
-            assert cluster.services["b"].node.store.cannot_vouch
-            cluster.kill("b")
-            node = cluster.start("b").node
-            assert node.core.state.vouched
-            assert node.core.state.incarnation.n == before + 1
-            await trio.sleep(1)
-            assert not node.store.cannot_vouch
-
-    run(test)
+        cluster.kill(home)
+        damage(cluster, home)
+        with pytest.raises(StorageError, match=word) as caught:
+            cluster.start(home)
+        assert "start with an empty one" in str(caught.value)
 
 
-def test_a_directory_that_was_moved_waits_for_all_others_and_says_so() -> None:
-    async def test() -> None:
-        async with world() as cluster:
-            client = await cluster.client("a")
-            await client.ask(publish(await client.topic(), await client.session(), 0, b"x"))
-            await trio.sleep(2)
-            for name in "bc":
-                cluster.kill(name)
-            cluster.disks["b"] = cluster.disks["b"].copied()
-            cluster.start("b")
-            await trio.sleep(2)
-            (line,) = cluster.logs["b"].of("directory_moved")
-            assert "still missing a, c." in line["reason"]
-            assert not cluster.services["b"].node.core.state.vouched
-            assert not cluster.logs["b"].of("directory_trusted")
-            cluster.start("c")
-            await cluster.ready()
-            assert cluster.services["b"].node.core.state.vouched
-            assert cluster.logs["b"].of("directory_trusted")
-            assert not cluster.logs["b"].of("resync_begins")
-            cluster.kill("b")
-            cluster.start("b")
-            assert len(cluster.logs["b"].of("directory_moved")) == 1
-            for service in cluster.services.values():
-                await service.node.settled()
-                assert service.node.core.appended == service.node.store.position, "they count the same"
-            assert cluster.logs["b"].of("directory_was_moved")
-
-    run(test)
+async def test_a_damaged_directory_of_replicated_topics_resyncs_and_is_trusted_again() -> None:
+    async with world() as cluster:
+        client = await cluster.client("a")
+        topic, origin = await client.topic(), await client.session()
+        for seq in range(3):
+            await client.ask(publish(topic, origin, seq, b"x"))
+            await trio.sleep(0.2)
+        cluster.kill("b")
+        damage(cluster, "b")
+        service = cluster.start("b")
+        assert service.node.store.cannot_vouch
+        assert not service.node.core.state.vouched
+        first = service.node.core.state.incarnation.n
+        assert first > STARTS_FAR, "nobody knows how many starts the damage took"
+        cluster.kill("b")
+        service = cluster.start("b")
+        assert service.node.core.vouching.resync is not None
+        assert service.node.core.state.incarnation.n == first + 1, "a later start has lost nothing more"
+        await cluster.ready()
+        await trio.sleep(2)
+        node = cluster.services["b"].node
+        assert node.core.state.vouched
+        assert not node.store.cannot_vouch
+        assert cluster.logs["b"].of("resync_over")
+        cluster.kill("b")
+        assert not cluster.start("b").node.store.cannot_vouch, "so it says on the disk"
 
 
-def test_a_backup_of_the_last_start_resyncs() -> None:
-    async def test() -> None:
-        async with world() as cluster:
-            client = await cluster.client("a")
-            topic, origin = await client.topic(), await client.session()
-            await client.ask(publish(topic, origin, 0, b"before"))
-            await trio.sleep(2)
-            backup = cluster.disks["b"].clone()
-            await client.ask(publish(topic, origin, 1, b"after"))
-            await trio.sleep(1)
-            cluster.kill("b")
-            backup.unlock()
-            cluster.disks["b"] = backup
-            cluster.start("b")
-            await trio.sleep(2)
-            (line,) = cluster.logs["b"].of("resync_begins")
-            assert "the data directory is an old copy" in line["reason"]
-            cluster.disks["b"].unlock()
-            cluster.start("b")
-            await cluster.ready()
-            assert cluster.services["b"].node.core.state.vouched
-            await trio.sleep(10)
-            assert len(cluster.services["b"].node.store) == 2
-            cluster.kill("b")
-            cluster.start("b")
-            await cluster.ready()
-            assert len(cluster.logs["b"].of("resync_begins")) == 1
+async def test_a_crash_between_vouching_and_the_segment_that_says_so_costs_no_second_resync() -> None:
+    async with world() as cluster:
+        client = await cluster.client("a")
+        await client.ask(publish(await client.topic(), await client.session(), 0, b"x"))
+        await trio.sleep(0.2)
+        cluster.kill("b")
+        damage(cluster, "b")
+        cluster.start("b").node._end_resync = lambda: None  # type: ignore[method-assign]
+        await cluster.ready()
+        before = cluster.services["b"].node.core.state.incarnation.n
+        assert cluster.services["b"].node.store.cannot_vouch
+        cluster.kill("b")
+        node = cluster.start("b").node
+        assert node.core.state.vouched
+        assert node.core.state.incarnation.n == before + 1
+        await trio.sleep(1)
+        assert not node.store.cannot_vouch
 
-    run(test)
+
+async def test_a_directory_that_was_moved_waits_for_all_others_and_says_so() -> None:
+    async with world() as cluster:
+        client = await cluster.client("a")
+        await client.ask(publish(await client.topic(), await client.session(), 0, b"x"))
+        await trio.sleep(2)
+        for name in "bc":
+            cluster.kill(name)
+        cluster.disks["b"] = cluster.disks["b"].copied()
+        cluster.start("b")
+        await trio.sleep(2)
+        (line,) = cluster.logs["b"].of("directory_moved")
+        assert "still missing a, c." in line["reason"]
+        assert not cluster.services["b"].node.core.state.vouched
+        assert not cluster.logs["b"].of("directory_trusted")
+        cluster.start("c")
+        await cluster.ready()
+        assert cluster.services["b"].node.core.state.vouched
+        assert cluster.logs["b"].of("directory_trusted")
+        assert not cluster.logs["b"].of("resync_begins")
+        cluster.kill("b")
+        cluster.start("b")
+        assert len(cluster.logs["b"].of("directory_moved")) == 1
+        for service in cluster.services.values():
+            await service.node.settled()
+            assert service.node.core.appended == service.node.store.position, "they count the same"
+        assert cluster.logs["b"].of("directory_was_moved")
+
+
+async def test_a_backup_of_the_last_start_resyncs() -> None:
+    async with world() as cluster:
+        client = await cluster.client("a")
+        topic, origin = await client.topic(), await client.session()
+        await client.ask(publish(topic, origin, 0, b"before"))
+        await trio.sleep(2)
+        backup = cluster.disks["b"].clone()
+        await client.ask(publish(topic, origin, 1, b"after"))
+        await trio.sleep(1)
+        cluster.kill("b")
+        backup.unlock()
+        cluster.disks["b"] = backup
+        cluster.start("b")
+        await trio.sleep(2)
+        (line,) = cluster.logs["b"].of("resync_begins")
+        assert "the data directory is an old copy" in line["reason"]
+        cluster.disks["b"].unlock()
+        cluster.start("b")
+        await cluster.ready()
+        assert cluster.services["b"].node.core.state.vouched
+        await trio.sleep(10)
+        assert len(cluster.services["b"].node.store) == 2
+        cluster.kill("b")
+        cluster.start("b")
+        await cluster.ready()
+        assert len(cluster.logs["b"].of("resync_begins")) == 1

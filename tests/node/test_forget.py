@@ -9,7 +9,7 @@ from quorumq.core.effects import Forget
 from quorumq.core.limits import MIB
 from quorumq.node.node import Node
 from quorumq.storage.segment import segment_name
-from tests.node.memory import fetch, payloads, publish, run, world
+from tests.node.memory import fetch, payloads, publish, world
 
 
 def forget(node: Node, numbers: list[int]) -> None:
@@ -24,76 +24,69 @@ def forget(node: Node, numbers: list[int]) -> None:
     node.feed()
 
 
-def test_an_idle_node_empties_old_segments_and_reports_the_damage_it_meets() -> None:
-    async def test() -> None:
-        async with world("a", segment_bytes=MIB) as cluster:
-            client = await cluster.client("a")
-            topic, origin = await client.topic(rf=1), await client.session()
-            for seq in range(60):
-                await client.ask(publish(topic, origin, seq, bytes([seq]) * 100_000))
-            node = cluster.services["a"].node
-            numbers = list(node.store._index.numbers)
-            assert len(numbers) == 60
-            segments = len(node.store.live)
-            assert segments > 4
-            kept = numbers[::6]
-            position = node.store._index.get(kept[1])
-            assert position is not None
-            cluster.disks["a"].flip(segment_name(position.segment), position.offset + 50_000)
-            forget(node, [number for number in numbers if number not in kept])
-            await trio.sleep(2)
-            assert node.failed is None
-            assert node.store.unreadable == (kept[1],)
-            size = sum(cluster.disks["a"].size(name) for name in cluster.disks["a"].list())
-            assert size < 2 * len(kept) * 100_000 + 2 * MIB, size
-            idle = cluster.commits["a"].count
-            await trio.sleep(5)
-            assert cluster.commits["a"].count - idle < 5, "it comes to rest"
-            assert await cluster.stop("a") == 0
-            cluster.start("a")
-            await cluster.ready()
-            assert cluster.logs["a"].of("batch_damaged")[-1]["batch"] == kept[1]
-            (replica,) = cluster.services["a"].node.core.replicas.values()
-            assert replica.absent.messages == 1, "what it had is known"
-            client = await cluster.client("a")
-            got = payloads(await client.ask(fetch(most=100)))
-            expected = [bytes([seq]) * 100_000 for seq in range(0, 60, 6) if seq != 6]
-            assert got == expected
-            # No number is used twice, though the batches that had the highest ones are gone.
-            await client.ask(publish(topic, await client.session(), 0, b"new"))
-            new = max(cluster.services["a"].node.store._index.numbers)
-            assert new > max(numbers)
-
-    run(test)
+async def test_an_idle_node_empties_old_segments_and_reports_the_damage_it_meets() -> None:
+    async with world("a", segment_bytes=MIB) as cluster:
+        client = await cluster.client("a")
+        topic, origin = await client.topic(rf=1), await client.session()
+        for seq in range(60):
+            await client.ask(publish(topic, origin, seq, bytes([seq]) * 100_000))
+        node = cluster.services["a"].node
+        numbers = list(node.store._index.numbers)
+        assert len(numbers) == 60
+        segments = len(node.store.live)
+        assert segments > 4
+        kept = numbers[::6]
+        position = node.store._index.get(kept[1])
+        assert position is not None
+        cluster.disks["a"].flip(segment_name(position.segment), position.offset + 50_000)
+        forget(node, [number for number in numbers if number not in kept])
+        await trio.sleep(2)
+        assert node.failed is None
+        assert node.store.unreadable == (kept[1],)
+        size = sum(cluster.disks["a"].size(name) for name in cluster.disks["a"].list())
+        assert size < 2 * len(kept) * 100_000 + 2 * MIB, size
+        idle = cluster.commits["a"].count
+        await trio.sleep(5)
+        assert cluster.commits["a"].count - idle < 5, "it comes to rest"
+        assert await cluster.stop("a") == 0
+        cluster.start("a")
+        await cluster.ready()
+        assert cluster.logs["a"].of("batch_damaged")[-1]["batch"] == kept[1]
+        (replica,) = cluster.services["a"].node.core.replicas.values()
+        assert replica.absent.messages == 1, "what it had is known"
+        client = await cluster.client("a")
+        got = payloads(await client.ask(fetch(most=100)))
+        expected = [bytes([seq]) * 100_000 for seq in range(0, 60, 6) if seq != 6]
+        assert got == expected
+        # No number is used twice, though the batches that had the highest ones are gone.
+        await client.ask(publish(topic, await client.session(), 0, b"new"))
+        new = max(cluster.services["a"].node.store._index.numbers)
+        assert new > max(numbers)
 
 
-def test_damage_met_by_anti_entropy_is_reported_and_the_batch_is_fetched_from_who_has_it() -> None:
+async def test_damage_met_by_anti_entropy_is_reported_and_the_batch_is_fetched_from_who_has_it() -> None:
     """docs/protocol.md, section 6: a corrupt record is quarantined, reported, refetched; never served."""
-
-    async def test() -> None:
-        async with world("abc") as cluster:
-            client = await cluster.client("a")
-            topic, origin = await client.topic(), await client.session()
-            cluster.kill("c")
-            for seq in range(5):
-                reply = await client.ask(publish(topic, origin, seq, b"message %d" % seq))
-                assert isinstance(reply, m.Published)
-            await trio.sleep(0.5)
-            cluster.kill("b")
-            a = cluster.services["a"].node
-            position = a.store._index.get(a.store._index.numbers[2])
-            assert position is not None
-            cluster.disks["a"].flip(segment_name(position.segment), position.end - 3)
-            cluster.start("c")  # which can get what it lacks from a alone
-            await trio.sleep(10)
-            assert len(a.store.unreadable) == 1
-            assert len(cluster.services["c"].node.store) == 4
-            cluster.start("b")
-            await trio.sleep(30)
-            for name in "abc":
-                assert len(cluster.services[name].node.store) == 5, name
-            assert not a.store.unreadable, "what is here again is forgotten where it was damaged"
-            got = payloads(await client.ask(fetch(most=100, wait=1.0)))
-            assert sorted(got) == [b"message %d" % seq for seq in range(5)]
-
-    run(test)
+    async with world("abc") as cluster:
+        client = await cluster.client("a")
+        topic, origin = await client.topic(), await client.session()
+        cluster.kill("c")
+        for seq in range(5):
+            reply = await client.ask(publish(topic, origin, seq, b"message %d" % seq))
+            assert isinstance(reply, m.Published)
+        await trio.sleep(0.5)
+        cluster.kill("b")
+        a = cluster.services["a"].node
+        position = a.store._index.get(a.store._index.numbers[2])
+        assert position is not None
+        cluster.disks["a"].flip(segment_name(position.segment), position.end - 3)
+        cluster.start("c")  # which can get what it lacks from a alone
+        await trio.sleep(10)
+        assert len(a.store.unreadable) == 1
+        assert len(cluster.services["c"].node.store) == 4
+        cluster.start("b")
+        await trio.sleep(30)
+        for name in "abc":
+            assert len(cluster.services[name].node.store) == 5, name
+        assert not a.store.unreadable, "what is here again is forgotten where it was damaged"
+        got = payloads(await client.ask(fetch(most=100, wait=1.0)))
+        assert sorted(got) == [b"message %d" % seq for seq in range(5)]

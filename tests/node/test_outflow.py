@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quorumq.node.transport import ConnectionLost, Outflow, SocketTransport, connect, listen
-from tests.node.memory import MemoryTransport, pair, run
+from tests.node.memory import MemoryTransport, pair
 
 
 class Meagre(MemoryTransport):
@@ -39,108 +39,96 @@ class Meagre(MemoryTransport):
     st.lists(st.integers(0, 30), max_size=20),
     st.lists(st.booleans(), min_size=10, max_size=10),
 )
-def test_every_byte_once_and_in_order(
+async def test_every_byte_once_and_in_order(
     frames: list[list[bytes]], takes: list[int], pauses: list[bool]
 ) -> None:
-    async def test() -> None:
-        transport = Meagre(takes)
-        drained: list[int] = []
-        async with trio.open_nursery() as nursery:
-            out = Outflow(
-                transport,
-                nursery,
-                1.0,
-                lambda: False,
-                pytest.fail,
-                lambda: drained.append(len(transport.got)),
-            )
-            for pieces, pause in zip(frames, pauses, strict=False):
-                before = out.waiting
-                out.put(pieces)
-                assert out.waiting == before + sum(map(len, pieces))
-                out.flush()
-                if pause:
-                    await trio.sleep(0)
-            while out.draining:
+    transport = Meagre(takes)
+    drained: list[int] = []
+    async with trio.open_nursery() as nursery:
+        out = Outflow(
+            transport,
+            nursery,
+            1.0,
+            lambda: False,
+            pytest.fail,
+            lambda: drained.append(len(transport.got)),
+        )
+        for pieces, pause in zip(frames, pauses, strict=False):
+            before = out.waiting
+            out.put(pieces)
+            assert out.waiting == before + sum(map(len, pieces))
+            out.flush()
+            if pause:
                 await trio.sleep(0)
-            everything = b"".join(piece for pieces in frames for piece in pieces)
-            assert bytes(transport.got) == everything
-            assert (out.waiting, out.sent) == (0, len(everything))
-            for at in drained:
-                assert at <= len(everything)
+        while out.draining:
+            await trio.sleep(0)
+        everything = b"".join(piece for pieces in frames for piece in pieces)
+        assert bytes(transport.got) == everything
+        assert (out.waiting, out.sent) == (0, len(everything))
+        for at in drained:
+            assert at <= len(everything)
 
-    trio.run(test)
+
+async def test_a_connection_that_takes_nothing_is_given_up_after_its_time() -> None:
+    lost: list[tuple[float, str]] = []
+    ours, _ = pair(capacity=10)
+    async with trio.open_nursery() as nursery:
+        out = Outflow(
+            ours, nursery, 3.0, lambda: False, lambda reason: lost.append((trio.current_time(), reason))
+        )
+        out.put([b"x" * 100])
+        out.flush()
+        assert out.draining
+    ((at, reason),) = lost
+    assert at == 3.0
+    assert "90" in reason
+    assert out.waiting == 0
 
 
-def test_a_connection_that_takes_nothing_is_given_up_after_its_time() -> None:
-    async def test() -> None:
-        lost: list[tuple[float, str]] = []
-        ours, _ = pair(capacity=10)
+async def test_nothing_leaves_once_the_node_is_quiet() -> None:
+    quiet = False
+    lost: list[str] = []
+    ours, theirs = pair(capacity=10)
+    async with trio.open_nursery() as nursery:
+        out = Outflow(ours, nursery, 3.0, lambda: quiet, lost.append)
+        out.put([b"x" * 30])
+        out.flush()
+        quiet = True
+        await theirs.receive()  # makes room
+    assert not theirs.received
+    assert len(lost) == 1
+
+
+async def test_real_sockets_carry_bytes_both_ways_and_end() -> None:
+    (listener,) = listen("127.0.0.1", 0)
+    with listener:
+        listener.listen(1)
+        ours = await connect("127.0.0.1", listener.getsockname()[1], 1.0, 5.0)
+        await trio.lowlevel.wait_readable(listener)
+        theirs = SocketTransport(listener.accept()[0])
+        data = bytes(range(256)) * 40_000
+        got = bytearray()
+
+        async def read() -> None:
+            while piece := await theirs.receive():
+                got.extend(piece)
+
         async with trio.open_nursery() as nursery:
-            out = Outflow(
-                ours, nursery, 3.0, lambda: False, lambda reason: lost.append((trio.current_time(), reason))
-            )
-            out.put([b"x" * 100])
-            out.flush()
-            assert out.draining
-        ((at, reason),) = lost
-        assert at == 3.0
-        assert "90" in reason
-        assert out.waiting == 0
-
-    run(test)
-
-
-def test_nothing_leaves_once_the_node_is_quiet() -> None:
-    async def test() -> None:
-        quiet = False
-        lost: list[str] = []
-        ours, theirs = pair(capacity=10)
-        async with trio.open_nursery() as nursery:
-            out = Outflow(ours, nursery, 3.0, lambda: quiet, lost.append)
-            out.put([b"x" * 30])
-            out.flush()
-            quiet = True
-            await theirs.receive()  # makes room
-        assert not theirs.received
-        assert len(lost) == 1
-
-    run(test)
-
-
-def test_real_sockets_carry_bytes_both_ways_and_end() -> None:
-    async def test() -> None:
-        (listener,) = listen("127.0.0.1", 0)
-        with listener:
-            listener.listen(1)
-            ours = await connect("127.0.0.1", listener.getsockname()[1], 1.0, 5.0)
-            await trio.lowlevel.wait_readable(listener)
-            theirs = SocketTransport(listener.accept()[0])
-            data = bytes(range(256)) * 40_000
-            got = bytearray()
-
-            async def read() -> None:
-                while piece := await theirs.receive():
-                    got.extend(piece)
-
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(read)
-                async with trio.open_nursery() as senders:
-                    out = Outflow(ours, senders, 5.0, lambda: False, pytest.fail)
-                    out.put([data[:7], memoryview(data)[7:]])
-                    out.flush()
-                    assert out.draining, "more than a socket takes at once"
-                ours.close()
-            assert bytes(got) == data
-            theirs.close()
-            with pytest.raises(ConnectionLost):
-                theirs.send_some([memoryview(b"x")])
-            with pytest.raises(ConnectionLost):
-                await theirs.receive()
-        with pytest.raises(ConnectionRefusedError):
-            await connect("127.0.0.1", 1, 1.0)
-
-    trio.run(test)
+            nursery.start_soon(read)
+            async with trio.open_nursery() as senders:
+                out = Outflow(ours, senders, 5.0, lambda: False, pytest.fail)
+                out.put([data[:7], memoryview(data)[7:]])
+                out.flush()
+                assert out.draining, "more than a socket takes at once"
+            ours.close()
+        assert bytes(got) == data
+        theirs.close()
+        with pytest.raises(ConnectionLost):
+            theirs.send_some([memoryview(b"x")])
+        with pytest.raises(ConnectionLost):
+            await theirs.receive()
+    with pytest.raises(ConnectionRefusedError):
+        await connect("127.0.0.1", 1, 1.0)
 
 
 class Resolver(trio.abc.HostnameResolver):
@@ -164,40 +152,34 @@ class Resolver(trio.abc.HostnameResolver):
         raise AssertionError("nobody asks for names")
 
 
-def test_an_address_that_swallows_what_is_sent_keeps_nobody_from_the_next() -> None:
-    async def test() -> None:
-        (full,), (good,) = listen("127.0.0.1", 0), listen("127.0.0.1", 0)
-        with full, good, contextlib.ExitStack() as stack:
-            full.listen(0)
-            good.listen()
-            for _ in range(4):  # what does not fit into the backlog is not even refused
-                sock = stack.enter_context(socket.socket())
-                sock.setblocking(False)
-                sock.connect_ex(full.getsockname())
-            trio.socket.set_custom_hostname_resolver(Resolver(full.getsockname(), good.getsockname()))
-            transport = await connect("node.example", 7401, 5.0)
-            await trio.lowlevel.wait_readable(good)
-            good.accept()[0].close()
-            assert await transport.receive() == b""
-            transport.close()
-
-    trio.run(test)
+async def test_an_address_that_swallows_what_is_sent_keeps_nobody_from_the_next() -> None:
+    (full,), (good,) = listen("127.0.0.1", 0), listen("127.0.0.1", 0)
+    with full, good, contextlib.ExitStack() as stack:
+        full.listen(0)
+        good.listen()
+        for _ in range(4):  # what does not fit into the backlog is not even refused
+            sock = stack.enter_context(socket.socket())
+            sock.setblocking(False)
+            sock.connect_ex(full.getsockname())
+        trio.socket.set_custom_hostname_resolver(Resolver(full.getsockname(), good.getsockname()))
+        transport = await connect("node.example", 7401, 5.0)
+        await trio.lowlevel.wait_readable(good)
+        good.accept()[0].close()
+        assert await transport.receive() == b""
+        transport.close()
 
 
-def test_closing_wakes_the_reader() -> None:
-    async def test() -> None:
-        (listener,) = listen("127.0.0.1", 0)
-        with listener:
-            listener.listen(1)
-            ours = await connect("127.0.0.1", listener.getsockname()[1], 1.0)
-            async with trio.open_nursery() as nursery:
+async def test_closing_wakes_the_reader() -> None:
+    (listener,) = listen("127.0.0.1", 0)
+    with listener:
+        listener.listen(1)
+        ours = await connect("127.0.0.1", listener.getsockname()[1], 1.0)
+        async with trio.open_nursery() as nursery:
 
-                async def read() -> None:
-                    with pytest.raises(ConnectionLost):
-                        await ours.receive()
+            async def read() -> None:
+                with pytest.raises(ConnectionLost):
+                    await ours.receive()
 
-                nursery.start_soon(read)
-                await trio.testing.wait_all_tasks_blocked()
-                ours.close()
-
-    trio.run(test)
+            nursery.start_soon(read)
+            await trio.testing.wait_all_tasks_blocked()
+            ours.close()

@@ -25,175 +25,151 @@ from tests.node.memory import (
     payloads,
     publish,
     receipts,
-    run,
     world,
 )
 
 
-def test_publish_fetch_ack_through_three_nodes() -> None:
-    async def test() -> None:
-        async with world() as cluster:
-            a, b, c = [await cluster.client(name) for name in "abc"]
-            topic, origin = await a.topic(), await a.session()
-            assert isinstance(await a.ask(publish(topic, origin, 0, b"one", b"two")), m.Published)
-            got = await b.ask(fetch())
-            assert payloads(got) == [b"one", b"two"]
-            assert outcomes(await c.ack(*receipts(got))) == ["acked"]
-            await trio.sleep(6)
-            assert payloads(await a.ask(fetch())) == []
-
-    run(test)
+async def test_publish_fetch_ack_through_three_nodes() -> None:
+    async with world() as cluster:
+        a, b, c = [await cluster.client(name) for name in "abc"]
+        topic, origin = await a.topic(), await a.session()
+        assert isinstance(await a.ask(publish(topic, origin, 0, b"one", b"two")), m.Published)
+        got = await b.ask(fetch())
+        assert payloads(got) == [b"one", b"two"]
+        assert outcomes(await c.ack(*receipts(got))) == ["acked"]
+        await trio.sleep(6)
+        assert payloads(await a.ask(fetch())) == []
 
 
-def test_replies_come_as_they_are_ready_and_carry_their_numbers() -> None:
-    async def test() -> None:
-        async with world() as cluster:
-            client = await cluster.client("a")
-            topic, origin = await client.topic(), await client.session()
-            waits = await client.send(fetch(wait=0.4))
-            asked = await client.send(m.StatusAsk())
-            assert isinstance(await client.receive(asked), m.StatusReply)
-            assert waits not in client.replies
-            await client.send(publish(topic, origin, 0, b"x"))
-            assert payloads(await client.receive(waits)) == [b"x"]
-
-    run(test)
+async def test_replies_come_as_they_are_ready_and_carry_their_numbers() -> None:
+    async with world() as cluster:
+        client = await cluster.client("a")
+        topic, origin = await client.topic(), await client.session()
+        waits = await client.send(fetch(wait=0.4))
+        asked = await client.send(m.StatusAsk())
+        assert isinstance(await client.receive(asked), m.StatusReply)
+        assert waits not in client.replies
+        await client.send(publish(topic, origin, 0, b"x"))
+        assert payloads(await client.receive(waits)) == [b"x"]
 
 
-def test_nothing_is_answered_before_its_commit_and_one_commit_serves_all_that_waited() -> None:
-    async def test() -> None:
-        async with world("a") as cluster:
-            client = await cluster.client("a")
-            topic, origin = await client.topic(rf=1), await client.session()
-            await trio.sleep(1)
-            commits = cluster.commits["a"]
+async def test_nothing_is_answered_before_its_commit_and_one_commit_serves_all_that_waited() -> None:
+    async with world("a") as cluster:
+        client = await cluster.client("a")
+        topic, origin = await client.topic(rf=1), await client.session()
+        await trio.sleep(1)
+        commits = cluster.commits["a"]
+        commits.hold()
+        first = await client.send(publish(topic, origin, 0, b"x"))
+        await trio.sleep(0.5)
+        others = [await client.send(publish(topic, origin, seq, b"x")) for seq in range(1, 20)]
+        await trio.sleep(1)
+        answered = client.transport.peer.total
+        before = commits.count
+        commits.release()
+        assert isinstance(await client.receive(first), m.Published)
+        for number in others:
+            assert isinstance(await client.receive(number), m.Published)
+        assert commits.count == before + 2, "the one under way, and one for the nineteen that came meanwhile"
+        assert client.transport.peer.total > answered
+
+        async def hears_nothing() -> None:
             commits.hold()
-            first = await client.send(publish(topic, origin, 0, b"x"))
-            await trio.sleep(0.5)
-            others = [await client.send(publish(topic, origin, seq, b"x")) for seq in range(1, 20)]
-            await trio.sleep(1)
-            answered = client.transport.peer.total
-            before = commits.count
-            commits.release()
-            assert isinstance(await client.receive(first), m.Published)
-            for number in others:
-                assert isinstance(await client.receive(number), m.Published)
-            assert commits.count == before + 2, (
-                "the one under way, and one for the nineteen that came meanwhile"
-            )
-            assert client.transport.peer.total > answered
+            await client.send(publish(topic, origin, 20, b"x"))
+            with trio.move_on_after(2):
+                await client.transport.receive()
+                pytest.fail("an answer overtook its commit")
 
-            async def hears_nothing() -> None:
-                commits.hold()
-                await client.send(publish(topic, origin, 20, b"x"))
-                with trio.move_on_after(2):
-                    await client.transport.receive()
-                    pytest.fail("an answer overtook its commit")
-
-            await hears_nothing()
-
-    run(test)
+        await hears_nothing()
 
 
-def test_records_that_nobody_waits_for_are_committed_soon() -> None:
-    async def test() -> None:
-        async with world("a") as cluster:
-            client = await cluster.client("a")
-            topic, origin = await client.topic(rf=1), await client.session()
-            await client.ask(publish(topic, origin, 0, b"x"))
-            await client.ask(fetch(hold_time=0.5))
-            node = cluster.services["a"].node
-            await trio.sleep(0.499)
-            assert not node.store.needs_write
-            await trio.sleep(0.011)  # the hold has run out: an attempt was counted
-            assert node.store.needs_write, "this test wants a record without anybody waiting"
-            await trio.sleep(0.06)
-            assert not node.store.needs_write
-
-    run(test)
+async def test_records_that_nobody_waits_for_are_committed_soon() -> None:
+    async with world("a") as cluster:
+        client = await cluster.client("a")
+        topic, origin = await client.topic(rf=1), await client.session()
+        await client.ask(publish(topic, origin, 0, b"x"))
+        await client.ask(fetch(hold_time=0.5))
+        node = cluster.services["a"].node
+        await trio.sleep(0.499)
+        assert not node.store.needs_write
+        await trio.sleep(0.011)  # the hold has run out: an attempt was counted
+        assert node.store.needs_write, "this test wants a record without anybody waiting"
+        await trio.sleep(0.06)
+        assert not node.store.needs_write
 
 
-def test_a_failed_fsync_stops_the_node_and_nothing_is_said_afterwards() -> None:
-    async def test() -> None:
-        async with world("a") as cluster:
-            client = await cluster.client("a")
-            topic, origin = await client.topic(rf=1), await client.session()
-            await trio.sleep(1)
-            said = client.transport.peer.total
-            cluster.disks["a"].fail_syncs = 1
-            commits = cluster.commits["a"]
-            commits.hold()
-            await client.send(publish(topic, origin, 0, b"x"))
-            await trio.sleep(0.1)
-            commits.release()
-            assert await client.closed(5)
-            assert client.transport.peer.total == said
-            while "a" not in cluster.codes:
-                await trio.sleep(0.01)
-            assert cluster.codes["a"] == 74
-            (line,) = cluster.logs["a"].of("node_stops")
-            assert "Input/output error" in line["reason"]
-
-    run(test)
+async def test_a_failed_fsync_stops_the_node_and_nothing_is_said_afterwards() -> None:
+    async with world("a") as cluster:
+        client = await cluster.client("a")
+        topic, origin = await client.topic(rf=1), await client.session()
+        await trio.sleep(1)
+        said = client.transport.peer.total
+        cluster.disks["a"].fail_syncs = 1
+        commits = cluster.commits["a"]
+        commits.hold()
+        await client.send(publish(topic, origin, 0, b"x"))
+        await trio.sleep(0.1)
+        commits.release()
+        assert await client.closed(5)
+        assert client.transport.peer.total == said
+        while "a" not in cluster.codes:
+            await trio.sleep(0.01)
+        assert cluster.codes["a"] == 74
+        (line,) = cluster.logs["a"].of("node_stops")
+        assert "Input/output error" in line["reason"]
 
 
-def test_what_was_queued_before_a_failed_fsync_is_not_said_after_it_either() -> None:
-    async def test() -> None:
-        async with world("a") as cluster:
-            slow, client = await cluster.client("a", capacity=2000), await cluster.client("a")
-            topic, origin = await client.topic(rf=1), await client.session()
-            for _ in range(20):
-                await slow.send(m.StatusAsk())
-            await trio.sleep(1)
-            (queued,) = [one for one in cluster.services["a"]._inbound.values() if one.busy]
-            assert queued.waiting_bytes
-            said = slow.transport.peer.total
-            cluster.disks["a"].fail_syncs = 1
-            noticed: list[int] = []
+async def test_what_was_queued_before_a_failed_fsync_is_not_said_after_it_either() -> None:
+    async with world("a") as cluster:
+        slow, client = await cluster.client("a", capacity=2000), await cluster.client("a")
+        topic, origin = await client.topic(rf=1), await client.session()
+        for _ in range(20):
+            await slow.send(m.StatusAsk())
+        await trio.sleep(1)
+        (queued,) = [one for one in cluster.services["a"]._inbound.values() if one.busy]
+        assert queued.waiting_bytes
+        said = slow.transport.peer.total
+        cluster.disks["a"].fail_syncs = 1
+        noticed: list[int] = []
 
-            async def read_at_once() -> None:
-                """In the very moment of the failure, before any task of the node has been cancelled."""
-                await cluster.services["a"].node.ended.wait()
-                slow.transport.received.clear()
-                slow.transport._wake()
-                noticed.append(1)
+        async def read_at_once() -> None:
+            """In the very moment of the failure, before any task of the node has been cancelled."""
+            await cluster.services["a"].node.ended.wait()
+            slow.transport.received.clear()
+            slow.transport._wake()
+            noticed.append(1)
 
-            cluster.nursery.start_soon(read_at_once)
-            await client.send(publish(topic, origin, 0, b"x"))
-            await stopped(cluster, "a")
-            assert noticed
-            assert slow.transport.peer.total == said
-
-    run(test)
+        cluster.nursery.start_soon(read_at_once)
+        await client.send(publish(topic, origin, 0, b"x"))
+        await stopped(cluster, "a")
+        assert noticed
+        assert slow.transport.peer.total == said
 
 
-def test_a_clean_stop_gives_up_waiting_fetches_finishes_the_rest_and_costs_no_quarantine() -> None:
-    async def test() -> None:
-        async with world() as cluster:
-            client = await cluster.client("a")
-            topic, origin = await client.topic(), await client.session()
-            await client.ask(publish(topic, origin, 0, b"held"))
-            held = await client.ask(fetch(hold_time=5.0))
-            waits = await client.send(fetch(wait=20.0))
-            await trio.sleep(0.1)
-            cluster.commits["a"].seconds = 0.3
-            under_way = await client.send(publish(topic, origin, 1, b"x"))
-            await trio.sleep(0.001)
-            cluster.services["a"].stop()
-            refused = await client.receive(waits)
-            assert (refused.code, "stopping" in refused.detail) == ("too-few-replicas", True)
-            assert isinstance(await client.receive(under_way), m.Published)
-            assert await client.closed(2)
-            assert await stopped(cluster, "a") == 0
-            cluster.commits["a"].seconds = 0.001
-            service = cluster.start("a")
-            assert service.node.core.state.quarantine_until <= service.node.clock().mono
-            await cluster.ready()
-            again = await cluster.client("a")
-            assert payloads(await again.ask(fetch())) == [b"x"], "the hold is remembered"
-            assert outcomes(await again.ack(*receipts(held))) == ["acked"]
-
-    run(test)
+async def test_a_clean_stop_gives_up_waiting_fetches_finishes_the_rest_and_costs_no_quarantine() -> None:
+    async with world() as cluster:
+        client = await cluster.client("a")
+        topic, origin = await client.topic(), await client.session()
+        await client.ask(publish(topic, origin, 0, b"held"))
+        held = await client.ask(fetch(hold_time=5.0))
+        waits = await client.send(fetch(wait=20.0))
+        await trio.sleep(0.1)
+        cluster.commits["a"].seconds = 0.3
+        under_way = await client.send(publish(topic, origin, 1, b"x"))
+        await trio.sleep(0.001)
+        cluster.services["a"].stop()
+        refused = await client.receive(waits)
+        assert (refused.code, "stopping" in refused.detail) == ("too-few-replicas", True)
+        assert isinstance(await client.receive(under_way), m.Published)
+        assert await client.closed(2)
+        assert await stopped(cluster, "a") == 0
+        cluster.commits["a"].seconds = 0.001
+        service = cluster.start("a")
+        assert service.node.core.state.quarantine_until <= service.node.clock().mono
+        await cluster.ready()
+        again = await cluster.client("a")
+        assert payloads(await again.ask(fetch())) == [b"x"], "the hold is remembered"
+        assert outcomes(await again.ack(*receipts(held))) == ["acked"]
 
 
 async def stopped(cluster: World, name: str) -> int:
@@ -202,224 +178,190 @@ async def stopped(cluster: World, name: str) -> int:
     return cluster.codes[name]
 
 
-def test_a_killed_node_comes_back_into_quarantine_with_all_it_promised() -> None:
-    async def test() -> None:
-        async with world() as cluster:
-            client = await cluster.client("b")
-            topic, origin = await client.topic(), await client.session()
-            await client.ask(publish(topic, origin, 0, b"x"))
-            await trio.sleep(1)
-            cluster.kill("a")
-            await trio.sleep(4)
-            service = cluster.start("a")
-            status = service.node.core.status(service.node.clock())
-            assert 5.0 < status["quarantine_s"] <= 5.1
-            await cluster.ready()
-            await trio.sleep(5.2)
-            late = await cluster.client("a")
-            assert payloads(await late.ask(fetch())) == [b"x"]
-
-    run(test)
+async def test_a_killed_node_comes_back_into_quarantine_with_all_it_promised() -> None:
+    async with world() as cluster:
+        client = await cluster.client("b")
+        topic, origin = await client.topic(), await client.session()
+        await client.ask(publish(topic, origin, 0, b"x"))
+        await trio.sleep(1)
+        cluster.kill("a")
+        await trio.sleep(4)
+        service = cluster.start("a")
+        status = service.node.core.status(service.node.clock())
+        assert 5.0 < status["quarantine_s"] <= 5.1
+        await cluster.ready()
+        await trio.sleep(5.2)
+        late = await cluster.client("a")
+        assert payloads(await late.ask(fetch())) == [b"x"]
 
 
-def test_a_node_with_an_older_directory_begins_again_and_says_why() -> None:
-    async def test() -> None:
-        async with world() as cluster:
-            old = cluster.disks["a"].clone()
-            for _ in range(2):
-                assert await cluster.stop("a") == 0
-                cluster.start("a")
-                await cluster.ready()
+async def test_a_node_with_an_older_directory_begins_again_and_says_why() -> None:
+    async with world() as cluster:
+        old = cluster.disks["a"].clone()
+        for _ in range(2):
             assert await cluster.stop("a") == 0
-            old.unlock()
-            cluster.disks["a"] = old
             cluster.start("a")
-            assert await stopped(cluster, "a") == EXIT_AGAIN
-            (line,) = cluster.logs["a"].of("resync_begins")
-            assert "old copy" in line["reason"]
-            assert not cluster.logs["a"].of("node_stops")
-
-    run(test)
-
-
-def test_a_waiting_client_that_goes_away_takes_nothing_with_it() -> None:
-    async def test() -> None:
-        async with world() as cluster:
-            ghost, client = await cluster.client("a"), await cluster.client("a")
-            topic, origin = await client.topic(), await client.session()
-            await ghost.send(fetch(wait=20.0, hold_time=5.0))
-            await trio.sleep(0.1)
-            ghost.transport.close()
-            await trio.sleep(0.01)
-            node = cluster.services["a"].node
-            assert (len(node.core.context.requests), node.room.inflight_bytes) == (0, 0)
-            await client.ask(publish(topic, origin, 0, b"x"))
-            assert payloads(await client.ask(fetch())) == [b"x"]
-
-    run(test)
+            await cluster.ready()
+        assert await cluster.stop("a") == 0
+        old.unlock()
+        cluster.disks["a"] = old
+        cluster.start("a")
+        assert await stopped(cluster, "a") == EXIT_AGAIN
+        (line,) = cluster.logs["a"].of("resync_begins")
+        assert "old copy" in line["reason"]
+        assert not cluster.logs["a"].of("node_stops")
 
 
-def test_a_full_disk_refuses_publishes_and_lets_the_rest_go_on() -> None:
-    async def test() -> None:
-        async with world("a", disk_reserve_bytes=4 * MIB) as cluster:
-            client = await cluster.client("a")
-            topic, origin = await client.topic(rf=1), await client.session()
-            await client.ask(publish(topic, origin, 0, b"x"))
-            disk: MemoryDisk = cluster.disks["a"]
-            used = disk.capacity - disk.free_bytes()
-            disk.capacity = used + 3 * MIB
-            await trio.sleep(1.1)
-            reply = await client.ask(publish(topic, origin, 1, b"y"))
-            assert reply.code == "storage-full"
-            assert outcomes(await client.ack(*receipts(await client.ask(fetch())))) == ["acked"]
-            disk.capacity = used + 4 * MIB + 1000
-            await trio.sleep(1.1)
-            assert (await client.ask(publish(topic, origin, 1, b"y"))).code == "storage-full", "no flapping"
-            disk.capacity = used + 5 * MIB
-            await trio.sleep(1.1)
-            assert isinstance(await client.ask(publish(topic, origin, 1, b"y")), m.Published)
-            assert [event for _, event, _ in cluster.logs["a"].lines if event.startswith("disk")] == [
-                "disk_full",
-                "disk_has_room",
-            ]
-            cluster.services["a"].node.feed(DiskFull(False))
-
-    run(test)
+async def test_a_waiting_client_that_goes_away_takes_nothing_with_it() -> None:
+    async with world() as cluster:
+        ghost, client = await cluster.client("a"), await cluster.client("a")
+        topic, origin = await client.topic(), await client.session()
+        await ghost.send(fetch(wait=20.0, hold_time=5.0))
+        await trio.sleep(0.1)
+        ghost.transport.close()
+        await trio.sleep(0.01)
+        node = cluster.services["a"].node
+        assert (len(node.core.context.requests), node.room.inflight_bytes) == (0, 0)
+        await client.ask(publish(topic, origin, 0, b"x"))
+        assert payloads(await client.ask(fetch())) == [b"x"]
 
 
-def test_publishes_leave_room_for_the_snapshot_of_the_next_start() -> None:
-    async def test() -> None:
-        async with world("a", disk_reserve_bytes=0) as cluster:
-            client = await cluster.client("a")
-            for number in range(50):
-                await client.topic(f"topic{number}", rf=1)
-            await cluster.stop("a")
-            cluster.start("a")
-            await trio.sleep(0.1)
-            client = await cluster.client("a")
-            topic, origin = await client.topic(rf=1), await client.session()
-            disk: MemoryDisk = cluster.disks["a"]
-            snapshot = disk.size(disk.list()[-1])
-            assert snapshot > 5000
-            disk.capacity = disk.capacity - disk.free_bytes() + snapshot // 2
-            await trio.sleep(1.1)
-            assert (await client.ask(publish(topic, origin, 0, b"x"))).code == "storage-full"
-
-    run(test)
-
-
-def test_a_full_segment_is_followed_by_another_and_nothing_is_lost() -> None:
-    async def test() -> None:
-        async with world("a", segment_bytes=MIB) as cluster:
-            client = await cluster.client("a")
-            topic, origin = await client.topic(rf=1), await client.session()
-            for seq in range(12):
-                await client.ask(publish(topic, origin, seq, bytes([seq]) * 200_000))
-            assert len(cluster.logs["a"].of("segment_begun")) >= 2
-            cluster.kill("a")
-            cluster.start("a")
-            await trio.sleep(6)
-            again = await cluster.client("a")
-            got = payloads(await again.ask(fetch(size=8 * MIB)))
-            assert got == [bytes([seq]) * 200_000 for seq in range(12)]
-
-    run(test)
+async def test_a_full_disk_refuses_publishes_and_lets_the_rest_go_on() -> None:
+    async with world("a", disk_reserve_bytes=4 * MIB) as cluster:
+        client = await cluster.client("a")
+        topic, origin = await client.topic(rf=1), await client.session()
+        await client.ask(publish(topic, origin, 0, b"x"))
+        disk: MemoryDisk = cluster.disks["a"]
+        used = disk.capacity - disk.free_bytes()
+        disk.capacity = used + 3 * MIB
+        await trio.sleep(1.1)
+        reply = await client.ask(publish(topic, origin, 1, b"y"))
+        assert reply.code == "storage-full"
+        assert outcomes(await client.ack(*receipts(await client.ask(fetch())))) == ["acked"]
+        disk.capacity = used + 4 * MIB + 1000
+        await trio.sleep(1.1)
+        assert (await client.ask(publish(topic, origin, 1, b"y"))).code == "storage-full", "no flapping"
+        disk.capacity = used + 5 * MIB
+        await trio.sleep(1.1)
+        assert isinstance(await client.ask(publish(topic, origin, 1, b"y")), m.Published)
+        assert [event for _, event, _ in cluster.logs["a"].lines if event.startswith("disk")] == [
+            "disk_full",
+            "disk_has_room",
+        ]
+        cluster.services["a"].node.feed(DiskFull(False))
 
 
-def test_a_node_that_has_no_replica_serves_a_fetch_all_the_same() -> None:
-    async def test() -> None:
-        async with world() as cluster:
-            client = await cluster.client("a")
-            topic, origin = await client.topic(rf=1), await client.session()
-            (home,) = topic.replicas[0]
-            away = next(name for name in "abc" if name != home)
-            far = await cluster.client(away)
-            await client.ask(publish(topic, origin, 0, b"one", b"two"))
-            got = await far.ask(fetch())
-            assert payloads(got) == [b"one", b"two"]
-            assert receipts(got)[0].sealed, "sealed by the node that won it"
-            assert outcomes(await client.ack(*receipts(got))) == ["acked"]
-
-    run(test)
-
-
-def test_a_damaged_batch_is_not_served_and_what_was_won_is_given_back() -> None:
-    async def test() -> None:
-        async with world() as cluster:
-            a, b = await cluster.client("a"), await cluster.client("b")
-            topic, origin = await a.topic(), await a.session()
-            await a.ask(publish(topic, origin, 0, b"the very bytes"))
-            await trio.sleep(1)
-            disk = cluster.disks["a"]
-            for name in disk.list():
-                at = bytes(disk.read(name, 0, disk.size(name))).find(b"the very bytes")
-                if at >= 0:
-                    disk.flip(name, at)
-            refused = await a.ask(fetch())
-            assert (refused.code, "damaged" in refused.detail) == ("too-few-replicas", True)
-            await trio.sleep(0.1)
-            assert payloads(await b.ask(fetch())) == [b"the very bytes"]
-            assert (await a.ask(m.StatusAsk())).facts["damaged_batches"] == 1
-
-    run(test)
+async def test_publishes_leave_room_for_the_snapshot_of_the_next_start() -> None:
+    async with world("a", disk_reserve_bytes=0) as cluster:
+        client = await cluster.client("a")
+        for number in range(50):
+            await client.topic(f"topic{number}", rf=1)
+        await cluster.stop("a")
+        cluster.start("a")
+        await trio.sleep(0.1)
+        client = await cluster.client("a")
+        topic, origin = await client.topic(rf=1), await client.session()
+        disk: MemoryDisk = cluster.disks["a"]
+        snapshot = disk.size(disk.list()[-1])
+        assert snapshot > 5000
+        disk.capacity = disk.capacity - disk.free_bytes() + snapshot // 2
+        await trio.sleep(1.1)
+        assert (await client.ask(publish(topic, origin, 0, b"x"))).code == "storage-full"
 
 
-def test_a_page_passed_on_brings_the_bytes_or_where_they_are_damaged_none() -> None:
-    async def test() -> None:
-        async with world() as cluster:
-            maker = await cluster.client("a")
-            topic, origin = await maker.topic(rf=1), await maker.session()
-            await maker.ask(publish(topic, origin, 0, b"the very", b"bytes"))
-            ((home,),) = topic.replicas
-            stranger = await cluster.client(next(name for name in cluster.names if name != home))
-            ask = m.PeekAsk("jobs", 0, "g", "ready", (0, 0), 10, bodies=True)
-            page = await stranger.ask(ask)
-            shown = [message.payload for part in page.slices for message in part.messages()]
-            assert shown == [b"the very", b"bytes"]
-            disk = cluster.disks[home]
-            for name in disk.list():
-                at = bytes(disk.read(name, 0, disk.size(name))).find(b"the very")
-                if at >= 0:
-                    disk.flip(name, at)
-            damaged = await stranger.ask(ask)
-            assert damaged == page._replace(slices=())
-            home_status = await (await cluster.client(home)).ask(m.StatusAsk())
-            assert home_status.facts["damaged_batches"] == 1
-
-    run(test)
+async def test_a_full_segment_is_followed_by_another_and_nothing_is_lost() -> None:
+    async with world("a", segment_bytes=MIB) as cluster:
+        client = await cluster.client("a")
+        topic, origin = await client.topic(rf=1), await client.session()
+        for seq in range(12):
+            await client.ask(publish(topic, origin, seq, bytes([seq]) * 200_000))
+        assert len(cluster.logs["a"].of("segment_begun")) >= 2
+        cluster.kill("a")
+        cluster.start("a")
+        await trio.sleep(6)
+        again = await cluster.client("a")
+        got = payloads(await again.ask(fetch(size=8 * MIB)))
+        assert got == [bytes([seq]) * 200_000 for seq in range(12)]
 
 
-def test_status_shows_the_shell_and_the_page_lists_every_fact() -> None:
+async def test_a_node_that_has_no_replica_serves_a_fetch_all_the_same() -> None:
+    async with world() as cluster:
+        client = await cluster.client("a")
+        topic, origin = await client.topic(rf=1), await client.session()
+        (home,) = topic.replicas[0]
+        away = next(name for name in "abc" if name != home)
+        far = await cluster.client(away)
+        await client.ask(publish(topic, origin, 0, b"one", b"two"))
+        got = await far.ask(fetch())
+        assert payloads(got) == [b"one", b"two"]
+        assert receipts(got)[0].sealed, "sealed by the node that won it"
+        assert outcomes(await client.ack(*receipts(got))) == ["acked"]
+
+
+async def test_a_damaged_batch_is_not_served_and_what_was_won_is_given_back() -> None:
+    async with world() as cluster:
+        a, b = await cluster.client("a"), await cluster.client("b")
+        topic, origin = await a.topic(), await a.session()
+        await a.ask(publish(topic, origin, 0, b"the very bytes"))
+        await trio.sleep(1)
+        disk = cluster.disks["a"]
+        for name in disk.list():
+            at = bytes(disk.read(name, 0, disk.size(name))).find(b"the very bytes")
+            if at >= 0:
+                disk.flip(name, at)
+        refused = await a.ask(fetch())
+        assert (refused.code, "damaged" in refused.detail) == ("too-few-replicas", True)
+        await trio.sleep(0.1)
+        assert payloads(await b.ask(fetch())) == [b"the very bytes"]
+        assert (await a.ask(m.StatusAsk())).facts["damaged_batches"] == 1
+
+
+async def test_a_page_passed_on_brings_the_bytes_or_where_they_are_damaged_none() -> None:
+    async with world() as cluster:
+        maker = await cluster.client("a")
+        topic, origin = await maker.topic(rf=1), await maker.session()
+        await maker.ask(publish(topic, origin, 0, b"the very", b"bytes"))
+        ((home,),) = topic.replicas
+        stranger = await cluster.client(next(name for name in cluster.names if name != home))
+        ask = m.PeekAsk("jobs", 0, "g", "ready", (0, 0), 10, bodies=True)
+        page = await stranger.ask(ask)
+        shown = [message.payload for part in page.slices for message in part.messages()]
+        assert shown == [b"the very", b"bytes"]
+        disk = cluster.disks[home]
+        for name in disk.list():
+            at = bytes(disk.read(name, 0, disk.size(name))).find(b"the very")
+            if at >= 0:
+                disk.flip(name, at)
+        damaged = await stranger.ask(ask)
+        assert damaged == page._replace(slices=())
+        home_status = await (await cluster.client(home)).ask(m.StatusAsk())
+        assert home_status.facts["damaged_batches"] == 1
+
+
+async def test_status_shows_the_shell_and_the_page_lists_every_fact() -> None:
     page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
-
-    async def test() -> None:
-        async with world() as cluster:
-            client = await cluster.client("a")
-            facts = (await client.ask(m.StatusAsk())).facts
-            assert facts["connections"] == 3
-            assert facts["clients"] == 1
-            assert facts["fsync_ms"]["p50"] == 1.0
-            for name in facts:
-                assert f"`{name}`" in page, f"docs/operations.md does not say what {name} is"
-
-    run(test)
+    async with world() as cluster:
+        client = await cluster.client("a")
+        facts = (await client.ask(m.StatusAsk())).facts
+        assert facts["connections"] == 3
+        assert facts["clients"] == 1
+        assert facts["fsync_ms"]["p50"] == 1.0
+        for name in facts:
+            assert f"`{name}`" in page, f"docs/operations.md does not say what {name} is"
 
 
-def test_a_port_that_another_process_takes_while_the_journal_is_read_is_said_to_be_taken() -> None:
-    async def test() -> None:
-        async with world("a") as cluster:
-            (first,) = listen("127.0.0.1", 0)
-            (second,) = listen(*first.getsockname())  # possible as long as neither listens
-            with first, second:
-                first.listen()
-                assert await cluster.stop("a") == 0
-                service = cluster.start("a", [second])
-                while "a" not in cluster.codes:
-                    await trio.sleep(0.01)
-                assert cluster.codes["a"] == EXIT_REFUSED
-                assert "something else listens there" in service.node.failed[1]
-
-    run(test)
+async def test_a_port_that_another_process_takes_while_the_journal_is_read_is_said_to_be_taken() -> None:
+    async with world("a") as cluster:
+        (first,) = listen("127.0.0.1", 0)
+        (second,) = listen(*first.getsockname())  # possible as long as neither listens
+        with first, second:
+            first.listen()
+            assert await cluster.stop("a") == 0
+            service = cluster.start("a", [second])
+            while "a" not in cluster.codes:
+                await trio.sleep(0.01)
+            assert cluster.codes["a"] == EXIT_REFUSED
+            assert "something else listens there" in service.node.failed[1]
 
 
 def test_the_page_lists_every_log_event() -> None:
@@ -436,18 +378,16 @@ def test_the_page_lists_every_log_event() -> None:
         assert f"`{event}`" in page, f"docs/operations.md does not explain the log event {event}"
 
 
-def test_a_node_writes_its_part_of_the_history(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with world("a", history=str(tmp_path / "a.jsonl")) as cluster:
-            client = await cluster.client("a")
-            topic, origin = await client.topic(rf=1), await client.session()
-            await client.ask(publish(topic, origin, 0, b"x"))
-            told = json.loads((tmp_path / "a.jsonl").read_text().splitlines()[-1])
-            assert told["kind"] == "store", "a kill must not cost the line of what was told"
-            assert payloads(await client.ask(fetch())) == [b"x"]
-            assert await cluster.stop("a") == 0
+async def test_a_node_writes_its_part_of_the_history(tmp_path: Path) -> None:
+    async with world("a", history=str(tmp_path / "a.jsonl")) as cluster:
+        client = await cluster.client("a")
+        topic, origin = await client.topic(rf=1), await client.session()
+        await client.ask(publish(topic, origin, 0, b"x"))
+        told = json.loads((tmp_path / "a.jsonl").read_text().splitlines()[-1])
+        assert told["kind"] == "store", "a kill must not cost the line of what was told"
+        assert payloads(await client.ask(fetch())) == [b"x"]
+        assert await cluster.stop("a") == 0
 
-    run(test)
     rows = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
     assert [row["kind"] for row in rows] == [
         "settings", "start", "topic", "store", "register", "hold_won", "stop",
@@ -459,82 +399,68 @@ def test_a_node_writes_its_part_of_the_history(tmp_path: Path) -> None:
     assert {row["who"] for row in rows} == {"node:a"}
 
 
-def test_a_history_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with world("a", history=str(tmp_path / "missing" / "a.jsonl")) as cluster:
-            client = await cluster.client("a")
-            topic, origin = await client.topic(rf=1), await client.session()
-            assert isinstance(await client.ask(publish(topic, origin, 0, b"x")), m.Published)
-            assert len(cluster.logs["a"].of("history_given_up")) == 1
-
-    run(test)
+async def test_a_history_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
+    async with world("a", history=str(tmp_path / "missing" / "a.jsonl")) as cluster:
+        client = await cluster.client("a")
+        topic, origin = await client.topic(rf=1), await client.session()
+        assert isinstance(await client.ask(publish(topic, origin, 0, b"x")), m.Published)
+        assert len(cluster.logs["a"].of("history_given_up")) == 1
 
 
-def test_a_link_that_is_full_drops_and_counts() -> None:
-    async def test() -> None:
-        async with world(link_bytes_max=16 * MIB, stall_timeout=60.0) as cluster:
-            client = await cluster.client("a")
-            topic, origin = await client.topic(), await client.session()
-            node = cluster.services["a"].node
-            link = node.links["b"]
-            link.out.transport.capacity = 0  # type: ignore[attr-defined]
-            for seq in range(40):
-                reply = await client.ask(publish(topic, origin, seq, b"x" * 1_000_000))
-                assert isinstance(reply, m.Published), reply
-            assert node.health.counts["sends_dropped"] >= 20
-            assert link.waiting <= 17 * MIB
-
-    run(test)
+async def test_a_link_that_is_full_drops_and_counts() -> None:
+    async with world(link_bytes_max=16 * MIB, stall_timeout=60.0) as cluster:
+        client = await cluster.client("a")
+        topic, origin = await client.topic(), await client.session()
+        node = cluster.services["a"].node
+        link = node.links["b"]
+        link.out.transport.capacity = 0  # type: ignore[attr-defined]
+        for seq in range(40):
+            reply = await client.ask(publish(topic, origin, seq, b"x" * 1_000_000))
+            assert isinstance(reply, m.Published), reply
+        assert node.health.counts["sends_dropped"] >= 20
+        assert link.waiting <= 17 * MIB
 
 
-def test_what_a_full_link_drops_of_another_nodes_delivery_is_given_back_at_once() -> None:
+async def test_what_a_full_link_drops_of_another_nodes_delivery_is_given_back_at_once() -> None:
     """LEAVE for an answer that was never begun (docs/protocol.md, section 4): nobody waits for its hold to end."""
-
-    async def test() -> None:
-        async with world(link_bytes_max=16 * MIB, stall_timeout=60.0) as cluster:
-            home, away, other = await far_from_home(cluster)
-            node = cluster.services[home].node
-            node.links[away].out.transport.capacity = 0  # type: ignore[attr-defined]
-            node.links[away].out.put([bytes(16 * MIB)])
-            far = await cluster.client(away)
-            await far.send(fetch(hold_time=4.0))
-            await trio.sleep(0.1)
-            assert node.health.counts["sends_dropped"] >= 1
-            assert payloads(await other.ask(fetch())) == [b"wanted"]
-
-    run(test)
+    async with world(link_bytes_max=16 * MIB, stall_timeout=60.0) as cluster:
+        home, away, other = await far_from_home(cluster)
+        node = cluster.services[home].node
+        node.links[away].out.transport.capacity = 0  # type: ignore[attr-defined]
+        node.links[away].out.put([bytes(16 * MIB)])
+        far = await cluster.client(away)
+        await far.send(fetch(hold_time=4.0))
+        await trio.sleep(0.1)
+        assert node.health.counts["sends_dropped"] >= 1
+        assert payloads(await other.ask(fetch())) == [b"wanted"]
 
 
 @pytest.mark.parametrize("begun", [False, True])
-def test_a_link_that_ends_gives_back_the_deliveries_that_were_never_begun_and_no_others(begun: bool) -> None:
+async def test_a_link_that_ends_gives_back_the_deliveries_that_were_never_begun_and_no_others(
+    begun: bool,
+) -> None:
     """One byte may have been the last one that was missing: what was begun runs out."""
-
-    async def test() -> None:
-        async with world(stall_timeout=60.0) as cluster:
-            home, away, other = await far_from_home(cluster)
-            link = cluster.services[home].node.links[away]
-            assert isinstance(link, PeerLink)
-            transport = link.out.transport
-            assert isinstance(transport, MemoryTransport)
-            far = await cluster.client(away)
-            transport.capacity = 0
-            await far.send(fetch(hold_time=4.0))
-            await trio.sleep(0.1)
-            assert len(link.never_begun()) == 1, "the answer waits for the peer to read"
-            while begun and link.never_begun():
-                transport.capacity = 1  # a byte at a time, until the answer's first is among them
-                transport._wake()
-                await trio.sleep(0.001)
-            transport.capacity = 0
-            transport.close()
-            await trio.sleep(0.1)
-            assert payloads(await other.ask(fetch())) == ([] if begun else [b"wanted"])
-            await trio.sleep(4.0)
-            assert payloads(await other.ask(fetch())) == [b"wanted"], (
-                "at the latest when the hold has run out"
-            )
-
-    run(test)
+    async with world(stall_timeout=60.0) as cluster:
+        home, away, other = await far_from_home(cluster)
+        link = cluster.services[home].node.links[away]
+        assert isinstance(link, PeerLink)
+        transport = link.out.transport
+        assert isinstance(transport, MemoryTransport)
+        far = await cluster.client(away)
+        transport.capacity = 0
+        await far.send(fetch(hold_time=4.0))
+        await trio.sleep(0.1)
+        assert len(link.never_begun()) == 1, "the answer waits for the peer to read"
+        while begun and link.never_begun():
+            transport.capacity = 1  # a byte at a time, until the answer's first is among them
+            transport._wake()
+            await trio.sleep(0.001)
+        transport.capacity = 0
+        transport.close()
+        await trio.sleep(0.1)
+        assert payloads(await other.ask(fetch())) == ([] if begun else [b"wanted"])
+        await trio.sleep(4.0)
+        assert payloads(await other.ask(fetch())) == [b"wanted"], "at the latest when the hold has run out"
 
 
 async def far_from_home(cluster: World) -> tuple[str, str, Client]:

@@ -1,0 +1,40 @@
+"""Async tests run under trio in virtual time (pytest-trio): a sleep takes none, and what would hang fails.
+
+A test that is marked `e2e` runs in real time, as the processes do that it talks to.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+from collections.abc import Awaitable, Callable, Sequence
+
+import trio
+import trio.testing
+
+VIRTUAL_LIMIT_S = 3600.0
+SEED = int(os.environ.get("QUORUMQ_TEST_SEED", "7"))
+"""Of trio's scheduler, which else shuffles differently in every run: another seed is another run."""
+
+
+def run(
+    test: Callable[[], Awaitable[object]],
+    *,
+    clock: trio.abc.Clock | None = None,
+    instruments: Sequence[trio.abc.Instrument] = (),
+    limit: float = VIRTUAL_LIMIT_S,
+) -> None:
+    """Run an async test; one that is still running after ``limit`` seconds of virtual time hangs."""
+
+    async def main() -> None:
+        with trio.fail_after(limit):
+            await test()
+
+    trio._core._run._ALLOW_DETERMINISTIC_SCHEDULING = True
+    trio._core._run._r.seed(SEED)
+    trio.run(main, clock=clock or trio.testing.MockClock(autojump_threshold=0), instruments=instruments)
+
+
+run_beside_threads = functools.partial(run, limit=math.inf)
+"""For nodes that commit in a thread: virtual time goes on while trio waits for one, to the next deadline there is."""
