@@ -67,6 +67,7 @@ class Client(TopicCalls, GroupCalls, BrowseCalls, SettleCalls):
 
     @property
     def timeout(self) -> float:
+        """Seconds that a request may take where its own ``timeout`` is not given. May be changed at any time."""
         return self.context.timeout
 
     @timeout.setter

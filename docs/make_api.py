@@ -1,0 +1,95 @@
+"""Write docs/api.md, the reference of `quorumq.client`, from its docstrings: `python docs/make_api.py`.
+
+A test compares the page with what this would write.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import quorumq.client as client
+
+PAGE = Path(__file__).parent / "api.md"
+HEAD = """# API reference
+
+What `quorumq.client` exports, from its docstrings (`python docs/make_api.py` writes this page).
+[client.md](client.md) is the guide.
+`quorumq.client.blocking` has the same names without `async` and `await`.
+"""
+ITEM = re.compile(r"^    (\w+(?:, \w+)*): ")
+
+
+def prose(docs: str) -> Iterator[str]:
+    """A docstring as Markdown: sections are bold, their items a list."""
+    inside = False
+    for line in docs.splitlines():
+        if re.fullmatch(r"\w+:", line):
+            inside = True
+            yield f"**{line[:-1]}**"
+            yield ""
+        elif inside and (item := ITEM.match(line)):
+            yield f"- `{item[1]}`: {line[item.end() :]}"
+        elif inside and line.startswith("    "):
+            yield f"  {line.strip()}"
+        else:
+            inside = inside and not line.strip()
+            yield line
+
+
+def call_of(name: str, thing: Any) -> str:
+    """How ``thing`` is called: on one line, or with a line for each argument where that is too long."""
+    signature = inspect.signature(thing)
+    arguments = [
+        re.sub(r"['\"]", "", str(each)) for each in signature.parameters.values() if each.name != "self"
+    ]
+    kinds = [each.kind for each in signature.parameters.values() if each.name != "self"]
+    if inspect.Parameter.KEYWORD_ONLY in kinds:
+        arguments.insert(kinds.index(inspect.Parameter.KEYWORD_ONLY), "*")
+    begin = f"{'async ' if inspect.iscoroutinefunction(thing) else ''}{name}("
+    line = begin + ", ".join(arguments) + ")"
+    return line if len(line) < 110 else begin + "".join(f"\n    {each}," for each in arguments) + "\n)"
+
+
+def entry(level: str, title: str, thing: Any, call: str = "") -> Iterator[str]:
+    docs = inspect.getdoc(thing)
+    assert docs, f"{title} has no docstring"
+    yield f"{level} {title}"
+    yield ""
+    if call:
+        yield from ("```python", call, "```", "")
+    yield from prose(docs.replace("``", "`"))
+    yield ""
+
+
+def members(thing: type) -> Iterator[str]:
+    ours = [base for base in thing.__mro__ if base.__module__.startswith("quorumq.client")]
+    for name, member in {
+        name: member for base in reversed(ours) for name, member in vars(base).items()
+    }.items():
+        plain = inspect.unwrap(member.__func__ if isinstance(member, classmethod | staticmethod) else member)
+        if name.startswith("_"):
+            continue
+        if isinstance(member, property):
+            yield from entry("###", f"`{thing.__name__}.{name}`", member.fget)
+        elif inspect.isfunction(plain):
+            yield from entry("###", f"`{thing.__name__}.{name}`", plain, call_of(name, plain))
+
+
+def page() -> str:
+    lines = [HEAD]
+    for name in client.__all__:
+        thing = getattr(client, name)
+        if inspect.isclass(thing):
+            lines += entry("##", f"`{name}`", thing)
+            lines += members(thing)
+        elif inspect.isfunction(thing):
+            lines += entry("##", f"`{name}`", thing, call_of(name, thing))
+    return "\n".join(lines).rstrip() + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
