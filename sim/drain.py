@@ -82,24 +82,24 @@ class Drain:
             for partition, replica in core.replicas.items():
                 if self.topics.is_over(partition.topic):
                     continue
-                if any(map(host.journal.is_set_aside, replica.batches)):
+                if any(map(host.journal.is_set_aside, replica.batches.stored)):
                     return False
                 for origin, count in expected.get(partition, {}).items():
                     here = sum(
                         span.size
-                        for table in (replica.present, replica.reclaimed)
+                        for table in (replica.batches.present, replica.batches.reclaimed)
                         for span in table.spans_of(origin)
                     )
-                    if here < count and origin not in replica.closed:
+                    if here < count and origin not in replica.batches.closed:
                         return False
                 if partition not in expected:
                     continue
                 for group in self.groups_of(partition):
-                    view = replica.groups.get(group)
+                    view = replica.views.groups.get(group)
                     if view is None:
                         return False
-                    for span, slot in replica.index.items():
-                        covered = view.covers(replica.batches[slot.number].header.published_ms)
+                    for span, slot in replica.batches.index.items():
+                        covered = view.covers(replica.batches.stored[slot.number].header.published_ms)
                         if view.readable(span, covered):
                             return False
         registers: dict[Any, None] = {}
@@ -115,7 +115,7 @@ class Drain:
             views: dict[tuple[Any, ...], None] = {}
             for replica in replicas:
                 found = tuple(
-                    digest_of(replica.groups[group], replicas) for group in self.groups_of(partition)
+                    digest_of(replica.views.groups[group], replicas) for group in self.groups_of(partition)
                 )
                 views[found] = None
             if len(views) > 1:
@@ -143,7 +143,7 @@ class Drain:
                     )
                     for item in page.items:
                         self.note_listed(name, partition, group, "dead", item.span, item.record, complete)
-                    view = replica.groups.get(group)
+                    view = replica.views.groups.get(group)
                     for span, record in view.records.items() if view is not None else ():
                         if record.kind in (Kind.SKIPPED, Kind.PURGED):
                             self.note_listed(
@@ -158,7 +158,7 @@ class Drain:
                 host.core.replicas.get(partition) for host in self.hosts.values() if host.core is not None
             ]
             for span, (name, record) in purged.items():
-                if any(replica is not None and span.origin in replica.closed for replica in replicas):
+                if any(replica is not None and span.origin in replica.batches.closed for replica in replicas):
                     self.note_listed(name, partition, group, record.kind.name.lower(), span, record, complete)
 
     def note_listed(
@@ -198,6 +198,6 @@ def digest_of(view: Any, replicas: list[Replica]) -> tuple[Any, ...]:
     """
     agreed: SpanMap[tuple[Any, ...]] = SpanMap()
     for span, record in view.records.items():
-        if not any(span.origin in replica.closed for replica in replicas):
+        if not any(span.origin in replica.batches.closed for replica in replicas):
             agreed.set(span, (*record[:3], record.letter.ballot if record.letter is not None else None))
     return tuple(agreed.items())

@@ -184,7 +184,9 @@ class Host:
                 self.sightings.keeps(record.batch.header)
         core.state.next_batch = max(core.state.next_batch, self.journal.next_number())
         self.journal.ready(lambda: core.snapshot(self.clock.now(self.world.time)))
-        held = any(view.holds.holds for replica in core.replicas.values() for view in replica.groups.values())
+        held = any(
+            view.holds.holds for replica in core.replicas.values() for view in replica.views.groups.values()
+        )
         if held:
             self.world.saw("a clean stop's holds were restored")
         if any(self.observer.is_over(partition.topic) for partition in core.replicas):
@@ -205,7 +207,7 @@ class Host:
         core = self.core
         assert core is not None
         for replica in core.replicas.values():
-            for view in replica.groups.values():
+            for view in replica.views.groups.values():
                 if any(held.owner.node == self.name for _, held in view.holds.holds.items()):
                     self.world.saw("a node went down while it held")
         self.core = self.driver = None

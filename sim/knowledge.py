@@ -118,13 +118,13 @@ def known_of(core: NodeCore, unwritten: Iterable[NodeId]) -> Known:
 
 def replica_known(replica: Replica, where: str) -> Known:
     """What a replica knows; empty tables say nothing."""
-    here = SpanSet.from_spans([*replica.present.items(), *replica.reclaimed.items()])
+    here = SpanSet.from_spans([*replica.batches.present.items(), *replica.batches.reclaimed.items()])
     known: Known = {
         f"{where}, present or reclaimed": here.items(),
-        f"{where}, promised": sorted(replica.promised),
-        f"{where}, closed": replica.closed.numbers.items(),
+        f"{where}, promised": sorted(replica.closing.promised),
+        f"{where}, closed": replica.batches.closed.numbers.items(),
     }
-    for name, view in replica.groups.items():
+    for name, view in replica.views.groups.items():
         at = f"{where}, group {name}"
         known[f"{at}, records"] = view.records.items()
         known[f"{at}, attempts"] = current(view, view.attempts)
@@ -145,13 +145,13 @@ def compare_times(core: NodeCore, other: NodeCore, told: set[int], name: str, no
     """Delays end, and batches were made, at the same time; but for those whose age peers have ``told``."""
     for partition, replica in core.replicas.items():
         twin = other.replicas[partition]
-        for number, batch in replica.batches.items():
-            same = number in twin.batches and number not in told
-            if same and abs(batch.born - twin.batches[number].born) > TIMES_WITHIN_S:
+        for number, batch in replica.batches.stored.items():
+            same = number in twin.batches.stored and number not in told
+            if same and abs(batch.born - twin.batches.stored[number].born) > TIMES_WITHIN_S:
                 raise SimError(f"batch {number} of {partition} has another age in {name}")
-        for group, view in replica.groups.items():
+        for group, view in replica.views.groups.items():
             for span, delay in current(view, view.delays):
-                for part, theirs in twin.groups[group].delays.within(span):
+                for part, theirs in twin.views.groups[group].delays.within(span):
                     left, there = max(0.0, delay.due - now.mono), max(0.0, theirs.due - now.mono)
                     if abs(left - there) > TIMES_WITHIN_S:
                         raise SimError(f"the delay of {part} lasts {left} s, and {there} s in {name}")
@@ -167,7 +167,7 @@ def compare_holds(core: NodeCore, journal: Iterable[JournalRecord], now: Now) ->
     for partition, replica in core.replicas.items():
         if not replica.may_vote(now):
             continue
-        for group, view in replica.groups.items():
+        for group, view in replica.views.groups.items():
             twin = other.replicas[partition].group(group).holds
             for span, held in view.holds.holds.items():
                 if held.deadline <= now.mono:
@@ -190,7 +190,7 @@ def knows_all(mine: NodeCore, theirs: NodeCore) -> bool:
         if what in ("topics", "groups", "replicas")
         or what.endswith((", records", ", delays", "reclaimed", "closed"))
     ) and all(
-        mine.replicas[partition].present.covers(span)
+        mine.replicas[partition].batches.present.covers(span)
         for partition, replica in theirs.replicas.items()
-        for span in replica.present.items()
+        for span in replica.batches.present.items()
     )

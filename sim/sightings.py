@@ -115,8 +115,8 @@ class Sightings:
     def see_ttl(self, core: NodeCore | None, partition: PartitionId, span: Span) -> None:
         """Whose TTL it was that is over."""
         replica = core.replicas.get(partition) if core is not None else None
-        for _, slot in replica.index.within(span) if replica is not None else ():
-            if not replica.batches[slot.number].header.ttl_ms:  # type: ignore[union-attr]
+        for _, slot in replica.batches.index.within(span) if replica is not None else ():
+            if not replica.batches.stored[slot.number].header.ttl_ms:  # type: ignore[union-attr]
                 self.world.saw("a message expired by the topic's TTL")
 
     def recovers(self, core: NodeCore) -> None:
@@ -124,7 +124,7 @@ class Sightings:
         if core.context.recovery.unheard:
             return
         self.world.saw("a quarantine ended early")
-        tables = [view.holds for replica in core.replicas.values() for view in replica.groups.values()]
+        tables = [view.holds for replica in core.replicas.values() for view in replica.views.groups.values()]
         if any(table.holds for table in tables):
             self.world.saw("a hold was learned from a peer")
 

@@ -33,14 +33,14 @@ class Burial(Coordinator):
         if self.reason == "expired":
             message = f"its time to live was over, after {self.attempts} deliveries"
         for part, n in self.won.redrives.within(self.span):
-            for piece, slot in replica.index.within(part):
+            for piece, slot in replica.batches.index.within(part):
                 letter = Letter(
                     ballot=self.won.owner.ballot,
                     reason=self.reason,
                     message=message,
                     fingerprint=self.reason,
                     attempts=self.attempts,
-                    published_ms=replica.batches[slot.number].header.published_ms,
+                    published_ms=replica.batches.stored[slot.number].header.published_ms,
                     died_ms=now.wall_ms,
                     node=context.state.me,
                     redrives=n,

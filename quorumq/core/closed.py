@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from quorumq.core.spans import SpanSet
+from typing import Any
+
+from quorumq.core.spans import SpanMap, SpanSet
 from quorumq.core.types import DERIVED, Origin, Span
+
+SEQ_END = 1 << 63
+"""Above every sequence number."""
 
 
 def number_of(origin: Origin) -> Span:
@@ -24,6 +29,16 @@ class ClosedOrigins:
 
     def __bool__(self) -> bool:
         return bool(self.numbers)
+
+    def forget_in(self, table: SpanSet | SpanMap[Any] | dict[Origin, Any]) -> None:
+        """Drop what ``table`` has of closed origins."""
+        if isinstance(table, dict):
+            for origin in [origin for origin in table if origin in self]:
+                del table[origin]
+            return
+        for origin in table.origins():
+            if origin in self:
+                table.remove(Span(origin, 0, SEQ_END))
 
 
 def may_close(origin: Origin) -> bool:

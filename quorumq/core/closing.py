@@ -67,7 +67,7 @@ class CloseCoordinator(Coordinator):
             for origin in self.origins
             if self.is_closed(self.done_with.get(origin, 0) & valid, everyone)
         ]
-        effects = replica.close(closed) if replica is not None else []
+        effects = replica.closing.close(closed) if replica is not None else []
         return effects + self.finish(context, None)
 
     def is_closed(self, done: int, everyone: int) -> bool:

@@ -273,7 +273,7 @@ class Context:
         self.state.clock.merge(group.generation // NODES_MAX)
         for partition, replica in self.replicas.items():
             if partition.topic == group.topic:
-                replica.on_register(group, now)
+                replica.views.on_register(group, now)
         return [Persist((GroupPut(group),))]
 
     def take_in_creations(self, creations: Iterable[Creation]) -> list[Effect]:
@@ -328,7 +328,7 @@ class Context:
         effects: list[Effect] = []
         for found in [found for found in self.replicas if found.topic == topic.id]:
             replica = self.replicas.pop(found)
-            effects += forget(sorted({**replica.batches, **replica.damaged}))
+            effects += forget(sorted({**replica.batches.stored, **replica.batches.damaged}))
         self.catalogue.forget_groups(topic.id)
         self.census.forget(topic.id)
         for hints in (self.state.parked, self.state.active):

@@ -27,14 +27,14 @@ def add_slices(slices: list[Slice], replica: Replica, won: Won, group: str, span
     for piece, slot, letter in [
         (piece, slot, letter)
         for part, letter in replica.group(group).letters(span)
-        for piece, slot in replica.index.within(part)
+        for piece, slot in replica.batches.index.within(part)
     ]:
         first, stop = piece.start + slot.shift, piece.stop + slot.shift
         receipt = Receipt(won.partition, group, won.generation, won.n, piece, won.owner)
         delivery = Delivery(receipt, won.attempt, b"", letter)
         last = slices[-1] if slices else None
         if last is None or (last.partition, last.batch, last.stop) != (won.partition, slot.number, first):
-            header = replica.batches[slot.number].header
+            header = replica.batches.stored[slot.number].header
             slices.append(Slice(topic, won.partition, slot.number, first, stop, header, (delivery,)))
             continue
         before = last.deliveries[-1]

@@ -141,7 +141,9 @@ class FetchCoordinator(GroupReader):
             replica = context.replicas[partition]
             view = replica.group(self.request.group)
             patient = self.request.max_wait >= context.config.steal_after
-            wants, generation, later = replica.choose(view, now, messages, size, self.parked_since, patient)
+            wants, generation, later = replica.choice.choose(
+                view, now, messages, size, self.parked_since, patient
+            )
             if later is not None:
                 again = later if again is None else min(again, later)
             if wants:
@@ -150,7 +152,7 @@ class FetchCoordinator(GroupReader):
                     again = now.mono + BACKOFF_S[0]
                     continue
                 messages -= sum(want.span.size for want in wants)
-                size -= sum(replica.bytes_of(want.span) for want in wants)
+                size -= sum(replica.batches.bytes_of(want.span) for want in wants)
                 effects += self._hold(context, replica, wants, generation, ballot, now)
         if context.state.round_count == began:
             if again is not None:
@@ -286,18 +288,18 @@ class FetchCoordinator(GroupReader):
             if remaining > 0 and sender != context.state.me:
                 self._hint(replica, span, remaining, now)
         if sender != context.state.me:
-            effects += replica.repair(group, reply.resolved, now)
-            effects += replica.adopt_delays(group, reply.not_due, now)
+            effects += replica.learning.repair(group, reply.resolved, now)
+            effects += replica.learning.adopt_delays(group, reply.not_due, now)
         asked = replica.group(group).asked(this.generation, 0)
         for item in reply.resolved:
             behind = this.lose_resolved(item, asked)
             if behind and sender != context.state.me:  # it has not heard of the dead letter, and is told
-                effects += replica.tell(sender, group, behind)
+                effects += replica.learning.tell(sender, group, behind, replica.topic.epoch)
         return effects
 
     def _hint(self, replica: Replica, span: Span, remaining: float, now: Now) -> None:
         """A hint is used in choosing only: it changes no vote and no hold."""
-        replica.hint(self.request.group, span, now.mono + remaining, now)
+        replica.learning.hint(self.request.group, span, now.mono + remaining, now)
 
     def _settle(
         self, context: Context, this: HoldRound, replica: Replica, now: Now, *, timed_out: bool
@@ -354,7 +356,7 @@ class FetchCoordinator(GroupReader):
         for part, n in this.redrives.within(span):
             self.won.append(Won(this.partition, part, n, this.generation, this.owner, attempt, this.expires))
             self.won_messages += part.size
-            self.won_bytes += replica.bytes_of(part)
+            self.won_bytes += replica.batches.bytes_of(part)
         used = this.expires - limits.DEADLINE_SHARE * self.request.hold_time + self.request.hold_time / 10
         if used < self.held_until:
             self.held_until = used

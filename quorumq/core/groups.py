@@ -31,7 +31,7 @@ from quorumq.core.messages import (
     Surveyed,
 )
 from quorumq.core.partition.group import DEAD_SUFFIX
-from quorumq.core.partition.replica import is_shown
+from quorumq.core.partition.listing import is_shown
 from quorumq.core.rounds import Round, Votes, majority_of
 from quorumq.core.spans import SpanMap
 from quorumq.core.topics import all_sets

@@ -172,7 +172,7 @@ class NodeCore:
             self.state.next_batch = max(self.state.next_batch, record.number + 1)
             replica = self.replicas.get(record.batch.header.partition)
             if replica is not None:
-                replica.load_damaged(record, now)
+                replica.batches.load_damaged(record, now)
             else:
                 self.orphans.append(record.number)
 
@@ -294,8 +294,8 @@ class NodeCore:
                 self.state.disk_full = full
             case Damaged(number):
                 for replica in self.replicas.values():
-                    if number in replica.batches:
-                        replica.on_damaged(number, now)
+                    if number in replica.batches.stored:
+                        replica.storing.on_damaged(number, now)
             case CleanStop():
                 self.stopped = True  # nothing is sent or answered after it
                 return [Persist((clean_stop(self.context, now),))] if self.state.vouched else []
@@ -398,9 +398,9 @@ class NodeCore:
                 return self.replicas[partition].on_expire(name, span, now)
             case ("refresh", PartitionId() as partition, str(name), Span() as span):
                 replica = self.replicas[partition]
-                replica.refresh(replica.group(name), span, now)
+                replica.views.refresh(replica.group(name), span, now)
             case ("due", PartitionId() as partition, int(number)):
-                self.replicas[partition].on_due(number, now)
+                self.replicas[partition].storing.on_due(number, now)
             case ("round", int(number)):
                 pending = context.rounds.get(number)
                 return pending.on_timeout(context, number, now) if pending is not None else []
@@ -544,7 +544,7 @@ class NodeCore:
         elif isinstance(message, HoldReply):
             replica = self.replicas.get(message.partition)
             if replica is not None and message.resolved:
-                return replica.repair(message.group, message.resolved, now)
+                return replica.learning.repair(message.group, message.resolved, now)
         elif isinstance(message, RemoteFetched) and message.round in context.called_off:
             # Called off, but it came all the same. Any other answer to a round that is over is a second copy of one
             # that a client may be working on: LEAVE is for what certainly nobody works on.

@@ -33,7 +33,8 @@ from typing import NamedTuple
 
 from quorumq.core.effects import Effect, Send
 from quorumq.core.messages import HeldThere, HoldsAsk, HoldsTold
-from quorumq.core.partition.replica import Replica, Reported
+from quorumq.core.partition.recall import Reported
+from quorumq.core.partition.replica import Replica
 from quorumq.core.state import NodeState
 from quorumq.core.types import NodeId, Now, PartitionId
 
@@ -174,7 +175,7 @@ def tell(replicas: Replicas, sender: NodeId, message: HoldsAsk, now: Now) -> lis
         replica = replicas.get(partition)
         if replica is None or sender not in replica.members or not replica.may_vote(now):
             continue
-        holds = replica.holds_to_tell(now)
+        holds = replica.recall.holds_to_tell(now)
         pieces = [holds[at : at + HOLDS_PER_PIECE] for at in range(0, len(holds), HOLDS_PER_PIECE)] or [[]]
         for number, piece in enumerate(pieces):
             told = HoldsTold(message.round, partition, number, len(pieces), tuple(piece))

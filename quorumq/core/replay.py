@@ -8,7 +8,7 @@ from quorumq.core import limits
 from quorumq.core.catalogue import Catalogue
 from quorumq.core.clock import HybridClock
 from quorumq.core.context import Context
-from quorumq.core.partition.replica import PartitionRecord
+from quorumq.core.partition.recall import PartitionRecord
 from quorumq.core.peers import Seen, seen_last
 from quorumq.core.records import (
     BatchStored,
@@ -163,16 +163,16 @@ class Replay:
         void = dict.fromkeys(number for record in reclaimed for number in record.numbers)
         for gone in [*reclaimed, *over]:
             if gone.partition in replicas:
-                replicas[gone.partition].replay(gone, now)
+                replicas[gone.partition].recall.replay(gone, now)
         for record in self.partitioned:
             if isinstance(record, BatchStored):
                 self._load(context, record, now, void)
             elif not isinstance(record, Reclaimed | OriginsClosed) and record.partition in replicas:
-                replicas[record.partition].replay(record, now)
+                replicas[record.partition].recall.replay(record, now)
         if self.stop is not None:
             restore(context, self.stop, now)
         for replica in replicas.values():
-            replica.refresh_all(now)
+            replica.views.refresh_all(now)
 
     def _load(self, context: Context, record: BatchStored, now: Now, void: dict[int, None]) -> None:
         context.state.next_batch = max(context.state.next_batch, record.number + 1)
@@ -182,8 +182,8 @@ class Replay:
         elif replica is None:
             self.orphans.append(record.number)
         else:
-            replica.load_batch(record, now)
-            if record.number not in replica.batches:
+            replica.storing.load(record, replica.topic.ttl_s, now)
+            if record.number not in replica.batches.stored:
                 self.void.append(record.number)
 
 
@@ -195,7 +195,7 @@ def restore(context: Context, stop: CleanStopped, now: Now) -> None:
             replicas[kept.partition].group(kept.group).holds.restore_memory(kept.floor, kept.ballots)
     for held in stop.holds:
         if held.partition in replicas:
-            replicas[held.partition].restore_hold(held, now)
+            replicas[held.partition].recall.restore_hold(held, now)
     for partition in stop.recovered:
         if partition in replicas:
             replicas[partition].end_quarantine([], now)
@@ -208,11 +208,11 @@ def clean_stop(context: Context, now: Now) -> CleanStopped:
     Nor, while it lasts, for one that we have no record of yet: its register may have been lost by a crash.
     """
     able = [replica for replica in context.replicas.values() if not replica.in_quarantine(now)]
-    holds = [held for replica in able for held in replica.holds_at_stop(now)]
+    holds = [held for replica in able for held in replica.recall.holds_at_stop(now)]
     memory: list[MemoryAtStop] = []
     most = BALLOTS_AT_STOP_MAX
     for replica in able:
-        kept = replica.memory_at_stop(most)
+        kept = replica.recall.memory_at_stop(most)
         most -= sum(len(group.ballots) for group in kept)
         memory += kept
     left = max(0.0, context.state.quarantine_until - now.mono)
@@ -240,7 +240,7 @@ def snapshot(context: Context, vouching: Vouching, now: Now) -> list[JournalReco
     records += [CreationPut(catalogue.creations[found]) for found in sorted(catalogue.creations)]
     records += [GroupPut(catalogue.groups[found]) for found in sorted(catalogue.groups)]
     for partition in sorted(context.replicas):
-        records += context.replicas[partition].snapshot(now)
+        records += context.replicas[partition].recall.snapshot(now)
     return records
 
 

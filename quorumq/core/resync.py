@@ -119,11 +119,7 @@ class Resync:
         effects += context.take_in_creations(message.creations)
         replica = context.replicas.get(message.partition) if message.partition is not None else None
         if replica is not None and message.state is not None:
-            effects += [
-                effect
-                for effect in replica.on_sync_state(sender, message.state, now)
-                if not isinstance(effect, Send)  # payload is pulled later
-            ]
+            effects += replica.on_sync_state(sender, message.state, now, pull=False)
         part = (sender, message.partition)
         if self._asked.get(part) != message.round:
             return effects
@@ -183,7 +179,7 @@ def tell(context: Context, sender: NodeId, message: ResyncAsk, now: Now) -> list
                     (SyncTopics((), tuple(here[at : at + GROUPS_PER_PIECE])), None, ())
                     for at in range(0, len(here), GROUPS_PER_PIECE)
                 ]
-            states, following = replica.everything(message.start, PIECES_MAX, now)
+            states, following = replica.sync.everything(message.start, PIECES_MAX, replica.topic.epoch, now)
             answers += [(nothing, state, ()) for state in states]
     answers = answers or [(nothing, None, ())]
     return [

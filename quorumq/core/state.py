@@ -102,6 +102,7 @@ class NodeState:
     timer_count: int = 0
     round_count: int = 0
     next_batch: int = 1
+    unwritten: dict[int, PartitionId] = field(default_factory=dict)  # batches that are not durable yet
     disk_full: bool = False
     stirred: bool = False  # something became available since the parked FETCHes last looked
 

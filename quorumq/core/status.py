@@ -27,11 +27,11 @@ def status(context: Context, vouching: Vouching, now: Now) -> dict[str, object]:
             "topic": replica.topic.name,
             "partition": partition.number,
             "replicas": list(replica.members),
-            "messages": replica.present.messages,
-            "missing": replica.absent.messages,
-            "lost": replica.lost,
-            "reclaimed": replica.reclaimed.messages,
-            "batches": len(replica.batches),
+            "messages": replica.batches.present.messages,
+            "missing": replica.batches.absent.messages,
+            "lost": replica.batches.lost,
+            "reclaimed": replica.batches.reclaimed.messages,
+            "batches": len(replica.batches.stored),
             "groups": {
                 view.name: {
                     "available": view.available.messages,
@@ -44,7 +44,7 @@ def status(context: Context, vouching: Vouching, now: Now) -> dict[str, object]:
                         span.size for span, record in view.records.items() if record.letter is not None
                     ),
                 }
-                for view in replica.sorted_groups()
+                for view in replica.views.sorted()
             },
         }
         for partition, replica in sorted(context.replicas.items())

@@ -75,14 +75,14 @@ class Upkeep:
         for replica in self.context.replicas.values():
             if peer in replica.members:
                 effects.append(Send(peer, replica.sync_offer()))
-                ages = replica.ages_wanted(peer)
+                ages = replica.batches.ages_wanted(peer, replica.topic.ttl_s)
                 if ages:
                     effects.append(Send(peer, SyncPull(replica.partition, (), ages)))
         return effects
 
     def _ask_absent(self, peer: NodeId, now: Now) -> list[Effect]:
         asked = [
-            replica.ask_absent(peer, now)
+            replica.sync.ask_absent(peer, now)
             for replica in self.context.replicas.values()
             if peer in replica.members
         ]
@@ -98,19 +98,19 @@ class Upkeep:
         effects: list[Effect] = []
         topics: dict[bytes, None] = {}
         for partition, replica in self.context.replicas.items():
-            replica.sweep(now)
-            effects += forget(replica.mended())
-            if replica.settled and self.context.state.vouched:
+            replica.reclaim.sweep(now)
+            effects += forget(replica.batches.mended())
+            if replica.reclaim.settled and self.context.state.vouched:
                 heard = self.context.census.heard_by_majority(replica.members, partition.topic, now)
-                effects += replica.reclaim(heard, now)
-                if replica.settled_last > heard:
+                effects += replica.reclaim.drop(heard, replica.topic.retention_s, now)
+                if replica.reclaim.settled_last > heard:
                     topics[partition.topic] = None
             if (
-                replica.closable
+                replica.batches.closable
                 and self.context.state.vouched
                 and self.context.rng.random() * len(replica.members) < 1
             ):
-                origins = replica.closing(now, ORIGINS_PER_ROUND)
+                origins = replica.closing.candidates(self.context.config.origin_idle, now, ORIGINS_PER_ROUND)
                 if origins:
                     effects += CloseCoordinator(partition, tuple(origins)).start(self.context, now)
         return effects + self.context.census.ask(topics, now)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quorumq.core.context import Context
-from quorumq.core.effects import Effect, Persist, Send
+from quorumq.core.effects import Effect, Send
 from quorumq.core.messages import (
     Ack,
     CloseAsk,
@@ -17,7 +17,6 @@ from quorumq.core.messages import (
     Store,
     Survey,
 )
-from quorumq.core.records import BatchStored
 from quorumq.core.types import Incarnation, NodeId, Now, PartitionId
 
 
@@ -28,11 +27,10 @@ class Voter:
         context: of the node.
     """
 
-    __slots__ = ("context", "unwritten")
+    __slots__ = ("context",)
 
     def __init__(self, context: Context) -> None:
         self.context = context
-        self.unwritten: dict[int, PartitionId] = {}  # batches that are not durable yet: where they belong
 
     def on_request(
         self, sender: NodeId, incarnation: Incarnation, message: QuorumRequest, now: Now
@@ -49,13 +47,7 @@ class Voter:
             return self._refuse(sender, message, partition)
         match message:
             case Store():
-                effects = replica.on_store(sender, message, now)
-                for effect in effects:
-                    if isinstance(effect, Persist):
-                        for record in effect.records:
-                            if isinstance(record, BatchStored):
-                                self.unwritten[record.number] = partition
-                return effects
+                return replica.on_store(sender, message, now)
             case Hold():
                 key = (partition, message.group, sender)
                 self.context.state.active[key] = now.mono
@@ -100,6 +92,6 @@ class Voter:
 
     def on_durable(self, number: int, now: Now) -> None:
         """A batch is durable."""
-        partition = self.unwritten.pop(number, None)
+        partition = self.context.state.unwritten.pop(number, None)
         if partition in self.context.replicas:
-            self.context.replicas[partition].on_durable(number, now)
+            self.context.replicas[partition].storing.on_durable(number, now)

@@ -196,8 +196,8 @@ class Vouching:
         context.state.quarantine_until = until
         for replica in context.replicas.values():
             replica.quarantine_until = until
-            replica.pulling_until = 0.0
-            for view in replica.groups.values():
+            replica.sync.pulling_until = 0.0
+            for view in replica.views.groups.values():
                 view.holds.floor = clock.floor
             context.recovery.want(replica, now)
         return True

@@ -450,7 +450,7 @@ class Node:
     def _report_lost(self) -> None:
         """Say where messages were found to be nowhere, or came back."""
         for partition, replica in self.core.replicas.items():
-            lost, before = replica.lost, self._lost.get(partition, 0)
+            lost, before = replica.batches.lost, self._lost.get(partition, 0)
             if lost != before:
                 self._lost[partition] = lost
                 say = self.log.error if lost > before else self.log.warning

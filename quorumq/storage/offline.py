@@ -186,7 +186,7 @@ class OfflineDirectory:
             raise NotFound(f"there is no topic {topic!r} in {self._disk}: there are {names}")
         ids = {found.id for found in topics.values()}
         replicas = [replica for key, replica in sorted(self._core.replicas.items()) if key.topic in ids]
-        groups = dict.fromkeys(name for replica in replicas for name in replica.groups)
+        groups = dict.fromkeys(name for replica in replicas for name in replica.views.groups)
         if group is not None and group not in groups:
             names = ", ".join(name for name in groups if not name.endswith(DEAD_SUFFIX)) or "none"
             raise NotFound(f"no group {group!r} has read anything in {self._disk}: the groups are {names}")
@@ -194,10 +194,10 @@ class OfflineDirectory:
 
     def _messages(self, replicas: list[Replica], group: str | None) -> Iterator[Found]:
         for replica in replicas:
-            for _, number in replica.order:
-                header = replica.batches[number].header
+            for _, number in replica.batches.order:
+                header = replica.batches.stored[number].header
                 for section in header.sections:
-                    for part, slot in replica.index.within(section):
+                    for part, slot in replica.batches.index.within(section):
                         if slot.number == number:
                             yield from self._part(replica, header, number, part, slot.shift, group)
 
@@ -205,7 +205,9 @@ class OfflineDirectory:
         self, replica: Replica, header: BatchHeader, number: int, part: Span, shift: int, group: str | None
     ) -> Iterator[Found]:
         """``part``, whose message ``seq`` is record ``seq + shift`` of a batch."""
-        views = [view for name, view in sorted(replica.groups.items()) if not name.endswith(DEAD_SUFFIX)]
+        views = [
+            view for name, view in sorted(replica.views.groups.items()) if not name.endswith(DEAD_SUFFIX)
+        ]
         states = {view.name: states_of(view, part, header.published_ms) for view in views}
         for seq in range(part.start, part.stop):
             groups = {name: found[seq - part.start] for name, found in states.items()}

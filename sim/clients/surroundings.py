@@ -73,7 +73,7 @@ class Surroundings:
             if replica is None:
                 continue
             members = len(replica.members)
-            view = replica.groups.get(group)
+            view = replica.views.groups.get(group)
             record = view.records.get(span.origin, span.start) if view is not None else None
             have += record is not None and record.kind == Kind.ACKED
         return have, members

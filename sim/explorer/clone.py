@@ -38,8 +38,11 @@ LEFT_OUT: dict[str, frozenset[str]] = {
     "Context": frozenset({"rng", "_asked_at", "hold_times"}),
     "NodeState": frozenset({"config", "timer_count"}),
     "Replica": frozenset(
-        {"members", "salts", "topic", "partition", "digests", "touched", "settled", "closable", "unanswered"}
+        {"members", "topic", "partition", "choice", "learning", "recall", "storing", "unanswered"}
     ),
+    "Batches": frozenset({"members", "partition", "digests", "closable"}),
+    "Views": frozenset({"partition", "touched"}),
+    "Reclaim": frozenset({"settled"}),
     "GroupView": frozenset({"digests"}),
     "StoredBatch": frozenset({"born", "header", "salt"}),
 }

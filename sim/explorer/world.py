@@ -368,7 +368,7 @@ class World:
         for replica in core.replicas.values():
             if replica.quarantine_until <= now.mono:
                 replica.quarantine_until = 0.0
-            for view in replica.groups.values():
+            for view in replica.views.groups.values():
                 for key in view.ready:
                     view.ready[key] = 0.0
         core.context.recovery.forget_greetings()
@@ -382,7 +382,7 @@ class World:
             if self._matters(core, time, what, now):
                 kept[(time, what)] = None
         for partition, replica in core.replicas.items():
-            for view in replica.groups.values():
+            for view in replica.views.groups.values():
                 for span, held in view.holds.holds.items():
                     # Earlier timers for this hold would only be set again to its deadline when they come.
                     kept[(held.deadline, ("expire", partition, view.name, span))] = None
@@ -874,7 +874,7 @@ def rank_of(core: NodeCore) -> tuple[int, bool, int, int]:
     It only rises, unless a rewind that covers the message is followed by one that does not.
     """
     for replica in core.replicas.values():
-        view = replica.groups.get(GROUP)
+        view = replica.views.groups.get(GROUP)
         if view is not None:
             for _, record in view.records.within(SPAN):
                 if record.generation >= view.generation or not view.covers(WALL_MS):

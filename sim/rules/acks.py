@@ -12,6 +12,8 @@ from quorumq.core.fetch import FetchCoordinator
 from quorumq.core.messages import Merged
 from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.holds import HoldTable
+from quorumq.core.partition.learning import Learning
+from quorumq.core.partition.recall import Recall
 from quorumq.core.partition.replica import Replica
 from quorumq.core.records import BallotAtStop
 from quorumq.core.rounds import Round
@@ -73,19 +75,19 @@ def restore_the_floor_alone(self: HoldTable, floor: int, kept: Iterable[BallotAt
     self.floor = floor
 
 
-def stop_without_ballots(self: Replica, now: Any) -> list[Any]:
+def stop_without_ballots(self: Recall, now: Any) -> list[Any]:
     return [held._replace(ballot=(0, "")) for held in _holds_at_stop(self, now)]
 
 
-_holds_at_stop = Replica.holds_at_stop
+_holds_at_stop = Recall.holds_at_stop
 
 
-def repair_in_memory(self: Replica, name: str, resolved: Any, now: Any) -> list[Any]:
+def repair_in_memory(self: Learning, name: str, resolved: Any, now: Any) -> list[Any]:
     _repair(self, name, resolved, now)
     return []
 
 
-_repair = Replica.repair
+_repair = Learning.repair
 
 
 def redrive_forgotten(self: Replica, sender: str, message: Any, now: Any) -> list[Any]:
@@ -262,7 +264,7 @@ RULES: tuple[Rule, ...] = (
         "stop-forgets-ballots",
         "a clean stop keeps the ballots of its holds",
         (
-            (Replica, "holds_at_stop", stop_without_ballots),
+            (Recall, "holds_at_stop", stop_without_ballots),
             (HoldTable, "memory_at_stop", lambda self: ()),
         ),
         hunted=True,
@@ -276,13 +278,13 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "no-read-repair",
         "a TOMB is written here",
-        ((Replica, "repair", lambda self, name, resolved, now: []),),
+        ((Learning, "repair", lambda self, name, resolved, now: []),),
         hunted=True,
     ),
     Rule(
         "repair-not-journaled",
         "what is learned by read repair is in the journal",
-        ((Replica, "repair", repair_in_memory),),
+        ((Learning, "repair", repair_in_memory),),
         hunted=True,
     ),
     Rule(

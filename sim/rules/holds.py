@@ -86,7 +86,7 @@ def hints_vote(
                 owner = Owner(highest.node, self.state.known[highest.node], highest)
                 view.holds.holds.set(span, Held(owner, now.mono + remaining, 0))
                 view.holds.ballots.set(span, highest)
-                replica.refresh(view, span, now)
+                replica.views.refresh(view, span, now)
     return _on_reply(self, sender, incarnation, message, now)
 
 

@@ -7,8 +7,9 @@ from typing import Any
 
 from quorumq.core.context import Context
 from quorumq.core.holdround import HoldRound
-from quorumq.core.partition import replica
+from quorumq.core.partition import batches
 from quorumq.core.partition.replica import Replica
+from quorumq.core.partition.storing import Storing
 from quorumq.core.publish import PublishCoordinator
 from quorumq.core.rounds import Round
 from quorumq.core.types import Origin
@@ -25,11 +26,11 @@ def published_at_one(self: PublishCoordinator, context: Context, this: Round, *,
 _publish_decide = PublishCoordinator._decide
 
 
-def forget_delay(self: Replica, record: Any, now: Any) -> None:
-    _load_batch(self, record._replace(age_ms=record.batch.header.delay_ms), now)
+def forget_delay(self: Storing, record: Any, ttl_s: float, now: Any) -> None:
+    _load(self, record._replace(age_ms=record.batch.header.delay_ms), ttl_s, now)
 
 
-_load_batch = Replica.load_batch
+_load = Storing.load
 
 
 def named_anew(source: Any, group: str, output: bytes, index: int) -> Origin:
@@ -49,7 +50,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "publish-unsynced",
         "a publish waits for the fsync, unless its topic says otherwise",
-        ((Replica, "syncs", False),),
+        ((Storing, "syncs", lambda self, topic: False),),
         hunted=True,
     ),
     Rule(
@@ -81,14 +82,14 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "copied-clock",
         "a batch from a peer is as old as enough replicas say",
-        ((replica, "majority_of", lambda members: members),),
+        ((batches, "majority_of", lambda members: members),),
         hunted=True,
         survives="a batch that two replicas have, one with a wrong clock, and the third from that one: too rare",
     ),
     Rule(
         "delay-forgotten",
         "delays survive a restart",
-        ((Replica, "load_batch", forget_delay),),
+        ((Storing, "load", forget_delay),),
         hunted=True,
     ),
     Rule(

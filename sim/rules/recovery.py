@@ -7,8 +7,11 @@ from typing import Any
 
 from quorumq.core import vouching
 from quorumq.core.effects import Persist
+from quorumq.core.partition.closing import Closing
 from quorumq.core.partition.holds import Held, HoldTable
-from quorumq.core.partition.replica import Replica, Reported
+from quorumq.core.partition.recall import Recall, Reported
+from quorumq.core.partition.replica import Replica
+from quorumq.core.partition.storing import Storing
 from quorumq.core.records import Reclaimed, VouchingLost
 from quorumq.core.recovery import Recovery
 from quorumq.core.resync import Resync
@@ -76,19 +79,19 @@ def damage_unsaid(self: MemoryJournal, rng: random.Random, last: int) -> None:
 _damage = MemoryJournal.damage
 
 
-def snapshot_without_reclaimed(self: Replica, now: Now) -> list[Any]:
+def snapshot_without_reclaimed(self: Recall, now: Now) -> list[Any]:
     return [record for record in _snapshot(self, now) if not isinstance(record, Reclaimed)]
 
 
-_snapshot = Replica.snapshot
+_snapshot = Recall.snapshot
 
 
-def promise_in_memory(self: Replica, origins: Any) -> list[Any]:
+def promise_in_memory(self: Closing, origins: Any) -> list[Any]:
     _promise(self, origins)
     return []
 
 
-_promise = Replica.promise
+_promise = Closing.promise
 
 
 # --------------------------------------------------------------------------- the rules
@@ -258,19 +261,19 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "snapshot-without-reclaimed",
         "a snapshot has what was reclaimed",
-        ((Replica, "snapshot", snapshot_without_reclaimed),),
+        ((Recall, "snapshot", snapshot_without_reclaimed),),
         hunted=True,
     ),
     Rule(
         "promise-not-journaled",
         "a promise to close an origin is in the journal",
-        ((Replica, "promise", promise_in_memory),),
+        ((Closing, "promise", promise_in_memory),),
         hunted=True,
     ),
     Rule(
         "damaged-stays-listed",
         "a damaged batch is absent, and pulled",
-        ((Replica, "on_damaged", lambda self, number, now: None),),
+        ((Storing, "on_damaged", lambda self, number, now: None),),
         hunted=True,
     ),
     Rule(

@@ -118,10 +118,10 @@ def test_a_promise_to_close_is_kept_by_the_next_start() -> None:
     cluster.drop = lambda sender, to, message: isinstance(message, CloseTold)
     close(cluster, topic, origin)
     cluster.advance(1.0)
-    assert origin in replica(cluster, "b").promised
+    assert origin in replica(cluster, "b").closing.promised
     cluster.kill("b")
     cluster.start("b")
-    assert origin in replica(cluster, "b").promised
+    assert origin in replica(cluster, "b").closing.promised
     late = cluster.batch(topic, origin, 100, [b"late"])
     (refused,) = replica(cluster, "b").on_store("a", Store(7, topic.epoch, late), cluster.now)
     assert isinstance(refused, Send)

@@ -27,15 +27,15 @@ def kept(cluster: Cluster) -> list[int]:
     counts = []
     for node in cluster.nodes:
         found = replica(cluster, node)
-        tables = [found.present, found.reclaimed, found.wanted, found.absent]
-        tables += [view.records for view in found.groups.values()]  # type: ignore[misc]
-        tables += [view.attempts for view in found.groups.values()]  # type: ignore[misc]
+        tables = [found.batches.present, found.batches.reclaimed, found.batches.wanted, found.batches.absent]
+        tables += [view.records for view in found.views.groups.values()]  # type: ignore[misc]
+        tables += [view.attempts for view in found.views.groups.values()]  # type: ignore[misc]
         counts.append(len({origin for table in tables for origin in table.origins()}))
     return counts
 
 
 def closed(cluster: Cluster) -> list[int]:
-    return [replica(cluster, node).closed.numbers.messages for node in cluster.nodes]
+    return [replica(cluster, node).batches.closed.numbers.messages for node in cluster.nodes]
 
 
 def close(cluster: Cluster, topic: Topic, origin: Origin, node: str = "b") -> None:
@@ -134,15 +134,15 @@ def test_closed_sessions_survive_restarts_and_many_of_them_are_one_span() -> Non
     drained(cluster)
     cluster.advance(100)
     for node in "abc":
-        assert replica(cluster, node).closed.numbers.spans == 1
-        assert replica(cluster, node).closed.numbers.messages == 30
+        assert replica(cluster, node).batches.closed.numbers.spans == 1
+        assert replica(cluster, node).batches.closed.numbers.messages == 30
     for node in "abc":
         cluster.kill(node)
     for node in "abc":
         cluster.start(node)
     assert closed(cluster) == [30, 30, 30]
     assert kept(cluster) == [0, 0, 0]
-    assert not any(replica(cluster, node).promised for node in "abc")
+    assert not any(replica(cluster, node).closing.promised for node in "abc")
     snapshot = cluster.nodes["a"].snapshot(cluster.now)
     cluster.kill("a")
     cluster.journals["a"] = list(snapshot)
@@ -206,7 +206,7 @@ def test_what_anti_entropy_brings_beside_a_record_that_conflicts_is_stored() -> 
     assert isinstance(cluster.replies[key], Failed)
     cluster.drop = lambda sender, to, message: False
     cluster.advance(30)
-    assert replica(cluster, "c").present.messages == 2
+    assert replica(cluster, "c").batches.present.messages == 2
 
 
 def test_one_promise_beside_a_replica_that_is_down_leaves_the_outcome_unknown() -> None:
@@ -214,7 +214,7 @@ def test_one_promise_beside_a_replica_that_is_down_leaves_the_outcome_unknown() 
     cluster = Cluster()
     topic, origin = published(cluster)
     cluster.kill("c")
-    replica(cluster, "b").promise((origin,))
+    replica(cluster, "b").closing.promise((origin,))
     key = cluster.submit("a", Publish(cluster.batch(topic, origin, 10, [b"late"])))
     answer = cluster.replies[key]
     assert isinstance(answer, Failed)
@@ -222,5 +222,5 @@ def test_one_promise_beside_a_replica_that_is_down_leaves_the_outcome_unknown() 
     assert "being closed" in answer.detail
     cluster.start("c")
     cluster.advance(20)
-    assert [replica(cluster, node).present.messages for node in "abc"] == [11, 11, 11]
+    assert [replica(cluster, node).batches.present.messages for node in "abc"] == [11, 11, 11]
     assert isinstance(cluster.ask("b", Publish(cluster.batch(topic, origin, 10, [b"late"]))), Published)

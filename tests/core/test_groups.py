@@ -501,7 +501,9 @@ def test_a_redrive_does_not_make_a_group() -> None:
     assert reply.code == "not-found"
     assert "no group 'nobody' reads topic 'jobs'" in reply.detail
     assert not any(
-        "nobody" in replica.groups for core in cluster.nodes.values() for replica in core.replicas.values()
+        "nobody" in replica.views.groups
+        for core in cluster.nodes.values()
+        for replica in core.replicas.values()
     )
 
 
@@ -617,7 +619,7 @@ def test_an_ack_ends_delays_and_attempts_that_are_heard_of_later_too() -> None:
     (got,) = receipts(cluster.ask("b", fetch()))
     assert outcomes(cluster.ask("b", AckRequest((got,)))) == ["acked"]
     (replica,) = cluster.nodes["a"].replicas.values()
-    view = replica.groups["g"]
+    view = replica.views.groups["g"]
     span = got.receipt.span
     assert view.merge_delay(span, Delay(0, Stamp(1, "c"), 99.0)) == []
     assert not view.merge_attempts(Counted(span, 0, 1, 0))

@@ -236,7 +236,7 @@ def test_a_replica_that_slept_through_ack_and_reclaim_brings_nothing_back() -> N
     cluster.kill("c")
     assert outcomes(cluster.ask("a", AckRequest(got))) == ["acked"]
     cluster.advance(100)
-    assert not replica_of(cluster, "a").batches
+    assert not replica_of(cluster, "a").batches.stored
     cluster.drop = lambda sender, to, message: isinstance(message, SyncOffer)
     cluster.start("c")
     cluster.advance(6)
@@ -249,7 +249,7 @@ def test_a_replica_that_slept_through_ack_and_reclaim_brings_nothing_back() -> N
     for node in "abc":
         assert asked(cluster, node, hold_time=5.0) == []
         assert record_of(cluster, node, Span(origin, 0, 3)).kind == Kind.ACKED
-        assert not replica_of(cluster, node).batches
+        assert not replica_of(cluster, node).batches.stored
 
 
 def test_a_message_that_comes_after_its_tombstone_is_dead_on_arrival() -> None:
@@ -261,14 +261,14 @@ def test_a_message_that_comes_after_its_tombstone_is_dead_on_arrival() -> None:
     assert outcomes(cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch(hold_time=5.0)))))) == [
         "acked"
     ]
-    assert not replica_of(cluster, "c").present
+    assert not replica_of(cluster, "c").batches.present
     assert any(isinstance(record, RecordsMerged) for record in cluster.journals["c"])
     cluster.kill("c")
     cluster.drop = lambda sender, to, message: isinstance(message, SyncOffer)
     cluster.start("c")
     stored = next(record for record in cluster.journals["a"] if hasattr(record, "batch"))
     hand_over(cluster, "a", "c", Store(0, topic.epoch, stored.batch))
-    assert replica_of(cluster, "c").present.messages == 1
+    assert replica_of(cluster, "c").batches.present.messages == 1
     assert record_of(cluster, "c", Span(origin, 0, 1)).kind == Kind.ACKED
     assert not replica_of(cluster, "c").group("g").available
 
@@ -290,7 +290,7 @@ def test_however_torn_the_tombstones_are_none_is_dropped_and_they_close_up_again
     assert runs == [2100, 2100, 2100]
     kept = [
         record
-        for record in replica_of(cluster, "c").snapshot(cluster.now)
+        for record in replica_of(cluster, "c").recall.snapshot(cluster.now)
         if isinstance(record, RecordsMerged)
     ]
     assert sum(len(record.entries) for record in kept) == 2100

@@ -46,8 +46,8 @@ def check_stored(cluster: Cluster, topic: Topic, wanted: set[Name]) -> None:
     for node in cluster.nodes.values():
         replica = node.replicas[PartitionId(topic.id, 0)]
         stored: set[Name] = set()
-        for span, slot in replica.index.items():
-            header = replica.batches[slot.number].header
+        for span, slot in replica.batches.index.items():
+            header = replica.batches.stored[slot.number].header
             for seq in range(span.start, span.stop):
                 stored.add((span.origin, seq))
                 assert header.crc_of(seq + slot.shift) == crc32c(record_of((span.origin, seq)))

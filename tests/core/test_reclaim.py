@@ -45,10 +45,10 @@ def replica(cluster: Cluster, node: str) -> Replica:
 
 def batches(cluster: Cluster) -> list[int]:
     """How many batches each node keeps, in memory and in its journal."""
-    counts = [len(replica(cluster, node).batches) for node in cluster.nodes]
+    counts = [len(replica(cluster, node).batches.stored) for node in cluster.nodes]
     for node in cluster.nodes:
         stored = sum(isinstance(record, BatchStored) for record in cluster.journals[node])
-        assert stored - len(cluster.forgotten[node]) == len(replica(cluster, node).batches)
+        assert stored - len(cluster.forgotten[node]) == len(replica(cluster, node).batches.stored)
     return counts
 
 
@@ -74,7 +74,7 @@ def test_payload_goes_once_every_group_is_through_with_it() -> None:
     cluster.advance(10)
     assert batches(cluster) == [0, 0, 0]
     for node in "abc":
-        assert replica(cluster, node).reclaimed.messages == 10
+        assert replica(cluster, node).batches.reclaimed.messages == 10
         assert not replica(cluster, node).group("g").holds.ballots, "nor are its ballots kept"
 
 
@@ -210,7 +210,9 @@ def test_of_many_topics_those_that_wait_are_asked_about_a_few_at_a_time(
     assert topics[5].id not in {topic for ask in asks for topic in ask.topics}
     for core in cluster.nodes.values():
         for partition, found_here in core.replicas.items():
-            assert not found_here.batches, f"{core.catalogue.topics[partition.topic].name} waits for ever"
+            assert not found_here.batches.stored, (
+                f"{core.catalogue.topics[partition.topic].name} waits for ever"
+            )
 
 
 def test_a_full_page_of_groups_fits_a_frame() -> None:
@@ -265,7 +267,7 @@ def test_a_crash_between_the_record_and_the_drop_forgets_the_batch_at_the_next_s
     cluster.start("a")
     assert len(cluster.forgotten["a"]) == 1
     assert batches(cluster)[0] == 0
-    assert replica(cluster, "a").reclaimed.messages == 10
+    assert replica(cluster, "a").batches.reclaimed.messages == 10
 
 
 def test_a_start_forgets_batches_of_which_it_keeps_nothing_in_pieces_of_bounded_size(
@@ -282,7 +284,7 @@ def test_a_start_forgets_batches_of_which_it_keeps_nothing_in_pieces_of_bounded_
     pieces = [effect.numbers for effect in core.start(cluster.now) if isinstance(effect, Forget)]
     assert pieces == [(70, 71, 72), (73, 74, 75), (76,)]
     (found,) = core.replicas.values()
-    assert list(found.batches) == [stored.number]
+    assert list(found.batches.stored) == [stored.number]
 
 
 def test_a_group_that_is_rewound_gets_what_any_replica_retained() -> None:
@@ -299,7 +301,7 @@ def test_a_group_that_is_rewound_gets_what_any_replica_retained() -> None:
     cluster.advance(20)
     assert batches(cluster) == [1, 1, 1]
     for node in "ab":
-        assert not replica(cluster, node).reclaimed
+        assert not replica(cluster, node).batches.reclaimed
     assert spans(cluster.ask("a", fetch())) == [(0, 10)]
 
 
@@ -312,7 +314,7 @@ def test_what_was_reclaimed_is_not_missing_for_a_group_that_comes_later() -> Non
     cluster.ask("a", Publish(cluster.batch(topic, origin, 10, [b"x"])))
     assert spans(cluster.ask("b", fetch("late"))) == [(10, 11)]
     cluster.advance(20)
-    assert [replica(cluster, node).absent.messages for node in "abc"] == [0, 0, 0]
+    assert [replica(cluster, node).batches.absent.messages for node in "abc"] == [0, 0, 0]
 
 
 def test_a_held_message_that_was_purged_is_reclaimed_after_its_hold() -> None:
@@ -354,11 +356,11 @@ def test_what_is_reclaimed_elsewhere_before_its_tombstones_are_here_is_not_wante
     )
     cluster.start("c")
     cluster.advance(20)
-    assert replica(cluster, "c").wanted.messages == 10, "c has heard of no tombstone"
+    assert replica(cluster, "c").batches.wanted.messages == 10, "c has heard of no tombstone"
     sent: list[object] = []
     cluster.drop = lambda sender, to, message: bool(sent.append(message)) and False
     cluster.advance(40)
-    assert not replica(cluster, "c").wanted
+    assert not replica(cluster, "c").batches.wanted
     assert len({repr(replica(cluster, node).sync_offer()) for node in "abc"}) == 1
     sent.clear()
     cluster.advance(10)
@@ -372,7 +374,7 @@ def test_a_pull_of_what_was_reclaimed_hears_so() -> None:
     drained(cluster)
     cluster.advance(20)
     a = replica(cluster, "a")
-    (gone,) = a.reclaimed.items()
+    (gone,) = a.batches.reclaimed.items()
     (send,) = a.on_sync_pull("c", SyncPull(a.partition, (gone,)), cluster.now)
     assert isinstance(send, Send)
     assert isinstance(send.message, SyncState)
@@ -404,11 +406,13 @@ def test_an_ack_is_not_proven_by_ballots_that_went_with_a_payload_that_came_back
     cluster.advance(5.1)
     assert outcomes(cluster.ask("b", AckRequest(receipts(cluster.ask("a", fetch()))))) == ["acked"]
     cluster.advance(10.0)
-    assert not replica(cluster, "a").present.messages
+    assert not replica(cluster, "a").batches.present.messages
     cluster.ask("a", SetGroup("jobs", "other"))
     cluster.start("c")  # it slept through all that, and has the payload
     cluster.advance(10.0)
-    assert replica(cluster, "a").present.messages == replica(cluster, "b").present.messages == 1
+    assert (
+        replica(cluster, "a").batches.present.messages == replica(cluster, "b").batches.present.messages == 1
+    )
     assert outcomes(cluster.ask("b", AckRequest(first))) == ["acked_unproven"]
     (item,) = receipts(cluster.ask("b", fetch("other")))
     assert outcomes(cluster.ask("c", AckRequest((item,)))) == ["acked"], (

@@ -160,7 +160,7 @@ def test_three_coordinators_share_a_backlog_without_conflicts() -> None:
     chosen = {}
     for node in "abc":
         replica = next(iter(cluster.nodes[node].replicas.values()))
-        wants, _, _ = replica.choose(replica.group("g"), cluster.now, 10_000, 1 << 20, float("inf"))
+        wants, _, _ = replica.choice.choose(replica.group("g"), cluster.now, 10_000, 1 << 20, float("inf"))
         chosen[node] = {seq for want in wants for seq in range(want.span.start, want.span.stop)}
     assert not chosen["a"] & chosen["b"]
     assert not chosen["b"] & chosen["c"]
@@ -281,7 +281,7 @@ def test_a_message_on_one_replica_only_reaches_all_within_ten_seconds() -> None:
     cluster.advance(10)
     for node in "abc":
         replica = next(iter(cluster.nodes[node].replicas.values()))
-        assert replica.present.messages == 6, node
+        assert replica.batches.present.messages == 6, node
     assert sizes(cluster.ask("c", fetch())) == 6
 
 
@@ -293,7 +293,7 @@ def test_a_replica_that_was_away_for_long_catches_up_in_one_chain_of_pulls() -> 
         cluster.ask("a", Publish(cluster.batch(topic, origin, first, [b"x" * 20])))
     cluster.start("c")
     cluster.advance(10)
-    assert next(iter(cluster.nodes["c"].replicas.values())).present.messages == 501
+    assert next(iter(cluster.nodes["c"].replicas.values())).batches.present.messages == 501
 
 
 def test_records_attempts_and_delays_reach_all() -> None:
@@ -306,7 +306,7 @@ def test_records_attempts_and_delays_reach_all() -> None:
     cluster.ask("a", RejectRequest(got[2], 0.0, Letter(Stamp(0, ""), "rejected", "E")))
     cluster.start("c")
     cluster.advance(10)
-    views = [next(iter(cluster.nodes[node].replicas.values())).groups["g"] for node in "abc"]
+    views = [next(iter(cluster.nodes[node].replicas.values())).views.groups["g"] for node in "abc"]
     assert views[2].records.state() == views[0].records.state()
     assert views[2].attempts.state() == views[0].attempts.state()
     assert [(span, item.n, item.ballot) for span, item in views[2].delays.items()] == [
@@ -323,7 +323,9 @@ def test_an_attempt_counts_once_though_a_peer_counts_it_before_the_hold_ends_her
     assert outcomes(cluster.ask("a", RejectRequest(got, 5.0))) == ["ok"]
     cluster.drop = lambda sender, to, message: False
     cluster.advance(20.0)
-    counts = {name: next(iter(core.replicas.values())).groups["g"] for name, core in cluster.nodes.items()}
+    counts = {
+        name: next(iter(core.replicas.values())).views.groups["g"] for name, core in cluster.nodes.items()
+    }
     assert [item.ended for _, item in counts["c"].attempts.items()] == [1], "it has heard of the count"
     cluster.advance(20.0)
     assert not list(counts["c"].holds.holds.items()), "its own hold is over"
@@ -421,15 +423,15 @@ def test_a_batch_that_turns_out_damaged_is_not_chosen_and_comes_back_from_a_peer
     topic, origin = published(cluster, 5)
     cluster.ask("a", Publish(cluster.batch(topic, origin, 5, [b"good"] * 2)))
     replica = next(iter(cluster.nodes["b"].replicas.values()))
-    first = replica.order[0][1]
+    first = replica.batches.order[0][1]
     cluster.feed("b", Damaged(first))
     assert [item.receipt.span.start for item in receipts(cluster.ask("b", fetch()))] == [5]
     cluster.feed("b", Damaged(first))
     cluster.advance(8)
-    assert replica.present.messages == 7
-    assert not replica.absent
+    assert replica.batches.present.messages == 7
+    assert not replica.batches.absent
     assert cluster.forgotten["b"] == {first}, "the bytes of the damaged one go"
-    assert not replica.damaged
+    assert not replica.batches.damaged
     assert sizes(cluster.ask("b", fetch())) == 5
 
 
@@ -458,12 +460,12 @@ def test_a_batch_that_a_start_finds_damaged_is_known_and_forgotten_once_it_is_he
     cluster.drop = lambda sender, to, message: "b" in (sender, to)
     cluster.start("b")
     (replica,) = cluster.nodes["b"].replicas.values()
-    assert replica.absent.messages == 5
+    assert replica.batches.absent.messages == 5
     cluster.advance(8)
     assert not cluster.forgotten["b"]
     cluster.drop = lambda sender, to, message: False
     cluster.advance(8)
-    assert replica.present.messages == 5
+    assert replica.batches.present.messages == 5
     assert cluster.forgotten["b"] == {batch.number}
 
 
@@ -471,7 +473,7 @@ def test_a_damaged_batch_goes_with_its_topic() -> None:
     cluster = Cluster()
     topic, _ = published(cluster, 5)
     (replica,) = cluster.nodes["b"].replicas.values()
-    number = replica.order[0][1]
+    number = replica.batches.order[0][1]
     cluster.drop = lambda sender, to, message: isinstance(message, SyncState)
     cluster.feed("b", Damaged(number))
     cluster.ask("a", DeleteTopic("jobs", topic.id))

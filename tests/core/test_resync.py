@@ -53,7 +53,7 @@ def cut(cluster: Cluster, *pairs: str) -> None:
 
 
 def present(cluster: Cluster, name: str) -> int:
-    return sum(replica.present.messages for replica in cluster.nodes[name].replicas.values())
+    return sum(replica.batches.present.messages for replica in cluster.nodes[name].replicas.values())
 
 
 def test_a_wiped_node_comes_back_with_everything_and_above_its_old_start() -> None:
@@ -321,7 +321,7 @@ def test_a_closed_origin_stays_closed_at_a_node_that_was_wiped_after_that() -> N
     cluster.advance(2.0)
     core = cluster.nodes["b"]
     assert core.state.vouched
-    assert replica(cluster, "b").closed.numbers.messages == 1
+    assert replica(cluster, "b").batches.closed.numbers.messages == 1
     late = cluster.batch(topic, origin, 0, [b"%d" % number for number in range(10)])
     (refused,) = replica(cluster, "b").on_store("a", Store(7, topic.epoch, late), cluster.now)
     assert isinstance(refused, Send)
@@ -365,7 +365,7 @@ def test_what_no_replica_has_is_counted_as_lost_until_one_comes_back_with_it() -
 
 
 def lost(cluster: Cluster) -> list[int]:
-    return [replica(cluster, name).lost for name in cluster.names]
+    return [replica(cluster, name).batches.lost for name in cluster.names]
 
 
 def test_the_only_replica_has_lost_what_it_cannot_read() -> None:
@@ -375,8 +375,8 @@ def test_the_only_replica_has_lost_what_it_cannot_read() -> None:
     cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"x"] * 3)))
     (home,) = topic.replicas[0]
     (only,) = cluster.nodes[home].replicas.values()
-    cluster.feed(home, Damaged(only.order[0][1]))
-    assert only.lost == 3
+    cluster.feed(home, Damaged(only.batches.order[0][1]))
+    assert only.batches.lost == 3
 
 
 def test_a_backup_of_the_last_start_is_noticed_by_how_many_records_it_has() -> None:

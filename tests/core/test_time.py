@@ -59,7 +59,7 @@ def letters(cluster: Cluster, node: str) -> list[str]:
 
 def doubtful(cluster: Cluster, node: str) -> int:
     """How many batches there are whose age this node asks for."""
-    return sum(len(replica.doubtful) for replica in cluster.nodes[node].replicas.values())
+    return sum(len(replica.batches.doubtful) for replica in cluster.nodes[node].replicas.values())
 
 
 def restart(cluster: Cluster, names: str, off_ms: int = 0) -> None:
@@ -477,7 +477,7 @@ def test_each_replica_decides_the_backoff_by_its_own_count() -> None:
     got(cluster, "a", 1.0)
     cluster.advance(1.1)  # that attempt ended at all three
     for name in "abc":
-        view = cluster.nodes[name].replicas[PartitionId(topic.id, 0)].groups["g"]
+        view = cluster.nodes[name].replicas[PartitionId(topic.id, 0)].views.groups["g"]
         assert view.attempts.messages == 1
         if name == "b":
             view.attempts.clear()

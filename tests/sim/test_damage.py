@@ -118,7 +118,9 @@ def test_in_the_end_no_batch_that_is_known_to_be_damaged_is_counted_as_here() ->
         assert isinstance(journal, MemoryJournal)
         assert core is not None
         known = [number for number, damaged in journal.flipped.items() if damaged]
-        assert not any(number in replica.batches for replica in core.replicas.values() for number in known)
+        assert not any(
+            number in replica.batches.stored for replica in core.replicas.values() for number in known
+        )
         found += len(known)
     assert found
 

@@ -302,10 +302,10 @@ def test_a_key_tells_apart_what_behaves_differently() -> None:
 
     def changed(change: Any) -> NodeCore:
         twin = clone(core)
-        change(twin, next(iter(twin.replicas.values())).groups["g"])
+        change(twin, next(iter(twin.replicas.values())).views.groups["g"])
         return twin
 
-    span = next(iter(replica.index.items()))[0]
+    span = next(iter(replica.batches.index.items()))[0]
     changes: list[Any] = [
         lambda twin, view: setattr(twin.state, "quarantine_until", 5.0),
         lambda twin, view: setattr(twin.state.clock, "value", twin.state.clock.value + 1),

@@ -1,0 +1,442 @@
+"""What one partition on one node has of its messages: the batches, and which messages are present, absent or reclaimed.
+
+A table: it knows neither groups nor what nodes ask each other. A message is known here once it is present, absent or
+reclaimed; of a closed origin only its number is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from sortedcontainers import SortedList
+
+from quorumq.core import limits
+from quorumq.core.closed import ClosedOrigins, number_of
+from quorumq.core.messages import Digest
+from quorumq.core.partition.hashing import salt_of
+from quorumq.core.records import BatchStored
+from quorumq.core.rounds import majority_of
+from quorumq.core.spans import SpanMap, SpanSet, merge_spans, subtract
+from quorumq.core.state import NodeState
+from quorumq.core.types import BatchHeader, NodeId, Now, Origin, PartitionId, Span
+
+AGE_UNKNOWN = -1
+"""Of a batch that a peer brought: its age is by the peer's clock."""
+
+
+class Slot(NamedTuple):
+    """Where a present message is: record ``seq + shift`` of stored batch ``number``."""
+
+    number: int
+    shift: int
+
+
+class Missing(NamedTuple):
+    """What we know of messages that are known and not present here."""
+
+    since: float  # monotonic seconds
+    # The other replicas that said since then that they have not got them, sorted.
+    denied: tuple[NodeId, ...] = ()
+
+
+class StoredBatch:
+    """A batch that is on this replica's disk (or about to be).
+
+    ``born`` is when its producer made it, on our monotonic clock, as far as its age is known: what was not counted
+    on the way makes it younger, so that nothing is due, or expires, too early.
+    """
+
+    __slots__ = ("born", "durable", "header", "number", "salt")
+
+    def __init__(self, number: int, header: BatchHeader, born: float, durable: bool) -> None:
+        self.number = number
+        self.header = header
+        self.born = born
+        self.durable = durable
+        self.salt = salt_of(repr(header.sections[0].origin))
+
+    @property
+    def due(self) -> float:
+        """Before then (monotonic seconds) its messages are not to be delivered."""
+        return self.born + self.header.delay_ms / 1000
+
+    def is_expired(self, ttl_s: float, now: float) -> bool:
+        """Whether its own TTL, or else the topic's, ``ttl_s``, is over."""
+        ttl = self.header.ttl_ms / 1000 or ttl_s
+        return ttl > 0 and now >= self.born + ttl
+
+    def key(self) -> tuple[int, int]:
+        """Oldest first, by publish time; best effort, as producers' clocks differ."""
+        return (self.header.published_ms, self.number)
+
+
+class Batches:
+    """The batches of one partition on one node.
+
+    Args:
+        node: the state that all replicas of the node share.
+        partition: which partition.
+        members: its replica set.
+
+    Attributes:
+        stored: the batches by their number.
+        order: their keys, oldest first.
+        index: where each present message is.
+        present: what the index covers, in runs.
+        absent: known, and not present here.
+        reclaimed: known, and their payload was dropped here.
+        wanted: of the reclaimed, what a group that came later would read: it counts as absent again.
+        closed: the origins that are over.
+        closable: origins of which nothing is present, and since when.
+        damaged: batches that cannot be read here, and what is in them.
+        waiting: batches that are not due yet by our clock.
+        doubtful: batches of unknown age, and when they were made, as peers say.
+        mortal: whether a batch with a TTL of its own was ever here.
+        digests: of what is known, by origin; dropped where that changes.
+    """
+
+    __slots__ = (
+        "absent",
+        "closable",
+        "closed",
+        "damaged",
+        "digests",
+        "doubtful",
+        "index",
+        "members",
+        "mortal",
+        "node",
+        "order",
+        "partition",
+        "present",
+        "reclaimed",
+        "stored",
+        "waiting",
+        "wanted",
+    )
+
+    def __init__(self, node: NodeState, partition: PartitionId, members: tuple[NodeId, ...]) -> None:
+        self.node = node
+        self.partition = partition
+        self.members = members
+        self.stored: dict[int, StoredBatch] = {}
+        self.order: SortedList = SortedList()
+        self.index: SpanMap[Slot] = SpanMap()
+        self.present = SpanSet()
+        self.absent: SpanMap[Missing] = SpanMap()
+        self.reclaimed = SpanSet()
+        self.wanted = SpanSet()
+        self.closed = ClosedOrigins()
+        self.closable: dict[Origin, float] = {}
+        self.damaged: dict[int, tuple[Span, ...]] = {}
+        self.waiting: dict[int, None] = {}
+        self.doubtful: dict[int, dict[NodeId, float]] = {}
+        self.mortal = False
+        self.digests: dict[Origin, Digest] = {}
+
+    # ------------------------------------------------------------- questions
+
+    def parts_of(self, batch: StoredBatch) -> list[Span]:
+        """The messages that are in this very batch; others of its sections may stand in another one."""
+        return [
+            part
+            for section in batch.header.sections
+            for part, slot in self.index.within(section)
+            if slot.number == batch.number
+        ]
+
+    def bytes_of(self, span: Span) -> int:
+        """How many bytes the present messages of ``span`` have."""
+        total = 0
+        for piece, slot in self.index.within(span):
+            header = self.stored[slot.number].header
+            total += header.end_of(piece.stop + slot.shift - 1) - header.end_of(piece.start + slot.shift - 1)
+        return total
+
+    def same_records(self, header: BatchHeader, shift: int, part: Span, slot: Slot) -> bool:
+        """Whether the batch's records for ``part`` are the ones stored, by their CRCs."""
+        ours = self.stored[slot.number].header
+        theirs = header.crcs[4 * (part.start + shift) : 4 * (part.stop + shift)]
+        return ours.crcs[4 * (part.start + slot.shift) : 4 * (part.stop + slot.shift)] == theirs
+
+    def worth_storing(self, span: Span) -> list[Span]:
+        """What of ``span``, which is not present, is to be stored: not what was reclaimed and nobody would read."""
+        if not self.reclaimed:
+            return [span]
+        return subtract(span, self._not_wanted(self.reclaimed.within(span)))
+
+    def _not_wanted(self, spans: list[Span]) -> list[Span]:
+        """``spans``, reclaimed here, without what a group that came later would read."""
+        if not self.wanted:
+            return spans
+        return [part for span in spans for part in subtract(span, self.wanted.within(span))]
+
+    def known_origins(self) -> list[Origin]:
+        """The origins of which something is present or reclaimed, sorted."""
+        return sorted({*self.present.origins(), *self.reclaimed.origins()})
+
+    def digest(self, origin: Origin) -> Digest:
+        """Of what counts as here when replicas compare: present, or reclaimed and not wanted again."""
+        known = self.digests.get(origin)
+        if known is None:
+            spans = [*self.present.spans_of(origin), *self._not_wanted(self.reclaimed.spans_of(origin))]
+            known = Digest(origin, sum(span.size for span in spans), SpanSet.from_spans(spans).digest(origin))
+            self.digests[origin] = known
+        return known
+
+    @property
+    def lost(self) -> int:
+        """Messages that are known here and that no replica has, as each of the others has said."""
+        others = len(self.members) - 1
+        return sum(span.size for span, entry in self.absent.items() if len(entry.denied) == others)
+
+    # ------------------------------------------------------- batches come and go
+
+    def add(self, batch: StoredBatch, now: Now) -> None:
+        """List a batch; until it is due by our clock it is left out of every choice. `put` its messages next."""
+        self.stored[batch.number] = batch
+        self.order.add(batch.key())
+        self.mortal = self.mortal or batch.header.ttl_ms > 0
+        if batch.due > now.mono:
+            self.waiting[batch.number] = None
+            self.node.at(batch.due, "due", self.partition, batch.number)
+
+    def put(self, span: Span, slot: Slot) -> list[Span]:
+        """``span`` is present from now on, there; what of it had been reclaimed and is back."""
+        self.index.set(span, slot)
+        self.present.add(span)
+        self.closable.pop(span.origin, None)
+        self.digests.pop(span.origin, None)
+        if self.absent:
+            self.absent.remove(span)
+        back = self.reclaimed.remove(span) if self.reclaimed else []
+        if back:
+            self.wanted.remove(span)
+        return back
+
+    def load(self, record: BatchStored, ttl_s: float, now: Now) -> list[Span]:
+        """Take from a batch of the journal what nothing else here has, at start; what of it had been reclaimed.
+
+        It has aged by the time of day; where that was set back, not at all, so that no delay grows.
+        """
+        header = record.batch.header
+        age_ms = max(0, record.age_ms) + max(0, now.wall_ms - record.received_ms)
+        batch = StoredBatch(record.number, header, now.mono - age_ms / 1000, durable=True)
+        back: list[Span] = []
+        at = 0
+        for section in header.sections:
+            for part in self.index.gaps(section) if section.origin not in self.closed else ():
+                if record.number not in self.stored:
+                    self.add(batch, now)
+                    if record.age_ms == AGE_UNKNOWN:
+                        self.doubt(batch, ttl_s)
+                back += self.put(part, Slot(record.number, at - section.start))
+            at += section.size
+        return back
+
+    def load_damaged(self, record: BatchStored, now: Now) -> None:
+        """A start found this batch damaged: what nothing else here has of it is known, and absent.
+
+        All else in the journal comes first.
+        """
+        lost = [
+            part
+            for section in record.batch.header.sections
+            if section.origin not in self.closed
+            for gap in self.index.gaps(section)
+            for part in self.worth_storing(gap)
+        ]
+        self._lose(record.number, lost, now)
+
+    def damage(self, batch: StoredBatch, now: Now) -> list[Span]:
+        """The batch cannot be read: its messages, which are absent here from now on."""
+        lost = self._unlist(batch)
+        self._lose(batch.number, lost, now)
+        return lost
+
+    def _lose(self, number: int, lost: list[Span], now: Now) -> None:
+        for part in lost:
+            self.absent.set(part, Missing(now.mono - self.node.config.sync_grace))
+        self.damaged[number] = tuple(lost)
+
+    def mended(self) -> list[int]:
+        """Damaged batches that nobody needs: what was in them is present again, reclaimed, or of a closed origin."""
+        found = [
+            number
+            for number, spans in self.damaged.items()
+            if not any(self.absent.within(span) for span in spans)
+        ]
+        for number in found:
+            del self.damaged[number]
+        return found
+
+    def drop(self, batch: StoredBatch) -> list[Span]:
+        """The payload of a batch goes: its messages, which stay known, as reclaimed."""
+        gone = self._unlist(batch)
+        for part in gone:
+            self.reclaimed.add(part)
+        return gone
+
+    def _unlist(self, batch: StoredBatch) -> list[Span]:
+        """Take a batch out; the messages that were in it."""
+        parts = self.parts_of(batch)
+        for part in parts:
+            self.index.remove(part)
+            self.present.remove(part)
+            self.digests.pop(part.origin, None)
+        self.order.remove(batch.key())
+        del self.stored[batch.number]
+        self.waiting.pop(batch.number, None)
+        self.doubtful.pop(batch.number, None)
+        return parts
+
+    def learn_reclaimed(self, spans: Iterable[Span], now: Now) -> list[Span]:
+        """A peer has reclaimed these: where their payload never came here, it need not come any more. Which."""
+        learned: list[Span] = []
+        for span in [span for span in spans if span.origin not in self.closed]:
+            for gap in self.index.gaps(span):
+                learned += subtract(gap, self.reclaimed.within(gap))
+        for part in learned:
+            self.closable.setdefault(part.origin, now.mono)
+            self.reclaimed.add(part)
+            self.absent.remove(part)
+            self.digests.pop(part.origin, None)
+        return learned
+
+    def want(self, span: Span) -> None:
+        """Some group would read ``span``, which was reclaimed."""
+        self.wanted.add(span)
+        self.digests.pop(span.origin, None)
+
+    def unwant(self, span: Span) -> None:
+        """No group would read ``span``, which was reclaimed."""
+        if self.wanted.remove(span):
+            self.digests.pop(span.origin, None)
+
+    def close(self, numbers: Iterable[Span]) -> tuple[Span, ...]:
+        """These origins are over: keep but their numbers; which, newly. One of which something is present stays."""
+        alive = [number_of(origin) for origin in self.present.origins()]
+        fresh = [
+            part
+            for span in numbers
+            for gap in self.closed.numbers.gaps(span)
+            for part in subtract(gap, alive)
+        ]
+        for span in fresh:
+            self.closed.numbers.add(span)
+        if fresh:
+            for table in (self.reclaimed, self.wanted, self.absent, self.closable, self.digests):
+                self.closed.forget_in(table)
+        return merge_spans(fresh)
+
+    # ------------------------------------------------------------- due and ages
+
+    def doubt(self, batch: StoredBatch, ttl_s: float) -> None:
+        """A peer brought this batch, and its age is by the peer's clock: ours begins now, until enough have told.
+
+        Else a wrong clock would decide together with whoever has copied it.
+        """
+        if batch.header.delay_ms or batch.header.ttl_ms or ttl_s:
+            self.doubtful[batch.number] = {}
+
+    def ages_wanted(self, peer: NodeId, ttl_s: float) -> tuple[Span, ...]:
+        """A message of each batch whose age we want to hear from ``peer``, as many as one request may have."""
+        asked: list[Span] = []
+        for number in list(self.doubtful):
+            batch = self.stored[number]
+            if number not in self.waiting and not batch.header.ttl_ms and not ttl_s:
+                del self.doubtful[number]  # due by now: its age matters no more
+            elif peer not in self.doubtful[number] and len(asked) < limits.SPANS_PER_REQUEST_MAX:
+                part = self.parts_of(batch)[0]
+                asked.append(part._replace(stop=part.start + 1))
+        return tuple(asked)
+
+    def told_age(self, sender: NodeId, number: int, age_ms: int, now: Now) -> bool:
+        """Note a peer's age of a batch; whether the batch, which was waiting, turns out to be due.
+
+        Once RF - majority + 1 peers have answered, at least one of their clocks is right: believed is the youngest age.
+        """
+        told = self.doubtful.get(number)
+        if told is None:
+            return False
+        told[sender] = now.mono - max(0, age_ms) / 1000
+        wrong = len(self.members) - majority_of(len(self.members))  # at most so many clocks
+        if len(told) <= wrong:
+            return False
+        del self.doubtful[number]
+        batch = self.stored[number]
+        batch.born = min(batch.born, sorted(told.values())[wrong])
+        if number not in self.waiting:
+            return False
+        if batch.due <= now.mono:
+            del self.waiting[number]
+            return True
+        self.node.at(batch.due, "due", self.partition, number)
+        return False
+
+    def age_ms(self, number: int, now: Now) -> int:
+        """How old a batch is, by our clock."""
+        if number in self.doubtful:
+            return AGE_UNKNOWN
+        return max(0, int(1000 * (now.mono - self.stored[number].born)))
+
+    # --------------------------------------------------------- what is missing
+
+    def note_offered(self, sender: NodeId, spans: Iterable[Span], now: Now) -> list[Span]:
+        """``sender`` has these; those that have been missing here for a while."""
+        missing: list[Span] = []
+        for span in spans:
+            if span.origin in self.closed:
+                continue
+            for gap in [gap for whole in self.index.gaps(span) for gap in self.worth_storing(whole)]:
+                for part, entry in self.absent.split(gap):
+                    if entry is None or sender in entry.denied:  # it has them now
+                        entry = without(entry, sender) if entry is not None else Missing(now.mono)
+                        self.absent.set(part, entry)
+                    if entry.since + self.node.config.sync_grace <= now.mono:
+                        missing.append(part)
+        return missing
+
+    def note_nowhere(self, sender: NodeId, spans: Iterable[Span]) -> None:
+        """``sender``, if it is a replica, has not got these."""
+        for span in spans if sender in self.members else ():
+            for part, entry in self.absent.within(span):
+                denied = (*without(entry, sender).denied, sender)
+                self.absent.set(part, entry._replace(denied=tuple(sorted(denied))))
+
+    def absent_for_long(self, peer: NodeId, now: Now) -> tuple[Span, ...]:
+        """What has been missing for a while and ``peer`` has not denied to have, as much as one request may ask."""
+        spans = [
+            span
+            for span, entry in self.absent.items()
+            if peer not in entry.denied and entry.since + self.node.config.sync_grace <= now.mono
+        ]
+        return tuple(spans[: limits.SPANS_PER_REQUEST_MAX])
+
+    # -------------------------------------------------------------- invariants
+
+    def check(self, now: Now) -> None:
+        """Assert what holds between any two events."""
+        self.index.check()
+        self.present.check()
+        self.absent.check()
+        assert merge_spans(span for span, _ in self.index.items()) == tuple(self.present.items())
+        for origin in [*self.present.origins(), *self.reclaimed.origins(), *self.absent.origins()]:
+            assert origin not in self.closed, f"{origin} is closed, and something is kept of it"
+        for span in self.reclaimed.items():
+            assert not self.present.within(span), f"{span} is present, and listed as reclaimed"
+        for span in self.wanted.items():
+            assert self.reclaimed.covers(span), f"{span} is wanted again and was not reclaimed"
+        for span, slot in self.index.items():
+            assert not self.absent.within(span), f"{span} is present, and listed as absent"
+            assert slot.number in self.stored, f"{span} is in batch {slot.number}, which is not here"
+        for number in self.waiting:
+            assert self.stored[number].due > now.mono, f"batch {number} is due, and waits"
+        for number in self.doubtful:
+            assert number in self.stored, f"the age of batch {number} is asked for, and it is not here"
+
+
+def without(entry: Missing, node: NodeId) -> Missing:
+    """As if ``node`` had not said that it has not got them."""
+    return entry._replace(denied=tuple(member for member in entry.denied if member != node))

@@ -1,0 +1,169 @@
+"""FETCH, step 1: which of the available messages a coordinator asks for.
+
+Several coordinators that fetch for one group begin with different chunks of the backlog, so that they seldom meet.
+"""
+
+from __future__ import annotations
+
+from quorumq.core.messages import Want
+from quorumq.core.partition.batches import Batches, Slot, StoredBatch
+from quorumq.core.partition.group import GroupView
+from quorumq.core.partition.hashing import MASK, mix, salt_of
+from quorumq.core.state import NodeState
+from quorumq.core.types import NodeId, Now, Span
+
+CHUNK = 64
+"""Messages that are ranked together to one coordinator, so that several can drain one large batch."""
+
+SCAN_MAX = 4096
+"""Batches that one choice looks at before it settles for what it has."""
+
+
+class Picked:
+    """What a choice has so far, and how much room is left in it."""
+
+    __slots__ = ("bytes_left", "generation", "messages_left", "wants")
+
+    def __init__(self, messages_max: int, bytes_max: int, generation: int) -> None:
+        self.messages_left = messages_max
+        self.bytes_left = bytes_max
+        self.generation = generation  # of everything picked: one HOLD names one
+        self.wants: list[Want] = []
+
+    @property
+    def full(self) -> bool:
+        """Whether there is no room left."""
+        return self.messages_left <= 0 or self.bytes_left <= 0
+
+    def append(self, want: Want) -> None:
+        """Append, joined to the last one where it goes on."""
+        if self.wants:
+            last = self.wants[-1]
+            if (last.n, last.span.origin, last.span.stop) == (want.n, want.span.origin, want.span.start):
+                self.wants[-1] = Want(Span(want.span.origin, last.span.start, want.span.stop), want.n)
+                return
+        self.wants.append(want)
+
+
+class Choice:
+    """Chooses from the batches of one partition.
+
+    Args:
+        node: the state that all replicas of the node share.
+        batches: of the partition.
+    """
+
+    __slots__ = ("batches", "node", "salts")
+
+    def __init__(self, node: NodeState, batches: Batches) -> None:
+        self.node = node
+        self.batches = batches
+        self.salts = {member: salt_of(member) for member in batches.members}
+
+    def choose(
+        self,
+        view: GroupView,
+        now: Now,
+        messages_max: int,
+        bytes_max: int,
+        parked_since: float,
+        patient: bool = True,
+    ) -> tuple[list[Want], int, float | None]:
+        """FETCH, step 1: the oldest available messages within the limits, their generation, and when to look again.
+
+        With several coordinators fetching, what ranks first for this one comes first; the rest only where it
+        has been available for ``steal_after`` seconds, which is the time returned where it was passed over.
+        At least one message is chosen where one may be, however large.
+
+        Args:
+            view: the group.
+            now: the clocks.
+            messages_max: messages to choose at most.
+            bytes_max: their bytes at most, but for a first one that is larger.
+            parked_since: when the FETCH found nothing and was parked (monotonic); infinity if it has not been.
+            patient: whether the FETCH can wait for ``steal_after``; else what ranks for others is taken at once.
+        """
+        picked = Picked(messages_max, bytes_max, view.generation)
+        look_again: float | None = None
+        batches = self.batches
+        parked, active = self.node.fetchers(batches.partition, view.name, batches.members, now)
+        mature = now.mono - self.node.config.steal_after if patient else float("inf")
+        for mine in (True, False) if len(active) > 1 else (True,):
+            scanned = 0
+            for (_, number), since in view.ready.items():
+                scanned += 1
+                if picked.full or scanned > SCAN_MAX:
+                    break
+                fetchers = parked if since >= parked_since else active
+                if not mine and since > mature:
+                    again = since + self.node.config.steal_after
+                    look_again = again if look_again is None else min(look_again, again)
+                    continue
+                batch = batches.stored[number]
+                for section in batch.header.sections:
+                    for span in view.available.within(section):
+                        parts = [span] if len(fetchers) == 1 else self._ranked(batch, span, fetchers, mine)
+                        if mine or len(fetchers) > 1:
+                            self._pick(view, batch, parts, picked)
+            if picked.wants:
+                break
+        return picked.wants, picked.generation, look_again
+
+    def _pick(self, view: GroupView, batch: StoredBatch, parts: list[Span], picked: Picked) -> None:
+        """Take as much of ``parts`` as the limits let in; only what is in this very batch."""
+        for part in parts:
+            for piece, slot in self.batches.index.within(part):
+                if picked.full:
+                    return
+                if slot.number != batch.number:
+                    continue
+                cut, size = cut_to_fit(batch, slot, piece, picked)
+                if cut is None:
+                    picked.bytes_left = 0
+                    return
+                picked.messages_left -= cut.size
+                picked.bytes_left -= size
+                for span, record in view.readable(cut, view.covers(batch.header.published_ms)):
+                    if not picked.wants:
+                        picked.generation = record.generation
+                    if record.generation == picked.generation:  # dead letters may stand in several
+                        picked.append(Want(span, record.n))
+
+    def _ranked(self, batch: StoredBatch, span: Span, fetchers: list[NodeId], mine: bool) -> list[Span]:
+        """The parts of ``span`` whose chunk ranks first for this node among ``fetchers`` (or does not)."""
+        parts: list[Span] = []
+        me = self.node.me
+        start = span.start
+        while start < span.stop:
+            chunk = start // CHUNK
+            stop = min(span.stop, (chunk + 1) * CHUNK)
+            key = batch.salt ^ (chunk * 0x9E3779B97F4A7C15 & MASK)
+            first = max(fetchers, key=lambda node: mix(self.salts[node] ^ key))
+            if (first == me) == mine:
+                if parts and parts[-1].stop == start:
+                    parts[-1] = Span(span.origin, parts[-1].start, stop)
+                else:
+                    parts.append(Span(span.origin, start, stop))
+            start = stop
+        return parts
+
+
+def cut_to_fit(batch: StoredBatch, slot: Slot, span: Span, picked: Picked) -> tuple[Span | None, int]:
+    """The longest head of ``span`` within the limits, and its bytes; None where what is picked is enough."""
+    header = batch.header
+    first = span.start + slot.shift
+    begin = header.end_of(first - 1)
+    low, high = 0, min(span.size, picked.messages_left)
+    if header.end_of(first + high - 1) - begin <= picked.bytes_left:
+        low = high
+    while low < high:
+        middle = (low + high + 1) // 2
+        if header.end_of(first + middle - 1) - begin <= picked.bytes_left:
+            low = middle
+        else:
+            high = middle - 1
+    if low == 0:
+        if picked.wants:
+            return None, 0
+        low = 1
+    return Span(span.origin, span.start, span.start + low), header.end_of(first + low - 1) - begin

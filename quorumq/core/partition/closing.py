@@ -1,0 +1,88 @@
+"""Origins that are over, at one replica: its part in closing them (core/closing.py says how all replicas agree)."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+
+from quorumq.core.closed import may_close
+from quorumq.core.effects import Effect, Persist
+from quorumq.core.partition.batches import Batches
+from quorumq.core.partition.views import Views
+from quorumq.core.records import OriginsClosed, OriginsPromised
+from quorumq.core.types import Now, Origin, Span
+
+
+class Closing:
+    """One replica's part in closing origins.
+
+    Args:
+        batches: of the partition.
+        views: its groups.
+
+    Attributes:
+        promised: no more STOREs of these are taken from clients.
+    """
+
+    __slots__ = ("batches", "promised", "views")
+
+    def __init__(self, batches: Batches, views: Views) -> None:
+        self.batches = batches
+        self.views = views
+        self.promised: dict[Origin, None] = {}
+
+    def candidates(self, idle_s: float, now: Now, most: int) -> list[Origin]:
+        """Some origins to ask all replicas about: promised, or idle for ``idle_s``, and done with here."""
+        found: list[Origin] = []
+        closable = self.batches.closable
+        for origin, since in list(itertools.islice(closable.items(), 4 * most)):
+            over = origin in self.promised or since + idle_s <= now.mono
+            if over and len(found) < most and self.is_done(origin):
+                found.append(origin)
+            del closable[origin]
+            closable[origin] = since  # behind the others, for the next time
+        return found
+
+    def promise(self, origins: Iterable[Origin]) -> list[OriginsPromised]:
+        """Take no more STOREs of these from clients; the record that makes it durable."""
+        closed = self.batches.closed
+        fresh = [origin for origin in origins if origin not in self.promised and origin not in closed]
+        self.promised.update(dict.fromkeys(fresh))
+        return [OriginsPromised(self.batches.partition, tuple(fresh))] if fresh else []
+
+    def is_done(self, origin: Origin) -> bool:
+        """Whether nothing is left of an origin but the knowledge of what there was: no payload, no hold."""
+        batches = self.batches
+        if not may_close(origin) or batches.present.spans_of(origin) or batches.absent.spans_of(origin):
+            return False
+        return not any(view.holds.holds.spans_of(origin) for view in self.views.groups.values())
+
+    def on_ask(self, asked: tuple[Origin, ...], now: Now) -> tuple[list[OriginsPromised], tuple[Origin, ...]]:
+        """Promise; the records of that, and with which of the origins we are done: those closed here among them."""
+        closed = self.batches.closed
+        origins = [origin for origin in asked if may_close(origin)]
+        records = self.promise(origins)
+        for origin in origins:
+            if origin not in closed and not self.batches.present.spans_of(origin):
+                self.batches.closable.setdefault(origin, now.mono)
+        return records, tuple(origin for origin in origins if origin in closed or self.is_done(origin))
+
+    def close(self, numbers: Iterable[Span]) -> list[Effect]:
+        """These are over everywhere: forget all about them but that. One of which something is present is not."""
+        fresh = self.batches.close(numbers)
+        if not fresh:
+            return []
+        closed = self.batches.closed
+        closed.forget_in(self.promised)
+        for view in self.views.groups.values():
+            for table in (
+                view.records,
+                view.attempts,
+                view.delays,
+                view.hints,
+                view.holds.ballots,
+                view.holds.floors,
+                view.digests,
+            ):
+                closed.forget_in(table)
+        return [Persist((OriginsClosed(self.batches.partition, fresh),))]

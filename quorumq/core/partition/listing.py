@@ -1,0 +1,171 @@
+"""PEEK and Survey: what a group makes of the messages of one partition on one node. Nothing is held or counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from quorumq.core import limits
+from quorumq.core.messages import Peeked, PeekReply, PeekRequest, Slice, Survey
+from quorumq.core.partition.batches import Batches, StoredBatch
+from quorumq.core.partition.group import DEAD_SUFFIX, GroupView
+from quorumq.core.spans import SpanSet
+from quorumq.core.types import Kind, Now, Span
+
+PEEK_BYTES_MAX = limits.MIB
+
+SCAN_MAX = 4096
+"""Batches, or runs, that one page looks at before it ends with what it has."""
+
+SURVEY_WINDOW = 1 << 16
+"""Sequence numbers of an origin that a survey looks at in one go."""
+
+
+def page_of(batches: Batches, view: GroupView, message: PeekRequest, now: Now) -> PeekReply:
+    """PEEK: a page of what this replica sees, oldest first, holding nothing and counting nothing.
+
+    A page ends at its limit, at a megabyte of dead letters, or after many batches with nothing to show; the
+    cursor says at which record of which batch to go on. Where that batch was reclaimed meanwhile, it goes on from
+    the beginning: what is shown twice can be told by its id, and nothing is left out.
+    """
+    items: list[Peeked] = []
+    limit = min(message.limit, limits.SPANS_PER_REQUEST_MAX)
+    room = PEEK_BYTES_MAX
+    at = batches.stored.get(message.cursor[0])
+    scanned = 0
+    for _, number in batches.order.irange(at.key() if at is not None else None):
+        scanned += 1
+        if scanned > SCAN_MAX:
+            return PeekReply(message.round, tuple(items), (number, 0), "")
+        begin = message.cursor[1] if number == message.cursor[0] else 0
+        batch = batches.stored[number]
+        for section in batch.header.sections:
+            for part, slot in batches.index.within(section):
+                start = max(part.start, begin - slot.shift)
+                if slot.number != number or start >= part.stop:
+                    continue
+                for item in peek(batches, view, Span(part.origin, start, part.stop), batch, now):
+                    if not is_shown(item, message.group, message.which):
+                        continue
+                    if len(items) >= limit or room <= 0:
+                        cursor = (number, item.span.start + slot.shift)
+                        return PeekReply(message.round, tuple(items), cursor, "")
+                    items.append(item)
+                    room -= letter_bytes(item)
+    return PeekReply(message.round, tuple(items), None, "")
+
+
+def slices_of(batches: Batches, topic: str, items: Iterable[Peeked]) -> tuple[Slice, ...]:
+    """Where the bytes of the first items are, as many as one answer may bring."""
+    slices: list[Slice] = []
+    room = limits.FETCH_BYTES_MAX
+    for item in items:
+        room -= batches.bytes_of(item.span)
+        if room < 0:
+            break
+        for part, (number, shift) in batches.index.within(item.span):
+            slices.append(
+                Slice(
+                    topic=topic,
+                    partition=batches.partition,
+                    batch=number,
+                    first=part.start + shift,
+                    stop=part.stop + shift,
+                    header=batches.stored[number].header,
+                    deliveries=(),
+                )
+            )
+    return tuple(slices)
+
+
+def survey_of(
+    batches: Batches, view: GroupView, message: Survey, now: Now
+) -> tuple[tuple[Peeked, ...], Span | None]:
+    """Survey: what the group makes of every message known here, payload or not, in the order of ids.
+
+    Returns:
+        What is found, and the last span that was looked at; None where that is all.
+    """
+    items: list[Peeked] = []
+    room, scanned = PEEK_BYTES_MAX, 0
+    limit = max(1, min(message.limit, limits.SPANS_PER_REQUEST_MAX))
+    last = message.after
+    for part, batch in known_after(batches, last):
+        if len(items) >= limit or room <= 0 or scanned > SCAN_MAX:
+            return tuple(items), last
+        scanned += 1
+        last = part
+        for item in peek(batches, view, part, batch, now):
+            before = items[-1] if items else None
+            if (
+                before is not None
+                and before[1:] == item[1:]
+                and (before.span.origin, before.span.stop) == (item.span.origin, item.span.start)
+            ):
+                items[-1] = item._replace(span=item.span._replace(start=before.span.start))
+                continue
+            items.append(item)
+            room -= letter_bytes(item)
+    return tuple(items), None
+
+
+def known_after(batches: Batches, after: Span | None) -> Iterator[tuple[Span, StoredBatch | None]]:
+    """Every message known here behind ``after``, in order, with its batch where the payload is here."""
+    for origin in sorted({*batches.present.origins(), *batches.absent.origins()}):
+        if after is not None and origin < after.origin:
+            continue
+        ends = [*batches.present.spans_of(origin), *(span for span, _ in batches.absent.spans_of(origin))]
+        start = min(span.start for span in ends)
+        stop = max(span.stop for span in ends)
+        if after is not None and origin == after.origin:
+            start = max(start, after.stop)
+        while start < stop:
+            window = Span(origin, start, min(stop, start + SURVEY_WINDOW))
+            known: list[tuple[Span, StoredBatch | None]] = [
+                (part, None) for part, _ in batches.absent.within(window)
+            ]
+            known += [(part, batches.stored[slot.number]) for part, slot in batches.index.within(window)]
+            yield from sorted(known, key=lambda item: item[0])
+            start = window.stop
+
+
+def peek(batches: Batches, view: GroupView, span: Span, batch: StoredBatch | None, now: Now) -> list[Peeked]:
+    """What the group makes of ``span``, of one batch; None where its payload is not here.
+
+    What a start predicate says of a message without payload is not known: it is taken for covered.
+    """
+    covered, early = True, 0.0
+    if batch is not None:
+        covered = view.covers(batch.header.published_ms)
+        early = batch.due - now.mono if batch.number in batches.waiting else 0.0
+    items: list[Peeked] = []
+    readable = SpanSet.from_spans(part for part, _ in view.readable(span, covered))
+    for whole, record in view.shown(span, covered):
+        for part, held in view.holds.holds.split(whole):
+            for piece, delay in view.not_due(part, record.generation, record.n, now.mono):
+                for atom, count in view.attempts_at(piece, record.generation, record.n):
+                    state, remaining, owner = record.kind.name.lower(), 0.0, None
+                    if readable.covers(atom):
+                        state = "ready"
+                        if early > 0 and view.keeps_times(record.n):
+                            state, remaining = "delayed", early
+                        if delay is not None:
+                            state, remaining = "delayed", delay.due - now.mono
+                        if held is not None and held.deadline > now.mono:
+                            state, remaining, owner = "held", held.deadline - now.mono, held.owner
+                    elif record.kind == Kind.OPEN and view.home is view:
+                        state = "skipped"  # before the start of the generation
+                    items.append(Peeked(atom, state, record, count, remaining, owner))
+    return items
+
+
+def is_shown(item: Peeked, group: str, which: str) -> bool:
+    """Whether a PEEK of ``group`` for ``which`` shows this. Of a dead-letter group only its dead letters are shown."""
+    if which == "open" or group.endswith(DEAD_SUFFIX):
+        return item.state in ("ready", "held", "delayed") and which in ("open", "dead", "all", item.state)
+    return which in ("all", item.state)
+
+
+def letter_bytes(item: Peeked) -> int:
+    """How much room an item's letter may take on the wire, in bytes."""
+    letter = item.record.letter
+    return 4 * (len(letter.message) + len(letter.stack)) if letter is not None else 0

@@ -1,0 +1,181 @@
+"""What one partition of a node remembers from one start to the next: in a snapshot, in the journal, at a clean stop.
+
+Holds are in no journal. A clean stop keeps them; else a replica learns them from the others (core/recovery.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from quorumq.core import limits
+from quorumq.core.messages import HeldThere
+from quorumq.core.partition.batches import Batches
+from quorumq.core.partition.closing import Closing
+from quorumq.core.partition.group import Delay
+from quorumq.core.partition.holds import Held
+from quorumq.core.partition.sync import group_states, pieces_of, view_origins
+from quorumq.core.partition.views import Views
+from quorumq.core.records import (
+    AttemptsCounted,
+    DelaysSet,
+    HeldAtStop,
+    JournalRecord,
+    MemoryAtStop,
+    OriginsClosed,
+    OriginsPromised,
+    Reclaimed,
+    RecordsMerged,
+)
+from quorumq.core.state import NodeState
+from quorumq.core.types import Now, Span, Stamp
+
+PartitionRecord = RecordsMerged | AttemptsCounted | DelaysSet | Reclaimed | OriginsPromised | OriginsClosed
+"""Records of one partition, batches aside."""
+
+
+class Reported(NamedTuple):
+    """A hold as a peer reported it, with the deadline by our own clock."""
+
+    hold: HeldThere
+    deadline: float
+
+
+class Recall:
+    """The memory of one partition.
+
+    Args:
+        node: the state that all replicas of the node share.
+        batches: of the partition.
+        views: its groups.
+        closing: its origins that are to be closed.
+    """
+
+    __slots__ = ("batches", "closing", "node", "views")
+
+    def __init__(self, node: NodeState, batches: Batches, views: Views, closing: Closing) -> None:
+        self.node = node
+        self.batches = batches
+        self.views = views
+        self.closing = closing
+
+    # ---------------------------------------------------- the journal, and a start
+
+    def snapshot(self, now: Now) -> list[JournalRecord]:
+        """The small state of every group, for the head of a journal segment. Holds are never in it."""
+        partition, limit = self.batches.partition, limits.SPANS_PER_REQUEST_MAX
+        promised = list(self.closing.promised)
+        records: list[JournalRecord] = [
+            OriginsPromised(partition, tuple(promised[at : at + limit]))
+            for at in range(0, len(promised), limit)
+        ]
+        closed = self.batches.closed.numbers.items()
+        records += [OriginsClosed(partition, piece) for piece in pieces_of(closed, limit)]
+        gone = self.batches.reclaimed.items()
+        records += [Reclaimed(partition, piece) for piece in pieces_of(gone, limit)]
+        for view in self.views.sorted():
+            for state in group_states(partition.topic, view, view_origins(view), now):
+                if state.records:
+                    records.append(RecordsMerged(partition, view.name, state.records))
+                if state.attempts:
+                    records.append(AttemptsCounted(partition, view.name, state.attempts))
+                if state.delays:
+                    records.append(DelaysSet(partition, view.name, now.wall_ms, state.delays))
+        return records
+
+    def replay(self, record: PartitionRecord, now: Now) -> None:
+        """Merge a record of the journal at start."""
+        match record:
+            case Reclaimed():
+                for span in record.spans:
+                    self.batches.reclaimed.add(span)
+                    self.batches.closable.setdefault(span.origin, now.mono)
+            case OriginsPromised():
+                self.closing.promise(record.origins)
+            case OriginsClosed():
+                self.closing.close(record.spans)
+            case RecordsMerged():
+                view = self.views.named(record.group)
+                for span, value in record.entries:
+                    view.merge(span, value)
+            case AttemptsCounted():
+                view = self.views.named(record.group)
+                for counted in record.entries:
+                    view.merge_attempts(counted)
+            case DelaysSet():
+                view = self.views.named(record.group)
+                gone = (now.wall_ms - record.at_ms) / 1000
+                for span, n, ballot, remaining, generation in record.entries:
+                    left = min(remaining, max(0.0, remaining - gone))
+                    view.merge_delay(span, Delay(n, ballot, now.mono + left, generation))
+
+    # ------------------------------------------------------------ a clean stop
+
+    def holds_at_stop(self, now: Now) -> list[HeldAtStop]:
+        """What CLEAN_STOP keeps: every hold with its remaining time and the highest ballot granted."""
+        return [
+            HeldAtStop(
+                partition=self.batches.partition,
+                group=view.name,
+                span=part,
+                owner=held.owner,
+                n=held.n,
+                remaining=max(0.0, held.deadline - now.mono),
+                ballot=ballot or (0, ""),
+                generation=held.generation,
+            )
+            for view in self.views.sorted()
+            for span, held in view.holds.holds.items()
+            for part, ballot in view.holds.ballots.split(span)
+        ]
+
+    def memory_at_stop(self, most: int) -> list[MemoryAtStop]:
+        """The ballots that CLEAN_STOP keeps: of each group all of them, or none where they are too many.
+
+        Args:
+            most: ballots, of all groups together.
+        """
+        kept: list[MemoryAtStop] = []
+        for view in self.views.sorted():
+            ballots = view.holds.memory_at_stop()
+            if len(ballots) <= most:
+                most -= len(ballots)
+                kept.append(MemoryAtStop(self.batches.partition, view.name, view.holds.floor, ballots))
+        return kept
+
+    def restore_hold(self, held: HeldAtStop, now: Now) -> None:
+        """Take back a hold of CLEAN_STOP: its remaining time starts again in full."""
+        view = self.views.named(held.group)
+        deadline = now.mono + held.remaining
+        for part, ended in view.attempts_at(held.span, held.generation, held.n):
+            kept = Held(held.owner, deadline, held.n, held.generation, ended)
+            view.holds.restore(part, kept, Stamp(*held.ballot))
+        self._expire_at(deadline, held.group, held.span)
+
+    def _expire_at(self, deadline: float, group: str, span: Span) -> None:
+        self.node.at(deadline, "expire", self.batches.partition, group, span)
+
+    # --------------------------------------------------- a start after a crash
+
+    def holds_to_tell(self, now: Now) -> list[HeldThere]:
+        """Every live hold, for a replica that was started again (core/recovery.py)."""
+        return [
+            HeldThere(view.name, span, held.owner, held.n, held.deadline - now.mono, held.generation)
+            for view in self.views.sorted()
+            for span, held in view.holds.holds.items()
+            if held.deadline > now.mono
+        ]
+
+    def learn_holds(self, reported: Iterable[Reported], now: Now) -> None:
+        """All other replicas have told their holds: keep the union.
+
+        Whatever our record says: the delivery that was acked may be another one than the hold that is reported, and
+        no record ends a hold.
+        """
+        for (name, span, owner, n, _, generation), deadline in reported:
+            if deadline > now.mono:
+                view = self.views.named(name)
+                for part, ended in view.attempts_at(span, generation, n):
+                    view.holds.learn(part, Held(owner, deadline, n, generation, ended))
+                self._expire_at(deadline, name, span)
+                self.views.refresh(view, span, now)

@@ -1,0 +1,105 @@
+"""RECLAIM of one partition: dropping the payload of batches that no group needs (docs/protocol.md, RECLAIM)."""
+
+from __future__ import annotations
+
+import itertools
+
+from quorumq.core import limits
+from quorumq.core.effects import Effect, Forget, Persist
+from quorumq.core.partition.batches import Batches, StoredBatch
+from quorumq.core.partition.views import Views
+from quorumq.core.records import Reclaimed
+from quorumq.core.spans import merge_spans
+from quorumq.core.types import Kind, Now, Span
+
+
+class Reclaim:
+    """RECLAIM of one partition.
+
+    Args:
+        batches: of the partition.
+        views: its groups.
+
+    Attributes:
+        settled: batches that no group needs, and since when, the first first.
+    """
+
+    __slots__ = ("batches", "settled", "views")
+
+    def __init__(self, batches: Batches, views: Views) -> None:
+        self.batches = batches
+        self.views = views
+        self.settled: dict[int, float] = {}
+
+    def is_settled(self, batch: StoredBatch) -> bool:
+        """Whether no group needs the batch: each has a tombstone for each message, or begins after it."""
+        readers = self.views.sources()
+        if not readers or not batch.durable or batch.number in self.batches.waiting:
+            return False
+        parts = self.batches.parts_of(batch)
+        for view in readers:
+            covered = view.covers(batch.header.published_ms)
+            for part in parts:
+                if view.readable(part, covered):
+                    return False
+                if any(record.kind == Kind.DEAD for _, record in view.shown(part, covered)):
+                    return False
+                if any(each.holds.holds.within(part) for each in (view, view.dead) if each is not None):
+                    return False
+        return True
+
+    def sweep(self, now: Now) -> None:
+        """Look at the batches of which something was settled; note those that no group needs, and since when."""
+        for number in list(itertools.islice(self.views.touched, limits.RECLAIM_BATCHES_MAX)):
+            del self.views.touched[number]
+            batch = self.batches.stored.get(number)
+            if batch is not None and number not in self.settled and self.is_settled(batch):
+                self.settled[number] = now.mono
+
+    @property
+    def settled_last(self) -> float:
+        """Since when no group needs the newest of the batches to be reclaimed; minus infinity where there is none."""
+        return next(reversed(self.settled.values()), float("-inf"))
+
+    def drop(self, heard: float, retention_s: float, now: Now) -> list[Effect]:
+        """RECLAIM: drop the payload of batches that no group needs, once their retention is over.
+
+        Args:
+            heard: a majority of the replica set, this node included, has said which groups there are in answer to a
+                question of then or later (monotonic seconds). A group that was there when the batch was settled has
+                a majority too, so it is known here by now (docs/protocol.md, RECLAIM).
+            retention_s: for how long the topic keeps a batch that no group needs.
+            now: the clocks.
+        """
+        numbers: list[int] = []
+        spans: list[Span] = []
+        for number, since in list(itertools.islice(self.settled.items(), limits.RECLAIM_BATCHES_MAX)):
+            if since > heard or since + retention_s > now.mono:
+                break
+            del self.settled[number]
+            batch = self.batches.stored.get(number)
+            if batch is not None and self.is_settled(batch):  # a group or a redrive may have come since
+                spans += self._drop_batch(batch)
+                numbers.append(number)
+        for origin in dict.fromkeys(span.origin for span in spans):
+            if not self.batches.present.spans_of(origin):
+                self.batches.closable[origin] = now.mono
+        if not numbers:
+            return []
+        record = Reclaimed(self.batches.partition, merge_spans(spans), tuple(numbers))
+        return [Persist((record,)), Forget(tuple(numbers))]
+
+    def _drop_batch(self, batch: StoredBatch) -> list[Span]:
+        """Take a batch out; its messages, which stay known, as reclaimed."""
+        spans = self.batches.drop(batch)
+        self.views.withdraw(batch, spans)
+        for view in self.views.groups.values():
+            for part in spans:
+                view.holds.forget(part)
+                view.hints.remove(part)
+        return spans
+
+    def check(self) -> None:
+        """Assert what holds between any two events."""
+        times = list(self.settled.values())
+        assert times == sorted(times), "batches to be reclaimed are out of order"
