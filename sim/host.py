@@ -185,7 +185,7 @@ class Host:
         core.state.next_batch = max(core.state.next_batch, self.journal.next_number())
         self.journal.ready(lambda: core.snapshot(self.clock.now(self.world.time)))
         held = any(
-            view.holds.holds for replica in core.replicas.values() for view in replica.views.groups.values()
+            view.held_count for replica in core.replicas.values() for view in replica.views.groups.values()
         )
         if held:
             self.world.saw("a clean stop's holds were restored")
@@ -208,7 +208,7 @@ class Host:
         assert core is not None
         for replica in core.replicas.values():
             for view in replica.views.groups.values():
-                if any(held.owner.node == self.name for _, held in view.holds.holds.items()):
+                if any(held.owner.node == self.name for _, held in view.all_held()):
                     self.world.saw("a node went down while it held")
         self.core = self.driver = None
         self.started = self.disk.writing = False

@@ -22,14 +22,15 @@ Where the two may differ, nothing is promised:
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from quorumq.core.nodecore import NodeCore
+from quorumq.core.partition.fate import Lease
 from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.replica import Replica
 from quorumq.core.records import BatchStored, JournalRecord
-from quorumq.core.spans import SpanMap, SpanSet
+from quorumq.core.spans import SpanMap, SpanSet, across
 from quorumq.core.types import NodeId, Now
 from sim.world import SimError
 
@@ -127,18 +128,21 @@ def replica_known(replica: Replica, where: str) -> Known:
     for name, view in replica.views.groups.items():
         at = f"{where}, group {name}"
         known[f"{at}, records"] = view.records.items()
-        known[f"{at}, attempts"] = current(view, view.attempts)
-        delays: SpanMap[Any] = SpanMap()  # when they end is compared elsewhere
-        for span, delay in current(view, view.delays):
-            delays.set(span, (delay.generation, delay.n, delay.ballot))
-        known[f"{at}, delays"] = delays.items()
+        known[f"{at}, attempts"] = part_of(view, lambda lease: lease.attempts).items()
+        delays = part_of(view, lambda lease: lease.delay and lease.delay._replace(due=0.0))
+        known[f"{at}, delays"] = delays.items()  # when they end is compared elsewhere
         known[f"{at}, generation"] = (view.generation, view.from_ms) if view.generation else None
     return {what: value for what, value in known.items() if value}
 
 
-def current(view: GroupView, table: SpanMap[Any]) -> list[tuple[Any, Any]]:
-    """What is not of a generation that was rewound."""
-    return [item for item in table.items() if item[1].generation >= view.home.generation]
+def part_of(view: GroupView, part: Callable[[Lease], Any]) -> SpanMap[Any]:
+    """One part of the leases of a group, but for what is of a generation that was rewound."""
+    table: SpanMap[Any] = SpanMap()
+    for span, lease in view.leases.items():
+        found = part(lease)
+        if found is not None and found.generation >= view.home.generation:
+            table.set(span, found)
+    return table
 
 
 def compare_times(core: NodeCore, other: NodeCore, told: set[int], name: str, now: Now) -> None:
@@ -150,8 +154,9 @@ def compare_times(core: NodeCore, other: NodeCore, told: set[int], name: str, no
             if same and abs(batch.born - twin.batches.stored[number].born) > TIMES_WITHIN_S:
                 raise SimError(f"batch {number} of {partition} has another age in {name}")
         for group, view in replica.views.groups.items():
-            for span, delay in current(view, view.delays):
-                for part, theirs in twin.views.groups[group].delays.within(span):
+            there_delays = part_of(twin.views.look(group), lambda lease: lease.delay)
+            for span, delay in part_of(view, lambda lease: lease.delay).items():
+                for part, theirs in there_delays.within(span):
                     left, there = max(0.0, delay.due - now.mono), max(0.0, theirs.due - now.mono)
                     if abs(left - there) > TIMES_WITHIN_S:
                         raise SimError(f"the delay of {part} lasts {left} s, and {there} s in {name}")
@@ -168,13 +173,16 @@ def compare_holds(core: NodeCore, journal: Iterable[JournalRecord], now: Now) ->
         if not replica.may_vote(now):
             continue
         for group, view in replica.views.groups.items():
-            twin = other.replicas[partition].group(group).holds
-            for span, held in view.holds.holds.items():
+            twin = other.replicas[partition].group(group)
+            for span, held in view.all_held():
                 if held.deadline <= now.mono:
                     continue
-                kept = twin.holds.within(span)
+                kept = twin.held(span)
                 same = all(their.owner == held.owner and their.deadline >= held.deadline for _, their in kept)
-                ballots = view.holds.ballots.within(span) == twin.ballots.within(span)
+                ballots = all(
+                    (ours and ours.highest) == (theirs and theirs.highest)
+                    for _, _, (ours, theirs) in across(span, (view.ballots, twin.ballots))
+                )
                 if sum(part.size for part, _ in kept) != span.size or not same or not ballots:
                     raise SimError(
                         f"the clean stop of {core.config.node} does not keep the hold of {span}: {held}"

@@ -124,8 +124,8 @@ class Sightings:
         if core.context.recovery.unheard:
             return
         self.world.saw("a quarantine ended early")
-        tables = [view.holds for replica in core.replicas.values() for view in replica.views.groups.values()]
-        if any(table.holds for table in tables):
+        views = [view for replica in core.replicas.values() for view in replica.views.groups.values()]
+        if any(view.held_count for view in views):
             self.world.saw("a hold was learned from a peer")
 
 

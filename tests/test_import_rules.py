@@ -170,7 +170,7 @@ def test_the_shell_decides_nothing() -> None:
     words = (
         "majority",
         "is_superseded",
-        "HoldTable",
+        "GroupView",
         "merge_records",
         "Kind.ACKED",
         "Kind.DEAD",

@@ -31,6 +31,7 @@ from quorumq.core.messages import (
     Slice,
     Want,
 )
+from quorumq.core.partition import fate
 from quorumq.core.partition.replica import Replica
 from quorumq.core.spans import SpanSet
 from quorumq.core.types import Incarnation, NodeId, Now, Owner, PartitionId, Record, Span, Stamp, Topic
@@ -405,8 +406,8 @@ class FetchCoordinator(GroupReader):
         parts: list[Span] = []
         for part, record in view.record_pieces(won.span, won.generation):
             if self.is_deliverable(record, asked):
-                for piece, held in view.holds.holds.within(part):
-                    if view.holds.is_owner(held, won.owner):
+                for piece, held in view.held(part):
+                    if fate.is_owner(held, won.owner):
                         parts.append(piece)
         return parts
 

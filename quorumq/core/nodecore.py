@@ -386,7 +386,7 @@ class NodeCore:
             case ("recover", str(peer), int(number)):
                 return not self.context.recovery.is_current(peer, number)
             case ("expire", PartitionId() as partition, str(name), Span() as span):
-                return not self.replicas[partition].group(name).holds.holds.within(span)
+                return not self.replicas[partition].group(name).held(span)
         return False
 
     def _on_timer(self, what: tuple[object, ...], now: Now) -> list[Effect]:

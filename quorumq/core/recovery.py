@@ -18,7 +18,7 @@ of P's old start. That majority has another member Q.
   that Q had granted has run out. Two replicas that were started again together do not answer each other.
 
 Two owners may be reported of one message: one of them half won it, and nobody here can say which. It stays blocked
-for all until both are gone (HoldTable.learn). A hold that was learned is no memory of a ballot granted here: what
+for all until both are gone (`fate.on_reported`). A hold that was learned is no memory of a ballot granted here: what
 ballots this replica granted in earlier starts is bounded by the floor, and by nothing else.
 
 Durations travel, so a hold may last longer here by the time that the answer was under way. An answer counts only

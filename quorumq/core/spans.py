@@ -26,6 +26,7 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from sortedcontainers import SortedDict
@@ -201,6 +202,11 @@ class _Runs:
         runs = self._runs.get(origin, ())
         return runs if type(runs) is tuple else tuple(runs.values())
 
+    def put(self, span: Span, value: Any) -> None:
+        """Have every message of ``span``, which is not empty, map to ``value``, in a set True; None takes it out."""
+        origin, start, stop = span
+        self._write(origin, start, stop, () if value is None else ((start, stop, value),))
+
     # -- questions without a value ---------------------------------------------------------------
 
     def origins(self) -> list[Origin]:
@@ -287,7 +293,7 @@ class _Runs:
             return ((origin, self._all(origin)),)
         return tuple([(origin, self._all(origin)) for origin in sorted(runs)])
 
-    def _digest(self, origin: Origin, encode: Callable[[Any], bytes] | None) -> int:
+    def _digest(self, origin: Origin, encode: Callable[[Any], bytes | None] | None) -> int:
         """See SpanMap.digest."""
         # Runs whose values encode alike are taken together: what is digested is the mapping from
         # message to encoding, so that replicas that differ in what is not encoded still agree.
@@ -295,6 +301,8 @@ class _Runs:
         start, at, code = 0, 0, b""
         for run in self._all(origin):
             theirs = b"" if encode is None else encode(run[2])
+            if theirs is None:
+                continue
             if run[0] == at and theirs == code and start < at:
                 at = run[1]
                 continue
@@ -442,12 +450,12 @@ class SpanMap(_Runs, Generic[V]):
                 pieces.append((part.start, part.stop, result))
         self._write(origin, start, stop, pieces)
 
-    def digest(self, origin: Origin, encode: Callable[[V], bytes] | None = None) -> int:
+    def digest(self, origin: Origin, encode: Callable[[V], bytes | None] | None = None) -> int:
         """64 bits that are equal where two replicas agree on an origin (docs/protocol.md, ANTI-ENTROPY).
 
         A function of the origin and of what each of its messages maps to: ``encode(value)``, or with no
         ``encode`` just whether it is covered (then it equals the digest of a SpanSet of the same
-        messages). 0 if nothing of the origin is covered.
+        messages). Messages whose value encodes as None are left out. 0 if nothing of the origin is left.
         """
         return self._digest(origin, encode)
 
@@ -523,6 +531,46 @@ class SpanSet(_Runs):
 
     def __repr__(self) -> str:
         return f"SpanSet({{{', '.join(map(str, self.items()))}}})"
+
+
+def across(span: Span, tables: Sequence[_Runs]) -> list[tuple[int, int, list[Any]]]:
+    """``span`` in parts over which each of ``tables`` has one value: (start, stop, values), None for a gap.
+
+    The value of a SpanSet is True.
+    """
+    origin, start, stop = span
+    found: list[Sequence[Run]] = []
+    values: list[Any] = []
+    whole = True
+    for table in tables:
+        overlap = table._overlap(origin, start, stop) if origin in table._runs else ()
+        found.append(overlap)
+        if overlap:
+            first = overlap[0]
+            values.append(first[2])
+            whole = whole and first[0] <= start and first[1] >= stop
+        else:
+            values.append(None)
+    if whole:  # by far the most
+        return [(start, stop, values)]
+    edges = {start, stop}
+    for runs in found:
+        for run in runs:
+            if run[0] > start:
+                edges.add(run[0])
+            if run[1] < stop:
+                edges.add(run[1])
+    parts: list[tuple[int, int, list[Any]]] = []
+    heads = [0] * len(found)
+    for at, end in pairwise(sorted(edges)):
+        values = []
+        for column, runs in enumerate(found):
+            head = heads[column]
+            if head < len(runs) and runs[head][1] <= at:
+                head = heads[column] = head + 1
+            values.append(runs[head][2] if head < len(runs) and runs[head][0] <= at else None)
+        parts.append((at, end, values))
+    return parts
 
 
 def _overlap_sorted(runs: Any, start: int, stop: int) -> list[Run]:

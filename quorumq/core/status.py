@@ -35,7 +35,7 @@ def status(context: Context, vouching: Vouching, now: Now) -> dict[str, object]:
             "groups": {
                 view.name: {
                     "available": view.available.messages,
-                    "held": view.holds.holds.messages,
+                    "held": view.held_count,
                     "tombstone_spans": view.records.spans,
                     "resolved": sum(
                         span.size for span, record in view.records.items() if record.kind != Kind.OPEN

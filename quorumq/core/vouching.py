@@ -198,7 +198,7 @@ class Vouching:
             replica.quarantine_until = until
             replica.sync.pulling_until = 0.0
             for view in replica.views.groups.values():
-                view.holds.floor = clock.floor
+                view.floor = clock.floor
             context.recovery.want(replica, now)
         return True
 

@@ -43,7 +43,7 @@ LEFT_OUT: dict[str, frozenset[str]] = {
     "Batches": frozenset({"members", "partition", "digests", "closable"}),
     "Views": frozenset({"partition", "touched"}),
     "Reclaim": frozenset({"settled"}),
-    "GroupView": frozenset({"digests"}),
+    "GroupView": frozenset({"digests", "lasting"}),
     "StoredBatch": frozenset({"born", "header", "salt"}),
 }
 """What `key_of` leaves out, by class: what is the same in every state of one exploration, what is worked out from the

@@ -383,7 +383,7 @@ class World:
                 kept[(time, what)] = None
         for partition, replica in core.replicas.items():
             for view in replica.views.groups.values():
-                for span, held in view.holds.holds.items():
+                for span, held in view.all_held():
                     # Earlier timers for this hold would only be set again to its deadline when they come.
                     kept[(held.deadline, ("expire", partition, view.name, span))] = None
         timers = sorted(kept, key=lambda item: (item[0], repr(item[1])))

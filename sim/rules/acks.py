@@ -10,15 +10,16 @@ from quorumq.core.deliveries import Won
 from quorumq.core.effects import Persist, Send
 from quorumq.core.fetch import FetchCoordinator
 from quorumq.core.messages import Merged
+from quorumq.core.partition import fate
+from quorumq.core.partition.fate import Ballots, Facts
 from quorumq.core.partition.group import GroupView
-from quorumq.core.partition.holds import HoldTable
 from quorumq.core.partition.learning import Learning
 from quorumq.core.partition.recall import Recall
 from quorumq.core.partition.replica import Replica
 from quorumq.core.records import BallotAtStop
 from quorumq.core.rounds import Round
 from quorumq.core.settle import AckCoordinator, Ballot
-from quorumq.core.types import Now, Owner, Record, Span
+from quorumq.core.types import Kind, Now, Owner, Record, Span
 from sim.explorer.scenario import Scenario
 from sim.rules.rule import Rule
 from sim.rules.scripts import (
@@ -38,7 +39,7 @@ from sim.rules.scripts import (
     restarted,
     won,
 )
-from sim.rules.stand_ins import drop_any_hold
+from sim.rules.stand_ins import no_hold_outlives
 
 
 def deliver_what_was_won(self: FetchCoordinator, replica: Replica, won: Won, now: Now) -> list[Span]:
@@ -65,13 +66,11 @@ def acked_at_one(
     return self.unknown(ballot) if last else None
 
 
-def exclusive_without_memory(self: HoldTable, span: Span, owner: Owner) -> tuple[list[Span], list[Span]]:
-    split = self.ballots.split(span)
-    exclusive = [part for part, highest in split if highest is None or highest <= owner.ballot]
-    return exclusive, [part for part, highest in split if highest is not None and highest > owner.ballot]
+def exclusive_without_memory(ballots: Ballots, facts: Facts, owner: Owner) -> bool:
+    return ballots.highest is None or ballots.highest <= owner.ballot
 
 
-def restore_the_floor_alone(self: HoldTable, floor: int, kept: Iterable[BallotAtStop]) -> None:
+def restore_the_floor_alone(self: GroupView, floor: int, kept: Iterable[BallotAtStop]) -> None:
     self.floor = floor
 
 
@@ -187,7 +186,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "ack-ends-own-hold",
         "an ACK ends the hold of its own delivery, and no other",
-        ((GroupView, "on_acked", drop_any_hold),),
+        ((fate, "outlives", no_hold_outlives(Kind.ACKED)),),
         off="it ends whatever hold there is",
         scenario=Scenario(
             "ack-rewind",
@@ -226,7 +225,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "floor-is-not-exclusive",
         "a replica that was started again is exclusive only for ballots above its floor",
-        ((HoldTable, "exclusivity", exclusive_without_memory),),
+        ((fate, "exclusive", exclusive_without_memory),),
         off="it has granted what it remembers, and nothing else",
         scenario=Scenario(
             "forgotten-verdict",
@@ -245,7 +244,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "clean-stop-keeps-ballots",
         "a clean stop hands over its floor only together with all ballots granted above it",
-        ((HoldTable, "restore_memory", restore_the_floor_alone),),
+        ((GroupView, "restore_memory", restore_the_floor_alone),),
         off="the next start has the floor, and the ballots of live holds",
         scenario=Scenario(
             "handed-over-verdict",
@@ -265,7 +264,7 @@ RULES: tuple[Rule, ...] = (
         "a clean stop keeps the ballots of its holds",
         (
             (Recall, "holds_at_stop", stop_without_ballots),
-            (HoldTable, "memory_at_stop", lambda self: ()),
+            (GroupView, "memory_at_stop", lambda self: ()),
         ),
         hunted=True,
     ),

@@ -4,31 +4,42 @@ from __future__ import annotations
 
 from typing import Any
 
-from quorumq.core.messages import Reject
-from quorumq.core.partition import group
-from quorumq.core.partition.group import DeadView, GroupView
+from quorumq.core.partition import fate
+from quorumq.core.partition.fate import Ballots, Facts, Fate, Lease, RejectAsk, Rejection
+from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.replica import Replica
-from quorumq.core.types import Kind, Record, Span, record_rank
+from quorumq.core.types import Kind, Record, record_rank
 from sim.explorer.scenario import Scenario
 from sim.rules.rule import Rule
 from sim.rules.scripts import DEAD_AT_ONE, DEAD_EVERYWHERE, DELIVERED_AND_EXPIRED, A, B, C
-from sim.rules.stand_ins import drop_any_hold
+from sim.rules.stand_ins import no_hold_outlives
 
 
-def dead_without_hold(
-    self: Replica, view: GroupView, span: Span, message: Reject
-) -> tuple[list[Span], list[Span]]:
-    if message.letter is not None:
-        view.merge(span, Record(message.generation, message.n, Kind.DEAD, message.letter))
-    return [span], []
+def dead_without_hold(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: RejectAsk) -> Fate:
+    held = lease.held
+    if held is not None and fate.is_owner(held, ask.owner):
+        return _on_reject(record, lease, ballots, facts, ask)
+    if ask.record.letter is not None:
+        record, lease, ballots, _ = fate.on_merge(record, lease, ballots, facts, ask.record)
+    return record, fate.unhinted(lease), ballots, Rejection(True)
 
 
-def with_the_holds_of_the_source(self: DeadView, source: GroupView, *more: Any) -> None:
-    _dead_view(self, source, *more)
-    self.holds = source.holds
+_on_reject = fate.on_reject
 
 
-_dead_view = DeadView.__init__
+def with_the_holds_of_the_source(self: GroupView, *args: Any) -> None:
+    _group_view(self, *args)
+    self.leases, self.ballots = self.home.leases, self.home.ballots
+
+
+def grant_as_asked(record: Record, facts: Facts, asked: Record) -> tuple[Record, Record]:
+    return (record, asked) if facts.dead else _hear(record, facts, asked)
+
+
+_hear = fate.hear
+
+
+_group_view = GroupView.__init__
 
 
 def never_void(self: Replica, view: GroupView, generation: int, spans: Any, *, unseen: bool = False) -> bool:
@@ -43,7 +54,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "dead-needs-the-hold",
         "DEAD is written only where exactly the owner of the receipt holds",
-        ((Replica, "_already_rejected", dead_without_hold),),
+        ((fate, "on_reject", dead_without_hold),),
         off="a REJECT is applied whoever holds",
         scenario=Scenario(
             "late-reject",
@@ -58,7 +69,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "learned-dead-drops-no-hold",
         "a DEAD that is learned from a peer ends no hold",
-        ((GroupView, "on_learned_dead", drop_any_hold),),
+        ((fate, "outlives", no_hold_outlives(Kind.DEAD)),),
         off="a learned DEAD ends the hold there",
         scenario=Scenario(
             "dead-spreads",
@@ -78,7 +89,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "dead-granted-at-its-n",
         "a dead letter is granted to a reader only where the record is DEAD at exactly that n",
-        ((DeadView, "on_asked", lambda self, span, asked: [(span, asked, False)]),),
+        ((fate, "hear", grant_as_asked),),
         off="it is granted whatever the record says",
         scenario=Scenario(
             "dead-reads",
@@ -99,13 +110,13 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "letter-of-either",
         "of two equal dead letters the one with the lower ballot stays",
-        ((group, "merge_records", merge_to_ours),),
+        ((fate, "merge_records", merge_to_ours),),
         hunted=True,
     ),
     Rule(
         "dead-holds-shared",
         "dead letters have holds of their own",
-        ((DeadView, "__init__", with_the_holds_of_the_source),),
+        ((GroupView, "__init__", with_the_holds_of_the_source),),
         hunted=True,
         survives="nothing is missing: what is redriven only waits for a hold of its dead letter",
     ),

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from quorumq.core import types
 from quorumq.core.groups import PurgeCoordinator
-from quorumq.core.messages import Counted
-from quorumq.core.partition.group import Attempts, GroupView
-from quorumq.core.partition.holds import Held
+from quorumq.core.partition import fate
+from quorumq.core.partition.fate import Attempts, Facts, Held, Lease
+from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.replica import Replica
 from quorumq.core.rounds import Round
-from quorumq.core.types import OPEN_ZERO, Kind, Record, Span
+from quorumq.core.types import Kind, Record, Span
 from sim.explorer.scenario import Scenario
 from sim.rules.rule import Rule
 from sim.rules.scripts import DEAD_EVERYWHERE, A, B, C, D
@@ -28,22 +27,17 @@ def stale_but_in_holds(
 _is_stale = Replica.is_stale
 
 
-def void_stands(self: GroupView, span: Span, generation: int | None = None) -> list[Any]:
-    return [(part, record or OPEN_ZERO) for part, record in self.records.split(span)]
+def void_stands(record: Record, facts: Facts, generation: int) -> Record:
+    return record
 
 
-def count_across_generations(self: GroupView, span: Span, held: Held) -> list[Counted]:
-    counted = []
-    for part, old in self.attempts.split(span):
-        new = Attempts(held.generation, held.n, old.ended + 1 if old is not None else 1)
-        self.attempts.set(part, new)
-        self.digests.pop(part.origin, None)
-        counted.append(Counted(part, new.n, new.ended, new.generation))
-    return counted
+def count_across_generations(lease: Lease, held: Held) -> Lease:
+    ended = lease.attempts.ended + 1 if lease.attempts is not None else 1
+    return lease._replace(attempts=Attempts(held.generation, held.n, ended))
 
 
-def attempts_of_any_generation(self: GroupView, span: Span, generation: int, n: int) -> list[Any]:
-    return [(part, old.ended if old is not None else 0) for part, old in self.attempts.split(span)]
+def attempts_of_any_generation(lease: Lease, asked: Record) -> int:
+    return lease.attempts.ended if lease.attempts is not None else 0
 
 
 def rank_purge_first(record: Record) -> tuple[int, bool, bool, int, int]:
@@ -75,7 +69,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "void-stands",
         "an older record is void where the new generation covers the message",
-        ((GroupView, "record_pieces", void_stands),),
+        ((fate, "as_read", void_stands),),
         hunted=True,
     ),
     Rule(
@@ -88,8 +82,8 @@ RULES: tuple[Rule, ...] = (
         "attempts-go-on",
         "attempts begin anew in a new generation",
         (
-            (GroupView, "count_attempt", count_across_generations),
-            (GroupView, "attempts_at", attempts_of_any_generation),
+            (fate, "count_attempt", count_across_generations),
+            (fate, "attempts_at", attempts_of_any_generation),
         ),
         hunted=True,
     ),

@@ -11,59 +11,65 @@ from quorumq.core.fetch import FetchCoordinator
 from quorumq.core.holdround import HoldRound
 from quorumq.core.messages import Extended, Freed, HoldReply, RemoteFetched
 from quorumq.core.nodecore import NodeCore
-from quorumq.core.partition.group import GroupView
-from quorumq.core.partition.holds import Held, HoldTable
+from quorumq.core.partition import fate
+from quorumq.core.partition.fate import (
+    NO_BALLOTS,
+    Ballots,
+    ExtendAsk,
+    Facts,
+    Fate,
+    Held,
+    HoldAsk,
+    Lease,
+    No,
+    Yes,
+)
+from quorumq.core.partition.group import Changes
 from quorumq.core.partition.replica import Replica
 from quorumq.core.settle import ExtendCoordinator
-from quorumq.core.types import Incarnation, NodeId, Now, Owner, Span
+from quorumq.core.types import Incarnation, NodeId, Now, Owner, Record, Span
 from sim.explorer.scenario import Scenario
 from sim.rules.rule import Rule
 from sim.rules.scripts import DEAD_AT_ONE, DELIVERED_AND_EXPIRED, DELIVERED_LATE, A, B, C, D
 
 # ----------------------------------------------------------------------- what is held
 
-_vote = HoldTable.vote
+_on_hold = fate.on_hold
 
 
-def vote_by_node(
-    self: HoldTable, span: Span, n: int, owner: Owner, now: float, hold_time: float, *more: int
-) -> tuple[list[Span], list[Any]]:
-    granted: list[Span] = []
-    refused: list[Any] = []
-    for part, held in self.holds.split(span):
-        if held is not None and held.owner.node == owner.node:
-            self.holds.set(part, Held(owner, max(held.deadline, now + hold_time), n))
-            self.ballots.set(part, max(owner.ballot, held.owner.ballot))
-            granted.append(part)
-        else:
-            yes, no = _vote(self, part, n, owner, now, hold_time, *more)
-            granted += yes
-            refused += no
-    return granted, refused
+def vote_by_node(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: HoldAsk) -> Fate:
+    held = lease.held
+    if held is None or held.owner.node != ask.owner.node:
+        return _on_hold(record, lease, ballots, facts, ask)
+    free = fate.with_hold(lease, None)
+    heard, _, _, answer = _on_hold(record, free, NO_BALLOTS, facts, ask)
+    if not isinstance(answer, Yes):
+        return heard, lease, ballots, answer
+    again = Held(ask.owner, max(held.deadline, ask.until), ask.record.n)
+    highest = max(ask.owner.ballot, held.owner.ballot)
+    return heard, fate.with_hold(lease, again), ballots._replace(highest=highest), answer
 
 
-def owned_by_incarnation(self: HoldTable, held: Held, owner: Owner) -> bool:
+def owned_by_incarnation(held: Held, owner: Owner) -> bool:
     return held.owner[:2] == owner[:2]
 
 
-def release_by_node(self: HoldTable, span: Span, owner: Owner) -> list[tuple[Span, Held]]:
-    gone = [(part, held) for part, held in self.holds.within(span) if held.owner.node == owner.node]
-    for part, _ in gone:
-        self.holds.remove(part)
-    return gone
+def release_by_node(lease: Lease, owner: Owner) -> Lease:
+    if lease.held is None or lease.held.owner.node != owner.node:
+        return lease
+    return fate.with_hold(lease, None)
 
 
-def vote_by_n(self: HoldTable, span: Span, n: int, *more: Any) -> Any:
-    for part, held in self.holds.within(span):
-        if held.n != n:
-            self.holds.remove(part)
-    return _vote(self, span, n, *more)
+def vote_by_n(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: HoldAsk) -> Fate:
+    if lease.held is None or lease.held.n == ask.record.n:
+        return _on_hold(record, lease, ballots, facts, ask)
+    found = _on_hold(record, fate.with_hold(lease, None), ballots, facts, ask)
+    return found if isinstance(found[3], Yes | No) else (found[0], lease, ballots, found[3])
 
 
-def half_the_time(
-    self: HoldTable, span: Span, n: int, owner: Owner, now: float, hold_time: float, *more: int
-) -> Any:
-    return _vote(self, span, n, owner, now, hold_time / 2, *more)
+def half_the_time(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: HoldAsk) -> Fate:
+    until = ask.until - (ask.until - facts.now) / 2
+    return _on_hold(record, lease, ballots, facts, ask._replace(until=until))
 
 
 # -------------------------------------------------------------------------- who counts
@@ -75,6 +81,10 @@ def a_tenth_of_the_hold(self: FetchCoordinator, context: Context, replica: Repli
     return usual, usual
 
 
+def overwrite(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: Held) -> Fate:
+    return record, fate.with_hold(lease, ask), ballots._replace(highest=ask.owner.ballot), None
+
+
 def hints_vote(
     self: NodeCore, sender: NodeId, incarnation: Incarnation, message: Any, now: Now
 ) -> list[Effect]:
@@ -84,9 +94,10 @@ def hints_vote(
         for span, highest, remaining in message.refused:
             if remaining > 0:
                 owner = Owner(highest.node, self.state.known[highest.node], highest)
-                view.holds.holds.set(span, Held(owner, now.mono + remaining, 0))
-                view.holds.ballots.set(span, highest)
-                replica.views.refresh(view, span, now)
+                changes = Changes()
+                held = Held(owner, now.mono + remaining, 0)
+                replica.views.apply(view, span, overwrite, held, now, changes)
+                replica.views.finish(view, changes, now)
     return _on_reply(self, sender, incarnation, message, now)
 
 
@@ -122,29 +133,25 @@ def give_back_every_late_answer(
 # ------------------------------------------------------------------------------ EXTEND
 
 
-def revive(self: HoldTable, span: Span, owner: Owner, deadline: float) -> tuple[list[Span], list[Span]]:
-    granted: list[Span] = []
-    refused: list[Span] = []
-    for part, held in self.holds.split(span):
-        if held is not None and not self.is_owner(held, owner):
-            refused.append(part)
-            continue
-        self.holds.set(part, Held(owner, deadline, held.n if held is not None else 0))
-        for piece, highest in self.ballots.split(part):
-            self.ballots.set(piece, max(owner.ballot, highest or owner.ballot))
-        granted.append(part)
-    return granted, refused
+def revive(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: ExtendAsk) -> Fate:
+    held = lease.held
+    if held is not None and (
+        fate.is_acked(record, facts, held.generation) or not fate.is_owner(held, ask.owner)
+    ):
+        return record, lease, ballots, False
+    revived = Held(ask.owner, ask.until, held.n if held is not None else 0)
+    highest = max(ask.owner.ballot, ballots.highest or ask.owner.ballot)
+    return record, fate.with_hold(lease, revived), ballots._replace(highest=highest), True
 
 
-def extend_to_less(self: HoldTable, span: Span, owner: Owner, deadline: float) -> Any:
-    granted, refused = _extend(self, span, owner, deadline)
-    for part in granted:
-        for piece, held in self.holds.within(part):
-            self.holds.set(piece, held._replace(deadline=deadline))
-    return granted, refused
+def extend_to_less(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: ExtendAsk) -> Fate:
+    record, lease, ballots, granted = _on_extend(record, lease, ballots, facts, ask)
+    if granted and lease.held is not None:
+        lease = fate.with_hold(lease, lease.held._replace(deadline=ask.until))
+    return record, lease, ballots, granted
 
 
-_extend = HoldTable.extend
+_on_extend = fate.on_extend
 
 
 def release_on_failed_extend(self: ExtendCoordinator, context: Context) -> list[Effect]:
@@ -169,7 +176,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "owner-is-an-attempt",
         "a hold belongs to one ballot of one incarnation; the same node asking again gets nothing",
-        ((HoldTable, "vote", vote_by_node),),
+        ((fate, "on_hold", vote_by_node),),
         off="a HOLD from the node that holds is granted",
         scenario=Scenario(
             "same-node",
@@ -184,7 +191,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "release-carries-ballot",
         "RELEASE removes the hold of exactly the ballot that it names",
-        ((HoldTable, "release", release_by_node),),
+        ((fate, "release", release_by_node),),
         off="it removes whatever its node holds",
         scenario=TWO_NODES,
         hunted=True,
@@ -200,7 +207,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "no-replacing",
         "no hold is replaced, whatever the ballot",
-        ((HoldTable, "may_replace", lambda self, held, owner: True),),
+        ((fate, "may_replace", lambda held, owner: True),),
         off="a higher ballot replaces",
         scenario=Scenario("two", "2 attempts through 2 nodes", ticks=2, coordinators=(A, C)),
         hunted=True,
@@ -216,7 +223,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "ballots-only-rise",
         "a HOLD is granted only above the highest ballot ever granted for the message",
-        ((HoldTable, "is_above", lambda self, ballot, highest, floor: True),),
+        ((fate, "is_above", lambda ballot, ballots, facts: True),),
         off="any ballot is granted",
         scenario=Scenario(
             "late-hold",
@@ -232,7 +239,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "holds-by-message",
         "holds belong to the message, whatever its redrive number",
-        ((HoldTable, "vote", vote_by_n),),
+        ((fate, "on_hold", vote_by_n),),
         off="a HOLD at another n does not see them",
         scenario=Scenario(
             "redrive-beside",
@@ -278,7 +285,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "extend-never-revives",
         "EXTEND is granted only where exactly this owner still holds",
-        ((HoldTable, "extend", revive),),
+        ((fate, "on_extend", revive),),
         off="it is granted where nobody holds",
         scenario=Scenario(
             "revive",
@@ -294,7 +301,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "extend-looks-at-acked",
         "an EXTEND is refused where the message was acked, by whatever delivery",
-        ((GroupView, "is_acked", lambda self, span, generation: False),),
+        ((fate, "is_acked", lambda record, facts, generation: False),),
         off="the hold is extended",
         scenario=Scenario(
             "extend-acked",
@@ -311,13 +318,13 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "extend-shortens",
         "an EXTEND by less than is left shortens no hold",
-        ((HoldTable, "extend", extend_to_less),),
+        ((fate, "on_extend", extend_to_less),),
         hunted=True,
     ),
     Rule(
         "owner-without-ballot",
         "an owner is one attempt",
-        ((HoldTable, "is_owner", owned_by_incarnation),),
+        ((fate, "is_owner", owned_by_incarnation),),
         hunted=True,
     ),
     Rule(
@@ -336,7 +343,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "hold-half-the-time",
         "a grant outlives the coordinator's deadline",
-        ((HoldTable, "vote", half_the_time),),
+        ((fate, "on_hold", half_the_time),),
         hunted=True,
     ),
     Rule(

@@ -7,12 +7,13 @@ from typing import Any
 
 from quorumq.core.context import Context
 from quorumq.core.holdround import HoldRound
-from quorumq.core.partition import batches
+from quorumq.core.partition import batches, fate
+from quorumq.core.partition.fate import Early, Facts, Lease
 from quorumq.core.partition.replica import Replica
 from quorumq.core.partition.storing import Storing
 from quorumq.core.publish import PublishCoordinator
 from quorumq.core.rounds import Round
-from quorumq.core.types import Origin
+from quorumq.core.types import Origin, Record
 from sim.clients import outputs
 from sim.rules.rule import Rule
 
@@ -40,6 +41,13 @@ def named_anew(source: Any, group: str, output: bytes, index: int) -> Origin:
 _derived_origin = outputs.derived_origin
 _attempts = itertools.count(2)
 
+
+def due_at_once(lease: Lease, facts: Facts, asked: Record) -> Early | None:
+    return _not_due(lease, facts._replace(early=0.0), asked)
+
+
+_not_due = fate.not_due
+
 RULES: tuple[Rule, ...] = (
     Rule(
         "store-majority-1",
@@ -62,7 +70,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "due-by-one-clock",
         "what is not due is voted against",
-        ((Replica, "due_parts", lambda self, view, span, n, now: ([span], [])),),
+        ((fate, "not_due", due_at_once),),
         hunted=True,
         survives="a delayed message, one wrong clock, and nobody else awake: too rare; tests/core has it",
     ),

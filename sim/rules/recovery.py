@@ -7,8 +7,9 @@ from typing import Any
 
 from quorumq.core import vouching
 from quorumq.core.effects import Persist
+from quorumq.core.partition import fate
 from quorumq.core.partition.closing import Closing
-from quorumq.core.partition.holds import Held, HoldTable
+from quorumq.core.partition.fate import Ballots, Facts, Fate, Held, Lease
 from quorumq.core.partition.recall import Recall, Reported
 from quorumq.core.partition.replica import Replica
 from quorumq.core.partition.storing import Storing
@@ -16,7 +17,7 @@ from quorumq.core.records import Reclaimed, VouchingLost
 from quorumq.core.recovery import Recovery
 from quorumq.core.resync import Resync
 from quorumq.core.state import NodeConfig
-from quorumq.core.types import Now, Span, Stamp
+from quorumq.core.types import Kind, Now, Record, Stamp
 from quorumq.core.vouching import Vouching
 from quorumq.driver import Driver
 from sim.disks import MemoryJournal
@@ -38,18 +39,22 @@ def in_quarantine_at_even_starts(self: Replica, now: Now) -> bool:
     return now.mono < self.quarantine_until and self.node.incarnation.n % 2 == 0
 
 
-def learn_the_first(self: HoldTable, span: Span, held: Held) -> None:
-    for part, ours in self.holds.split(span):
-        if ours is None:
-            self.holds.set(part, held)
+def learn_the_first(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: Held) -> Fate:
+    if lease.held is not None:
+        return record, lease, ballots, None
+    return _on_reported(record, lease, ballots, facts, ask)
+
+
+_on_reported = fate.on_reported
 
 
 def drop_what_is_acked(self: Replica, reported: list[Reported], now: Now) -> None:
-    kept = [
-        told
-        for told in reported
-        if not self.group(told.hold.group).is_acked(told.hold.span, told.hold.generation)
-    ]
+    kept: list[Reported] = []
+    for told in reported:
+        span = told.hold.span
+        record = self.group(told.hold.group).records.get(span.origin, span.start)
+        if record is None or record.kind != Kind.ACKED or record.generation < told.hold.generation:
+            kept.append(told)
     _end_quarantine(self, kept, now)
 
 
@@ -143,7 +148,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "recovery-keeps-union",
         "all holds that the others report are kept; what two owners hold is blocked until both are gone",
-        ((HoldTable, "learn", learn_the_first),),
+        ((fate, "on_reported", learn_the_first),),
         off="of two owners the one that is reported first is kept",
         scenario=RECOVERY,
         hunted=True,

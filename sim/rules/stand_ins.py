@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from quorumq.core.effects import Effect, Persist, Send
-from quorumq.core.partition.group import GroupView
-from quorumq.core.types import Span
+from quorumq.core.partition import fate
+from quorumq.core.partition.fate import Facts, Lease
+from quorumq.core.types import Kind, Record
 
 
-def drop_any_hold(self: GroupView, span: Span) -> None:
-    """Whoever holds it does no more."""
-    self.holds.holds.remove(span)
+def no_hold_outlives(kind: Kind) -> Callable[[Lease, Facts, Record], Lease]:
+    """Whoever holds the message does no more once its record is of that kind."""
+
+    def outlives(lease: Lease, facts: Facts, record: Record) -> Lease:
+        left = _outlives(lease, facts, record)
+        return fate.with_hold(left, None) if record.kind == kind else left
+
+    return outlives
+
+
+_outlives = fate.outlives
 
 
 def say_at_once(effects: list[Effect]) -> list[Effect]:

@@ -24,7 +24,7 @@ def left(cluster: FakeCluster, node: str = "a", group: str = "g") -> tuple[int, 
     """(held, available) of a group at one replica."""
     (replica,) = cluster.nodes[node].replicas.values()
     view = replica.group(group)
-    return view.holds.holds.messages, view.available.messages
+    return view.held_count, view.available.messages
 
 
 # --------------------------------------------------------------------------------- hand-over

@@ -29,7 +29,7 @@ def kept(cluster: Cluster) -> list[int]:
         found = replica(cluster, node)
         tables = [found.batches.present, found.batches.reclaimed, found.batches.wanted, found.batches.absent]
         tables += [view.records for view in found.views.groups.values()]  # type: ignore[misc]
-        tables += [view.attempts for view in found.views.groups.values()]  # type: ignore[misc]
+        tables += [view.leases for view in found.views.groups.values()]  # type: ignore[misc]
         counts.append(len({origin for table in tables for origin in table.origins()}))
     return counts
 

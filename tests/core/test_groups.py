@@ -5,7 +5,6 @@ from __future__ import annotations
 from quorumq.core.effects import Request
 from quorumq.core.messages import (
     AckRequest,
-    Counted,
     ExtendRequest,
     Failed,
     Fetched,
@@ -29,7 +28,8 @@ from quorumq.core.messages import (
     SyncState,
     SyncTopics,
 )
-from quorumq.core.partition.group import Delay
+from quorumq.core.partition import fate
+from quorumq.core.partition.fate import Attempts, Delay
 from quorumq.core.types import Kind, Letter, Origin, Record, Span, Stamp, Topic
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
@@ -204,7 +204,7 @@ def test_an_ack_of_an_older_generation_that_comes_late_ends_no_delivery_of_the_n
     cluster.advance(5)  # anti-entropy brings c the ACKED of before the rewind
     (replica,) = cluster.nodes["c"].replicas.values()
     assert [record.kind for _, record in replica.group("g").records.items()] == [Kind.ACKED]
-    assert replica.group("g").holds.holds.messages == 1
+    assert replica.group("g").held_count == 1
     assert spans(cluster.ask("c", fetch())) == []
 
 
@@ -619,8 +619,12 @@ def test_an_ack_ends_delays_and_attempts_that_are_heard_of_later_too() -> None:
     (got,) = receipts(cluster.ask("b", fetch()))
     assert outcomes(cluster.ask("b", AckRequest((got,)))) == ["acked"]
     (replica,) = cluster.nodes["a"].replicas.values()
-    view = replica.views.groups["g"]
-    span = got.receipt.span
-    assert view.merge_delay(span, Delay(0, Stamp(1, "c"), 99.0)) == []
-    assert not view.merge_attempts(Counted(span, 0, 1, 0))
-    assert view.merge_attempts(Counted(span, 0, 1, generation=5)), "not those of a generation above"
+    view = replica.group("g")
+    for rule, heard in (
+        (fate.on_delay, Delay(0, Stamp(1, "c"), 999.0)),
+        (fate.on_counted, Attempts(0, 0, 1)),
+    ):
+        replica.views.note(view, got.receipt.span, rule, heard)
+        assert not view.leases
+    replica.views.note(view, got.receipt.span, fate.on_counted, Attempts(5, 0, 1))
+    assert view.leases, "but not those of a generation above"

@@ -124,7 +124,7 @@ def test_a_hold_that_overtook_its_own_release_delays_nobody_and_a_late_release_f
     assert any(isinstance(message, Release) for _, _, message in late)
     for item in holds[-1:]:
         hand_over(cluster, *item)  # c: a hold of an attempt that was given up
-    assert replica_of(cluster, "c").group("g").holds.holds.messages == 1
+    assert replica_of(cluster, "c").group("g").held_count == 1
     assert asked(cluster, "b", hold_time=10.0) == [(origin, 0, 1)], "a and b are a majority"
     for item in late:
         if isinstance(item[2], Release):
@@ -166,7 +166,7 @@ def test_what_a_dead_coordinator_won_comes_back_within_one_hold_time() -> None:
     cluster.ask("b", fetch("other"))
     cluster.drop = lambda sender, to, message: isinstance(message, HoldReply) and to == "a"
     cluster.submit("a", fetch(hold_time=4.0))
-    assert all(replica_of(cluster, node).group("g").holds.holds for node in "abc")
+    assert all(replica_of(cluster, node).group("g").held_count for node in "abc")
     cluster.kill("a")
     cluster.drop = nothing
     began = cluster.time
@@ -324,7 +324,7 @@ def test_a_message_that_kills_its_nodes_still_uses_up_its_deliveries() -> None:
     attempts = []
     for turn in range(topic.max_deliveries):
         if turn == 2:
-            replica_of(cluster, "c").group("g").attempts.clear()
+            replica_of(cluster, "c").group("g").leases.clear()
             cluster.journals["c"] = [
                 record for record in cluster.journals["c"] if not isinstance(record, AttemptsCounted)
             ]

@@ -6,8 +6,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from quorumq.core.partition.holds import HoldTable
+from quorumq.core.partition import fate
 from quorumq.core.types import Incarnation, Origin, Owner, Span, Stamp
+from tests.core.holding import Holding
 
 ORIGIN = Origin("a", 1, 7, 1)
 FLOOR = 10
@@ -22,98 +23,96 @@ def owner(time: int, node: str = "a", n: int = 1) -> Owner:
 
 
 def test_a_hold_excludes_every_other_owner_until_its_deadline() -> None:
-    table = HoldTable(FLOOR)
-    assert table.vote(span(), 0, owner(11), 0.0, 5.0) == ([span()], [])
-    granted, refused = table.vote(span(), 0, owner(99, "b"), 1.0, 5.0)
+    table = Holding(FLOOR)
+    assert table.hold(span(), owner(11), 0.0, 5.0) == ([span()], [])
+    granted, refused = table.hold(span(), owner(99, "b"), 1.0, 5.0)
     assert granted == []
-    assert [(item.span, item.remaining) for item in refused] == [(span(), 4.0)]
-    assert table.expired(span(), 4.9) == []
-    assert [part for part, _ in table.expired(span(), 5.0)] == [span()]
-    assert table.vote(span(), 0, owner(99, "b"), 5.0, 5.0)[0] == [span()]
+    assert [(part, no.remaining) for part, no in refused] == [(span(), 4.0)]
+    assert table.expire(span(), 4.9) == []
+    assert table.expire(span(), 5.0) == [span()]
+    assert table.hold(span(), owner(99, "b"), 5.0, 5.0)[0] == [span()]
 
 
 def test_the_same_attempt_is_granted_again_and_never_shortened() -> None:
-    table = HoldTable(FLOOR)
-    table.vote(span(), 0, owner(11), 0.0, 5.0)
-    assert table.vote(span(), 0, owner(11), 1.0, 1.0)[0] == [span()]
-    assert table.expired(span(), 4.9) == []
+    table = Holding(FLOOR)
+    table.hold(span(), owner(11), 0.0, 5.0)
+    assert table.hold(span(), owner(11), 1.0, 1.0)[0] == [span()]
+    assert table.expire(span(), 4.9) == []
 
 
 def test_another_incarnation_or_ballot_of_the_same_node_is_another_owner() -> None:
-    table = HoldTable(FLOOR)
-    table.vote(span(), 0, owner(11), 0.0, 5.0)
-    assert table.vote(span(), 0, owner(12), 0.0, 5.0)[0] == []
-    assert table.vote(span(), 0, Owner("a", Incarnation(2, 1), Stamp(13, "a")), 0.0, 5.0)[0] == []
+    table = Holding(FLOOR)
+    table.hold(span(), owner(11), 0.0, 5.0)
+    assert table.hold(span(), owner(12), 0.0, 5.0)[0] == []
+    assert table.hold(span(), Owner("a", Incarnation(2, 1), Stamp(13, "a")), 0.0, 5.0)[0] == []
 
 
 def test_ballots_at_or_below_the_floor_or_the_highest_granted_are_refused() -> None:
-    table = HoldTable(FLOOR)
-    assert table.vote(span(), 0, owner(10), 0.0, 5.0)[1][0].highest == Stamp(FLOOR, "")
-    table.vote(span(0, 5), 0, owner(20), 0.0, 5.0)
+    table = Holding(FLOOR)
+    assert table.hold(span(), owner(10), 0.0, 5.0)[1][0][1].highest == Stamp(FLOOR, "")
+    table.hold(span(0, 5), owner(20), 0.0, 5.0)
     table.release(span(), owner(20))
-    granted, refused = table.vote(span(), 0, owner(15, "b"), 0.0, 5.0)
+    granted, refused = table.hold(span(), owner(15, "b"), 0.0, 5.0)
     assert granted == [span(5, 10)]
-    assert [(item.span, item.highest, item.remaining) for item in refused] == [
-        (span(0, 5), Stamp(20, "a"), 0.0)
-    ]
+    assert [(part, no.highest, no.remaining) for part, no in refused] == [(span(0, 5), Stamp(20, "a"), 0.0)]
 
 
 def test_an_extend_shortens_no_hold() -> None:
-    table = HoldTable(FLOOR)
-    table.vote(span(), 0, owner(11), 0.0, 5.0)
+    table = Holding(FLOOR)
+    table.hold(span(), owner(11), 0.0, 5.0)
     assert table.extend(span(0, 5), owner(11), 3.0) == ([span(0, 5)], [])
-    assert table.expired(span(), 4.9) == []
+    assert table.expire(span(), 4.9) == []
 
 
 def test_where_ballots_were_forgotten_the_floor_of_those_messages_is_higher() -> None:
-    table = HoldTable(FLOOR)
-    table.vote(span(), 0, owner(11), 0.0, 5.0)
+    table = Holding(FLOOR)
+    table.hold(span(), owner(11), 0.0, 5.0)
     table.release(span(), owner(11))
-    table.forget(span())
-    table.raise_floor(span(0, 5), 50)
-    assert table.exclusivity(span(), owner(50)) == ([span(5, 10)], []), (
+    table.ask(span(), fate.on_reclaim, None)
+    table.ask(span(0, 5), fate.on_return, 50)
+    assert table.exclusive(span(), owner(50)) == ([span(5, 10)], []), (
         "0 to 4: neither exclusive nor overtaken"
     )
-    granted, refused = table.vote(span(), 0, owner(50, "b"), 0.0, 5.0)
+    granted, refused = table.hold(span(), owner(50, "b"), 0.0, 5.0)
     assert granted == [span(5, 10)]
-    assert [(item.span, item.highest) for item in refused] == [(span(0, 5), Stamp(50, ""))]
-    assert table.vote(span(0, 5), 0, owner(51, "b"), 0.0, 5.0)[0] == [span(0, 5)]
-    assert table.exclusivity(span(0, 5), owner(51, "b")) == ([span(0, 5)], [])
-    table.forget(span())
-    assert not table.floors
+    assert [(part, no.highest) for part, no in refused] == [(span(0, 5), Stamp(50, ""))]
+    assert table.hold(span(0, 5), owner(51, "b"), 0.0, 5.0)[0] == [span(0, 5)]
+    assert table.exclusive(span(0, 5), owner(51, "b")) == ([span(0, 5)], [])
+    table.ask(span(), fate.on_reclaim, None)
+    assert not table.view.ballots
 
 
 def test_what_the_floor_itself_says_may_have_been_granted() -> None:
-    table = HoldTable(FLOOR)
-    assert table.exclusivity(span(), owner(FLOOR)) == ([], [])
-    assert table.exclusivity(span(), owner(FLOOR + 1)) == ([span()], [])
+    table = Holding(FLOOR)
+    assert table.exclusive(span(), owner(FLOOR)) == ([], [])
+    assert table.exclusive(span(), owner(FLOOR + 1)) == ([span()], [])
 
 
 def test_release_matches_the_owner_exactly() -> None:
-    table = HoldTable(FLOOR)
-    table.vote(span(), 0, owner(11), 0.0, 5.0)
+    table = Holding(FLOOR)
+    table.hold(span(), owner(11), 0.0, 5.0)
     assert table.release(span(), owner(12)) == []
     assert table.release(span(), Owner("a", Incarnation(2, 1), Stamp(11, "a"))) == []
-    assert [part for part, _ in table.release(span(2, 4), owner(11))] == [span(2, 4)]
-    assert [part for part, _ in table.holds.items()] == [span(0, 2), span(4, 10)]
+    assert table.release(span(2, 4), owner(11)) == [span(2, 4)]
+    assert [part for part, _ in table.holds()] == [span(0, 2), span(4, 10)]
 
 
 def test_extend_is_for_the_owner_that_holds_now() -> None:
-    table = HoldTable(FLOOR)
-    table.vote(span(0, 5), 0, owner(11), 0.0, 5.0)
+    table = Holding(FLOOR)
+    table.hold(span(0, 5), owner(11), 0.0, 5.0)
     assert table.extend(span(), owner(11), 9.0) == ([span(0, 5)], [span(5, 10)])
-    assert table.expired(span(), 5.0) == []
+    assert table.expire(span(), 5.0) == []
     assert table.extend(span(0, 5), owner(12), 9.0) == ([], [span(0, 5)])
-    table.expired(span(), 9.0)
+    table.expire(span(), 9.0)
     assert table.extend(span(0, 5), owner(11), 20.0) == ([], [span(0, 5)])
 
 
 def test_exclusivity_is_known_only_above_the_floor() -> None:
-    table = HoldTable(FLOOR)
-    table.vote(span(0, 5), 0, owner(20), 0.0, 5.0)
-    assert table.exclusivity(span(), owner(20)) == ([span(0, 5), span(5, 10)], [])
-    assert table.exclusivity(span(), owner(15)) == ([span(5, 10)], [span(0, 5)])
-    assert table.exclusivity(span(5, 10), owner(9)) == ([], [])
+    table = Holding(FLOOR)
+    table.hold(span(0, 5), owner(20), 0.0, 5.0)
+    assert table.exclusive(span(), owner(20)) == ([span(0, 5), span(5, 10)], [])
+    assert table.exclusive(span(), owner(15)) == ([span(5, 10)], [span(0, 5)])
+    assert table.exclusive(span(5, 10), owner(9)) == ([], [])
 
 
 SEQS = st.integers(0, 11)
@@ -125,7 +124,7 @@ class HoldMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.table = HoldTable(FLOOR)
+        self.table = Holding(FLOOR)
         self.now = 0.0
         self.held: dict[int, tuple[Owner, float]] = {}
         self.highest: dict[int, Stamp] = {}
@@ -133,9 +132,9 @@ class HoldMachine(RuleBasedStateMachine):
     @rule(low=SEQS, size=st.integers(1, 6), who=OWNERS, time=st.floats(1, 5))
     def hold(self, low: int, size: int, who: Owner, time: float) -> None:
         self.expire()
-        granted, refused = self.table.vote(span(low, low + size), 0, who, self.now, time)
+        granted, refused = self.table.hold(span(low, low + size), who, self.now, time)
         yes = {seq for part in granted for seq in range(part.start, part.stop)}
-        no = {seq for item in refused for seq in range(item.span.start, item.span.stop)}
+        no = {seq for part, _ in refused for seq in range(part.start, part.stop)}
         assert yes | no == set(range(low, low + size))
         assert not yes & no
         for seq in range(low, low + size):
@@ -176,15 +175,15 @@ class HoldMachine(RuleBasedStateMachine):
         self.expire()
 
     def expire(self) -> None:
-        self.table.expired(span(0, 100), self.now)
+        self.table.expire(span(0, 100), self.now)
         self.held = {seq: item for seq, item in self.held.items() if item[1] > self.now}
 
     @invariant()
     def tables_agree(self) -> None:
-        self.table.check()
+        self.table.view.check()
         found = {
             seq: (held.owner, held.deadline)
-            for part, held in self.table.holds.items()
+            for part, held in self.table.holds()
             for seq in range(part.start, part.stop)
         }
         assert found == self.held

@@ -75,7 +75,7 @@ def test_payload_goes_once_every_group_is_through_with_it() -> None:
     assert batches(cluster) == [0, 0, 0]
     for node in "abc":
         assert replica(cluster, node).batches.reclaimed.messages == 10
-        assert not replica(cluster, node).group("g").holds.ballots, "nor are its ballots kept"
+        assert not replica(cluster, node).group("g").ballots, "nor are its ballots kept"
 
 
 def test_without_a_group_everything_is_kept() -> None:

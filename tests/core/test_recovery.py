@@ -19,10 +19,12 @@ from quorumq.core.messages import (
     Release,
     SyncTopics,
 )
-from quorumq.core.partition.holds import NOBODY, Held, HoldTable
+from quorumq.core.partition.fate import FREE, NOBODY, Held
+from quorumq.core.partition.group import GroupView
 from quorumq.core.records import CleanStopped, Reserved
 from quorumq.core.types import Incarnation, Origin, Owner, Span, Stamp
 from tests.core.cluster import Cluster
+from tests.core.holding import Holding
 from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
 from tests.core.test_groups import rewind
 from tests.core.test_hazards import nothing
@@ -39,9 +41,9 @@ def restart(cluster: Cluster, *names: str) -> None:
         cluster.start(name)
 
 
-def table_of(cluster: Cluster, node: str) -> HoldTable:
+def view_of(cluster: Cluster, node: str) -> GroupView:
     (replica,) = cluster.nodes[node].replicas.values()
-    return replica.group("g").holds
+    return replica.group("g")
 
 
 # ------------------------------------------------------------------------- being told
@@ -53,7 +55,7 @@ def test_a_restarted_replica_votes_as_soon_as_all_others_told_their_holds() -> N
     got = receipts(cluster.ask("a", fetch(most=4)))
     restart(cluster, "b")
     assert left(cluster, "b") == 0.0
-    assert table_of(cluster, "b").holds.messages == 4
+    assert view_of(cluster, "b").held_count == 4
     assert sum(item.receipt.span.size for item in receipts(cluster.ask("b", fetch()))) == 6
     assert outcomes(cluster.ask("b", AckRequest(got))) == ["acked"]
 
@@ -78,7 +80,7 @@ def test_holds_run_out_where_they_were_learned_and_count_as_attempts() -> None:
     receipts(cluster.ask("a", fetch(hold_time=5.0)))
     cluster.advance(2.0)
     restart(cluster, "b")
-    ((_, held),) = table_of(cluster, "b").holds.items()
+    ((_, held),) = view_of(cluster, "b").all_held()
     assert held.deadline == pytest.approx(cluster.time + 3.0)
     cluster.advance(3.1)
     (again,) = cluster.ask("b", fetch()).slices  # type: ignore[union-attr]
@@ -108,7 +110,7 @@ def test_a_hold_that_is_reported_is_kept_though_another_delivery_was_acked() -> 
     cluster.drop = nothing
     assert outcomes(cluster.ask("b", AckRequest(first))) == ["acked_after_expiry"]
     restart(cluster, "b")
-    (held,) = table_of(cluster, "b").holds.items()
+    (held,) = view_of(cluster, "b").all_held()
     assert held[1].owner.node == "a"
     rewind(cluster, "b")
     assert receipts(cluster.ask("c", fetch(hold_time=60.0))) == (), "two live deliveries"
@@ -165,7 +167,7 @@ def test_requests_and_answers_that_are_lost_are_repeated() -> None:
     assert left(cluster, "b") > 0
     cluster.advance(5.0)
     assert left(cluster, "b") == 0.0
-    assert table_of(cluster, "b").holds.messages == 2
+    assert view_of(cluster, "b").held_count == 2
     assert lost == {HoldsAsk: 0, HoldsTold: 0}
 
 
@@ -205,10 +207,10 @@ def test_a_long_table_comes_in_pieces_and_counts_when_all_are_here(monkeypatch: 
     assert pieces[0].pieces == 4
     assert all(len(piece.holds) <= 3 for piece in pieces)
     assert left(cluster, "b") > 0.0
-    assert not table_of(cluster, "b").holds, "nothing is taken over before everything is here"
+    assert not view_of(cluster, "b").held_count, "nothing is taken over before everything is here"
     cluster.advance(1.0)
     assert left(cluster, "b") == 0.0
-    assert table_of(cluster, "b").holds.messages == 20
+    assert view_of(cluster, "b").held_count == 20
 
 
 def test_an_answer_to_an_earlier_request_does_not_count() -> None:
@@ -271,7 +273,7 @@ def test_a_late_vote_of_the_old_start_does_not_count_once_a_peer_has_told() -> N
     restart(cluster, "b")
     assert left(cluster, "b") == 0.0
     assert cluster.nodes["a"].state.superseded("b", old)
-    assert table_of(cluster, "b").holds.messages == 1, "and a's hold of that round is known"
+    assert view_of(cluster, "b").held_count == 1, "and a's hold of that round is known"
 
 
 # ---------------------------------------------------------------------- per partition
@@ -345,9 +347,7 @@ def test_a_clean_stop_keeps_what_was_learned_and_what_was_out_of_quarantine() ->
     }
     assert waits == {3: pytest.approx(0.0), 1: pytest.approx(9.2)}
     owned = [
-        held.owner.node
-        for replica in core.replicas.values()
-        for _, held in replica.group("g").holds.holds.items()
+        held.owner.node for replica in core.replicas.values() for _, held in replica.group("g").all_held()
     ]
     assert owned == ["a"]
     cluster.advance(9.3)
@@ -368,41 +368,41 @@ def owner(time: int, node: str = "a") -> Owner:
 
 def test_two_owners_of_one_message_block_it_until_both_are_gone() -> None:
     span = Span(ORIGIN, 0, 1)
-    table = HoldTable(10)
-    table.learn(span, Held(owner(20), 5.0, 0))
-    table.learn(span, Held(owner(30, "c"), 4.0, 0))
-    table.check()
+    table = Holding(10)
+    table.report(span, Held(owner(20), 5.0, 0))
+    table.report(span, Held(owner(30, "c"), 4.0, 0))
+    table.view.check()
     for who in (owner(20), owner(30, "c"), owner(99, "b")):
-        assert table.vote(span, 0, who, 1.0, 5.0)[0] == []
+        assert table.hold(span, who, 1.0, 5.0)[0] == []
         assert table.extend(span, who, 9.0) == ([], [span])
     assert table.release(span, owner(20)) == []
-    assert table.vote(span, 0, owner(99, "b"), 1.0, 5.0)[0] == []
+    assert table.hold(span, owner(99, "b"), 1.0, 5.0)[0] == []
     assert table.extend(span, owner(30, "c"), 9.0) == ([], [span])
-    assert [part for part, _ in table.release(span, owner(30, "c"))] == [span]
-    assert table.vote(span, 0, owner(99, "b"), 1.0, 5.0)[0] == [span]
-    table.check()
+    assert table.release(span, owner(30, "c")) == [span]
+    assert table.hold(span, owner(99, "b"), 1.0, 5.0)[0] == [span]
+    table.view.check()
 
 
 def test_two_owners_of_one_message_block_it_until_the_later_time_is_over() -> None:
     span = Span(ORIGIN, 0, 1)
-    table = HoldTable(10)
+    table = Holding(10)
     for who, until in ((owner(20), 5.0), (owner(30, "c"), 4.0)):
-        table.learn(span, Held(who, until, 0))
-    assert table.expired(span, 4.9) == []
-    assert [part for part, _ in table.expired(span, 5.0)] == [span]
-    assert not table.rivals
-    assert table.vote(span, 0, owner(99, "b"), 5.0, 5.0)[0] == [span]
+        table.report(span, Held(who, until, 0))
+    assert table.expire(span, 4.9) == []
+    assert table.expire(span, 5.0) == [span]
+    assert not table.view.leases.get(ORIGIN, 0).rivals
+    assert table.hold(span, owner(99, "b"), 5.0, 5.0)[0] == [span]
 
 
 def test_a_learned_hold_is_granted_to_its_owner_above_the_floor_only() -> None:
     """Below it this replica may have granted a higher one in an earlier start: the fencing token would go back."""
     span = Span(ORIGIN, 0, 2)
     for time, granted in ((10, []), (11, [span])):
-        table = HoldTable(10)
-        table.learn(span, Held(owner(time), 5.0, 0))
-        assert table.vote(span, 0, owner(time), 1.0, 2.0)[0] == granted
-        assert table.exclusivity(span, owner(10)) == ([], granted)
-        assert [held.deadline for _, held in table.holds.items()] == [5.0], "and never shortened"
+        table = Holding(10)
+        table.report(span, Held(owner(time), 5.0, 0))
+        assert table.hold(span, owner(time), 1.0, 2.0)[0] == granted
+        assert table.exclusive(span, owner(10)) == ([], granted)
+        assert [held.deadline for _, held in table.holds()] == [5.0], "and never shortened"
 
 
 reports = st.lists(
@@ -414,15 +414,16 @@ reports = st.lists(
 def test_the_union_is_kept_in_whatever_order_it_comes(found: list[tuple[int, int, int, int]]) -> None:
     tables = []
     for some in (found, found[::-1]):
-        table = HoldTable(10)
+        table = Holding(10)
         for start, size, ballot, until in some:
-            table.learn(Span(ORIGIN, start, start + size), Held(owner(ballot), float(until), 0))
-        table.check()
+            table.report(Span(ORIGIN, start, start + size), Held(owner(ballot), float(until), 0))
+        table.view.check()
         tables.append(table)
     for seq in range(12):
         theirs = [(b, until) for start, size, b, until in found if start <= seq < start + size]
         for table in tables:
-            held = table.holds.get(ORIGIN, seq)
+            lease = table.view.leases.get(ORIGIN, seq) or FREE
+            held = lease.held
             if not theirs:
                 assert held is None
                 continue
@@ -430,8 +431,7 @@ def test_the_union_is_kept_in_whatever_order_it_comes(found: list[tuple[int, int
             owners = sorted({b for b, _ in theirs})
             assert held.deadline == max(until for _, until in theirs)
             assert held.owner == (owner(owners[0]) if len(owners) == 1 else NOBODY)
-            rivals = table.rivals.get(ORIGIN, seq) or ()
-            assert sorted(rival.ballot.time for rival in rivals) == (owners if len(owners) > 1 else [])
+            assert sorted(rival.ballot.time for rival in lease.rivals) == (owners if len(owners) > 1 else [])
 
 
 def test_a_release_that_comes_reaches_what_was_learned() -> None:
@@ -441,4 +441,4 @@ def test_a_release_that_comes_reaches_what_was_learned() -> None:
     restart(cluster, "b")
     cluster.drop = lambda sender, to, message: isinstance(message, Release) and to == "c"
     assert outcomes(cluster.ask("a", RejectRequest(got))) == ["ok"]
-    assert not table_of(cluster, "b").holds
+    assert not view_of(cluster, "b").held_count

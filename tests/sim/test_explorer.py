@@ -16,9 +16,9 @@ from sortedcontainers import SortedDict, SortedList
 
 from quorumq.core.messages import AckRequest, Envelope, Extended, LeaveRequest, Left, Merged, Verdicts
 from quorumq.core.nodecore import NodeCore
-from quorumq.core.partition.holds import Held
+from quorumq.core.partition.fate import Attempts, Lease
 from quorumq.core.spans import SpanMap, SpanSet
-from quorumq.core.types import Incarnation, Owner, Stamp
+from quorumq.core.types import Incarnation
 from sim.__main__ import main
 from sim.explorer.clone import clone, key_of
 from sim.explorer.scenario import Scenario
@@ -309,12 +309,10 @@ def test_a_key_tells_apart_what_behaves_differently() -> None:
     changes: list[Any] = [
         lambda twin, view: setattr(twin.state, "quarantine_until", 5.0),
         lambda twin, view: setattr(twin.state.clock, "value", twin.state.clock.value + 1),
-        lambda twin, view: setattr(view.holds, "floor", 7),
+        lambda twin, view: setattr(view, "floor", 7),
         lambda twin, view: view.available.remove(span),
-        lambda twin, view: view.count_attempt(
-            span, Held(Owner("a", Incarnation(1, 1), Stamp(1, "a")), 1.0, 0)
-        ),
-        lambda twin, view: view.hints.set(span, 3.0),
+        lambda twin, view: view.leases.set(span, Lease(attempts=Attempts(0, 0, 1))),
+        lambda twin, view: view.leases.set(span, Lease(hint=3.0)),
         lambda twin, view: twin.state.links.pop("b"),
         lambda twin, view: twin.context.called_off.update({3: None}),
     ]

@@ -36,7 +36,7 @@ def test_a_doubled_answer_of_another_node_gives_nothing_back() -> None:
     span = reply.slices[0].deliveries[0].receipt.span
     for member in members:
         view = cluster.nodes[member].replicas[PartitionId(topic.id, 0)].group("g")
-        assert view.holds.holds.within(span), f"{member} lost the hold of a live delivery"
+        assert view.held(span), f"{member} lost the hold of a live delivery"
 
 
 def test_an_answer_that_comes_after_its_leg_was_called_off_is_given_back_once() -> None:
@@ -65,6 +65,6 @@ def test_an_answer_that_comes_after_its_leg_was_called_off_is_given_back_once() 
     span = answer.slices[0].deliveries[0].receipt.span
     for member in members:
         view = cluster.nodes[member].replicas[PartitionId(topic.id, 0)].group("g")
-        held = [found for _, found in view.holds.holds.within(span)]
+        held = [found for _, found in view.held(span)]
         assert all(found.owner != answer.slices[0].deliveries[0].receipt.owner for found in held)
     assert answer.round not in cluster.nodes[outsider].context.called_off

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from quorumq.core.partition.holds import HoldTable
+from quorumq.core.partition import fate
+from quorumq.core.partition.group import GroupView
 from sim.explorer.scenario import Scenario
 from sim.explorer.table import explore
 from sim.hunt import BOUND, hunt, unused
@@ -69,15 +70,15 @@ def test_whatever_stands_in_for_a_rule_is_called(rule: Rule) -> None:
 
 
 def test_a_patch_that_nobody_calls_is_noticed() -> None:
-    idle = ((HoldTable, "raise_floor", lambda self, span, floor: None),)
+    idle = ((fate, "on_return", lambda record, lease, ballots, facts, ask: (record, lease, ballots, None)),)
     small = Scenario("small", "nothing is ever reclaimed here", attempts=1)
-    assert dead_patches(Rule("idle", "", idle, scenario=small)) == ["HoldTable.raise_floor"]
-    value = ((HoldTable, "nobody_reads_it", 1),)
-    HoldTable.nobody_reads_it = 0  # type: ignore[attr-defined]
+    assert dead_patches(Rule("idle", "", idle, scenario=small)) == [f"{fate.__name__}.on_return"]
+    value = ((GroupView, "nobody_reads_it", 1),)
+    GroupView.nobody_reads_it = 0  # type: ignore[attr-defined]
     try:
-        assert dead_patches(Rule("idle", "", value, hunted=True)) == ["HoldTable.nobody_reads_it"]
+        assert dead_patches(Rule("idle", "", value, hunted=True)) == ["GroupView.nobody_reads_it"]
     finally:
-        del HoldTable.nobody_reads_it  # type: ignore[attr-defined]
+        del GroupView.nobody_reads_it  # type: ignore[attr-defined]
 
 
 def test_what_was_left_out_is_back_afterwards() -> None:

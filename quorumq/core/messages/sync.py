@@ -29,7 +29,7 @@ class HoldsAsk(NamedTuple):
 
 
 class HeldThere(NamedTuple):
-    """One hold in the answer, with ``remaining`` seconds. An owner with node "" is two owners: see HoldTable.learn."""
+    """One hold in the answer, with ``remaining`` seconds. The owner `fate.NOBODY` stands for two."""
 
     group: str
     span: Span

@@ -61,11 +61,6 @@ class StoredBatch:
         """Before then (monotonic seconds) its messages are not to be delivered."""
         return self.born + self.header.delay_ms / 1000
 
-    def is_expired(self, ttl_s: float, now: float) -> bool:
-        """Whether its own TTL, or else the topic's, ``ttl_s``, is over."""
-        ttl = self.header.ttl_ms / 1000 or ttl_s
-        return ttl > 0 and now >= self.born + ttl
-
     def key(self) -> tuple[int, int]:
         """Oldest first, by publish time; best effort, as producers' clocks differ."""
         return (self.header.published_ms, self.number)
@@ -92,7 +87,6 @@ class Batches:
         damaged: batches that cannot be read here, and what is in them.
         waiting: batches that are not due yet by our clock.
         doubtful: batches of unknown age, and when they were made, as peers say.
-        mortal: whether a batch with a TTL of its own was ever here.
         digests: of what is known, by origin; dropped where that changes.
     """
 
@@ -105,7 +99,6 @@ class Batches:
         "doubtful",
         "index",
         "members",
-        "mortal",
         "node",
         "order",
         "partition",
@@ -132,7 +125,6 @@ class Batches:
         self.damaged: dict[int, tuple[Span, ...]] = {}
         self.waiting: dict[int, None] = {}
         self.doubtful: dict[int, dict[NodeId, float]] = {}
-        self.mortal = False
         self.digests: dict[Origin, Digest] = {}
 
     # ------------------------------------------------------------- questions
@@ -197,7 +189,6 @@ class Batches:
         """List a batch; until it is due by our clock it is left out of every choice. `put` its messages next."""
         self.stored[batch.number] = batch
         self.order.add(batch.key())
-        self.mortal = self.mortal or batch.header.ttl_ms > 0
         if batch.due > now.mono:
             self.waiting[batch.number] = None
             self.node.at(batch.due, "due", self.partition, batch.number)

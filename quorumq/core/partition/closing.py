@@ -55,7 +55,7 @@ class Closing:
         batches = self.batches
         if not may_close(origin) or batches.present.spans_of(origin) or batches.absent.spans_of(origin):
             return False
-        return not any(view.holds.holds.spans_of(origin) for view in self.views.groups.values())
+        return not any(view.holds_any(origin) for view in self.views.groups.values())
 
     def on_ask(self, asked: tuple[Origin, ...], now: Now) -> tuple[list[OriginsPromised], tuple[Origin, ...]]:
         """Promise; the records of that, and with which of the origins we are done: those closed here among them."""
@@ -75,14 +75,9 @@ class Closing:
         closed = self.batches.closed
         closed.forget_in(self.promised)
         for view in self.views.groups.values():
-            for table in (
-                view.records,
-                view.attempts,
-                view.delays,
-                view.hints,
-                view.holds.ballots,
-                view.holds.floors,
-                view.digests,
-            ):
+            for table in (view.records, view.ballots, view.digests, view.lasting):
                 closed.forget_in(table)
+            for origin in view.leases.origins():
+                if origin in closed:
+                    view.keep_holds(origin)
         return [Persist((OriginsClosed(self.batches.partition, fresh),))]

@@ -1,53 +1,24 @@
-"""One group's view of one partition on one replica.
+"""One group's view of one partition on one replica: what it knows of each message, in runs.
 
-A group is a reader. Here is everything that a replica knows on its behalf: the record of each message (its
-tombstone, where it has one), the holds, the attempts that ended, the delays, and, derived from those, what is
-available. "Available" is never a cursor: it is present - tombstones - holds - delays, worked out again for just
-the spans that changed, so that nothing can be skipped by moving past it.
+A group is a reader. What becomes of one message is decided in core/partition/fate.py; here the messages that share
+an answer are kept, and asked, together. "Available" is never a cursor: it is present - tombstones - holds - delays,
+worked out again for just the spans that changed, so that nothing can be skipped by moving past it.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Any
 
 from sortedcontainers import SortedDict
 
 from quorumq.core.closed import ClosedOrigins
-from quorumq.core.messages import Counted, Digest, NotDue
-from quorumq.core.partition.holds import Held, HoldTable
-from quorumq.core.spans import SpanMap, SpanSet
-from quorumq.core.types import (
-    OPEN_ZERO,
-    Kind,
-    Letter,
-    Origin,
-    Record,
-    Span,
-    Stamp,
-    merge_records,
-    record_rank,
-)
-
-
-class Attempts(NamedTuple):
-    """How many attempts at (generation, redrive number ``n``) have ended by expiry or REJECT."""
-
-    generation: int
-    n: int
-    ended: int
-
-
-class Delay(NamedTuple):
-    """A REJECT's delay: the message is not due before ``due`` (monotonic seconds).
-
-    It delays (generation, n) alone. The higher (generation, n, ballot) wins.
-    """
-
-    n: int
-    ballot: Stamp
-    due: float
-    generation: int = 0
-
+from quorumq.core.messages import Counted, Digest, NotDue, Resolved
+from quorumq.core.partition import fate
+from quorumq.core.partition.fate import FREE, NO_BALLOTS, Ballots, Facts, Held, Lease, RestoreAsk, Rule
+from quorumq.core.records import BallotAtStop
+from quorumq.core.spans import SpanMap, SpanSet, across
+from quorumq.core.types import OPEN_ZERO, Kind, Letter, Origin, Record, Span, Stamp
 
 DEAD_SUFFIX = "!dead"
 """The dead letters of group ``g`` are read as group ``g!dead``."""
@@ -56,63 +27,202 @@ DEAD_LETTER_TOPIC = ".deadletters"
 """The dead letters of topic ``t`` have the name ``t.deadletters`` too."""
 
 
+class Changes:
+    """What passes over a group have changed: for the journal, and for whoever waits for messages.
+
+    Attributes:
+        records: raised, for RecordsMerged.
+        counted: attempts, for AttemptsCounted.
+        delays: set, with the seconds left, for DelaysSet.
+        gained: whether more is available than before.
+        wakes: when which messages become available by themselves, and to which group.
+        idle: batches of which nothing is available any more.
+    """
+
+    __slots__ = ("counted", "delays", "gained", "idle", "records", "wakes")
+
+    def __init__(self) -> None:
+        self.records: list[Resolved] = []
+        self.counted: list[Counted] = []
+        self.delays: list[NotDue] = []
+        self.gained = False
+        self.wakes: list[tuple[float, str, Span]] = []
+        self.idle: list[int] = []
+
+
 class GroupView:
     """One group in one partition of one replica.
 
     Args:
         name: the group's name.
-        floor: for the hold table: stamps up to here may have been granted and forgotten.
+        floor: stamps up to here may have been granted before this start, and forgotten.
         closed: the partition's closed origins: all of their messages are settled, and nothing is kept of them.
+        source: of the group of a group's dead letters, that group. Its leases and ballots are its own; the records
+            are the source's: a message is available where it is DEAD, and ACK writes PURGED. A DEAD record is never
+            made here, so nothing dies twice (docs/protocol.md, REJECT).
 
     Attributes:
+        home: the view that keeps the records: this one, or the source of a dead-letter group.
         generation: the current one: records of older ones are void where ``from_ms`` covers the message.
         from_ms: the start predicate: the generation reads batches published at or after this time of day.
         dead: the group of this group's dead letters, where somebody reads it.
     """
 
     __slots__ = (
-        "attempts",
         "available",
+        "ballots",
         "closed",
         "dead",
-        "delays",
         "digests",
+        "floor",
         "from_ms",
         "generation",
-        "hints",
-        "holds",
+        "home",
+        "lasting",
+        "leases",
         "name",
         "offered",
         "ready",
         "records",
+        "source",
     )
 
-    def __init__(self, name: str, floor: int, closed: ClosedOrigins) -> None:
+    def __init__(self, name: str, floor: int, closed: ClosedOrigins, source: GroupView | None = None) -> None:
         self.name = name
+        self.floor = floor
         self.closed = closed
+        self.source = source
+        self.home = self if source is None else source
         self.generation = 0
         self.from_ms = 0
-        self.dead: DeadView | None = None
+        self.dead: GroupView | None = None
         self.records: SpanMap[Record] = SpanMap()
-        self.holds = HoldTable(floor)
-        self.attempts: SpanMap[Attempts] = SpanMap()
-        self.delays: SpanMap[Delay] = SpanMap()
-        self.hints: SpanMap[float] = SpanMap()  # held elsewhere until then, as a NOK said: for choosing only
+        self.leases: SpanMap[Lease] = SpanMap()
+        self.ballots: SpanMap[Ballots] = SpanMap()
         self.available = SpanSet()
         self.digests: dict[Origin, Digest] = {}  # of records, attempts and delays; dropped where those change
+        self.lasting: dict[Origin, bool] = {}  # whether attempts or delays are known; dropped likewise
         self.ready: SortedDict = SortedDict()  # (published_ms, batch number) -> available since (mono)
         self.offered: dict[int, int] = {}  # batch number -> how many of its messages are available
 
-    # ------------------------------------------------------------------ records
+    def facts(
+        self,
+        now: float,
+        covered: bool = True,
+        early: float = 0.0,
+        born: float = 0.0,
+        ttl: float = 0.0,
+        unseen: bool = False,
+        closed: bool = False,
+    ) -> Facts:
+        """What rules go by for messages of one batch; arguments as there."""
+        dead = self.source is not None
+        return Facts(now, dead, self.home.generation, self.floor, covered, early, born, ttl, unseen, closed)
 
-    @property
-    def home(self) -> GroupView:
-        """The view that keeps the records: this one, or the source of a dead-letter group."""
-        return self
+    # ------------------------------------------------------------------- passes
+
+    def apply(
+        self,
+        span: Span,
+        rule: Rule | None,
+        ask: Any,
+        facts: Facts,
+        changes: Changes,
+        key: tuple[int, int] | None = None,
+    ) -> list[tuple[Span, Any]]:
+        """Have ``rule`` decide about each message of ``span``; its answers, joined where they are the same.
+
+        What may be available now, and could not before, is worked out again where something changed.
+
+        Args:
+            span: messages that share all facts.
+            rule: of core/partition/fate.py; None where only what is available is to be worked out.
+            ask: what is asked of the rule.
+            facts: what it goes by.
+            changes: what it changed is added here.
+            key: of the batch that the messages are in, as in `ready`, if that is durable and due.
+        """
+        answers: list[tuple[Span, Any]] = []
+        origin, home = span.origin, self.home
+        balance, looked, raised = 0, False, False
+        tables = (home.records, self.leases, self.ballots, self.available)
+        for start, stop, (record, lease, ballots, was_free) in across(span, tables):
+            part = Span(origin, start, stop)
+            record, lease, ballots = record or OPEN_ZERO, lease or FREE, ballots or NO_BALLOTS
+            changed = rule is None
+            if rule is not None:
+                kept, left, granted, answer = rule(record, lease, ballots, facts, ask)
+                if answer is not None:
+                    if answers:
+                        join(answers, (part, answer))
+                    else:
+                        answers.append((part, answer))
+                if kept is not record:
+                    home.records.put(part, kept)
+                    home.digests.pop(origin, None)
+                    join(changes.records, Resolved(part, kept))
+                    record, changed, raised = kept, True, True
+                if left is not lease:
+                    lease, changed = self._keep(part, lease, left, facts, changes), True
+                if granted is not ballots:
+                    self.ballots.put(part, granted if granted != NO_BALLOTS else None)
+            if changed and key is not None:
+                looked = True
+                free = fate.is_available(record, lease, facts)
+                if free is not (was_free is True):
+                    self.available.put(part, free or None)
+                    balance += stop - start if free else start - stop
+                if lease.delay is not None or lease.hint:
+                    changes.wakes += [(time, self.name, part) for time in fate.wakes(lease, facts.now)]
+        if looked and key is not None:
+            self._count(key, balance, facts.now, changes)
+        if raised:
+            other = home.dead if home is self else home
+            if other is not None:
+                dead = not facts.dead
+                other.apply(span, None, None, facts._replace(dead=dead, floor=other.floor), changes, key)
+        return answers
+
+    def _keep(self, span: Span, before: Lease, lease: Lease, facts: Facts, changes: Changes) -> Lease:
+        """Put a lease into the table, and what outlasts a restart into ``changes``."""
+        if facts.closed:
+            lease = Lease(lease.held, lease.rivals)
+        self.leases.put(span, lease if lease != FREE else None)
+        attempts, delay = lease.attempts, lease.delay
+        if attempts is not before.attempts or delay is not before.delay:
+            self.digests.pop(span.origin, None)
+            self.lasting.pop(span.origin, None)
+            if attempts is not None and attempts is not before.attempts:
+                join(changes.counted, Counted(span, attempts.n, attempts.ended, attempts.generation))
+            if delay is not None and delay is not before.delay:
+                left = max(0.0, delay.due - facts.now)
+                join(changes.delays, NotDue(span, delay.n, delay.ballot, left, delay.generation))
+        return lease
+
+    def _count(self, key: tuple[int, int], balance: int, now: float, changes: Changes) -> None:
+        """Of the batch with ``key`` so many messages more are available."""
+        number = key[1]
+        count = self.offered.get(number, 0) + balance
+        if balance > 0:
+            changes.gained = True
+        if count:
+            self.offered[number] = count
+            if key not in self.ready:
+                self.ready[key] = now
+        else:
+            self.forget_batch(key)
+            changes.idle.append(number)
+
+    def forget_batch(self, key: tuple[int, int]) -> None:
+        """Nothing of the batch with that key in `ready` is available any more."""
+        self.ready.pop(key, None)
+        self.offered.pop(key[1], None)
+
+    # ------------------------------------------------------------------ records
 
     def covers(self, published_ms: int) -> bool:
         """Whether the generation's start predicate holds for a batch published then, by its producer's clock."""
-        return published_ms >= self.from_ms
+        return published_ms >= self.home.from_ms
 
     def record_pieces(self, span: Span, generation: int | None = None) -> list[tuple[Span, Record]]:
         """``span`` in pieces of one record each, as ``generation`` reads them (the current one if None).
@@ -120,11 +230,11 @@ class GroupView:
         Ask it of messages that the generation covers: what an older one recorded of them is void, and they are
         OPEN at n = 0 (docs/protocol.md, "group, generation").
         """
-        current = self.generation if generation is None else generation
-        fresh = Record(current, 0, Kind.OPEN)
+        facts = self.facts(0.0)
+        current = facts.generation if generation is None else generation
         return [
-            (part, fresh if record is None or record.generation < current else record)
-            for part, record in self.records.split(span)
+            (part, fate.as_read(record or OPEN_ZERO, facts, current))
+            for part, record in self.home.records.split(span)
         ]
 
     def readable(self, span: Span, covered: bool) -> list[tuple[Span, Record]]:
@@ -132,266 +242,146 @@ class GroupView:
 
         Args:
             span: messages of one batch.
-            covered: whether the start predicate holds for that batch. Where it does not, a message is read only
-                if it was redriven in this very generation.
+            covered: whether the start predicate holds for that batch.
         """
-        if covered:
-            return [item for item in self.record_pieces(span) if item[1].kind == Kind.OPEN]
+        facts = self.facts(0.0, covered)
         return [
-            (part, record)
-            for part, record in self.records.within(span)
-            if record.kind == Kind.OPEN and record.generation == self.generation
+            (part, fate.as_read(record or OPEN_ZERO, facts, facts.generation))
+            for part, record in self.home.records.split(span)
+            if fate.is_readable(record or OPEN_ZERO, facts)
         ]
 
     def shown(self, span: Span, covered: bool) -> list[tuple[Span, Record]]:
         """``span`` with its records as PEEK shows them; arguments as for `readable`."""
-        return self.record_pieces(span) if covered else self.record_pieces(span, 0)
+        return self.home.record_pieces(span) if covered else self.home.record_pieces(span, 0)
 
     def asked(self, generation: int, n: int) -> Record:
         """What the record must be for a HOLD that names ``generation`` and ``n``."""
-        return Record(generation, n, Kind.OPEN)
-
-    def on_asked(self, span: Span, asked: Record) -> list[tuple[Span, Record, bool]]:
-        """A HOLD names ``asked``: it is merged, as a redrive that we have not heard of may be behind it."""
-        return self.merge(span, asked)
+        return Record(generation, n, Kind.OPEN if self.source is None else Kind.DEAD)
 
     def settled(self, generation: int, n: int) -> Record:
         """What an ACK of a delivery at (generation, n) writes."""
-        return Record(generation, 0, Kind.ACKED)
+        return (
+            Record(generation, 0, Kind.ACKED) if self.source is None else Record(generation, n, Kind.PURGED)
+        )
 
     def letters(self, span: Span) -> list[tuple[Span, Letter | None]]:
         """``span`` in pieces with the letter that goes with a delivery: in a dead-letter group, why it died."""
-        return [(span, None)]
+        if self.source is None:
+            return [(span, None)]
+        return [(part, record.letter) for part, record in self.source.records.within(span)]
 
     def is_stale(self, generation: int) -> bool:
-        """Whether ``generation`` was rewound since: what names it is refused."""
-        return generation < self.generation
+        """Whether ``generation`` was rewound since: what names it is refused.
 
-    def merge(self, span: Span, record: Record) -> list[tuple[Span, Record, bool]]:
-        """Merge ``record`` into ours; per piece what it is now, and whether it changed.
-
-        OPEN at n = 0 is never written down: it is what a covered message is without a record of its generation.
-        ACKED ends the message's attempts and its delay. No record ends a hold: another delivery than the one that was
-        acked, or died, may be live, and a rewind or a redrive may open the message again before its hold has run out
-        (docs/protocol.md, "record, hold key").
+        Never in a dead-letter group: a dead letter of an older one stands where the newer one does not cover it.
         """
-        if span.origin in self.closed:
-            return [(span, max(record, Record(record.generation, 0, Kind.ACKED), key=record_rank), False)]
-        result: list[tuple[Span, Record, bool]] = []
-        implicit = record.kind == Kind.OPEN and record.n == 0
-        for part, ours in self.records.split(span):
-            merged = merge_records(ours or OPEN_ZERO, record)
-            changed = merged != (ours or OPEN_ZERO) and not implicit
-            if changed:
-                self.records.set(part, merged)
-                self.digests.pop(part.origin, None)
-                if merged.kind == Kind.ACKED:
-                    self.on_acked(part)
-                    if not self.is_stale(merged.generation):
-                        self.attempts.remove(part)
-                        self.delays.remove(part)
-                elif merged.kind == Kind.DEAD:
-                    self.on_learned_dead(part)
-            result.append((part, merged, changed))
-        return result
+        return self.source is None and generation < self.generation
 
-    def is_acked(self, span: Span, generation: int) -> bool:
-        """Whether ``span`` (of one record) is ACKED in ``generation`` or a newer one."""
-        record = self.records.get(span.origin, span.start)
-        return record is not None and record.kind == Kind.ACKED and record.generation >= generation
+    # ------------------------------------------------------------------- leases
 
-    def on_acked(self, span: Span) -> None:
-        """ACKED was merged for ``span``. It ends no hold; the explorer has a version of this rule that does."""
+    def held(self, span: Span) -> list[tuple[Span, Held]]:
+        """The holds within ``span``."""
+        return [(part, lease.held) for part, lease in self.leases.within(span) if lease.held is not None]
 
-    def on_learned_dead(self, span: Span) -> None:
-        """A DEAD was merged for ``span``. It ends no hold; the explorer has a version of this rule that does."""
+    def all_held(self) -> list[tuple[Span, Held]]:
+        """Every hold."""
+        return [(part, lease.held) for part, lease in self.leases.items() if lease.held is not None]
 
-    # ------------------------------------------------------- attempts and delays
+    @property
+    def held_count(self) -> int:
+        """How many messages are held."""
+        return sum(part.size for part, _ in self.all_held())
 
-    def count_attempt(self, span: Span, held: Held) -> list[Counted]:
-        """A hold ended by time or by REJECT; the new counts.
+    def holds_any(self, origin: Origin) -> bool:
+        """Whether something of ``origin`` is held."""
+        return any(lease.held is not None for _, lease in self.leases.spans_of(origin))
 
-        They are by one more than when it was granted: a peer's count of the same hold may be here already.
-        """
-        counted: list[Counted] = []
-        new = Attempts(held.generation, held.n, held.ended + 1)
-        for part, old in self.attempts.split(span) if span.origin not in self.closed else ():
-            if old is None or old < new:
-                self.attempts.set(part, new)
-                self.digests.pop(part.origin, None)
-                counted.append(Counted(part, new.n, new.ended, new.generation))
-        return counted
+    def attempts_of(self, origin: Origin) -> list[Counted]:
+        """The attempts counted of an origin's messages."""
+        found: list[Counted] = []
+        for part, lease in self.leases.spans_of(origin):
+            if lease.attempts is not None:
+                generation, n, ended = lease.attempts
+                join(found, Counted(part, n, ended, generation))
+        return found
 
-    def merge_attempts(self, counted: Counted) -> bool:
-        """Merge a count by maximum; whether anything changed."""
-        changed = False
-        new = Attempts(counted.generation, counted.n, counted.ended)
-        for open_part in self._not_acked(counted.span, new.generation):
-            for part, old in self.attempts.split(open_part):
-                if old is None or old < new:
-                    self.attempts.set(part, new)
-                    self.digests.pop(part.origin, None)
-                    changed = True
-        return changed
+    def delays_of(self, origin: Origin, now: float) -> list[NotDue]:
+        """The delays of an origin's messages as a peer hears them: durations, never times."""
+        found: list[NotDue] = []
+        for part, lease in self.leases.spans_of(origin):
+            if lease.delay is not None:
+                n, ballot, due, generation = lease.delay
+                join(found, NotDue(part, n, ballot, max(0.0, due - now), generation))
+        return found
 
-    def _not_acked(self, span: Span, generation: int) -> list[Span]:
-        """The parts of ``span`` whose attempts and delays in ``generation`` count: an ACK ended those of the others."""
-        if span.origin in self.closed:
-            return []
-        return [
-            part
-            for part, record in self.records.split(span)
-            if record is None or record.kind != Kind.ACKED or record.generation < generation
-        ]
+    def lasting_origins(self) -> list[Origin]:
+        """The origins of which the group has any state that outlives a restart."""
+        for origin in self.leases.origins():
+            if origin not in self.lasting:
+                self.lasting[origin] = any(
+                    lease.attempts is not None or lease.delay is not None
+                    for _, lease in self.leases.spans_of(origin)
+                )
+        return sorted({*self.records.origins(), *(origin for origin, yes in self.lasting.items() if yes)})
 
-    def attempts_at(self, span: Span, generation: int, n: int) -> list[tuple[Span, int]]:
-        """``span`` in pieces with the count of attempts ended at (generation, n)."""
-        return [
-            (part, old.ended if old is not None and old[:2] == (generation, n) else 0)
-            for part, old in self.attempts.split(span)
-        ]
+    def keep_holds(self, origin: Origin) -> None:
+        """The origin is closed: of its leases only what is held is kept, as long as it is."""
+        for part, lease in self.leases.spans_of(origin):
+            self.leases.put(part, Lease(lease.held, lease.rivals) if lease.held is not None else None)
 
-    def merge_delay(self, span: Span, delay: Delay) -> list[Span]:
-        """Keep the delay with the higher (generation, n, ballot), ours where they are equal; where it was taken."""
-        taken: list[Span] = []
-        for open_part in self._not_acked(span, delay.generation):
-            for part, ours in self.delays.split(open_part):
-                if ours is None or (ours.generation, *ours[:2]) < (delay.generation, *delay[:2]):
-                    self.delays.set(part, delay)
-                    self.digests.pop(part.origin, None)
-                    taken.append(part)
-        return taken
+    # ------------------------------------------------------------- a clean stop
 
-    def not_due(self, span: Span, generation: int, n: int, now: float) -> list[tuple[Span, Delay | None]]:
-        """``span`` in pieces with the delay that keeps (generation, n) from being delivered, or None."""
-        return [
-            (
-                part,
-                delay
-                if delay is not None and (delay.generation, delay.n) == (generation, n) and delay.due > now
-                else None,
-            )
-            for part, delay in self.delays.split(span)
-        ]
+    def memory_at_stop(self) -> tuple[BallotAtStop, ...]:
+        """Every ballot and floor of its own that is remembered of a message, for CLEAN_STOP."""
+        return tuple(
+            BallotAtStop(part, ballots.highest or (0, ""), ballots.floor)
+            for part, ballots in self.ballots.items()
+        )
 
-    def delays_to_send(self, span: Span, now: float) -> list[NotDue]:
-        """The delays within ``span`` as a peer hears them: durations, never times."""
-        return [
-            NotDue(part, delay.n, delay.ballot, max(0.0, delay.due - now), delay.generation)
-            for part, delay in self.delays.within(span)
-        ]
+    def restore_memory(self, floor: int, kept: Iterable[BallotAtStop]) -> None:
+        """Take back the memory of CLEAN_STOP: what was granted before this start is known, as if there were no stop."""
+        self.floor = floor
+        for span, ballot, own in kept:
+            self.restore(span, None, Ballots(Stamp(*ballot) if ballot[0] else None, own))
 
-    def keeps_times(self, n: int) -> bool:
-        """Whether a batch's delay and TTL count at redrive number ``n``: a redriven message has had its time."""
-        return n == 0
+    def restore(self, span: Span, held: Held | None, ballots: Ballots) -> None:
+        """Take back a hold, if there is one, and ballots from CLEAN_STOP."""
+        self.apply(span, fate.on_restored, RestoreAsk(held, ballots), self.facts(0.0), Changes())
 
-    # ------------------------------------------------------------- availability
-
-    def free_parts(self, span: Span, covered: bool, now: float) -> list[Span]:
-        """Which parts of ``span`` (present here, of one batch) could be held now; ``covered`` as in `readable`."""
-        parts: list[Span] = []
-        for part, record in self.readable(span, covered):
-            for gap in self.holds.holds.gaps(part):
-                due = self.not_due(gap, record.generation, record.n, now) if self.delays else ((gap, None),)
-                for piece, delay in due:
-                    if delay is None:
-                        parts.extend(self._unhinted(piece, now))
-        return parts
-
-    def _unhinted(self, span: Span, now: float) -> list[Span]:
-        if not self.hints:
-            return [span]
-        return [part for part, until in self.hints.split(span) if until is None or until <= now]
-
-    def wakeups(self, span: Span, now: float) -> list[float]:
-        """The times at which something in ``span`` becomes free by itself: delays due and hints over."""
-        times = [delay.due for _, delay in self.delays.within(span) if delay.due > now]
-        times += [until for _, until in self.hints.within(span) if until > now]
-        return times
-
-    def forget_batch(self, key: tuple[int, int]) -> None:
-        """Nothing of the batch with that key in `ready` is available any more."""
-        self.ready.pop(key, None)
-        self.offered.pop(key[1], None)
+    # --------------------------------------------------------------- invariants
 
     def check(self) -> None:
-        """Assert what holds between any two events."""
+        """Assert what holds between any two events: every hold granted here was granted under the highest ballot."""
         self.records.check()
-        self.holds.check()
-        self.attempts.check()
-        self.delays.check()
+        self.leases.check()
+        self.ballots.check()
         self.available.check()
+        assert self.source is None or not self.records, f"{self.name} keeps records of its own"
         for span, record in self.records.items():
             assert (record.kind == Kind.DEAD) == (record.letter is not None), f"{span}: {record}"
             assert record.kind != Kind.ACKED or record.n == 0, f"{span}: {record}"
             assert record.kind != Kind.OPEN or record.n > 0, f"{span}: {record} is written down"
-        for span in self.available.items():
-            assert not self.holds.holds.within(span), f"{span} is available and held"
+        for span, lease in self.leases.items():
+            blocked = lease.held is not None and lease.held.owner == fate.NOBODY
+            assert blocked or not lease.rivals, f"{span} has rivals, and is held by {lease.held}"
+        for span, held in self.all_held():
+            assert not self.available.within(span), f"{span} is available and held"
+            for _, ballots in self.ballots.within(span):
+                highest = ballots.highest or held.owner.ballot
+                assert held.owner.ballot <= highest, f"{span}: held under {held.owner}, above {highest}"
 
 
-class DeadView(GroupView):
-    """The dead letters of a group, read as a group of its own: ``<group>!dead``.
-
-    It has holds, ballots, attempts and delays of its own. The records are the source's: a message is available
-    here where its record is DEAD, and ACK writes PURGED at that (generation, n). A DEAD record is never made here, so
-    nothing dies twice (docs/protocol.md, REJECT).
-
-    Args:
-        source: the group whose dead letters these are.
-        floor: as for `GroupView`.
-        closed: likewise.
-    """
-
-    __slots__ = ("source",)
-
-    def __init__(self, source: GroupView, floor: int, closed: ClosedOrigins) -> None:
-        super().__init__(source.name + DEAD_SUFFIX, floor, closed)
-        self.source = source
-
-    @property
-    def home(self) -> GroupView:
-        return self.source
-
-    def record_pieces(self, span: Span, generation: int | None = None) -> list[tuple[Span, Record]]:
-        return [(part, record or OPEN_ZERO) for part, record in self.source.records.split(span)]
-
-    def readable(self, span: Span, covered: bool) -> list[tuple[Span, Record]]:
-        """The dead letters within ``span``; those of an older generation only where the new one leaves them."""
-        return [
-            (part, record)
-            for part, record in self.source.records.within(span)
-            if record.kind == Kind.DEAD and not (covered and record.generation < self.source.generation)
-        ]
-
-    def shown(self, span: Span, covered: bool) -> list[tuple[Span, Record]]:
-        return self.source.shown(span, covered)
-
-    def covers(self, published_ms: int) -> bool:
-        return self.source.covers(published_ms)
-
-    def asked(self, generation: int, n: int) -> Record:
-        return Record(generation, n, Kind.DEAD)
-
-    def on_asked(self, span: Span, asked: Record) -> list[tuple[Span, Record, bool]]:
-        """Granted only where the record is DEAD at exactly that n: a HOLD carries no letter to merge."""
-        return [(part, record, False) for part, record in self.record_pieces(span)]
-
-    def settled(self, generation: int, n: int) -> Record:
-        return Record(generation, n, Kind.PURGED)
-
-    def letters(self, span: Span) -> list[tuple[Span, Letter | None]]:
-        return [(part, record.letter) for part, record in self.source.records.within(span)]
-
-    def keeps_times(self, n: int) -> bool:
-        """Never: a dead letter is due at once, and has no TTL."""
-        return False
-
-    def is_stale(self, generation: int) -> bool:
-        """Never: a dead letter of an older generation stands where the newer one does not cover it."""
-        return False
-
-    def merge(self, span: Span, record: Record) -> list[tuple[Span, Record, bool]]:
-        return self.source.merge(span, record)
+def join(items: list[Any], item: Any) -> None:
+    """Append ``item``, which begins with a span, or make the last one longer if it goes on in the same way."""
+    if items:
+        last = items[-1]
+        before, span = last[0], item[0]
+        if before.stop == span.start and before.origin == span.origin and last[1:] == item[1:]:
+            joined = Span(span.origin, before.start, span.stop)
+            items[-1] = (joined, *last[1:]) if type(last) is tuple else last._replace(span=joined)
+            return
+    items.append(item)
 
 
 def dead_letter_names(topics: tuple[str, ...], group: str) -> tuple[tuple[str, ...], str]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from quorumq.core.effects import Effect, Persist, Send
 from quorumq.core.messages import GroupState, Merge, NotDue, Resolved
-from quorumq.core.partition.group import Delay, GroupView
+from quorumq.core.partition import fate
+from quorumq.core.partition.fate import Attempts, Delay
+from quorumq.core.partition.group import Changes
 from quorumq.core.partition.sync import LETTERS_MAX
 from quorumq.core.partition.views import Views
-from quorumq.core.records import AttemptsCounted, DelaysSet, RecordsMerged
+from quorumq.core.records import JournalRecord
 from quorumq.core.types import STAMP_ZERO, NodeId, Now, PartitionId, Span
 
 
@@ -27,42 +29,38 @@ class Learning:
 
     def repair(self, name: str, resolved: tuple[Resolved, ...], now: Now) -> list[Effect]:
         """Read repair: merge records that a peer answered a HOLD with. Nobody waits for the disk."""
-        view = self.views.named(name)
-        changes: list[Resolved] = []
+        view = self.views.named(name).home
+        changes = Changes()
         for span, record in resolved:
-            changes += [
-                Resolved(part, merged) for part, merged, changed in view.merge(span, record) if changed
-            ]
-            self.views.refresh(view, span, now)
-        return [Persist((merged_record(self.partition, view, changes),))] if changes else []
+            self.views.apply(view, span, fate.on_merge, record, now, changes)
+        return written(self.views.finish(view, changes, now))
 
     def adopt_delays(self, name: str, delays: tuple[NotDue, ...], now: Now) -> list[Effect]:
         """NOT_DUE, adopted by the asker: the higher (generation, n, ballot) wins, at equality ours stays."""
         view = self.views.named(name)
-        taken: list[NotDue] = []
+        changes = Changes()
         for span, n, ballot, remaining, generation in delays:
-            if ballot == STAMP_ZERO:  # of the batch, by the peer's clock: ours has its own
-                continue
-            for part in view.merge_delay(span, Delay(n, ballot, now.mono + remaining, generation)):
-                taken.append(NotDue(part, n, ballot, remaining, generation))
-            self.views.refresh(view, span, now)
-        return [Persist((DelaysSet(self.partition, name, now.wall_ms, tuple(taken)),))] if taken else []
+            if ballot != STAMP_ZERO:  # else of the batch, by the peer's clock: ours has its own
+                delay = Delay(n, ballot, now.mono + remaining, generation)
+                self.views.apply(view, span, fate.on_delay, delay, now, changes)
+        return written(self.views.finish(view, changes, now))
 
     def merge_state(self, state: GroupState, now: Now) -> list[Effect]:
         """Anti-entropy: merge what a peer keeps of a group."""
         name = state.group.name
         view = self.views.named(name)
         effects = self.repair(name, state.records, now) + self.adopt_delays(name, state.delays, now)
-        counted = tuple(item for item in state.attempts if view.merge_attempts(item))
-        if counted:
-            effects.append(Persist((AttemptsCounted(self.partition, name, counted),)))
-        return effects
+        changes = Changes()
+        for span, n, ended, generation in state.attempts:
+            self.views.apply(view, span, fate.on_counted, Attempts(generation, n, ended), now, changes)
+        return effects + written(self.views.finish(view, changes, now))
 
     def hint(self, name: str, span: Span, until: float, now: Now) -> None:
         """A NOK said that another owner holds ``span``: leave it out of our choices until then."""
         view = self.views.named(name)
-        view.hints.set(span, until)
-        self.views.refresh(view, span, now)
+        changes = Changes()
+        self.views.apply(view, span, fate.on_hint, until, now, changes)
+        self.views.finish(view, changes, now)
 
     def tell(self, peer: NodeId, name: str, spans: list[Span], epoch: int) -> list[Effect]:
         """``peer`` answered a HOLD with records lower than ours: send it a few of ours, more with its next answer."""
@@ -73,6 +71,6 @@ class Learning:
         return [Send(peer, Merge(0, self.partition, epoch, home.name, tuple(known[:LETTERS_MAX])))]
 
 
-def merged_record(partition: PartitionId, view: GroupView, entries: list[Resolved]) -> RecordsMerged:
-    """The journal's record of records that changed; those of dead letters are their source's."""
-    return RecordsMerged(partition, view.home.name, tuple(entries))
+def written(records: tuple[JournalRecord, ...]) -> list[Effect]:
+    """The effect of writing these, for which nobody waits."""
+    return [Persist(records)] if records else []

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Iterator
 
 from quorumq.core import limits
 from quorumq.core.messages import Peeked, PeekReply, PeekRequest, Slice, Survey
+from quorumq.core.partition import fate
 from quorumq.core.partition.batches import Batches, StoredBatch
-from quorumq.core.partition.group import DEAD_SUFFIX, GroupView
+from quorumq.core.partition.fate import FREE
+from quorumq.core.partition.group import DEAD_SUFFIX, GroupView, join
 from quorumq.core.spans import SpanSet
 from quorumq.core.types import Kind, Now, Span
 
@@ -139,22 +141,20 @@ def peek(batches: Batches, view: GroupView, span: Span, batch: StoredBatch | Non
         early = batch.due - now.mono if batch.number in batches.waiting else 0.0
     items: list[Peeked] = []
     readable = SpanSet.from_spans(part for part, _ in view.readable(span, covered))
+    facts = view.facts(now.mono, covered, early)
     for whole, record in view.shown(span, covered):
-        for part, held in view.holds.holds.split(whole):
-            for piece, delay in view.not_due(part, record.generation, record.n, now.mono):
-                for atom, count in view.attempts_at(piece, record.generation, record.n):
-                    state, remaining, owner = record.kind.name.lower(), 0.0, None
-                    if readable.covers(atom):
-                        state = "ready"
-                        if early > 0 and view.keeps_times(record.n):
-                            state, remaining = "delayed", early
-                        if delay is not None:
-                            state, remaining = "delayed", delay.due - now.mono
-                        if held is not None and held.deadline > now.mono:
-                            state, remaining, owner = "held", held.deadline - now.mono, held.owner
-                    elif record.kind == Kind.OPEN and view.home is view:
-                        state = "skipped"  # before the start of the generation
-                    items.append(Peeked(atom, state, record, count, remaining, owner))
+        for part, lease in view.leases.split(whole):
+            lease = lease or FREE
+            held, count = lease.held, fate.attempts_at(lease, record)
+            state, remaining, owner = record.kind.name.lower(), 0.0, None
+            if readable.covers(part):
+                due = fate.not_due(lease, facts, record)
+                state, remaining = ("delayed", due.remaining) if due is not None else ("ready", 0.0)
+                if held is not None and held.deadline > now.mono:
+                    state, remaining, owner = "held", held.deadline - now.mono, held.owner
+            elif record.kind == Kind.OPEN and view.home is view:
+                state = "skipped"  # before the start of the generation
+            join(items, Peeked(part, state, record, count, remaining, owner))
     return items
 
 

@@ -10,11 +10,12 @@ from typing import NamedTuple
 
 from quorumq.core import limits
 from quorumq.core.messages import HeldThere
+from quorumq.core.partition import fate
 from quorumq.core.partition.batches import Batches
 from quorumq.core.partition.closing import Closing
-from quorumq.core.partition.group import Delay
-from quorumq.core.partition.holds import Held
-from quorumq.core.partition.sync import group_states, pieces_of, view_origins
+from quorumq.core.partition.fate import Attempts, Ballots, Delay, Held
+from quorumq.core.partition.group import Changes
+from quorumq.core.partition.sync import group_states, pieces_of
 from quorumq.core.partition.views import Views
 from quorumq.core.records import (
     AttemptsCounted,
@@ -74,7 +75,7 @@ class Recall:
         gone = self.batches.reclaimed.items()
         records += [Reclaimed(partition, piece) for piece in pieces_of(gone, limit)]
         for view in self.views.sorted():
-            for state in group_states(partition.topic, view, view_origins(view), now):
+            for state in group_states(partition.topic, view, view.lasting_origins(), now):
                 if state.records:
                     records.append(RecordsMerged(partition, view.name, state.records))
                 if state.attempts:
@@ -97,17 +98,18 @@ class Recall:
             case RecordsMerged():
                 view = self.views.named(record.group)
                 for span, value in record.entries:
-                    view.merge(span, value)
+                    self.views.note(view, span, fate.on_merge, value)
             case AttemptsCounted():
                 view = self.views.named(record.group)
-                for counted in record.entries:
-                    view.merge_attempts(counted)
+                for span, n, ended, generation in record.entries:
+                    self.views.note(view, span, fate.on_counted, Attempts(generation, n, ended))
             case DelaysSet():
                 view = self.views.named(record.group)
                 gone = (now.wall_ms - record.at_ms) / 1000
                 for span, n, ballot, remaining, generation in record.entries:
                     left = min(remaining, max(0.0, remaining - gone))
-                    view.merge_delay(span, Delay(n, ballot, now.mono + left, generation))
+                    delay = Delay(n, ballot, now.mono + left, generation)
+                    self.views.note(view, span, fate.on_delay, delay)
 
     # ------------------------------------------------------------ a clean stop
 
@@ -121,12 +123,12 @@ class Recall:
                 owner=held.owner,
                 n=held.n,
                 remaining=max(0.0, held.deadline - now.mono),
-                ballot=ballot or (0, ""),
+                ballot=(ballots and ballots.highest) or (0, ""),
                 generation=held.generation,
             )
             for view in self.views.sorted()
-            for span, held in view.holds.holds.items()
-            for part, ballot in view.holds.ballots.split(span)
+            for span, held in view.all_held()
+            for part, ballots in view.ballots.split(span)
         ]
 
     def memory_at_stop(self, most: int) -> list[MemoryAtStop]:
@@ -137,19 +139,18 @@ class Recall:
         """
         kept: list[MemoryAtStop] = []
         for view in self.views.sorted():
-            ballots = view.holds.memory_at_stop()
+            ballots = view.memory_at_stop()
             if len(ballots) <= most:
                 most -= len(ballots)
-                kept.append(MemoryAtStop(self.batches.partition, view.name, view.holds.floor, ballots))
+                kept.append(MemoryAtStop(self.batches.partition, view.name, view.floor, ballots))
         return kept
 
     def restore_hold(self, held: HeldAtStop, now: Now) -> None:
         """Take back a hold of CLEAN_STOP: its remaining time starts again in full."""
         view = self.views.named(held.group)
         deadline = now.mono + held.remaining
-        for part, ended in view.attempts_at(held.span, held.generation, held.n):
-            kept = Held(held.owner, deadline, held.n, held.generation, ended)
-            view.holds.restore(part, kept, Stamp(*held.ballot))
+        ballots = Ballots(Stamp(*held.ballot) if held.ballot[0] else None)
+        view.restore(held.span, Held(held.owner, deadline, held.n, held.generation), ballots)
         self._expire_at(deadline, held.group, held.span)
 
     def _expire_at(self, deadline: float, group: str, span: Span) -> None:
@@ -162,7 +163,7 @@ class Recall:
         return [
             HeldThere(view.name, span, held.owner, held.n, held.deadline - now.mono, held.generation)
             for view in self.views.sorted()
-            for span, held in view.holds.holds.items()
+            for span, held in view.all_held()
             if held.deadline > now.mono
         ]
 
@@ -174,8 +175,8 @@ class Recall:
         """
         for (name, span, owner, n, _, generation), deadline in reported:
             if deadline > now.mono:
-                view = self.views.named(name)
-                for part, ended in view.attempts_at(span, generation, n):
-                    view.holds.learn(part, Held(owner, deadline, n, generation, ended))
+                view, changes = self.views.named(name), Changes()
+                held = Held(owner, deadline, n, generation)
+                self.views.apply(view, span, fate.on_reported, held, now, changes)
+                self.views.finish(view, changes, now)
                 self._expire_at(deadline, name, span)
-                self.views.refresh(view, span, now)

@@ -44,7 +44,7 @@ class Reclaim:
                     return False
                 if any(record.kind == Kind.DEAD for _, record in view.shown(part, covered)):
                     return False
-                if any(each.holds.holds.within(part) for each in (view, view.dead) if each is not None):
+                if any(each.held(part) for each in (view, view.dead) if each is not None):
                     return False
         return True
 
@@ -93,10 +93,7 @@ class Reclaim:
         """Take a batch out; its messages, which stay known, as reclaimed."""
         spans = self.batches.drop(batch)
         self.views.withdraw(batch, spans)
-        for view in self.views.groups.values():
-            for part in spans:
-                view.holds.forget(part)
-                view.hints.remove(part)
+        self.views.forget(spans)
         return spans
 
     def check(self) -> None:

@@ -22,7 +22,6 @@ from quorumq.core.messages import (
     Acked,
     CloseAsk,
     CloseTold,
-    Counted,
     Extend,
     Extended,
     Freed,
@@ -46,11 +45,23 @@ from quorumq.core.messages import (
     SyncState,
     Tombed,
 )
+from quorumq.core.partition import fate
 from quorumq.core.partition.batches import Batches
 from quorumq.core.partition.choice import Choice
 from quorumq.core.partition.closing import Closing
-from quorumq.core.partition.group import Delay, GroupView
-from quorumq.core.partition.learning import Learning, merged_record
+from quorumq.core.partition.fate import (
+    AckAsk,
+    Early,
+    ExtendAsk,
+    HoldAsk,
+    No,
+    RejectAsk,
+    ReleaseAsk,
+    Tomb,
+    Yes,
+)
+from quorumq.core.partition.group import Changes, GroupView
+from quorumq.core.partition.learning import Learning
 from quorumq.core.partition.listing import page_of, slices_of, survey_of
 from quorumq.core.partition.recall import Recall, Reported
 from quorumq.core.partition.reclaim import Reclaim
@@ -58,15 +69,11 @@ from quorumq.core.partition.storing import Storing
 from quorumq.core.partition.sync import Sync
 from quorumq.core.partition.views import Views
 from quorumq.core.records import (
-    AttemptsCounted,
-    DelaysSet,
-    JournalRecord,
     Reclaimed,
 )
-from quorumq.core.spans import merge_spans, subtract
+from quorumq.core.spans import merge_spans
 from quorumq.core.state import NodeState
 from quorumq.core.types import (
-    STAMP_ZERO,
     Incarnation,
     Kind,
     NodeId,
@@ -186,80 +193,61 @@ class Replica:
         """ON HOLD: vote on each message. The reply goes out at once: holds are in no journal."""
         error = self.wrong_epoch(message.epoch)
         if error or self.abstains(message.ballot, now):
-            return HoldReply(
-                message.round, self.partition, message.group, True, (), (), (), (), error, self.vector()
-            ), []
+            return self._votes(message, error=error), []
         view = self.group(message.group)
         wanted = [want.span for want in message.wants]
         if self.is_stale(view, message.generation, wanted, unseen=True):
-            return HoldReply(
-                message.round,
-                self.partition,
-                message.group,
-                True,
-                (),
-                (),
-                (),
-                (),
-                "stale-generation",
-                self.vector(),
-            ), []
-        effects: list[Effect] = []
-        owner = Owner(sender, incarnation, message.ballot)
+            return self._votes(message, error="stale-generation"), []
         granted: list[Granted] = []
         resolved: list[Resolved] = []
         not_due: list[NotDue] = []
         refused: list[Refused] = []
+        changes = Changes()
+        owner = Owner(sender, incarnation, message.ballot)
+        until = now.mono + message.hold_time
         for span, n in message.wants:
-            asked = view.asked(message.generation, n)
             before = len(granted)
-            for part, record, changed in view.on_asked(span, asked):
-                if changed:  # a redrive that we had not heard of
-                    effects.append(Persist((merged_record(self.partition, view, [Resolved(part, record)]),)))
-                if record[:3] != asked[:3]:
-                    resolved.append(Resolved(part, record))
-                    continue
-                for piece, delay in view.not_due(part, message.generation, n, now.mono):
-                    if delay is not None:
-                        not_due += view.delays_to_send(piece, now.mono)
-                        continue
-                    due, early = self.due_parts(view, piece, n, now)
-                    not_due += early
-                    for ripe in due:
-                        for atom, ended in view.attempts_at(ripe, message.generation, n):
-                            yes, no = view.holds.vote(
-                                atom, n, owner, now.mono, message.hold_time, message.generation, ended
-                            )
-                            refused += no
-                            for held in yes:
-                                granted += self.grants(view, held, asked, now)
+            ask = HoldAsk(
+                owner, view.asked(message.generation, n), until, self.topic.max_deliveries, self.topic.ttl_s
+            )
+            for part, answer in self.views.apply(view, span, fate.on_hold, ask, now, changes):
+                match answer:
+                    case Yes():
+                        granted.append(Granted(part, *answer))
+                    case Tomb():
+                        resolved.append(Resolved(part, *answer))
+                    case Early():
+                        not_due.append(NotDue(part, *answer))
+                    case No():
+                        refused.append(Refused(part, *answer))
             if len(granted) > before:
-                self.node.at(now.mono + message.hold_time, "expire", self.partition, view.name, span)
-                self.views.refresh(view, span, now)
-        reply = HoldReply(
+                self.node.at(until, "expire", self.partition, view.name, span)
+        reply = self._votes(message, tuple(granted), tuple(resolved), tuple(not_due), tuple(refused))
+        records = self.views.finish(view, changes, now)  # redrives that we had not heard of
+        return reply, [Persist(records)] if records else []
+
+    def _votes(
+        self,
+        message: Hold,
+        granted: tuple[Granted, ...] = (),
+        resolved: tuple[Resolved, ...] = (),
+        not_due: tuple[NotDue, ...] = (),
+        refused: tuple[Refused, ...] = (),
+        error: str | None = None,
+    ) -> HoldReply:
+        """The reply to a HOLD; with an ``error``, which may be "", this replica has not voted."""
+        return HoldReply(
             message.round,
             self.partition,
             message.group,
-            False,
-            tuple(granted),
-            tuple(resolved),
-            tuple(not_due),
-            tuple(refused),
-            "",
-            self.vector(),
+            abstained=error is not None,
+            granted=granted,
+            resolved=resolved,
+            not_due=not_due,
+            refused=refused,
+            error=error or "",
+            known=self.vector(),
         )
-        return reply, effects
-
-    def due_parts(self, view: GroupView, span: Span, n: int, now: Now) -> tuple[list[Span], list[NotDue]]:
-        """``span`` without the batches that are not due by our clock, and those: NOT_DUE for a first life only."""
-        if not self.batches.waiting or not view.keeps_times(n):
-            return [span], []
-        early = [
-            NotDue(part, 0, STAMP_ZERO, self.batches.stored[slot.number].due - now.mono)
-            for part, slot in self.batches.index.within(span)
-            if slot.number in self.batches.waiting
-        ]
-        return subtract(span, [item.span for item in early]), early
 
     def delayed_parts(self, span: Span) -> list[Span]:
         """The parts of ``span`` that were published with a delay, whether it is over or not."""
@@ -268,28 +256,6 @@ class Replica:
             for part, slot in self.batches.index.within(span)
             if self.batches.stored[slot.number].header.delay_ms
         ]
-
-    def grants(self, view: GroupView, span: Span, asked: Record, now: Now) -> list[Granted]:
-        """The OKs for ``span``, with what the coordinator looks at once it has won."""
-        mortal = self.batches.mortal or self.topic.ttl_s > 0
-        timed = view.keeps_times(asked.n) and (mortal or not self.batches.present.covers(span))
-        found: list[Granted] = []
-        for part, count in view.attempts_at(span, asked.generation, asked.n):
-            exhausted = count >= self.topic.max_deliveries and asked.kind == Kind.OPEN
-            if not timed:
-                found.append(Granted(part, count, exhausted, False))
-                continue
-            for piece, slot in self.batches.index.split(part):
-                expired = slot is not None and self.batches.stored[slot.number].is_expired(
-                    self.topic.ttl_s, now.mono
-                )
-                item = Granted(piece, count, exhausted, expired, slot is None)
-                last = found[-1] if found else None
-                if last is not None and last[1:] == item[1:] and last.span.stop == piece.start:
-                    found[-1] = item._replace(span=Span(piece.origin, last.span.start, piece.stop))
-                else:
-                    found.append(item)
-        return found
 
     def abstains(self, ballot: Stamp, now: Now) -> bool:
         """Whether this replica has no vote: in quarantine, unable to vouch, or asked for a ballot above its
@@ -301,62 +267,48 @@ class Replica:
         view = self.views.groups.get(name)
         if view is None:
             return []
-        counted: list[Counted] = []
-        for part, held in view.holds.expired(span, now.mono):
-            for piece, _ in view.records.split(part):
-                if not view.is_acked(piece, held.generation):
-                    counted += view.count_attempt(piece, held)
-            self.views.refresh(view, part, now)
-        for part, held in view.holds.holds.within(span):  # extended since the timer was set
-            self.node.at(held.deadline, "expire", self.partition, name, part)
-        if not counted:
-            return []
-        return [Persist((AttemptsCounted(self.partition, name, tuple(counted)),))]
+        changes = Changes()
+        for part, deadline in self.views.apply(view, span, fate.on_expire, None, now, changes):
+            self.node.at(deadline, "expire", self.partition, name, part)  # extended since the timer was set
+        records = self.views.finish(view, changes, now)
+        return [Persist(records)] if records else []
 
-    # -------------------------------------------------------- RELEASE, LEAVE
+    # ---------------------------------------------------------- RELEASE, LEAVE
 
     def on_release(self, freed: Freed, now: Now) -> None:
         """RELEASE or LEAVE: remove holds where the owner matches exactly. Counts no attempt."""
         view = self.views.groups.get(freed.group)
         if view is None:
             return
-        theirs = freed.owner.node != self.node.me  # our own, of a lost round, says nothing of who has it
+        changes = Changes()
+        ask = ReleaseAsk(freed.owner, theirs=freed.owner.node != self.node.me)
         for span in freed.spans:
-            view.holds.release(span, freed.owner)
-            if theirs:
-                view.hints.remove(span)
-            self.views.refresh(view, span, now)
+            self.views.apply(view, span, fate.on_release, ask, now, changes)
+        self.views.finish(view, changes, now)
 
-    # ---------------------------------------------------------------- EXTEND
+    # ------------------------------------------------------------------- EXTEND
 
     def on_extend(self, message: Extend, now: Now) -> Extended:
         """EXTEND: only where exactly this owner holds now."""
         error = self.wrong_epoch(message.epoch)
-        view = self.views.groups.get(message.group)
-        granted: list[Span] = []
-        refused: list[Span] = []
         if error or not self.may_vote(now):
             return Extended(message.round, (), (), error, self.vector())
+        view = self.views.groups.get(message.group)
+        if view is None:
+            return Extended(message.round, (), message.spans, "", self.vector())
+        votes: dict[bool, list[Span]] = {True: [], False: []}
+        changes = Changes()
+        ask = ExtendAsk(message.owner, now.mono + message.hold_time)
         for span in message.spans:
-            if view is None:
-                refused.append(span)
-                continue
-            yes: list[Span] = []
-            for part, held in view.holds.holds.split(span):
-                for piece, _ in view.records.split(part):
-                    if held is not None and view.is_acked(piece, held.generation):  # by another delivery
-                        refused.append(piece)
-                        continue
-                    more, no = view.holds.extend(piece, message.owner, now.mono + message.hold_time)
-                    yes += more
-                    refused += no
-            granted += yes
-            if yes:
-                self.node.at(now.mono + message.hold_time, "expire", self.partition, view.name, span)
-                self.views.refresh(view, span, now)
-        return Extended(message.round, tuple(granted), tuple(refused), "", self.vector())
+            before = len(votes[True])
+            for part, answer in self.views.apply(view, span, fate.on_extend, ask, now, changes):
+                votes[answer].append(part)
+            if len(votes[True]) > before:
+                self.node.at(ask.until, "expire", self.partition, view.name, span)
+        self.views.finish(view, changes, now)
+        return Extended(message.round, tuple(votes[True]), tuple(votes[False]), "", self.vector())
 
-    # ------------------------------------------------------------------- ACK
+    # ---------------------------------------------------------------------- ACK
 
     def on_ack(self, sender: NodeId, message: Ack, now: Now) -> list[Effect]:
         """ACK: ACKED, durable, for messages known or not; TOMBED says where this replica is exclusive.
@@ -371,30 +323,29 @@ class Replica:
             return [Send(sender, Tombed(message.round, (), (), error, self.vector()))]
         exclusive: list[Acked] = []
         higher: list[Acked] = []
-        merged: list[Resolved] = []
         resolved: list[Resolved] = []
+        changes = Changes()
         for span, owner, n in message.entries:
-            yes, no = view.holds.exclusivity(span, owner)
-            if not self.batches.reclaimed.within(span) and span.origin not in self.batches.closed:
-                exclusive += [Acked(part, owner, n) for part in yes]
-            higher += [Acked(part, owner, n) for part in no]
-            settled = view.settled(message.generation, n)
-            for part, record, changed in view.merge(span, settled):
-                if changed:
-                    merged.append(Resolved(part, record))
-                if settled.kind == Kind.PURGED and record[:3] != settled[:3]:  # nothing stands above ACKED
+            # What was reclaimed, or closed, has no memory of ballots.
+            remembered = not self.batches.reclaimed.within(span) and span.origin not in self.batches.closed
+            ask = AckAsk(owner, view.settled(message.generation, n))
+            for part, (proof, record) in self.views.apply(view, span, fate.on_ack, ask, now, changes):
+                if proof is False:
+                    higher.append(Acked(part, owner, n))
+                elif proof and remembered:
+                    exclusive.append(Acked(part, owner, n))
+                if view.home is not view and record[:3] != ask.record[:3]:  # nothing stands above ACKED
                     resolved.append(Resolved(part, record))
-            view.holds.release(span, owner)  # of this delivery alone: another one may be live
-            view.hints.remove(span)
-            self.views.refresh(view, span, now)
-        records = (merged_record(self.partition, view, merged),) if merged else ()
         reply = Tombed(message.round, tuple(exclusive), tuple(higher), "", self.vector(), tuple(resolved))
-        return [Persist(records, (Send(sender, reply),))]
+        return [Persist(self.views.finish(view, changes, now), (Send(sender, reply),))]
 
-    # ---------------------------------------------------------------- REJECT
+    # ------------------------------------------------------------------- REJECT
 
     def on_reject(self, sender: NodeId, message: Reject, now: Now) -> list[Effect]:
-        """REJECT: a compare-and-set on the hold; requeue with a delay, or DEAD, in one step with the release."""
+        """REJECT: a compare-and-set on the hold; requeue with a delay, or DEAD, in one step with the release.
+
+        Without a delay of its own, the message waits as the topic's backoff says for our own count of attempts.
+        """
         error = self.wrong_epoch(message.epoch)
         view = self.group(message.group)
         if not error and self.is_stale(view, message.generation, message.spans):
@@ -404,78 +355,22 @@ class Replica:
         applied: list[Span] = []
         refused: list[Span] = []
         resolved: list[Resolved] = []
-        merged: list[Resolved] = []
-        delays: list[NotDue] = []
-        counted: list[Counted] = []
-        for span in message.spans:
-            for part, held in view.holds.holds.split(span):
-                if held is None or not view.holds.is_owner(held, message.owner):
-                    done, other = self._already_rejected(view, part, message)
-                    applied += done
-                    refused += other
-                    continue
-                view.holds.release(part, message.owner)
-                if message.letter is not None:
-                    dead = Record(message.generation, message.n, Kind.DEAD, message.letter)
-                    for piece, record, changed in view.merge(part, dead):
-                        if changed:
-                            merged.append(Resolved(piece, record))
-                        if record[:3] == dead[:3]:
-                            applied.append(piece)
-                        else:
-                            resolved.append(Resolved(piece, record))
-                    continue
-                asked = view.asked(message.generation, message.n)
-                for open_part, record in view.record_pieces(part, message.generation):
-                    if record[:3] != asked[:3]:  # settled by another delivery, or purged
-                        resolved.append(Resolved(open_part, record))
-                        continue
-                    counted += view.count_attempt(open_part, held)
-                    for atom, seconds in self.delays_of(view, open_part, message):
-                        delay = Delay(message.n, message.owner.ballot, now.mono + seconds, message.generation)
-                        for piece in view.merge_delay(atom, delay):
-                            delays.append(NotDue(piece, delay.n, delay.ballot, seconds, delay.generation))
-                    applied.append(open_part)
-            view.hints.remove(span)
-            self.views.refresh(view, span, now)
-        records: list[JournalRecord] = []
-        if merged:
-            records.append(merged_record(self.partition, view, merged))
-        if delays:
-            records.append(DelaysSet(self.partition, view.name, now.wall_ms, tuple(delays)))
-        if counted:
-            records.append(AttemptsCounted(self.partition, view.name, tuple(counted)))
-        reply = Rejected(message.round, tuple(applied), tuple(refused), tuple(resolved), "", self.vector())
-        return [Persist(tuple(records), (Send(sender, reply),))]
-
-    def delays_of(self, view: GroupView, span: Span, message: Reject) -> list[tuple[Span, float]]:
-        """How long each part of a rejected ``span`` waits: as it says, or the topic's backoff by our own count."""
-        if message.delay != limits.TOPIC_BACKOFF_S:
-            return [(span, message.delay)]
-        steps = self.topic.backoff or (0.0,)
-        return [
-            (part, steps[max(1, min(count, len(steps))) - 1])
-            for part, count in view.attempts_at(span, message.generation, message.n)
-        ]
-
-    def _already_rejected(
-        self, view: GroupView, span: Span, message: Reject
-    ) -> tuple[list[Span], list[Span]]:
-        """No such hold: a retry that finds its own ballot in the record counts as applied."""
-        ballot = message.owner.ballot
+        asked = view.asked(message.generation, message.n)
         if message.letter is not None:
-            marks = [
-                (part, record.n == message.n and record.letter is not None and record.letter.ballot == ballot)
-                for part, record in view.record_pieces(span)
-            ]
-        else:
-            marks = [
-                (part, delay is not None and delay.ballot == ballot)
-                for part, delay in view.delays.split(span)
-            ]
-        return [part for part, ours in marks if ours], [part for part, ours in marks if not ours]
+            asked = Record(message.generation, message.n, Kind.DEAD, message.letter)
+        backoff = (message.delay,) if message.delay != limits.TOPIC_BACKOFF_S else self.topic.backoff
+        ask = RejectAsk(message.owner, asked, backoff or (0.0,))
+        changes = Changes()
+        for span in message.spans:
+            for part, (done, record) in self.views.apply(view, span, fate.on_reject, ask, now, changes):
+                if record is not None:
+                    resolved.append(Resolved(part, record))
+                else:
+                    (applied if done else refused).append(part)
+        reply = Rejected(message.round, tuple(applied), tuple(refused), tuple(resolved), "", self.vector())
+        return [Persist(self.views.finish(view, changes, now), (Send(sender, reply),))]
 
-    # ----------------------------------------------- MERGE (REDRIVE, repair)
+    # ---------------------------------------------------- MERGE (REDRIVE, repair)
 
     def on_merge(self, sender: NodeId, message: Merge, now: Now) -> list[Effect]:
         """Merge records; say, once durable, where ours is now exactly what was asked and where it is higher."""
@@ -490,18 +385,15 @@ class Replica:
             return [Send(sender, Merged(message.round, (), (), "stale-generation", self.vector()))]
         exact: list[Span] = []
         higher: list[Resolved] = []
-        changes: list[Resolved] = []
+        changes = Changes()
         for span, asked in message.entries:
-            for part, record, changed in view.merge(span, asked):
-                if changed:
-                    changes.append(Resolved(part, record))
+            for part, record in self.views.apply(view.home, span, fate.on_merge, asked, now, changes):
                 if record[:3] == asked[:3]:
                     exact.append(part)
                 else:
                     higher.append(Resolved(part, record))
-            self.views.refresh(view, span, now)
+        records = self.views.finish(view.home, changes, now)
         reply = Merged(message.round, tuple(exact), tuple(higher), "", self.vector())
-        records = (merged_record(self.partition, view, changes),) if changes else ()
         return [Persist(records, (Send(sender, reply),) if message.round else ())]
 
     # ------------------------------------------- PEEK, anti-entropy, closing origins

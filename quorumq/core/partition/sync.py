@@ -11,7 +11,6 @@ from quorumq.core import limits
 from quorumq.core.effects import Effect, Send, SendStored
 from quorumq.core.messages import (
     Aged,
-    Counted,
     Digest,
     GroupDigest,
     GroupState,
@@ -21,6 +20,7 @@ from quorumq.core.messages import (
     SyncState,
 )
 from quorumq.core.partition.batches import Batches
+from quorumq.core.partition.fate import Lease
 from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.hashing import mix, salt_of
 from quorumq.core.partition.views import Views
@@ -75,7 +75,7 @@ class Sync:
             buckets[bucket_of(family)] ^= mix(closed.digest(family) ^ CLOSED_SALT)
         for view in self.views.groups.values():
             salt = salt_of(view.name)
-            for origin in view_origins(view):
+            for origin in view.lasting_origins():
                 buckets[bucket_of(origin)] ^= mix(view_digest(view, origin).digest ^ salt)
         return SyncOffer(self.batches.partition, epoch, tuple(buckets))
 
@@ -105,7 +105,7 @@ class Sync:
         views: list[tuple[GroupView, dict[int, list[Digest]]]] = []
         for view in self.views.sorted():
             found: dict[int, list[Digest]] = {bucket: [] for bucket in buckets}
-            for origin in view_origins(view):
+            for origin in view.lasting_origins():
                 if bucket_of(origin) in found:
                     found[bucket_of(origin)].append(view_digest(view, origin))
             views.append((view, found))
@@ -164,7 +164,7 @@ class Sync:
             heard = {digest.origin: digest for digest in other.origins} if other is not None else {}
             origins = [
                 origin
-                for origin in view_origins(view)
+                for origin in view.lasting_origins()
                 if bucket_of(origin) in covered and heard.get(origin) != view_digest(view, origin)
             ]
             if origins:
@@ -272,17 +272,8 @@ class Sync:
 def group_states(topic: bytes, view: GroupView, origins: list[Origin], now: Now) -> list[GroupState]:
     """Everything of ``view`` for ``origins``, in pieces that fit a frame."""
     records = [Resolved(*item) for origin in origins for item in view.records.spans_of(origin)]
-    attempts = [
-        Counted(span, item.n, item.ended, item.generation)
-        for origin in origins
-        for span, item in view.attempts.spans_of(origin)
-    ]
-    delays = [
-        delay
-        for origin in origins
-        for span, _ in view.delays.spans_of(origin)
-        for delay in view.delays_to_send(span, now.mono)
-    ]
+    attempts = [item for origin in origins for item in view.attempts_of(origin)]
+    delays = [item for origin in origins for item in view.delays_of(origin, now.mono)]
     register = Group(topic, view.name, view.generation, view.from_ms)
     limit = LETTERS_MAX if any(item.record.letter is not None for item in records) else 2048
     pieces = max(1, *(-(-len(items) // limit) for items in (records, attempts, delays)))
@@ -297,22 +288,13 @@ def group_states(topic: bytes, view: GroupView, origins: list[Origin], now: Now)
     ]
 
 
-def view_origins(view: GroupView) -> list[Origin]:
-    """The origins of which the group has any state that outlives a restart."""
-    return sorted({*view.records.origins(), *view.attempts.origins(), *view.delays.origins()})
-
-
 def view_digest(view: GroupView, origin: Origin) -> Digest:
     """Of what the group keeps of an origin when replicas compare; holds are no part of it."""
     known = view.digests.get(origin)
     if known is None:
         records = view.records.digest(origin, encode_record)
-        attempts = view.attempts.digest(origin, lambda item: repr(tuple(item)).encode())
-        delays = view.delays.digest(
-            origin, lambda item: repr((item.generation, item.n, tuple(item.ballot))).encode()
-        )
-        digest = records ^ mix(attempts) ^ mix(mix(delays))
-        known = Digest(origin, view.records.messages_of(origin), digest)
+        leases = view.leases.digest(origin, encode_lease)
+        known = Digest(origin, view.records.messages_of(origin), records ^ mix(leases))
         view.digests[origin] = known
     return known
 
@@ -326,6 +308,15 @@ def pieces_of(spans: list[Span], limit: int) -> list[tuple[Span, ...]]:
 def bucket_of(origin: Origin) -> int:
     """The bucket of anti-entropy that an origin falls into, the same on every node."""
     return salt_of(repr(tuple(origin))) % SYNC_BUCKETS
+
+
+def encode_lease(lease: Lease) -> bytes | None:
+    """What replicas compare of a lease, as bytes: its attempts, and its delay but for the time."""
+    attempts, delay = lease.attempts, lease.delay
+    if attempts is None and delay is None:
+        return None
+    known = (delay.generation, delay.n, tuple(delay.ballot)) if delay is not None else None
+    return repr((attempts and tuple(attempts), known)).encode()
 
 
 def encode_record(record: Record) -> bytes:

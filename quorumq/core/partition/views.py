@@ -7,12 +7,16 @@ one of those calls `Views.refresh` for the messages concerned.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
+from quorumq.core.partition import fate
 from quorumq.core.partition.batches import Batches, StoredBatch
-from quorumq.core.partition.group import DEAD_SUFFIX, DeadView, GroupView
-from quorumq.core.spans import merge_spans
+from quorumq.core.partition.fate import FREE, Facts, Rule
+from quorumq.core.partition.group import DEAD_SUFFIX, Changes, GroupView, join
+from quorumq.core.records import AttemptsCounted, DelaysSet, JournalRecord, RecordsMerged
+from quorumq.core.spans import across, merge_spans
 from quorumq.core.state import NodeState
-from quorumq.core.types import Group, Kind, Now, PartitionId, Span
+from quorumq.core.types import OPEN_ZERO, Group, Kind, Now, PartitionId, Span
 
 
 class Views:
@@ -50,7 +54,7 @@ class Views:
         if name.endswith(DEAD_SUFFIX):
             self.named(name.removesuffix(DEAD_SUFFIX))
         view = self.groups[name] = self.look(name)
-        if isinstance(view, DeadView):
+        if view.source is not None:
             view.source.dead = view
         else:
             self._want_again(view, self.batches.reclaimed.items())
@@ -65,7 +69,7 @@ class Views:
             return found
         floor, closed = self.node.clock.floor, self.batches.closed
         if name.endswith(DEAD_SUFFIX):
-            return DeadView(self.look(name.removesuffix(DEAD_SUFFIX)), floor, closed)
+            return GroupView(name, floor, closed, self.look(name.removesuffix(DEAD_SUFFIX)))
         view = GroupView(name, floor, closed)
         register = self.node.catalogue.groups.get((self.partition.topic, name))
         if register is not None:
@@ -110,8 +114,59 @@ class Views:
 
     # ------------------------------------------------------------ availability
 
+    def apply(
+        self, view: GroupView, span: Span, rule: Rule | None, ask: Any, now: Now, changes: Changes
+    ) -> list[tuple[Span, Any]]:
+        """Have ``rule`` (core/partition/fate.py) decide about each message of ``span``, batch by batch.
+
+        Returns:
+            Its answers, joined where they are the same.
+        """
+        closed = span.origin in self.batches.closed
+        answers: list[tuple[Span, Any]] = []
+        for part, slot in self.batches.index.split(span):
+            if slot is None:
+                facts, key = view.facts(now.mono, unseen=True, closed=closed), None
+            else:
+                facts, key = self._facts_of(view, self.batches.stored[slot.number], now)
+            found = view.apply(part, rule, ask, facts, changes, key)
+            if not answers:
+                answers = found
+                continue
+            for answer in found:
+                join(answers, answer)
+        return answers
+
+    def _facts_of(
+        self, view: GroupView, batch: StoredBatch, now: Now
+    ) -> tuple[Facts, tuple[int, int] | None]:
+        """What rules go by for the messages of a batch; and its key, where something of it may be available."""
+        waits = batch.number in self.batches.waiting
+        header = batch.header
+        early = batch.due - now.mono if waits else 0.0
+        covered = view.covers(header.published_ms)
+        facts = view.facts(now.mono, covered, early, batch.born, header.ttl_ms / 1000)
+        return facts, batch.key() if batch.durable and not waits else None
+
+    def finish(self, view: GroupView, changes: Changes, now: Now) -> tuple[JournalRecord, ...]:
+        """What passes over a group have changed reaches whoever waits for it; the records of it for the journal."""
+        if changes.gained:
+            self.node.stirred = True
+        for time, name, part in changes.wakes:
+            self.node.at(time, "refresh", self.partition, name, part)
+        for number in changes.idle:
+            self.touched[number] = None
+        records: list[JournalRecord] = []
+        if changes.records:
+            records.append(RecordsMerged(self.partition, view.home.name, tuple(changes.records)))
+        if changes.delays:
+            records.append(DelaysSet(self.partition, view.name, now.wall_ms, tuple(changes.delays)))
+        if changes.counted:
+            records.append(AttemptsCounted(self.partition, view.name, tuple(changes.counted)))
+        return tuple(records)
+
     def refresh(self, view: GroupView, span: Span, now: Now) -> None:
-        """Work out again which of ``span`` is available to the group; called wherever that may have changed.
+        """Work out again which of ``span`` is available to the group: a timer, or something beside the rules, says so.
 
         A group and the group of its dead letters have their records in common, so both are looked at.
         """
@@ -134,29 +189,9 @@ class Views:
                 self._refresh_one(view, span, now)
 
     def _refresh_one(self, view: GroupView, span: Span, now: Now) -> None:
-        for piece, slot in self.batches.index.within(span):
-            batch = self.batches.stored[slot.number]
-            if not batch.durable or slot.number in self.batches.waiting:
-                continue
-            before = sum(part.size for part in view.available.remove(piece))
-            after = 0
-            covered = view.covers(batch.header.published_ms)
-            for part in view.free_parts(piece, covered, now.mono):
-                view.available.add(part)
-                after += part.size
-            if after > before:
-                self.node.stirred = True
-            for time in view.wakeups(piece, now.mono):
-                self.node.at(time, "refresh", self.partition, view.name, piece)
-            key = batch.key()
-            count = view.offered.get(slot.number, 0) + after - before
-            if count:
-                view.offered[slot.number] = count
-                if key not in view.ready:
-                    view.ready[key] = now.mono
-            else:
-                view.forget_batch(key)
-                self.touched[slot.number] = None
+        changes = Changes()
+        self.apply(view, span, None, None, now, changes)
+        self.finish(view, changes, now)
 
     def withdraw(self, batch: StoredBatch, spans: list[Span]) -> None:
         """The batch is not here any more, and so ``spans``, which were in it, are available to nobody."""
@@ -170,7 +205,18 @@ class Views:
         """The payload of ``spans`` is back: whatever was granted before and forgotten is not above our clock."""
         for view in self.groups.values():
             for span in spans:
-                view.holds.raise_floor(span, self.node.clock.value)
+                self.note(view, span, fate.on_return, self.node.clock.value)
+
+    def forget(self, spans: list[Span]) -> None:
+        """The payload of ``spans`` is gone, and with it what was known of it for its own sake."""
+        for view in self.groups.values():
+            for span in spans:
+                self.note(view, span, fate.on_reclaim, None)
+
+    def note(self, view: GroupView, span: Span, rule: Rule, ask: Any, now: float = 0.0) -> None:
+        """As `apply`, where nothing is available anyhow, or that is worked out later, and the journal knows."""
+        facts = view.facts(now, closed=span.origin in self.batches.closed)
+        view.apply(span, rule, ask, facts, Changes())
 
     def check(self, now: Now) -> None:
         """Assert what holds between any two events; `available` is compared with its definition."""
@@ -181,8 +227,12 @@ class Views:
                 if not batches.stored[slot.number].durable or slot.number in batches.waiting:
                     assert not view.available.within(span), f"{span} is available too early"
                     continue
-                covered = view.covers(batches.stored[slot.number].header.published_ms)
-                free = merge_spans(view.free_parts(span, covered, now.mono))
+                facts, _ = self._facts_of(view, batches.stored[slot.number], now)
+                free = merge_spans(
+                    Span(span.origin, start, stop)
+                    for start, stop, (record, lease) in across(span, (view.home.records, view.leases))
+                    if fate.is_available(record or OPEN_ZERO, lease or FREE, facts)
+                )
                 have = tuple(view.available.within(span))
                 assert have == free, f"{view.name}: available is {have}, should be {free}"
             offered: dict[int, int] = {}

@@ -1,0 +1,558 @@
+"""What a replica knows of ONE message for ONE group, and what each step of the protocol makes of it.
+
+Every rule is a pure function of one message; there is no span, no loop and no replica here:
+
+    rule(record, lease, ballots, facts, ask) -> (record, lease, ballots, answer)
+
+`GroupView.apply` lifts a rule to runs of messages that share all of this. Where a rule changes nothing, it returns
+the very object that it was given: that is how the pass knows. What is known of a message is cut by how long it lasts:
+
+- its `Record`: what became of it. It only rises, and a group shares it with the group of its dead letters.
+- its `Lease`: hold, rivals, attempts, delay and hint. An ACK ends all of it, but for the hold of another delivery.
+- its `Ballots`: what was granted here. They outlast the ACK, until RECLAIM drops the payload.
+
+                        HOLD of its owner again, EXTEND
+                              ┌─── longer ───┐
+              HOLD            ▼              │
+      free ───────────────▶ held ────────────┘        HOLD is refused under a ballot that is not above all that was
+       ▲                      │                       granted before, and where the record is another, where the
+       ├────── RELEASE ───────┤ of exactly its owner  message is not due, and where anybody else holds it.
+       ├─────── ACK ──────────┤ likewise
+       ├────── REJECT ────────┤ likewise: an attempt has ended, or the message is dead
+       └────── expiry ────────┘ an attempt has ended
+
+      free or held ─── RECOVERY: two owners are reported ───▶ blocked: NOBODY holds it
+       free ◀─── each of the rivals has released it, or the longest of their times is over ───┘
+
+Exclusivity (promise G2) rests on `on_hold`. Two majorities share a replica; that replica grants one owner at a time,
+replaces none, and forgets nothing that it granted while the grant can be live. The explorer and the simulator
+replace functions of this module to leave a rule out, so a rule calls another by its name in the module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from quorumq.core.types import (
+    Incarnation,
+    Kind,
+    Owner,
+    Record,
+    Stamp,
+    merge_records,
+)
+
+NOBODY = Owner("", Incarnation(0, 0), Stamp(0, ""))
+"""The owner of what two owners were reported of: it matches none, so nothing can be done in its name."""
+
+
+class Held(NamedTuple):
+    """A hold, until ``deadline`` by the replica's monotonic clock (seconds)."""
+
+    owner: Owner
+    deadline: float
+    n: int  # the redrive number it was granted under: the attempt that it may become belongs to it
+    generation: int = 0  # likewise
+    ended: int = 0  # attempts that had ended when it was granted here: when it ends, one more have
+
+
+class Attempts(NamedTuple):
+    """How many attempts at (generation, redrive number ``n``) have ended by expiry or REJECT."""
+
+    generation: int
+    n: int
+    ended: int
+
+
+class Delay(NamedTuple):
+    """A REJECT's delay: the message is not due before ``due`` (monotonic seconds).
+
+    It delays (generation, n) alone. The higher (generation, n, ballot) wins.
+    """
+
+    n: int
+    ballot: Stamp
+    due: float
+    generation: int = 0
+
+
+class Lease(NamedTuple):
+    """All that an ACK ends."""
+
+    held: Held | None = None
+    rivals: tuple[Owner, ...] = ()  # the owners that were reported of what NOBODY holds
+    attempts: Attempts | None = None
+    delay: Delay | None = None
+    hint: float = 0.0  # held elsewhere until then, as a NOK said: for choosing only
+
+
+class Ballots(NamedTuple):
+    """What was granted: the highest ballot, None where we know of none; then a floor, if above the group's."""
+
+    highest: Stamp | None = None
+    floor: int = 0
+
+
+class Facts(NamedTuple):
+    """What a rule goes by besides the message: the time, the group, and the batch that the message is in."""
+
+    now: float  # monotonic seconds
+    dead: bool  # the group is that of another one's dead letters
+    generation: int  # the group's; of dead letters, that of the group where they died
+    floor: int  # stamps up to this time may have been granted before this start and forgotten
+    covered: bool = True  # the generation's start predicate holds for the batch
+    early: float = 0.0  # seconds until the batch is due by our clock
+    born: float = 0.0  # when the batch was made, by our clock
+    ttl: float = 0.0  # its own time to live, in seconds; 0: the topic's
+    unseen: bool = False  # the payload is not here
+    closed: bool = False  # the message's origin is over: it is settled, and nothing but a hold is kept of it
+
+
+FREE = Lease()
+NO_BALLOTS = Ballots()
+
+Fate = tuple[Record, Lease, Ballots, Any]
+"""What a rule makes of a message, and its answer."""
+
+Rule = Callable[[Record, Lease, Ballots, Facts, Any], Fate]
+
+
+# ------------------------------------------------------------------------------------ HOLD
+
+
+class HoldAsk(NamedTuple):
+    owner: Owner
+    record: Record  # what the message must be
+    until: float  # the end of the hold
+    max_deliveries: int
+    ttl: float  # the topic's, in seconds; 0: for ever
+
+
+class Yes(NamedTuple):
+    """OK; fields as in `Granted`."""
+
+    attempts: int
+    exhausted: bool
+    expired: bool
+    unseen: bool
+
+
+class Tomb(NamedTuple):
+    """The record is another."""
+
+    record: Record
+
+
+class Early(NamedTuple):
+    """NOT_DUE; fields as in `NotDue`."""
+
+    n: int
+    ballot: Stamp
+    remaining: float
+    generation: int = 0
+
+
+class No(NamedTuple):
+    """NOK; fields as in `Refused`."""
+
+    highest: Stamp
+    remaining: float
+
+
+def on_hold(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: HoldAsk) -> Fate:
+    """ON HOLD: whether ``ask.owner`` has this message from now on, as far as it goes by this replica."""
+    heard, stands = hear(record, facts, ask.record)
+    if stands[:3] != ask.record[:3]:
+        return heard, lease, ballots, Tomb(stands)
+    early = not_due(lease, facts, ask.record)
+    if early is not None:
+        return heard, lease, ballots, early
+    held, attempts = lease.held, attempts_at(lease, ask.record)
+    mine = held is not None and is_owner(held, ask.owner)
+    if held is not None and mine and ballots.highest is not None:  # asked again
+        held = held._replace(deadline=max(held.deadline, ask.until))
+    elif is_above(ask.owner.ballot, ballots, facts) and (
+        held is None or mine or may_replace(held, ask.owner)
+    ):
+        # A hold of this very owner that was learned from a peer was not granted here: it is now.
+        until = max(held.deadline, ask.until) if held is not None and mine else ask.until
+        held = Held(ask.owner, until, ask.record.n, ask.record.generation, attempts)
+        ballots = Ballots(ask.owner.ballot, ballots.floor)
+    else:
+        remaining = held.deadline - facts.now if held is not None else 0.0
+        return heard, lease, ballots, No(ballots.highest or Stamp(floor_of(ballots, facts), ""), remaining)
+    timed = keeps_times(facts, ask.record.n)
+    exhausted = attempts >= ask.max_deliveries and not facts.dead
+    yes = Yes(attempts, exhausted, timed and is_expired(facts, ask.ttl), timed and facts.unseen)
+    return heard, Lease(held, (), lease.attempts, lease.delay, lease.hint), ballots, yes
+
+
+def hear(record: Record, facts: Facts, asked: Record) -> tuple[Record, Record]:
+    """What our record becomes when a HOLD names ``asked``, and how it reads then.
+
+    A redrive that we have not heard of may be behind it. A dead letter is granted only where the record is DEAD at
+    exactly that n: a HOLD carries no letter to merge.
+    """
+    return (record, record) if facts.dead else merge(record, facts, asked)
+
+
+def not_due(lease: Lease, facts: Facts, asked: Record) -> Early | None:
+    """What keeps the message, at ``asked``, from being delivered now: a delay of REJECT, or the batch's own."""
+    delay = delay_at(lease, facts, asked)
+    if delay is not None:
+        return Early(delay.n, delay.ballot, delay.due - facts.now, delay.generation)
+    if facts.early > 0 and keeps_times(facts, asked.n):
+        return Early(0, Stamp(0, ""), facts.early)
+    return None
+
+
+def is_owner(held: Held, owner: Owner) -> bool:
+    """A hold belongs to one attempt of one incarnation of one node: all three must match."""
+    return held.owner == owner
+
+
+def is_above(ballot: Stamp, ballots: Ballots, facts: Facts) -> bool:
+    """Ballots only rise: above the highest granted for the message, or the floor where we have no memory."""
+    if ballots.highest is None:
+        return ballot.time > floor_of(ballots, facts)
+    return ballot > ballots.highest
+
+
+def may_replace(held: Held, owner: Owner) -> bool:
+    """No hold is ever replaced, whatever its ballot."""
+    return False
+
+
+def floor_of(ballots: Ballots, facts: Facts) -> int:
+    """Up to this time stamps may have been granted for the message, and forgotten."""
+    return max(facts.floor, ballots.floor)
+
+
+def is_expired(facts: Facts, ttl: float) -> bool:
+    """Whether the batch's time to live, or else the topic's, is over by our clock."""
+    ttl = facts.ttl or ttl
+    return ttl > 0 and facts.now >= facts.born + ttl and not facts.unseen
+
+
+# ------------------------------------------------------- the other steps of a delivery
+
+
+class ReleaseAsk(NamedTuple):
+    owner: Owner
+    theirs: bool  # another node's: our own RELEASE, of a lost round, says nothing of who has the message
+
+
+def on_release(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: ReleaseAsk) -> Fate:
+    """RELEASE or LEAVE: the hold ends where the owner matches exactly. Counts no attempt."""
+    lease = release(lease, ask.owner)
+    return record, unhinted(lease) if ask.theirs else lease, ballots, None
+
+
+class ExtendAsk(NamedTuple):
+    owner: Owner
+    until: float
+
+
+def on_extend(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: ExtendAsk) -> Fate:
+    """EXTEND: the hold lasts until ``ask.until`` at least, where exactly this owner has it. Answers whether it does."""
+    held = lease.held
+    if held is not None and is_acked(record, facts, held.generation):  # by another delivery
+        return record, lease, ballots, False
+    if not may_extend(held, ask.owner):
+        return record, lease, ballots, False
+    before = held if held is not None else Held(ask.owner, ask.until, 0)
+    held = before._replace(owner=ask.owner, deadline=max(before.deadline, ask.until))
+    return record, with_hold(lease, held), ballots, True
+
+
+def may_extend(held: Held | None, owner: Owner) -> bool:
+    """EXTEND is granted only where exactly this owner holds now; nothing else revives a hold."""
+    return held is not None and is_owner(held, owner)
+
+
+def on_expire(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: None) -> Fate:
+    """A hold's time may have run out: an attempt has ended. Answers the deadline where it has not."""
+    held = lease.held
+    if held is None:
+        return record, lease, ballots, None
+    if held.deadline > facts.now:
+        return record, lease, ballots, held.deadline
+    lease = with_hold(lease, None)
+    if not is_acked(record, facts, held.generation):
+        lease = count_attempt(lease, held)
+    return record, lease, ballots, None
+
+
+class AckAsk(NamedTuple):
+    owner: Owner
+    record: Record  # ACKED; in a group of dead letters PURGED, which anything newer stands above
+
+
+class Settled(NamedTuple):
+    exclusive: bool | None  # no higher ballot can have been granted here; None: this replica cannot say
+    record: Record  # as it stands
+
+
+def on_ack(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: AckAsk) -> Fate:
+    """ACK: it is written, and the hold of this delivery ends. Another one may be live: its hold stays."""
+    record, lease, ballots, stands = on_merge(record, lease, ballots, facts, ask.record)
+    lease = unhinted(release(lease, ask.owner))
+    return record, lease, ballots, Settled(exclusive(ballots, facts, ask.owner), stands)
+
+
+def exclusive(ballots: Ballots, facts: Facts, owner: Owner) -> bool | None:
+    """Whether no higher ballot than the owner's was granted here; None below the floor, where we cannot say."""
+    if ballots.highest is not None:
+        return ballots.highest <= owner.ballot
+    return True if floor_of(ballots, facts) < owner.ballot.time else None
+
+
+class RejectAsk(NamedTuple):
+    owner: Owner
+    record: Record  # with a letter what the message becomes, else what it must be
+    backoff: tuple[float, ...]  # seconds after the first attempt, the second, …; the last entry repeats
+
+
+class Rejection(NamedTuple):
+    applied: bool
+    record: Record | None = None  # what stands instead
+
+
+def on_reject(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: RejectAsk) -> Fate:
+    """REJECT: a compare-and-set on the hold; requeue with a delay, or DEAD, in one step with the release."""
+    held, asked = lease.held, ask.record
+    if held is None or not is_owner(held, ask.owner):
+        return record, unhinted(lease), ballots, Rejection(is_retry(record, lease, facts, ask))
+    lease = unhinted(with_hold(lease, None))
+    if asked.letter is not None:
+        record, lease, ballots, stands = on_merge(record, lease, ballots, facts, asked)
+    else:
+        stands = as_read(record, facts, asked.generation)
+        if stands[:3] == asked[:3]:
+            lease = count_attempt(lease, held)
+            step = max(1, min(attempts_at(lease, asked), len(ask.backoff)))
+            due = facts.now + ask.backoff[step - 1]
+            lease = delayed(lease, Delay(asked.n, ask.owner.ballot, due, asked.generation))
+    # Else it was settled by another delivery, or purged.
+    same = stands[:3] == asked[:3]
+    return record, lease, ballots, Rejection(same, None if same else stands)
+
+
+def is_retry(record: Record, lease: Lease, facts: Facts, ask: RejectAsk) -> bool:
+    """Nobody holds it so: a retry that finds its own ballot in the record, or the delay, counts as applied."""
+    ballot = ask.owner.ballot
+    if ask.record.letter is None:
+        return lease.delay is not None and lease.delay.ballot == ballot
+    stands = as_read(record, facts, facts.generation)
+    return stands.n == ask.record.n and stands.letter is not None and stands.letter.ballot == ballot
+
+
+# ------------------------------------------------------------------------------- learning
+
+
+def on_merge(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: Record) -> Fate:
+    """MERGE, read repair, anti-entropy, replay: the larger record stays. Answers how the message reads then."""
+    kept, stands = merge(record, facts, ask)
+    if kept is not record:
+        lease = outlives(lease, facts, kept)
+    return kept, lease, ballots, stands
+
+
+def merge(record: Record, facts: Facts, theirs: Record) -> tuple[Record, Record]:
+    """The record to keep, and how the message reads.
+
+    OPEN at n = 0 is never written down: it is what a covered message is without a record of its generation.
+    """
+    if facts.closed:
+        return record, Record(theirs.generation, 0, Kind.ACKED)
+    if record == theirs:
+        return record, record
+    stands = merge_records(record, theirs)
+    if stands == record or (theirs.kind == Kind.OPEN and theirs.n == 0):
+        return record, stands
+    return stands, stands
+
+
+def outlives(lease: Lease, facts: Facts, record: Record) -> Lease:
+    """What of the lease is left when the record has become ``record``: ACKED ends the attempts and the delay.
+
+    No record ends a hold: another delivery than the one that was acked, or died, may be live, and a rewind or a
+    redrive may open the message again before its hold has run out (docs/protocol.md, "record, hold key").
+    """
+    if lease.attempts is None and lease.delay is None:
+        return lease
+    if record.kind == Kind.ACKED and record.generation >= facts.generation and not facts.dead:
+        return lease._replace(attempts=None, delay=None)
+    return lease
+
+
+def on_reported(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: Held) -> Fate:
+    """A peer reported a hold (core/recovery.py). All that are reported are kept; none was granted here.
+
+    Where two owners are, one has half won the message and the other may be delivering it: it is blocked, held by
+    NOBODY, so that nobody is granted, extended or rejected, until both have given it up or all time is over.
+    """
+    theirs = ask._replace(ended=attempts_at(lease, Record(ask.generation, ask.n, Kind.OPEN)))
+    ours = lease.held
+    if ours is None:
+        return record, with_hold(lease, theirs), ballots, None
+    until = max(ours.deadline, theirs.deadline)
+    if is_owner(ours, theirs.owner):
+        return record, with_hold(lease, ours._replace(deadline=until)), ballots, None
+    rivals = lease.rivals or (ours.owner,)
+    if theirs.owner not in rivals:
+        rivals = (*rivals, theirs.owner)
+    n, generation = max(ours.n, theirs.n), max(ours.generation, theirs.generation)
+    nobody = Held(NOBODY, until, n, generation, max(ours.ended, theirs.ended))
+    return record, lease._replace(held=nobody, rivals=rivals), ballots, None
+
+
+def on_counted(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: Attempts) -> Fate:
+    """A peer's count, or the journal's: the higher one stays, unless an ACK has ended them all."""
+    done = is_acked(record, facts, ask.generation)
+    return record, lease if done else counted(lease, ask), ballots, None
+
+
+def on_delay(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: Delay) -> Fate:
+    """NOT_DUE, adopted by the asker; anti-entropy; replay. An ACK has ended all delays."""
+    done = is_acked(record, facts, ask.generation)
+    return record, lease if done else delayed(lease, ask), ballots, None
+
+
+def on_hint(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: float) -> Fate:
+    """A NOK said that another owner holds the message: it is left out of our choices until ``ask``."""
+    return record, lease if lease.hint == ask else lease._replace(hint=ask), ballots, None
+
+
+def on_reclaim(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: None) -> Fate:
+    """The payload goes, and with it the memory of ballots: no ACK is exclusive until it is back."""
+    return record, unhinted(lease), NO_BALLOTS, None
+
+
+def on_return(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: int) -> Fate:
+    """The payload is back: whatever was granted before, and forgotten, is not above ``ask``."""
+    return record, lease, ballots._replace(floor=ask) if ask > facts.floor else ballots, None
+
+
+class RestoreAsk(NamedTuple):
+    held: Held | None
+    ballots: Ballots
+
+
+def on_restored(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: RestoreAsk) -> Fate:
+    """A clean stop kept a hold, or none, and ballots, which may have been restored already."""
+    held, theirs = ask
+    if held is not None:
+        held = held._replace(ended=attempts_at(lease, Record(held.generation, held.n, Kind.OPEN)))
+        lease = with_hold(lease, held)
+    return record, lease, Ballots(theirs.highest or ballots.highest, theirs.floor or ballots.floor), None
+
+
+# ------------------------------------------------------------------------- what is left over
+
+
+def is_available(record: Record, lease: Lease, facts: Facts) -> bool:
+    """Whether a present message of a batch that is durable and due could be held now."""
+    return (
+        lease.held is None
+        and lease.hint <= facts.now
+        and is_readable(record, facts)
+        and (lease.delay is None or delay_at(lease, facts, as_read(record, facts, facts.generation)) is None)
+    )
+
+
+def is_readable(record: Record, facts: Facts) -> bool:
+    """Whether the message may be delivered, but for holds and delays.
+
+    Where the start predicate leaves it out, it is read only if it was redriven in this very generation; a dead letter
+    of an older one only there.
+    """
+    if facts.dead:
+        return record.kind == Kind.DEAD and not (facts.covered and record.generation < facts.generation)
+    if facts.covered:
+        return as_read(record, facts, facts.generation).kind == Kind.OPEN
+    return record.kind == Kind.OPEN and record.n > 0 and record.generation == facts.generation
+
+
+def as_read(record: Record, facts: Facts, generation: int) -> Record:
+    """How ``generation`` reads a message that it covers: what an older one recorded is void, and it is open again."""
+    if record.generation < generation and not facts.dead:
+        return Record(generation, 0, Kind.OPEN)
+    return record
+
+
+def wakes(lease: Lease, now: float) -> list[float]:
+    """When the message becomes free by itself: its delay is due, its hint is over."""
+    times = [lease.delay.due] if lease.delay is not None and lease.delay.due > now else []
+    return [*times, lease.hint] if lease.hint > now else times
+
+
+# -------------------------------------------------------------------------- parts of a lease
+
+
+def with_hold(lease: Lease, held: Held | None) -> Lease:
+    """The lease with this hold, and no other owner beside it."""
+    return Lease(held, lease.rivals if held is not None else (), lease.attempts, lease.delay, lease.hint)
+
+
+def release(lease: Lease, owner: Owner) -> Lease:
+    """Without the hold of exactly ``owner``; what NOBODY holds is free when the last of its rivals is gone."""
+    if lease.held is not None and is_owner(lease.held, owner):
+        return with_hold(lease, None)
+    if owner not in lease.rivals:
+        return lease
+    rivals = tuple(rival for rival in lease.rivals if rival != owner)
+    return lease._replace(rivals=rivals) if rivals else with_hold(lease, None)
+
+
+def unhinted(lease: Lease) -> Lease:
+    """Whoever had it has it no more."""
+    return lease._replace(hint=0.0) if lease.hint else lease
+
+
+def is_acked(record: Record, facts: Facts, generation: int) -> bool:
+    """Whether the message is ACKED in ``generation`` or a newer one. A dead letter never is: it is PURGED."""
+    return record.kind == Kind.ACKED and record.generation >= generation and not facts.dead
+
+
+def count_attempt(lease: Lease, held: Held) -> Lease:
+    """A hold ended by time or by REJECT: there is one more attempt than when it was granted.
+
+    A peer's count of the same hold may be here already.
+    """
+    return counted(lease, Attempts(held.generation, held.n, held.ended + 1))
+
+
+def counted(lease: Lease, attempts: Attempts) -> Lease:
+    """With the higher count."""
+    if lease.attempts is not None and lease.attempts >= attempts:
+        return lease
+    return lease._replace(attempts=attempts)
+
+
+def attempts_at(lease: Lease, asked: Record) -> int:
+    """How many attempts have ended at the generation and redrive number of ``asked``."""
+    found = lease.attempts
+    return found.ended if found is not None and found[:2] == asked[:2] else 0
+
+
+def delayed(lease: Lease, delay: Delay) -> Lease:
+    """With the delay of the higher (generation, n, ballot), ours where they are equal."""
+    ours = lease.delay
+    if ours is not None and (ours.generation, *ours[:2]) >= (delay.generation, *delay[:2]):
+        return lease
+    return lease._replace(delay=delay)
+
+
+def delay_at(lease: Lease, facts: Facts, asked: Record) -> Delay | None:
+    """The delay that keeps the message from being delivered at ``asked``."""
+    delay = lease.delay
+    if delay is None or (delay.generation, delay.n) != asked[:2] or delay.due <= facts.now:
+        return None
+    return delay
+
+
+def keeps_times(facts: Facts, n: int) -> bool:
+    """Whether the batch's delay and TTL count: a redriven message, or a dead letter, has had its time."""
+    return n == 0 and not facts.dead

@@ -1,0 +1,64 @@
+"""The holds of one group by themselves: each step of a delivery, asked of a view without a replica around it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quorumq.core.closed import ClosedOrigins
+from quorumq.core.partition import fate
+from quorumq.core.partition.fate import AckAsk, ExtendAsk, Held, HoldAsk, No, ReleaseAsk, Yes
+from quorumq.core.partition.group import Changes, GroupView
+from quorumq.core.types import OPEN_ZERO, Kind, Owner, Record, Span
+
+
+class Holding:
+    """A group whose messages are all open."""
+
+    def __init__(self, floor: int) -> None:
+        self.view = GroupView("g", floor, ClosedOrigins())
+
+    def ask(self, span: Span, rule: fate.Rule, ask: Any, now: float = 0.0) -> list[tuple[Span, Any]]:
+        """The answers of ``rule`` for ``span``."""
+        return self.view.apply(span, rule, ask, self.view.facts(now), Changes())
+
+    def hold(
+        self, span: Span, owner: Owner, now: float, hold_time: float
+    ) -> tuple[list[Span], list[tuple[Span, No]]]:
+        """What was granted, and what was refused."""
+        found = self.ask(span, fate.on_hold, HoldAsk(owner, OPEN_ZERO, now + hold_time, 5, 0.0), now)
+        granted = [part for part, answer in found if isinstance(answer, Yes)]
+        return granted, [(part, answer) for part, answer in found if isinstance(answer, No)]
+
+    def release(self, span: Span, owner: Owner) -> list[Span]:
+        """What is not held any more."""
+        before = self.view.held(span)
+        self.ask(span, fate.on_release, ReleaseAsk(owner, theirs=True))
+        return [part for part, _ in before if not self.view.held(part)]
+
+    def extend(self, span: Span, owner: Owner, until: float) -> tuple[list[Span], list[Span]]:
+        """What was extended, and what was refused."""
+        found = self.ask(span, fate.on_extend, ExtendAsk(owner, until))
+        return [part for part, yes in found if yes], [part for part, yes in found if not yes]
+
+    def expire(self, span: Span, now: float) -> list[Span]:
+        """What had been held for as long as it was granted."""
+        before = self.view.held(span)
+        self.ask(span, fate.on_expire, None, now)
+        return [part for part, held in before if held.deadline <= now]
+
+    def exclusive(self, span: Span, owner: Owner) -> tuple[list[Span], list[Span]]:
+        """Where an ACK would hear that nothing higher was granted, and where that something was."""
+        found = [
+            (part, fate.exclusive(ballots or fate.NO_BALLOTS, self.view.facts(0.0), owner))
+            for part, ballots in self.view.ballots.split(span)
+        ]
+        return [part for part, proof in found if proof], [part for part, proof in found if proof is False]
+
+    def ack(self, span: Span, owner: Owner) -> None:
+        self.ask(span, fate.on_ack, AckAsk(owner, Record(0, 0, Kind.ACKED)))
+
+    def report(self, span: Span, held: Held) -> None:
+        self.ask(span, fate.on_reported, held)
+
+    def holds(self) -> list[tuple[Span, Held]]:
+        return self.view.all_held()

@@ -1,0 +1,228 @@
+"""The fate of one message, and the runs of messages that share one.
+
+The dumb twin keeps everything per message in plain dicts, and asks the very same rules about each. So what is compared
+is the pass that lifts a rule to runs: what it writes, joins, journals and makes available.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from quorumq.core.closed import ClosedOrigins
+from quorumq.core.messages import Counted
+from quorumq.core.partition import fate
+from quorumq.core.partition.fate import Attempts, Delay, Held
+from quorumq.core.partition.group import Changes, GroupView
+from quorumq.core.types import OPEN_ZERO, Incarnation, Kind, Letter, Origin, Owner, Record, Span, Stamp
+
+ORIGIN = Origin("a", 1, 7, 1)
+FLOOR = 10
+MESSAGES = 16
+BATCHES = (Span(ORIGIN, 0, 5), Span(ORIGIN, 5, 6), Span(ORIGIN, 6, MESSAGES))
+
+
+def owner(time: int, node: str = "a", n: int = 1) -> Owner:
+    return Owner(node, Incarnation(n, 1), Stamp(time, node))
+
+
+def letter(time: int) -> Letter:
+    return Letter(Stamp(time, "a"), "rejected")
+
+
+SPANS = st.builds(
+    lambda start, size: Span(ORIGIN, start, min(MESSAGES, start + size)),
+    st.integers(0, 15),
+    st.integers(1, 9),
+)
+OWNERS = st.builds(owner, st.integers(8, 20), st.sampled_from("ab"), st.integers(1, 2))
+TIMES = st.sampled_from([1.0, 2.0, 5.0])
+GENERATIONS = st.sampled_from([0, 3])
+REDRIVES = st.integers(0, 1)
+RECORDS = st.one_of(
+    st.builds(lambda g: Record(g, 0, Kind.ACKED), GENERATIONS),
+    st.builds(lambda g, n: Record(g, n, Kind.OPEN), GENERATIONS, REDRIVES),
+    st.builds(lambda g, n: Record(g, n, Kind.SKIPPED), GENERATIONS, REDRIVES),
+    st.builds(lambda g, n, t: Record(g, n, Kind.DEAD, letter(t)), GENERATIONS, REDRIVES, st.integers(1, 2)),
+)
+
+
+class Twin:
+    """One view, message by message."""
+
+    def __init__(self, records: dict[int, Record]) -> None:
+        self.records = records
+        self.leases: dict[int, fate.Lease] = {}
+        self.ballots: dict[int, fate.Ballots] = {}
+
+    def of(self, seq: int) -> tuple[Record, fate.Lease, fate.Ballots]:
+        return (
+            self.records.get(seq, OPEN_ZERO),
+            self.leases.get(seq, fate.FREE),
+            self.ballots.get(seq, fate.NO_BALLOTS),
+        )
+
+
+class FateMachine(RuleBasedStateMachine):
+    """A group and its dead letters, in runs and in dicts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        source = GroupView("g", FLOOR, ClosedOrigins())
+        source.dead = GroupView("g!dead", FLOOR, ClosedOrigins(), source)
+        records: dict[int, Record] = {}
+        self.views = (source, source.dead)
+        self.twins = (Twin(records), Twin(records))
+        self.now = 0.0
+        self.both()
+
+    def facts(self, which: int, batch: int) -> fate.Facts:
+        """The second batch is early, the third one was published before the generation begins."""
+        covered = batch < 2 or self.views[0].generation == 0
+        early = 4.5 - self.now if batch == 1 and self.now < 4.5 else 0.0
+        return self.views[which].facts(self.now, covered, early, ttl=1.0 if batch == 2 else 0.0)
+
+    def ask(self, which: int, span: Span, step: Any, what: Any) -> None:
+        """Have both be asked, and compare the answers and what goes into the journal."""
+        view, twin = self.views[which], self.twins[which]
+        changes = Changes()
+        answers: dict[int, Any] = {}
+        expected: dict[int, Any] = {}
+        records: dict[int, Record] = {}
+        attempts: dict[int, Attempts] = {}
+        delays: dict[int, Delay] = {}
+        for number, batch in enumerate(BATCHES):
+            part = Span(ORIGIN, max(span.start, batch.start), min(span.stop, batch.stop))
+            if part.start >= part.stop:
+                continue
+            facts = self.facts(which, number)
+            key = None if facts.early else (0, number)
+            for piece, answer in view.apply(part, step, what, facts, changes, key):
+                for seq in range(piece.start, piece.stop):
+                    assert seq not in answers
+                    answers[seq] = answer
+            for seq in range(part.start, part.stop) if step is not None else ():
+                before = twin.of(seq)
+                record, lease, ballots, answer = step(*before, facts, what)
+                twin.records[seq], twin.leases[seq], twin.ballots[seq] = record, lease, ballots
+                if answer is not None:
+                    expected[seq] = answer
+                if record != before[0]:
+                    records[seq] = record
+                if lease.attempts not in (before[1].attempts, None):
+                    attempts[seq] = lease.attempts
+                if lease.delay not in (before[1].delay, None):
+                    delays[seq] = lease.delay
+        assert answers == expected
+        assert {seq: entry.record for entry in changes.records for seq in seqs(entry)} == records
+        assert {seq: counted(entry) for entry in changes.counted for seq in seqs(entry)} == attempts
+        assert {
+            seq: (entry.n, entry.ballot, entry.generation) for entry in changes.delays for seq in seqs(entry)
+        } == {seq: (delay.n, delay.ballot, delay.generation) for seq, delay in delays.items()}
+
+    def both(self) -> None:
+        """Work out again what is available: as a timer does, or a batch that is due."""
+        for which in (0, 1):
+            self.ask(which, Span(ORIGIN, 0, MESSAGES), None, None)
+
+    @rule(which=st.integers(0, 1), span=SPANS, who=OWNERS, time=TIMES, generation=GENERATIONS, n=REDRIVES)
+    def hold(self, which: int, span: Span, who: Owner, time: float, generation: int, n: int) -> None:
+        asked = self.views[which].asked(generation, n)
+        self.ask(which, span, fate.on_hold, fate.HoldAsk(who, asked, self.now + time, 2, 0.0))
+
+    @rule(which=st.integers(0, 1), span=SPANS, who=OWNERS, theirs=st.booleans())
+    def release(self, which: int, span: Span, who: Owner, theirs: bool) -> None:
+        self.ask(which, span, fate.on_release, fate.ReleaseAsk(who, theirs))
+
+    @rule(which=st.integers(0, 1), span=SPANS, who=OWNERS, time=TIMES)
+    def extend(self, which: int, span: Span, who: Owner, time: float) -> None:
+        self.ask(which, span, fate.on_extend, fate.ExtendAsk(who, self.now + time))
+
+    @rule(which=st.integers(0, 1), span=SPANS, who=OWNERS, generation=GENERATIONS, n=REDRIVES)
+    def ack(self, which: int, span: Span, who: Owner, generation: int, n: int) -> None:
+        self.ask(which, span, fate.on_ack, fate.AckAsk(who, self.views[which].settled(generation, n)))
+
+    @rule(
+        which=st.integers(0, 1),
+        span=SPANS,
+        who=OWNERS,
+        generation=GENERATIONS,
+        n=REDRIVES,
+        dead=st.booleans(),
+    )
+    def reject(self, which: int, span: Span, who: Owner, generation: int, n: int, dead: bool) -> None:
+        asked = self.views[which].asked(generation, n)
+        if dead and which == 0:
+            asked = Record(generation, n, Kind.DEAD, letter(who.ballot.time))
+        self.ask(which, span, fate.on_reject, fate.RejectAsk(who, asked, (1.0, 3.0)))
+
+    @rule(span=SPANS, record=RECORDS)
+    def merge(self, span: Span, record: Record) -> None:
+        self.ask(0, span, fate.on_merge, record)
+
+    @rule(which=st.integers(0, 1), span=SPANS, who=OWNERS, time=TIMES)
+    def reported(self, which: int, span: Span, who: Owner, time: float) -> None:
+        self.ask(which, span, fate.on_reported, Held(who, self.now + time, 0))
+
+    @rule(span=SPANS, generation=GENERATIONS, ended=st.integers(1, 3))
+    def counted(self, span: Span, generation: int, ended: int) -> None:
+        self.ask(0, span, fate.on_counted, Attempts(generation, 0, ended))
+
+    @rule(span=SPANS, generation=GENERATIONS, n=REDRIVES, ballot=st.integers(8, 20), time=TIMES)
+    def delayed(self, span: Span, generation: int, n: int, ballot: int, time: float) -> None:
+        self.ask(0, span, fate.on_delay, Delay(n, Stamp(ballot, "a"), self.now + time, generation))
+
+    @rule(which=st.integers(0, 1), span=SPANS, time=TIMES)
+    def hinted(self, which: int, span: Span, time: float) -> None:
+        self.ask(which, span, fate.on_hint, self.now + time)
+
+    @rule(which=st.integers(0, 1), span=SPANS, floor=st.integers(8, 20))
+    def reclaimed(self, which: int, span: Span, floor: int) -> None:
+        self.ask(which, span, fate.on_reclaim, None)
+        self.ask(which, span, fate.on_return, floor)
+
+    @rule()
+    def rewind(self) -> None:
+        self.views[0].generation = 3
+        self.both()
+
+    @rule(seconds=st.sampled_from([0.5, 2.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+        for which in (0, 1):
+            self.ask(which, Span(ORIGIN, 0, MESSAGES), fate.on_expire, None)
+        self.both()
+
+    @invariant()
+    def they_agree(self) -> None:
+        for which, (view, twin) in enumerate(zip(self.views, self.twins, strict=True)):
+            view.check()
+            offered: dict[int, int] = {}
+            for seq in range(MESSAGES):
+                record, lease, ballots = twin.of(seq)
+                assert (view.home.records.get(ORIGIN, seq) or OPEN_ZERO) == record
+                assert (view.leases.get(ORIGIN, seq) or fate.FREE) == lease
+                assert (view.ballots.get(ORIGIN, seq) or fate.NO_BALLOTS) == ballots
+                number = next(at for at, batch in enumerate(BATCHES) if batch.start <= seq < batch.stop)
+                facts = self.facts(which, number)
+                free = not facts.early and fate.is_available(record, lease, facts)
+                assert view.available.contains(ORIGIN, seq) == free
+                if free:
+                    offered[number] = offered.get(number, 0) + 1
+            assert offered == view.offered
+            assert {number for _, number in view.ready} == set(offered)
+
+
+def seqs(entry: Any) -> range:
+    return range(entry.span.start, entry.span.stop)
+
+
+def counted(entry: Counted) -> Attempts:
+    return Attempts(entry.generation, entry.n, entry.ended)
+
+
+TestFateMachine = FateMachine.TestCase
+TestFateMachine.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
