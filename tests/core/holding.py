@@ -35,9 +35,11 @@ class Holding:
         self.ask(span, fate.on_release, ReleaseAsk(owner, theirs=True))
         return [part for part, _ in before if not self.view.held(part)]
 
-    def extend(self, span: Span, owner: Owner, until: float) -> tuple[list[Span], list[Span]]:
+    def extend(
+        self, span: Span, owner: Owner, until: float, now: float = 0.0
+    ) -> tuple[list[Span], list[Span]]:
         """What was extended, and what was refused."""
-        found = self.ask(span, fate.on_extend, ExtendAsk(owner, until))
+        found = self.ask(span, fate.on_extend, ExtendAsk(owner, until), now)
         return [part for part, yes in found if yes], [part for part, yes in found if not yes]
 
     def expire(self, span: Span, now: float) -> list[Span]:

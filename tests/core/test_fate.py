@@ -213,6 +213,10 @@ class FateMachine(RuleBasedStateMachine):
                 if free:
                     offered[number] = offered.get(number, 0) + 1
             assert offered == view.offered
+            lasting = [lease.attempts or lease.delay for lease in twin.leases.values()]
+            if which == 0:
+                lasting += [record != OPEN_ZERO for record in twin.records.values()]  # type: ignore[misc]
+            assert bool(view.lasting_origins()) == any(lasting)
             assert {number for _, number in view.ready} == set(offered)
 
 

@@ -7,7 +7,16 @@ from collections.abc import Callable
 
 import pytest
 
-from quorumq.core.messages import AckRequest, ExtendRequest, OpenSession, Publish, Published, RejectRequest
+from quorumq.core.messages import (
+    Ack,
+    Acked,
+    AckRequest,
+    ExtendRequest,
+    OpenSession,
+    Publish,
+    Published,
+    RejectRequest,
+)
 from quorumq.core.types import PartitionId, Span
 from quorumq.wire.batch import Message, encode_record, pack_sections
 from tests.core.cluster import Cluster
@@ -67,3 +76,24 @@ def cost(step: str, sections: int) -> int:
 def test_a_step_costs_as_many_calls_as_it_has_sections(step: str) -> None:
     small, large = cost(step, SMALL), cost(step, LARGE)
     assert large <= SLACK * GROWTH * small, f"{step}: {small} calls for {SMALL} sections, {large} for {LARGE}"
+
+
+def test_the_holds_of_a_long_run_end_in_steps_of_bounded_size() -> None:
+    """A run of which every second message was acked is as many runs: no node stands still for all of them."""
+    cluster = Cluster()
+    cluster.checks = False
+    topic = cluster.topic()
+    origin = cluster.ask("a", OpenSession()).origin
+    cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"x"] * 4000)))
+    (got,) = receipts(cluster.ask("a", fetch(most=4000)))
+    (replica,) = cluster.nodes["a"].replicas.values()
+    acked = tuple(Acked(Span(origin, seq, seq + 1), got.receipt.owner) for seq in range(0, 4000, 2))
+    replica.on_ack("a", Ack(0, replica.partition, replica.topic.epoch, "g", 0, acked), cluster.now)
+    view, left = replica.group("g"), []
+    cluster.time += 10.0
+    while cluster.nodes["a"].state.timers and view.held_count:
+        cluster.advance(0.001)
+        left.append(view.held_count)
+    assert len(left) > 1, "not all in one step"
+    assert left[-1] == 0
+    assert view.available.messages == 2000

@@ -165,6 +165,7 @@ def on_hold(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: H
     heard, stands = hear(record, facts, ask.record)
     if stands[:3] != ask.record[:3]:
         return heard, lease, ballots, Tomb(stands)
+    lease = in_time(heard, lease, facts)
     early = not_due(lease, facts, ask.record)
     if early is not None:
         return heard, lease, ballots, early
@@ -256,6 +257,7 @@ class ExtendAsk(NamedTuple):
 
 def on_extend(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: ExtendAsk) -> Fate:
     """EXTEND: the hold lasts until ``ask.until`` at least, where exactly this owner has it. Answers whether it does."""
+    lease = in_time(record, lease, facts)
     held = lease.held
     if held is not None and is_acked(record, facts, held.generation):  # by another delivery
         return record, lease, ballots, False
@@ -272,16 +274,18 @@ def may_extend(held: Held | None, owner: Owner) -> bool:
 
 
 def on_expire(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: None) -> Fate:
-    """A hold's time may have run out: an attempt has ended. Answers the deadline where it has not."""
+    """A hold's time may have run out. Answers the deadline where it has not."""
+    lease = in_time(record, lease, facts)
+    return record, lease, ballots, lease.held.deadline if lease.held is not None else None
+
+
+def in_time(record: Record, lease: Lease, facts: Facts) -> Lease:
+    """Without a hold whose time has run out, whether its timer has come or not: an attempt has ended."""
     held = lease.held
-    if held is None:
-        return record, lease, ballots, None
-    if held.deadline > facts.now:
-        return record, lease, ballots, held.deadline
+    if held is None or held.deadline > facts.now:
+        return lease
     lease = with_hold(lease, None)
-    if not is_acked(record, facts, held.generation):
-        lease = count_attempt(lease, held)
-    return record, lease, ballots, None
+    return lease if is_acked(record, facts, held.generation) else count_attempt(lease, held)
 
 
 class AckAsk(NamedTuple):
@@ -321,6 +325,7 @@ class Rejection(NamedTuple):
 
 def on_reject(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: RejectAsk) -> Fate:
     """REJECT: a compare-and-set on the hold; requeue with a delay, or DEAD, in one step with the release."""
+    lease = in_time(record, lease, facts)
     held, asked = lease.held, ask.record
     if held is None or not is_owner(held, ask.owner):
         return record, unhinted(lease), ballots, Rejection(is_retry(record, lease, facts, ask))

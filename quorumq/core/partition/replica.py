@@ -86,6 +86,10 @@ from quorumq.core.types import (
     Topic,
 )
 
+EXPIRE_MAX = 1024
+EXPIRE_PAUSE_S = 0.001
+"""Messages whose holds end in one step, and seconds until the next: where every second one was acked, each is a run."""
+
 
 class Replica:
     """One partition of one topic on this node.
@@ -267,6 +271,12 @@ class Replica:
         view = self.views.groups.get(name)
         if view is None:
             return []
+        if span.size > EXPIRE_MAX:
+            span, rest = (
+                span._replace(stop=span.start + EXPIRE_MAX),
+                span._replace(start=span.start + EXPIRE_MAX),
+            )
+            self.node.at(now.mono + EXPIRE_PAUSE_S, "expire", self.partition, name, rest)
         changes = Changes()
         for part, deadline in self.views.apply(view, span, fate.on_expire, None, now, changes):
             self.node.at(deadline, "expire", self.partition, name, part)  # extended since the timer was set
