@@ -388,7 +388,7 @@ def outlives(lease: Lease, facts: Facts, record: Record) -> Lease:
     if lease.attempts is None and lease.delay is None:
         return lease
     if record.kind == Kind.ACKED and record.generation >= facts.generation and not facts.dead:
-        return lease._replace(attempts=None, delay=None)
+        return Lease(lease.held, lease.rivals, hint=lease.hint)
     return lease
 
 
@@ -513,7 +513,7 @@ def release(lease: Lease, owner: Owner) -> Lease:
 
 def unhinted(lease: Lease) -> Lease:
     """Whoever had it has it no more."""
-    return lease._replace(hint=0.0) if lease.hint else lease
+    return Lease(lease.held, lease.rivals, lease.attempts, lease.delay) if lease.hint else lease
 
 
 def is_acked(record: Record, facts: Facts, generation: int) -> bool:
@@ -533,7 +533,7 @@ def counted(lease: Lease, attempts: Attempts) -> Lease:
     """With the higher count."""
     if lease.attempts is not None and lease.attempts >= attempts:
         return lease
-    return lease._replace(attempts=attempts)
+    return Lease(lease.held, lease.rivals, attempts, lease.delay, lease.hint)
 
 
 def attempts_at(lease: Lease, asked: Record) -> int:
@@ -547,7 +547,7 @@ def delayed(lease: Lease, delay: Delay) -> Lease:
     ours = lease.delay
     if ours is not None and (ours.generation, *ours[:2]) >= (delay.generation, *delay[:2]):
         return lease
-    return lease._replace(delay=delay)
+    return Lease(lease.held, lease.rivals, lease.attempts, delay, lease.hint)
 
 
 def delay_at(lease: Lease, facts: Facts, asked: Record) -> Delay | None:

@@ -156,6 +156,8 @@ class Views:
             self.node.at(time, "refresh", self.partition, name, part)
         for number in changes.idle:
             self.touched[number] = None
+        if not (changes.records or changes.delays or changes.counted):
+            return ()
         records: list[JournalRecord] = []
         if changes.records:
             records.append(RecordsMerged(self.partition, view.home.name, tuple(changes.records)))
