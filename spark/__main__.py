@@ -16,14 +16,6 @@ COMMANDS = {
         "Analyse dead letters: tables, an HTML report, a redrive plan.",
     ),
     "audit": ("spark.jobs.audit:command", "Check every guarantee against histories of what happened."),
-    "generate": (
-        "spark.generate:command",
-        "Make histories or dead letters of any size, with planted faults.",
-    ),
-    "bench": (
-        "spark.bench:command",
-        "Measure both jobs on generated input, and whether they find every fault.",
-    ),
 }
 """Per job: where the click command is, and the line that `--help` shows."""
 

@@ -20,9 +20,9 @@ from pyspark.sql import SparkSession
 from quorumq.core.errors import NotFound, StorageError
 from spark.__main__ import COMMANDS, main
 from spark.errors import MEMORY_VARIABLE
-from spark.generate import deadletters
 from spark.jobs.output import Output
 from spark.session import JAVA_OPTION, PIECE_BYTES
+from tests.spark.scale.generate import deadletters
 
 PATIENCE_S = 900.0
 """For what hangs. Beside four other jobs a test of Java's start took a minute and a half."""

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark.bench import measured, wrong_with_audit, wrong_with_letters
+from tests.spark.scale.bench import measured, wrong_with_audit, wrong_with_letters
 
 MANIFEST: dict[str, Any] = {
     "run": "generated",

@@ -15,10 +15,10 @@ from pyspark.sql import functions as F
 from quorumq.core.errors import UsageError
 from quorumq.history import Row, read_history
 from sim.checkers import judge
-from spark.__main__ import main
-from spark.generate import FAULTS, Rows, deadletters, histories, planted
 from spark.schemas import schema
 from tests.spark.audit_histories import PROMISES
+from tests.spark.scale.__main__ import main
+from tests.spark.scale.generate import FAULTS, Rows, deadletters, histories, planted
 
 
 @pytest.fixture(scope="module")

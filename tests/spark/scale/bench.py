@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from quorumq.core.errors import QuorumqError
-from spark.generate import EPOCH_MS, MANIFEST, Rows
+from tests.spark.scale.generate import EPOCH_MS, MANIFEST, Rows
 
 POLL_S: Final = 0.5
 AS_OF: Final = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(EPOCH_MS / 1000 + 8 * 86400))
@@ -108,8 +108,8 @@ def resident(root: int, spent: dict[int, float]) -> dict[str, float]:
     return sizes
 
 
-def spark_command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "spark", *arguments]
+def spark_command(*arguments: str, module: str = "spark") -> list[str]:
+    return [sys.executable, "-m", module, *arguments]
 
 
 # ---------------------------------------------------------------- what was found
@@ -281,11 +281,22 @@ def one(
     console.print(f"{rows:,} rows of {table}: generating", soft_wrap=True)
     made = measured(
         spark_command(
-            "generate", table, "--rows", str(rows), "--memory", memory, "--out", str(source), *extra
+            "generate",
+            table,
+            "--rows",
+            str(rows),
+            "--memory",
+            memory,
+            "--out",
+            str(source),
+            *extra,
+            module="tests.spark.scale",
         )
     )
     if made.code:
-        raise QuorumqError(f"`python -m spark generate` ended with {made.code}: {made.output.strip()[-500:]}")
+        raise QuorumqError(
+            f"`python -m tests.spark.scale generate` ended with {made.code}: {made.output.strip()[-500:]}"
+        )
     manifest = json.loads((source / MANIFEST).read_text())
     results = [Result(f"generate {table}", rows, made, [])]
     broken: dict[str, object] = {}
