@@ -258,7 +258,7 @@ def test_whatever_is_done_at_once_each_dead_letter_ends_in_one_place(five: Local
             assert set(states) <= {"acked", "purged"}, states
             assert sum(states.values()) == count
             assert states["acked"] >= len(acked)
-            assert max(acked.values()) == 1, "acked twice: it was in two places"
+            assert max(acked.values(), default=1) == 1, "acked twice: it was in two places"
 
     try:
         trio.run(main)

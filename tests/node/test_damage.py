@@ -110,7 +110,9 @@ async def test_a_directory_that_was_moved_waits_for_all_others_and_says_so() -> 
         assert len(cluster.logs["b"].of("directory_moved")) == 1
         for service in cluster.services.values():
             await service.node.settled()
-            assert service.node.core.appended == service.node.store.position, "they count the same"
+            assert service.node.core.context.peers.positions.appended == service.node.store.position, (
+                "they count the same"
+            )
         assert cluster.logs["b"].of("directory_was_moved")
 
 
