@@ -90,7 +90,7 @@ from quorumq.core.remote import SplitCoordinator
 from quorumq.core.replay import Replay, clean_stop, cluster_made, snapshot
 from quorumq.core.state import NodeConfig
 from quorumq.core.status import status
-from quorumq.core.types import Incarnation, NodeId, Now, PartitionId, Span
+from quorumq.core.types import Incarnation, NodeId, Now, PartitionId, Span, Topic
 from quorumq.core.upkeep import Upkeep
 from quorumq.core.voter import Voter
 from quorumq.core.vouching import (
@@ -159,6 +159,19 @@ class NodeCore:
     def catalogue(self) -> Catalogue:
         """The topics and groups that are known here."""
         return self.state.catalogue
+
+    @property
+    def topics(self) -> dict[bytes, Topic]:
+        """Registers by topic id, deleted ones included."""
+        return self.catalogue.topics
+
+    def topic_named(self, name: str) -> Topic | None:
+        """The topic that clients of this node mean by ``name``, if there is one."""
+        return self.catalogue.topic_named(name)
+
+    def is_deleted(self, topic: bytes) -> bool:
+        """Whether the topic of that id is known to be deleted."""
+        return self.catalogue.is_deleted(topic)
 
     # ---------------------------------------------------------------- start
 

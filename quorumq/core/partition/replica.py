@@ -71,7 +71,7 @@ from quorumq.core.partition.views import Views
 from quorumq.core.records import (
     Reclaimed,
 )
-from quorumq.core.spans import merge_spans
+from quorumq.core.spans import SpanSet, merge_spans
 from quorumq.core.state import NodeState
 from quorumq.core.types import (
     Incarnation,
@@ -134,6 +134,11 @@ class Replica:
         self.recall = Recall(node, self.batches, self.views, self.closing)
         self.quarantine_until = node.quarantine_until
         self.unanswered = 0  # rounds of HOLD in a row that ended without a majority's answers
+
+    @property
+    def present(self) -> SpanSet:
+        """The messages whose payload is here."""
+        return self.batches.present
 
     # ------------------------------------------------------------------ helpers
 
