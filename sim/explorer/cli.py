@@ -115,10 +115,10 @@ def explore(
     sys.exit(0 if bool(result.violation) == (rule is not None) else 1)
 
 
-def report(result: Result, as_json: bool) -> None:
+def report(result: Result, as_json: bool, **of: str) -> None:
     """One exploration."""
     if as_json:
-        click.echo(json.dumps({**asdict(result), "states_per_s": round(result.states_per_s)}))
+        click.echo(json.dumps({**asdict(result), **of, "states_per_s": round(result.states_per_s)}))
         return
     click.echo(row(result))
     for line in result.trace:
@@ -129,9 +129,7 @@ def show(rule: Rule, kept: Result, broken: Result, as_json: bool) -> None:
     """One rule: both explorations, and the trace."""
     if as_json:
         for result in (kept, broken):
-            click.echo(
-                json.dumps({**asdict(result), "rule": rule.name, "states_per_s": round(result.states_per_s)})
-            )
+            report(result, as_json, rule=rule.name)
         return
     click.echo(f"\n{rule.name}: {rule.says}")
     click.echo(f"  with all rules   {row(kept)}")

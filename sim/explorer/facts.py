@@ -47,9 +47,7 @@ class Attempt(NamedTuple):
     until: float = 0.0
     of_dead: bool = False  # of dead letters
     after_rewind: int = 0  # it was started after this generation was confirmed, …
-    after_cover: int = (
-        0  # … and after this one, which covers the message and is not followed by one that does not
-    )
+    after_cover: int = 0  # … and after this one, which covers the message, not followed by one that does not
     after_redrive: tuple[int, int] = (-1, -1)  # a FETCH of dead letters: after a redrive to this life said OK
     after_purge: int = -1  # it was started after a purge of the backlog of this generation had said OK
 
@@ -82,26 +80,14 @@ class Facts(NamedTuple):
     attempts: tuple[Attempt, ...] = ()
     asked: tuple[Asked, ...] = ()
     # The highest delivered, of the group and its dead letters.
-    token: tuple[Stamp | None, Stamp | None] = (
-        None,
-        None,
-    )
+    token: tuple[Stamp | None, Stamp | None] = (None, None)
     # The delivery whose ACK returned `acked`, likewise: the newest life of each.
-    acked: tuple[int, int] = (
-        -1,
-        -1,
-    )
+    acked: tuple[int, int] = (-1, -1)
     finished: int = -1  # some ACK of this generation succeeded
     # REJECT to the dead letters said OK at this life; nothing was done about it since.
-    dead: tuple[int, int] = (
-        -1,
-        -1,
-    )
+    dead: tuple[int, int] = (-1, -1)
     # A redrive to this life said OK; nothing that could undo it was done since.
-    redriven: tuple[int, int] = (
-        -1,
-        -1,
-    )
+    redriven: tuple[int, int] = (-1, -1)
     rewound: int = 0  # the newest generation that was confirmed
     covers: int = 0  # the same if it covers the message
     purged: int = -1  # a purge of the backlog of this generation said OK

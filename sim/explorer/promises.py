@@ -5,24 +5,24 @@ from __future__ import annotations
 from quorumq.core.messages import Fetched
 from quorumq.core.types import Kind
 from sim.explorer.facts import Facts
-from sim.explorer.world import DEAD_GROUP, World
+from sim.explorer.requests import DEAD_GROUP, creation
+from sim.explorer.world import World
 
 Locals = tuple[int, ...]
 
 
 def handed_out(world: World, local: int, reply: int) -> str:
     """G3, seen from the node: it wins and delivers nothing that its own record says is settled."""
-    answer = world.replies[reply]
+    answer = world.nodes.traffic.replies.all[reply]
     if isinstance(answer, Fetched) and answer.slices:
-        this = world.locals[local]
+        this = world.nodes.locals[local]
         (delivery,) = answer.slices[0].deliveries
         _, _, n, kind = this.rank
         receipt = delivery.receipt
-        here = world.scenario.nodes[this.index] == receipt.owner.node
         wanted = Kind.DEAD if receipt.group == DEAD_GROUP else Kind.OPEN
-        if here and this.rank != (receipt.generation, False, receipt.n, wanted):
+        if this.node == receipt.owner.node and this.rank != (receipt.generation, False, receipt.n, wanted):
             return (
-                f"G3 final: node {world.scenario.nodes[this.index]} delivers at n={receipt.n} "
+                f"G3 final: node {this.node} delivers at n={receipt.n} "
                 f"what its own record calls {Kind(kind).name} at n={n}"
             )
     return ""
@@ -34,9 +34,10 @@ def conserved(world: World, locals_: Locals, facts: Facts) -> str:
     for (generation, n), kind in ((facts.dead, Kind.DEAD), (facts.redriven, Kind.OPEN)):
         if n < 0:
             continue
-        members = [local for local in locals_ if world.names[world.locals[local].index] in world.members]
+        replicas = [world.nodes.locals[local] for local in locals_]
+        members = [this for this in replicas if this.node in world.members]
         least = (generation, False, n, int(kind))
-        having = [local for local in members if world.locals[local].rank >= least]
+        having = [this for this in members if this.rank >= least]
         if len(having) < len(members) // 2 + 1:
             what = "the dead letter" if kind == Kind.DEAD else "the redriven message"
             return f"G7 dead letters: only {len(having)} of {len(members)} replicas have {what} at n={n}"
@@ -48,7 +49,7 @@ def one_topic(world: World, locals_: Locals, facts: Facts) -> str:
     serves what was answered with success, so that whoever looks for it finds it."""
     if not world.scenario.operators:
         return ""
-    served = [world.locals[local].served for local in locals_]
+    served = [world.nodes.locals[local].served for local in locals_]
     everything = sorted({topic for topics in served for topic in topics})
     if len(everything) > 1:
         told = [
@@ -63,7 +64,7 @@ def one_topic(world: World, locals_: Locals, facts: Facts) -> str:
             return deleted(world, locals_)
         if kind != "create":
             continue
-        rf = world.creation(index).rf
+        rf = creation(world.scenario, index).rf
         if phase == "conflict" and any(topic[0] == rf for topic in everything):
             return f"conflict: c{index} (rf {rf}) was answered `conflict`, and a node serves it"
         having = sum(any(topic[1] == made for topic in topics) for topics in served)
@@ -75,8 +76,8 @@ def one_topic(world: World, locals_: Locals, facts: Facts) -> str:
 def deleted(world: World, locals_: Locals) -> str:
     """DELETE: no partition has a majority of replicas any more that would take a message."""
     for local in locals_:
-        for partition, replica in world.locals[local].core.replicas.items():
-            cores = [world.locals[locals_[world.index[name]]].core for name in replica.members]
+        for partition, replica in world.nodes.locals[local].core.replicas.items():
+            cores = [world.nodes.locals[locals_[world.scenario.index[name]]].core for name in replica.members]
             having = sum(partition in core.replicas for core in cores)
             if having > len(cores) // 2:
                 return f"DELETE: partition {partition.number} takes messages after the topic's deletion had said OK"

@@ -8,8 +8,9 @@ cluster to where a rule matters; everything after it is again every interleaving
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
+from functools import cached_property
 
-from quorumq.core.types import NodeId
+from quorumq.core.types import NodeId, Now
 
 Script = tuple[tuple[object, ...], ...]
 """Steps that bring a cluster to where an exploration begins (`Walk` in sim/explorer/search.py).
@@ -25,6 +26,13 @@ TICK_S = 1.0
 HOLD_TICKS = 2
 HOLD_S = HOLD_TICKS * TICK_S
 """The hold time of every FETCH and EXTEND, and the cluster's hold_time_max: a quarantine ends in the third tick."""
+
+START = 1000.0
+"""Monotonic seconds when an exploration begins. Far above 0, because the core uses 0 for "long ago"."""
+
+WALL_MS = 1_700_000_000_000
+NEVER = 1e9
+"""A timeout that does not come by itself: the explorer decides when a round gives up."""
 
 BUDGETS = (
     "ticks",
@@ -44,6 +52,15 @@ BUDGETS = (
     "backlog_purges",
 )
 """The countable things, in the order in which a state keeps what is left of them."""
+
+
+class ExplorerError(Exception):
+    """The explorer itself, or a scenario's script, is wrong: not a property of the protocol."""
+
+
+def now_at(tick: int, wall_ms: int = WALL_MS) -> Now:
+    """The clocks at a tick. The time of day stands still: it decides nothing but the next ballot."""
+    return Now(START + tick * TICK_S, wall_ms)
 
 
 @dataclass(frozen=True)
@@ -120,6 +137,11 @@ class Scenario:
     max_deliveries: int = 5
     operators: tuple[tuple[str, NodeId], ...] = ()
     script: Script = ()
+
+    @cached_property
+    def index(self) -> dict[NodeId, int]:
+        """The place of each node."""
+        return {name: at for at, name in enumerate(self.nodes)}
 
     @property
     def symmetric(self) -> bool:

@@ -10,8 +10,8 @@ from itertools import pairwise
 from typing import Any
 
 from quorumq.core.types import NodeId
+from sim.explorer.scenario import ExplorerError
 from sim.explorer.steps import Action, Explorer, State, Step
-from sim.explorer.world import ExplorerError
 
 
 class Walk:
@@ -44,13 +44,12 @@ class Walk:
 
     def deliver(self, kind: str, sender: NodeId, to: NodeId) -> None:
         """The newest message of that kind between those two."""
-        world = self.explorer.world
+        envelopes = self.explorer.traffic.messages.all
         fitting = [
             message
             for message in self.explorer.messages(self.state)
-            if (type(world.messages[message].message).__name__, world.messages[message].sender)
-            == (kind, sender)
-            and world.messages[message].to == to
+            if (type(envelopes[message].message).__name__, envelopes[message].sender, envelopes[message].to)
+            == (kind, sender, to)
         ]
         self.take(
             lambda found: bool(fitting) and found == ("deliver", fitting[-1]), f"{kind} {sender} -> {to}"
@@ -163,8 +162,8 @@ def search(
     result.states = len(seen)
     result.seconds = time.process_time() - began
     result.exhausted = broken is None and not full
-    result.node_states = len(explorer.world.locals)
-    result.core_steps = explorer.world.core_steps
+    result.node_states = len(explorer.nodes.locals)
+    result.core_steps = explorer.nodes.core_steps
     if broken is None:
         return result, []
     result.violation = broken[1][2]

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from quorumq.core import fetch, recovery, registers, remote
-from sim.explorer.scenario import Scenario
+from sim.explorer.nodes import Switches
+from sim.explorer.scenario import NEVER, Scenario
 from sim.explorer.search import Result, search
 from sim.explorer.steps import Explorer
 from sim.explorer.trace import explain
-from sim.explorer.world import NEVER, Switches
 from sim.rules import EXPLORED, Rule, patched
 
 Progress = Callable[[Result], None]

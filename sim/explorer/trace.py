@@ -38,6 +38,8 @@ from quorumq.core.messages import (
     Voted,
 )
 from quorumq.core.types import Kind, Record, Stamp
+from sim.explorer.requests import creation
+from sim.explorer.scenario import START
 from sim.explorer.steps import Action, Explorer, State, Step
 
 
@@ -67,7 +69,6 @@ class Teller:
 
     def __init__(self, explorer: Explorer) -> None:
         self.explorer = explorer
-        self.world = explorer.world
         self.names: dict[Stamp, str] = {}
 
     def tell(self, before: State, action: Action, after: State) -> tuple[str, list[str]]:
@@ -75,7 +76,7 @@ class Teller:
         self._learn_proposals(after)
         what, outcome = self._tell(before, action, after)
         known = set(self.explorer.messages(before))
-        copies = self.world.fetching
+        copies = self.explorer.traffic.fetching
         new = [
             message
             for message in self.explorer.messages(after)
@@ -104,7 +105,7 @@ class Teller:
                 if how in ("alter", "delete"):
                     return f"operator: {how.upper()} through {name}", []
                 if how == "create":
-                    rf = self.world.creation(index).rf
+                    rf = creation(self.explorer.scenario, index).rf
                     return f"client: CREATE c{index} (rf {rf}) through {name}", []
                 if how in ("rewind", "skip"):
                     to = "" if how == "rewind" else " to behind the message"
@@ -135,13 +136,13 @@ class Teller:
     def _learn_proposals(self, after: State) -> None:
         for local in after[:-3]:
             for asked in self.explorer.facts(after).asked:
-                coordinator = self.world.locals[local].core.context.requests.get(asked.key)
+                coordinator = self.explorer.nodes.locals[local].core.context.requests.get(asked.key)
                 if isinstance(coordinator, CreateTopicCoordinator) and coordinator.ballot not in self.names:
                     again = "'" * sum(name.startswith(f"c{asked.attempt}") for name in self.names.values())
                     self.names[coordinator.ballot] = f"c{asked.attempt}{again}"
 
     def _learn_ballot(self, after: State, name: str, index: int) -> None:
-        core = self.world.locals[after[self.world.index[name]]].core
+        core = self.explorer.nodes.locals[after[self.explorer.scenario.index[name]]].core
         coordinator = core.context.requests.get(index + 1)
         if coordinator is not None:
             for this in coordinator.rounds.values():
@@ -165,10 +166,8 @@ class Teller:
                 kind, via = self.explorer.scenario.operators[index]
                 name, of = f"{kind.upper()} through {via}", ""
                 if kind == "create":
-                    name, of = (
-                        f"c{index}",
-                        f" ({self.ballot(now.made)}'s topic)" if now.phase == "done" else "",
-                    )
+                    name = f"c{index}"
+                    of = f" ({self.ballot(now.made)}'s topic)" if now.phase == "done" else ""
                 lines.append(f"{name} hears {'OK' if now.phase == 'done' else now.phase.upper()}{of}")
         if new.finished > old.finished:
             lines.append("the ACK succeeded")
@@ -187,7 +186,7 @@ class Teller:
 
     def until(self, time: float) -> str:
         """A time in ticks."""
-        return f"{time - self.world.now(0).mono:.2f}"
+        return f"{time - START:.2f}"
 
     def ballot(self, ballot: Stamp) -> str:
         """Which attempt a ballot belongs to."""
@@ -195,7 +194,7 @@ class Teller:
 
     def message(self, number: int) -> str:
         """A message in one line."""
-        envelope = self.world.messages[number]
+        envelope = self.explorer.traffic.messages.all[number]
         return f"{self.content(envelope.message)} {envelope.sender}→{envelope.to}"
 
     def content(self, message: object) -> str:
@@ -217,13 +216,8 @@ class Teller:
             case Ack():
                 return f"ACK {self.ballot(message.entries[0].owner.ballot)}"
             case Tombed():
-                word = (
-                    "exclusive"
-                    if message.exclusive
-                    else "a higher ballot"
-                    if message.higher
-                    else "cannot say"
-                )
+                word = "a higher ballot" if message.higher else "cannot say"
+                word = "exclusive" if message.exclusive else word
                 return f"TOMBED ({word}) to round {message.round} of"
             case Reject():
                 how = "DEAD" if message.letter is not None else f"delay {message.delay:g} s"

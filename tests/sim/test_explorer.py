@@ -21,12 +21,14 @@ from quorumq.core.spans import SpanMap, SpanSet
 from quorumq.core.types import Incarnation
 from sim.__main__ import main
 from sim.explorer.clone import clone, key_of
+from sim.explorer.nodes import Nodes
+from sim.explorer.requests import SPAN
 from sim.explorer.scenario import Scenario
 from sim.explorer.scenarios import SCENARIOS
 from sim.explorer.search import Result, search
 from sim.explorer.steps import Explorer, State
 from sim.explorer.table import BOUNDS, explore, left_out
-from sim.explorer.world import SPAN, World
+from sim.explorer.world import World
 from sim.rules import EXPLORED, Rule, rule_named
 
 BROKEN = {
@@ -179,16 +181,18 @@ SOME = Scenario(name="some", about="for its world")
 
 def test_messages_and_requests_of_two_types_are_two_though_they_are_equal_as_tuples() -> None:
     explorer = Explorer(SOME)
-    world = explorer.world
+    nodes, traffic = explorer.nodes, explorer.traffic
     extended, merged = Extended(2, (SPAN,), (), "", ()), Merged(2, (SPAN,), (), "", ())
     assert extended == merged
     inc = Incarnation(1, 1)
-    first, second = (world.message_id(Envelope("a", inc, "b", inc, 0, item)) for item in (extended, merged))
-    assert (type(world.messages[first].message), type(world.messages[second].message)) == (Extended, Merged)
+    first, second = (traffic.message(Envelope("a", inc, "b", inc, 0, item)) for item in (extended, merged))
+    assert [type(traffic.messages.all[number].message) for number in (first, second)] == [Extended, Merged]
     assert AckRequest(()) == LeaveRequest(())
     local = explorer.first[0]
-    acked, left = (world.do(local, ("ask", 100, ask(())), 0) for ask in (AckRequest, LeaveRequest))
-    assert [type(world.replies[reply]) for outcome in (acked, left) for _, reply in outcome.replies] == [
+    acked, left = (nodes.do(local, ("ask", 100, ask(())), 0) for ask in (AckRequest, LeaveRequest))
+    assert [
+        type(traffic.replies.all[reply]) for outcome in (acked, left) for _, reply in outcome.replies
+    ] == [
         Verdicts,
         Left,
     ]
@@ -232,17 +236,17 @@ def test_a_clone_is_equal_and_stepping_it_changes_nothing_else() -> None:
         explorer = Explorer(BUSY, switches)
         for _ in walk(explorer, 300):
             pass
-        world = explorer.world
-        keys = [key_of(local.core) for local in world.locals]
+        nodes = explorer.nodes
+        keys = [key_of(local.core) for local in nodes.locals]
         assert len(keys) > 200
-        for local, key in zip(world.locals, keys, strict=True):
+        for local, key in zip(nodes.locals, keys, strict=True):
             assert key_of(clone(local.core)) == key
-        world.steps.clear()  # so that every node state is stepped once more, from clones of it
-        for local in world.locals:
+        nodes.steps.clear()  # so that every node state is stepped once more, from clones of it
+        for local in nodes.locals:
             local.dead.clear()
         for _ in walk(explorer, 300):
             pass
-        assert [key_of(local.core) for local in world.locals][: len(keys)] == keys
+        assert [key_of(local.core) for local in nodes.locals][: len(keys)] == keys
 
 
 def mutable_parts(value: Any, found: dict[int, Any]) -> None:
@@ -277,7 +281,7 @@ def test_a_clone_shares_nothing_that_can_change_and_keeps_what_is_shared_within(
         for _ in walk(explorer, 200):
             pass
     shared_within = 0
-    for local in explorer.world.locals:
+    for local in explorer.nodes.locals:
         twin = clone(local.core)
         ours: dict[int, Any] = {}
         theirs: dict[int, Any] = {}
@@ -297,7 +301,7 @@ def test_a_key_tells_apart_what_behaves_differently() -> None:
     """Each of these fields decides something; a key that left one out would merge states that must not be."""
     with left_out(None) as (switches, _):
         world = World(BUSY, switches)
-        core = world.locals[world.first_locals()[0]].core
+        core = world.nodes.locals[world.first_locals()[0]].core
         (replica,) = core.replicas.values()
 
     def changed(change: Any) -> NodeCore:
@@ -330,7 +334,7 @@ def test_pruned_messages_hide_no_counterexample(name: str, monkeypatch: pytest.M
     """The same shortest violation is found when no message is ever taken out of the network."""
     rule = rule_named(name)
     pruned = explore(rule.scenario, rule, states_max=60_000)
-    monkeypatch.setattr(World, "_is_dead", lambda self, message, local, tick: False)
+    monkeypatch.setattr(Nodes, "_is_dead", lambda self, message, local, tick: False)
     everything = explore(rule.scenario, rule, states_max=200_000)
     assert (everything.steps, everything.violation) == (pruned.steps, pruned.violation)
     assert everything.states > pruned.states
@@ -342,14 +346,14 @@ def test_a_step_is_looked_up_only_where_it_is_the_same() -> None:
         explorer = Explorer(BUSY, switches)
         for _ in walk(explorer, 600):
             pass
-        world = explorer.world
-        kept = dict(world.steps)
+        nodes = explorer.nodes
+        kept = dict(nodes.steps)
         checked = 0
         for key, outcome in kept.items():
             local, what, tick = key[0], key[1], key[-1]  # type: ignore[index]
             if isinstance(what, int) and len(key) == 3:  # type: ignore[arg-type]
-                del world.steps[key]
-                assert world.deliver(local, what, tick) == outcome
+                del nodes.steps[key]
+                assert nodes.deliver(local, what, tick) == outcome
                 checked += 1
         assert checked > 300
 

@@ -1,0 +1,96 @@
+"""Journals of nodes. Two from which a node starts alike are one."""
+
+from __future__ import annotations
+
+import random
+
+from quorumq.core.nodecore import NodeCore
+from quorumq.core.records import CleanStopped, JournalRecord, Started
+from quorumq.core.state import NodeConfig
+from quorumq.core.types import NodeId, Now
+from sim.explorer.clone import key_of
+from sim.explorer.numbered import Numbered
+from sim.explorer.scenario import HOLD_S, NEVER, Scenario, now_at
+
+UNTRACKED = -1
+"""The journal of a node that cannot crash any more."""
+
+Records = tuple[JournalRecord, ...]
+
+
+class Middle(random.Random):
+    """A source of randomness without any: pauses have no meaning where time moves in ticks."""
+
+    def random(self) -> float:
+        return 0.5
+
+    def uniform(self, a: float, b: float) -> float:
+        return (a + b) / 2
+
+
+RNG = Middle(0)
+
+
+class Journals:
+    """All journals of one exploration, by number.
+
+    Args:
+        scenario: the bounds.
+        reorder: whether a CLEAN_STOP is found again after other records.
+
+    Attributes:
+        slow: the nodes of which each fsync is a step of its own.
+    """
+
+    def __init__(self, scenario: Scenario, reorder: bool) -> None:
+        self._scenario = scenario
+        self._reorder = reorder
+        # Where a node cannot crash, a slow fsync is the same as slow messages.
+        self.slow = (scenario.restart_nodes or scenario.nodes) if scenario.unsynced else ()
+        self._kept: Numbered[Records] = Numbered()
+        self._next: dict[tuple[int, Records], int] = {}
+
+    def records(self, journal: int) -> Records:
+        """What stands in a journal."""
+        return self._kept.all[journal]
+
+    def number(self, records: Records, node: NodeId) -> int:
+        """The number of a journal: of the first that was met of all those that load alike."""
+        return self._kept.number(records, (node, key_of(self.load(records, node, now_at(0)))))
+
+    def append(self, journal: int, records: Records, node: NodeId) -> int:
+        """The number of a journal with more records."""
+        if journal == UNTRACKED or not records:
+            return journal
+        step = (journal, records)
+        found = self._next.get(step)
+        if found is None:
+            found = self._next[step] = self.number((*self.records(journal), *records), node)
+        return found
+
+    def load(self, records: Records, node: NodeId, now: Now, nonce: int = 0) -> NodeCore:
+        """A new core from a journal; ``nonce`` where its starts are told from those of another directory."""
+        index = self._scenario.index[node]
+        config = NodeConfig(
+            node=node,
+            nodes=self._scenario.nodes,
+            hold_time_max=HOLD_S,
+            request_timeout=NEVER,
+            heartbeat=NEVER,
+            sync_interval=NEVER,
+            sync_grace=0.0,
+            steal_after=0.0,
+        )
+        if self._reorder:
+            records = stop_found_again(records)
+        return NodeCore(config, records, nonce=nonce or 100 + index, directory=200 + index, now=now, rng=RNG)
+
+
+def stop_found_again(records: Records) -> Records:
+    """A journal whose CLEAN_STOP looks like its last record, whatever came after it."""
+    stops = [record for record in records if isinstance(record, CleanStopped)]
+    starts = [record for record in records if isinstance(record, Started)]
+    if not stops:
+        return records
+    rest = [record for record in records if not isinstance(record, CleanStopped)]
+    return (*rest, stops[-1]._replace(incarnation=starts[-1].incarnation))

@@ -1,0 +1,262 @@
+"""The states of single nodes, and the steps between them.
+
+What a node does at an event depends on its own state, the event and the time alone, so each such step runs the real
+core once and is then looked up. This is where the speed comes from: a cluster has far more states than each of its
+nodes has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from functools import partial
+
+from quorumq.core.effects import CleanStop, Event, Persist, Received, Request, Unsent
+from quorumq.core.messages import QUORUM_REPLIES, HoldReply, HoldsTold, RemoteFetched
+from quorumq.core.nodecore import NodeCore
+from quorumq.core.types import Kind, NodeId, Now, PartitionId
+from sim.explorer.clone import clone, key_of
+from sim.explorer.journals import UNTRACKED, Journals
+from sim.explorer.machine import Machine, Outcome
+from sim.explorer.requests import CREATED, GROUP, SPAN, fetch
+from sim.explorer.scenario import NEVER, WALL_MS, ExplorerError, Scenario, now_at
+from sim.explorer.tidy import tidy
+from sim.explorer.traffic import Traffic
+
+
+@dataclass
+class Switches:
+    """What the explorer's own part of a rule is, where the rule is the driver's and not the core's.
+
+    A rule (sim/rules) changes one of these, or patches the core, and nothing else.
+    """
+
+    leave_delivered: bool = False  # LEAVE also for what was delivered
+    late_replies: bool = False  # replies whose round is over still matter
+    reorder_journal: bool = False  # a CLEAN_STOP is found again after other records
+
+
+class Local:
+    """One state of one node: the core, its journal (by number), and what it has not synced yet."""
+
+    __slots__ = ("core", "dead", "due", "journal", "links", "node", "pending", "problem", "rank", "served")
+
+    def __init__(self, core: NodeCore, journal: int, pending: tuple[Persist, ...]) -> None:
+        self.core = core
+        self.node = core.config.node
+        self.journal = journal
+        self.pending = pending
+        self.dead: dict[int, bool] = {}
+        self.links = core.state.links
+        self.due = min((timer[0] for timer in core.state.timers), default=NEVER)
+        self.rank = rank_of(core)
+        self.served = tuple(
+            sorted(
+                (topic.rf, topic.made)
+                for topic in core.catalogue.topics.values()
+                if topic.name == CREATED and not topic.deleted
+            )
+        )
+        self.problem = ""  # an invariant of the core that it breaks
+
+
+def rank_of(core: NodeCore) -> tuple[int, bool, int, int]:
+    """What a node's record says of the message, as its generation reads it: (generation, acked, n, kind).
+
+    It only rises, unless a rewind that covers the message is followed by one that does not.
+    """
+    for replica in core.replicas.values():
+        view = replica.views.groups.get(GROUP)
+        if view is not None:
+            for _, record in view.records.within(SPAN):
+                if record.generation >= view.generation or not view.covers(WALL_MS):
+                    return (record.generation, record.kind == Kind.ACKED, record.n, int(record.kind))
+            return (view.generation if view.covers(WALL_MS) else 0, False, 0, int(Kind.OPEN))
+    return (0, False, 0, int(Kind.OPEN))
+
+
+class Nodes:
+    """All states of single nodes that were met, by number, and what is known of their steps.
+
+    Args:
+        scenario: the bounds.
+        switches: the driver's part of the rules.
+
+    Attributes:
+        partition: the group's, once there is one.
+    """
+
+    def __init__(self, scenario: Scenario, switches: Switches) -> None:
+        self.switches = switches
+        self.journals = Journals(scenario, switches.reorder_journal)
+        self.traffic = Traffic(scenario)
+        self.locals: list[Local] = []
+        self.steps: dict[Hashable, Outcome] = {}
+        self.core_steps = 0
+        self.partition: PartitionId | None = None
+        self._numbers: dict[Hashable, int] = {}
+        self._forgotten: dict[int, int] = {}
+        self._machine = partial(Machine, self.journals, self.traffic)
+
+    def number(self, core: NodeCore, journal: int, pending: tuple[Persist, ...]) -> int:
+        """The number of a node's state."""
+        key = (core.config.node, journal, pending, key_of(core))
+        found = self._numbers.get(key)
+        if found is None:
+            found = self._numbers[key] = len(self.locals)
+            self.locals.append(Local(core, journal, pending))
+        return found
+
+    def forget_journal(self, local: int) -> int:
+        """The same node once it cannot crash any more: its journal does not matter."""
+        found = self._forgotten.get(local)
+        if found is None:
+            this = self.locals[local]
+            found = self._forgotten[local] = self.number(this.core, UNTRACKED, this.pending)
+        return found
+
+    # ---------------------------------------------------------------------- any step
+
+    def step(self, local: int, events: list[Event], now: Now, *, setup: bool = False) -> Outcome:
+        """What node state ``local`` does at ``events``. Not looked up: callers keep what they ask for often.
+
+        Args:
+            local: the node's state.
+            events: what happens, in order.
+            now: the time.
+            setup: whether everything is durable at once, and nothing is lost.
+        """
+        return self._finish(self._at(local, now, setup), events)
+
+    def _at(self, local: int, now: Now, setup: bool = False) -> Machine:
+        this = self.locals[local]
+        return self._machine(clone(this.core), this.journal, this.pending, now, setup)
+
+    def _finish(self, machine: Machine, events: list[Event]) -> Outcome:
+        """The events, what follows, and the core's own invariants, once for each new state of the node."""
+        core, now = machine.core, machine.now()
+        self.core_steps += 1
+        before = len(self.locals)
+        problem = failure(core, machine.driver.feed, *events)
+        tidy(core, now, keeps_given=self.switches.leave_delivered)
+        local = self.number(core, machine.number, machine.leave())
+        this = self.locals[local]
+        if len(self.locals) > before and not problem:
+            this.problem = failure(core, core.check, now)
+        if machine.stopped:
+            problem = f"node {core.config.node} stops: {machine.stopped}"
+        return Outcome(local, tuple(machine.sent), tuple(machine.replies), problem or this.problem)
+
+    # --------------------------------------------------------------------- messages
+
+    def is_dead(self, message: int, local: int, tick: int) -> bool:
+        """Whether a message can have no effect any more on the node it goes to (docs/verification.md, pruning)."""
+        this = self.locals[local]
+        found = this.dead.get(message)
+        if found is None:
+            found = this.dead[message] = self._is_dead(message, local, tick)
+        return found
+
+    def _is_dead(self, message: int, local: int, tick: int) -> bool:
+        envelope = self.traffic.messages.all[message]
+        core = self.locals[local].core
+        if not core.accepts(envelope):
+            return True
+        reply = envelope.message
+        if isinstance(reply, HoldsTold):
+            waiting = core.context.recovery.unheard.get(reply.partition, ())
+            return envelope.sender not in waiting or not core.context.recovery.is_current(
+                envelope.sender, reply.round
+            )
+        if not isinstance(reply, QUORUM_REPLIES) or self.switches.late_replies:
+            return False
+        coordinator = core.context.rounds.get(reply.round)
+        if coordinator is not None:
+            heard = coordinator.rounds[reply.round].heard
+            repeats = isinstance(reply, HoldReply) and bool(reply.resolved or reply.not_due or reply.refused)
+            if envelope.sender not in heard or repeats:
+                return False
+        elif isinstance(reply, RemoteFetched):
+            return not reply.slices
+        elif not isinstance(reply, HoldReply) or not reply.resolved:
+            return True
+        outcome = self.deliver(local, message, tick)
+        return outcome.local == local and not outcome.sent and not outcome.replies
+
+    def deliver(self, local: int, message: int, tick: int) -> Outcome:
+        """A message arrives."""
+        key = (local, message, tick)
+        found = self.steps.get(key)
+        if found is None:
+            envelope = self.traffic.messages.all[message]
+            found = self.steps[key] = self.step(local, [Received(envelope)], now_at(tick))
+        return found
+
+    # ------------------------------------------------------------------ whatever else
+
+    def do(self, local: int, what: tuple[Hashable, ...], tick: int) -> Outcome:
+        """Something else happens to one node, such as ("wake",) or ("give up", the number of a round)."""
+        key = (local, what, type(what[-1]), tick)
+        found = self.steps.get(key)
+        if found is None:
+            found = self.steps[key] = self._do(local, what, tick)
+        return found
+
+    def _do(self, local: int, what: tuple[Hashable, ...], tick: int) -> Outcome:
+        now = now_at(tick)
+        match what:
+            case ("wake",):
+                return self.step(local, [], now)
+            case ("give up", int(number)):
+                return self._fire(local, now, ("round", number))
+            case ("offer", str(peer)):
+                return self._fire(local, now, ("sync", peer))
+            case ("again", int()):
+                return self._fire(local, now, what)
+            case ("unsent", int(key)):
+                return self.step(local, [Unsent(key)], now)
+            case ("fsync",):
+                return self._fsync(local, now)
+            case ("clean stop",):
+                return self.step(local, [CleanStop()], now)
+            case ("restart",):
+                return self.begin(self.locals[local].journal, self.locals[local].node, now)
+            case ("fetch", int(key), int(wall_ms), str(group)):
+                return self.step(local, [Request(key, fetch(group, now))], now_at(tick, wall_ms))
+            case ("ask", int(key), request):
+                return self.step(local, [Request(key, request)], now)  # type: ignore[arg-type]
+        raise ExplorerError(f"{what} is nothing that happens to a node")
+
+    def _fire(self, local: int, now: Now, what: tuple[object, ...]) -> Outcome:
+        """A timer comes now, whatever it was set to."""
+        machine = self._at(local, now)
+        state = machine.core.state
+        state.timers = [(now.mono, 0, what), *[timer for timer in state.timers if timer[2] != what]]
+        return self._finish(machine, [])
+
+    def _fsync(self, local: int, now: Now) -> Outcome:
+        """The oldest Persist becomes durable, and what waited for it alone is carried out."""
+        machine = self._at(local, now)
+        machine.fsync()
+        return self._finish(machine, [])
+
+    def begin(self, journal: int, node: NodeId, now: Now, nonce: int = 0) -> Outcome:
+        """A start from a journal, up to where the node may speak; it has no links yet. What was not synced is gone.
+
+        It counts the group's register as settled, as a FETCH through it would soon find: a majority has it.
+        """
+        core = self.journals.load(self.journals.records(journal), node, now, nonce)
+        machine = self._machine(core, journal, (), now)
+        machine.driver.start()
+        if self.partition is not None:
+            core.catalogue.settled_groups[(self.partition, GROUP)] = None
+        return self._finish(machine, [])
+
+
+def failure(core: NodeCore, act: Callable[..., object], *args: object) -> str:
+    """The core's own invariant that ``act`` finds broken, or ""."""
+    try:
+        act(*args)
+    except AssertionError as error:
+        return f"invariant of node {core.config.node}: {error}"
+    return ""

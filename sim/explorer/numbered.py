@@ -1,0 +1,26 @@
+"""What an exploration meets again and again is kept once, and has a number from then on."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+T = TypeVar("T", bound=Hashable)
+
+
+class Numbered(Generic[T]):
+    """Values of one kind; ``all[number]`` is the value."""
+
+    def __init__(self) -> None:
+        self.all: list[T] = []
+        self._numbers: dict[Hashable, int] = {}
+
+    def number(self, value: T, key: Hashable = None) -> int:
+        """The number of ``value``: of the first that came with this key, which is the value itself if None."""
+        if key is None:
+            key = value
+        found = self._numbers.get(key)
+        if found is None:
+            found = self._numbers[key] = len(self.all)
+            self.all.append(value)
+        return found

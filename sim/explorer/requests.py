@@ -1,0 +1,94 @@
+"""What clients and operators ask, and the topic, the group and the message that they ask about."""
+
+from __future__ import annotations
+
+from quorumq.core.messages import (
+    AckRequest,
+    AlterTopic,
+    ClientRequest,
+    CreateTopic,
+    DeleteTopic,
+    ExtendRequest,
+    Fetch,
+    LeaveRequest,
+    Named,
+    PurgeRequest,
+    RedriveRequest,
+    RejectRequest,
+    Resolved,
+    SetGroup,
+)
+from quorumq.core.partition.group import DEAD_SUFFIX
+from quorumq.core.types import Kind, Letter, Now, Origin, Receipt, Record, Span
+from sim.explorer.scenario import HOLD_S, TICK_S, WALL_MS, ExplorerError, Scenario
+
+TOPIC = "t"
+GROUP = "g"
+DEAD_GROUP = GROUP + DEAD_SUFFIX
+ORIGIN = Origin("p", 1, 1, 1)
+SPAN = Span(ORIGIN, 0, 1)
+CREATED = "u"
+"""The topic that a scenario with ``operators`` is about."""
+
+
+def fetch(group: str, now: Now) -> Fetch:
+    """A FETCH of one message."""
+    return Fetch(
+        topics=(TOPIC,),
+        group=group,
+        max_messages=1,
+        max_bytes=1 << 20,
+        min_messages=1,
+        min_bytes=0,
+        max_wait=0.0,
+        hold_time=HOLD_S,
+        sent_at=now.mono,
+    )
+
+
+def creation(scenario: Scenario, index: int) -> CreateTopic:
+    """A creation: each other one wants one replica only."""
+    return CreateTopic(CREATED, 1 if index % 2 else len(scenario.nodes))
+
+
+def operation(scenario: Scenario, index: int, topic: bytes) -> ClientRequest:
+    """What an operator of the scenario asks; ``topic`` is what there is to be deleted."""
+    kind = scenario.operators[index][0]
+    if kind == "alter":
+        return AlterTopic(CREATED, partitions=2)
+    if kind == "delete":
+        return DeleteTopic(CREATED, topic)
+    return creation(scenario, index)
+
+
+def request(kind: str, receipt: Receipt | None, life: tuple[int, int], now: Now) -> ClientRequest:
+    """The request with which a client settles a delivery, redrives what was listed dead at (generation, n) =
+    ``life``, purges dead letters or the backlog ("clear"), or rewinds."""
+    match kind:
+        case "redrive":
+            return RedriveRequest(TOPIC, 0, GROUP, (Resolved(SPAN, Record(*life, Kind.DEAD)),))
+        case "purge":
+            return PurgeRequest(TOPIC, 0, DEAD_GROUP)
+        case "clear":
+            return PurgeRequest(TOPIC, 0, GROUP)
+        case "rewind":
+            return SetGroup(TOPIC, GROUP, "earliest", 0, rewind=True)
+        case "skip":
+            return SetGroup(TOPIC, GROUP, "time", WALL_MS + 1, rewind=True)
+    assert receipt is not None
+    items = (Named(receipt, (receipt.span,)),)
+    match kind:
+        case "ack":
+            return AckRequest(items)
+        case "now":
+            return RejectRequest(items, 0.0)
+        case "delay":
+            return RejectRequest(items, TICK_S)
+        case "dead":
+            letter = Letter(receipt.owner.ballot, "rejected", fingerprint="f")
+            return RejectRequest(items, 0.0, letter)
+        case "extend":
+            return ExtendRequest(items, HOLD_S, now.mono)
+        case "leave":
+            return LeaveRequest(items)
+    raise ExplorerError(f"a client cannot ask for {kind!r}")

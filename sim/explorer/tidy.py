@@ -1,0 +1,82 @@
+"""Takes out of a core what cannot matter here, so that states that behave alike are one."""
+
+from __future__ import annotations
+
+from quorumq.core.nodecore import NodeCore
+from quorumq.core.recovery import Recovery
+from quorumq.core.types import Now
+
+
+def tidy(core: NodeCore, now: Now, *, keeps_given: bool) -> None:
+    """Change ``core``, and nothing of what it does.
+
+    Hints on who else is fetching have no effect with ``steal_after = 0``; nobody reads when a peer was heard; what
+    a node was asked for its holds before it could answer waits here until it can, so nobody need ask again;
+    timers whose round, request or hold is gone do nothing when they come.
+
+    Args:
+        core: the node's, ours to change.
+        now: the time of its step.
+        keeps_given: whether what was handed to a client is still looked at.
+    """
+    state = core.state
+    state.active.clear()
+    state.parked.clear()
+    state.stirred = False
+    core.context.peers.heard_at.clear()
+    core.context.peers.facts.clear()
+    core.context.announced.clear()
+    core.context.fetches = 0
+    if not keeps_given:
+        core.context.given.clear()
+    if state.quarantine_until <= now.mono:
+        state.quarantine_until = 0.0
+    for peer in [peer for peer, owed in state.unconfirmed.items() if not owed]:
+        del state.unconfirmed[peer]
+    for replica in core.replicas.values():
+        if replica.quarantine_until <= now.mono:
+            replica.quarantine_until = 0.0
+        for view in replica.views.groups.values():
+            for key in view.ready:
+                view.ready[key] = 0.0
+    core.context.recovery.forget_greetings()
+    if not any(replica.quarantine_until for replica in core.replicas.values()):
+        core.context.recovery = Recovery()
+    _tidy_timers(core, now)
+
+
+def _tidy_timers(core: NodeCore, now: Now) -> None:
+    kept: dict[tuple[float, tuple[object, ...]], None] = {}
+    for time, _, what in core.state.timers:
+        if _matters(core, time, what, now):
+            kept[(time, what)] = None
+    for partition, replica in core.replicas.items():
+        for view in replica.views.groups.values():
+            for span, held in view.all_held():
+                # Earlier timers for this hold would only be set again to its deadline when they come.
+                kept[(held.deadline, ("expire", partition, view.name, span))] = None
+    timers = sorted(kept, key=lambda item: (item[0], repr(item[1])))
+    core.state.timers = [(time, count, what) for count, (time, what) in enumerate(timers, 1)]
+    core.state.timer_count = len(timers)
+
+
+def _matters(core: NodeCore, time: float, what: tuple[object, ...], now: Now) -> bool:
+    """Whether a timer may still do something when it comes. One of a kind that is not known here may."""
+    match what:
+        case ("round", number):
+            return number in core.context.rounds
+        case ("refresh", *_):
+            return time > now.mono
+        case ("again", key):
+            return key in core.context.requests
+        case ("advance" | "gathered", key):
+            # While its rounds are open a FETCH does not advance, and when they close it does so by itself.
+            coordinator = core.context.requests.get(key)  # type: ignore[call-overload]
+            return coordinator is not None and (what[0] == "gathered" or not coordinator.rounds)
+        case ("forget", key):
+            return key in core.context.given
+        case ("expire" | "heartbeat" | "sync" | "reclaim" | "recover", *_):
+            return (
+                False  # set above; never; when the scenario says so; nothing that was asked is lost for good
+            )
+    return True

@@ -1,0 +1,63 @@
+"""What nodes send to each other and answer to clients. A message on its way is a number."""
+
+from __future__ import annotations
+
+from quorumq.core.messages import (
+    ClientReply,
+    Envelope,
+    Heartbeat,
+    HoldsAsk,
+    PutTopic,
+    Released,
+    RemoteFetch,
+    Store,
+    SyncOffer,
+    SyncTopics,
+)
+from sim.explorer.numbered import Numbered
+from sim.explorer.scenario import Scenario
+
+NOT_SENT: tuple[type, ...] = (Heartbeat, SyncTopics, Released, PutTopic)
+"""Messages that are always lost here. Heartbeats and registers say nothing new in these clusters; a lost Released
+only has the RELEASE repeated in front of the next HOLD. Offers of anti-entropy that come with a new link are lost, too,
+unless the scenario has anti-entropy in it."""
+
+NOT_SENT_OF_OPERATORS = (Heartbeat, SyncTopics, SyncOffer, HoldsAsk)
+"""Likewise where operators work on topics: there are no holds. Of registers, what is written by rounds is enough."""
+
+
+class Traffic:
+    """All messages and replies of one exploration.
+
+    Attributes:
+        to: per message, the index of the node that it goes to.
+        fetching: per RemoteFetch, its copy; per copy, itself.
+        lost: types of messages that never arrive.
+        store: the message that the exploration is about.
+    """
+
+    store: Store
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.messages: Numbered[Envelope] = Numbered()
+        self.replies: Numbered[ClientReply] = Numbered()
+        self.to: list[int] = []
+        self.fetching: dict[int, int] = {}
+        self.lost = NOT_SENT if scenario.offers else (*NOT_SENT, SyncOffer)
+        if scenario.operators:
+            self.lost = NOT_SENT_OF_OPERATORS
+        self._index = scenario.index
+
+    def message(self, envelope: Envelope) -> int:
+        """The number of a message. Two of different types may be equal: they are tuples."""
+        found = self.messages.number(envelope, (type(envelope.message), envelope))
+        if found == len(self.to):
+            self.to.append(self._index[envelope.to])
+            if isinstance(envelope.message, RemoteFetch):
+                # A copy is told from the first by its stamp, which says nothing here.
+                self.fetching[found] = found if envelope.stamp else self.message(envelope._replace(stamp=1))
+        return found
+
+    def reply(self, reply: ClientReply) -> int:
+        """The number of an answer to a client; likewise."""
+        return self.replies.number(reply, (type(reply), reply))
