@@ -350,8 +350,10 @@ class Host:
     def kept(self, records: tuple[JournalRecord, ...]) -> None:
         """What was appended survives now."""
         for record in records:
-            if type(record) is BatchStored and self.journal.header(record.number) is not None:
+            if type(record) is BatchStored:
                 self.sightings.keeps(record.batch.header)
+                if self.journal.header(record.number) is None:  # its topic was deleted while it was written
+                    self.sightings.forgets([record.batch.header])
             elif type(record) is Started:
                 self.started = True
                 self.links.dial_all()

@@ -16,8 +16,8 @@ from sim.cluster import Cluster
 from sim.schedule import Schedule
 from sim.world import SimError
 
-CPU_LIMIT_S = 60.0
-"""What a run may take, many times what the longest takes; more for runs that simulate more time."""
+CPU_LIMIT_S = 240.0
+"""CPU seconds that a run may take, twice what the longest takes; more for runs that simulate more time."""
 
 
 @dataclass(slots=True)
