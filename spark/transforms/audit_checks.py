@@ -23,9 +23,6 @@ from pyspark.sql import functions as F
 from spark.clocks import RATE_MAX
 from spark.transforms.audit_events import FAR_S, KEY, due, maybe, maybe_before, moment, sure, surely_before
 
-FINDING: Final = "guarantee STRING, verdict STRING, at DOUBLE, text STRING"
-"""What an element of `findings` says."""
-
 BROKEN: Final = "broken"
 DELAYS: Final = "delays"
 UNDECIDED: Final = "not decidable"

@@ -165,7 +165,7 @@ def test_topics_are_chosen_by_name_or_id_and_deleted_ones_are_not_there(
     wrong = export(path, "--group", "h")
     assert wrong.code == 66
     assert "no group 'h'" in wrong.err
-    cluster.ask("a", DeleteTopic("jobs", cluster.nodes["a"].catalogue.topic_named("jobs").id))  # type: ignore[union-attr]
+    cluster.ask("a", DeleteTopic("jobs", cluster.nodes["a"].topic_named("jobs").id))  # type: ignore[union-attr]
     path = write(cluster, "a", tmp_path / "deleted")
     assert payloads(export(path)) == ["x"]
     assert export(path, "--topic", "jobs").code == 66
@@ -225,7 +225,7 @@ def segment(path: Path) -> Path:
 
 
 def test_of_a_damaged_batch_all_but_the_damaged_message_is_read(cluster: Cluster, tmp_path: Path) -> None:
-    topic = cluster.nodes["a"].catalogue.topic_named("jobs")
+    topic = cluster.nodes["a"].topic_named("jobs")
     assert topic is not None
     publish(cluster, topic, [Message(b"before"), Message(b"damaged"), Message(b"behind")])
     path = write(cluster, "a", tmp_path / "a")
@@ -256,7 +256,7 @@ def test_past_damage_everything_is_read_that_can_be(cluster: Cluster, tmp_path: 
 
 def test_where_the_name_of_a_topic_is_lost_its_id_stands_for_it(cluster: Cluster, tmp_path: Path) -> None:
     path = write(cluster, "a", tmp_path / "a")
-    topic = cluster.nodes["a"].catalogue.topic_named("jobs")
+    topic = cluster.nodes["a"].topic_named("jobs")
     assert topic is not None
     file = segment(path)
     for number, at in record_headers(file.read_bytes()):
@@ -291,7 +291,7 @@ def test_one_flipped_byte_anywhere_costs_at_most_the_record_that_it_hit(
 def test_a_sector_that_cannot_be_read_costs_the_messages_in_it(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    topic = cluster.nodes["a"].catalogue.topic_named("jobs")
+    topic = cluster.nodes["a"].topic_named("jobs")
     assert topic is not None
     publish(cluster, topic, [Message(b"before"), Message(b"x" * 10_000), Message(b"behind")])
     path = write(cluster, "a", tmp_path / "a")

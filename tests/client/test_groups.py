@@ -350,7 +350,7 @@ async def test_a_client_of_one_node_finds_what_was_created_at_another_just_now()
         )
         await client.create_topic("jobs")
         await client.create_group("jobs", "g")
-        assert not cluster.nodes["c"].catalogue.topics
+        assert not cluster.nodes["c"].topics
         cluster.refuse = {"a:1", "b:1"}
         async with connected(cluster, "c", addresses=["c:1"]) as other:
             await other.rewind("jobs", "g", "earliest")

@@ -56,11 +56,7 @@ def answer(cluster: Cluster, key: int) -> object:
 def payload(cluster: Cluster, topic: Topic) -> list[int]:
     """How many messages of the topic each node has."""
     return [
-        sum(
-            replica.batches.present.messages
-            for replica in core.replicas.values()
-            if replica.topic.id == topic.id
-        )
+        sum(replica.present.messages for replica in core.replicas.values() if replica.topic.id == topic.id)
         for core in cluster.nodes.values()
     ]
 
@@ -83,7 +79,7 @@ def test_what_was_refused_to_a_node_that_had_not_heard_destroys_nothing() -> Non
     assert is_conflict(cluster.ask("a", CreateTopic("jobs", 1)))
     cluster.drop = nothing
     cluster.advance(10.0)
-    assert cluster.nodes["a"].catalogue.topic_named("jobs") == topic, "what a serves is what there is"
+    assert cluster.nodes["a"].topic_named("jobs") == topic, "what a serves is what there is"
     other = first_topic(CreateTopic("jobs", 1), cluster.names, 0, Stamp(1, "a"))
     origin = cluster.ask("a", OpenSession()).origin  # type: ignore[union-attr]
     for node in "abc":
@@ -103,7 +99,7 @@ def test_a_creation_on_the_minority_side_of_a_cut_leaves_nothing_that_is_served(
     reply = answer(cluster, key)
     assert isinstance(reply, Failed)
     assert reply.code == "outcome-unknown"
-    assert not cluster.nodes["a"].catalogue.topics
+    assert not cluster.nodes["a"].topics
     cluster.drop = nothing
     cluster.advance(10.0)
     assert is_conflict(cluster.ask("a", CreateTopic("jobs", rf, 2)))
@@ -131,7 +127,7 @@ def test_a_creation_that_loses_moves_no_output() -> None:
         hand_over(cluster, *item)
     assert is_conflict(answer(cluster, loser))
     for core in cluster.nodes.values():
-        assert core.catalogue.topic_named("out") == made
+        assert core.topic_named("out") == made
     assert (made.born, made.partitions) == (4, 4)
 
 
@@ -153,10 +149,10 @@ def test_nobody_serves_finds_or_spreads_what_was_only_accepted() -> None:
         == 2
     )
     for node in cluster.names:
-        assert not cluster.nodes[node].catalogue.topics
+        assert not cluster.nodes[node].topics
         assert isinstance(cluster.ask(node, Metadata(("jobs",))), Failed)
     cluster.ask("c", CreateTopic("jobs", 5))
-    (made,) = {core.catalogue.topic_named("jobs") for core in cluster.nodes.values()}
+    (made,) = {core.topic_named("jobs") for core in cluster.nodes.values()}
     assert made is not None
 
 
@@ -173,7 +169,7 @@ def test_two_creations_at_once_are_one_topic(nodes: int, alike: bool) -> None:
     ]
     cluster.advance(10.0)
     replies = [cluster.replies[key] for key in keys]
-    (one,) = {core.catalogue.topic_named("jobs") for core in cluster.nodes.values()}
+    (one,) = {core.topic_named("jobs") for core in cluster.nodes.values()}
     won = [reply for reply in replies if isinstance(reply, TopicCreated)]
     assert len(won) == (2 if alike else 1)
     assert all(reply.topic == one for reply in won)
@@ -223,7 +219,7 @@ def test_what_was_accepted_by_a_majority_is_what_the_next_creation_finds() -> No
     cluster.kill("a")
     cluster.drop = nothing
     assert is_conflict(cluster.ask("c", CreateTopic("jobs", 3))), "it was chosen, though nobody knew"
-    assert cluster.nodes["c"].catalogue.topic_named("jobs").rf == 1  # type: ignore[union-attr]
+    assert cluster.nodes["c"].topic_named("jobs").rf == 1  # type: ignore[union-attr]
 
 
 def test_what_a_producer_makes_is_made_to_order_by_the_first_who_orders_it() -> None:
@@ -255,7 +251,7 @@ def test_of_two_who_order_at_once_what_a_producer_made_nobody_hears_conflict_for
     for item in late:
         hand_over(cluster, *item)
     replies = [answer(cluster, key) for key in (one, other)]
-    served = cluster.nodes["c"].catalogue.topic_named("jobs")
+    served = cluster.nodes["c"].topic_named("jobs")
     assert served is not None
     for reply, asked in zip(replies, (4, 2), strict=True):
         if is_conflict(reply):
@@ -273,7 +269,7 @@ def test_a_name_is_given_again_and_only_once() -> None:
             for node, rf in (("a", 1), ("e", 3))
         ]
         cluster.advance(10.0)
-        (one,) = {core.catalogue.topic_named("jobs") for core in cluster.nodes.values()}
+        (one,) = {core.topic_named("jobs") for core in cluster.nodes.values()}
         assert one is not None
         assert one.deletions == deletions
         assert one.id == topic_id("jobs", one.rf, deletions)
@@ -292,8 +288,8 @@ def half_chosen(cluster: Cluster) -> Topic:
         or (isinstance(message, PutTopic | SyncTopics) and sender != to)
     )
     cluster.submit("a", CreateTopic("jobs", 1))
-    (topic,) = cluster.nodes["a"].catalogue.topics.values()
-    assert not any(cluster.nodes[node].catalogue.topics for node in "bcde")
+    (topic,) = cluster.nodes["a"].topics.values()
+    assert not any(cluster.nodes[node].topics for node in "bcde")
     return topic
 
 
@@ -304,7 +300,7 @@ def of_others(cluster: Cluster) -> Topic | None:
     cluster.drop = nothing
     cluster.submit("d", CreateTopic("jobs", 3))
     cluster.advance(6.0)
-    return cluster.nodes["d"].catalogue.topic_named("jobs")
+    return cluster.nodes["d"].topic_named("jobs")
 
 
 def test_what_an_acceptor_accepted_survives_its_restart() -> None:
@@ -355,7 +351,7 @@ def test_what_a_wiped_acceptor_had_promised_is_told_by_the_others() -> None:
         keep(sender, to, message) or (isinstance(message, Prepare | Accept) and sender == "e" and to in "ab")
     )
     cluster.submit("e", CreateTopic("jobs", 3))  # c, d and e choose it, and e serves it
-    assert cluster.nodes["e"].catalogue.topic_named("jobs").rf == 3  # type: ignore[union-attr]
+    assert cluster.nodes["e"].topic_named("jobs").rf == 3  # type: ignore[union-attr]
     cluster.kill("e")
     wipe(cluster, "c")
     cluster.advance(0.6)
@@ -363,7 +359,7 @@ def test_what_a_wiped_acceptor_had_promised_is_told_by_the_others() -> None:
     cluster.drop = lambda sender, to, message: isinstance(message, PutTopic | SyncTopics) and sender != to
     for item in [item for item in late if item[1] in "bc"]:
         hand_over(cluster, *item)
-    served = cluster.nodes["a"].catalogue.topic_named("jobs")
+    served = cluster.nodes["a"].topic_named("jobs")
     assert served is None or served.rf == 3
     cluster.drop = nothing
     assert not isinstance(answer(cluster, loser), TopicCreated)
@@ -384,7 +380,7 @@ def test_of_two_values_that_were_accepted_the_one_under_the_higher_ballot_is_pro
         sender != to and (isinstance(message, registers) or bool({sender, to} & {"a", "b"}))
     )
     cluster.submit("e", CreateTopic("jobs", 3))
-    made = cluster.nodes["e"].catalogue.topic_named("jobs")
+    made = cluster.nodes["e"].topic_named("jobs")
     assert made is not None
     late: dict[str, object] = {}
 
@@ -415,9 +411,9 @@ def test_an_instance_that_is_over_is_not_begun_again_by_who_has_heard_of_none() 
     made = created(cluster.ask("a", CreateTopic("jobs", 3)))
     assert made.deletions == 1
     cluster.drop = lambda sender, to, message: isinstance(message, SyncTopics)
-    assert not cluster.nodes["c"].catalogue.topics
+    assert not cluster.nodes["c"].topics
     assert is_conflict(cluster.ask("c", CreateTopic("jobs", 1)))
-    assert cluster.nodes["c"].catalogue.topic_named("jobs") == made
+    assert cluster.nodes["c"].topic_named("jobs") == made
 
 
 def test_a_node_that_is_learning_answers_no_proposal() -> None:
@@ -428,7 +424,7 @@ def test_a_node_that_is_learning_answers_no_proposal() -> None:
     key = cluster.submit("a", CreateTopic("jobs", 1))
     assert isinstance(answer(cluster, key), Failed)
     assert not cluster.nodes["b"].catalogue.creations
-    assert not cluster.nodes["a"].catalogue.topics
+    assert not cluster.nodes["a"].topics
 
 
 def test_acceptors_forget_the_proposal_once_the_choice_is_known() -> None:
@@ -561,7 +557,7 @@ class Creating(Chaos):
         super().__init__(3 if seed % 3 else 5, seed, hold_time_max=0.5)
 
     def some_topic(self) -> Topic | None:
-        topics = [core.catalogue.topic_named("jobs") for core in self.nodes.values()]
+        topics = [core.topic_named("jobs") for core in self.nodes.values()]
         known = [topic for topic in topics if topic is not None]
         return self.draw.choice(known) if known else None
 
@@ -588,7 +584,7 @@ class Creating(Chaos):
     def carry_out(self, name: NodeId, effects: list[Effect]) -> None:
         """One register per name and deletions is ever served, wherever."""
         super().carry_out(name, effects)
-        for topic in self.nodes[name].catalogue.topics.values():
+        for topic in self.nodes[name].topics.values():
             if not topic.deleted:
                 first = self.served.setdefault(topic.deletions, topic)
                 assert first == topic, f"{name} serves {topic}, and {first} was served"
@@ -619,7 +615,7 @@ class Creating(Chaos):
                     core.state.me
                     for core in self.nodes.values()
                     for partition, replica in core.replicas.items()
-                    if partition == (topic.id, 0) and not replica.batches.present.gaps(span)
+                    if partition == (topic.id, 0) and not replica.present.gaps(span)
                 ]
                 assert len(here) > topic.rf // 2, f"{span} of {topic} is at {here}"
 

@@ -135,7 +135,7 @@ def test_partitions_that_were_added_are_found() -> None:
     behind(cluster, "c")
     grown = cluster.ask("a", AlterTopic("jobs", partitions=3)).topic  # type: ignore[union-attr]
     origin = cluster.ask("c", OpenSession()).origin  # type: ignore[union-attr]
-    assert cluster.nodes["c"].catalogue.topics[topic.id].partitions == 1
+    assert cluster.nodes["c"].topics[topic.id].partitions == 1
     assert isinstance(
         cluster.ask("c", Publish(cluster.batch(grown, origin, 0, [b"x"], partition=2))), Published
     )

@@ -606,7 +606,7 @@ def test_a_group_is_not_taken_in_before_its_topic() -> None:
     topic = cluster.topic()
     assert isinstance(cluster.ask("a", SetGroup("jobs", "g")), GroupSet)
     c = cluster.nodes["c"]
-    assert topic.id not in c.catalogue.topics
+    assert topic.id not in c.topics
     assert not c.catalogue.groups
     cluster.drop = lambda sender, to, message: False
     cluster.advance(5.0)

@@ -156,9 +156,9 @@ def test_a_publisher_that_makes_a_topic_does_not_undo_what_an_operator_chose() -
     cluster.topic(max_deliveries=17)
     cluster.drop = lambda sender, to, message: False
     cluster.advance(0.5)
-    cluster.nodes["c"].catalogue.topics.clear()
+    cluster.nodes["c"].topics.clear()
     cluster.nodes["c"].catalogue.names.clear()
     made = cluster.ask("c", CreateTopic("jobs", 3, 1, 5, "fsync", True))
     assert isinstance(made, TopicCreated)
     cluster.advance(5)
-    assert {core.catalogue.topic_named("jobs").max_deliveries for core in cluster.nodes.values()} == {17}
+    assert {core.topic_named("jobs").max_deliveries for core in cluster.nodes.values()} == {17}

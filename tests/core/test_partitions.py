@@ -139,7 +139,7 @@ def test_a_name_is_given_again_only_once_its_deletion_is_complete() -> None:
     assert made.topic.deletions == 1
     assert not cluster.published(cluster.v, grown, 1, 0.0)
     assert isinstance(cluster.ask(cluster.v, DeleteTopic(cluster.name, grown.id)), TopicDeleted | Failed)
-    assert cluster.nodes[cluster.x].catalogue.topic_named(cluster.name) == made.topic
+    assert cluster.nodes[cluster.x].topic_named(cluster.name) == made.topic
 
 
 def test_a_deletion_and_partitions_that_are_proposed_at_the_same_time_see_each_other() -> None:
@@ -151,7 +151,7 @@ def test_a_deletion_and_partitions_that_are_proposed_at_the_same_time_see_each_o
     altering = cluster.submit(cluster.z, AlterTopic(cluster.name, partitions=2))
     assert altering not in cluster.replies, "it has proposed, and reads"
     for core in cluster.nodes.values():
-        topic = core.catalogue.topics[cluster.made.id]
+        topic = core.topics[cluster.made.id]
         assert (topic.partitions, topic.all_partitions) == (1, 2)
     cluster.drop = nothing
     assert isinstance(cluster.ask(cluster.x, DeleteTopic(cluster.name, cluster.made.id)), TopicDeleted)
@@ -262,7 +262,7 @@ def test_who_makes_a_group_asks_for_partitions_after_it_was_written(silent: bool
         or (silent and isinstance(message, RegistersTold) and sender == cluster.z)
     )
     making = cluster.submit(cluster.x, SetGroup(cluster.name, "g"))
-    assert cluster.nodes[cluster.x].catalogue.topics[cluster.made.id].partitions == (1 if silent else 2)
+    assert cluster.nodes[cluster.x].topics[cluster.made.id].partitions == (1 if silent else 2)
     assert isinstance(cluster.came(making), Failed)
     cluster.drop = nothing
     assert isinstance(cluster.ask(cluster.x, SetGroup(cluster.name, "g")), GroupSet)
@@ -281,7 +281,7 @@ def test_partitions_are_not_confirmed_before_their_replicas_have_every_group() -
     )
     altering = cluster.submit(cluster.z, AlterTopic(cluster.name, partitions=2))
     assert isinstance(cluster.came(altering), Failed)
-    assert all(core.catalogue.topics[cluster.made.id].partitions == 1 for core in cluster.nodes.values())
+    assert all(core.topics[cluster.made.id].partitions == 1 for core in cluster.nodes.values())
 
 
 def test_partitions_that_are_only_proposed_are_not_used_and_the_next_change_finishes_them() -> None:
@@ -391,7 +391,7 @@ class Changing(Chaos):
 
     def operate(self, *, delete: bool) -> None:
         draw = self.draw
-        registers = [core.catalogue.topics.get(self.first.id, self.first) for core in self.nodes.values()]
+        registers = [core.topics.get(self.first.id, self.first) for core in self.nodes.values()]
         newest = max(topic.all_partitions for topic in registers)
         partition = draw.randrange(newest)
         grown = with_partitions(self.first, newest, self.names)

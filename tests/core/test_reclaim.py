@@ -210,9 +210,7 @@ def test_of_many_topics_those_that_wait_are_asked_about_a_few_at_a_time(
     assert topics[5].id not in {topic for ask in asks for topic in ask.topics}
     for core in cluster.nodes.values():
         for partition, found_here in core.replicas.items():
-            assert not found_here.batches.stored, (
-                f"{core.catalogue.topics[partition.topic].name} waits for ever"
-            )
+            assert not found_here.batches.stored, f"{core.topics[partition.topic].name} waits for ever"
 
 
 def test_a_full_page_of_groups_fits_a_frame() -> None:
@@ -228,7 +226,7 @@ def test_an_answer_given_before_the_tombstone_does_not_count() -> None:
     cluster.ask("a", fetch(hold_time=1.0))
     cluster.advance(2)
     core = cluster.nodes["a"]
-    core.context.census.asked[7] = Asked(cluster.time, tuple(core.catalogue.topics))
+    core.context.census.asked[7] = Asked(cluster.time, tuple(core.topics))
     cluster.advance(3)
     cluster.drop = lambda sender, to, message: isinstance(message, GroupsTold) and not kept
     drained(cluster)
@@ -406,13 +404,11 @@ def test_an_ack_is_not_proven_by_ballots_that_went_with_a_payload_that_came_back
     cluster.advance(5.1)
     assert outcomes(cluster.ask("b", AckRequest(receipts(cluster.ask("a", fetch()))))) == ["acked"]
     cluster.advance(10.0)
-    assert not replica(cluster, "a").batches.present.messages
+    assert not replica(cluster, "a").present.messages
     cluster.ask("a", SetGroup("jobs", "other"))
     cluster.start("c")  # it slept through all that, and has the payload
     cluster.advance(10.0)
-    assert (
-        replica(cluster, "a").batches.present.messages == replica(cluster, "b").batches.present.messages == 1
-    )
+    assert replica(cluster, "a").present.messages == replica(cluster, "b").present.messages == 1
     assert outcomes(cluster.ask("b", AckRequest(first))) == ["acked_unproven"]
     (item,) = receipts(cluster.ask("b", fetch("other")))
     assert outcomes(cluster.ask("c", AckRequest((item,)))) == ["acked"], (

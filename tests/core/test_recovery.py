@@ -301,7 +301,7 @@ def test_a_node_serves_what_is_out_of_quarantine_and_passes_the_rest_on() -> Non
 def test_a_replica_that_comes_into_being_in_quarantine_asks_too() -> None:
     cluster = Cluster()
     published(cluster, 1)
-    register = cluster.nodes["a"].catalogue.topics
+    register = cluster.nodes["a"].topics
     cluster.kill("b")
     # As many records as peers were told of, and these two not among them.
     cluster.journals["b"][:] = [

@@ -53,7 +53,7 @@ def cut(cluster: Cluster, *pairs: str) -> None:
 
 
 def present(cluster: Cluster, name: str) -> int:
-    return sum(replica.batches.present.messages for replica in cluster.nodes[name].replicas.values())
+    return sum(replica.present.messages for replica in cluster.nodes[name].replicas.values())
 
 
 def test_a_wiped_node_comes_back_with_everything_and_above_its_old_start() -> None:
@@ -307,7 +307,7 @@ def test_other_sizes_of_clusters(count: int) -> None:
         cluster.kill("e")
     cluster.advance(2.0)
     assert cluster.nodes["b"].state.vouched
-    assert {found.name for found in cluster.nodes["b"].catalogue.topics.values()} == {"jobs"}
+    assert {found.name for found in cluster.nodes["b"].topics.values()} == {"jobs"}
 
 
 def test_a_closed_origin_stays_closed_at_a_node_that_was_wiped_after_that() -> None:

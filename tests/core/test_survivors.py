@@ -51,7 +51,7 @@ def vouching(cluster: Cluster) -> str:
 
 
 def present(cluster: Cluster, name: str) -> int:
-    return sum(replica.batches.present.messages for replica in cluster.nodes[name].replicas.values())
+    return sum(replica.present.messages for replica in cluster.nodes[name].replicas.values())
 
 
 def resync_of(cluster: Cluster, name: str) -> str:
@@ -114,7 +114,7 @@ def test_one_of_five_is_left_and_a_partition_of_which_nothing_is_begins_empty() 
     for number, members in enumerate(topic.replicas):
         for name in members:
             replicas = {found.number: replica for found, replica in cluster.nodes[name].replicas.items()}
-            assert replicas[number].batches.present.messages == (3 if number in left else 0)
+            assert replicas[number].present.messages == (3 if number in left else 0)
     for number in range(8):
         more = Publish(cluster.batch(topic, origin, 3, [b"y"], partition=number))
         assert isinstance(cluster.ask("b", more), Published)
@@ -395,7 +395,7 @@ def test_a_topic_that_was_forgotten_and_made_again_is_one_when_the_old_directory
     cluster.start("c")
     cluster.advance(30.0)
     assert vouching(cluster) == "abc"
-    registers = [core.catalogue.topic_named("jobs") for core in cluster.nodes.values()]
+    registers = [core.topic_named("jobs") for core in cluster.nodes.values()]
     assert all(register == registers[0] for register in registers)
     assert registers[0] is not None
     assert (registers[0].id, registers[0].rf, registers[0].born, registers[0].made) == (

@@ -433,7 +433,7 @@ def test_where_too_few_answer_a_minoritys_flag_delivers() -> None:
 def test_a_reject_without_a_delay_takes_the_topics_backoff() -> None:
     cluster = Cluster()
     cluster.topic(backoff=(1.0, 5.0), max_deliveries=50)
-    topic = cluster.nodes["a"].catalogue.topic_named("jobs")
+    topic = cluster.nodes["a"].topic_named("jobs")
     assert topic is not None
     origin = cluster.ask("a", OpenSession()).origin  # type: ignore[union-attr]
     cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"x"] * 3)))
@@ -470,7 +470,7 @@ def test_each_replica_decides_the_backoff_by_its_own_count() -> None:
     """b's count is behind: its step is the shorter one, and stays, though a peer has another at the same ballot."""
     cluster = Cluster(hold_time_max=1.0)
     cluster.topic(backoff=(1.0, 5.0), max_deliveries=50)
-    topic = cluster.nodes["a"].catalogue.topic_named("jobs")
+    topic = cluster.nodes["a"].topic_named("jobs")
     assert topic is not None
     origin = cluster.ask("a", OpenSession()).origin  # type: ignore[union-attr]
     cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"x"])))

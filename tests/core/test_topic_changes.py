@@ -37,7 +37,7 @@ from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
 
 
 def registers(cluster: Cluster, name: str = "jobs") -> list[Topic | None]:
-    return [core.catalogue.topic_named(name) for core in cluster.nodes.values()]
+    return [core.topic_named(name) for core in cluster.nodes.values()]
 
 
 def agreed(cluster: Cluster, name: str = "jobs") -> Topic | None:
@@ -160,7 +160,7 @@ def test_a_change_that_has_to_wait_for_the_clocks_reserve_may_have_happened_in_p
     reply = cluster.ask("a", AlterTopic("jobs", max_deliveries=9, retention_s=60.0))
     assert isinstance(reply, Failed), reply
     assert reply.code == "outcome-unknown"
-    assert cluster.nodes["c"].catalogue.topic_named("jobs").retention_s == 60.0
+    assert cluster.nodes["c"].topic_named("jobs").retention_s == 60.0
     cluster.advance(0.1)
     again = cluster.ask("a", AlterTopic("jobs", max_deliveries=9, retention_s=60.0))
     assert isinstance(again, TopicAltered), again
@@ -335,9 +335,9 @@ def test_a_node_that_has_not_heard_finds_no_majority_and_learns_why() -> None:
     away(cluster, "c")
     deleted(cluster, topic)
     cluster.drop = lambda sender, to, message: isinstance(message, SyncTopics)
-    assert cluster.nodes["c"].catalogue.topic_named("jobs") == topic
+    assert cluster.nodes["c"].topic_named("jobs") == topic
     assert is_gone(cluster.ask("c", Publish(cluster.batch(topic, origin, 10, [b"x"]))))
-    assert cluster.nodes["c"].catalogue.topic_named("jobs") is None
+    assert cluster.nodes["c"].topic_named("jobs") is None
 
 
 def test_what_comes_late_for_a_deleted_topic_leaves_no_hint_behind() -> None:
@@ -391,12 +391,12 @@ def test_a_name_is_made_anew_through_a_node_that_missed_its_deletion() -> None:
     topic, _ = published(cluster)
     away(cluster, "c")
     for _ in range(3):
-        deleted(cluster, cluster.nodes["a"].catalogue.topic_named("jobs") or topic)
+        deleted(cluster, cluster.nodes["a"].topic_named("jobs") or topic)
         cluster.topic(partitions=2)
-    last = cluster.nodes["a"].catalogue.topic_named("jobs")
+    last = cluster.nodes["a"].topic_named("jobs")
     deleted(cluster, last)
     cluster.drop = lambda sender, to, message: isinstance(message, SyncTopics)
-    assert cluster.nodes["c"].catalogue.topic_named("jobs") == topic
+    assert cluster.nodes["c"].topic_named("jobs") == topic
     reply = cluster.ask("c", CreateTopic("jobs", partitions=3))
     assert isinstance(reply, TopicCreated)
     assert (reply.topic.deletions, reply.topic.partitions) == (4, 3)
@@ -482,7 +482,7 @@ def test_whatever_operators_do_the_nodes_agree_in_the_end(steps: list[tuple[str,
     ended: dict[bytes, None] = {}
     for node, what, number in steps:
         core = cluster.nodes[node]
-        known = core.catalogue.topic_named("jobs")
+        known = core.topic_named("jobs")
         request: object = None
         match what:
             case "create":
@@ -531,7 +531,7 @@ def test_whatever_operators_do_the_nodes_agree_in_the_end(steps: list[tuple[str,
 
 
 def fill(cluster: Cluster, name: str, count: int = 2) -> None:
-    topic = cluster.nodes["a"].catalogue.topic_named(name) or cluster.topic(name)
+    topic = cluster.nodes["a"].topic_named(name) or cluster.topic(name)
     origin = cluster.ask("a", OpenSession()).origin
     assert isinstance(cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"x"] * count))), Published)
 
@@ -583,9 +583,9 @@ def test_deleted_topics_are_not_matched_and_end_no_consumer_of_a_pattern() -> No
         fill(cluster, name)
     assert came_from(cluster.ask("b", asking("t*"))) == ["t1", "t2"]
     key = cluster.submit("c", asking("t*", wait=1.0))
-    deleted(cluster, cluster.nodes["a"].catalogue.topic_named("t1"))
+    deleted(cluster, cluster.nodes["a"].topic_named("t1"))
     assert came_from(cluster.replies[key]) == []
-    deleted(cluster, cluster.nodes["a"].catalogue.topic_named("t2"))
+    deleted(cluster, cluster.nodes["a"].topic_named("t2"))
     assert came_from(cluster.ask("c", asking("t*"))) == []
     assert cluster.ask("c", Metadata(("t*",))).topics == ()
 
@@ -636,6 +636,6 @@ def test_a_new_partition_is_stored_by_nodes_that_have_not_heard_of_it() -> None:
     cluster.drop = lambda sender, to, message: (
         isinstance(message, SyncTopics) or (sender != to and "b" in (sender, to))
     )
-    assert cluster.nodes["c"].catalogue.topic_named("jobs").partitions == 1
+    assert cluster.nodes["c"].topic_named("jobs").partitions == 1
     assert isinstance(cluster.ask("a", Publish(cluster.batch(grown, origin, 0, [b"x"], 1))), Published)
-    assert cluster.nodes["c"].catalogue.topic_named("jobs").partitions == 2
+    assert cluster.nodes["c"].topic_named("jobs").partitions == 2
