@@ -15,6 +15,8 @@ has been acking or purging them already, as another try's. (Judged where the fir
 
 from __future__ import annotations
 
+import math
+
 from quorumq.history import Row
 from sim.checkers.base import DEAD, Checker, GroupKey, Key, Violation, group_messages, messages, name
 
@@ -48,9 +50,8 @@ class NoLoss(Checker):
         self.delivered: dict[GroupKey, int] = {}  # the newest generation in which it was
         self.acked: dict[GroupKey, int] = {}  # likewise: an ACK was sent, its outcome may be unknown
         self.settled: dict[GroupKey, int] = {}  # listed as dead, skipped or purged in this generation
-        self.purge_asked: dict[
-            tuple[str, int], None
-        ] = {}  # of a group in a partition, or of its dead letters
+        # Of a group in a partition, or of its dead letters: until when a purge may have worked, by (who, op).
+        self.purges: dict[tuple[str, int], dict[tuple[str, int], float]] = {}
         self.unsure: dict[
             GroupKey, int
         ] = {}  # a redrive at this n was asked for, and none at it is confirmed
@@ -93,7 +94,9 @@ class NoLoss(Checker):
             self.registers[(row["group"], row["who"])] = (row["generation"], row["from_ms"])
             self.latest[row["group"]] = max(row["from_ms"], self.latest.get(row["group"], 0))
         elif kind == "purge":
-            self.purge_asked[(row["group"].removesuffix(DEAD), row["partition"])] = None
+            place = (row["group"].removesuffix(DEAD), row["partition"])
+            over = row["at"] if row["outcome"] in ("ok", "fail") else math.inf
+            self.purges.setdefault(place, {})[(row["who"], row["op"])] = over
         elif not row["group"].endswith(DEAD):
             self.groups[row["group"]] = None
             if kind == "ack" and row["outcome"] != "invoke":
@@ -113,13 +116,17 @@ class NoLoss(Checker):
             elif row["outcome"] == "ok" and self.unsure.get(key) == row["n"]:
                 del self.unsure[key]
 
+    def _maybe_purged(self, group: str, key: Key) -> bool:
+        """Whether a purge of the message's partition was under way once its publish had been sent."""
+        purges = self.purges.get((group, key[0]), {})
+        return max(purges.values(), default=0.0) >= self.sent.get(key, 0.0) and bool(purges)
+
     def _judge_stored(self, row: Row) -> None:
         if not self.rf:
             return
         for key in messages(row):
             if self.groups and all(
-                (group, *key) in self.acked or (group, row["partition"]) in self.purge_asked
-                for group in self.groups
+                (group, *key) in self.acked or self._maybe_purged(group, key) for group in self.groups
             ):
                 continue  # settled under an earlier try, it need not be stored by this one
             nodes = self.stored.get(key, {})
@@ -146,7 +153,7 @@ class NoLoss(Checker):
                 covered = self.published_ms.get(key, from_ms) >= from_ms
                 if not covered or self.settled.get(mine, -1) >= generation:
                     continue
-                if mine in self.unsure and (group, key[0]) in self.purge_asked:
+                if mine in self.unsure and self._maybe_purged(group, key):
                     continue
                 where = f" in generation {generation}" if generation else ""
                 if self.delivered.get(mine, -1) < generation:

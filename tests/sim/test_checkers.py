@@ -534,6 +534,8 @@ def test_what_every_group_acked_or_purged_may_be_confirmed_without_being_stored_
 
     assert story().settle("ack", 5, "acked").publish().broken() == []
     assert story().purge("g!dead").publish().broken() == []
+    before = Story().add("client:p", "settings", history=1, settings={"rf": 3}).purge()
+    assert "no loss" in before.publish("unknown").deliver(5).publish().broken(), "it was purged before"
     assert story().publish().broken() == ["no loss"]
 
 
