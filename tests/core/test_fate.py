@@ -165,6 +165,9 @@ class FateMachine(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 1), span=SPANS, who=OWNERS, time=TIMES)
     def reported(self, which: int, span: Span, who: Owner, time: float) -> None:
+        granted = [it.highest for _, it in self.views[which].ballots.within(span) if it.highest is not None]
+        if granted and min(granted) < who.ballot:
+            return  # RECOVERY ends before this start grants anything: a report is never above what was granted
         self.ask(which, span, fate.on_reported, Held(who, self.now + time, 0))
 
     @rule(span=SPANS, generation=GENERATIONS, ended=st.integers(1, 3))
