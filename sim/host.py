@@ -32,7 +32,7 @@ from quorumq.core.messages import (
     ClientRequest,
     CreateTopic,
     Failed,
-    Fetched,
+    FetchReply,
     PeerMessage,
     Store,
 )
@@ -441,13 +441,13 @@ class Host:
             self.world.transmit(self.name, caller.name, caller.on_welcome, answer, reply)
             return
         if op == -1:  # the connection is known to be gone: the write is never begun
-            if type(reply) is Fetched:
+            if type(reply) is FetchReply:
                 self.world.saw("a reply was never begun")
                 self.feed(Unsent(key))
             return
         self.keys_of.pop((client.name, op), None)
         batches: tuple[Batch, ...] | None = None
-        if type(reply) is Fetched:
+        if type(reply) is FetchReply:
             try:
                 batches = self.links.bodies(reply.slices)
             except DamagedBody as error:

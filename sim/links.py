@@ -16,10 +16,10 @@ from quorumq.core.messages import (
     ClientReply,
     Envelope,
     Hello,
-    HoldsTold,
+    HoldsReply,
     PeerMessage,
-    RegistersTold,
-    RemoteFetched,
+    RegistersReply,
+    RemoteFetchReply,
     Slice,
     Welcome,
 )
@@ -173,7 +173,7 @@ class Links:
         link = self.up.get(to)
         world = self.world
         if link is None:
-            if type(message) is RemoteFetched and message.slices:
+            if type(message) is RemoteFetchReply and message.slices:
                 world.saw("an answer to another node was never begun")
                 self.machine.feed(Unposted(message))
             return
@@ -181,14 +181,16 @@ class Links:
         assert core is not None
         self.machine.sightings.sends(message, self.machine.life)
         envelope = Envelope(self.name, core.state.incarnation, to, link[0], core.state.clock.value, message)
-        if isinstance(message, RemoteFetched):  # what another node's client is answered: the bytes go along
+        if isinstance(
+            message, RemoteFetchReply
+        ):  # what another node's client is answered: the bytes go along
             try:
                 bodies = self.bodies(message.slices)
             except DamagedBody as error:
                 self.machine.on_damaged(error)
                 self.machine.feed(Unposted(message))
                 bodies = ()
-                refusal = RemoteFetched(message.round, "too-few-replicas", "a damaged copy", ())
+                refusal = RemoteFetchReply(message.round, "too-few-replicas", "a damaged copy", ())
                 message, envelope = refusal, envelope._replace(message=refusal)
             world.transmit(self.name, to, self.peers[to].receive_slices, envelope, (link[1], bodies))
             if message.slices:
@@ -229,9 +231,9 @@ class Links:
             sender.lose(self.name, self.world.options.latency)
         if core.state.superseded(envelope.sender, envelope.incarnation):
             self.world.saw("a message of a superseded incarnation came")
-        if type(envelope.message) is RegistersTold and envelope.message.topics:
+        if type(envelope.message) is RegistersReply and envelope.message.topics:
             self.world.saw("a node asked for a topic that it did not know")
         waited = bool(core.context.recovery.unheard)
         self.machine.feed(Received(envelope))
-        if waited and type(envelope.message) is HoldsTold:
+        if waited and type(envelope.message) is HoldsReply:
             self.machine.sightings.recovers(core)

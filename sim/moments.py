@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from quorumq.core.messages import TopicAltered
+from quorumq.core.messages import AlterTopicReply
 from quorumq.core.types import Receipt
 from sim.clients.operator import Operator
 from sim.clients.producer import Producer
@@ -93,7 +93,7 @@ class Moments:
         named = {"partitions": operator.partitions + 1}
 
         def then(answer: Any, _: Any) -> None:
-            if self.world.healed or not isinstance(answer, TopicAltered):
+            if self.world.healed or not isinstance(answer, AlterTopicReply):
                 return
             self.world.saw("a topic grew on one side of a cut")
             for producer in self.producers:

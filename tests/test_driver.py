@@ -22,13 +22,13 @@ from quorumq.core.effects import (
     SendStored,
     Stop,
 )
-from quorumq.core.messages import ClientReply, PeerMessage, Released
+from quorumq.core.messages import ClientReply, PeerMessage, ReleaseReply
 from quorumq.core.records import JournalRecord, Reserved
 from quorumq.core.types import Incarnation, Now
 from quorumq.driver import LAZY_COMMIT_S, UNSYNCED_S, Driver
 
-MESSAGE = Released(1)
-OTHER = Released(2)
+MESSAGE = ReleaseReply(1)
+OTHER = ReleaseReply(2)
 RECORD = Reserved(1)
 
 
@@ -126,10 +126,10 @@ def test_one_fsync_covers_what_the_step_appended_and_the_next_what_came_meanwhil
     world.does(Persist((RECORD,), (Send("c", MESSAGE),)))
     assert world.done.count("sync") == 1
     world.sync()
-    assert [item for item in world.done if isinstance(item, Released)] == [MESSAGE, OTHER]
+    assert [item for item in world.done if isinstance(item, ReleaseReply)] == [MESSAGE, OTHER]
     assert world.done.count("sync") == 2
     world.sync()
-    assert [item for item in world.done if isinstance(item, Released)] == [MESSAGE, OTHER, MESSAGE]
+    assert [item for item in world.done if isinstance(item, ReleaseReply)] == [MESSAGE, OTHER, MESSAGE]
 
 
 def test_an_answer_without_records_waits_for_what_stands_before_it() -> None:
@@ -192,7 +192,7 @@ def test_who_is_silent_appends_and_says_nothing() -> None:
     world.driver.feed(CleanStop())
     world.sync()
     assert world.ticket == 2
-    assert not any(isinstance(item, Released) for item in world.done)
+    assert not any(isinstance(item, ReleaseReply) for item in world.done)
 
 
 def test_nothing_is_taken_in_after_the_end() -> None:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from quorumq.core.errors import PeerError, QuorumqError, TooFewReplicas
-from quorumq.core.messages import VERSIONS, ClientRequest, Failed, Hello, StatusAsk, StatusReply, Welcome
+from quorumq.core.messages import VERSIONS, ClientRequest, Failed, Hello, StatusReply, StatusRequest, Welcome
 from quorumq.core.types import Incarnation
 from quorumq.wire.address import split_address
 from quorumq.wire.codec import Message, decode_message, encode_message, error_of
@@ -84,7 +84,7 @@ def status_of(address: str, timeout: float = 2.0) -> dict[str, Any]:
     Raises:
         Unreachable, PeerError: as `ask`.
     """
-    welcome, reply = ask(address, StatusAsk(), timeout=timeout)
+    welcome, reply = ask(address, StatusRequest(), timeout=timeout)
     if not isinstance(welcome, Welcome) or not isinstance(reply, StatusReply):
         raise PeerError(f"{address} answered with {type(reply).__name__}, not with its status")
     return {**reply.facts, "address": address, "wall_ms": welcome.wall_ms, "software": welcome.software}

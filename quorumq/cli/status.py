@@ -107,11 +107,11 @@ def survey(addresses: Sequence[str], timeout: float = ASK_TIMEOUT_S) -> dict[str
 def _ask(address: str, timeout: float) -> dict[str, Any]:
     from quorumq.cli.probe import ask
     from quorumq.core.errors import QuorumqError
-    from quorumq.core.messages import Metadata, MetadataReply, StatusAsk, StatusReply, Welcome
+    from quorumq.core.messages import Metadata, MetadataReply, StatusReply, StatusRequest, Welcome
 
     before = time.time()
     try:
-        welcome, reply, known = ask(address, StatusAsk(), Metadata(), timeout=timeout)
+        welcome, reply, known = ask(address, StatusRequest(), Metadata(), timeout=timeout)
     except QuorumqError as error:
         return {"up": False, "error": str(error)}
     middle = (before + time.time()) / 2

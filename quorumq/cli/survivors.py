@@ -16,7 +16,7 @@ from quorumq.cli.status import survey
 from quorumq.core.errors import TooFewReplicas
 
 if TYPE_CHECKING:
-    from quorumq.core.messages import SurvivorsDeclared
+    from quorumq.core.messages import DeclareSurvivorsReply
 
 ANSWER_S: Final = 30.0
 """How long a node may take to ask all others, twice."""
@@ -58,7 +58,7 @@ def declare(yes: bool, dry_run: bool, wait: float, nodes: tuple[str, ...], as_js
     75; where nothing has to be declared, with 64.
     """
     from quorumq.cli.probe import ask
-    from quorumq.core.messages import DeclareSurvivors, Metadata, MetadataReply, SurvivorsDeclared
+    from quorumq.core.messages import DeclareSurvivors, DeclareSurvivorsReply, Metadata, MetadataReply
 
     rows = survey(nodes)["nodes"]
     left = [row["address"] for row in rows if row["up"] and row["vouched"]]
@@ -68,7 +68,7 @@ def declare(yes: bool, dry_run: bool, wait: float, nodes: tuple[str, ...], as_js
             "one with a directory that is whole; `quorumq export` reads messages out of one that is not"
         )
     _, plan, known = ask(left[0], DeclareSurvivors(), Metadata(), timeout=ANSWER_S)
-    assert isinstance(plan, SurvivorsDeclared), plan
+    assert isinstance(plan, DeclareSurvivorsReply), plan
     assert isinstance(known, MetadataReply), known
     facts = _facts(plan, known)
     if not as_json:
@@ -89,7 +89,7 @@ def declare(yes: bool, dry_run: bool, wait: float, nodes: tuple[str, ...], as_js
         )
 
 
-def _facts(plan: SurvivorsDeclared, known: Any) -> dict[str, Any]:
+def _facts(plan: DeclareSurvivorsReply, known: Any) -> dict[str, Any]:
     """What is left, and of which partitions less than a majority could have been without."""
     from quorumq.core.rounds import majority_of
 
@@ -136,7 +136,7 @@ def _names(nodes: Any) -> str:
     return " and ".join(nodes) if len(nodes) < 3 else f"{', '.join(nodes[:-1])} and {nodes[-1]}"
 
 
-def _wait(addresses: list[str], plan: SurvivorsDeclared, seconds: float) -> list[str]:
+def _wait(addresses: list[str], plan: DeclareSurvivorsReply, seconds: float) -> list[str]:
     """Which nodes cannot vouch yet after so many seconds."""
     until = time.monotonic() + seconds
     while True:

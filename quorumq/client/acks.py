@@ -180,7 +180,7 @@ _OUTCOMES: Final = {
 } | {StaleGeneration.code: Outcome.REWOUND}
 
 
-def on_acked(ticket: Ticket, verdict: m.Verdict, reply: m.Verdicts) -> QuorumqError | None:
+def on_acked(ticket: Ticket, verdict: m.Verdict, reply: m.SettleReply) -> QuorumqError | None:
     """The verdict on an ack."""
     outcome = _OUTCOMES.get(verdict.outcome)
     if outcome is not None:

@@ -12,6 +12,7 @@ from quorumq.client.message import MessageId
 from quorumq.core import messages as m
 from quorumq.core.errors import (
     AlreadyResolved,
+    Code,
     OutcomeUnknown,
     QuorumqError,
     TooFewReplicas,
@@ -108,7 +109,7 @@ class BrowseCalls(Calls):
             while cursor is not None and (left is None or left > 0):
                 # A page of a complete view is looked through as a whole: what it shows may be little of it.
                 most = PEEK_LIMIT if complete else min(left or PEEK_LIMIT, PEEK_LIMIT)
-                request = m.PeekAsk(topic, number, group, which, cursor, most, bodies, complete, after)
+                request = m.BrowseRequest(topic, number, group, which, cursor, most, bodies, complete, after)
                 reply, connection = await nodes.ask(
                     lambda request=request: request,  # type: ignore[misc]
                     what=f"peek at {topic!r}/{number}",
@@ -122,7 +123,7 @@ class BrowseCalls(Calls):
                 if moved and cursor != (0, 0):  # a cursor is the replica's own: this one begins anew
                     cursor = (0, 0)
                     continue
-                page = cast("m.PeekPage", reply)
+                page = cast("m.BrowseReply", reply)
                 found = bodies_of(cast("tuple[WireSlice, ...]", page.slices))
                 if self.context.history is not None:
                     self.context.history.listed(topic, number, group, page.items, connection.node, complete)
@@ -175,7 +176,7 @@ class BrowseCalls(Calls):
                     skip is not None and (skip.origin, skip.stop) > (after.origin, after.stop)
                 ):
                     after = skip
-                request = m.PeekAsk(topic, number, group, "all", (0, 0), most, False, True, after)
+                request = m.BrowseRequest(topic, number, group, "all", (0, 0), most, False, True, after)
                 reply, _ = await self.context.nodes.ask(
                     lambda request=request: request,  # type: ignore[misc]
                     what=f"look at {topic!r}/{number}",
@@ -183,7 +184,7 @@ class BrowseCalls(Calls):
                     writes=False,
                     only=self.context.nodes.addresses_of(members),
                 )
-                page = cast("m.PeekPage", reply)
+                page = cast("m.BrowseReply", reply)
                 begin = at
                 for item in page.items:
                     span = item.span
@@ -257,8 +258,8 @@ def _before(name: MessageId) -> Span | None:
 
 def judge_redrive(reply: m.ClientReply) -> QuorumqError | None:
     """Ask again as a whole while anything is unknown: what is done stays done."""
-    for verdict in cast("m.Verdicts", reply).verdicts:
-        if verdict.outcome not in ("ok", AlreadyResolved.code, "usage"):
+    for verdict in cast("m.SettleReply", reply).verdicts:
+        if verdict.outcome not in ("ok", AlreadyResolved.code, Code.USAGE):
             error = error_from(verdict.outcome, verdict.detail)
             return error if isinstance(error, TooFewReplicas) else OutcomeUnknown(str(error))
     return None

@@ -85,7 +85,7 @@ async def fetch_from(
     max_wait: float,
     min_messages: int = 1,
     first: str = "",
-) -> tuple[m.Fetched, Connection]:
+) -> tuple[m.FetchReply, Connection]:
     """One FETCH, through the nodes that have the partitions, until one answers.
 
     Args:
@@ -126,7 +126,7 @@ async def fetch_from(
         attempt_timeout=max_wait + nodes.attempt_timeout,
         orphan=leave_orphan,
     )
-    fetched = cast("m.Fetched", reply)
+    fetched = cast("m.FetchReply", reply)
     for part in cast("tuple[WireSlice, ...]", fetched.slices):
         context.topic_names[part.header.partition.topic] = part.topic
     return fetched, connection
@@ -221,7 +221,7 @@ def leave_items(parts: Iterable[WireSlice]) -> list[SealedNamed]:
 
 def brought(reply: m.ClientReply) -> list[SealedNamed]:
     """All receipts of a FETCH's reply that nobody waited for."""
-    return leave_items(cast("tuple[WireSlice, ...]", reply.slices)) if isinstance(reply, m.Fetched) else []
+    return leave_items(cast("tuple[WireSlice, ...]", reply.slices)) if isinstance(reply, m.FetchReply) else []
 
 
 def leave_orphan(connection: Connection, reply: m.ClientReply) -> None:
@@ -329,7 +329,7 @@ class Gathering:
             return left
         return min(left, PASS_WAIT_S) if self._quiet >= len(self._sets) else 0.0
 
-    def _take(self, fetched: m.Fetched, connection: Connection) -> None:
+    def _take(self, fetched: m.FetchReply, connection: Connection) -> None:
         self._quiet = 0 if fetched.slices else self._quiet + 1
         for part in cast("tuple[WireSlice, ...]", fetched.slices):
             self._slices.append(part)

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from quorumq.client.message import Lot, Message, deadline_of
 from quorumq.core import messages as m
+from quorumq.core.errors import Code
 from quorumq.core.types import Origin, Receipt, Span, Topic
 from quorumq.history import (
     HistoryWriter,
@@ -26,7 +27,7 @@ from quorumq.history import (
 from quorumq.wire.receipts import read_receipt
 from quorumq.wire.values import SealedNamed
 
-UNKNOWN: Final = frozenset({"outcome-unknown", "too-few-replicas", "error"})
+UNKNOWN: Final = frozenset({Code.OUTCOME_UNKNOWN, Code.TOO_FEW_REPLICAS, "error"})
 
 
 class History:
@@ -248,7 +249,7 @@ class Publishing:
 
     def answered(self, reply: m.ClientReply | None, *, sent: bool) -> None:
         """What came of it."""
-        outcome, more = ("ok", {}) if isinstance(reply, m.Published) else failed(reply, sent)
+        outcome, more = ("ok", {}) if isinstance(reply, m.PublishReply) else failed(reply, sent)
         self._history.write("publish", **self._fields, outcome=outcome, **more)
 
 
@@ -281,7 +282,7 @@ class Settled:
 
     def answered(self, reply: m.ClientReply | None, *, sent: bool) -> None:
         """What came of it, for each message."""
-        if not isinstance(reply, m.Verdicts):
+        if not isinstance(reply, m.SettleReply):
             outcome, more = failed(reply, sent)
             for receipt, spans in self._items:
                 self._write(receipt, spans, outcome, **more)
@@ -292,7 +293,7 @@ class Settled:
             if index >= len(self._items):
                 continue
             known = said in ("acked", "acked_after_expiry", "acked_unproven", "ok")
-            known = known or (self._kind != "ack" and said in ("hold-lost", "already-resolved"))
+            known = known or (self._kind != "ack" and said in (Code.HOLD_LOST, Code.ALREADY_RESOLVED))
             more = {} if known else {"detail": said}
             if self._kind == "extend" and said == "ok":
                 more["until"] = deadline_of(reply.sent_at, self._hold_time)
@@ -353,14 +354,14 @@ class Calling:
         outcome = "ok"
         more: dict[str, Any] = {}
         reached = b""
-        if isinstance(reply, m.Purged):
+        if isinstance(reply, m.PurgeReply):
             more = {"messages": reply.messages}
-        elif isinstance(reply, m.GroupSet):
+        elif isinstance(reply, m.SetGroupReply):
             more = {"generation": reply.group.generation, "from_ms": reply.group.from_ms}
             reached = reply.group.topic
-        elif isinstance(reply, m.TopicCreated | m.TopicAltered):
+        elif isinstance(reply, m.CreateTopicReply | m.AlterTopicReply):
             reached = reply.topic.id
-        elif not isinstance(reply, m.TopicDeleted):
+        elif not isinstance(reply, m.DeleteTopicReply):
             outcome, more = failed(reply, sent)
         if reached and topic_label(reached, self._topic) != self._label:
             # Another topic has the name by now: that is the one that it was sent to.
@@ -388,10 +389,10 @@ class Redriving:
     def answered(self, reply: m.ClientReply | None, *, sent: bool) -> None:
         """What came of it, for each message."""
         assert self._request is not None
-        if isinstance(reply, m.Verdicts):
+        if isinstance(reply, m.SettleReply):
             for verdict in reply.verdicts:
                 if verdict.item < len(self._request.entries):
-                    known = verdict.outcome in ("ok", "already-resolved")
+                    known = verdict.outcome in ("ok", Code.ALREADY_RESOLVED)
                     outcome = verdict.outcome if known else failure(verdict.outcome)
                     self._write(self._request.entries[verdict.item], [verdict.span], outcome)
             return

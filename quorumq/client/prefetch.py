@@ -64,7 +64,7 @@ class Stock:
     __slots__ = ("connection", "deadline", "feed", "give_back_at", "hold_time", "left", "part", "sent_at")
 
     def __init__(
-        self, part: WireSlice, fetched: m.Fetched, connection: Connection, feed: Feed, now: float
+        self, part: WireSlice, fetched: m.FetchReply, connection: Connection, feed: Feed, now: float
     ) -> None:
         self.part = part
         self.connection = connection

@@ -18,6 +18,7 @@ from quorumq.client.message import Ticket, again
 from quorumq.client.nodes import Nodes, Watch, left_of
 from quorumq.core import messages as m
 from quorumq.core.errors import (
+    Code,
     NotFound,
     OutcomeUnknown,
     QuorumqError,
@@ -32,11 +33,12 @@ SPANS_MAX: Final = 5_000
 """Spans in one request: well below the wire's limits, header bytes included."""
 
 LATER: Final = frozenset({
-    "outcome-unknown", "too-few-replicas", "not-stored", "wrong-epoch", "unknown-topic", "not-found", "storage-full",
+    Code.OUTCOME_UNKNOWN, Code.TOO_FEW_REPLICAS, Code.NOT_STORED, Code.WRONG_EPOCH, Code.UNKNOWN_TOPIC,
+    Code.NOT_FOUND, Code.STORAGE_FULL,
 })  # fmt: skip
 """Outcomes after which another node, or the same one later, may do better."""
 
-Final_ = Callable[[Ticket, m.Verdict, m.Verdicts], QuorumqError | None]
+Final_ = Callable[[Ticket, m.Verdict, m.SettleReply], QuorumqError | None]
 Failures = dict[Ticket, QuorumqError]
 """Why tickets failed, of one operation: others may be under way for the same tickets."""
 
@@ -123,7 +125,7 @@ class Settling:
 
     def take(self, reply: m.ClientReply) -> QuorumqError | None:
         """Pass on what is final; what is left to ask again, as an error, or None."""
-        verdicts = cast("m.Verdicts", reply)
+        verdicts = cast("m.SettleReply", reply)
         parts: dict[int, list[m.Verdict]] = {}
         for verdict in verdicts.verdicts:
             parts.setdefault(verdict.item, []).append(verdict)

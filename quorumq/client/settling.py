@@ -17,6 +17,7 @@ from quorumq.core import messages as m
 from quorumq.core.errors import (
     AlreadyResolved,
     BadReceipt,
+    Code,
     QuorumqError,
     StaleGeneration,
     UsageError,
@@ -171,7 +172,7 @@ class SettleCalls(Calls):
         outcome: Outcome,
         timeout: float | None,
     ) -> None:
-        def on_final(ticket: Ticket, verdict: m.Verdict, reply: m.Verdicts) -> QuorumqError | None:
+        def on_final(ticket: Ticket, verdict: m.Verdict, reply: m.SettleReply) -> QuorumqError | None:
             if verdict.outcome in ("ok", StaleGeneration.code):
                 ticket.outcome = outcome if verdict.outcome == "ok" else Outcome.REWOUND
                 return None
@@ -225,7 +226,7 @@ class SettleCalls(Calls):
     ) -> None:
         """`extend` on nobody's behalf: what fails is in ``failures``, and neither raised nor left on the messages."""
 
-        def on_final(ticket: Ticket, verdict: m.Verdict, reply: m.Verdicts) -> QuorumqError | None:
+        def on_final(ticket: Ticket, verdict: m.Verdict, reply: m.SettleReply) -> QuorumqError | None:
             if verdict.outcome != "ok":
                 return refusal(ticket, verdict, "it was not extended")
             if isinstance(ticket, Message):
@@ -252,7 +253,7 @@ class SettleCalls(Calls):
 def refusal(ticket: Ticket, verdict: m.Verdict, done: str) -> QuorumqError:
     """Why a reject or an extension failed; ``done`` says what is certain of a message whose hold is over."""
     detail = verdict.detail
-    if verdict.outcome == "hold-lost" and not detail:
+    if verdict.outcome == Code.HOLD_LOST and not detail:
         detail = (
             f"the hold on {ticket.lot.receipt.span.origin}[{ticket.seq}] of {ticket.lot.topic!r} is over: "
             f"{done}, and another delivery may have begun; stop working on it"

@@ -159,7 +159,7 @@ class TopicCalls(Calls):
         end = self.context.end(timeout)
         only = () if node is None else (await self.context.address_of(node, left_of(end)),)
         reply = await self.context.ask(
-            m.StatusAsk(), f"status of {node or 'a node'}", left_of(end), writes=False, only=only
+            m.StatusRequest(), f"status of {node or 'a node'}", left_of(end), writes=False, only=only
         )
         return cast("dict[str, object]", reply.facts)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from quorumq.core.context import Context
 from quorumq.core.coordinator import Coordinator
 from quorumq.core.effects import Effect
+from quorumq.core.errors import Code
 from quorumq.core.holdround import HoldRound
-from quorumq.core.messages import Fetch, PeerMessage, Reject, Rejected
+from quorumq.core.messages import Fetch, PeerMessage, Reject, RejectReply
 from quorumq.core.types import Incarnation, Letter, NodeId, Now, Span
 
 
@@ -64,8 +65,8 @@ class Burial(Coordinator):
     def on_reply(
         self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
     ) -> list[Effect]:
-        assert isinstance(message, Rejected)
-        if message.error == "unknown-topic":
+        assert isinstance(message, RejectReply)
+        if message.error == Code.UNKNOWN_TOPIC:
             return self.teach(context, message.round, sender)
         this = self.rounds[message.round]
         this.hear(sender, incarnation)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 
+from quorumq.core.errors import Code
 from quorumq.core.messages import Failed
 from quorumq.core.topics import closed, is_pattern, matching, merge_creations, merge_topics, rank
 from quorumq.core.types import STAMP_ZERO, Creation, Group, NodeId, PartitionId, Topic
@@ -82,14 +83,16 @@ class Catalogue:
             return self.not_found(name)
         if number >= topic.partitions:
             return Failed(
-                "not-found", f"topic {name!r} has {topic.partitions} partitions: there is no {number}"
+                Code.NOT_FOUND, f"topic {name!r} has {topic.partitions} partitions: there is no {number}"
             )
         return PartitionId(topic.id, number)
 
     def not_found(self, name: str) -> Failed:
         """`not-found`: deleted, or with the closest name there is."""
         if name in self.names:
-            return Failed("not-found", f"topic {name!r} was deleted; `create` makes a new one of that name")
+            return Failed(
+                Code.NOT_FOUND, f"topic {name!r} was deleted; `create` makes a new one of that name"
+            )
         names = sorted(name for name, found in self.names.items() if not self.topics[found].deleted)
         close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
         hint = (
@@ -97,13 +100,13 @@ class Catalogue:
             if close
             else "publishing with auto_create_topics, or `create`, makes it"
         )
-        return Failed("not-found", f"there is no topic {name!r}: {hint}")
+        return Failed(Code.NOT_FOUND, f"there is no topic {name!r}: {hint}")
 
     def no_group(self, topic: str, group: str) -> Failed:
         """`not-found`: with the groups that are known."""
         known = sorted(name for found, name in self.groups if found == self.names.get(topic))
         return Failed(
-            "not-found",
+            Code.NOT_FOUND,
             f"no group {group!r} reads topic {topic!r}: {', '.join(known[:20]) or 'none'} "
             f"do{'es' if len(known) == 1 else ''}",
         )

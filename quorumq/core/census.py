@@ -9,20 +9,20 @@ from typing import NamedTuple
 from quorumq.core.catalogue import Catalogue
 from quorumq.core.effects import Effect, Send
 from quorumq.core.limits import GROUPS_PER_PIECE
-from quorumq.core.messages import GroupsAsk, GroupsTold
+from quorumq.core.messages import GroupsReply, GroupsRequest
 from quorumq.core.rounds import majority_of
 from quorumq.core.state import NodeState
 from quorumq.core.types import NodeId, Now
 
 ANSWER_WAIT_S = 60.0
-"""How long an answer to a GroupsAsk is waited for."""
+"""How long an answer to a GroupsRequest is waited for."""
 
 TOPICS_PER_ASK = 64
-"""Topics in one GroupsAsk."""
+"""Topics in one GroupsRequest."""
 
 
 class Asked(NamedTuple):
-    """A GroupsAsk: when the question was asked (monotonic seconds), of which topics."""
+    """A GroupsRequest: when the question was asked (monotonic seconds), of which topics."""
 
     at: float
     topics: tuple[bytes, ...]
@@ -55,10 +55,10 @@ class Census:
             effects += [Send(peer, ask) for peer in self.state.links]
         return effects
 
-    def _question(self, asked: Asked, after: str) -> GroupsAsk:
+    def _question(self, asked: Asked, after: str) -> GroupsRequest:
         number = self.state.next_round()
         self.asked[number] = asked
-        return GroupsAsk(number, asked.topics, after)
+        return GroupsRequest(number, asked.topics, after)
 
     def heard_by_majority(self, members: tuple[NodeId, ...], topic: bytes, now: Now) -> float:
         """When the oldest question was asked that a majority of the replica set, ourselves included, answered."""
@@ -68,11 +68,11 @@ class Census:
         ]
         return sorted(times, reverse=True)[majority_of(len(times)) - 1]
 
-    def awaits(self, message: GroupsTold) -> bool:
+    def awaits(self, message: GroupsReply) -> bool:
         """Whether it answers an open question."""
         return message.number in self.asked and (not message.more or bool(message.groups))
 
-    def on_told(self, sender: NodeId, message: GroupsTold) -> list[Effect]:
+    def on_told(self, sender: NodeId, message: GroupsReply) -> list[Effect]:
         """What a peer knows counts from when it was asked first, topic by topic, once all of it is here.
 
         Its groups have been merged.
@@ -94,11 +94,11 @@ class Census:
             del self.heard[heard]
 
 
-def tell(catalogue: Catalogue, sender: NodeId, message: GroupsAsk) -> list[Effect]:
+def tell(catalogue: Catalogue, sender: NodeId, message: GroupsRequest) -> list[Effect]:
     """GROUPS-ASK: answer with what fits a frame; the rest is asked for, so that a page that is lost is missed."""
     wanted = dict.fromkeys(message.topics)
     found = sorted(key for key in catalogue.groups if key[0] in wanted)
     if found and message.after:
         found = found[bisect_right(found, (message.topics[0], message.after)) :]
     groups = tuple(catalogue.groups[key] for key in found[:GROUPS_PER_PIECE])
-    return [Send(sender, GroupsTold(message.number, groups, len(found) > len(groups)))]
+    return [Send(sender, GroupsReply(message.number, groups, len(found) > len(groups)))]

@@ -18,7 +18,7 @@ from quorumq.core.closed import number_of
 from quorumq.core.context import Context
 from quorumq.core.coordinator import Coordinator
 from quorumq.core.effects import Effect
-from quorumq.core.messages import CloseAsk, CloseTold, PeerMessage
+from quorumq.core.messages import CloseReply, CloseRequest, PeerMessage
 from quorumq.core.types import Incarnation, NodeId, Now, Origin, PartitionId
 
 ORIGINS_PER_ROUND = 256
@@ -45,13 +45,13 @@ class CloseCoordinator(Coordinator):
         this = self.open_round(context, context.catalogue.members_of(self.partition), now)
         epoch = context.catalogue.topics[self.partition.topic].epoch
         return self.ask(
-            context, this, self.partition, CloseAsk(this.number, self.partition, epoch, self.origins)
+            context, this, self.partition, CloseRequest(this.number, self.partition, epoch, self.origins)
         )
 
     def on_reply(
         self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
     ) -> list[Effect]:
-        assert isinstance(message, CloseTold)
+        assert isinstance(message, CloseReply)
         this = self.rounds[message.round]
         context.state.learn_vector(this.members, message.known)
         bit = this.hear(sender, incarnation)

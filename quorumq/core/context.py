@@ -13,8 +13,9 @@ from quorumq.core import limits
 from quorumq.core.catalogue import Catalogue
 from quorumq.core.census import Census
 from quorumq.core.effects import Effect, Forget, Persist, Send
+from quorumq.core.errors import Code
 from quorumq.core.latency import Latency
-from quorumq.core.messages import Freed, PeerMessage, Put, PutGroup, PutTopic, Release, Slice
+from quorumq.core.messages import Freed, PeerMessage, PutGroup, PutReply, PutTopic, Release, Slice
 from quorumq.core.partition.replica import Replica
 from quorumq.core.peers import Peers
 from quorumq.core.records import CreationPut, GroupPut, TopicPut
@@ -349,14 +350,16 @@ class Context:
         known = self.state.vector(self.config.nodes)
         if newest is not None and newest.deletions > topic.deletions:
             if number:
-                reply = Put(number, "deleted", f"topic {topic.name!r} was deleted", newest, None, known)
+                reply = PutReply(
+                    number, Code.DELETED, f"topic {topic.name!r} was deleted", newest, None, known
+                )
                 return [Persist((), (Send(sender, reply),))]
             return [Send(sender, PutTopic(0, newest))]
         effects = self.take_in_topic(topic, now)
         effects += [effect for group in groups for effect in self.take_in_group(group, now)]
         merged = self.catalogue.topics[topic.id]
         if number:
-            reply = Put(number, "", "", merged if merged != topic else None, None, known)
+            reply = PutReply(number, "", "", merged if merged != topic else None, None, known)
             return [*effects, Persist((), (Send(sender, reply),))]
         if merged.deleted and not topic.deleted:
             return [*effects, Send(sender, PutTopic(0, merged))]
@@ -366,12 +369,12 @@ class Context:
         """A group's register, to be kept, or only asked for."""
         number, group, ask = message
         if group.topic not in self.catalogue.topics or not self.state.vouched:
-            return [Send(sender, Put(number, "cannot-vouch", "", None, None))]
+            return [Send(sender, PutReply(number, Code.CANNOT_VOUCH, "", None, None))]
         effects = [] if ask else self.take_in_group(group, now)
         known = self.state.vector(self.config.nodes)
-        reply = Put(number, "", "", None, self.catalogue.groups.get((group.topic, group.name)), known)
+        reply = PutReply(number, "", "", None, self.catalogue.groups.get((group.topic, group.name)), known)
         if self.catalogue.is_deleted(group.topic):
-            reply = Put(number, "deleted", "", self.catalogue.topics[group.topic], None, known)
+            reply = PutReply(number, Code.DELETED, "", self.catalogue.topics[group.topic], None, known)
         return [*effects, Persist((), (Send(sender, reply),))]
 
     def take_in_registers(

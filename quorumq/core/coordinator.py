@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from quorumq.core.context import Context, Pending
 from quorumq.core.effects import Effect, Reply, Send
+from quorumq.core.errors import Code
 from quorumq.core.messages import (
     ClientReply,
     Failed,
     PeerMessage,
     PutGroup,
     PutTopic,
-    RegistersAsk,
-    RegistersTold,
+    RegistersReply,
+    RegistersRequest,
 )
 from quorumq.core.rounds import Round
 from quorumq.core.types import Group, Incarnation, NodeId, Now, PartitionId, Topic
@@ -39,7 +40,7 @@ class Coordinator(Pending):
         return any(partition.topic == topic for partition, _ in self.requests.values())
 
     def on_deleted(self, context: Context, topic: Topic, now: Now) -> list[Effect]:
-        return self.finish(context, Failed("not-found", f"topic {topic.name!r} was deleted"))
+        return self.finish(context, Failed(Code.NOT_FOUND, f"topic {topic.name!r} was deleted"))
 
     def open_round(
         self, context: Context, members: tuple[NodeId, ...], now: Now, timeout: float | None = None
@@ -95,11 +96,11 @@ class Coordinator(Pending):
     ) -> list[Effect]:
         """A round that asks all nodes for what they have of a topic's register, and perhaps for all of its groups."""
         this = self.open_round(context, context.config.nodes, now)
-        ask = RegistersAsk(this.number, (), (topic,), (), "" if groups else None)
+        ask = RegistersRequest(this.number, (), (topic,), (), "" if groups else None)
         return [Send(node, ask) for node in this.members]
 
     def take_in(
-        self, context: Context, sender: NodeId, incarnation: Incarnation, message: RegistersTold, now: Now
+        self, context: Context, sender: NodeId, incarnation: Incarnation, message: RegistersReply, now: Now
     ) -> tuple[list[Effect], int]:
         """Merge the registers of an answer, and ask for the next page; its bit, once all of it is here.
 
@@ -110,14 +111,14 @@ class Coordinator(Pending):
         effects += [effect for group in message.groups for effect in context.take_in_group(group, now)]
         if message.more and message.groups:
             last = message.groups[-1]
-            ask = RegistersAsk(this.number, (), (last.topic,), (), last.name)
+            ask = RegistersRequest(this.number, (), (last.topic,), (), last.name)
             return [*effects, Send(sender, ask)], 0
         return effects, this.hear(sender, incarnation)
 
     def refuse_unstamped(self, context: Context) -> list[Effect]:
         """There is no stamp to be had for some milliseconds."""
         detail = f"node {context.state.me} is writing its clock's reserve: try again"
-        return self.finish(context, too_few("not-stored", detail, 1, 0))
+        return self.finish(context, too_few(Code.NOT_STORED, detail, 1, 0))
 
     def close_round(self, context: Context, number: int) -> None:
         """Replies to this round no longer matter."""

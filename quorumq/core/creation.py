@@ -16,7 +16,16 @@ from __future__ import annotations
 from quorumq.core.context import Context
 from quorumq.core.coordinator import too_few
 from quorumq.core.effects import Effect, Persist, Send
-from quorumq.core.messages import Accept, CreateTopic, Failed, PeerMessage, Prepare, TopicCreated, Voted
+from quorumq.core.errors import Code
+from quorumq.core.messages import (
+    Accept,
+    CreateTopic,
+    CreateTopicReply,
+    Failed,
+    PeerMessage,
+    Prepare,
+    ProposalReply,
+)
 from quorumq.core.records import CreationPut
 from quorumq.core.registers import ChangeCoordinator
 from quorumq.core.topics import as_change, difference, first_topic
@@ -48,8 +57,8 @@ def vote(context: Context, sender: NodeId, message: Prepare | Accept) -> list[Ef
     return [Persist(records, (Send(sender, _voted(context, message.round, now, None)),))]
 
 
-def _voted(context: Context, number: int, creation: Creation | None, chosen: Topic | None) -> Voted:
-    return Voted(number, creation, chosen, context.state.vector(context.config.nodes))
+def _voted(context: Context, number: int, creation: Creation | None, chosen: Topic | None) -> ProposalReply:
+    return ProposalReply(number, creation, chosen, context.state.vector(context.config.nodes))
 
 
 class CreateTopicCoordinator(ChangeCoordinator):
@@ -104,7 +113,7 @@ class CreateTopicCoordinator(ChangeCoordinator):
     def on_reply(
         self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
     ) -> list[Effect]:
-        if not isinstance(message, Voted):
+        if not isinstance(message, ProposalReply):
             return super().on_reply(context, sender, incarnation, message, now)
         if message.chosen is not None:
             return context.take_in_topic(message.chosen, now) + self.start(context, now)
@@ -162,7 +171,7 @@ class CreateTopicCoordinator(ChangeCoordinator):
         mine = ours is not None and ours.made == self.merged.made  # whatever was changed since
         differs = difference(self.request, self.merged)
         if mine or self.request.implicit or not differs:
-            return self.finish(context, TopicCreated(self.merged))
+            return self.finish(context, CreateTopicReply(self.merged))
         return self.refuse(context, differs)
 
     def on_buried(self, context: Context, now: Now) -> list[Effect]:
@@ -179,9 +188,9 @@ class CreateTopicCoordinator(ChangeCoordinator):
                 f"topic {self.name!r} was changed or deleted elsewhere at the same time, and has {differs}: "
                 "look at it, then try again"
             )
-            return self.finish(context, too_few("outcome-unknown", detail, 1, 0))
+            return self.finish(context, too_few(Code.OUTCOME_UNKNOWN, detail, 1, 0))
         detail = (
             f"topic {self.name!r} exists with {differs}: use it as it is, change it (`quorumq topics set`), or "
             "choose another name"
         )
-        return self.finish(context, Failed("conflict", detail))
+        return self.finish(context, Failed(Code.CONFLICT, detail))

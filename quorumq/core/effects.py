@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Union
 
-from quorumq.core.messages import ClientReply, ClientRequest, Envelope, PeerMessage, RemoteFetched
+from quorumq.core.messages import ClientReply, ClientRequest, Envelope, PeerMessage, RemoteFetchReply
 from quorumq.core.records import JournalRecord
 from quorumq.core.types import Incarnation, NodeId
 
@@ -123,7 +123,7 @@ class Unsent(NamedTuple):
 class Unposted(NamedTuple):
     """A `Send` of ``message`` was certainly never begun to be written: its holds may be given back (LEAVE)."""
 
-    message: RemoteFetched
+    message: RemoteFetchReply
 
 
 class Gone(NamedTuple):

@@ -25,7 +25,42 @@ QuorumqError
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import ClassVar
+
+
+class Code(StrEnum):
+    """What an error is called on the wire, in `Failed`, in a `Verdict` and in the replies of replicas.
+
+    A reader may meet a code of a newer version that is not here: fields that carry one are text.
+    """
+
+    USAGE = "usage"
+    NOT_FOUND = "not-found"
+    TOO_LARGE = "too-large"
+    BAD_RECEIPT = "bad-receipt"
+    CONFLICT = "conflict"
+    ORIGIN_CLOSED = "origin-closed"
+    STALE_GENERATION = "stale-generation"
+    ALREADY_RESOLVED = "already-resolved"
+    UNAUTHORIZED = "unauthorized"
+    CLUSTER_MISMATCH = "cluster-mismatch"
+    SUPERSEDED = "superseded"
+    HOLD_LOST = "hold-lost"
+    STORAGE_FULL = "storage-full"
+    TOO_FEW_REPLICAS = "too-few-replicas"
+    NOT_STORED = "not-stored"
+    OUTCOME_UNKNOWN = "outcome-unknown"
+    UNKNOWN_MESSAGE = "unknown-message"
+    """A request of a TYPE that this node does not know."""
+    UNKNOWN_TOPIC = "unknown-topic"
+    """Of a replica, to a coordinator: it has no such topic yet; the coordinator tells it and asks again."""
+    WRONG_EPOCH = "wrong-epoch"
+    """Of a replica, to a coordinator: the topic has other replicas by now."""
+    DELETED = "deleted"
+    """Of a replica, to who tells it a topic: a register has taken its place."""
+    CANNOT_VOUCH = "cannot-vouch"
+    """Of a replica in quarantine: its answer is no vote."""
 
 
 class QuorumqError(Exception):
@@ -38,85 +73,85 @@ class QuorumqError(Exception):
 class UsageError(QuorumqError):
     """The caller asked for something that can never work as asked."""
 
-    code = "usage"
+    code: ClassVar[str] = Code.USAGE
     exit_code = 64
 
 
 class NotFound(UsageError):
     """No such topic, group, node or partition."""
 
-    code = "not-found"
+    code = Code.NOT_FOUND
     exit_code = 66
 
 
 class TooLarge(UsageError):
     """Over a limit. The text names the value and the limit."""
 
-    code = "too-large"
+    code = Code.TOO_LARGE
 
 
 class BadReceipt(UsageError):
     """A receipt that this cluster did not give. Nothing was written."""
 
-    code = "bad-receipt"
+    code = Code.BAD_RECEIPT
 
 
 class Conflict(UsageError):
     """Other bytes are stored under the same message id, or another topic under the same name."""
 
-    code = "conflict"
+    code = Code.CONFLICT
 
 
 class OriginClosed(UsageError):
     """The producer session was closed; unconfirmed batches can no longer be stored under it."""
 
-    code = "origin-closed"
+    code = Code.ORIGIN_CLOSED
 
 
 class StaleGeneration(UsageError):
     """The group was rewound since; what the receipt named is void."""
 
-    code = "stale-generation"
+    code = Code.STALE_GENERATION
 
 
 class AlreadyResolved(UsageError):
     """The message's record is higher than what was asked."""
 
-    code = "already-resolved"
+    code = Code.ALREADY_RESOLVED
 
 
 class Unauthorized(UsageError):
     """Not allowed here."""
 
-    code = "unauthorized"
+    code = Code.UNAUTHORIZED
     exit_code = 77
 
 
 class ClusterMismatch(UsageError):
     """Another cluster id, node list or hold_time_max on the other side, or no common version of the protocol."""
 
-    code = "cluster-mismatch"
+    code = Code.CLUSTER_MISMATCH
     exit_code = 78
 
 
 class Superseded(UsageError):
     """This node id is known by a newer start, or by another data directory: it must not speak."""
 
-    code = "superseded"
+    code = Code.SUPERSEDED
     exit_code = 78
 
 
 class HoldLost(QuorumqError):
     """The delivery is over: its hold ran out or was given back, and another may have begun."""
 
-    code = "hold-lost"
+    code = Code.HOLD_LOST
     exit_code = 65
 
 
 class StorageFull(QuorumqError):
     """The disk is full: publishes are refused, ACK and FETCH go on."""
 
-    code = "storage-full"
+    code = Code.STORAGE_FULL
     exit_code = 75
 
 
@@ -143,7 +178,7 @@ class TooFewReplicas(QuorumqError):
         detail: what to do next, in words.
     """
 
-    code = "too-few-replicas"
+    code = Code.TOO_FEW_REPLICAS
     exit_code = 75
 
     def __init__(self, detail: str = "", *, needed: int = 0, answered: int = 0) -> None:
@@ -162,13 +197,13 @@ class TooFewReplicas(QuorumqError):
 class NotStored(TooFewReplicas):
     """Nothing was sent: it is safe to start over."""
 
-    code = "not-stored"
+    code = Code.NOT_STORED
 
 
 class OutcomeUnknown(TooFewReplicas):
     """It may have happened. Retry the same batch, or the same receipts, through any node."""
 
-    code = "outcome-unknown"
+    code = Code.OUTCOME_UNKNOWN
 
 
 def error_classes() -> dict[str, type[QuorumqError]]:

@@ -17,17 +17,18 @@ from quorumq.core.context import Context
 from quorumq.core.coordinator import too_few
 from quorumq.core.deliveries import Won, add_slices
 from quorumq.core.effects import Effect, Send
+from quorumq.core.errors import Code
 from quorumq.core.groupreader import GroupReader
 from quorumq.core.holdround import HoldRound
 from quorumq.core.messages import (
     ClientReply,
     Fetch,
-    Fetched,
+    FetchReply,
     Freed,
     Hold,
     HoldReply,
     PeerMessage,
-    Put,
+    PutReply,
     Slice,
     Want,
 )
@@ -61,7 +62,7 @@ class FetchCoordinator(GroupReader):
     """
 
     __slots__ = (
-        "conflict",
+        Code.CONFLICT,
         "first",
         "held_until",
         "look_at",
@@ -233,13 +234,13 @@ class FetchCoordinator(GroupReader):
     def on_reply(
         self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
     ) -> list[Effect]:
-        if isinstance(message, Put):
+        if isinstance(message, PutReply):
             return self.on_registered(context, sender, incarnation, message, now)
         assert isinstance(message, HoldReply)
         this = self.rounds[message.round]
         assert isinstance(this, HoldRound)
         context.state.learn_vector(this.members, message.known)
-        if message.error == "unknown-topic":
+        if message.error == Code.UNKNOWN_TOPIC:
             return self.teach(context, message.round, sender)
         replica = context.replicas[this.partition]
         effects = self._count(context, this, replica, sender, incarnation, message, now)
@@ -391,9 +392,9 @@ class FetchCoordinator(GroupReader):
                 given.append(Freed(won.partition, self.request.group, won.owner, (span,)))
         if not slices and self.unanswered:
             detail = f"no majority of the replicas answered {context.state.me} in time: ask another node"
-            return self.finish(context, too_few("too-few-replicas", detail, 2, 1))
+            return self.finish(context, too_few(Code.TOO_FEW_REPLICAS, detail, 2, 1))
         context.remember_given(self.key, given, max((won.expires for won in self.won), default=now.mono))
-        return self.finish(context, Fetched(self.request.sent_at, self.request.hold_time, tuple(slices)))
+        return self.finish(context, FetchReply(self.request.sent_at, self.request.hold_time, tuple(slices)))
 
     def still_ours(self, replica: Replica, won: Won, now: Now) -> list[Span]:
         """Which parts may be delivered now: the deadline is ahead, the hold is this one, no tombstone has come."""
@@ -458,4 +459,4 @@ class FetchCoordinator(GroupReader):
             return self.on_gone(context, now)
         wait = context.quarantine_left(now)
         detail = f"node {context.state.me} is in quarantine for {wait:.1f} s: ask another node"
-        return self.finish(context, too_few("too-few-replicas", detail, 1, 0))
+        return self.finish(context, too_few(Code.TOO_FEW_REPLICAS, detail, 1, 0))

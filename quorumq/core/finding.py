@@ -15,10 +15,12 @@ from collections.abc import Iterable
 from quorumq.core.context import Context
 from quorumq.core.coordinator import Coordinator, too_few
 from quorumq.core.effects import Again, Effect, Send
+from quorumq.core.errors import Code
 from quorumq.core.limits import GROUPS_PER_PIECE
 from quorumq.core.messages import (
     AckRequest,
     AlterTopic,
+    BrowseRequest,
     ClientRequest,
     CreateTopic,
     DeleteTopic,
@@ -26,13 +28,12 @@ from quorumq.core.messages import (
     Fetch,
     LeaveRequest,
     Metadata,
-    PeekAsk,
     PeerMessage,
     Publish,
     PurgeRequest,
     RedriveRequest,
-    RegistersAsk,
-    RegistersTold,
+    RegistersReply,
+    RegistersRequest,
     RejectRequest,
     SetGroup,
 )
@@ -51,7 +52,7 @@ SETTLING = (AckRequest, RejectRequest, ExtendRequest, LeaveRequest)
 """Requests of many receipts, each with a verdict of its own: what is not found spoils nothing of the rest."""
 
 
-def to_find(context: Context, request: ClientRequest) -> RegistersAsk | None:
+def to_find(context: Context, request: ClientRequest) -> RegistersRequest | None:
     """What to ask the others for before ``request`` is looked at; None where all that it names is known here.
 
     A name that was deleted may have been given again, and a topic may have got more partitions.
@@ -68,7 +69,7 @@ def to_find(context: Context, request: ClientRequest) -> RegistersAsk | None:
             partitions = dict.fromkeys(item.receipt.partition for item in request.items)
         case Fetch():
             names, group = dead_letter_names(request.topics, request.group)
-        case PurgeRequest() | PeekAsk():
+        case PurgeRequest() | BrowseRequest():
             names, group = dead_letter_names((request.topic,), request.group)
         case RedriveRequest():
             names, group = dead_letter_names((request.topic,), request.group)
@@ -88,7 +89,7 @@ def to_find(context: Context, request: ClientRequest) -> RegistersAsk | None:
     for partition in partitions:
         if not catalogue.is_deleted(partition.topic) and not catalogue.members_of(partition):
             ids[partition.topic] = None
-    number = request.partition if isinstance(request, (PurgeRequest, PeekAsk, RedriveRequest)) else -1
+    number = request.partition if isinstance(request, (PurgeRequest, BrowseRequest, RedriveRequest)) else -1
     numbers = request.partitions if isinstance(request, Fetch) else (number,)
     groups: dict[tuple[bytes, str], None] = {}
     for topic in [catalogue.topic_named(name) for name in names]:
@@ -104,12 +105,12 @@ def to_find(context: Context, request: ClientRequest) -> RegistersAsk | None:
             groups[(topic.id, source)] = None
     if not (wanted or ids or groups):
         return None
-    return RegistersAsk(
+    return RegistersRequest(
         0, tuple(wanted), tuple(ids), tuple(Group(topic, name, 0, 0) for topic, name in groups)
     )
 
 
-def tell_registers(context: Context, sender: NodeId, message: RegistersAsk) -> list[Effect]:
+def tell_registers(context: Context, sender: NodeId, message: RegistersRequest) -> list[Effect]:
     """REGISTERS-ASK: those that are known here. Only if this node can vouch: its silence is no answer."""
     catalogue = context.catalogue
     topics = [catalogue.register_named(name) for name in message.names]
@@ -120,7 +121,7 @@ def tell_registers(context: Context, sender: NodeId, message: RegistersAsk) -> l
     if message.after is not None:
         behind = [key for key in catalogue.groups if key[0] in message.ids and key[1] > message.after]
         more = [catalogue.groups[key] for key in sorted(behind)]
-    told = RegistersTold(
+    told = RegistersReply(
         message.round,
         tuple(topic for topic in topics if topic is not None)[:TOLD_MAX],
         (*groups, *more[:GROUPS_PER_PIECE]),
@@ -141,7 +142,7 @@ class FindCoordinator(Coordinator):
 
     __slots__ = ("request", "sets", "wanted")
 
-    def __init__(self, key: int, request: ClientRequest, wanted: RegistersAsk) -> None:
+    def __init__(self, key: int, request: ClientRequest, wanted: RegistersRequest) -> None:
         super().__init__(key)
         self.request = request
         self.wanted = wanted
@@ -165,7 +166,7 @@ class FindCoordinator(Coordinator):
     def on_reply(
         self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
     ) -> list[Effect]:
-        assert isinstance(message, RegistersTold)
+        assert isinstance(message, RegistersReply)
         this = self.rounds[message.round]
         effects, _ = self.take_in(context, sender, incarnation, message, now)
         left = to_find(context, self.request)
@@ -199,7 +200,7 @@ class FindCoordinator(Coordinator):
             "try again, through any node"
         )
         needed = nodes - majority_of(nodes) + 1
-        return self.finish(context, too_few("too-few-replicas", detail, needed, bits.bit_count()))
+        return self.finish(context, too_few(Code.TOO_FEW_REPLICAS, detail, needed, bits.bit_count()))
 
     def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
         return self.give_up(context, self.rounds[number])

@@ -7,17 +7,22 @@ from quorumq.core.context import Context
 from quorumq.core.coordinator import Coordinator
 from quorumq.core.creation import CreateTopicCoordinator
 from quorumq.core.effects import Effect, Reply, Send
+from quorumq.core.errors import Code
 from quorumq.core.fetch import FetchCoordinator
 from quorumq.core.finding import FindCoordinator, to_find
 from quorumq.core.groups import GroupCoordinator, PurgeCoordinator, SurveyCoordinator
 from quorumq.core.messages import (
     AckRequest,
     AlterTopic,
+    BrowseReply,
+    BrowseRequest,
     ClientReply,
     ClientRequest,
-    CloseAsk,
+    CloseRequest,
     CloseSession,
+    CloseSessionReply,
     CreateTopic,
+    CreateTopicReply,
     DeclareSurvivors,
     DeleteTopic,
     ExtendRequest,
@@ -25,27 +30,23 @@ from quorumq.core.messages import (
     Fetch,
     Freed,
     Hello,
+    LeaveReply,
     LeaveRequest,
-    Left,
     Metadata,
     MetadataReply,
     NodeInfo,
     OpenSession,
-    PeekAsk,
-    PeekPage,
+    OpenSessionReply,
     PeekRequest,
     Publish,
     PurgeRequest,
     RedriveRequest,
     RejectRequest,
     RemoteFetch,
-    RemoteFetched,
-    SessionClosed,
-    SessionOpened,
+    RemoteFetchReply,
     SetGroup,
-    StatusAsk,
     StatusReply,
-    TopicCreated,
+    StatusRequest,
 )
 from quorumq.core.partition.group import DEAD_LETTER_TOPIC, DEAD_SUFFIX, dead_letter_names
 from quorumq.core.peek import PeekCoordinator
@@ -84,7 +85,7 @@ class FrontDoor:
         context = self.context
         if isinstance(request, Hello):
             return self._on_hello(key, request, now)
-        if isinstance(request, StatusAsk):
+        if isinstance(request, StatusRequest):
             return [Reply(key, StatusReply(status(context, self.vouching, now)))]
         wanted = None if looked else to_find(context, request)
         if isinstance(request, Metadata) and wanted is None:
@@ -114,7 +115,7 @@ class FrontDoor:
         if not context.state.vouched or not here:
             problem = problem or f"node {context.state.me} has no replica of what it was asked for"
         if problem:
-            return [Send(sender, RemoteFetched(message.round, "too-few-replicas", problem, ()))]
+            return [Send(sender, RemoteFetchReply(message.round, Code.TOO_FEW_REPLICAS, problem, ()))]
         self.legs += 1
         context.legs[(sender, message.round)] = -self.legs
         return self._coordinate(
@@ -138,11 +139,11 @@ class FrontDoor:
             case OpenSession():
                 self.sessions += 1
                 me, incarnation = self.context.state.me, self.context.state.incarnation
-                return SessionOpened(Origin(me, incarnation.n, incarnation.nonce, self.sessions))
+                return OpenSessionReply(Origin(me, incarnation.n, incarnation.nonce, self.sessions))
             case CloseSession():
-                return SessionClosed()
+                return CloseSessionReply()
             case LeaveRequest():
-                return Left()
+                return LeaveReply()
             case CreateTopic():
                 return self._create_topic(key, request)
             case AlterTopic():
@@ -159,18 +160,18 @@ class FrontDoor:
                 return self._reject(key, request, now)
             case ExtendRequest():
                 problem = check_hold_time(request.hold_time, self.context.config.hold_time_max)
-                return Failed("usage", problem) if problem else ExtendCoordinator(key, request)
+                return Failed(Code.USAGE, problem) if problem else ExtendCoordinator(key, request)
             case SetGroup():
                 return self._set_group(key, request)
             case PurgeRequest():
                 return self._purge(key, request)
             case RedriveRequest():
                 return self._redrive(key, request)
-            case PeekAsk():
+            case BrowseRequest():
                 return self._peek(key, request, now)
             case DeclareSurvivors():
                 return DeclareCoordinator(key, request)
-        return Failed("usage", f"{type(request).__name__} is not a request")
+        return Failed(Code.USAGE, f"{type(request).__name__} is not a request")
 
     # -------------------------------------------------------------------------- topics
 
@@ -200,10 +201,10 @@ class FrontDoor:
     def _create_topic(self, key: int, request: CreateTopic) -> Admitted:
         problem = check_topic_request(request, self.context.config.nodes)
         if problem:
-            return Failed("usage", problem)
+            return Failed(Code.USAGE, problem)
         known = self.context.catalogue.topic_named(request.name)
         if known is not None and request.implicit:
-            return TopicCreated(known)
+            return CreateTopicReply(known)
         if request.implicit and not self.context.config.auto_create_topics:
             return self.context.catalogue.not_found(request.name)
         return CreateTopicCoordinator(key, request)
@@ -213,7 +214,7 @@ class FrontDoor:
         if topic is None:
             return self.context.catalogue.not_found(request.name)
         problem = check_alteration(request, topic)
-        return Failed("usage", problem) if problem else AlterTopicCoordinator(key, request, topic)
+        return Failed(Code.USAGE, problem) if problem else AlterTopicCoordinator(key, request, topic)
 
     def _delete_topic(self, key: int, request: DeleteTopic) -> Admitted:
         topic = self.context.catalogue.topics.get(request.id)
@@ -225,14 +226,14 @@ class FrontDoor:
             f"topic {request.name!r} with the id {request.id.hex()} is gone, or never was; another one has its "
             "name, and is left alone: delete again to delete that"
         )
-        return Failed("not-found", detail)
+        return Failed(Code.NOT_FOUND, detail)
 
     def _close_session(self, request: CloseSession) -> list[Effect]:
         """Tell the replicas that may have something of the session. Nobody waits: closing takes its time anyway."""
         effects: list[Effect] = []
         for partition in request.partitions:
             topic = self.context.catalogue.topics.get(partition.topic)
-            ask = CloseAsk(0, partition, topic.epoch if topic is not None else 0, (request.origin,))
+            ask = CloseRequest(0, partition, topic.epoch if topic is not None else 0, (request.origin,))
             effects += [Send(member, ask) for member in self.context.catalogue.members_of(partition)]
         return effects
 
@@ -245,7 +246,7 @@ class FrontDoor:
         if request.start not in ("earliest", "latest", "time"):
             problem = f"start is {request.start[:50]!r}: it must be 'earliest', 'latest' or 'time'"
         if problem:
-            return Failed("usage", problem)
+            return Failed(Code.USAGE, problem)
         topic = self.context.catalogue.topic_named(request.topic)
         if topic is None:
             return self.context.catalogue.not_found(request.topic)
@@ -268,7 +269,7 @@ class FrontDoor:
             return self.context.catalogue.no_group(topic, group)
         return found
 
-    def _peek(self, key: int, request: PeekAsk, now: Now) -> Admitted:
+    def _peek(self, key: int, request: BrowseRequest, now: Now) -> Admitted:
         topics, group = dead_letter_names((request.topic,), request.group)
         partition = self.context.catalogue.partition_named(topics[0], request.partition)
         if isinstance(partition, Failed):
@@ -280,7 +281,7 @@ class FrontDoor:
         if replica is None:
             return PeekCoordinator(key, peek)
         page = replica.on_peek(peek, now)
-        return PeekPage(partition, page.items, page.cursor, page.slices)
+        return BrowseReply(partition, page.items, page.cursor, page.slices)
 
     # ---------------------------------------------------------------------- deliveries
 
@@ -288,13 +289,13 @@ class FrontDoor:
         letter = request.letter
         if letter is not None and any(item.receipt.group.endswith(DEAD_SUFFIX) for item in request.items):
             detail = "a dead letter cannot be dead-lettered again: ack it, or reject it without dead_letter"
-            return Failed("usage", detail)
+            return Failed(Code.USAGE, detail)
         if request.delay != limits.TOPIC_BACKOFF_S and not 0 <= request.delay <= limits.DELAY_MAX_S:
             detail = (
                 f"delay is {request.delay} s: it must be from 0 to {limits.DELAY_MAX_S:.0f} s, or "
                 f"{limits.TOPIC_BACKOFF_S} for the topic's backoff"
             )
-            return Failed("usage", detail)
+            return Failed(Code.USAGE, detail)
         if letter is not None:
             letter = letter._replace(died_ms=now.wall_ms, node=self.context.state.me)
         return RejectCoordinator(key, request._replace(letter=letter))
@@ -305,7 +306,7 @@ class FrontDoor:
         request = request._replace(topics=topics, group=group)
         problem = check_fetch(request, context.config.hold_time_max)
         if problem:
-            return Failed("usage", problem)
+            return Failed(Code.USAGE, problem)
         asked: list[PartitionId] = []
         for name in request.topics:
             found = self._partitions_asked(name, request)
@@ -341,7 +342,7 @@ class FrontDoor:
                     found.append(PartitionId(topic.id, number))
                 elif not is_pattern(name):
                     detail = f"topic {name!r} has {topic.partitions} partitions: there is no {number}"
-                    return Failed("not-found", detail)
+                    return Failed(Code.NOT_FOUND, detail)
         if not is_pattern(name) and catalogue.topic_named(name) is None:
             return catalogue.not_found(name)
         return found

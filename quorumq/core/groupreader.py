@@ -5,7 +5,8 @@ from __future__ import annotations
 from quorumq.core.context import Context
 from quorumq.core.coordinator import Coordinator, too_few
 from quorumq.core.effects import Effect
-from quorumq.core.messages import Fetch, Put
+from quorumq.core.errors import Code
+from quorumq.core.messages import Fetch, PutReply
 from quorumq.core.partition.group import DEAD_SUFFIX
 from quorumq.core.rounds import Round, majority_of
 from quorumq.core.types import Group, Incarnation, NodeId, Now, PartitionId
@@ -65,7 +66,7 @@ class GroupReader(Coordinator):
         return effects
 
     def on_registered(
-        self, context: Context, sender: NodeId, incarnation: Incarnation, message: Put, now: Now
+        self, context: Context, sender: NodeId, incarnation: Incarnation, message: PutReply, now: Now
     ) -> list[Effect]:
         """A node has the register now, or says what it has."""
         this = self.rounds[message.round]
@@ -116,4 +117,4 @@ class GroupReader(Coordinator):
             majority_of(len(context.catalogue.members_of(partition))) for partition in self.partitions
         )
         detail = f"group {self.request.group!r} could not be registered through {context.state.me}: ask another node"
-        return self.finish(context, too_few("too-few-replicas", detail, needed, len(this.heard)))
+        return self.finish(context, too_few(Code.TOO_FEW_REPLICAS, detail, needed, len(this.heard)))

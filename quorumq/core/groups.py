@@ -14,21 +14,22 @@ from __future__ import annotations
 from quorumq.core.context import Context
 from quorumq.core.coordinator import Coordinator, too_few
 from quorumq.core.effects import Effect
+from quorumq.core.errors import Code
 from quorumq.core.messages import (
+    BrowseReply,
     Failed,
-    GroupSet,
     Merge,
-    Merged,
+    MergeReply,
     Peeked,
-    PeekPage,
     PeerMessage,
-    Purged,
-    Put,
-    RegistersTold,
+    PurgeReply,
+    PutReply,
+    RegistersReply,
     Resolved,
     SetGroup,
+    SetGroupReply,
     Survey,
-    Surveyed,
+    SurveyReply,
 )
 from quorumq.core.partition.group import DEAD_SUFFIX
 from quorumq.core.partition.listing import is_shown
@@ -97,9 +98,9 @@ class GroupCoordinator(Coordinator):
     def on_reply(
         self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
     ) -> list[Effect]:
-        assert isinstance(message, Put | RegistersTold)
+        assert isinstance(message, PutReply | RegistersReply)
         this = self.rounds[message.round]
-        if isinstance(message, RegistersTold):
+        if isinstance(message, RegistersReply):
             effects, _ = self.take_in(context, sender, incarnation, message, now)
             if self.done or not this.is_read(this.valid(context.state)):
                 return effects
@@ -126,7 +127,7 @@ class GroupCoordinator(Coordinator):
             return self._put(context, now)
         for number in range(topic.partitions):
             context.catalogue.settled_groups[(PartitionId(self.topic, number), self.request.group)] = None
-        return self.finish(context, GroupSet(self.wanted))
+        return self.finish(context, SetGroupReply(self.wanted))
 
     def _write(self, context: Context, known: Group | None, now: Now) -> list[Effect]:
         """Write what is known where the group is only to be there, else a generation above it."""
@@ -142,7 +143,7 @@ class GroupCoordinator(Coordinator):
         self.stamps += 1
         if self.stamps > STAMPS_MAX:
             detail = f"group {request.group!r} is being rewound by others all the time: try again"
-            return self.finish(context, too_few("outcome-unknown", detail, 1, 0))
+            return self.finish(context, too_few(Code.OUTCOME_UNKNOWN, detail, 1, 0))
         from_ms = {"earliest": 0, "latest": now.wall_ms, "time": request.from_ms}[request.start]
         wanted = context.next_generation(known or self.wanted, from_ms, now)
         if wanted is None:
@@ -152,7 +153,7 @@ class GroupCoordinator(Coordinator):
 
     def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
         this = self.rounds[number]
-        code = "not-stored" if self.asking else "outcome-unknown"
+        code = Code.NOT_STORED if self.asking else Code.OUTCOME_UNKNOWN
         detail = f"group {self.request.group!r}: too few replicas of its topic answered: ask again, through any node"
         return self.finish(context, too_few(code, detail, this.majority, len(this.heard)))
 
@@ -182,7 +183,7 @@ class SurveyCoordinator(Coordinator):
         self.limit = limit
         self.needed = 0
         self.problem = ""
-        self.answers: list[Surveyed] = []
+        self.answers: list[SurveyReply] = []
 
     def start(self, context: Context, now: Now) -> list[Effect]:
         return self.survey(context, now)
@@ -207,15 +208,15 @@ class SurveyCoordinator(Coordinator):
     def too_few(self, context: Context, why: str) -> Failed:
         """The answer where too few replicas said what they see."""
         detail = f"{self.partition} seen from {context.state.me}: {why}: ask again, through any node"
-        return too_few("too-few-replicas", detail, self.needed, len(self.answers))
+        return too_few(Code.TOO_FEW_REPLICAS, detail, self.needed, len(self.answers))
 
     def on_reply(
         self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
     ) -> list[Effect]:
-        assert isinstance(message, Surveyed)
+        assert isinstance(message, SurveyReply)
         this = self.rounds[message.round]
         context.state.learn_vector(this.members, message.known)
-        if message.error == "unknown-topic":
+        if message.error == Code.UNKNOWN_TOPIC:
             return self.teach(context, message.round, sender)
         this.hear(sender, incarnation)
         if not message.error:
@@ -233,10 +234,10 @@ class SurveyCoordinator(Coordinator):
     def on_page(self, context: Context, items: list[Peeked], upto: Span | None, now: Now) -> list[Effect]:
         """A page has come: for a PEEK, the answer."""
         shown = tuple(item for item in items if is_shown(item, self.group, self.which))
-        return self.finish(context, PeekPage(self.partition, shown, None, (), upto))
+        return self.finish(context, BrowseReply(self.partition, shown, None, (), upto))
 
 
-def merge_pages(answers: list[Surveyed]) -> tuple[list[Peeked], Span | None]:
+def merge_pages(answers: list[SurveyReply]) -> tuple[list[Peeked], Span | None]:
     """One page out of several replicas': the highest record of each message, and what holds or delays it longest.
 
     It ends where the first of them ends.
@@ -304,12 +305,12 @@ class PurgeCoordinator(SurveyCoordinator):
     def on_reply(
         self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
     ) -> list[Effect]:
-        if isinstance(message, Surveyed):
+        if isinstance(message, SurveyReply):
             return super().on_reply(context, sender, incarnation, message, now)
-        assert isinstance(message, Merged)
+        assert isinstance(message, MergeReply)
         this = self.rounds[message.round]
         context.state.learn_vector(this.members, message.known)
-        if message.error == "unknown-topic":
+        if message.error == Code.UNKNOWN_TOPIC:
             return self.teach(context, message.round, sender)
         bit = this.hear(sender, incarnation)
         self.votes.add(message.exact, bit)
@@ -334,7 +335,7 @@ class PurgeCoordinator(SurveyCoordinator):
 
     def _next(self, context: Context, now: Now) -> list[Effect]:
         if self.upto is None:
-            return self.finish(context, Purged(self.purged))
+            return self.finish(context, PurgeReply(self.purged))
         self.after = self.upto
         return self.survey(context, now)
 
@@ -344,5 +345,5 @@ class PurgeCoordinator(SurveyCoordinator):
     def _unknown(self, context: Context) -> Failed:
         detail = f"{self.purged} messages of {self.partition} were purged, more may be: purge again, through any node"
         return too_few(
-            "outcome-unknown", detail, majority_of(len(context.catalogue.members_of(self.partition))), 0
+            Code.OUTCOME_UNKNOWN, detail, majority_of(len(context.catalogue.members_of(self.partition))), 0
         )

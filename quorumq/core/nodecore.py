@@ -42,6 +42,7 @@ from quorumq.core.effects import (
     Unposted,
     Unsent,
 )
+from quorumq.core.errors import Code
 from quorumq.core.fetch import FetchCoordinator
 from quorumq.core.finding import tell_registers
 from quorumq.core.frontdoor import FrontDoor
@@ -49,39 +50,39 @@ from quorumq.core.messages import (
     QUORUM_REPLIES,
     QUORUM_REQUESTS,
     Accept,
+    AckReply,
     Envelope,
-    GroupsAsk,
-    GroupsTold,
+    GroupsReply,
+    GroupsRequest,
     Heartbeat,
     Hello,
     HoldReply,
-    HoldsAsk,
-    HoldsTold,
+    HoldsReply,
+    HoldsRequest,
     PeekReply,
     PeekRequest,
     PeerMessage,
     Prepare,
-    Put,
+    ProposalReply,
     PutGroup,
+    PutReply,
     PutTopic,
     QuorumReply,
-    RegistersAsk,
-    RegistersTold,
+    RegistersReply,
+    RegistersRequest,
     Release,
-    Released,
+    ReleaseReply,
     RemoteFetch,
-    RemoteFetched,
+    RemoteFetchReply,
     RemoteGone,
-    ResyncAsk,
-    ResyncTold,
-    Stored,
-    SurvivorsAsk,
+    ResyncReply,
+    ResyncRequest,
+    StoreReply,
+    SurvivorsRequest,
     SyncOffer,
     SyncPull,
     SyncState,
     SyncTopics,
-    Tombed,
-    Voted,
 )
 from quorumq.core.partition.replica import Replica
 from quorumq.core.peers import Peers
@@ -295,7 +296,7 @@ class NodeCore:
                 return pending.on_gone(self.context, now) if pending is not None else []
             case LinkUp():
                 return self._on_link_up(event, now)
-            case HelloRefused(peer, "superseded", detail, seen_n):
+            case HelloRefused(peer, Code.SUPERSEDED, detail, seen_n):
                 reason = f"{peer} refuses this node: {detail}"
                 if seen_n:
                     return self.vouching.lose(self.context, seen_n, reason)
@@ -483,8 +484,8 @@ class NodeCore:
         match message:
             case Release(freed):
                 context.release(freed, now)
-                return [Send(sender, Released(freed))]
-            case Released(freed):
+                return [Send(sender, ReleaseReply(freed))]
+            case ReleaseReply(freed):
                 self.state.release_confirmed(sender, freed)
             case Heartbeat():
                 self.upkeep.on_heartbeat(sender, incarnation, message, now)
@@ -495,7 +496,7 @@ class NodeCore:
             case PutGroup():
                 return context.put_group(sender, message, now)
             case PeekRequest() if message.partition not in self.replicas:
-                return [Send(sender, PeekReply(message.round, (), None, "unknown-topic"))]
+                return [Send(sender, PeekReply(message.round, (), None, Code.UNKNOWN_TOPIC))]
             case PeekRequest():
                 return [Send(sender, self.replicas[message.partition].on_peek(message, now))]
             case SyncTopics(topics, groups):
@@ -506,24 +507,24 @@ class NodeCore:
                 return self.replicas[message.partition].on_sync_state(sender, message, now)
             case SyncPull() if message.partition in self.replicas:
                 return self.replicas[message.partition].on_sync_pull(sender, message, now)
-            case GroupsAsk() if self.state.vouched:
+            case GroupsRequest() if self.state.vouched:
                 return census.tell(self.catalogue, sender, message)
-            case RegistersAsk() if self.state.vouched:
+            case RegistersRequest() if self.state.vouched:
                 return tell_registers(context, sender, message)
-            case GroupsTold() if context.census.awaits(message):
+            case GroupsReply() if context.census.awaits(message):
                 effects = [effect for group in message.groups for effect in context.take_in_group(group, now)]
                 return effects + context.census.on_told(sender, message)
-            case ResyncAsk():
+            case ResyncRequest():
                 return resync.tell(context, sender, message, now)
-            case ResyncTold() if self.vouching.resync is not None and not self.state.vouched:
+            case ResyncReply() if self.vouching.resync is not None and not self.state.vouched:
                 effects = self.vouching.resync.on_told(context, sender, message, now)
                 return effects + self.vouching.end_resync(context)
-            case SurvivorsAsk():
+            case SurvivorsRequest():
                 effects = survivors.tell(context, self.vouching.resync, sender, message)
                 return effects + self.vouching.end_resync(context)
-            case HoldsAsk():
+            case HoldsRequest():
                 return recovery.tell(self.replicas, sender, message, now)
-            case HoldsTold():
+            case HoldsReply():
                 context.recovery.on_told(self.replicas, sender, message, now)
             case RemoteFetch():
                 return self.door.on_remote_fetch(sender, message, now)
@@ -538,17 +539,17 @@ class NodeCore:
         """A reply goes to its round; one whose round is over teaches what it can."""
         context = self.context
         effects: list[Effect] = []
-        if isinstance(message, Put | Voted | RegistersTold):
+        if isinstance(message, PutReply | ProposalReply | RegistersReply):
             self.state.learn_vector(self.config.nodes, message.known)
-        elif isinstance(message, Stored | Tombed):
+        elif isinstance(message, StoreReply | AckReply):
             context.peers.note_position(sender, incarnation, message.position)
         elif isinstance(message, HoldReply) and sender != self.config.node:
             context.note_answered(message.round, now)
-        if isinstance(message, Put) and message.topic is not None and message.refused == "deleted":
+        if isinstance(message, PutReply) and message.topic is not None and message.refused == Code.DELETED:
             effects = context.take_in_topic(message.topic, now)  # ends what is under way for the topic
         pending = context.rounds.get(message.round)
         if pending is not None:
-            if isinstance(message, Put) and message.refused == "cannot-vouch":
+            if isinstance(message, PutReply) and message.refused == Code.CANNOT_VOUCH:
                 return pending.on_cannot_vouch(context, message.round, sender, now)
             if pending.rounds[message.round].awaits(
                 sender
@@ -558,7 +559,7 @@ class NodeCore:
             replica = self.replicas.get(message.partition)
             if replica is not None and message.resolved:
                 return replica.learning.repair(message.group, message.resolved, now)
-        elif isinstance(message, RemoteFetched) and message.round in context.called_off:
+        elif isinstance(message, RemoteFetchReply) and message.round in context.called_off:
             # Called off, but it came all the same. Any other answer to a round that is over is a second copy of one
             # that a client may be working on: LEAVE is for what certainly nobody works on.
             del context.called_off[message.round]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from quorumq.core.context import Context
 from quorumq.core.coordinator import Coordinator, too_few
 from quorumq.core.effects import Effect
-from quorumq.core.messages import PeekPage, PeekReply, PeekRequest, PeerMessage
+from quorumq.core.errors import Code
+from quorumq.core.messages import BrowseReply, PeekReply, PeekRequest, PeerMessage
 from quorumq.core.types import Incarnation, NodeId, Now
 
 
@@ -23,7 +24,7 @@ class PeekCoordinator(Coordinator):
         up = [member for member in members if member in context.state.links]
         if not up:
             detail = f"none of {', '.join(members)} can be reached from {context.state.me}: ask one of them"
-            return self.finish(context, too_few("not-stored", detail, 1, 0))
+            return self.finish(context, too_few(Code.NOT_STORED, detail, 1, 0))
         this = self.open_round(context, (up[0],), now)
         return self.ask(context, this, self.request.partition, self.request._replace(round=this.number))
 
@@ -31,11 +32,11 @@ class PeekCoordinator(Coordinator):
         self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
     ) -> list[Effect]:
         assert isinstance(message, PeekReply)
-        if message.error == "unknown-topic":
+        if message.error == Code.UNKNOWN_TOPIC:
             return self.teach(context, message.round, sender)
-        page = PeekPage(self.request.partition, message.items, message.cursor, message.slices)
+        page = BrowseReply(self.request.partition, message.items, message.cursor, message.slices)
         return self.finish(context, page)
 
     def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
         node = self.rounds[number].members[0]
-        return self.finish(context, too_few("outcome-unknown", f"{node} did not answer: ask again", 1, 0))
+        return self.finish(context, too_few(Code.OUTCOME_UNKNOWN, f"{node} did not answer: ask again", 1, 0))

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterable
 
 from quorumq.core.effects import Effect, Persist, Reply, Send
+from quorumq.core.errors import Code
 from quorumq.core.messages import VERSIONS, Failed, Heartbeat, Hello, Welcome
 from quorumq.core.positions import Positions
 from quorumq.core.records import JournalRecord, PeerPosition, PeerSeen
@@ -103,13 +104,13 @@ class Peers:
         lowest, highest = VERSIONS
         if hello.versions[0] > highest or hello.versions[1] < lowest:
             return Failed(
-                "cluster-mismatch",
+                Code.CLUSTER_MISMATCH,
                 f"protocol versions {hello.versions[0]} to {hello.versions[1]} are offered, node "
                 f"{config.node!r} speaks {lowest} to {highest}: upgrade the older side",
             )
         if hello.cluster_id != config.cluster_id and (hello.node or hello.cluster_id):
             return Failed(
-                "cluster-mismatch",
+                Code.CLUSTER_MISMATCH,
                 f"the cluster here is {config.cluster_id!r}, the caller's is {hello.cluster_id!r}: "
                 "check cluster_id in its configuration, or the address it was given",
             )
@@ -117,13 +118,13 @@ class Peers:
             return None
         if hello.node not in config.nodes or hello.nodes != node_list_digest(config.nodes):
             return Failed(
-                "cluster-mismatch",
+                Code.CLUSTER_MISMATCH,
                 f"node {hello.node!r} has another node list than node {config.node!r}, whose list is "
                 f"{', '.join(config.nodes)}: make `nodes` the same everywhere",
             )
         if hello.hold_time_max != config.hold_time_max:
             return Failed(
-                "cluster-mismatch",
+                Code.CLUSTER_MISMATCH,
                 f"node {hello.node!r} has hold_time_max = {hello.hold_time_max} s, node {config.node!r} has "
                 f"{config.hold_time_max} s: make it the same everywhere",
             )
@@ -133,13 +134,13 @@ class Peers:
         """Why this start of a node that belongs here is not welcome."""
         if hello.node == self.state.me and hello.incarnation != self.state.incarnation:
             return Failed(
-                "superseded", f"node id {hello.node!r} is this very node's: give each node its own id"
+                Code.SUPERSEDED, f"node id {hello.node!r} is this very node's: give each node its own id"
             )
         live = self.state.links.get(hello.node)
         heard_s_ago = now.mono - self.heard_at.get(hello.node, -1e18)
         if live is not None and live != hello.incarnation and heard_s_ago < TWICE_S:
             return Failed(
-                "not-stored",
+                Code.NOT_STORED,
                 f"start {live.n} of node {hello.node!r} was heard from within the last {TWICE_S:.0f} s: is it running "
                 "twice? If it was just restarted, this passes by itself",
             )
@@ -149,7 +150,7 @@ class Peers:
         )
         if hello.incarnation.n < seen.n or (hello.incarnation.n == seen.n and hello.incarnation != seen):
             return Failed(
-                "superseded",
+                Code.SUPERSEDED,
                 f"node {self.state.me!r} has seen start {seen.n} of node {hello.node!r}, and this is start "
                 f"{hello.incarnation.n}: the data directory {what}",
                 seen.n,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from quorumq.core.effects import Done, Effect, Persist, Reply, Send
-from quorumq.core.messages import Stored, Tombed
+from quorumq.core.messages import AckReply, StoreReply
 from quorumq.core.records import PeerPosition
 from quorumq.core.types import Incarnation, NodeId, Now
 
@@ -60,7 +60,7 @@ class Positions:
         return effects
 
     def _with_position(self, item: Send | Reply | Done) -> Send | Reply | Done:
-        if isinstance(item, Send) and isinstance(item.message, Stored | Tombed):
+        if isinstance(item, Send) and isinstance(item.message, StoreReply | AckReply):
             return item._replace(message=item.message._replace(position=self.appended))
         return item
 

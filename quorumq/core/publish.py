@@ -5,7 +5,8 @@ from __future__ import annotations
 from quorumq.core.context import Context
 from quorumq.core.coordinator import Coordinator, too_few
 from quorumq.core.effects import Effect
-from quorumq.core.messages import Failed, PeerMessage, Publish, Published, Store, Stored
+from quorumq.core.errors import Code
+from quorumq.core.messages import Failed, PeerMessage, Publish, PublishReply, Store, StoreReply
 from quorumq.core.rounds import Round
 from quorumq.core.types import Incarnation, NodeId, Now, Topic
 
@@ -29,7 +30,7 @@ class PublishCoordinator(Coordinator):
         partition = self.publish.batch.header.partition
         topic = context.catalogue.topics.get(partition.topic)
         if topic is None or partition.number >= topic.partitions:
-            return self.finish(context, Failed("not-found", context.catalogue.why_not_here(partition)))
+            return self.finish(context, Failed(Code.NOT_FOUND, context.catalogue.why_not_here(partition)))
         members = topic.replicas[partition.number]
         self.came = now.mono
         this = self.open_round(context, members, now)
@@ -38,7 +39,7 @@ class PublishCoordinator(Coordinator):
         ]
         if len(reachable) < this.majority:
             detail = f"nothing was sent: only {', '.join(reachable) or 'none'} of {', '.join(members)} can be reached"
-            return self.finish(context, too_few("not-stored", detail, this.majority, len(reachable)))
+            return self.finish(context, too_few(Code.NOT_STORED, detail, this.majority, len(reachable)))
         return self.ask(context, this, partition, self.store(this, topic, now))
 
     def store(self, this: Round, topic: Topic, now: Now) -> Store:
@@ -49,10 +50,10 @@ class PublishCoordinator(Coordinator):
     def on_reply(
         self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
     ) -> list[Effect]:
-        assert isinstance(message, Stored)
+        assert isinstance(message, StoreReply)
         this = self.rounds[message.round]
         context.state.learn_vector(this.members, message.known)
-        if message.refused == "unknown-topic":
+        if message.refused == Code.UNKNOWN_TOPIC:
             partition = self.publish.batch.header.partition
             again = self.store(this, context.catalogue.topics[partition.topic], now)
             self.requests[message.round] = (partition, again)
@@ -70,22 +71,22 @@ class PublishCoordinator(Coordinator):
     def _decide(self, context: Context, this: Round, *, timed_out: bool) -> list[Effect]:
         stored = self.stored & this.valid(context.state)
         if this.is_majority(stored):
-            return self.finish(context, Published(stored.bit_count()))
+            return self.finish(context, PublishReply(stored.bit_count()))
         for code, detail in self.problems.values():
-            if code == "conflict":
+            if code == Code.CONFLICT:
                 return self.finish(context, Failed(code, detail))
-        closed = [node for node, (code, _) in self.problems.items() if code == "origin-closed"]
+        closed = [node for node, (code, _) in self.problems.items() if code == Code.ORIGIN_CLOSED]
         if this.is_refused(sum(1 << this.members.index(node) for node in closed)):
-            return self.finish(context, Failed("origin-closed", self.problems[closed[0]][1]))
+            return self.finish(context, Failed(Code.ORIGIN_CLOSED, self.problems[closed[0]][1]))
         if not timed_out and not this.everyone:
             return []
         codes = {code for code, _ in self.problems.values()}
-        if not self.stored and codes == {"storage-full"} and this.everyone:  # so nothing was done anywhere
+        if not self.stored and codes == {Code.STORAGE_FULL} and this.everyone:  # so nothing was done anywhere
             _, detail = next(iter(self.problems.values()))
-            return self.finish(context, Failed("storage-full", detail))
+            return self.finish(context, Failed(Code.STORAGE_FULL, detail))
         detail = "it may be stored: publish the same batch again, through any node"
         if self.problems:
             detail += "; " + "; ".join(
                 f"{node}: {text or code}" for node, (code, text) in self.problems.items()
             )
-        return self.finish(context, too_few("outcome-unknown", detail, this.majority, stored.bit_count()))
+        return self.finish(context, too_few(Code.OUTCOME_UNKNOWN, detail, this.majority, stored.bit_count()))

@@ -32,7 +32,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from quorumq.core.effects import Effect, Send
-from quorumq.core.messages import HeldThere, HoldsAsk, HoldsTold
+from quorumq.core.messages import HeldThere, HoldsReply, HoldsRequest
 from quorumq.core.partition.recall import Reported
 from quorumq.core.partition.replica import Replica
 from quorumq.core.state import NodeState
@@ -106,7 +106,7 @@ class Recovery:
         pause = ASK_FIRST_S if afresh or before is None else min(2 * before.pause, ASK_AGAIN_S)
         self._asked[peer] = Asked(number, pause)
         state.at(now.mono + pause, "recover", peer, number)
-        return [Send(peer, HoldsAsk(number, tuple(wanted)))]
+        return [Send(peer, HoldsRequest(number, tuple(wanted)))]
 
     def on_hello(self, peer: NodeId) -> None:
         """``peer`` dials us. Until it does it cannot answer, so what it was asked before that was in vain."""
@@ -129,7 +129,7 @@ class Recovery:
         asked = self._asked.get(peer)
         return asked is not None and asked.round == number
 
-    def on_told(self, replicas: Replicas, sender: NodeId, message: HoldsTold, now: Now) -> None:
+    def on_told(self, replicas: Replicas, sender: NodeId, message: HoldsReply, now: Now) -> None:
         """A piece of an answer. Once all of every other replica's are here, the quarantine of the partition is over."""
         unheard = self.unheard.get(message.partition)
         if unheard is None or sender not in unheard or not self.is_current(sender, message.round):
@@ -165,7 +165,7 @@ class Recovery:
             self._pieces.clear()
 
 
-def tell(replicas: Replicas, sender: NodeId, message: HoldsAsk, now: Now) -> list[Effect]:
+def tell(replicas: Replicas, sender: NodeId, message: HoldsRequest, now: Now) -> list[Effect]:
     """HOLDS-ASK: tell the holds of each partition in which this node may vote itself, as they are in this one step.
 
     The asker's incarnation is durable here since its HELLO, and known to `NodeState.vector` since this message came.
@@ -178,6 +178,6 @@ def tell(replicas: Replicas, sender: NodeId, message: HoldsAsk, now: Now) -> lis
         holds = replica.recall.holds_to_tell(now)
         pieces = [holds[at : at + HOLDS_PER_PIECE] for at in range(0, len(holds), HOLDS_PER_PIECE)] or [[]]
         for number, piece in enumerate(pieces):
-            told = HoldsTold(message.round, partition, number, len(pieces), tuple(piece))
+            told = HoldsReply(message.round, partition, number, len(pieces), tuple(piece))
             effects.append(Send(sender, told))
     return effects

@@ -12,17 +12,18 @@ from __future__ import annotations
 from quorumq.core.context import Context
 from quorumq.core.coordinator import Coordinator, too_few
 from quorumq.core.effects import Effect, Send
+from quorumq.core.errors import Code
 from quorumq.core.limits import GROUPS_PER_PIECE
 from quorumq.core.messages import (
     AlterTopic,
+    AlterTopicReply,
     DeleteTopic,
+    DeleteTopicReply,
     Failed,
     PeerMessage,
-    Put,
+    PutReply,
     PutTopic,
-    RegistersTold,
-    TopicAltered,
-    TopicDeleted,
+    RegistersReply,
 )
 from quorumq.core.rounds import Round, majority_of
 from quorumq.core.topics import (
@@ -78,7 +79,7 @@ class TopicCoordinator(Coordinator):
             f"topic {self.name!r} is being changed elsewhere at the same time: look at it, then try again"
         )
         return self.finish(
-            context, too_few("outcome-unknown", detail, majority_of(len(context.config.nodes)), 0)
+            context, too_few(Code.OUTCOME_UNKNOWN, detail, majority_of(len(context.config.nodes)), 0)
         )
 
     def write(
@@ -111,9 +112,9 @@ class TopicCoordinator(Coordinator):
     def on_reply(
         self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
     ) -> list[Effect]:
-        assert isinstance(message, Put | RegistersTold)
+        assert isinstance(message, PutReply | RegistersReply)
         this = self.rounds[message.round]
-        if isinstance(message, RegistersTold):
+        if isinstance(message, RegistersReply):
             effects, bit = self.take_in(context, sender, incarnation, message, now)
             self.stored |= bit
             if not this.is_read(self.stored & this.valid(context.state)):
@@ -155,17 +156,17 @@ class TopicCoordinator(Coordinator):
 
     def on_buried(self, context: Context, now: Now) -> list[Effect]:
         """The topic is deleted, certainly."""
-        return self.finish(context, TopicDeleted(self.merged))
+        return self.finish(context, DeleteTopicReply(self.merged))
 
     def on_replaced(self, context: Context, now: Now) -> list[Effect]:
         """The topic was deleted, and the name may have another one by now."""
-        return self.finish(context, Failed("not-found", f"topic {self.name!r} was deleted"))
+        return self.finish(context, Failed(Code.NOT_FOUND, f"topic {self.name!r} was deleted"))
 
     def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
         this = self.rounds[number]
         detail = f"topic {self.name!r}: it may have happened, or may yet happen: do it again"
         answered = (self.stored & this.valid(context.state)).bit_count()
-        return self.finish(context, too_few("outcome-unknown", detail, this.majority, answered))
+        return self.finish(context, too_few(Code.OUTCOME_UNKNOWN, detail, this.majority, answered))
 
 
 class ChangeCoordinator(TopicCoordinator):
@@ -246,7 +247,7 @@ class AlterTopicCoordinator(ChangeCoordinator):
         if is_overtaken(self.merged, self.request, self.stamp):
             self.topic = self.merged
             return self.start(context, now)
-        return self.finish(context, TopicAltered(self.merged))
+        return self.finish(context, AlterTopicReply(self.merged))
 
 
 class DeleteTopicCoordinator(TopicCoordinator):

@@ -14,16 +14,17 @@ from typing import NamedTuple
 from quorumq.core.context import Context
 from quorumq.core.coordinator import Coordinator
 from quorumq.core.effects import Effect, Send
+from quorumq.core.errors import Code
 from quorumq.core.fetch import FetchCoordinator
 from quorumq.core.messages import (
     ClientReply,
     Failed,
     Fetch,
-    Fetched,
+    FetchReply,
     Freed,
     PeerMessage,
     RemoteFetch,
-    RemoteFetched,
+    RemoteFetchReply,
     RemoteGone,
     Slice,
 )
@@ -73,10 +74,10 @@ class LegCoordinator(FetchCoordinator):
     def finish(self, context: Context, reply: ClientReply | None) -> list[Effect]:
         super().finish(context, None)
         context.legs.pop((self.peer, self.number), None)
-        if isinstance(reply, Fetched):
-            return [Send(self.peer, RemoteFetched(self.number, "", "", reply.slices))]
+        if isinstance(reply, FetchReply):
+            return [Send(self.peer, RemoteFetchReply(self.number, "", "", reply.slices))]
         if isinstance(reply, Failed):
-            return [Send(self.peer, RemoteFetched(self.number, reply.code, reply.detail, ()))]
+            return [Send(self.peer, RemoteFetchReply(self.number, reply.code, reply.detail, ()))]
         return []
 
 
@@ -140,7 +141,7 @@ class SplitCoordinator(Coordinator):
                 detail = (
                     f"no replica of {topic!r} can be reached from node {context.state.me}: ask another node"
                 )
-                self.problem = Failed("too-few-replicas", detail, 1, 0)
+                self.problem = Failed(Code.TOO_FEW_REPLICAS, detail, 1, 0)
             return self._answer(context, now)
         messages = max(0, self.request.max_messages - self.won_messages)
         size = max(0, self.request.max_bytes - self.won_bytes)
@@ -181,7 +182,7 @@ class SplitCoordinator(Coordinator):
     def on_reply(
         self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
     ) -> list[Effect]:
-        assert isinstance(message, RemoteFetched)
+        assert isinstance(message, RemoteFetchReply)
         self.legs.pop(message.round)
         self.close_round(context, message.round)
         effects: list[Effect] = []
@@ -231,7 +232,7 @@ class SplitCoordinator(Coordinator):
         self.slices = [part for part in self.slices if part.partition.topic != topic.id]
         if self.partitions:
             return []
-        self.problem = Failed("not-found", f"topic {topic.name!r} was deleted")
+        self.problem = Failed(Code.NOT_FOUND, f"topic {topic.name!r} was deleted")
         return self._answer(context, now)
 
     def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
@@ -244,7 +245,9 @@ class SplitCoordinator(Coordinator):
         del self.legs[number]
         self.close_round(context, number)
         self.asked[leg.node] = None
-        self.problem = Failed("too-few-replicas", f"node {leg.node} did not answer: ask another node", 1, 0)
+        self.problem = Failed(
+            Code.TOO_FEW_REPLICAS, f"node {leg.node} did not answer: ask another node", 1, 0
+        )
         return call_off(context, number, leg.node) + self._go_on(context, now)
 
     def _answer(self, context: Context, now: Now) -> list[Effect]:
@@ -262,7 +265,7 @@ class SplitCoordinator(Coordinator):
         context.remember_given(self.key, given, self.started + self.request.hold_time)
         if not self.slices and self.problem is not None:
             return effects + self.finish(context, self.problem)
-        reply = Fetched(self.request.sent_at, self.request.hold_time, tuple(self.slices))
+        reply = FetchReply(self.request.sent_at, self.request.hold_time, tuple(self.slices))
         return effects + self.finish(context, reply)
 
     def _cancel(self, context: Context) -> list[Effect]:

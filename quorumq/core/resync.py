@@ -16,7 +16,7 @@ from __future__ import annotations
 from quorumq.core.context import Context
 from quorumq.core.effects import Effect, Send
 from quorumq.core.limits import GROUPS_PER_PIECE, STARTS_FAR
-from quorumq.core.messages import ResyncAsk, ResyncTold, SyncState, SyncTopics
+from quorumq.core.messages import ResyncReply, ResyncRequest, SyncState, SyncTopics
 from quorumq.core.rounds import majority_of
 from quorumq.core.types import Creation, NodeId, Now, PartitionId
 
@@ -108,10 +108,10 @@ class Resync:
             if part not in self.heard and (afresh or part not in self._asked):
                 number = self._asked[part] = context.state.next_round()
                 self._pieces[part] = {}
-                effects.append(Send(peer, ResyncAsk(number, part[1], self._at.get(part, 0))))
+                effects.append(Send(peer, ResyncRequest(number, part[1], self._at.get(part, 0))))
         return effects
 
-    def on_told(self, context: Context, sender: NodeId, message: ResyncTold, now: Now) -> list[Effect]:
+    def on_told(self, context: Context, sender: NodeId, message: ResyncReply, now: Now) -> list[Effect]:
         """A piece of an answer: merge it, and go on once all pieces are here."""
         effects: list[Effect] = []
         topics, groups = message.registers
@@ -146,7 +146,7 @@ def far_above(n: int) -> int:
     return (n // STARTS_FAR + 2) * STARTS_FAR
 
 
-def tell(context: Context, sender: NodeId, message: ResyncAsk, now: Now) -> list[Effect]:
+def tell(context: Context, sender: NodeId, message: ResyncRequest, now: Now) -> list[Effect]:
     """RESYNC-ASK: all that this node has of a partition from a bucket on, or its registers. Only if it can vouch."""
     if not context.state.vouched:
         return []
@@ -185,7 +185,7 @@ def tell(context: Context, sender: NodeId, message: ResyncAsk, now: Now) -> list
     return [
         Send(
             sender,
-            ResyncTold(message.round, message.partition, at, len(answers), following, *answer),
+            ResyncReply(message.round, message.partition, at, len(answers), following, *answer),
         )
         for at, answer in enumerate(answers)
     ]

@@ -9,25 +9,26 @@ from __future__ import annotations
 from quorumq.core.context import Context
 from quorumq.core.coordinator import Coordinator
 from quorumq.core.effects import Effect
+from quorumq.core.errors import Code
 from quorumq.core.messages import (
     Ack,
-    Acked,
+    AckEntry,
+    AckReply,
     AckRequest,
     Extend,
-    Extended,
+    ExtendReply,
     ExtendRequest,
     Merge,
-    Merged,
+    MergeReply,
     Named,
     PeerMessage,
     RedriveRequest,
     Reject,
-    Rejected,
+    RejectReply,
     RejectRequest,
     Resolved,
-    Tombed,
+    SettleReply,
     Verdict,
-    Verdicts,
 )
 from quorumq.core.rounds import Round, Votes
 from quorumq.core.types import (
@@ -97,7 +98,7 @@ class SettleCoordinator(Coordinator):
         members = context.catalogue.members_of(partition)
         if not members:
             text = context.catalogue.why_not_here(partition)
-            self.verdicts += [Verdict(item, span, "not-found", text) for item, span, _ in items]
+            self.verdicts += [Verdict(item, span, Code.NOT_FOUND, text) for item, span, _ in items]
             return None
         this = self.open_round(context, members, now)
         ballot = self.ballots[this.number] = Ballot(this, items)
@@ -108,7 +109,7 @@ class SettleCoordinator(Coordinator):
         context: Context,
         sender: NodeId,
         incarnation: Incarnation,
-        reply: Tombed | Rejected | Extended | Merged,
+        reply: AckReply | RejectReply | ExtendReply | MergeReply,
     ) -> tuple[Ballot, int]:
         """Take note of who answered; its bit, or 0 if there is nothing in it to count."""
         ballot = self.ballots[reply.round]
@@ -126,10 +127,10 @@ class SettleCoordinator(Coordinator):
 
     def detail(self, ballot: Ballot, outcome: str) -> str:
         """What to say beside an outcome."""
-        if outcome == "outcome-unknown":
+        if outcome == Code.OUTCOME_UNKNOWN:
             answered = ballot.answered.bit_count()
             return f"needed {ballot.round.majority} replicas, {answered} answered: retry it, through any node"
-        if outcome == "already-resolved" and ballot.resolved:
+        if outcome == Code.ALREADY_RESOLVED and ballot.resolved:
             kinds = sorted({f"{item.record.kind.name} at n={item.record.n}" for item in ballot.resolved})
             return f"its record is now {', '.join(kinds)}"
         return ""
@@ -146,7 +147,7 @@ class SettleCoordinator(Coordinator):
                     wrote = valid & ~stood
                     outcome = self.judge(ballot, part, yes & wrote, no & wrote, wrote, last=last)
                     if ballot.round.is_refused(stood & valid):
-                        outcome = "already-resolved"
+                        outcome = Code.ALREADY_RESOLVED
                     if outcome is None:
                         return []
                     found.append(Verdict(item, part, outcome, self.detail(ballot, outcome)))
@@ -160,7 +161,7 @@ class SettleCoordinator(Coordinator):
             if partition.topic == topic.id:
                 text = f"topic {topic.name!r} was deleted"
                 items = self.ballots.pop(number).items
-                self.verdicts += [Verdict(item, span, "not-found", text) for item, span, _ in items]
+                self.verdicts += [Verdict(item, span, Code.NOT_FOUND, text) for item, span, _ in items]
                 self.close_round(context, number)
         return self.answer(context)
 
@@ -168,7 +169,7 @@ class SettleCoordinator(Coordinator):
         """Answer if every round is decided."""
         if self.ballots:
             return []
-        return self.finish(context, Verdicts(join_verdicts(self.verdicts), self.echo))
+        return self.finish(context, SettleReply(join_verdicts(self.verdicts), self.echo))
 
     def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
         return self.decide(context, number, last=True)
@@ -178,7 +179,7 @@ class SettleCoordinator(Coordinator):
         errors = list(dict.fromkeys(ballot.errors.values()))
         if len(errors) == 1 and ballot.round.is_refused(error_bits(ballot)):
             return errors[0]
-        return "outcome-unknown"
+        return Code.OUTCOME_UNKNOWN
 
 
 def error_bits(ballot: Ballot) -> int:
@@ -209,7 +210,7 @@ class AckCoordinator(SettleCoordinator):
             ballot = self.put(context, partition, items, now)
             if ballot is not None:
                 asked = self.request.items
-                entries = tuple(Acked(span, owner, asked[index].receipt.n) for index, span, owner in items)
+                entries = tuple(AckEntry(span, owner, asked[index].receipt.n) for index, span, owner in items)
                 epoch = context.catalogue.topics[partition.topic].epoch
                 number = ballot.round.number
                 effects += self.ask(
@@ -223,8 +224,8 @@ class AckCoordinator(SettleCoordinator):
     def on_reply(
         self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
     ) -> list[Effect]:
-        assert isinstance(message, Tombed)
-        if message.error == "unknown-topic":
+        assert isinstance(message, AckReply)
+        if message.error == Code.UNKNOWN_TOPIC:
             return self.teach(context, message.round, sender)
         ballot, bit = self.hear(context, sender, incarnation, message)
         if bit:
@@ -297,8 +298,8 @@ class RejectCoordinator(SettleCoordinator):
     def on_reply(
         self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
     ) -> list[Effect]:
-        assert isinstance(message, Rejected)
-        if message.error == "unknown-topic":
+        assert isinstance(message, RejectReply)
+        if message.error == Code.UNKNOWN_TOPIC:
             return self.teach(context, message.round, sender)
         ballot, bit = self.hear(context, sender, incarnation, message)
         if bit:
@@ -313,9 +314,9 @@ class RejectCoordinator(SettleCoordinator):
         if this.is_majority(yes):
             return "ok"
         if this.is_majority(no):
-            return "hold-lost"
+            return Code.HOLD_LOST
         if this.is_majority(ballot.answered & valid & ~yes & ~no):
-            return "already-resolved"
+            return Code.ALREADY_RESOLVED
         return self.unknown(ballot) if last else None
 
 
@@ -348,8 +349,8 @@ class ExtendCoordinator(SettleCoordinator):
     def on_reply(
         self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
     ) -> list[Effect]:
-        assert isinstance(message, Extended)
-        if message.error == "unknown-topic":
+        assert isinstance(message, ExtendReply)
+        if message.error == Code.UNKNOWN_TOPIC:
             return self.teach(context, message.round, sender)
         ballot, bit = self.hear(context, sender, incarnation, message)
         if bit:
@@ -363,7 +364,7 @@ class ExtendCoordinator(SettleCoordinator):
         if this.is_majority(yes):
             return "ok"
         if this.is_refused(no):
-            return "hold-lost"
+            return Code.HOLD_LOST
         return self.unknown(ballot) if last else None
 
 
@@ -386,7 +387,7 @@ class RedriveCoordinator(SettleCoordinator):
         for index, (span, record) in enumerate(self.request.entries):
             if record.kind != Kind.DEAD:
                 text = f"{span} is {record.kind.name}, not a dead letter"
-                self.verdicts.append(Verdict(index, span, "usage", text))
+                self.verdicts.append(Verdict(index, span, Code.USAGE, text))
                 continue
             # A dead letter that a rewind left standing is redriven into the group as it is read now.
             group = context.catalogue.groups.get((self.partition.topic, self.request.group))
@@ -403,8 +404,8 @@ class RedriveCoordinator(SettleCoordinator):
     def on_reply(
         self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
     ) -> list[Effect]:
-        assert isinstance(message, Merged)
-        if message.error == "unknown-topic":
+        assert isinstance(message, MergeReply)
+        if message.error == Code.UNKNOWN_TOPIC:
             return self.teach(context, message.round, sender)
         ballot, bit = self.hear(context, sender, incarnation, message)
         if bit:
@@ -417,7 +418,7 @@ class RedriveCoordinator(SettleCoordinator):
         if ballot.round.is_majority(yes):
             return "ok"
         if ballot.round.is_refused(no):
-            return "already-resolved"
+            return Code.ALREADY_RESOLVED
         return self.unknown(ballot) if last else None
 
 

@@ -17,15 +17,16 @@ from __future__ import annotations
 from quorumq.core.context import Context
 from quorumq.core.coordinator import Coordinator, too_few
 from quorumq.core.effects import Effect, Persist, Send
+from quorumq.core.errors import Code
 from quorumq.core.messages import (
     DeclareSurvivors,
+    DeclareSurvivorsReply,
     Failed,
     Learner,
     PeerMessage,
     Seen,
-    SurvivorsAsk,
-    SurvivorsDeclared,
-    SurvivorsTold,
+    SurvivorsReply,
+    SurvivorsRequest,
 )
 from quorumq.core.resync import Resync
 from quorumq.core.rounds import majority_of
@@ -34,7 +35,7 @@ from quorumq.core.types import Incarnation, NodeId, Now
 WHY_CHARS_MAX = 1000
 
 
-def tell(context: Context, resync: Resync | None, sender: NodeId, message: SurvivorsAsk) -> list[Effect]:
+def tell(context: Context, resync: Resync | None, sender: NodeId, message: SurvivorsRequest) -> list[Effect]:
     """SURVIVORS-ASK: whether this node can vouch, and whom it has seen. A declaration counts from here on."""
     state = context.state
     if resync is not None and message.survivors:
@@ -44,7 +45,7 @@ def tell(context: Context, resync: Resync | None, sender: NodeId, message: Survi
         Seen(node, incarnation, directories[-1])
         for node, (incarnation, directories) in sorted(context.peers.seen.items())
     ]
-    told = SurvivorsTold(
+    told = SurvivorsReply(
         message.round,
         state.vouched,
         resync.reason[:WHY_CHARS_MAX] if resync is not None else "",
@@ -67,8 +68,8 @@ class DeclareCoordinator(Coordinator):
     def __init__(self, key: int, request: DeclareSurvivors) -> None:
         super().__init__(key)
         self.request = request
-        self.told: dict[NodeId, tuple[Incarnation, SurvivorsTold]] = {}
-        self.plan: SurvivorsDeclared | None = None
+        self.told: dict[NodeId, tuple[Incarnation, SurvivorsReply]] = {}
+        self.plan: DeclareSurvivorsReply | None = None
 
     def start(self, context: Context, now: Now) -> list[Effect]:
         away = [
@@ -88,12 +89,12 @@ class DeclareCoordinator(Coordinator):
         """A round of SURVIVORS-ASK among ``nodes``."""
         self.told.clear()
         this = self.open_round(context, nodes, now)
-        return [Send(node, SurvivorsAsk(this.number, survivors)) for node in nodes]
+        return [Send(node, SurvivorsRequest(this.number, survivors)) for node in nodes]
 
     def on_reply(
         self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
     ) -> list[Effect]:
-        assert isinstance(message, SurvivorsTold)
+        assert isinstance(message, SurvivorsReply)
         this = self.rounds[message.round]
         if this.hear(sender, incarnation):
             self.told[sender] = (incarnation, message)
@@ -112,11 +113,11 @@ class DeclareCoordinator(Coordinator):
                 f"{', '.join(plan.survivors)} can vouch now, and {', '.join(self.request.survivors)} were declared to "
                 "be all that is left: look again"
             )
-            return self.finish(context, Failed("conflict", detail))
+            return self.finish(context, Failed(Code.CONFLICT, detail))
         self.plan = plan
         return self.ask_all(context, tuple(learner.node for learner in plan.learners), plan.survivors, now)
 
-    def judge(self, context: Context) -> SurvivorsDeclared | Failed:
+    def judge(self, context: Context) -> DeclareSurvivorsReply | Failed:
         """Who is left and who learns, once everybody has answered; or why nothing can be declared."""
         survivors = tuple(node for node in context.config.nodes if self.told[node][1].vouched)
         others = [node for node in context.config.nodes if node not in survivors]
@@ -128,7 +129,7 @@ class DeclareCoordinator(Coordinator):
             )
         if not self.is_needed(context, survivors):
             left = f"; {' and '.join(others)} learn from them by themselves" if others else ""
-            return Failed("usage", f"nothing has to be declared: {', '.join(survivors)} can vouch{left}")
+            return Failed(Code.USAGE, f"nothing has to be declared: {', '.join(survivors)} can vouch{left}")
         for learner in others:
             own = Seen(learner, self.told[learner][0], self.told[learner][1].seen[0].directory)
             unseen = [node for node in context.config.nodes if own not in self.told[node][1].seen]
@@ -138,7 +139,9 @@ class DeclareCoordinator(Coordinator):
                     "between them? Try again in a moment"
                 )
                 return _refused(detail, context)
-        return SurvivorsDeclared(survivors, tuple(Learner(node, self.told[node][1].why) for node in others))
+        return DeclareSurvivorsReply(
+            survivors, tuple(Learner(node, self.told[node][1].why) for node in others)
+        )
 
     def is_needed(self, context: Context, survivors: tuple[NodeId, ...]) -> bool:
         """Whether anybody who learns waits for more than the survivors can tell."""
@@ -156,7 +159,7 @@ class DeclareCoordinator(Coordinator):
             return self.refuse(context, f"{_cannot(silent, 'be heard')}: {_bring_back(silent)}")
         detail = f"{', '.join(silent)} did not answer, and may have been told or not: do it again"
         heard = len(context.config.nodes) - len(silent)
-        return self.finish(context, too_few("outcome-unknown", detail, len(context.config.nodes), heard))
+        return self.finish(context, too_few(Code.OUTCOME_UNKNOWN, detail, len(context.config.nodes), heard))
 
     def refuse(self, context: Context, detail: str) -> list[Effect]:
         """Nothing was declared."""
@@ -164,7 +167,7 @@ class DeclareCoordinator(Coordinator):
 
 
 def _refused(detail: str, context: Context) -> Failed:
-    return Failed("not-stored", f"nothing was declared: {detail}")
+    return Failed(Code.NOT_STORED, f"nothing was declared: {detail}")
 
 
 def _cannot(nodes: list[NodeId], what: str) -> str:

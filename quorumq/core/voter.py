@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from quorumq.core.context import Context
 from quorumq.core.effects import Effect, Send
+from quorumq.core.errors import Code
 from quorumq.core.messages import (
     Ack,
-    CloseAsk,
+    CloseRequest,
     Extend,
     Hold,
     Merge,
     PutTopic,
     QuorumRequest,
     Reject,
-    Released,
+    ReleaseReply,
     Store,
     Survey,
 )
@@ -57,7 +58,7 @@ class Voter:
                     self.context.state.parked.pop(key, None)
                 reply, effects = replica.on_hold(sender, incarnation, message, now)
                 if message.freed:
-                    effects.append(Send(sender, Released(message.freed)))
+                    effects.append(Send(sender, ReleaseReply(message.freed)))
                 return [*effects, Send(sender, reply)]
             case Extend():
                 return [Send(sender, replica.on_extend(message, now))]
@@ -69,7 +70,7 @@ class Voter:
                 return replica.on_merge(sender, message, now)
             case Survey():
                 return [Send(sender, replica.on_survey(message, now))]
-            case CloseAsk():
+            case CloseRequest():
                 return replica.on_close_ask(sender, message, now)
 
     def _refuse(self, sender: NodeId, message: QuorumRequest, partition: PartitionId) -> list[Effect]:
@@ -80,12 +81,12 @@ class Voter:
         effects: list[Effect] = []
         topic = self.context.catalogue.topics.get(partition.topic)
         if topic is not None and topic.deleted:
-            error = "not-found"
+            error = Code.NOT_FOUND
             effects.append(Send(sender, PutTopic(0, topic)))
         elif topic is not None and partition.number < topic.partitions:
-            error = "wrong-epoch"
+            error = Code.WRONG_EPOCH
         else:
-            error = "unknown-topic"
+            error = Code.UNKNOWN_TOPIC
         if message.round or not isinstance(message, Store | Merge):  # those of anti-entropy are not answered
             effects.append(Send(sender, message.refusal(error)))
         return effects

@@ -10,6 +10,7 @@ from quorumq.core import limits
 from quorumq.core.clock import RESERVE_STEP
 from quorumq.core.context import Context
 from quorumq.core.effects import Done, Effect, LinkUp, Persist
+from quorumq.core.errors import Code
 from quorumq.core.messages import Failed
 from quorumq.core.records import JournalRecord, Placed, Reserved, Vouched, VouchingLost
 from quorumq.core.resync import Resync, far_above
@@ -263,14 +264,14 @@ class Vouching:
                 f"node {me} cannot vouch for its directory ({self.resync.reason}) and asks "
                 f"the others: {self.resync.explain(context)}"
             )
-            return Failed("not-stored", detail)
+            return Failed(Code.NOT_STORED, detail)
         detail = (
             f"node {me} is new and waits until every other node has said that it never saw it: "
             f"still missing {', '.join(self.unheard()) or 'nothing but its own disk'}"
         )
         if self.suspected:
             detail = f"node {me} takes part in nothing yet: {self.explain_suspicion()}"
-        return Failed("not-stored", detail, len(self.config.nodes), len(self.vouchers) + 1)
+        return Failed(Code.NOT_STORED, detail, len(self.config.nodes), len(self.vouchers) + 1)
 
 
 def reserve_token(reserve: int) -> int:

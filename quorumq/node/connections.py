@@ -22,7 +22,7 @@ from typing import Any, Final
 import trio
 
 from quorumq.core.effects import Event, Gone, Received, Request, Unsent
-from quorumq.core.errors import BadReceipt, PeerError, QuorumqError, StorageError, TooLarge
+from quorumq.core.errors import BadReceipt, Code, PeerError, QuorumqError, StorageError, TooLarge
 from quorumq.core.limits import (
     BATCH_BYTES_MAX,
     INFLIGHT_REQUESTS_MAX,
@@ -32,19 +32,19 @@ from quorumq.core.limits import (
     SPANS_PER_REQUEST_MAX,
 )
 from quorumq.core.messages import (
+    BrowseReply,
+    BrowseRequest,
     ClientReply,
     ClientRequest,
     Envelope,
     Failed,
     Fetch,
-    Fetched,
+    FetchReply,
     Hello,
     Metadata,
-    PeekAsk,
-    PeekPage,
     PeerMessage,
     Publish,
-    StatusAsk,
+    StatusRequest,
     Welcome,
 )
 from quorumq.core.types import NodeId
@@ -119,7 +119,7 @@ class Inbound:
         self._weight = 0
         self._queue: deque[tuple[int, ClientReply, float]] = deque()  # (key, reply, since when)
         # By key, FETCH replies that are encoded: where in the stream they begin.
-        self._answering: dict[int, tuple[int, Fetched]] = {}
+        self._answering: dict[int, tuple[int, FetchReply]] = {}
         self._queued_bytes = 0
         self._changed = trio.Event()
 
@@ -163,7 +163,7 @@ class Inbound:
             del self._peers[self.hello.node]
         if self.is_client:
             node.health.clients -= 1
-        never_begun = {key: reply for key, reply, _ in self._queue if isinstance(reply, Fetched)}
+        never_begun = {key: reply for key, reply, _ in self._queue if isinstance(reply, FetchReply)}
         never_begun |= {key: reply for key, (begins, reply) in self._answering.items() if begins >= sent}
         for reply in never_begun.values():
             node.trace.given_back(reply, "the client is gone")
@@ -199,7 +199,7 @@ class Inbound:
         if not hello.node and self.node.health.clients >= self.node.config.connections_max:
             most = self.node.config.connections_max
             detail = f"node {self.node.config.node} has {most} clients, its connections_max: ask another node"
-            self._put(encode_message(Failed("not-stored", detail), request=decoded.request))
+            self._put(encode_message(Failed(Code.NOT_STORED, detail), request=decoded.request))
             await self._finish_sending()
             self.node.log.warning("connections_max", clients=most, client=self.name)
             return False
@@ -325,7 +325,7 @@ class Inbound:
         try:
             message, number, _ = decode_message(frame)
             if type(message) not in CLIENT_REQUESTS:
-                refusal = Failed("usage", f"{type(message).__name__} is not a request of clients")
+                refusal = Failed(Code.USAGE, f"{type(message).__name__} is not a request of clients")
                 self._answer(number, refusal)
                 return None
             request = open_request(message, keys={0: self.node.config.secret_bytes})
@@ -337,7 +337,7 @@ class Inbound:
             self._answer(number, failed(error))
             return None
         except BadFields as error:
-            self._answer(error.request, oversize(frame) or Failed("usage", str(error)))
+            self._answer(error.request, oversize(frame) or Failed(Code.USAGE, str(error)))
             return None
         weight = weight_of(request, len(frame.header) + len(frame.body))
         key = self._admit(number, weight, isinstance(request, Fetch))
@@ -363,9 +363,9 @@ class Inbound:
         if self._out.draining:
             size = foreign_bytes(reply)
             if self._queued_bytes + size > INFLIGHT_BYTES_MAX:
-                if isinstance(reply, Fetched):
+                if isinstance(reply, FetchReply):
                     reply, size = self._too_late(key, reply), 0
-                elif isinstance(reply, PeekPage):
+                elif isinstance(reply, BrowseReply):
                     reply, size = reply._replace(slices=()), 0
             self._queued_bytes += size
             self._queue.append((key, reply, self.node.clock().mono))
@@ -384,19 +384,19 @@ class Inbound:
         if isinstance(reply, Welcome):
             self._welcomed = True
         try:
-            if isinstance(reply, Fetched) and reply.slices:
+            if isinstance(reply, FetchReply) and reply.slices:
                 pieces = self._encode_fetched(key, number, reply)
             else:
                 pieces = encode_message(reply, request=number, read=self.node.read_slice)
         except DamagedBatch as error:
             self.node.damaged(error.number, error)
             detail = f"node {self.node.config.node} has a damaged copy of a batch: ask another node"
-            pieces = self._refuse(key, number, reply, Failed("too-few-replicas", detail, 1, 0))
+            pieces = self._refuse(key, number, reply, Failed(Code.TOO_FEW_REPLICAS, detail, 1, 0))
         except KeyError:  # forgotten since the core answered: its topic was deleted
             detail = "a batch of this answer was dropped while it waited to be sent: ask again"
-            pieces = self._refuse(key, number, reply, Failed("too-few-replicas", detail, 1, 0))
+            pieces = self._refuse(key, number, reply, Failed(Code.TOO_FEW_REPLICAS, detail, 1, 0))
         except (TooLarge, BadValue) as error:
-            refusal = Failed("too-large", f"the answer cannot be sent: {error}; ask for less at once")
+            refusal = Failed(Code.TOO_LARGE, f"the answer cannot be sent: {error}; ask for less at once")
             pieces = self._refuse(key, number, reply, refusal)
         except StorageError as error:
             self.node.fail(EXIT_STORAGE, str(error))
@@ -408,7 +408,7 @@ class Inbound:
         self._put(pieces)
         self._changed.set()
 
-    def _encode_fetched(self, key: int, number: int, reply: Fetched) -> list[bytes | memoryview]:
+    def _encode_fetched(self, key: int, number: int, reply: FetchReply) -> list[bytes | memoryview]:
         sealed = seal_fetched(reply, secret=self.node.config.secret_bytes)
         pieces = encode_message(sealed, request=number, read=self.node.read_slice)
         self._answering[key] = (self._out.sent + self._out.waiting, reply)
@@ -417,7 +417,7 @@ class Inbound:
 
     def _refuse(self, key: int, number: int, reply: ClientReply, refusal: Failed) -> list[bytes | memoryview]:
         """Send ``refusal`` instead of ``reply``, which could not be encoded; what it delivered is given back."""
-        if isinstance(reply, Fetched):
+        if isinstance(reply, FetchReply):
             self.node.trace.given_back(reply, refusal.detail)
             self.node.feed(Unsent(key))
         return encode_message(refusal, request=number)
@@ -434,20 +434,20 @@ class Inbound:
         while self._queue and not self._out.draining and not self.closed and not self.node.silent:
             key, reply, since = self._queue.popleft()
             self._queued_bytes -= foreign_bytes(reply)
-            if isinstance(reply, Fetched) and reply.slices and now - since > late_after(reply):
+            if isinstance(reply, FetchReply) and reply.slices and now - since > late_after(reply):
                 reply = self._too_late(key, reply)
             self._encode(key, reply)
         if not self.node.silent:
             self._out.flush()
         self._changed.set()
 
-    def _too_late(self, key: int, reply: Fetched) -> Failed:
+    def _too_late(self, key: int, reply: FetchReply) -> Failed:
         """Give back what a FETCH won, as its client does not read; what to answer instead."""
         self.node.health.count("replies_late")
         self.node.trace.given_back(reply, "the client did not read")
         self.node.feed(Unsent(key))
         detail = "the client did not read for too long; what was held for it was given back: fetch again"
-        return Failed("too-few-replicas", detail)
+        return Failed(Code.TOO_FEW_REPLICAS, detail)
 
     # ------------------------------------------------------------------------- facts
 
@@ -467,17 +467,17 @@ class Inbound:
             if patient and self.node.askers.pop(key, None) is not None:
                 self.node.feed(Gone(key))
                 detail = f"node {self.node.config.node} is stopping: ask another node"
-                self.reply(key, Failed("too-few-replicas", detail))
+                self.reply(key, Failed(Code.TOO_FEW_REPLICAS, detail))
 
 
-def late_after(reply: Fetched) -> float:
+def late_after(reply: FetchReply) -> float:
     """For how many seconds a FETCH's reply may wait for the client to read."""
     return min(LATE_S, reply.hold_time / 10)
 
 
 def foreign_bytes(reply: ClientReply) -> int:
     """How many bytes of records a reply keeps in memory: those that came from another node. Ours are read later."""
-    if not isinstance(reply, Fetched | PeekPage):
+    if not isinstance(reply, FetchReply | BrowseReply):
         return 0
     parts: tuple[object, ...] = reply.slices
     return sum(len(part.body) for part in parts if isinstance(part, WireSlice))
@@ -488,9 +488,9 @@ def weight_of(request: Any, frame_bytes: int) -> int:
     match request:
         case Fetch():
             return frame_bytes + KIB + 32 * min(max(0, request.max_messages), 1 << 16)
-        case PeekAsk():
+        case BrowseRequest():
             return frame_bytes + KIB + 256 * min(max(0, request.limit), SPANS_PER_REQUEST_MAX)
-        case Metadata() | StatusAsk():
+        case Metadata() | StatusRequest():
             return frame_bytes + 256 * KIB
     return 2 * frame_bytes + KIB
 
@@ -511,8 +511,8 @@ def oversize(frame: Frame) -> Failed | None:
         detail = (
             f"a message of {largest} bytes: at most {MESSAGE_BYTES_MAX} (1 MiB), key and headers included"
         )
-        return Failed("too-large", detail)
+        return Failed(Code.TOO_LARGE, detail)
     if sizes and sizes[-1] > BATCH_BYTES_MAX:
         detail = f"a batch of {sizes[-1]} bytes: at most {BATCH_BYTES_MAX}; send it as several"
-        return Failed("too-large", detail)
+        return Failed(Code.TOO_LARGE, detail)
     return None

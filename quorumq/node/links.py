@@ -19,7 +19,7 @@ import trio
 
 from quorumq.core.effects import HelloRefused, LinkDown, LinkUp, Unposted
 from quorumq.core.errors import PeerError
-from quorumq.core.messages import VERSIONS, Failed, RemoteFetched, Welcome
+from quorumq.core.messages import VERSIONS, Failed, RemoteFetchReply, Welcome
 from quorumq.core.types import NodeId
 from quorumq.node.node import Node
 from quorumq.node.transport import ConnectionLost, Outflow, Transport
@@ -46,7 +46,7 @@ class PeerLink:
         self._most = node.config.link_bytes_max
         self.peer = peer
         self.out = out
-        self._answers: deque[tuple[int, RemoteFetched]] = deque()  # where in the stream each begins
+        self._answers: deque[tuple[int, RemoteFetchReply]] = deque()  # where in the stream each begins
 
     @property
     def waiting(self) -> int:
@@ -55,7 +55,7 @@ class PeerLink:
     def has_room(self) -> bool:
         return self.out.waiting < self._most
 
-    def send(self, pieces: list[bytes | memoryview], answer: RemoteFetched | None = None) -> bool:
+    def send(self, pieces: list[bytes | memoryview], answer: RemoteFetchReply | None = None) -> bool:
         size = sum(map(len, pieces))
         if self.out.waiting and self.out.waiting + size > self._most:
             return False
@@ -66,7 +66,7 @@ class PeerLink:
         self.out.put(pieces)
         return True
 
-    def never_begun(self) -> list[RemoteFetched]:
+    def never_begun(self) -> list[RemoteFetchReply]:
         """Answers of which not one byte was sent; asked when the link has ended, after which none will be."""
         return [answer for begins, answer in self._answers if begins >= self.out.sent]
 

@@ -22,13 +22,13 @@ import trio
 from crc32c import crc32c
 
 from quorumq.core.effects import Damaged, DiskFull, Event, Restart, SendStored, Stop, Unposted, Unsent
-from quorumq.core.errors import StorageError, TooLarge
+from quorumq.core.errors import Code, StorageError, TooLarge
 from quorumq.core.messages import (
     ClientReply,
-    Fetched,
+    FetchReply,
     PeekReply,
     PeerMessage,
-    RemoteFetched,
+    RemoteFetchReply,
     Slice,
     StatusReply,
     Store,
@@ -83,7 +83,7 @@ class Link(Flushing, Protocol):
     def waiting(self) -> int:
         """Bytes queued."""
 
-    def send(self, pieces: list[bytes | memoryview], answer: RemoteFetched | None = None) -> bool:
+    def send(self, pieces: list[bytes | memoryview], answer: RemoteFetchReply | None = None) -> bool:
         """Queue a frame; False where the queue is full and the frame was dropped.
 
         Args:
@@ -277,7 +277,7 @@ class Node:
             self._drop(message)
             return
         stamp = self.core.state.clock.value
-        if isinstance(message, RemoteFetched) and message.slices:
+        if isinstance(message, RemoteFetchReply) and message.slices:
             pieces = self._encode_fetched(message, stamp)
             queued = link.send(pieces, message)
         elif isinstance(message, PeekReply) and message.slices:
@@ -296,10 +296,10 @@ class Node:
     def _drop(self, message: PeerMessage) -> None:
         """There is no way to send ``message`` now."""
         self.health.count("sends_dropped")
-        if isinstance(message, RemoteFetched) and message.slices:
+        if isinstance(message, RemoteFetchReply) and message.slices:
             self.feed(Unposted(message))
 
-    def _encode_fetched(self, message: RemoteFetched, stamp: int) -> list[bytes | memoryview]:
+    def _encode_fetched(self, message: RemoteFetchReply, stamp: int) -> list[bytes | memoryview]:
         """What was won on behalf of a peer's client, sealed and with its bytes; where that fails, why."""
         try:
             sealed = seal_slices(message.slices, secret=self.config.secret_bytes)
@@ -313,7 +313,7 @@ class Node:
         except TooLarge as error:
             detail = f"{error}: ask for less at once"
         self.feed(Unposted(message))
-        refusal = RemoteFetched(message.round, "too-few-replicas", detail, ())
+        refusal = RemoteFetchReply(message.round, Code.TOO_FEW_REPLICAS, detail, ())
         return encode_message(refusal, stamp=stamp)
 
     def _encode_page(self, message: PeekReply, stamp: int) -> list[bytes | memoryview]:
@@ -346,7 +346,7 @@ class Node:
     def reply(self, key: int, reply: ClientReply) -> None:
         asker = self.askers.pop(key, None)
         if asker is None:
-            if isinstance(reply, Fetched):
+            if isinstance(reply, FetchReply):
                 self.feed(Unsent(key))
                 self.trace.given_back(reply, "the client is gone")
             return

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from quorumq.core.messages import Fetched
+from quorumq.core.messages import FetchReply
 from quorumq.core.records import BatchStored, GroupPut, JournalRecord, TopicPut
 from quorumq.core.types import STAMP_ZERO, Incarnation, Owner, PartitionId, Span, Topic
 from quorumq.history import (
@@ -115,7 +115,7 @@ class Trace:
         if self._lines > before:
             self.flush()
 
-    def answered(self, reply: Fetched) -> None:
+    def answered(self, reply: FetchReply) -> None:
         """The reply of a FETCH begins to be written."""
         for topic, where, group, generation, n, owner, attempt, spans in _deliveries(reply):
             self._write(
@@ -131,7 +131,7 @@ class Trace:
                 attempt=attempt,
             )
 
-    def given_back(self, reply: Fetched, reason: str) -> None:
+    def given_back(self, reply: FetchReply, reason: str) -> None:
         """The reply of a FETCH will certainly not be written."""
         for topic, where, group, _, _, owner, _, spans in _deliveries(reply):
             self._write(
@@ -165,7 +165,7 @@ class Trace:
 Delivered = tuple[str, PartitionId, str, int, int, Owner, int, list[Span]]
 
 
-def _deliveries(reply: Fetched) -> list[Delivered]:
+def _deliveries(reply: FetchReply) -> list[Delivered]:
     """What a reply delivers, one item for each attempt of each owner: a line costs what a span costs."""
     found: dict[tuple[Any, ...], list[Span]] = {}
     for part in reply.slices:

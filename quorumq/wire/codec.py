@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple, Union, cast
 
 from quorumq.core import messages as m
-from quorumq.core.errors import PeerError, QuorumqError, TooFewReplicas, error_from
+from quorumq.core.errors import Code, PeerError, QuorumqError, TooFewReplicas, error_from
 from quorumq.wire import cbor
 from quorumq.wire.bounds import TEXT_CHARS_MAX
 from quorumq.wire.cbor import BadValue, bad
@@ -27,24 +27,24 @@ TYPES: Final[Mapping[int, type]] = {
     # the first frames of a connection, and the answer to anything that failed
     1: m.Hello, 2: m.Welcome, 3: m.Failed,
     # node to node
-    10: m.Store, 11: m.Stored, 12: m.Hold, 13: m.HoldReply, 14: m.Release, 15: m.Released,
-    16: m.Extend, 17: m.Extended, 18: m.Ack, 19: m.Tombed, 20: m.Reject, 21: m.Rejected,
-    22: m.Merge, 23: m.Merged, 24: m.PutTopic, 25: m.PutGroup, 26: m.Put, 27: m.PeekRequest, 28: m.PeekReply,
+    10: m.Store, 11: m.StoreReply, 12: m.Hold, 13: m.HoldReply, 14: m.Release, 15: m.ReleaseReply,
+    16: m.Extend, 17: m.ExtendReply, 18: m.Ack, 19: m.AckReply, 20: m.Reject, 21: m.RejectReply,
+    22: m.Merge, 23: m.MergeReply, 24: m.PutTopic, 25: m.PutGroup, 26: m.PutReply, 27: m.PeekRequest, 28: m.PeekReply,
     29: m.Heartbeat, 30: m.SyncOffer, 31: m.SyncState, 32: m.SyncPull, 33: m.SyncTopics,
-    34: m.RemoteFetch, 35: m.RemoteFetched, 36: m.RemoteGone,
-    40: m.HoldsAsk, 41: m.HoldsTold, 42: m.ResyncAsk, 43: m.ResyncTold,
-    44: m.Prepare, 45: m.Accept, 46: m.Voted,
-    50: m.Survey, 51: m.Surveyed, 52: m.GroupsAsk, 53: m.GroupsTold, 54: m.CloseAsk, 55: m.CloseTold,
-    56: m.RegistersAsk, 57: m.RegistersTold, 58: m.SurvivorsAsk, 59: m.SurvivorsTold,
+    34: m.RemoteFetch, 35: m.RemoteFetchReply, 36: m.RemoteGone,
+    40: m.HoldsRequest, 41: m.HoldsReply, 42: m.ResyncRequest, 43: m.ResyncReply,
+    44: m.Prepare, 45: m.Accept, 46: m.ProposalReply,
+    50: m.Survey, 51: m.SurveyReply, 52: m.GroupsRequest, 53: m.GroupsReply, 54: m.CloseRequest, 55: m.CloseReply,
+    56: m.RegistersRequest, 57: m.RegistersReply, 58: m.SurvivorsRequest, 59: m.SurvivorsReply,
     # client to node and back
-    64: m.OpenSession, 65: m.SessionOpened, 66: m.CreateTopic, 67: m.TopicCreated,
-    68: m.Metadata, 69: m.MetadataReply, 70: m.Publish, 71: m.Published, 72: m.Fetch, 73: m.Fetched,
+    64: m.OpenSession, 65: m.OpenSessionReply, 66: m.CreateTopic, 67: m.CreateTopicReply,
+    68: m.Metadata, 69: m.MetadataReply, 70: m.Publish, 71: m.PublishReply, 72: m.Fetch, 73: m.FetchReply,
     74: m.AckRequest, 75: m.RejectRequest, 76: m.ExtendRequest, 77: m.LeaveRequest, 78: m.RedriveRequest,
-    79: m.Verdicts, 80: m.Left, 81: m.PeekAsk, 82: m.PeekPage, 83: m.StatusAsk, 84: m.StatusReply,
-    85: m.AlterTopic, 86: m.TopicAltered, 87: m.DeleteTopic, 88: m.TopicDeleted,
-    90: m.SetGroup, 91: m.GroupSet, 92: m.PurgeRequest, 93: m.Purged,
-    94: m.DeclareSurvivors, 95: m.SurvivorsDeclared,
-    98: m.CloseSession, 99: m.SessionClosed,
+    79: m.SettleReply, 80: m.LeaveReply, 81: m.BrowseRequest, 82: m.BrowseReply, 83: m.StatusRequest, 84: m.StatusReply,
+    85: m.AlterTopic, 86: m.AlterTopicReply, 87: m.DeleteTopic, 88: m.DeleteTopicReply,
+    90: m.SetGroup, 91: m.SetGroupReply, 92: m.PurgeRequest, 93: m.PurgeReply,
+    94: m.DeclareSurvivors, 95: m.DeclareSurvivorsReply,
+    98: m.CloseSession, 99: m.CloseSessionReply,
 }  # fmt: skip
 
 TYPE_OF: Final[Mapping[type, int]] = {cls: number for number, cls in TYPES.items()}
@@ -62,7 +62,7 @@ class UnknownMessage(PeerError):
     is not a request (``request`` 0) is skipped.
     """
 
-    code = "unknown-message"
+    code = Code.UNKNOWN_MESSAGE
 
     def __init__(self, text: str, *, type: int = -1, request: int = 0) -> None:
         super().__init__(text)
@@ -106,7 +106,7 @@ def encode_message(
 
     Args:
         message: any message. Items of AckRequest and its like are `SealedNamed` (see `sealed_items`);
-            deliveries in `Fetched` are sealed (receipts.seal_fetched).
+            deliveries in `FetchReply` are sealed (receipts.seal_fetched).
         request: the client's number of the request, in the request and in its reply; 0 between nodes.
         stamp: the sender's clock.
         read: gives the body bytes of a `Slice`: of its batch, from the end of record ``first - 1`` to the end
@@ -125,7 +125,7 @@ def encode_message(
 def decode_message(frame: Frame) -> Decoded:
     """The message in ``frame``.
 
-    `Fetched` and `PeekPage` come back with `WireSlice` items, whose bodies are views of the frame; AckRequest and
+    `FetchReply` and `BrowseReply` come back with `WireSlice` items, whose bodies are views of the frame; AckRequest and
     its like with `SealedNamed` items (`open_request` makes the core's of them); a `Batch` has had its body's
     CRC checked.
 

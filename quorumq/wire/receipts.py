@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from quorumq.core.errors import BadReceipt
-from quorumq.core.messages import Fetched, Named, Slice
+from quorumq.core.messages import FetchReply, Named, Slice
 from quorumq.core.types import Receipt, Span
 from quorumq.wire import cbor
 from quorumq.wire.bounds import SEALED_BYTES_MAX
@@ -150,6 +150,6 @@ def seal_slices(slices: tuple[Slice, ...], *, secret: bytes, key: int = 0) -> tu
     )
 
 
-def seal_fetched(fetched: Fetched, *, secret: bytes, key: int = 0) -> Fetched:
+def seal_fetched(fetched: FetchReply, *, secret: bytes, key: int = 0) -> FetchReply:
     """``fetched`` with every delivery's receipt sealed."""
     return fetched._replace(slices=seal_slices(fetched.slices, secret=secret, key=key))

@@ -65,7 +65,7 @@ class Lift:
 
     Args:
         read: how to get the bytes of a `Slice`: the body of its batch from the end of record ``first - 1`` to
-            the end of record ``stop - 1``. Needed only to encode `Fetched` and `PeekPage`.
+            the end of record ``stop - 1``. Needed only to encode `FetchReply` and `BrowseReply`.
     """
 
     __slots__ = ("bodies", "read")

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from quorumq.core.messages import (
     AlterTopic,
+    AlterTopicReply,
     CreateTopic,
-    TopicAltered,
-    TopicCreated,
+    CreateTopicReply,
 )
 from sim.clients.client import Answer, Client, nothing_done
 from sim.clients.surroundings import Surroundings
@@ -64,7 +64,7 @@ class Caller(Client):
         def heard(answer: Answer, bodies: Any) -> None:
             if answer is not None:
                 self.calls.remove(call)  # no copy follows
-            if isinstance(answer, (TopicCreated, TopicAltered)):
+            if isinstance(answer, (CreateTopicReply, AlterTopicReply)):
                 self.topics.on_topic(answer.topic)
                 self.came_of(call, "ok", self.topics.names[answer.topic.id])
             else:

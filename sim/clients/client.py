@@ -12,15 +12,16 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from quorumq.core.errors import Code
 from quorumq.core.messages import (
+    AlterTopicReply,
     ClientReply,
     ClientRequest,
+    CreateTopicReply,
     Failed,
     MetadataReply,
     Publish,
-    Published,
-    TopicAltered,
-    TopicCreated,
+    PublishReply,
 )
 from quorumq.core.types import Batch
 from quorumq.history import spans_value
@@ -29,13 +30,13 @@ from sim.world import Clock, Refusal
 
 Answer = ClientReply | Refusal | None
 NOTHING_DONE = (
-    "not-stored",
-    "usage",
-    "not-found",
-    "conflict",
-    "storage-full",
-    "too-few-replicas",
-    "too-large",
+    Code.NOT_STORED,
+    Code.USAGE,
+    Code.NOT_FOUND,
+    Code.CONFLICT,
+    Code.STORAGE_FULL,
+    Code.TOO_FEW_REPLICAS,
+    Code.TOO_LARGE,
 )
 """Errors that say that nothing was done."""
 
@@ -47,7 +48,7 @@ def nothing_done(answer: Answer) -> bool:
 
 def refused_as_deleted(answer: Answer) -> bool:
     """Whether an answer says that the topic was deleted."""
-    return isinstance(answer, Failed) and answer.code == "not-found" and "was deleted" in answer.detail
+    return isinstance(answer, Failed) and answer.code == Code.NOT_FOUND and "was deleted" in answer.detail
 
 
 OUTCOMES = (
@@ -55,9 +56,9 @@ OUTCOMES = (
     "acked",
     "acked_after_expiry",
     "acked_unproven",
-    "hold-lost",
-    "already-resolved",
-    "stale-generation",
+    Code.HOLD_LOST,
+    Code.ALREADY_RESOLVED,
+    Code.STALE_GENERATION,
 )
 
 
@@ -138,7 +139,7 @@ class Client:
         self.world.messages += 1
         then, _ = self.pending.pop(op)
         reply = answer[0]
-        if isinstance(reply, TopicCreated | TopicAltered):
+        if isinstance(reply, CreateTopicReply | AlterTopicReply):
             self.topics.registers.seen(self.who, reply.topic)
         elif isinstance(reply, MetadataReply):
             for topic in reply.topics:
@@ -179,7 +180,7 @@ class Client:
         )
 
         def heard(answer: Answer, bodies: Any) -> None:
-            if isinstance(answer, Published):
+            if isinstance(answer, PublishReply):
                 self.world.note(self.who, "publish", **fields, outcome="ok")
             elif nothing_done(answer):
                 detail = answer.code if isinstance(answer, Failed) else "refused"

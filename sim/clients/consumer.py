@@ -6,6 +6,7 @@ from typing import Any
 
 from crc32c import crc32c
 
+from quorumq.core.errors import Code
 from quorumq.core.limits import DEADLINE_SHARE, TOPIC_BACKOFF_S
 from quorumq.core.messages import (
     AckRequest,
@@ -13,11 +14,11 @@ from quorumq.core.messages import (
     ExtendRequest,
     Failed,
     Fetch,
-    Fetched,
+    FetchReply,
     LeaveRequest,
     Named,
     RejectRequest,
-    Verdicts,
+    SettleReply,
 )
 from quorumq.core.partition.group import DEAD_SUFFIX
 from quorumq.core.types import Batch, Letter, Receipt, Span, Stamp
@@ -84,7 +85,7 @@ class Consumer(Deriving):
         node = self.node()
 
         def then(answer: Answer, batches: Any) -> None:
-            if isinstance(answer, Fetched):
+            if isinstance(answer, FetchReply):
                 self.on_fetched(answer, batches, asked, node)
             else:
                 if refused_as_deleted(answer):
@@ -102,7 +103,7 @@ class Consumer(Deriving):
             self.world.transmit(self.name, node, self.around.machines[node].on_gone, self.name, op)
             self.later(0.05, self.fetch)
 
-    def on_fetched(self, answer: Fetched, batches: tuple[Batch, ...], asked: float, node: str) -> None:
+    def on_fetched(self, answer: FetchReply, batches: tuple[Batch, ...], asked: float, node: str) -> None:
         """Hand to the application what may still be handed over."""
         rng, world, options = self.rng, self.world, self.options
         if not answer.slices:
@@ -328,7 +329,7 @@ class Consumer(Deriving):
         """Write down the verdicts; what is to be tried again."""
         world = self.world
         unknown: list[Named] = []
-        if not isinstance(answer, Verdicts):
+        if not isinstance(answer, SettleReply):
             nothing = isinstance(answer, Refusal) or (
                 isinstance(answer, Failed) and answer.code in NOTHING_DONE
             )
@@ -340,7 +341,7 @@ class Consumer(Deriving):
             receipt = items[verdict.item].receipt
             outcome = verdict.outcome
             extra: dict[str, Any] = {}
-            if outcome == "outcome-unknown":
+            if outcome == Code.OUTCOME_UNKNOWN:
                 outcome = "unknown"
                 unknown.append(Named(receipt, (verdict.span,)))
                 if kind == "ack":
@@ -348,7 +349,7 @@ class Consumer(Deriving):
                     if 0 < have <= members // 2:
                         world.saw("a tombstone was on a minority")
             elif outcome not in OUTCOMES:
-                if outcome == "not-found" and kind == "ack":
+                if outcome == Code.NOT_FOUND and kind == "ack":
                     world.saw("an ACK was refused: its topic was deleted")
                 outcome, extra = "fail", {"detail": outcome}
             if outcome == "ok" and kind == "extend":

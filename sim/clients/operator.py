@@ -5,25 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from quorumq.core.errors import Code
 from quorumq.core.messages import (
     AlterTopic,
+    AlterTopicReply,
+    BrowseReply,
+    BrowseRequest,
     CreateTopic,
+    CreateTopicReply,
     DeleteTopic,
+    DeleteTopicReply,
     Failed,
-    GroupSet,
     Metadata,
     MetadataReply,
-    PeekAsk,
-    PeekPage,
-    Purged,
+    PurgeReply,
     PurgeRequest,
     RedriveRequest,
     Resolved,
     SetGroup,
-    TopicAltered,
-    TopicCreated,
-    TopicDeleted,
-    Verdicts,
+    SetGroupReply,
+    SettleReply,
 )
 from quorumq.core.partition.group import DEAD_SUFFIX
 from quorumq.core.topics import SETTINGS
@@ -87,7 +88,7 @@ class Operator(Caller):
     def on_created(self, answer: Answer, _: Any) -> None:
         if not self.first or self.topics.current is not None or self.topics.gone:
             return
-        if isinstance(answer, Failed) and answer.code == "conflict":
+        if isinstance(answer, Failed) and answer.code == Code.CONFLICT:
             # Somebody else created it, or it has been changed already.
             self.ask(self.node(), Metadata(("jobs",)), self.timeout, self.on_created)
             return
@@ -120,7 +121,7 @@ class Operator(Caller):
         )
 
         def then(answer: Answer, _: Any) -> None:
-            if isinstance(answer, TopicCreated):
+            if isinstance(answer, CreateTopicReply):
                 self.topics.outputs = answer.topic
                 self.create_group()
             else:
@@ -133,7 +134,7 @@ class Operator(Caller):
 
         def then(answer: Answer, _: Any) -> None:
             if (
-                isinstance(answer, GroupSet)
+                isinstance(answer, SetGroupReply)
                 and not self.topics.is_over(answer.group.topic)
                 and asked in self.topics.groups_to_come
             ):
@@ -202,7 +203,7 @@ class Operator(Caller):
         self.world.note(self.who, "delete_topic", **common, outcome="invoke", via=node)
 
         def then(answer: Answer, _: Any) -> None:
-            done = isinstance(answer, TopicDeleted)
+            done = isinstance(answer, DeleteTopicReply)
             outcome = "ok" if done else "fail" if nothing_done(answer) else "unknown"
             self.world.note(self.who, "delete_topic", **common, outcome=outcome)
             if done:
@@ -237,7 +238,7 @@ class Operator(Caller):
         theirs = self.values(chosen if rng.random() < 0.6 else self.some_settings())
 
         def then(answer: Answer, _: Any) -> None:
-            if mode == "next" and isinstance(answer, TopicAltered) and not self.world.healed:
+            if mode == "next" and isinstance(answer, AlterTopicReply) and not self.world.healed:
                 other.alter_to(theirs, another)
 
         self.alter_to(self.values(chosen), node, then)
@@ -283,7 +284,7 @@ class Operator(Caller):
         """One ALTER."""
 
         def then(answer: Answer, bodies: Any) -> None:
-            if isinstance(answer, TopicAltered):
+            if isinstance(answer, AlterTopicReply):
                 self.world.saw("a change of a topic was confirmed")
                 if answer.topic.partitions > self.options.partitions:
                     self.world.saw("partitions were added")
@@ -316,7 +317,7 @@ class Operator(Caller):
         call = self.call("set_group", node, {"group": group, "rewind": rewind}, start=start, from_ms=from_ms)
 
         def then(answer: Answer, _: Any) -> None:
-            if isinstance(answer, GroupSet):
+            if isinstance(answer, SetGroupReply):
                 now = answer.group
                 self.world.saw("a rewind was confirmed" if rewind else "a group was created from latest")
                 label = self.topics.names[now.topic]
@@ -335,7 +336,7 @@ class Operator(Caller):
         call = self.call("purge", node, {"partition": number, "group": group})
 
         def then(answer: Answer, _: Any) -> None:
-            if isinstance(answer, Purged):
+            if isinstance(answer, PurgeReply):
                 # The answer does not say which topic it was.
                 certain = len(call.ops) == 1 or (
                     call.first == self.topics.lives - 1 and len(self.topics.rfs) == 1
@@ -361,7 +362,7 @@ class Operator(Caller):
         node = self.node()
 
         def then(answer: Answer, _: Any) -> None:
-            if not isinstance(answer, PeekPage) or self.world.healed:
+            if not isinstance(answer, BrowseReply) or self.world.healed:
                 return
             chosen = [item for item in answer.items if rng.random() < self.options.redrive]
             for life in sorted({item.record[:2] for item in chosen}):
@@ -373,7 +374,7 @@ class Operator(Caller):
                 if rng.random() < self.options.purge:  # or purged at the same time
                     self.purge(number, group + DEAD_SUFFIX, 1)
 
-        ask = PeekAsk("jobs", number, group, "dead", (0, 0), 50, complete=rng.random() < 0.5)
+        ask = BrowseRequest("jobs", number, group, "dead", (0, 0), 50, complete=rng.random() < 0.5)
         self.ask(node, ask, self.timeout, then)
 
     def redrive(self, number: int, group: str, entries: tuple[Resolved, ...], tried: str) -> None:
@@ -389,18 +390,18 @@ class Operator(Caller):
         self.world.note(self.who, "redrive", **common, spans=spans, outcome="invoke", via=node)
 
         def then(answer: Answer, _: Any) -> None:
-            if not isinstance(answer, Verdicts):
+            if not isinstance(answer, SettleReply):
                 self.world.note(self.who, "redrive", **common, spans=spans, outcome="unknown")
                 return
             for verdict in answer.verdicts:
                 outcome, extra = verdict.outcome, {}
-                if outcome == "outcome-unknown":
+                if outcome == Code.OUTCOME_UNKNOWN:
                     outcome = "unknown"
                 elif outcome not in OUTCOMES:
                     outcome, extra = "fail", {"detail": outcome}
                 if outcome == "ok" and n >= 1:
                     self.world.saw("a redrive of a redrive")
-                if outcome == "already-resolved":
+                if outcome == Code.ALREADY_RESOLVED:
                     self.world.saw("a redrive came too late")
                 self.world.note(
                     self.who,

@@ -10,7 +10,7 @@ from crc32c import crc32c
 from quorumq.client.derived import derived_origin, derived_partition, runs_of
 from quorumq.client.message import MessageId
 from quorumq.core.messages import (
-    Published,
+    PublishReply,
 )
 from quorumq.core.types import Batch, Origin, PartitionId, Receipt, Span
 from quorumq.history import spans_value
@@ -124,7 +124,7 @@ class Deriving(Client):
         node = self.node(tried)
 
         def then(answer: Answer, _: Any) -> None:
-            if isinstance(answer, Published):
+            if isinstance(answer, PublishReply):
                 self.confirm(batch)
                 done()
             elif tries > 1 or self.world.healed:

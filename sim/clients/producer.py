@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from quorumq.core.errors import Code
 from quorumq.core.messages import (
     CloseSession,
     Failed,
     Metadata,
     MetadataReply,
     OpenSession,
-    Published,
-    SessionOpened,
+    OpenSessionReply,
+    PublishReply,
 )
 from quorumq.core.types import Batch, Origin, PartitionId, Topic
 from quorumq.wire.batch import Message, build_batch
@@ -71,7 +72,7 @@ class Producer(Client):
         self.ask(self.node(), OpenSession(), self.timeout, self.on_session)
 
     def on_session(self, answer: Answer, _: Any) -> None:
-        if isinstance(answer, SessionOpened):
+        if isinstance(answer, OpenSessionReply):
             self.origin = answer.origin
             self.sequence.clear()
             self.publish_next()
@@ -157,7 +158,7 @@ class Producer(Client):
         def then(answer: Answer, _: Any) -> None:
             if not main:
                 return
-            if isinstance(answer, Published):
+            if isinstance(answer, PublishReply):
                 count = header.size
                 where = (header.partition, header.sections[0].origin)
                 self.published[where] = self.published.get(where, 0) + count
@@ -169,14 +170,14 @@ class Producer(Client):
                 if refused_as_deleted(answer):
                     self.world.saw("a publish was refused: its topic was deleted")
                 self.later(0.02, self.begin)
-            elif isinstance(answer, Failed) and answer.code == "origin-closed":
+            elif isinstance(answer, Failed) and answer.code == Code.ORIGIN_CLOSED:
                 self.world.saw("a producer heard that its session is closed")
                 # An earlier try may have stored the batch: it is left at that.
                 self.later(0.02, self.open_session)
             else:
                 if refused_as_deleted(answer):
                     self.world.saw("a publish was refused: its topic was deleted")
-                elif isinstance(answer, Failed) and answer.code == "not-found":
+                elif isinstance(answer, Failed) and answer.code == Code.NOT_FOUND:
                     assert not created, f"the creation of {header.partition} was OK: {answer.detail}"
                 self.later(0.02 + self.rng.random() * 0.1, self.publish, batch, node)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from quorumq.core.messages import CreateTopic, Failed, TopicCreated
+from quorumq.core.errors import Code
+from quorumq.core.messages import CreateTopic, CreateTopicReply, Failed
 from quorumq.core.topics import SETTINGS
 from sim.clients.client import Answer
 from sim.clients.operator import Operator
@@ -60,9 +61,9 @@ class Rival(Operator):
         defaults = {name: values[name] for name in left}
 
         def then(answer: Answer, _: Any) -> None:
-            if isinstance(answer, Failed) and answer.code == "conflict":
+            if isinstance(answer, Failed) and answer.code == Code.CONFLICT:
                 self.world.saw("a creation was answered conflict")
-            elif isinstance(answer, TopicCreated) and answer.topic.rf != options.rf:
+            elif isinstance(answer, CreateTopicReply) and answer.topic.rf != options.rf:
                 self.world.saw("a rival's creation was chosen")
 
         self.set_topic(request, named, self.node(), then, defaults)

@@ -10,16 +10,16 @@ from typing import Any, NamedTuple
 
 from quorumq.core import limits
 from quorumq.core.messages import (
+    AlterTopicReply,
     ClientReply,
+    CreateTopicReply,
+    DeleteTopicReply,
     Failed,
-    Fetched,
-    GroupSet,
-    Left,
-    Purged,
-    TopicAltered,
-    TopicCreated,
-    TopicDeleted,
-    Verdicts,
+    FetchReply,
+    LeaveReply,
+    PurgeReply,
+    SetGroupReply,
+    SettleReply,
 )
 from quorumq.core.partition.group import DEAD_SUFFIX
 from quorumq.core.types import STAMP_ZERO, NodeId, Receipt, Stamp
@@ -195,7 +195,7 @@ def came_to_nothing(facts: Facts, index: int) -> Facts:
 
 def heard(facts: Facts, key: int, reply: ClientReply, now: float) -> tuple[Facts, str]:
     """A client hears an answer; the facts after it, and the promise that it breaks, or ""."""
-    if isinstance(reply, Fetched):
+    if isinstance(reply, FetchReply):
         return _delivered(facts, key - 1, reply, now)
     if key < KEY_OF_SETTLING:
         return came_to_nothing(facts, key - 1), ""
@@ -205,35 +205,35 @@ def heard(facts: Facts, key: int, reply: ClientReply, now: float) -> tuple[Facts
     facts = facts._replace(asked=tuple(item for item in facts.asked if item.key != key))
     if this.kind in OPERATIONS:
         return _operated(facts, this, reply)
-    if isinstance(reply, Verdicts):
+    if isinstance(reply, SettleReply):
         (verdict,) = reply.verdicts
         return _settled(facts, this, verdict.outcome, now)
-    if isinstance(reply, GroupSet):
+    if isinstance(reply, SetGroupReply):
         generation = reply.group.generation
         if generation > facts.rewound:
             covers = generation if this.kind == "rewind" else 0
             facts = facts._replace(rewound=generation, covers=covers)
         return facts, ""
-    if isinstance(reply, Purged) and this.kind == "clear":
+    if isinstance(reply, PurgeReply) and this.kind == "clear":
         return facts._replace(purged=max(facts.purged, this.rewound)), ""
-    assert isinstance(reply, Failed | Left | Purged), reply
+    assert isinstance(reply, Failed | LeaveReply | PurgeReply), reply
     return facts, ""
 
 
 def _operated(facts: Facts, this: Asked, reply: ClientReply) -> tuple[Facts, str]:
-    if isinstance(reply, TopicCreated):
+    if isinstance(reply, CreateTopicReply):
         changed = Operation("done", reply.topic.made)
         others = [found for found in facts.operations if found.phase == "done" and found != changed]
         problem = "one topic: two clients were told that another one was created" if others else ""
         return with_operation(facts, this.attempt, changed), problem
-    if isinstance(reply, TopicAltered | TopicDeleted):
+    if isinstance(reply, AlterTopicReply | DeleteTopicReply):
         return with_operation(facts, this.attempt, Operation("done")), ""
     assert isinstance(reply, Failed), reply
     phase = "conflict" if reply.code == "conflict" else "unknown"
     return with_operation(facts, this.attempt, Operation(phase)), ""
 
 
-def _delivered(facts: Facts, index: int, reply: Fetched, now: float) -> tuple[Facts, str]:
+def _delivered(facts: Facts, index: int, reply: FetchReply, now: float) -> tuple[Facts, str]:
     attempt = facts.attempts[index]
     if not reply.slices:
         return came_to_nothing(facts, index), ""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from quorumq.core.effects import CleanStop, Event, Persist, Received, Request, Unsent
-from quorumq.core.messages import QUORUM_REPLIES, HoldReply, HoldsTold, RemoteFetched
+from quorumq.core.messages import QUORUM_REPLIES, HoldReply, HoldsReply, RemoteFetchReply
 from quorumq.core.nodecore import NodeCore
 from quorumq.core.types import Kind, NodeId, Now, PartitionId
 from sim.explorer.clone import clone, key_of
@@ -163,7 +163,7 @@ class Nodes:
         if not core.accepts(envelope):
             return True
         reply = envelope.message
-        if isinstance(reply, HoldsTold):
+        if isinstance(reply, HoldsReply):
             waiting = core.context.recovery.unheard.get(reply.partition, ())
             return envelope.sender not in waiting or not core.context.recovery.is_current(
                 envelope.sender, reply.round
@@ -176,7 +176,7 @@ class Nodes:
             repeats = isinstance(reply, HoldReply) and bool(reply.resolved or reply.not_due or reply.refused)
             if envelope.sender not in heard or repeats:
                 return False
-        elif isinstance(reply, RemoteFetched):
+        elif isinstance(reply, RemoteFetchReply):
             return not reply.slices
         elif not isinstance(reply, HoldReply) or not reply.resolved:
             return True

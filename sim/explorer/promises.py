@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quorumq.core.messages import Fetched
+from quorumq.core.messages import FetchReply
 from quorumq.core.types import Kind
 from sim.explorer.facts import Facts
 from sim.explorer.requests import DEAD_GROUP, creation
@@ -14,7 +14,7 @@ Locals = tuple[int, ...]
 def handed_out(world: World, local: int, reply: int) -> str:
     """G3, seen from the node: it wins and delivers nothing that its own record says is settled."""
     answer = world.nodes.traffic.replies.all[reply]
-    if isinstance(answer, Fetched) and answer.slices:
+    if isinstance(answer, FetchReply) and answer.slices:
         this = world.nodes.locals[local]
         (delivery,) = answer.slices[0].deliveries
         _, _, n, kind = this.rank

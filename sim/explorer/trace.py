@@ -12,30 +12,30 @@ from quorumq.core.holdround import HoldRound
 from quorumq.core.messages import (
     Accept,
     Ack,
+    AckReply,
     Extend,
-    Extended,
+    ExtendReply,
     Freed,
     Hold,
     HoldReply,
-    HoldsAsk,
-    HoldsTold,
+    HoldsReply,
+    HoldsRequest,
     Merge,
-    Merged,
+    MergeReply,
     Prepare,
-    Put,
+    ProposalReply,
+    PutReply,
     PutTopic,
     Reject,
-    Rejected,
+    RejectReply,
     Release,
     RemoteFetch,
-    RemoteFetched,
+    RemoteFetchReply,
     RemoteGone,
     Store,
     SyncOffer,
     SyncPull,
     SyncState,
-    Tombed,
-    Voted,
 )
 from quorumq.core.types import Kind, Record, Stamp
 from sim.explorer.requests import creation
@@ -210,28 +210,28 @@ class Teller:
                 return self.freed(freed)
             case Extend():
                 return f"EXTEND {self.ballot(message.owner.ballot)}"
-            case Extended():
+            case ExtendReply():
                 word = "EXTENDED" if message.granted else "NOT EXTENDED" if message.refused else "ABSTAIN"
                 return f"{word} to round {message.round} of"
             case Ack():
                 return f"ACK {self.ballot(message.entries[0].owner.ballot)}"
-            case Tombed():
+            case AckReply():
                 word = "a higher ballot" if message.higher else "cannot say"
                 word = "exclusive" if message.exclusive else word
                 return f"TOMBED ({word}) to round {message.round} of"
             case Reject():
                 how = "DEAD" if message.letter is not None else f"delay {message.delay:g} s"
                 return f"REJECT {self.ballot(message.owner.ballot)} ({how})"
-            case Rejected():
+            case RejectReply():
                 word = "applied" if message.applied else "refused"
                 return f"REJECTED ({word}) to round {message.round} of"
             case Merge():
                 return f"MERGE {self.record(message.entries[0].record)}"
-            case Merged():
+            case MergeReply():
                 return f"MERGED ({'exact' if message.exact else 'higher'}) to round {message.round} of"
-            case HoldsAsk():
+            case HoldsRequest():
                 return "HOLDS-ASK"
-            case HoldsTold():
+            case HoldsReply():
                 holds = ", ".join(self.ballot(held.owner.ballot) for held in message.holds)
                 return f"HOLDS-TOLD ({holds or 'none'})"
             case SyncOffer():
@@ -245,7 +245,7 @@ class Teller:
                 return "STORE"
             case RemoteFetch():
                 return "FETCH passed on"
-            case RemoteFetched():
+            case RemoteFetchReply():
                 won = [delivery for part in message.slices for delivery in part.deliveries]
                 return f"WON {self.ballot(won[0].receipt.owner.ballot)}" if won else "NOTHING WON"
             case Prepare():
@@ -253,20 +253,20 @@ class Teller:
             case Accept():
                 of = self.ballot(message.topic.made)
                 return f"ACCEPT {self.ballot(message.ballot)} ({of}'s topic)"
-            case Voted():
+            case ProposalReply():
                 return self.voted(message)
             case PutTopic():
                 if message.topic.made in self.names:
                     return f"PUT-TOPIC ({self.ballot(message.topic.made)}'s)"
                 has = f"{message.topic.partitions} of {message.topic.all_partitions} partitions"
                 return f"PUT-TOPIC ({'deleted' if message.topic.deleted else has})"
-            case Put():
+            case PutReply():
                 return f"PUT to round {message.round} of"
             case RemoteGone():
                 return "FETCH called off"
         return type(message).__name__
 
-    def voted(self, reply: Voted) -> str:
+    def voted(self, reply: ProposalReply) -> str:
         """What an acceptor says."""
         if reply.creation is None:
             return (

@@ -6,9 +6,9 @@ from quorumq.core.messages import (
     ClientReply,
     Envelope,
     Heartbeat,
-    HoldsAsk,
+    HoldsRequest,
     PutTopic,
-    Released,
+    ReleaseReply,
     RemoteFetch,
     Store,
     SyncOffer,
@@ -17,12 +17,12 @@ from quorumq.core.messages import (
 from sim.explorer.numbered import Numbered
 from sim.explorer.scenario import Scenario
 
-NOT_SENT: tuple[type, ...] = (Heartbeat, SyncTopics, Released, PutTopic)
+NOT_SENT: tuple[type, ...] = (Heartbeat, SyncTopics, ReleaseReply, PutTopic)
 """Messages that are always lost here. Heartbeats and registers say nothing new in these clusters; a lost Released
 only has the RELEASE repeated in front of the next HOLD. Offers of anti-entropy that come with a new link are lost, too,
 unless the scenario has anti-entropy in it."""
 
-NOT_SENT_OF_OPERATORS = (Heartbeat, SyncTopics, SyncOffer, HoldsAsk)
+NOT_SENT_OF_OPERATORS = (Heartbeat, SyncTopics, SyncOffer, HoldsRequest)
 """Likewise where operators work on topics: there are no holds. Of registers, what is written by rounds is enough."""
 
 

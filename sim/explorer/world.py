@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections import deque
 
 from quorumq.core.effects import Event, LinkDown, LinkUp, Received, Request
-from quorumq.core.messages import ClientReply, CreateTopic, Envelope, Fetched, Store, TopicCreated, Welcome
+from quorumq.core.messages import (
+    ClientReply,
+    CreateTopic,
+    CreateTopicReply,
+    Envelope,
+    FetchReply,
+    Store,
+    Welcome,
+)
 from quorumq.core.records import BatchStored, DirectoryMade, JournalRecord, PeerSeen, Started, Vouched
 from quorumq.core.resync import far_above
 from quorumq.core.types import Incarnation, NodeId, Now, PartitionId
@@ -145,9 +153,9 @@ class World:
             locals_[index] = nodes.number(core, this.journal if can_crash else UNTRACKED, ())
         return tuple(locals_)
 
-    def _create(self, locals_: list[int], creation: CreateTopic, now: Now) -> TopicCreated:
+    def _create(self, locals_: list[int], creation: CreateTopic, now: Now) -> CreateTopicReply:
         created = self._settle(locals_, 0, Request(SETUP_KEY, creation), now)
-        assert isinstance(created, TopicCreated), created
+        assert isinstance(created, CreateTopicReply), created
         return created
 
     def _first_topic(self, locals_: list[int], now: Now) -> None:
@@ -159,7 +167,7 @@ class World:
         for index, name in enumerate(scenario.nodes):
             if name in self.members:
                 reply = self._settle(locals_, index, Request(SETUP_KEY, fetch(GROUP, now)), now)
-                assert isinstance(reply, Fetched), reply
+                assert isinstance(reply, FetchReply), reply
         batch = build_batch(partition, ORIGIN, 0, WALL_MS, [Message(b"work")])
         store = self.nodes.traffic.store = Store(0, topic.epoch, batch)
         for name in scenario.stored_on or self.members:

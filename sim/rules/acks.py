@@ -9,7 +9,7 @@ from quorumq.core import types
 from quorumq.core.deliveries import Won
 from quorumq.core.effects import Persist, Send
 from quorumq.core.fetch import FetchCoordinator
-from quorumq.core.messages import Merged
+from quorumq.core.messages import MergeReply
 from quorumq.core.partition import fate
 from quorumq.core.partition.fate import Ballots, Facts
 from quorumq.core.partition.group import GroupView
@@ -91,7 +91,7 @@ _repair = Learning.repair
 
 def redrive_forgotten(self: Replica, sender: str, message: Any, now: Any) -> list[Any]:
     spans = tuple(span for span, _ in message.entries)
-    return [Persist((), (Send(sender, Merged(message.round, spans, (), "", self.vector())),))]
+    return [Persist((), (Send(sender, MergeReply(message.round, spans, (), "", self.vector())),))]
 
 
 RULES: tuple[Rule, ...] = (
@@ -160,7 +160,7 @@ RULES: tuple[Rule, ...] = (
                 *ran_out(C),
                 *acked_at(B, D),
                 ("wipe", D),
-                *answered("HoldsAsk", "HoldsTold", D, A, C, E, F),
+                *answered("HoldsRequest", "HoldsReply", D, A, C, E, F),
             ),
         ),
     ),

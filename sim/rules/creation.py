@@ -9,7 +9,8 @@ from quorumq.core import nodecore
 from quorumq.core.context import Context
 from quorumq.core.creation import CreateTopicCoordinator, vote
 from quorumq.core.effects import Effect, Persist
-from quorumq.core.messages import Accept, Failed, PeerMessage, Prepare, Voted
+from quorumq.core.errors import Code
+from quorumq.core.messages import Accept, Failed, PeerMessage, Prepare, ProposalReply
 from quorumq.core.nodecore import NodeCore
 from quorumq.core.records import CreationPut, JournalRecord, TopicPut
 from quorumq.core.rounds import Round
@@ -43,9 +44,9 @@ def refuse_outbid(
     now: Now,
 ) -> list[Effect]:
     """A proposer that takes a higher ballot for the end of its proposal, which others may have accepted."""
-    theirs = message.creation if isinstance(message, Voted) else None
+    theirs = message.creation if isinstance(message, ProposalReply) else None
     if theirs is not None and theirs.promised > self.ballot and self.value is not None:
-        return self.finish(context, Failed("conflict", "somebody else creates it"))
+        return self.finish(context, Failed(Code.CONFLICT, "somebody else creates it"))
     return _on_voted(self, context, sender, incarnation, message, now)
 
 
@@ -115,7 +116,7 @@ FORGETFUL_ACCEPTOR = replace(
         ("ask", A, "create", 0),
         ("deliver", "Prepare", A, B),
         ("fsync", B),
-        ("deliver", "Voted", B, A),
+        ("deliver", "ProposalReply", B, A),
         ("deliver", "Accept", A, B),
     ),
 )
@@ -138,11 +139,11 @@ WIPED_OF_FIVE = replace(
     # c0, through a, is promised by a, b and c; b accepts it and is wiped; b, d and e promise c1, through e.
     script=(
         ("ask", A, "create", 0),
-        *answered("Prepare", "Voted", A, B, C),
+        *answered("Prepare", "ProposalReply", A, B, C),
         ("deliver", "Accept", A, B),
         ("wipe", B),
         ("ask", E, "create", 1),
-        *answered("Prepare", "Voted", E, B, D),
+        *answered("Prepare", "ProposalReply", E, B, D),
     ),
 )
 

@@ -9,7 +9,7 @@ from quorumq.core.context import Context
 from quorumq.core.effects import Effect
 from quorumq.core.fetch import FetchCoordinator
 from quorumq.core.holdround import HoldRound
-from quorumq.core.messages import Extended, Freed, HoldReply, RemoteFetched
+from quorumq.core.messages import ExtendReply, Freed, HoldReply, RemoteFetchReply
 from quorumq.core.nodecore import NodeCore
 from quorumq.core.partition import fate
 from quorumq.core.partition.fate import (
@@ -111,7 +111,7 @@ def no_hint(self: FetchCoordinator, replica: Replica, span: Span, remaining: flo
 def count_for_any_round(
     self: NodeCore, sender: NodeId, incarnation: Incarnation, message: Any, now: Now
 ) -> list[Effect]:
-    if message.round not in self.context.rounds and isinstance(message, HoldReply | Extended):
+    if message.round not in self.context.rounds and isinstance(message, HoldReply | ExtendReply):
         for number, coordinator in self.context.rounds.items():
             this = coordinator.rounds[number]
             fits = isinstance(this, HoldRound) == isinstance(message, HoldReply) and (
@@ -125,7 +125,7 @@ def count_for_any_round(
 def give_back_every_late_answer(
     self: NodeCore, sender: NodeId, incarnation: Incarnation, message: Any, now: Now
 ) -> list[Effect]:
-    if isinstance(message, RemoteFetched) and message.round not in self.context.rounds:
+    if isinstance(message, RemoteFetchReply) and message.round not in self.context.rounds:
         return [effect for part in message.slices for effect in self.context.free_slice(part, now)]
     return _on_reply(self, sender, incarnation, message, now)
 

@@ -251,7 +251,7 @@ RULES: tuple[Rule, ...] = (
                 *acked_at(B, D),
                 ("wipe", D),
                 *(("tick",),) * 3,
-                *answered("Ack", "Tombed", B, A),
+                *answered("Ack", "AckReply", B, A),
             ),
         ),
         hunted=True,

@@ -35,7 +35,7 @@ def ran_out(coordinator: NodeId) -> Script:
 
 def acked_at(via: NodeId, voter: NodeId) -> Script:
     """a0's ACK, through ``via``, reaches one replica, whose answer arrives."""
-    return ("ask", via, "ack", 0), *answered("Ack", "Tombed", via, voter)
+    return ("ask", via, "ack", 0), *answered("Ack", "AckReply", via, voter)
 
 
 DELIVERED_AND_EXPIRED: Script = ran_out(A)

@@ -160,7 +160,7 @@ class Looker:
 
     async def pages(
         self, group: str, which: str, *, member: str = "", bodies: bool = False, complete: bool = False
-    ) -> AsyncIterator[m.PeekPage]:
+    ) -> AsyncIterator[m.BrowseReply]:
         """A listing, page by page; where bodies are asked for, each page has those of all its items."""
         cursor: tuple[int, int] | None = (0, 0)
         after: Span | None = None
@@ -172,7 +172,7 @@ class Looker:
         )
         timeout = min(self.options.timeout, MEMBER_TIMEOUT_S) if member else self.options.timeout
         while cursor is not None:
-            request = m.PeekAsk(
+            request = m.BrowseRequest(
                 self.task.topic, self.task.key.number, group, which, cursor, limit, bodies, complete, after
             )
             reply, _ = await self.client.nodes.ask(
@@ -182,7 +182,7 @@ class Looker:
                 writes=False,
                 only=addresses,
             )
-            page = cast("m.PeekPage", reply)
+            page = cast("m.BrowseReply", reply)
             if bodies and page.items and limit > 1:
                 whole = SpanSet.from_spans(span for part in page.slices for span in part.header.sections)
                 covered = 0
@@ -445,7 +445,7 @@ class Looker:
                     yield batch
 
 
-def sections_of(page: m.PeekPage) -> Iterator[tuple[WireSlice, int, Span]]:
+def sections_of(page: m.BrowseReply) -> Iterator[tuple[WireSlice, int, Span]]:
     """Every run of messages whose bytes a page has: the slice, the index of its first record in it, and the span."""
     for part in cast("tuple[WireSlice, ...]", page.slices):
         at = 0

@@ -21,7 +21,7 @@ from quorumq.core.messages import (
     DeleteTopic,
     OpenSession,
     Publish,
-    Published,
+    PublishReply,
     PurgeRequest,
     RejectRequest,
     SetGroup,
@@ -318,7 +318,7 @@ def test_of_batches_that_overlap_each_message_comes_once(tmp_path: Path) -> None
         cluster.batch(topic, origin, start, [b"%d" % (start + at) for at in range(4)]) for start in (0, 2)
     )
     for batch in (first, second):
-        assert isinstance(cluster.ask("a", Publish(batch)), Published)
+        assert isinstance(cluster.ask("a", Publish(batch)), PublishReply)
     path = write(cluster, "a", tmp_path / "a")
     assert payloads(export(path)) == ["0", "1", "2", "3", "4", "5"]
     file = segment(path)

@@ -17,7 +17,7 @@ import trio.testing
 from quorumq.client import Client, connect
 from quorumq.core.effects import Gone, Request
 from quorumq.core.errors import BadReceipt
-from quorumq.core.messages import ClientReply, Failed, Fetched, Hello, Slice
+from quorumq.core.messages import ClientReply, Failed, FetchReply, Hello, Slice
 from quorumq.core.records import BatchStored
 from quorumq.core.types import Now
 from quorumq.wire.codec import decode_message, encode_message, failed, open_request
@@ -244,7 +244,7 @@ class FakeConnection:
         cluster.feed(self.node, Request(key, request))  # type: ignore[arg-type]
 
     def send(self, reply: ClientReply, number: int) -> None:
-        if isinstance(reply, Fetched):
+        if isinstance(reply, FetchReply):
             reply = seal_fetched(reply, secret=SECRET)
         read = self.cluster.read(self.node)
         self.outbox.append(b"".join(encode_message(reply, request=number, stamp=1, read=read)))

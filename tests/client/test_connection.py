@@ -76,7 +76,7 @@ async def test_what_was_never_begun_to_be_written_was_not_sent_and_never_is() ->
         assert heard["begun"].sent
         assert heard["lost"].sent
         with pytest.raises(Lost) as caught:
-            await connection.ask(m.StatusAsk(), timeout=1.0)
+            await connection.ask(m.StatusRequest(), timeout=1.0)
         assert not caught.value.sent
 
 
@@ -106,13 +106,15 @@ async def test_replies_find_who_asked_in_any_order_and_late_ones_are_orphans() -
         orphans: list[m.ClientReply] = []
 
         async def ask(index: int) -> None:
-            found[index] = await connection.ask(m.StatusAsk(), timeout=5.0)
+            found[index] = await connection.ask(m.StatusRequest(), timeout=5.0)
 
         for index in range(3):
             nursery.start_soon(ask, index)
             await trio.testing.wait_all_tasks_blocked()
         with trio.move_on_after(1.0):
-            await connection.ask(m.StatusAsk(), timeout=5.0, orphan=lambda _, reply: orphans.append(reply))
+            await connection.ask(
+                m.StatusRequest(), timeout=5.0, orphan=lambda _, reply: orphans.append(reply)
+            )
         numbers = [(await node.take()).request for _ in range(4)]
         for index in (3, 1, 0, 2):
             await node.answer(m.StatusReply({"n": index}), numbers[index])
@@ -165,7 +167,9 @@ async def test_a_reply_that_comes_with_the_cancellation_is_an_orphan() -> None:
         nursery.start_soon(connection.run)
         orphans: list[m.ClientReply] = []
         with stream.scope:
-            await connection.ask(m.StatusAsk(), timeout=5.0, orphan=lambda _, reply: orphans.append(reply))
+            await connection.ask(
+                m.StatusRequest(), timeout=5.0, orphan=lambda _, reply: orphans.append(reply)
+            )
         assert stream.scope.cancelled_caught
         assert orphans == [m.StatusReply({})]
         connection.close()
@@ -183,7 +187,7 @@ async def test_a_silent_node_loses_first_what_may_be_done_twice_and_then_everyth
 
         began = trio.current_time()
         nursery.start_soon(ask, "metadata", m.Metadata())
-        nursery.start_soon(ask, "status", m.StatusAsk())
+        nursery.start_soon(ask, "status", m.StatusRequest())
         await connection.ended.wait()
         await trio.testing.wait_all_tasks_blocked()
         at, lost, gone = heard["metadata"]
@@ -212,7 +216,7 @@ async def answer_pings(node: Node, others: list[int]) -> None:
     while True:
         decoded = await node.take()
         if decoded.message == m.LeaveRequest(()):
-            await node.answer(m.Left(), decoded.request)
+            await node.answer(m.LeaveReply(), decoded.request)
         else:
             others.append(decoded.request)
 
@@ -225,10 +229,10 @@ async def test_a_node_that_is_slow_and_alive_keeps_its_requests() -> None:
 
         async def answer_late() -> None:
             await trio.sleep(5.0)
-            await node.answer(m.SessionOpened(ORIGIN), waiting.pop())
+            await node.answer(m.OpenSessionReply(ORIGIN), waiting.pop())
 
         nursery.start_soon(answer_late)
-        assert await connection.ask(m.OpenSession(), timeout=10.0) == m.SessionOpened(ORIGIN)
+        assert await connection.ask(m.OpenSession(), timeout=10.0) == m.OpenSessionReply(ORIGIN)
         assert not connection.silent
         nursery.cancel_scope.cancel()
 
@@ -242,10 +246,10 @@ async def test_a_client_that_stood_still_itself_does_not_blame_the_node() -> Non
         async def answer_after_a_pause() -> None:
             number = (await node.take()).request
             clock.jump(50.0)
-            await node.answer(m.SessionOpened(ORIGIN), number)
+            await node.answer(m.OpenSessionReply(ORIGIN), number)
 
         nursery.start_soon(answer_after_a_pause)
-        assert await connection.ask(m.OpenSession(), timeout=100.0) == m.SessionOpened(ORIGIN)
+        assert await connection.ask(m.OpenSession(), timeout=100.0) == m.OpenSessionReply(ORIGIN)
         assert not connection.lost
         connection.close()
 
@@ -254,7 +258,7 @@ async def test_requests_under_way_are_bounded() -> None:
     async with trio.open_nursery() as nursery:
         connection, node = await start(nursery)
         for _ in range(INFLIGHT_MAX + 10):
-            nursery.start_soon(lambda: connection.ask(m.StatusAsk(), timeout=60.0))
+            nursery.start_soon(lambda: connection.ask(m.StatusRequest(), timeout=60.0))
         await trio.testing.wait_all_tasks_blocked()
         assert len(connection._waiters) == INFLIGHT_MAX
         for _ in range(INFLIGHT_MAX + 10):
@@ -274,7 +278,7 @@ async def test_bytes_that_are_not_the_protocol_end_it() -> None:
 
         nursery.start_soon(garbage)
         with pytest.raises(Lost, match="HTTP"):
-            await connection.ask(m.StatusAsk(), timeout=5.0)
+            await connection.ask(m.StatusRequest(), timeout=5.0)
 
 
 async def test_a_node_that_says_nothing_to_hello_is_left() -> None:

@@ -27,8 +27,8 @@ from quorumq.core.messages import (
     PutTopic,
     RejectRequest,
     SetGroup,
+    SettleReply,
     Verdict,
-    Verdicts,
 )
 from quorumq.core.types import Kind
 from quorumq.history import HistoryWriter, read_history
@@ -212,10 +212,10 @@ async def test_a_dead_letter_that_a_rewind_made_void_leaves_the_others_to_be_rea
     async with fake_cluster() as cluster, connected(cluster) as client:
         await dying(client, 3)
 
-        def answer(node: str, request: object) -> Verdicts | None:
+        def answer(node: str, request: object) -> SettleReply | None:
             if not isinstance(request, AckRequest):
                 return None
-            return Verdicts((Verdict(0, request.items[0].spans[0], "stale-generation", "rewound"),))
+            return SettleReply((Verdict(0, request.items[0].spans[0], "stale-generation", "rewound"),))
 
         async with client.consumer("jobs", "g!dead") as consumer:
             (void,) = await take(consumer, 1)

@@ -44,7 +44,7 @@ def test_hello_names_the_cluster_and_no_node() -> None:
 
 def test_replies_come_in_any_order_and_in_any_pieces() -> None:
     protocol = welcomed()
-    numbers = [protocol.request(m.StatusAsk())[0] for _ in range(3)]
+    numbers = [protocol.request(m.StatusRequest())[0] for _ in range(3)]
     assert numbers == [2, 3, 4]
     data = b"".join(reply(m.StatusReply({"n": number}), number) for number in (4, 2, 3))
     found = [answer for at in range(len(data)) for answer in protocol.receive(data[at : at + 1])]
@@ -65,7 +65,7 @@ def test_what_cannot_be_written_is_the_callers_mistake_and_uses_no_number(
     protocol = welcomed()
     with pytest.raises(UsageError, match=says):
         protocol.request(request_)
-    assert protocol.request(m.StatusAsk())[0] == 2
+    assert protocol.request(m.StatusRequest())[0] == 2
 
 
 def test_a_welcome_in_a_version_that_was_not_offered_is_none() -> None:
@@ -87,12 +87,12 @@ def test_an_answer_to_what_was_not_asked_ends_the_connection(number: int) -> Non
     protocol = welcomed()
     protocol.request(m.OpenSession())
     with pytest.raises(PeerError, match=f"request {number}"):
-        protocol.receive(reply(m.Left(), number))
+        protocol.receive(reply(m.LeaveReply(), number))
 
 
 def test_a_second_answer_ends_the_connection() -> None:
     protocol = welcomed()
-    number, _ = protocol.request(m.StatusAsk())
+    number, _ = protocol.request(m.StatusRequest())
     protocol.receive(reply(m.StatusReply({}), number))
     with pytest.raises(PeerError, match="not waiting"):
         protocol.receive(reply(m.StatusReply({}), number))
@@ -100,9 +100,9 @@ def test_a_second_answer_ends_the_connection() -> None:
 
 def test_an_answer_of_another_type_ends_the_connection() -> None:
     protocol = welcomed()
-    number, _ = protocol.request(m.StatusAsk())
-    with pytest.raises(PeerError, match="Left, not StatusReply"):
-        protocol.receive(reply(m.Left(), number))
+    number, _ = protocol.request(m.StatusRequest())
+    with pytest.raises(PeerError, match="LeaveReply, not StatusReply"):
+        protocol.receive(reply(m.LeaveReply(), number))
 
 
 def test_a_refused_hello_is_raised_as_what_it_is() -> None:
@@ -121,7 +121,7 @@ def test_other_bytes_are_told_by_name() -> None:
 
 def test_the_end_inside_a_frame_is_an_error() -> None:
     protocol = welcomed()
-    number, _ = protocol.request(m.StatusAsk())
+    number, _ = protocol.request(m.StatusRequest())
     protocol.receive(reply(m.StatusReply({}), number)[:-1])
     with pytest.raises(PeerError, match="inside a frame"):
         protocol.close()
@@ -132,17 +132,17 @@ def test_a_request_over_a_limit_uses_up_no_number() -> None:
     items = tuple(SealedNamed(b"x" * 1000) for _ in range(5000))
     with pytest.raises(TooLarge):
         protocol.request(m.AckRequest(items))  # type: ignore[arg-type]
-    assert protocol.request(m.StatusAsk())[0] == 2
+    assert protocol.request(m.StatusRequest())[0] == 2
 
 
 def test_what_a_newer_node_says_unasked_is_skipped() -> None:
     protocol = welcomed()
-    assert protocol.receive(reply(m.Left(), 0)) == []
+    assert protocol.receive(reply(m.LeaveReply(), 0)) == []
 
 
 def test_a_withdrawn_request_is_not_awaited() -> None:
     protocol = welcomed()
-    number, _ = protocol.request(m.StatusAsk())
+    number, _ = protocol.request(m.StatusRequest())
     protocol.withdraw(number)
     with pytest.raises(PeerError, match=f"request {number}, which is not waiting"):
         protocol.receive(reply(m.StatusReply({}), number))

@@ -33,15 +33,15 @@ from quorumq.client.prefetch import spans_named
 from quorumq.client.settle import Item, Settling, chunks, foremost, items_of, spans_of
 from quorumq.core.messages import (
     AckRequest,
+    BrowseRequest,
     ExtendRequest,
     Failed,
-    PeekAsk,
     RedriveRequest,
     RejectRequest,
     Resolved,
+    SettleReply,
     Store,
     Verdict,
-    Verdicts,
 )
 from quorumq.core.types import Incarnation, Kind, Origin, Owner, PartitionId, Receipt, Span, Stamp
 from tests.client.fake import FakeCluster, connected, failing, fake_cluster
@@ -122,7 +122,7 @@ async def test_what_is_to_be_repeated_is_raised_before_what_never_will_be() -> N
                 for index, span in spans
                 for seq in range(span.start, span.stop)
             ]
-            return Verdicts(tuple(verdicts))
+            return SettleReply(tuple(verdicts))
 
         cluster.answer = silent_about_kept
         for call in (client.reject, client.dead_letter):
@@ -191,7 +191,7 @@ async def test_only_what_is_unknown_is_asked_again() -> None:
         found = await fetched(cluster, client, 10)
         done = found[0].lot.receipt.span
 
-        def answer(node: str, request: object) -> Verdicts | None:
+        def answer(node: str, request: object) -> SettleReply | None:
             if not isinstance(request, AckRequest) or len(cluster.of(AckRequest)) > 1:
                 return None
             said = []
@@ -201,7 +201,7 @@ async def test_only_what_is_unknown_is_asked_again() -> None:
                     if span.size > 1:
                         rest = Span(span.origin, span.start + 1, span.stop)
                         said.append(Verdict(index, rest, "outcome-unknown", "needed 2"))
-            return Verdicts(tuple(said))
+            return SettleReply(tuple(said))
 
         cluster.answer = answer
         assert await client.ack(found) == [Outcome.ACKED] * 10
@@ -354,7 +354,7 @@ async def test_a_repeated_reject_that_comes_too_late_does_not_say_that_nothing_w
             if not isinstance(request, RejectRequest) or len(cluster.of(RejectRequest)) > 1:
                 return False
             if dead:
-                (item,) = cluster.ask("b", PeekAsk("jobs", 0, "g", "dead", (0, 0), 1)).items  # type: ignore[union-attr]
+                (item,) = cluster.ask("b", BrowseRequest("jobs", 0, "g", "dead", (0, 0), 1)).items  # type: ignore[union-attr]
                 cluster.ask("b", RedriveRequest("jobs", 0, "g", (Resolved(item.span, item.record),)))
             else:
                 cluster.ask("b", AckRequest(receipts(cluster.ask("b", fetch()))))
@@ -375,7 +375,7 @@ async def test_a_repeated_ack_of_a_dead_letter_that_was_redriven_does_not_say_th
         (message,) = await fetched(cluster, client, 1)
         await message.dead_letter(reason="no")
         (letter,) = await client.fetch("jobs", "g!dead")
-        (item,) = cluster.ask("b", PeekAsk("jobs", 0, "g", "dead", (0, 0), 1)).items  # type: ignore[union-attr]
+        (item,) = cluster.ask("b", BrowseRequest("jobs", 0, "g", "dead", (0, 0), 1)).items  # type: ignore[union-attr]
 
         def meanwhile(node: str, request: object) -> bool:
             if not isinstance(request, AckRequest) or len(cluster.of(AckRequest)) > 1:
@@ -593,7 +593,7 @@ def test_each_ticket_hears_the_weakest_of_what_was_said_of_its_messages(
     verdicts = [Verdict(index, Span(ORIGIN, seq, seq + 1), outcome) for (index, seq), outcome in said.items()]
     heard: dict[Ticket, str] = {}
     settling = Settling(items, lambda ticket, verdict, reply: heard.update({ticket: verdict.outcome}), {})
-    error = settling.take(Verdicts(tuple(verdicts)))
+    error = settling.take(SettleReply(tuple(verdicts)))
     index_of = {item.sealed: index for index, item in enumerate(items)}
     left = [ticket for item in settling.items for ticket in item.tickets]
     for ticket in tickets:
@@ -610,7 +610,7 @@ def test_each_ticket_hears_the_weakest_of_what_was_said_of_its_messages(
 def test_no_verdict_is_a_reason_to_ask_again() -> None:
     ticket = Named(lot(), Span(ORIGIN, 0, 3))
     settling = Settling(items_of([ticket]), lambda *_: None, {})
-    assert isinstance(settling.take(Verdicts((Verdict(0, Span(ORIGIN, 0, 2), "acked"),))), OutcomeUnknown)
+    assert isinstance(settling.take(SettleReply((Verdict(0, Span(ORIGIN, 0, 2), "acked"),))), OutcomeUnknown)
     assert settling.items[0].tickets == [ticket]
 
 
@@ -692,7 +692,7 @@ async def test_a_peek_that_goes_on_at_another_replica_shows_each_message_once(
         async for item in client.peek("jobs", "g", "all"):
             shown.append(item.peeked.span)
             if len(shown) == 2:
-                assert cluster.of(PeekAsk)[-1][0] == "c"
+                assert cluster.of(BrowseRequest)[-1][0] == "c"
                 cluster.kill("c")
         assert len(shown) == len(set(shown)) == 4
 

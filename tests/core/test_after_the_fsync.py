@@ -6,23 +6,23 @@ import pytest
 
 from quorumq.core.effects import Done, Effect, Persist, Reply, Send
 from quorumq.core.messages import (
+    AckReply,
     AckRequest,
     AlterTopic,
-    CloseAsk,
-    CloseTold,
+    CloseReply,
+    CloseRequest,
     DeleteTopic,
-    Merged,
+    MergeReply,
     OpenSession,
+    ProposalReply,
     Publish,
     PurgeRequest,
-    Put,
-    Rejected,
+    PutReply,
+    RejectReply,
     RejectRequest,
     SetGroup,
     Store,
-    Stored,
-    Tombed,
-    Voted,
+    StoreReply,
     Welcome,
 )
 from quorumq.core.types import Letter, Stamp
@@ -52,7 +52,7 @@ class Watched(Cluster):
                         kind = type(promise).__name__
                         self.made[kind] = self.made.get(kind, 0) + 1
                         assert isinstance(effect, Persist)
-                        if not effect.sync and not isinstance(promise, Stored):
+                        if not effect.sync and not isinstance(promise, StoreReply):
                             self.early.append(promise)
         outside, self.inside = not self.inside, True
         super().carry_out(name, effects)
@@ -62,13 +62,13 @@ class Watched(Cluster):
 def promised(effect: Effect | Done) -> object | None:
     """What an effect promises, if it does: its message."""
     match effect:
-        case Send(_, Stored(refused="") | Tombed(error="") | CloseTold(error="") as message):
+        case Send(_, StoreReply(refused="") | AckReply(error="") | CloseReply(error="") as message):
             return message
-        case Send(_, Merged(error="") | Put(refused="") as message):
+        case Send(_, MergeReply(error="") | PutReply(refused="") as message):
             return message
-        case Send(_, Voted() as message):
+        case Send(_, ProposalReply() as message):
             return message
-        case Send(_, Rejected(error="", applied=applied) as message) if applied:
+        case Send(_, RejectReply(error="", applied=applied) as message) if applied:
             return message
         case Reply(_, Welcome() as message):
             return message
@@ -95,7 +95,7 @@ def test_no_promise_is_made_before_it_is_durable() -> None:
     cluster.ask("c", DeleteTopic("jobs", topic.id))
     cluster.advance(30.0)
     assert cluster.early == []
-    for kind in (Stored, Tombed, Merged, Put, Rejected, Voted, Welcome):
+    for kind in (StoreReply, AckReply, MergeReply, PutReply, RejectReply, ProposalReply, Welcome):
         assert cluster.made.get(kind.__name__, 0) > 0, (
             f"no {kind.__name__} was seen, so nothing was shown of it"
         )
@@ -108,14 +108,14 @@ def test_no_promise_to_close_is_made_before_it_is_durable() -> None:
     close(cluster, topic, origin)
     cluster.advance(60.0)
     assert cluster.early == []
-    assert cluster.made["CloseTold"] >= 3
+    assert cluster.made["CloseReply"] >= 3
 
 
 def test_a_promise_to_close_is_kept_by_the_next_start() -> None:
     cluster = Cluster()
     topic, origin = published(cluster)
     drained(cluster)
-    cluster.drop = lambda sender, to, message: isinstance(message, CloseTold)
+    cluster.drop = lambda sender, to, message: isinstance(message, CloseReply)
     close(cluster, topic, origin)
     cluster.advance(1.0)
     assert origin in replica(cluster, "b").closing.promised
@@ -125,14 +125,14 @@ def test_a_promise_to_close_is_kept_by_the_next_start() -> None:
     late = cluster.batch(topic, origin, 100, [b"late"])
     (refused,) = replica(cluster, "b").on_store("a", Store(7, topic.epoch, late), cluster.now)
     assert isinstance(refused, Send)
-    assert isinstance(refused.message, Stored)
+    assert isinstance(refused.message, StoreReply)
     assert refused.message.refused == "origin-closed"
 
 
 def test_a_promise_to_close_that_is_repeated_waits_for_the_first_ones_fsync() -> None:
     cluster = Cluster()
     topic, origin = published(cluster)
-    ask = CloseAsk(7, next(iter(cluster.nodes["b"].replicas)), topic.epoch, (origin,))
+    ask = CloseRequest(7, next(iter(cluster.nodes["b"].replicas)), topic.epoch, (origin,))
     for records in (1, 0):
         (effect,) = replica(cluster, "b").on_close_ask("a", ask, cluster.now)
         assert isinstance(effect, Persist)

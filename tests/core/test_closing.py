@@ -7,11 +7,11 @@ import pytest
 from quorumq.core.messages import (
     AckRequest,
     CloseSession,
+    CloseSessionReply,
     Failed,
     OpenSession,
     Publish,
-    Published,
-    SessionClosed,
+    PublishReply,
     Store,
 )
 from quorumq.core.records import BatchStored
@@ -40,7 +40,7 @@ def closed(cluster: Cluster) -> list[int]:
 
 def close(cluster: Cluster, topic: Topic, origin: Origin, node: str = "b") -> None:
     answer = cluster.ask(node, CloseSession(origin, (PartitionId(topic.id, 0),)))
-    assert isinstance(answer, SessionClosed)
+    assert isinstance(answer, CloseSessionReply)
 
 
 def test_a_closed_session_of_which_nothing_is_left_shrinks_to_its_number() -> None:
@@ -129,7 +129,7 @@ def test_closed_sessions_survive_restarts_and_many_of_them_are_one_span() -> Non
     topic = cluster.topic()
     for _ in range(30):
         origin = cluster.ask("a", OpenSession()).origin
-        assert isinstance(cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"x"]))), Published)
+        assert isinstance(cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"x"]))), PublishReply)
         close(cluster, topic, origin)
     drained(cluster)
     cluster.advance(100)
@@ -184,13 +184,13 @@ def test_a_derived_origin_is_never_closed(ask: bool) -> None:
     cluster = Cluster(origin_idle=5.0)
     topic = cluster.topic()
     origin = Origin(DERIVED, 0, 7, 0)
-    assert isinstance(cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"x"]))), Published)
+    assert isinstance(cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"x"]))), PublishReply)
     drained(cluster)
     if ask:
         close(cluster, topic, origin)
     cluster.advance(60)
     assert closed(cluster) == [0, 0, 0]
-    assert isinstance(cluster.ask("b", Publish(cluster.batch(topic, origin, 1, [b"y"]))), Published)
+    assert isinstance(cluster.ask("b", Publish(cluster.batch(topic, origin, 1, [b"y"]))), PublishReply)
 
 
 def test_what_anti_entropy_brings_beside_a_record_that_conflicts_is_stored() -> None:
@@ -223,4 +223,4 @@ def test_one_promise_beside_a_replica_that_is_down_leaves_the_outcome_unknown() 
     cluster.start("c")
     cluster.advance(20)
     assert [replica(cluster, node).present.messages for node in "abc"] == [11, 11, 11]
-    assert isinstance(cluster.ask("b", Publish(cluster.batch(topic, origin, 10, [b"late"]))), Published)
+    assert isinstance(cluster.ask("b", Publish(cluster.batch(topic, origin, 10, [b"late"]))), PublishReply)

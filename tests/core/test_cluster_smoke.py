@@ -5,21 +5,21 @@ from __future__ import annotations
 from quorumq.core.effects import DiskFull
 from quorumq.core.messages import (
     AckRequest,
+    BrowseRequest,
     ExtendRequest,
     Failed,
     Fetch,
-    Fetched,
-    HoldsAsk,
+    FetchReply,
+    HoldsRequest,
     Named,
     OpenSession,
-    PeekAsk,
     Publish,
-    Published,
+    PublishReply,
     RedriveRequest,
     RejectRequest,
     Resolved,
-    Stored,
-    Verdicts,
+    SettleReply,
+    StoreReply,
 )
 from quorumq.core.types import Letter, Origin, Stamp, Topic
 from tests.core.cluster import Cluster
@@ -36,12 +36,12 @@ def published(cluster: Cluster, count: int = 10, rf: int = 3) -> tuple[Topic, Or
     origin = cluster.ask("a", OpenSession()).origin
     batch = cluster.batch(topic, origin, 0, [b"%d" % i for i in range(count)])
     reply = cluster.ask("a", Publish(batch))
-    assert isinstance(reply, Published), reply
+    assert isinstance(reply, PublishReply), reply
     return topic, origin
 
 
 def receipts(reply: object) -> tuple[Named, ...]:
-    assert isinstance(reply, Fetched), reply
+    assert isinstance(reply, FetchReply), reply
     return tuple(
         Named(delivery.receipt, (delivery.receipt.span,))
         for part in reply.slices
@@ -50,7 +50,7 @@ def receipts(reply: object) -> tuple[Named, ...]:
 
 
 def outcomes(reply: object) -> list[str]:
-    assert isinstance(reply, Verdicts), reply
+    assert isinstance(reply, SettleReply), reply
     return [verdict.outcome for verdict in reply.verdicts]
 
 
@@ -127,7 +127,7 @@ def test_dead_letter_and_redrive() -> None:
     letter = Letter(Stamp(0, ""), "rejected", "ValueError", "no such thing")
     assert outcomes(cluster.ask("b", RejectRequest(got, 0.0, letter))) == ["ok"]
     assert receipts(cluster.ask("c", fetch())) == ()
-    page = cluster.ask("c", PeekAsk("jobs", 0, "g", "dead", (0, 0), 100))
+    page = cluster.ask("c", BrowseRequest("jobs", 0, "g", "dead", (0, 0), 100))
     assert [item.record.letter.error_class for item in page.items] == ["ValueError"]
     entries = tuple(Resolved(item.span, item.record) for item in page.items)
     for node in "aab":
@@ -158,7 +158,7 @@ def test_the_delivery_limit_ends_in_a_dead_letter() -> None:
         assert len(receipts(cluster.ask("a", fetch(hold_time=1.0)))) == 1
         cluster.advance(1.5)
     assert receipts(cluster.ask("b", fetch())) == ()
-    page = cluster.ask("c", PeekAsk("jobs", 0, "g", "dead", (0, 0), 100))
+    page = cluster.ask("c", BrowseRequest("jobs", 0, "g", "dead", (0, 0), 100))
     assert [item.record.letter.reason for item in page.items] == ["max-deliveries"]
 
 
@@ -179,10 +179,10 @@ def test_one_node_down_changes_nothing_and_it_catches_up() -> None:
     cluster = Cluster(hold_time_max=10.0)
     topic, origin = published(cluster, 10)
     cluster.kill("b")
-    assert isinstance(cluster.ask("a", Publish(cluster.batch(topic, origin, 10, [b"x"] * 10))), Published)
+    assert isinstance(cluster.ask("a", Publish(cluster.batch(topic, origin, 10, [b"x"] * 10))), PublishReply)
     got = receipts(cluster.ask("c", fetch(most=5)))
     assert outcomes(cluster.ask("a", AckRequest(got))) == ["acked"]
-    cluster.drop = lambda sender, to, message: isinstance(message, HoldsAsk)
+    cluster.drop = lambda sender, to, message: isinstance(message, HoldsRequest)
     cluster.start("b")
     cluster.advance(8)
     assert cluster.nodes["b"].replicas[next(iter(cluster.nodes["b"].replicas))].present.messages == 20
@@ -252,7 +252,7 @@ def test_full_disks_are_the_answer_only_if_no_replica_that_was_asked_can_have_st
     batch = cluster.batch(topic, origin, 10, [b"x"])
     cluster.feed("a", DiskFull(True))
     cluster.feed("b", DiskFull(True))
-    cluster.drop = lambda sender, to, message: isinstance(message, Stored) and sender == "c"
+    cluster.drop = lambda sender, to, message: isinstance(message, StoreReply) and sender == "c"
     key = cluster.submit("a", Publish(batch))
     cluster.advance(6)
     answer = cluster.replies[key]

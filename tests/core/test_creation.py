@@ -8,26 +8,26 @@ from quorumq.core.effects import Effect, LinkDown, Persist, Received, Send
 from quorumq.core.messages import (
     Accept,
     AlterTopic,
+    AlterTopicReply,
     CreateTopic,
+    CreateTopicReply,
     DeleteTopic,
+    DeleteTopicReply,
     Envelope,
     Failed,
     Metadata,
     OpenSession,
     PeerMessage,
     Prepare,
+    ProposalReply,
     Publish,
-    Published,
-    Put,
+    PublishReply,
     PutGroup,
+    PutReply,
     PutTopic,
-    RegistersTold,
-    ResyncTold,
+    RegistersReply,
+    ResyncReply,
     SyncTopics,
-    TopicAltered,
-    TopicCreated,
-    TopicDeleted,
-    Voted,
 )
 from quorumq.core.records import CreationPut, TopicPut
 from quorumq.core.topics import first_topic
@@ -39,7 +39,7 @@ from tests.core.test_resync import wipe
 
 
 def created(reply: object) -> Topic:
-    assert isinstance(reply, TopicCreated), reply
+    assert isinstance(reply, CreateTopicReply), reply
     return reply.topic
 
 
@@ -63,7 +63,7 @@ def payload(cluster: Cluster, topic: Topic) -> list[int]:
 
 def filled(cluster: Cluster, topic: Topic, node: str) -> None:
     origin = cluster.ask(node, OpenSession()).origin  # type: ignore[union-attr]
-    assert isinstance(cluster.ask(node, Publish(cluster.batch(topic, origin, 0, [b"m"] * 5))), Published)
+    assert isinstance(cluster.ask(node, Publish(cluster.batch(topic, origin, 0, [b"m"] * 5))), PublishReply)
 
 
 # ---------------------------------------------------------------------- conflicts destroy nothing
@@ -170,7 +170,7 @@ def test_two_creations_at_once_are_one_topic(nodes: int, alike: bool) -> None:
     cluster.advance(10.0)
     replies = [cluster.replies[key] for key in keys]
     (one,) = {core.topic_named("jobs") for core in cluster.nodes.values()}
-    won = [reply for reply in replies if isinstance(reply, TopicCreated)]
+    won = [reply for reply in replies if isinstance(reply, CreateTopicReply)]
     assert len(won) == (2 if alike else 1)
     assert all(reply.topic == one for reply in won)
     assert all(is_conflict(reply) for reply in replies if reply not in won)
@@ -189,7 +189,7 @@ def test_a_creation_that_won_is_created_though_it_was_changed_before_its_client_
     cluster.drop = keep
     key = cluster.submit("a", CreateTopic("jobs", max_deliveries=9))
     altered = cluster.ask("b", AlterTopic("jobs", max_deliveries=2))
-    assert isinstance(altered, TopicAltered)
+    assert isinstance(altered, AlterTopicReply)
     cluster.drop = nothing
     for item in late:
         hand_over(cluster, *item)
@@ -201,12 +201,12 @@ def test_a_creation_that_won_is_created_though_it_was_changed_before_its_client_
 
 def test_what_was_accepted_by_a_majority_is_what_the_next_creation_finds() -> None:
     cluster = Cluster()
-    cluster.drop = lambda sender, to, message: isinstance(message, Voted) and sender != to
+    cluster.drop = lambda sender, to, message: isinstance(message, ProposalReply) and sender != to
     silent = cluster.drop
     heard: list[object] = []
 
     def keep(sender: str, to: str, message: object) -> bool:
-        if isinstance(message, Voted) and sender == "b" and not heard:
+        if isinstance(message, ProposalReply) and sender == "b" and not heard:
             heard.append(message)
             return False  # the promise
         return silent(sender, to, message)
@@ -273,8 +273,8 @@ def test_a_name_is_given_again_and_only_once() -> None:
         assert one is not None
         assert one.deletions == deletions
         assert one.id == topic_id("jobs", one.rf, deletions)
-        assert sum(isinstance(cluster.replies[key], TopicCreated) for key in keys) == 1
-        assert isinstance(cluster.ask("c", DeleteTopic("jobs", one.id)), TopicDeleted)
+        assert sum(isinstance(cluster.replies[key], CreateTopicReply) for key in keys) == 1
+        assert isinstance(cluster.ask("c", DeleteTopic("jobs", one.id)), DeleteTopicReply)
     assert not any(core.catalogue.creations for core in cluster.nodes.values())
 
 
@@ -362,7 +362,7 @@ def test_what_a_wiped_acceptor_had_promised_is_told_by_the_others() -> None:
     served = cluster.nodes["a"].topic_named("jobs")
     assert served is None or served.rf == 3
     cluster.drop = nothing
-    assert not isinstance(answer(cluster, loser), TopicCreated)
+    assert not isinstance(answer(cluster, loser), CreateTopicReply)
     cluster.start("e")
     assert is_conflict(cluster.ask("a", CreateTopic("jobs", 1)))
 
@@ -373,7 +373,7 @@ def test_of_two_values_that_were_accepted_the_one_under_the_higher_ballot_is_pro
 ) -> None:
     """a alone has accepted its own; c, d and e have accepted e's, under a higher ballot: that is chosen."""
     cluster = Cluster(5)
-    registers = (PutTopic, SyncTopics, RegistersTold)
+    registers = (PutTopic, SyncTopics, RegistersReply)
     cluster.drop = lambda sender, to, message: isinstance(message, (Accept, *registers)) and sender != to
     cluster.submit("a", CreateTopic("jobs", 1))
     cluster.drop = lambda sender, to, message: (
@@ -385,7 +385,7 @@ def test_of_two_values_that_were_accepted_the_one_under_the_higher_ballot_is_pro
     late: dict[str, object] = {}
 
     def keep(sender: str, to: str, message: object) -> bool:
-        if isinstance(message, Voted) and to == "b" and sender != "b":
+        if isinstance(message, ProposalReply) and to == "b" and sender != "b":
             late.setdefault(sender, message)
             return True
         return sender != to and (isinstance(message, registers) or "e" in (sender, to))
@@ -407,7 +407,7 @@ def test_an_instance_that_is_over_is_not_begun_again_by_who_has_heard_of_none() 
     cluster = Cluster()
     cluster.drop = lambda sender, to, message: sender != to and "c" in (sender, to)
     old = created(cluster.ask("a", CreateTopic("jobs", 1)))
-    assert isinstance(cluster.ask("a", DeleteTopic("jobs", old.id)), TopicDeleted)
+    assert isinstance(cluster.ask("a", DeleteTopic("jobs", old.id)), DeleteTopicReply)
     made = created(cluster.ask("a", CreateTopic("jobs", 3)))
     assert made.deletions == 1
     cluster.drop = lambda sender, to, message: isinstance(message, SyncTopics)
@@ -418,7 +418,7 @@ def test_an_instance_that_is_over_is_not_begun_again_by_who_has_heard_of_none() 
 
 def test_a_node_that_is_learning_answers_no_proposal() -> None:
     cluster = Cluster()
-    cluster.drop = lambda sender, to, message: isinstance(message, ResyncTold)
+    cluster.drop = lambda sender, to, message: isinstance(message, ResyncReply)
     wipe(cluster, "b")
     cluster.kill("c")
     key = cluster.submit("a", CreateTopic("jobs", 1))
@@ -441,7 +441,7 @@ def test_acceptors_forget_the_proposal_once_the_choice_is_known() -> None:
     assert not cluster.nodes["b"].catalogue.creations, "nor does its journal bring it back"
 
 
-@pytest.mark.parametrize("kind", [Voted, Put])
+@pytest.mark.parametrize("kind", [ProposalReply, PutReply])
 def test_a_vote_of_a_superseded_start_does_not_count(kind: type) -> None:
     """b's answer is on its way while b is started again; c has seen the new start, and says so in its own."""
     cluster = Cluster(5)
@@ -453,10 +453,12 @@ def test_a_vote_of_a_superseded_start_does_not_count(kind: type) -> None:
             return True
         return sender != to and {sender, to} & {"d", "e"} != set()
 
-    if kind is Put:
+    if kind is PutReply:
         cluster.topic()
     cluster.drop = keep
-    request = CreateTopic("jobs", 3, max_deliveries=9) if kind is Voted else AlterTopic("jobs", ttl_s=3.0)
+    request = (
+        CreateTopic("jobs", 3, max_deliveries=9) if kind is ProposalReply else AlterTopic("jobs", ttl_s=3.0)
+    )
     key = cluster.submit("a", request)
     ((_, _, first),) = [item for item in late if item[0] == "b"]
     ((_, _, second),) = [item for item in late if item[0] == "c"]
@@ -499,7 +501,7 @@ def test_a_creation_is_three_rounds_and_three_writes_on_each_node() -> None:
     kinds = counted(cluster)
     cluster.ask("a", CreateTopic("jobs"))
     others = {"Prepare": 2, "Accept": 2, "PutTopic": 2}  # what a node sends to itself does not travel
-    assert kinds == {**others, "Voted": 4, "Put": 2}
+    assert kinds == {**others, "ProposalReply": 4, "PutReply": 2}
     for name in "abc":
         written = [type(record) for record in cluster.journals[name][before[name] :]]
         assert written == [CreationPut, CreationPut, TopicPut]
@@ -594,7 +596,7 @@ class Creating(Chaos):
         made = {topic.retention_s for topic in self.served.values()}
         for key, request in self.asked.items():
             reply = self.replies.get(key)  # None where the node was killed
-            if isinstance(reply, TopicCreated):
+            if isinstance(reply, CreateTopicReply):
                 assert request.retention_s in made
                 assert self.served[reply.topic.deletions].retention_s == request.retention_s
                 assert (reply.topic.rf, reply.topic.partitions) == (request.rf, request.partitions)
@@ -607,7 +609,7 @@ class Creating(Chaos):
         """What was confirmed is there, unless somebody asked for its topic to be deleted."""
         for key, (topic, span) in self.publishing.items():
             if (
-                isinstance(self.replies.get(key), Published)
+                isinstance(self.replies.get(key), PublishReply)
                 and topic.id not in self.deleting
                 and topic.rf > 1
             ):
@@ -660,7 +662,7 @@ def test_the_seeds_contain_what_they_are_about() -> None:
         cluster.judge_answers()
         conflicts += sum(is_conflict(reply) for reply in cluster.replies.values())
         topics += len(cluster.served)
-        confirmed += sum(isinstance(reply, Published) for reply in cluster.replies.values())
+        confirmed += sum(isinstance(reply, PublishReply) for reply in cluster.replies.values())
     assert conflicts > 40
     assert topics > 60
     assert confirmed > 20

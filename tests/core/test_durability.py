@@ -10,7 +10,7 @@ from quorumq.core.messages import (
     AlterTopic,
     OpenSession,
     Publish,
-    Published,
+    PublishReply,
     PurgeRequest,
     RejectRequest,
 )
@@ -40,7 +40,7 @@ class Watched(Cluster):
 def publish(cluster: Cluster, topic: Topic, count: int = 4, through: str = "a") -> Publish:
     origin = cluster.ask(through, OpenSession()).origin  # type: ignore[union-attr]
     asked = Publish(cluster.batch(topic, origin, 0, [b"x"] * count))
-    assert isinstance(cluster.ask(through, asked), Published)
+    assert isinstance(cluster.ask(through, asked), PublishReply)
     return asked
 
 
@@ -72,7 +72,7 @@ def test_a_retry_waits_no_longer_than_what_it_repeats() -> None:
     asked = publish(cluster, cluster.topic(durability="os"))
     cluster.hasty.clear()
     cluster.synced.clear()
-    assert isinstance(cluster.ask("b", asked), Published)
+    assert isinstance(cluster.ask("b", asked), PublishReply)
     assert [each.records for each in cluster.hasty] == [(), (), ()]
     assert not cluster.synced
 
@@ -90,6 +90,6 @@ def test_an_altered_setting_counts_for_what_is_published_from_then_on(then: str)
     cluster.hasty.clear()
     cluster.synced.clear()
     assert isinstance(
-        cluster.ask("b", first), Published
+        cluster.ask("b", first), PublishReply
     )  # once "fsync", a retry hears of what is on the disk
     assert [each.records for each in (cluster.synced if then == "fsync" else cluster.hasty)] == [()] * 3

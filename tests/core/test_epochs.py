@@ -10,13 +10,13 @@ from quorumq.core.effects import Effect, Persist, Received, Send
 from quorumq.core.messages import (
     QUORUM_REQUESTS,
     AckRequest,
+    BrowseRequest,
     CloseSession,
     Envelope,
     ExtendRequest,
     Failed,
-    Fetched,
+    FetchReply,
     OpenSession,
-    PeekAsk,
     PeerMessage,
     Publish,
     PurgeRequest,
@@ -24,12 +24,12 @@ from quorumq.core.messages import (
     RedriveRequest,
     RejectRequest,
     Resolved,
+    SettleReply,
     Store,
-    Stored,
+    StoreReply,
     SyncOffer,
     SyncState,
     SyncTopics,
-    Verdicts,
 )
 from quorumq.core.types import STAMP_ZERO, Letter, Origin, PartitionId, Span, Topic
 from tests.core.cluster import Cluster
@@ -69,7 +69,7 @@ def lively(cluster: Cluster) -> tuple[Topic, Origin, list[Envelope]]:
     cluster.ask("a", AckRequest(first))
     cluster.ask("a", RejectRequest(receipts(cluster.ask("a", fetch(most=2))), letter=LETTER))
     cluster.ask("a", RedriveRequest("jobs", 0, "g", first_half(letters(cluster))))
-    cluster.ask("a", PeekAsk("jobs", 0, "g", "all", (0, 0), 10, complete=True))
+    cluster.ask("a", BrowseRequest("jobs", 0, "g", "all", (0, 0), 10, complete=True))
     brief = cluster.ask("a", OpenSession()).origin  # type: ignore[union-attr]
     cluster.ask("a", CloseSession(brief, (PartitionId(topic.id, 0),)))
     cluster.drop = lambda sender, to, message: (
@@ -88,7 +88,7 @@ def first_half(entries: tuple[Resolved, ...]) -> tuple[Resolved, ...]:
 
 
 def letters(cluster: Cluster) -> tuple[Resolved, ...]:
-    page = cluster.ask("a", PeekAsk("jobs", 0, "g", "dead", (0, 0), 10))
+    page = cluster.ask("a", BrowseRequest("jobs", 0, "g", "dead", (0, 0), 10))
     return tuple(Resolved(item.span, item.record) for item in page.items)  # type: ignore[union-attr]
 
 
@@ -123,7 +123,7 @@ def test_every_request_of_another_epoch_is_refused_and_leaves_no_trace() -> None
                 assert answers == []
                 continue
             (answer,) = answers
-            error = answer.refused if isinstance(answer, Stored) else answer.error  # type: ignore[union-attr]
+            error = answer.refused if isinstance(answer, StoreReply) else answer.error  # type: ignore[union-attr]
             assert error == "wrong-epoch", kind
     core.check(cluster.now)
 
@@ -152,12 +152,12 @@ def test_through_a_node_of_another_epoch_a_client_hears_of_no_success(inside: bo
         (RejectRequest(held), "wrong-epoch"),
         (RedriveRequest("jobs", 0, "g", dead), "wrong-epoch"),
         (PurgeRequest("jobs", 0, "g"), "too-few-replicas"),
-        (PeekAsk("jobs", 0, "g", "all", (0, 0), 10, complete=True), "too-few-replicas"),
+        (BrowseRequest("jobs", 0, "g", "all", (0, 0), 10, complete=True), "too-few-replicas"),
     ):
         key = cluster.submit(node, request)
         cluster.advance(6)
         reply = cluster.replies[key]
-        if isinstance(reply, Verdicts):
+        if isinstance(reply, SettleReply):
             assert {verdict.outcome for verdict in reply.verdicts} == {expected}, request
         else:
             assert isinstance(reply, Failed), request
@@ -166,13 +166,13 @@ def test_through_a_node_of_another_epoch_a_client_hears_of_no_success(inside: bo
     if inside:
         key = cluster.submit(node, fetch())
         cluster.advance(6)
-        assert cluster.replies[key] == Fetched(0.0, 10.0, ())
+        assert cluster.replies[key] == FetchReply(0.0, 10.0, ())
     assert sizes(cluster, members[1]) == before
 
 
 def sizes(cluster: Cluster, node: str) -> dict[str, int]:
     """How many messages are in which state, as one replica has them."""
     found: dict[str, int] = {}
-    for item in cluster.ask(node, PeekAsk("jobs", 0, "g", "all", (0, 0), 100)).items:  # type: ignore[union-attr]
+    for item in cluster.ask(node, BrowseRequest("jobs", 0, "g", "all", (0, 0), 100)).items:  # type: ignore[union-attr]
         found[item.state] = found.get(item.state, 0) + item.span.size
     return found

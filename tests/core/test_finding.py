@@ -11,33 +11,33 @@ from quorumq.core.finding import FIND_TIMEOUT_S
 from quorumq.core.messages import (
     AckRequest,
     AlterTopic,
+    BrowseReply,
+    BrowseRequest,
     ClientReply,
     ClientRequest,
     CreateTopic,
     DeleteTopic,
     ExtendRequest,
     Failed,
-    Fetched,
-    GroupSet,
+    FetchReply,
     LeaveRequest,
     Metadata,
     MetadataReply,
     OpenSession,
-    PeekAsk,
-    PeekPage,
     Publish,
-    Published,
-    Purged,
+    PublishReply,
+    PurgeReply,
     PurgeRequest,
     PutGroup,
     PutTopic,
     RedriveRequest,
-    RegistersAsk,
-    RegistersTold,
+    RegistersReply,
+    RegistersRequest,
     RejectRequest,
     SetGroup,
+    SetGroupReply,
+    SettleReply,
     SyncTopics,
-    Verdicts,
 )
 from quorumq.core.types import Topic
 from tests.core.cluster import Cluster
@@ -66,7 +66,7 @@ def made() -> tuple[Cluster, Topic]:
     topic = cluster.topic()
     origin = cluster.ask("a", OpenSession()).origin  # type: ignore[union-attr]
     cluster.drop = lambda sender, to, message: to == "c" and sender != to
-    assert isinstance(cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"0"]))), Published)
+    assert isinstance(cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"0"]))), PublishReply)
     behind(cluster, "c")
     assert known(cluster, "c") == []
     return cluster, topic
@@ -79,10 +79,10 @@ Ask = Callable[[Cluster, Topic], object]
     ("make", "kind"),
     [
         (lambda cluster, topic: Metadata(("jobs",)), MetadataReply),
-        (lambda cluster, topic: fetch(), Fetched),
-        (lambda cluster, topic: SetGroup("jobs", "other"), GroupSet),
-        (lambda cluster, topic: PeekAsk("jobs", 0, "g", "all", (0, 0), 10), PeekPage),
-        (lambda cluster, topic: PeekAsk("jobs", 0, "g", "all", (0, 0), 10, complete=True), PeekPage),
+        (lambda cluster, topic: fetch(), FetchReply),
+        (lambda cluster, topic: SetGroup("jobs", "other"), SetGroupReply),
+        (lambda cluster, topic: BrowseRequest("jobs", 0, "g", "all", (0, 0), 10), BrowseReply),
+        (lambda cluster, topic: BrowseRequest("jobs", 0, "g", "all", (0, 0), 10, complete=True), BrowseReply),
         (lambda cluster, topic: AlterTopic("jobs", partitions=2), None),
         (lambda cluster, topic: DeleteTopic("jobs", topic.id), None),
         (lambda cluster, topic: CreateTopic("jobs", implicit=True), None),
@@ -90,7 +90,7 @@ Ask = Callable[[Cluster, Topic], object]
             lambda cluster, topic: Publish(
                 cluster.batch(topic, cluster.ask("c", OpenSession()).origin, 0, [b"x"])  # type: ignore[union-attr]
             ),
-            Published,
+            PublishReply,
         ),
     ],
 )
@@ -137,11 +137,11 @@ def test_partitions_that_were_added_are_found() -> None:
     origin = cluster.ask("c", OpenSession()).origin  # type: ignore[union-attr]
     assert cluster.nodes["c"].topics[topic.id].partitions == 1
     assert isinstance(
-        cluster.ask("c", Publish(cluster.batch(grown, origin, 0, [b"x"], partition=2))), Published
+        cluster.ask("c", Publish(cluster.batch(grown, origin, 0, [b"x"], partition=2))), PublishReply
     )
     behind(cluster, "b")
     cluster.ask("a", AlterTopic("jobs", partitions=4))
-    assert isinstance(cluster.ask("b", fetch()._replace(partitions=(3,))), Fetched)
+    assert isinstance(cluster.ask("b", fetch()._replace(partitions=(3,))), FetchReply)
 
 
 @pytest.mark.parametrize(
@@ -163,10 +163,10 @@ def test_a_group_that_was_created_is_there_too(request_: ClientRequest, heard: b
     behind(cluster, "c")
     if not heard:
         cluster.topic()
-    assert isinstance(cluster.ask("a", SetGroup("jobs", "g")), GroupSet)
+    assert isinstance(cluster.ask("a", SetGroup("jobs", "g")), SetGroupReply)
     assert not cluster.nodes["c"].catalogue.groups
     reply = cluster.ask("c", request_)
-    assert isinstance(reply, Fetched | Purged | GroupSet | Verdicts), reply
+    assert isinstance(reply, FetchReply | PurgeReply | SetGroupReply | SettleReply), reply
 
 
 def test_a_name_that_nobody_has_is_not_found_and_the_next_request_asks_anew() -> None:
@@ -197,7 +197,7 @@ def test_of_five_nodes_three_others_are_heard_before_a_name_is_not_found() -> No
     silent = {"b", "e"}
     told = cluster.drop
     cluster.drop = lambda sender, to, message: (
-        told(sender, to, message) or (sender in silent and isinstance(message, RegistersTold))
+        told(sender, to, message) or (sender in silent and isinstance(message, RegistersReply))
     )
     key = cluster.submit("c", Metadata(("jobs",)))
     assert key not in cluster.replies, "c and d do not know it, but b and e may"
@@ -225,7 +225,7 @@ def test_an_answer_of_a_node_that_cannot_vouch_is_none() -> None:
 
 def test_one_that_is_gone_is_not_answered_and_nothing_is_fetched_for_it() -> None:
     cluster, _ = made()
-    cluster.drop = lambda sender, to, message: isinstance(message, RegistersTold) and sender != to
+    cluster.drop = lambda sender, to, message: isinstance(message, RegistersReply) and sender != to
     key = cluster.submit("c", fetch())
     cluster.feed("c", Gone(key))
     cluster.advance(FIND_TIMEOUT_S + 0.1)
@@ -239,7 +239,7 @@ def test_what_is_known_is_asked_for_by_nobody() -> None:
     topic = cluster.topic()
     asked: list[object] = []
     cluster.drop = lambda sender, to, message: (
-        isinstance(message, RegistersAsk) and bool(asked.append(message))
+        isinstance(message, RegistersRequest) and bool(asked.append(message))
     )
     origin = cluster.ask("c", OpenSession()).origin  # type: ignore[union-attr]
     cluster.ask("c", Publish(cluster.batch(topic, origin, 0, [b"x"])))

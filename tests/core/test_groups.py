@@ -5,18 +5,17 @@ from __future__ import annotations
 from quorumq.core.effects import Request
 from quorumq.core.messages import (
     AckRequest,
+    BrowseReply,
+    BrowseRequest,
     ExtendRequest,
     Failed,
-    Fetched,
-    GroupSet,
+    FetchReply,
     Heartbeat,
     Named,
     OpenSession,
-    PeekAsk,
-    PeekPage,
     Publish,
-    Published,
-    Purged,
+    PublishReply,
+    PurgeReply,
     PurgeRequest,
     PutGroup,
     PutTopic,
@@ -24,7 +23,8 @@ from quorumq.core.messages import (
     RejectRequest,
     Resolved,
     SetGroup,
-    Surveyed,
+    SetGroupReply,
+    SurveyReply,
     SyncState,
     SyncTopics,
 )
@@ -43,7 +43,7 @@ def spans(reply: object) -> list[tuple[int, int]]:
 
 def rewind(cluster: Cluster, node: str = "b", start: str = "earliest", from_ms: int = 0) -> int:
     reply = cluster.ask(node, SetGroup("jobs", "g", start, from_ms, rewind=True))
-    assert isinstance(reply, GroupSet), reply
+    assert isinstance(reply, SetGroupReply), reply
     return reply.group.generation
 
 
@@ -56,8 +56,8 @@ def more(cluster: Cluster, topic: Topic, origin: Origin, first: int, count: int 
 def peek(
     cluster: Cluster, which: str = "all", group: str = "g", node: str = "a"
 ) -> list[tuple[int, int, str]]:
-    reply = cluster.ask(node, PeekAsk("jobs", 0, group, which, (0, 0), 1000, complete=True))
-    assert isinstance(reply, PeekPage), reply
+    reply = cluster.ask(node, BrowseRequest("jobs", 0, group, which, (0, 0), 1000, complete=True))
+    assert isinstance(reply, BrowseReply), reply
     return [(item.span.start, item.span.stop, item.state) for item in reply.items]
 
 
@@ -98,7 +98,7 @@ def test_creating_a_group_that_is_there_changes_nothing() -> None:
     published(cluster)
     cluster.ask("b", AckRequest(receipts(cluster.ask("b", fetch(most=4)))))
     reply = cluster.ask("c", SetGroup("jobs", "g", "latest"))
-    assert isinstance(reply, GroupSet)
+    assert isinstance(reply, SetGroupReply)
     assert reply.group.generation == 0
     assert spans(cluster.ask("c", fetch())) == [(4, 10)]
 
@@ -231,7 +231,7 @@ def test_two_rewinds_at_once_end_in_one_generation_everywhere() -> None:
         cluster.queue.append((node, Request(cluster.keys, SetGroup("jobs", "g", start, rewind=True))))
     cluster.run()
     cluster.advance(6)
-    assert all(isinstance(cluster.replies[key], GroupSet) for key in keys)
+    assert all(isinstance(cluster.replies[key], SetGroupReply) for key in keys)
     assert len({tuple(core.catalogue.groups.values()) for core in cluster.nodes.values()}) == 1
     newest = max(cluster.replies[key].group.generation for key in keys)
     assert {group.generation for group in cluster.nodes["c"].catalogue.groups.values()} == {newest}
@@ -386,8 +386,8 @@ def test_a_replica_that_missed_the_dead_letter_is_told_and_votes_then() -> None:
 
 
 def dead_entries(cluster: Cluster) -> tuple[Resolved, ...]:
-    page = cluster.ask("a", PeekAsk("jobs", 0, "g", "dead", (0, 0), 100))
-    assert isinstance(page, PeekPage)
+    page = cluster.ask("a", BrowseRequest("jobs", 0, "g", "dead", (0, 0), 100))
+    assert isinstance(page, BrowseReply)
     return tuple(Resolved(item.span, item.record) for item in page.items)
 
 
@@ -450,8 +450,8 @@ def test_purge_settles_the_backlog_of_one_group_only() -> None:
     cluster = Cluster()
     topic, origin = died(cluster)
     held = receipts(cluster.ask("a", fetch(most=2)))
-    assert cluster.ask("c", PurgeRequest("jobs", 0, "g")) == Purged(7)
-    assert cluster.ask("a", PurgeRequest("jobs", 0, "g")) == Purged(0)
+    assert cluster.ask("c", PurgeRequest("jobs", 0, "g")) == PurgeReply(7)
+    assert cluster.ask("a", PurgeRequest("jobs", 0, "g")) == PurgeReply(0)
     assert outcomes(cluster.ask("b", AckRequest(held))) == ["acked"], (
         "a delivery under way may still be acked"
     )
@@ -465,12 +465,12 @@ def test_purging_dead_letters_and_redriving_them_at_once_leaves_one_of_both() ->
     cluster = Cluster()
     died(cluster)
     entries = dead_entries(cluster)
-    assert cluster.ask("b", PurgeRequest("jobs.deadletters", 0, "g")) == Purged(3)
+    assert cluster.ask("b", PurgeRequest("jobs.deadletters", 0, "g")) == PurgeReply(3)
     assert outcomes(cluster.ask("c", RedriveRequest("jobs", 0, "g", entries))) == ["ok"], (
         "redriven: n + 1 is higher"
     )
     assert spans(cluster.ask("c", fetch()))[0] == (0, 3)
-    assert cluster.ask("b", PurgeRequest("jobs", 0, "g!dead")) == Purged(0)
+    assert cluster.ask("b", PurgeRequest("jobs", 0, "g!dead")) == PurgeReply(0)
 
 
 def test_one_replica_that_answers_twice_does_not_purge_alone() -> None:
@@ -481,10 +481,10 @@ def test_one_replica_that_answers_twice_does_not_purge_alone() -> None:
     cluster.ask(x, SetGroup("jobs", "g"))
     cluster.drop = lambda sender, to, message: z in (sender, to) and sender != to
     origin = cluster.ask(x, OpenSession()).origin
-    assert isinstance(cluster.ask(x, Publish(cluster.batch(topic, origin, 0, [b"m"]))), Published)
+    assert isinstance(cluster.ask(x, Publish(cluster.batch(topic, origin, 0, [b"m"]))), PublishReply)
     cluster.drop = lambda sender, to, message: to in (x, y) and not isinstance(message, Heartbeat)
     send = cluster.send
-    cluster.send = lambda *sent: [send(*sent) for _ in range(1 + isinstance(sent[2], Surveyed))]  # type: ignore
+    cluster.send = lambda *sent: [send(*sent) for _ in range(1 + isinstance(sent[2], SurveyReply))]  # type: ignore
     key = cluster.submit(outside, PurgeRequest("jobs", 0, "g"))
     assert key not in cluster.replies, "z alone decided, and has not got the message"
     cluster.advance(6.0)
@@ -517,7 +517,7 @@ def test_purge_without_a_majority_says_so_and_purges_the_rest_when_run_again() -
     assert isinstance(answer, Failed)
     assert answer.code == "too-few-replicas"
     cluster.start("b")
-    assert cluster.ask("a", PurgeRequest("jobs", 0, "g")) == Purged(10)
+    assert cluster.ask("a", PurgeRequest("jobs", 0, "g")) == PurgeReply(10)
 
 
 # ---------------------------------------------------------------------------------------- PEEK complete
@@ -530,7 +530,7 @@ def test_a_complete_peek_sees_what_one_replica_does_not() -> None:
     cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch(most=2)))))
     more(cluster, topic, origin, 4)
     cluster.drop = lambda sender, to, message: False
-    alone = cluster.ask("c", PeekAsk("jobs", 0, "g", "all", (0, 0), 100))
+    alone = cluster.ask("c", BrowseRequest("jobs", 0, "g", "all", (0, 0), 100))
     assert [(item.span.start, item.span.stop, item.state) for item in alone.items] == [(0, 4, "ready")]
     assert peek(cluster, node="c") == [(0, 2, "acked"), (2, 5, "ready")]
     assert peek(cluster, "ready", node="c") == [(2, 5, "ready")]
@@ -545,11 +545,11 @@ def test_a_complete_peek_goes_page_by_page() -> None:
             more(cluster, topic, origin, first, 4)
     got = receipts(cluster.ask("a", fetch(most=17)))
     cluster.ask("b", AckRequest(tuple(Named(item.receipt, (item.receipt.span,)) for item in got[::2])))
-    whole = cluster.ask("b", PeekAsk("jobs", 0, "g", "all", (0, 0), 1000, complete=True))
+    whole = cluster.ask("b", BrowseRequest("jobs", 0, "g", "all", (0, 0), 1000, complete=True))
     paged: list[Span] = []
     after: Span | None = None
     for _ in range(100):
-        page = cluster.ask("b", PeekAsk("jobs", 0, "g", "all", (0, 0), 1, complete=True, after=after))
+        page = cluster.ask("b", BrowseRequest("jobs", 0, "g", "all", (0, 0), 1, complete=True, after=after))
         paged += [item.span for item in page.items]
         after = page.upto
         if after is None:
@@ -557,7 +557,7 @@ def test_a_complete_peek_goes_page_by_page() -> None:
     assert sum(span.size for span in paged) == 60
     assert sorted(paged) == paged
     assert sum(item.span.size for item in whole.items) == 60
-    assert isinstance(cluster.ask("a", fetch()), Fetched)
+    assert isinstance(cluster.ask("a", fetch()), FetchReply)
 
 
 # ------------------------------------------------------------------------------ too few replicas
@@ -604,7 +604,7 @@ def test_a_group_is_not_taken_in_before_its_topic() -> None:
         and (isinstance(message, PutTopic) or (isinstance(message, SyncTopics) and bool(message.topics)))
     )
     topic = cluster.topic()
-    assert isinstance(cluster.ask("a", SetGroup("jobs", "g")), GroupSet)
+    assert isinstance(cluster.ask("a", SetGroup("jobs", "g")), SetGroupReply)
     c = cluster.nodes["c"]
     assert topic.id not in c.topics
     assert not c.catalogue.groups

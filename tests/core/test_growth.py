@@ -9,12 +9,12 @@ import pytest
 
 from quorumq.core.messages import (
     Ack,
-    Acked,
+    AckEntry,
     AckRequest,
     ExtendRequest,
     OpenSession,
     Publish,
-    Published,
+    PublishReply,
     RejectRequest,
 )
 from quorumq.core.types import PartitionId, Span
@@ -44,7 +44,7 @@ def filled(sections: int) -> Cluster:
     records = [encode_record(Message(b"%d" % i)) for i in range(sections)]
     spans = tuple(Span(origin, 0, 1) for origin in origins)
     batch = pack_sections(PartitionId(topic.id, 0), spans, cluster.now.wall_ms, records)
-    assert isinstance(cluster.ask("b", Publish(batch)), Published)
+    assert isinstance(cluster.ask("b", Publish(batch)), PublishReply)
     assert receipts(cluster.ask("a", fetch(group="other", most=1)))  # the group's view is made elsewhere
     return cluster
 
@@ -87,7 +87,7 @@ def test_the_holds_of_a_long_run_end_in_steps_of_bounded_size() -> None:
     cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"x"] * 4000)))
     (got,) = receipts(cluster.ask("a", fetch(most=4000)))
     (replica,) = cluster.nodes["a"].replicas.values()
-    acked = tuple(Acked(Span(origin, seq, seq + 1), got.receipt.owner) for seq in range(0, 4000, 2))
+    acked = tuple(AckEntry(Span(origin, seq, seq + 1), got.receipt.owner) for seq in range(0, 4000, 2))
     replica.on_ack("a", Ack(0, replica.partition, replica.topic.epoch, "g", 0, acked), cluster.now)
     view, left = replica.group("g"), []
     cluster.time += 10.0

@@ -16,13 +16,13 @@ from quorumq.core.messages import (
     Envelope,
     ExtendRequest,
     Failed,
-    Fetched,
+    FetchReply,
     Hold,
     HoldReply,
-    HoldsTold,
+    HoldsReply,
     OpenSession,
     Publish,
-    Published,
+    PublishReply,
     RejectRequest,
     Release,
     Store,
@@ -58,7 +58,7 @@ def asked(cluster: Cluster, node: str, wait: float = 1.0, **more: float) -> list
     key = cluster.submit(node, fetch(wait=wait, **more))  # type: ignore[arg-type]
     cluster.advance(wait + 0.1)
     reply = cluster.replies[key]
-    return [item.receipt.span for item in receipts(reply)] if isinstance(reply, Fetched) else []
+    return [item.receipt.span for item in receipts(reply)] if isinstance(reply, FetchReply) else []
 
 
 def token(cluster: Cluster, node: str) -> Stamp:
@@ -84,7 +84,7 @@ def test_a_voter_that_forgot_its_holds_makes_no_second_majority() -> None:
     _, origin = published(cluster, 1)
     cluster.drop = lambda sender, to, message: isinstance(message, Hold) and to == "c"
     assert len(receipts(cluster.ask("a", fetch(hold_time=10.0)))) == 1
-    cluster.drop = lambda sender, to, message: isinstance(message, HoldsTold) or {sender, to} == {"a", "c"}
+    cluster.drop = lambda sender, to, message: isinstance(message, HoldsReply) or {sender, to} == {"a", "c"}
     cluster.kill("b")
     cluster.start("b")
     for _ in range(4):
@@ -242,7 +242,7 @@ def test_a_replica_that_slept_through_ack_and_reclaim_brings_nothing_back() -> N
     cluster.advance(6)
     assert asked(cluster, "c", hold_time=5.0) == [], "the others answer with the tombstone"
     assert isinstance(
-        cluster.ask("c", Publish(cluster.batch(topic, origin, 0, [b"0", b"1", b"2"]))), Published
+        cluster.ask("c", Publish(cluster.batch(topic, origin, 0, [b"0", b"1", b"2"]))), PublishReply
     )
     cluster.drop = nothing
     cluster.advance(20)
@@ -366,11 +366,11 @@ def test_one_way_cuts_bridges_and_blips_need_no_repair_and_no_side_is_believed_a
             key = cluster.submit(node, Publish(cluster.batch(topic, origin, published_count, [b"x"])))
             published_count += 1
             cluster.advance(1.1)
-            confirmed.append(isinstance(cluster.replies[key], Published))
+            confirmed.append(isinstance(cluster.replies[key], PublishReply))
             got = cluster.submit(node, fetch(wait=0.2, hold_time=2.0))
             cluster.advance(0.4)
             reply = cluster.replies[got]
-            if isinstance(reply, Fetched) and reply.slices:
+            if isinstance(reply, FetchReply) and reply.slices:
                 done = cluster.submit(node, AckRequest(receipts(reply)))
                 cluster.advance(1.1)
                 taken = [item.receipt.span for item in receipts(reply)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quorumq.core.effects import LinkDown
-from quorumq.core.messages import AckRequest, Failed, HoldReply, HoldsAsk
+from quorumq.core.messages import AckRequest, Failed, HoldReply, HoldsRequest
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, published, receipts
 
@@ -25,7 +25,7 @@ def test_a_fetch_that_only_meets_abstentions_pauses_between_its_rounds() -> None
     cluster = Cluster(hold_time_max=10.0)
     published(cluster, 10)
     cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch(most=1)))))
-    cluster.drop = lambda sender, to, message: isinstance(message, HoldsAsk)
+    cluster.drop = lambda sender, to, message: isinstance(message, HoldsRequest)
     for name in "bc":
         cluster.kill(name)
         cluster.start(name)
@@ -35,7 +35,7 @@ def test_a_fetch_that_only_meets_abstentions_pauses_between_its_rounds() -> None
     def drop(sender: str, to: str, message: object) -> bool:
         if isinstance(message, HoldReply) and message.abstained:
             abstained.append(message)
-        return isinstance(message, HoldsAsk)
+        return isinstance(message, HoldsRequest)
 
     cluster.drop = drop
     key = cluster.submit("a", fetch(wait=1.0))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quorumq.core.messages import Failed, OpenSession, SessionOpened
+from quorumq.core.messages import Failed, OpenSession, OpenSessionReply
 from quorumq.core.records import ClusterMade
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, published, receipts
@@ -54,7 +54,7 @@ def test_the_order_of_the_node_list_does_not_matter() -> None:
     for name in "abc":
         cluster.start(name)
     cluster.advance(1.0)
-    assert isinstance(cluster.ask("a", OpenSession()), SessionOpened)
+    assert isinstance(cluster.ask("a", OpenSession()), OpenSessionReply)
 
 
 def test_it_is_known_from_the_first_start_on_and_from_a_snapshot() -> None:

@@ -8,11 +8,11 @@ from quorumq.core.effects import HelloRefused, LinkDown, LinkUp
 from quorumq.core.messages import (
     VERSIONS,
     CreateTopic,
+    CreateTopicReply,
     Failed,
     Fetch,
     Hello,
     OpenSession,
-    TopicCreated,
     Welcome,
 )
 from quorumq.core.peers import node_list_digest
@@ -159,6 +159,6 @@ def test_a_publisher_that_makes_a_topic_does_not_undo_what_an_operator_chose() -
     cluster.nodes["c"].topics.clear()
     cluster.nodes["c"].catalogue.names.clear()
     made = cluster.ask("c", CreateTopic("jobs", 3, 1, 5, "fsync", True))
-    assert isinstance(made, TopicCreated)
+    assert isinstance(made, CreateTopicReply)
     cluster.advance(5)
     assert {core.topic_named("jobs").max_deliveries for core in cluster.nodes.values()} == {17}

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quorumq.client.derived import runs_of
-from quorumq.core.messages import Failed, Publish, Published, Store
+from quorumq.core.messages import Failed, Publish, PublishReply, Store
 from quorumq.core.types import DERIVED, Batch, Origin, PartitionId, Topic
 from quorumq.wire.batch import Message, encode_record, pack_sections
 from tests.core.cluster import Cluster
@@ -69,14 +69,16 @@ def test_however_derived_messages_are_batched_each_is_stored_once_everywhere(
         key = cluster.submit(via, Publish(batch_of(topic, found, cluster.now.wall_ms)))
         cluster.advance(0.6)
         reply = cluster.replies[key]
-        assert isinstance(reply, Published) or (isinstance(reply, Failed) and reply.code == "outcome-unknown")
-        if isinstance(reply, Published) or (via, via) not in losing:
+        assert isinstance(reply, PublishReply) or (
+            isinstance(reply, Failed) and reply.code == "outcome-unknown"
+        )
+        if isinstance(reply, PublishReply) or (via, via) not in losing:
             wanted |= found
         else:
             cluster.drop = lambda sender, to, message: False
             again = cluster.submit(via, Publish(batch_of(topic, found, cluster.now.wall_ms)))
             cluster.advance(0.6)
-            assert isinstance(cluster.replies[again], Published), "a retry of what is unknown goes through"
+            assert isinstance(cluster.replies[again], PublishReply), "a retry of what is unknown goes through"
             wanted |= found
         if victim:
             cluster.kill(victim)

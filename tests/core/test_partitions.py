@@ -10,26 +10,26 @@ from quorumq.core.effects import LinkDown
 from quorumq.core.messages import (
     AckRequest,
     AlterTopic,
+    AlterTopicReply,
     CreateTopic,
+    CreateTopicReply,
     DeleteTopic,
+    DeleteTopicReply,
     Failed,
     Fetch,
-    Fetched,
-    GroupSet,
+    FetchReply,
     Metadata,
     Named,
     OpenSession,
     Publish,
-    Published,
+    PublishReply,
     PutGroup,
     PutTopic,
-    RegistersTold,
-    ResyncTold,
+    RegistersReply,
+    ResyncReply,
     SetGroup,
+    SetGroupReply,
     SyncTopics,
-    TopicAltered,
-    TopicCreated,
-    TopicDeleted,
 )
 from quorumq.core.topics import with_partitions
 from quorumq.core.types import PartitionId, Topic
@@ -71,7 +71,7 @@ class Five(Cluster):
 
     def grow(self, node: str, partitions: int = 2) -> Topic:
         reply = self.ask(node, AlterTopic(self.name, partitions=partitions))
-        assert isinstance(reply, TopicAltered), reply
+        assert isinstance(reply, AlterTopicReply), reply
         assert reply.topic.partitions == partitions
         return reply.topic
 
@@ -79,14 +79,14 @@ class Five(Cluster):
         origin = self.ask(node, OpenSession()).origin  # type: ignore[union-attr]
         key = self.submit(node, Publish(self.batch(topic, origin, 0, [b"m"], partition)))
         self.advance(timeout)
-        return isinstance(self.replies.get(key), Published)
+        return isinstance(self.replies.get(key), PublishReply)
 
     def fetched(self, node: str, group: str, partition: int) -> tuple[Named, ...]:
         fetch = Fetch((self.name,), group, 10, 1 << 20, 1, 0, 0.0, 10.0, 0.0, partitions=(partition,))
         key = self.submit(node, fetch)
         self.advance(2.0)
         reply = self.replies[key]
-        return receipts(reply) if isinstance(reply, Fetched) else ()
+        return receipts(reply) if isinstance(reply, FetchReply) else ()
 
     def came(self, key: int, seconds: float = 6.0) -> object:
         self.advance(seconds)
@@ -102,7 +102,7 @@ def test_a_deletion_is_not_confirmed_before_partitions_that_its_coordinator_has_
     assert isinstance(cluster.came(deleting), Failed), "z knows of a partition at z, v and w"
     assert cluster.published(cluster.v, grown, 1), "nor is it deleted there"
     cluster.cut([])
-    assert isinstance(cluster.ask(cluster.x, DeleteTopic(cluster.name, grown.id)), TopicDeleted)
+    assert isinstance(cluster.ask(cluster.x, DeleteTopic(cluster.name, grown.id)), DeleteTopicReply)
     for node in cluster.names:
         assert not cluster.published(node, grown, 1, 0.0)
 
@@ -135,10 +135,10 @@ def test_a_name_is_given_again_only_once_its_deletion_is_complete() -> None:
     assert cluster.published(cluster.v, grown, 1)
     cluster.cut([])
     made = cluster.ask(cluster.x, CreateTopic(cluster.name))
-    assert isinstance(made, TopicCreated)
+    assert isinstance(made, CreateTopicReply)
     assert made.topic.deletions == 1
     assert not cluster.published(cluster.v, grown, 1, 0.0)
-    assert isinstance(cluster.ask(cluster.v, DeleteTopic(cluster.name, grown.id)), TopicDeleted | Failed)
+    assert isinstance(cluster.ask(cluster.v, DeleteTopic(cluster.name, grown.id)), DeleteTopicReply | Failed)
     assert cluster.nodes[cluster.x].topic_named(cluster.name) == made.topic
 
 
@@ -146,7 +146,7 @@ def test_a_deletion_and_partitions_that_are_proposed_at_the_same_time_see_each_o
     """Three nodes have heard of the proposal when the deletion reads; whoever confirms, does so before it is OK."""
     cluster = Five()
     cluster.drop = lambda sender, to, message: (
-        sender != to and isinstance(message, RegistersTold) and to == cluster.z
+        sender != to and isinstance(message, RegistersReply) and to == cluster.z
     )
     altering = cluster.submit(cluster.z, AlterTopic(cluster.name, partitions=2))
     assert altering not in cluster.replies, "it has proposed, and reads"
@@ -154,7 +154,7 @@ def test_a_deletion_and_partitions_that_are_proposed_at_the_same_time_see_each_o
         topic = core.topics[cluster.made.id]
         assert (topic.partitions, topic.all_partitions) == (1, 2)
     cluster.drop = nothing
-    assert isinstance(cluster.ask(cluster.x, DeleteTopic(cluster.name, cluster.made.id)), TopicDeleted)
+    assert isinstance(cluster.ask(cluster.x, DeleteTopic(cluster.name, cluster.made.id)), DeleteTopicReply)
     reply = cluster.came(altering)
     assert isinstance(reply, Failed)
     grown = with_partitions(cluster.made, 2, cluster.names)
@@ -164,7 +164,7 @@ def test_a_deletion_and_partitions_that_are_proposed_at_the_same_time_see_each_o
 
 def test_a_rewind_is_not_confirmed_before_partitions_that_its_coordinator_has_not_heard_of() -> None:
     cluster = Five()
-    assert isinstance(cluster.ask(cluster.x, SetGroup(cluster.name, "g")), GroupSet)
+    assert isinstance(cluster.ask(cluster.x, SetGroup(cluster.name, "g")), SetGroupReply)
     cluster.cut([cluster.x, cluster.y])
     grown = cluster.grow(cluster.z)
     assert cluster.published(cluster.v, grown, 1)
@@ -175,7 +175,7 @@ def test_a_rewind_is_not_confirmed_before_partitions_that_its_coordinator_has_no
     assert isinstance(cluster.came(rewinding), Failed), "a majority of the nodes, and of what x has heard of"
     cluster.cut([])
     made = cluster.ask(cluster.y, SetGroup(cluster.name, "g", "latest", rewind=True))
-    assert isinstance(made, GroupSet)
+    assert isinstance(made, SetGroupReply)
     for node in cluster.names:
         assert cluster.fetched(node, "g", 1) == ()
 
@@ -183,9 +183,9 @@ def test_a_rewind_is_not_confirmed_before_partitions_that_its_coordinator_has_no
 def test_a_group_that_was_confirmed_is_there_in_partitions_that_are_added_later() -> None:
     """x and y alone have heard of it from a FETCH; v and w get it with the partition."""
     cluster = Five()
-    assert isinstance(cluster.ask(cluster.z, SetGroup(cluster.name, "fast")), GroupSet)
+    assert isinstance(cluster.ask(cluster.z, SetGroup(cluster.name, "fast")), SetGroupReply)
     cluster.cut([cluster.v, cluster.w])
-    assert isinstance(cluster.ask(cluster.x, SetGroup(cluster.name, "slow")), GroupSet)
+    assert isinstance(cluster.ask(cluster.x, SetGroup(cluster.name, "slow")), SetGroupReply)
     cluster.drop = lambda sender, to, message: isinstance(message, SyncTopics)
     for node in (cluster.v, cluster.w):
         assert (cluster.made.id, "slow") not in cluster.nodes[node].catalogue.groups
@@ -214,7 +214,7 @@ def test_a_group_is_confirmed_at_a_majority_of_the_nodes_and_of_each_replica_set
         making = cluster.submit(cluster.z, SetGroup(cluster.name, f"not by {away}"))
         assert isinstance(cluster.came(making), Failed), away
     cluster.drop = lambda sender, to, message: isinstance(message, PutGroup) and to in (cluster.x, cluster.v)
-    assert isinstance(cluster.ask(cluster.z, SetGroup(cluster.name, "g")), GroupSet)
+    assert isinstance(cluster.ask(cluster.z, SetGroup(cluster.name, "g")), SetGroupReply)
 
 
 def test_a_group_of_one_partition_is_registered_in_another_one_by_the_fetch_that_reads_it() -> None:
@@ -240,7 +240,7 @@ def test_a_group_that_a_fetch_made_is_told_to_a_replica_that_was_wiped() -> None
     assert [node for node in cluster.names if cluster.nodes[node].catalogue.groups] == sorted(only)
     cluster.drop = lambda sender, to, message: (
         isinstance(message, SyncTopics)
-        or (isinstance(message, ResyncTold) and sender == cluster.y and message.partition is None)
+        or (isinstance(message, ResyncReply) and sender == cluster.y and message.partition is None)
     )
     wipe(cluster, cluster.x)
     cluster.advance(2.0)
@@ -259,13 +259,13 @@ def test_who_makes_a_group_asks_for_partitions_after_it_was_written(silent: bool
     cluster.drop = lambda sender, to, message: (
         isinstance(message, SyncTopics)
         or (sender in (cluster.v, cluster.w)) != (to in (cluster.v, cluster.w))
-        or (silent and isinstance(message, RegistersTold) and sender == cluster.z)
+        or (silent and isinstance(message, RegistersReply) and sender == cluster.z)
     )
     making = cluster.submit(cluster.x, SetGroup(cluster.name, "g"))
     assert cluster.nodes[cluster.x].topics[cluster.made.id].partitions == (1 if silent else 2)
     assert isinstance(cluster.came(making), Failed)
     cluster.drop = nothing
-    assert isinstance(cluster.ask(cluster.x, SetGroup(cluster.name, "g")), GroupSet)
+    assert isinstance(cluster.ask(cluster.x, SetGroup(cluster.name, "g")), SetGroupReply)
     assert all((cluster.made.id, "g") in core.catalogue.groups for core in cluster.nodes.values())
 
 
@@ -274,7 +274,7 @@ def test_partitions_are_not_confirmed_before_their_replicas_have_every_group() -
     cluster.drop = lambda sender, to, message: (
         isinstance(message, PutGroup | SyncTopics) and to in (cluster.v, cluster.w) and sender != to
     )
-    assert isinstance(cluster.ask(cluster.z, SetGroup(cluster.name, "g")), GroupSet)
+    assert isinstance(cluster.ask(cluster.z, SetGroup(cluster.name, "g")), SetGroupReply)
     cluster.drop = lambda sender, to, message: (
         isinstance(message, SyncTopics)
         or (isinstance(message, PutTopic) and bool(message.groups) and to in (cluster.v, cluster.w))
@@ -313,13 +313,13 @@ def test_more_partitions_are_four_rounds_and_a_deletion_is_two() -> None:
         sender == cluster.x and to == cluster.v and bool(kinds.append(type(message).__name__))
     )
     cluster.grow(cluster.x)
-    assert kinds == ["PutTopic", "RegistersAsk", "PutTopic", "PutTopic"]
+    assert kinds == ["PutTopic", "RegistersRequest", "PutTopic", "PutTopic"]
     kinds.clear()
     cluster.ask(cluster.x, AlterTopic(cluster.name, ttl_s=5.0))
     assert kinds == ["PutTopic"]
     kinds.clear()
     cluster.ask(cluster.x, DeleteTopic(cluster.name, cluster.made.id))
-    assert kinds == ["PutTopic", "RegistersAsk"]
+    assert kinds == ["PutTopic", "RegistersRequest"]
 
 
 def test_groups_are_read_and_carried_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,7 +330,7 @@ def test_groups_are_read_and_carried_in_pages(monkeypatch: pytest.MonkeyPatch) -
         isinstance(message, SyncTopics) or (isinstance(message, PutGroup) and to == cluster.v)
     )
     for number in range(5):
-        assert isinstance(cluster.ask(cluster.x, SetGroup(cluster.name, f"g{number}")), GroupSet)
+        assert isinstance(cluster.ask(cluster.x, SetGroup(cluster.name, f"g{number}")), SetGroupReply)
     cluster.drop = lambda sender, to, message: isinstance(message, SyncTopics)
     assert not cluster.nodes[cluster.v].catalogue.groups
     cluster.grow(cluster.v)
@@ -339,14 +339,14 @@ def test_groups_are_read_and_carried_in_pages(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_rewind_that_meets_a_proposal_between_its_rounds_is_written_to_that_too() -> None:
     cluster = Five()
-    assert isinstance(cluster.ask(cluster.x, SetGroup(cluster.name, "g")), GroupSet)
+    assert isinstance(cluster.ask(cluster.x, SetGroup(cluster.name, "g")), SetGroupReply)
     late: list[tuple[str, str, object]] = []
 
     def keep(sender: str, to: str, message: object) -> bool:
-        if isinstance(message, RegistersTold) and to == cluster.x and sender != to:
+        if isinstance(message, RegistersReply) and to == cluster.x and sender != to:
             late.append((sender, to, message))
         mine = cluster.x in (sender, to) and sender != to
-        return mine and isinstance(message, RegistersTold | SyncTopics)
+        return mine and isinstance(message, RegistersReply | SyncTopics)
 
     cluster.drop = keep
     rewinding = cluster.submit(cluster.x, SetGroup(cluster.name, "g", "latest", rewind=True))
@@ -358,7 +358,7 @@ def test_a_rewind_that_meets_a_proposal_between_its_rounds_is_written_to_that_to
     for item in late:
         hand_over(cluster, *item)
     made = cluster.came(rewinding)
-    assert isinstance(made, GroupSet)
+    assert isinstance(made, SetGroupReply)
     for node in (cluster.z, cluster.v, cluster.w):
         assert (
             cluster.nodes[node].catalogue.groups[(cluster.made.id, "g")].generation == made.group.generation
@@ -421,14 +421,14 @@ class Changing(Chaos):
             reply = self.replies[key]
             name = type(reply).__name__
             self.seen[name] = self.seen.get(name, 0) + 1
-            if isinstance(reply, TopicDeleted):
+            if isinstance(reply, DeleteTopicReply):
                 self.deleted = True
-            elif isinstance(reply, GroupSet):
+            elif isinstance(reply, SetGroupReply):
                 group = reply.group
                 self.rewound[group.name] = max(self.rewound.get(group.name, 0), group.generation)
-            elif isinstance(reply, Published | TopicAltered):
+            elif isinstance(reply, PublishReply | AlterTopicReply):
                 assert key not in self.after, f"{request} was {name} after the topic was deleted"
-            elif isinstance(reply, Fetched):
+            elif isinstance(reply, FetchReply):
                 got = [item.receipt.generation for item in receipts(reply)]
                 assert all(generation >= confirmed for generation in got), (
                     f"{got}, and {confirmed} was confirmed"
@@ -480,7 +480,8 @@ def test_the_seeds_contain_what_they_are_about() -> None:
             seen[name] = seen.get(name, 0) + count
     assert (
         min(
-            seen.get(kind, 0) for kind in ("TopicAltered", "GroupSet", "Published", "Fetched", "TopicDeleted")
+            seen.get(kind, 0)
+            for kind in ("AlterTopicReply", "SetGroupReply", "PublishReply", "FetchReply", "DeleteTopicReply")
         )
         > 3
     )

@@ -10,12 +10,12 @@ import pytest
 from quorumq.core.messages import (
     AckRequest,
     Failed,
-    Fetched,
+    FetchReply,
     HoldReply,
-    HoldsAsk,
+    HoldsRequest,
     OpenSession,
-    ResyncTold,
-    SessionOpened,
+    OpenSessionReply,
+    ResyncReply,
 )
 from quorumq.core.records import Placed, Started, Vouched, VouchingLost
 from quorumq.core.resync import far_above
@@ -82,7 +82,7 @@ def test_a_moved_directory_takes_part_once_every_other_node_was_heard_and_knows_
     cluster.start("a")
     cluster.advance(1.0)
     assert core.state.vouched
-    assert isinstance(cluster.ask("c", OpenSession()), SessionOpened)
+    assert isinstance(cluster.ask("c", OpenSession()), OpenSessionReply)
     assert not cluster.restarts, "nothing was missing, so nothing is resynced"
     status = core.status(cluster.now)
     assert status["suspected"] == ""
@@ -108,7 +108,7 @@ def test_a_suspicion_outlives_restarts_and_snapshots() -> None:
         assert cluster.nodes["c"].vouching.suspected
     cluster.journals["c"][:] = cluster.nodes["c"].snapshot(cluster.now)
     cluster.kill("c")
-    cluster.drop = lambda sender, to, message: isinstance(message, HoldsAsk)
+    cluster.drop = lambda sender, to, message: isinstance(message, HoldsRequest)
     cluster.start("c")
     assert cluster.nodes["c"].vouching.suspected
     cluster.start("a")
@@ -176,7 +176,7 @@ def test_the_holds_of_a_clean_stop_are_not_those_of_a_directory_that_was_moved()
 def test_a_copy_of_a_directory_that_resyncs_uses_no_start_again() -> None:
     cluster = Cluster()
     published(cluster, 1)
-    cluster.drop = lambda sender, to, message: isinstance(message, ResyncTold)
+    cluster.drop = lambda sender, to, message: isinstance(message, ResyncReply)
     wipe(cluster, "c")
     backup = list(cluster.journals["c"])
     for _ in range(3):
@@ -235,7 +235,7 @@ def test_who_cannot_vouch_abstains_from_a_hold_at_once(lost: str) -> None:
 
     cluster.drop = listen
     answer = cluster.ask("a", fetch(hold_time=5.0))
-    assert isinstance(answer, Fetched), "its round was not waited for"
+    assert isinstance(answer, FetchReply), "its round was not waited for"
     assert receipts(answer) == ()
     assert said
     assert all(reply.abstained and not reply.granted for reply in said)

@@ -12,20 +12,20 @@ from quorumq.core.effects import Forget, Send
 from quorumq.core.messages import (
     AckRequest,
     AlterTopic,
-    GroupsAsk,
-    GroupsTold,
+    AlterTopicReply,
+    BrowseReply,
+    BrowseRequest,
+    GroupsReply,
+    GroupsRequest,
     OpenSession,
-    PeekAsk,
-    PeekPage,
     Publish,
-    Published,
+    PublishReply,
     PurgeRequest,
     RejectRequest,
     SetGroup,
     Store,
     SyncPull,
     SyncState,
-    TopicAltered,
 )
 from quorumq.core.nodecore import NodeCore
 from quorumq.core.partition.replica import Replica
@@ -90,22 +90,22 @@ def test_peek_goes_on_where_the_batch_at_its_cursor_was_reclaimed() -> None:
     topic, origin = published(cluster, 1)
     for first in range(1, 6):
         cluster.ask("a", Publish(cluster.batch(topic, origin, first, [b"x"])))
-    page = cluster.ask("a", PeekAsk("jobs", 0, "g", "ready", (0, 0), 2))
-    assert isinstance(page, PeekPage)
+    page = cluster.ask("a", BrowseRequest("jobs", 0, "g", "ready", (0, 0), 2))
+    assert isinstance(page, BrowseReply)
     assert page.cursor is not None
     assert [item.span.start for item in page.items] == [0, 1]
     assert set(outcomes(cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch(most=3))))))) == {"acked"}
     cluster.advance(10)
     assert batches(cluster) == [3, 3, 3]
-    page = cluster.ask("a", PeekAsk("jobs", 0, "g", "ready", page.cursor, 10))
-    assert isinstance(page, PeekPage)
+    page = cluster.ask("a", BrowseRequest("jobs", 0, "g", "ready", page.cursor, 10))
+    assert isinstance(page, BrowseReply)
     assert [item.span.start for item in page.items] == [3, 4, 5]
 
 
 def test_retention_begins_when_the_last_group_is_through() -> None:
     cluster = Cluster()
     published(cluster)
-    assert isinstance(cluster.ask("a", AlterTopic("jobs", retention_s=60.0)), TopicAltered)
+    assert isinstance(cluster.ask("a", AlterTopic("jobs", retention_s=60.0)), AlterTopicReply)
     drained(cluster)
     cluster.advance(55)
     assert batches(cluster) == [1, 1, 1]
@@ -134,7 +134,7 @@ def test_a_retry_of_what_was_reclaimed_is_ok_and_makes_no_second_message() -> No
     drained(cluster)
     cluster.advance(10)
     retry = cluster.batch(topic, origin, 0, [b"%d" % i for i in range(10)])
-    assert isinstance(cluster.ask("c", Publish(retry)), Published)
+    assert isinstance(cluster.ask("c", Publish(retry)), PublishReply)
     assert spans(cluster.ask("a", fetch())) == []
     assert batches(cluster) == [0, 0, 0]
 
@@ -145,7 +145,7 @@ def test_nothing_is_reclaimed_before_a_majority_has_said_which_groups_there_are(
     published(cluster)
     cluster.ask("c", fetch(hold_time=1.0))
     cluster.advance(2)
-    cluster.drop = deaf("c", "GroupsTold")
+    cluster.drop = deaf("c", "GroupsReply")
     cluster.ask("a", fetch("other", most=1, hold_time=1.0))
     drained(cluster, "g", "c")
     cluster.advance(20)
@@ -164,10 +164,10 @@ def test_more_groups_than_fit_one_answer_are_told_page_by_page(monkeypatch: pyte
     for name in ("g", "h1", "h2", "h3"):
         cluster.ask("c", fetch(name, hold_time=1.0))
         cluster.advance(2)
-    pages: list[GroupsTold] = []
+    pages: list[GroupsReply] = []
 
     def lost(sender: str, to: str, message: object) -> bool:
-        if isinstance(message, GroupsTold) and to == "c":
+        if isinstance(message, GroupsReply) and to == "c":
             pages.append(message)
             return not message.more  # the last page, where the other group is
         return deaf("c")(sender, to, message)
@@ -195,9 +195,9 @@ def test_of_many_topics_those_that_wait_are_asked_about_a_few_at_a_time(
 ) -> None:
     monkeypatch.setattr(census, "TOPICS_PER_ASK", 2)
     cluster = Cluster()
-    asks: list[GroupsAsk] = []
+    asks: list[GroupsRequest] = []
     cluster.drop = lambda sender, to, message: (
-        isinstance(message, GroupsAsk) and bool(asks.append(message) or False)
+        isinstance(message, GroupsRequest) and bool(asks.append(message) or False)
     )
     topics = [cluster.topic(name) for name in ("one", "two", "three", "four", "five", "idle")]
     for topic in topics[:5]:
@@ -216,21 +216,21 @@ def test_of_many_topics_those_that_wait_are_asked_about_a_few_at_a_time(
 def test_a_full_page_of_groups_fits_a_frame() -> None:
     name = "x" * limits.NAME_BYTES_MAX
     group = Group(b"t" * 16, name, (1 << 62) - 1, 1 << 48)
-    encode_message(GroupsTold(1 << 60, (group,) * limits.GROUPS_PER_PIECE, True))
+    encode_message(GroupsReply(1 << 60, (group,) * limits.GROUPS_PER_PIECE, True))
 
 
 def test_an_answer_given_before_the_tombstone_does_not_count() -> None:
     cluster = Cluster()
     published(cluster)
-    kept: list[GroupsTold] = []
+    kept: list[GroupsReply] = []
     cluster.ask("a", fetch(hold_time=1.0))
     cluster.advance(2)
     core = cluster.nodes["a"]
     core.context.census.asked[7] = Asked(cluster.time, tuple(core.topics))
     cluster.advance(3)
-    cluster.drop = lambda sender, to, message: isinstance(message, GroupsTold) and not kept
+    cluster.drop = lambda sender, to, message: isinstance(message, GroupsReply) and not kept
     drained(cluster)
-    core.context.census.on_told("b", GroupsTold(7, ()))  # asked 3 s before the ACK
+    core.context.census.on_told("b", GroupsReply(7, ()))  # asked 3 s before the ACK
     cluster.advance(10)
     assert batches(cluster) == [1, 1, 1]
 

@@ -13,8 +13,8 @@ from quorumq.core.messages import (
     Failed,
     Hold,
     HoldReply,
-    HoldsAsk,
-    HoldsTold,
+    HoldsReply,
+    HoldsRequest,
     RejectRequest,
     Release,
     SyncTopics,
@@ -154,7 +154,7 @@ def test_requests_and_answers_that_are_lost_are_repeated() -> None:
     cluster = Cluster()
     published(cluster, 3)
     receipts(cluster.ask("a", fetch(most=2)))
-    lost = {HoldsAsk: 3, HoldsTold: 3}
+    lost = {HoldsRequest: 3, HoldsReply: 3}
 
     def drop(sender: str, to: str, message: object) -> bool:
         if lost.get(type(message), 0) == 0:
@@ -168,7 +168,7 @@ def test_requests_and_answers_that_are_lost_are_repeated() -> None:
     cluster.advance(5.0)
     assert left(cluster, "b") == 0.0
     assert view_of(cluster, "b").held_count == 2
-    assert lost == {HoldsAsk: 0, HoldsTold: 0}
+    assert lost == {HoldsRequest: 0, HoldsReply: 0}
 
 
 def test_requests_become_rarer_and_end_with_the_quarantine() -> None:
@@ -177,9 +177,9 @@ def test_requests_become_rarer_and_end_with_the_quarantine() -> None:
     asks: list[float] = []
 
     def drop(sender: str, to: str, message: object) -> bool:
-        if isinstance(message, HoldsAsk) and to == "c":
+        if isinstance(message, HoldsRequest) and to == "c":
             asks.append(cluster.time)
-        return isinstance(message, HoldsTold)
+        return isinstance(message, HoldsReply)
 
     cluster.drop = drop
     began = cluster.time
@@ -195,12 +195,12 @@ def test_a_long_table_comes_in_pieces_and_counts_when_all_are_here(monkeypatch: 
     published(cluster, 40)
     for _ in range(10):
         receipts(cluster.ask("a", fetch(most=2)))
-    pieces: list[HoldsTold] = []
+    pieces: list[HoldsReply] = []
 
     def drop(sender: str, to: str, message: object) -> bool:
-        if isinstance(message, HoldsTold):
+        if isinstance(message, HoldsReply):
             pieces.append(message)
-        return isinstance(message, HoldsTold) and message.piece == 1 and len(pieces) < 6
+        return isinstance(message, HoldsReply) and message.piece == 1 and len(pieces) < 6
 
     cluster.drop = drop
     restart(cluster, "b")
@@ -216,10 +216,10 @@ def test_a_long_table_comes_in_pieces_and_counts_when_all_are_here(monkeypatch: 
 def test_an_answer_to_an_earlier_request_does_not_count() -> None:
     cluster = Cluster()
     published(cluster, 1)
-    late: list[HoldsTold] = []
+    late: list[HoldsReply] = []
 
     def drop(sender: str, to: str, message: object) -> bool:
-        if isinstance(message, HoldsTold) and sender == "c":
+        if isinstance(message, HoldsReply) and sender == "c":
             late.append(message)
             return True
         return False
@@ -240,14 +240,14 @@ def test_an_answer_that_comes_after_the_quarantine_changes_nothing() -> None:
     cluster = Cluster(hold_time_max=10.0)
     published(cluster, 1)
     receipts(cluster.ask("a", fetch(hold_time=10.0)))
-    cluster.drop = lambda sender, to, message: isinstance(message, HoldsTold)
+    cluster.drop = lambda sender, to, message: isinstance(message, HoldsReply)
     restart(cluster, "b")
     cluster.advance(10.19)
     core = cluster.nodes["b"]
     (partition,) = core.replicas
     cluster.time += 0.02
     asked = core.context.recovery._asked["c"].round
-    core.context.recovery.on_told(core.replicas, "c", HoldsTold(asked, partition, 0, 1, ()), cluster.now)
+    core.context.recovery.on_told(core.replicas, "c", HoldsReply(asked, partition, 0, 1, ()), cluster.now)
     assert not core.context.recovery.unheard
 
 
@@ -339,7 +339,7 @@ def test_a_clean_stop_keeps_what_was_learned_and_what_was_out_of_quarantine() ->
         (got[0].receipt.span, "a", (0, ""))
     ]
     assert stop.quarantine_s == pytest.approx(9.2)
-    cluster.drop = lambda sender, to, message: isinstance(message, HoldsAsk)
+    cluster.drop = lambda sender, to, message: isinstance(message, HoldsRequest)
     cluster.start("b")
     core = cluster.nodes["b"]
     waits = {

@@ -7,15 +7,15 @@ import pytest
 from quorumq.core.effects import Gone, Unsent
 from quorumq.core.messages import (
     AckRequest,
+    BrowseReply,
+    BrowseRequest,
     DeleteTopic,
+    DeleteTopicReply,
     Failed,
     OpenSession,
-    PeekAsk,
-    PeekPage,
     Publish,
     RemoteFetch,
-    RemoteFetched,
-    TopicDeleted,
+    RemoteFetchReply,
 )
 from quorumq.core.remote import bytes_of
 from quorumq.core.types import Origin, Topic
@@ -97,7 +97,7 @@ def test_a_silent_leg_is_given_up_and_the_next_node_asked() -> None:
     silent: list[str] = []
 
     def drop(sender: str, to: str, message: object) -> bool:
-        if isinstance(message, RemoteFetched) and not silent:
+        if isinstance(message, RemoteFetchReply) and not silent:
             silent.append(sender)
         return sender in silent
 
@@ -134,7 +134,7 @@ def test_what_a_leg_has_won_of_a_topic_that_is_deleted_then_is_not_handed_out() 
     cluster.drop = lambda sender, to, message: isinstance(message, RemoteFetch) and to != node
     key = cluster.submit(node, fetch(most=50))
     assert key not in cluster.replies, "the other legs have some time to answer"
-    assert isinstance(cluster.ask(node, DeleteTopic("jobs", topic.id)), TopicDeleted)
+    assert isinstance(cluster.ask(node, DeleteTopic("jobs", topic.id)), DeleteTopicReply)
     reply = cluster.replies[key]
     assert isinstance(reply, Failed), f"the payload is gone: {reply}"
     assert reply.code == "not-found"
@@ -147,9 +147,9 @@ def test_peek_through_a_node_that_has_no_replica_shows_what_the_replica_shows() 
     cluster.ask(home, Publish(cluster.batch(topic, origin, 4, [b"y"] * 3)))
     stranger = next(name for name in cluster.names if name != home)
     for bodies in (False, True):
-        ask = PeekAsk("jobs", 0, "g", "all", (0, 0), 10, bodies)
+        ask = BrowseRequest("jobs", 0, "g", "all", (0, 0), 10, bodies)
         page = cluster.ask(stranger, ask)
-        assert isinstance(page, PeekPage)
+        assert isinstance(page, BrowseReply)
         assert sum(item.span.size for item in page.items) == 7
         assert sum(part.stop - part.first for part in page.slices) == (7 if bodies else 0)
         assert page == cluster.ask(home, ask)
@@ -162,8 +162,8 @@ def test_a_page_brings_no_more_bytes_than_an_answer_may_have() -> None:
     for seq in range(10):
         cluster.ask(home, Publish(cluster.batch(topic, origin, seq, [b"x" * 1_000_000])))
     for name in cluster.names:
-        page = cluster.ask(name, PeekAsk("jobs", 0, "g", "all", (0, 0), 100, bodies=True))
-        assert isinstance(page, PeekPage)
+        page = cluster.ask(name, BrowseRequest("jobs", 0, "g", "all", (0, 0), 100, bodies=True))
+        assert isinstance(page, BrowseReply)
         assert sum(item.span.size for item in page.items) == 10
         assert len(page.slices) == 8
 

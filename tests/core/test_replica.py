@@ -9,16 +9,16 @@ import pytest
 from quorumq.core.effects import Damaged, Unsent
 from quorumq.core.messages import (
     AckRequest,
+    BrowseReply,
+    BrowseRequest,
     DeleteTopic,
     Failed,
     Fetch,
-    Fetched,
+    FetchReply,
     Hold,
     OpenSession,
-    PeekAsk,
-    PeekPage,
     Publish,
-    Published,
+    PublishReply,
     Reject,
     RejectRequest,
     Release,
@@ -32,11 +32,11 @@ from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
 
 
 def sizes(reply: object) -> int:
-    assert isinstance(reply, Fetched), reply
+    assert isinstance(reply, FetchReply), reply
     return sum(part.stop - part.first for part in reply.slices)
 
 
-def bodies(reply: Fetched) -> int:
+def bodies(reply: FetchReply) -> int:
     return sum(
         part.header.end_of(part.stop - 1) - part.header.end_of(part.first - 1) for part in reply.slices
     )
@@ -51,7 +51,7 @@ def test_a_retry_through_any_node_makes_no_second_message() -> None:
     origin = cluster.ask("a", OpenSession()).origin
     batch = cluster.batch(topic, origin, 0, [b"x"] * 10)
     for node in "abcabc":
-        assert isinstance(cluster.ask(node, Publish(batch)), Published)
+        assert isinstance(cluster.ask(node, Publish(batch)), PublishReply)
     assert sizes(cluster.ask("b", fetch())) == 10
     assert sizes(cluster.ask("c", fetch())) == 0
 
@@ -62,7 +62,7 @@ def test_other_bytes_under_the_same_id_are_a_conflict_per_record() -> None:
     origin = cluster.ask("a", OpenSession()).origin
     cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"%d" % i for i in range(10)])))
     overlap = cluster.batch(topic, origin, 5, [b"%d" % i for i in range(5, 15)])
-    assert isinstance(cluster.ask("b", Publish(overlap)), Published), (
+    assert isinstance(cluster.ask("b", Publish(overlap)), PublishReply), (
         "the same records in another cut are the same"
     )
     other = cluster.batch(topic, origin, 14, [b"other", b"new"])
@@ -84,7 +84,7 @@ def test_below_a_majority_the_outcome_is_unknown_and_the_retry_completes_it() ->
     assert isinstance(answer, Failed)
     assert (answer.code, answer.needed, answer.answered) == ("outcome-unknown", 2, 1), "our own disk has it"
     cluster.drop = lambda sender, to, message: False
-    assert isinstance(cluster.ask("b", Publish(batch)), Published)
+    assert isinstance(cluster.ask("b", Publish(batch)), PublishReply)
 
 
 def test_with_too_few_nodes_up_nothing_is_sent() -> None:
@@ -106,7 +106,7 @@ def test_a_replica_that_missed_the_creation_is_told_and_asked_again() -> None:
     cluster.start("c")
     cluster.kill("b")
     origin = cluster.ask("a", OpenSession()).origin
-    assert isinstance(cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"x"]))), Published)
+    assert isinstance(cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"x"]))), PublishReply)
 
 
 # ---------------------------------------------------------------------------- choosing
@@ -209,7 +209,7 @@ def test_unknown_names_and_bad_requests_are_answered_in_words() -> None:
         (Fetch(("jobs",), "g", 0, 1, 1, 0, 0.0, 10.0, 0.0), "usage", "max_messages"),
         (Fetch(("jobs",), "g", 1, 1, 1, 0, 99.0, 10.0, 0.0), "usage", "max_wait"),
         (Fetch(("jobs",), "g", 1, 1, 1, 0, 0.0, 10.0, 0.0, "", (7,)), "not-found", "1 partitions"),
-        (PeekAsk("nope", 0, "g", "all", (0, 0), 1), "not-found", "nope"),
+        (BrowseRequest("nope", 0, "g", "all", (0, 0), 1), "not-found", "nope"),
     ]:
         answer = cluster.ask("a", request)
         assert isinstance(answer, Failed)
@@ -260,8 +260,8 @@ def test_peek_shows_every_state_in_pages_and_holds_nothing() -> None:
     states: list[str] = []
     cursor: tuple[int, int] | None = (0, 0)
     while cursor is not None:
-        page = cluster.ask("c", PeekAsk("jobs", 0, "g", "all", cursor, 2, True))
-        assert isinstance(page, PeekPage)
+        page = cluster.ask("c", BrowseRequest("jobs", 0, "g", "all", cursor, 2, True))
+        assert isinstance(page, BrowseReply)
         assert len(page.slices) == len(page.items)
         states += [item.state for item in page.items]
         cursor = page.cursor
@@ -410,8 +410,8 @@ def test_a_page_of_peek_ends_inside_a_batch_and_goes_on_there() -> None:
     pages = 0
     cursor: tuple[int, int] | None = (0, 0)
     while cursor is not None:
-        page = cluster.ask("b", PeekAsk("jobs", 0, "g", "dead", cursor, 3))
-        assert isinstance(page, PeekPage)
+        page = cluster.ask("b", BrowseRequest("jobs", 0, "g", "dead", cursor, 3))
+        assert isinstance(page, BrowseReply)
         assert len(page.items) <= 3
         seen += [item.span.start for item in page.items]
         cursor = page.cursor

@@ -10,15 +10,15 @@ from quorumq.core.messages import (
     Ack,
     AckRequest,
     DeleteTopic,
+    DeleteTopicReply,
     Failed,
     OpenSession,
     Publish,
-    Published,
-    ResyncTold,
+    PublishReply,
+    ResyncReply,
     Store,
-    Stored,
+    StoreReply,
     SyncState,
-    TopicDeleted,
 )
 from quorumq.core.records import BatchStored, PeerPosition, Reserved, Started, Vouched, VouchingLost
 from quorumq.core.resync import far_above
@@ -76,7 +76,7 @@ def test_a_wiped_node_comes_back_with_everything_and_above_its_old_start() -> No
     assert present(cluster, "b") == 10
     assert core.context.quarantine_left(cluster.now) == 0.0
     cluster.kill("a")
-    assert isinstance(cluster.ask("b", Publish(cluster.batch(topic, origin, 10, [b"x"]))), Published)
+    assert isinstance(cluster.ask("b", Publish(cluster.batch(topic, origin, 10, [b"x"]))), PublishReply)
     key = cluster.submit("b", fetch(wait=0.9))
     cluster.advance(1.0)
     assert sum(item.receipt.span.size for item in receipts(cluster.replies[key])) == 7, "not what was acked"
@@ -85,7 +85,7 @@ def test_a_wiped_node_comes_back_with_everything_and_above_its_old_start() -> No
 def test_nothing_of_it_counts_before_the_resync_is_durable() -> None:
     cluster = Cluster()
     topic, origin = published(cluster, 3)
-    cluster.drop = lambda sender, to, message: isinstance(message, ResyncTold) and sender == "c"
+    cluster.drop = lambda sender, to, message: isinstance(message, ResyncReply) and sender == "c"
     wipe(cluster, "b")
     cluster.advance(3.0)
     core = cluster.nodes["b"]
@@ -107,7 +107,7 @@ def test_nothing_of_it_counts_before_the_resync_is_durable() -> None:
 def test_a_crash_in_the_middle_goes_on_resyncing() -> None:
     cluster = Cluster()
     published(cluster, 3)
-    cluster.drop = lambda sender, to, message: isinstance(message, ResyncTold)
+    cluster.drop = lambda sender, to, message: isinstance(message, ResyncReply)
     wipe(cluster, "b")
     for _ in range(2):
         cluster.kill("b")
@@ -132,12 +132,12 @@ def test_what_was_missing_of_a_topic_that_is_deleted_meanwhile_is_not_waited_for
     cluster = Cluster()
     topic, _ = published(cluster, 1)
     cluster.drop = lambda sender, to, message: (
-        isinstance(message, ResyncTold) and message.partition is not None
+        isinstance(message, ResyncReply) and message.partition is not None
     )
     wipe(cluster, "c")
     cluster.advance(3.0)
     assert not cluster.nodes["c"].state.vouched
-    assert isinstance(cluster.ask("a", DeleteTopic("jobs", topic.id)), TopicDeleted)
+    assert isinstance(cluster.ask("a", DeleteTopic("jobs", topic.id)), DeleteTopicReply)
     cluster.advance(3.0)
     assert cluster.nodes["c"].state.vouched
 
@@ -260,7 +260,7 @@ def test_a_directory_that_was_damaged_begins_far_above_too_and_once() -> None:
         cluster.start("b")
     # The record of start 3, of which somebody knows, was in the part that cannot be read.
     lost = Started(cluster.nodes["b"].state.incarnation)
-    cluster.drop = lambda sender, to, message: isinstance(message, ResyncTold)
+    cluster.drop = lambda sender, to, message: isinstance(message, ResyncReply)
     cluster.kill("b")
     cluster.journals["b"].remove(lost)
     cluster.journals["b"].append(VouchingLost(0, "damaged"))
@@ -325,7 +325,7 @@ def test_a_closed_origin_stays_closed_at_a_node_that_was_wiped_after_that() -> N
     late = cluster.batch(topic, origin, 0, [b"%d" % number for number in range(10)])
     (refused,) = replica(cluster, "b").on_store("a", Store(7, topic.epoch, late), cluster.now)
     assert isinstance(refused, Send)
-    assert isinstance(refused.message, Stored)
+    assert isinstance(refused.message, StoreReply)
     assert refused.message.refused == "origin-closed", "by the node that was wiped itself"
     assert replica(cluster, "b").on_store("a", Store(0, topic.epoch, late), cluster.now) == []
     cluster.advance(10.0)
@@ -413,7 +413,7 @@ def test_a_journal_that_lacks_what_a_peer_relied_on_a_moment_ago_is_noticed(lost
         got = receipts(cluster.ask("a", fetch(most=5)))
     before = len(cluster.journals["b"])
     if lost == "a message":
-        assert isinstance(cluster.ask("a", Publish(cluster.batch(topic, origin, 10, [b"x"]))), Published)
+        assert isinstance(cluster.ask("a", Publish(cluster.batch(topic, origin, 10, [b"x"]))), PublishReply)
     else:
         assert outcomes(cluster.ask("a", AckRequest(got))) == ["acked"]
     cluster.kill("b")
@@ -431,7 +431,7 @@ def test_what_was_published_without_an_fsync_tells_no_position() -> None:
     told: list[int] = []
 
     def listen(sender: str, to: str, message: object) -> bool:
-        if isinstance(message, Stored):
+        if isinstance(message, StoreReply):
             told.append(message.position)
         return False
 
@@ -440,7 +440,7 @@ def test_what_was_published_without_an_fsync_tells_no_position() -> None:
         topic = cluster.topic(durability, durability=durability)
         origin = cluster.ask("a", OpenSession()).origin
         told.clear()
-        assert isinstance(cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"x"]))), Published)
+        assert isinstance(cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"x"]))), PublishReply)
         assert len(told) >= 2
         assert all(position == 0 for position in told) == (durability == "os")
 
@@ -451,7 +451,7 @@ def test_a_late_answer_takes_no_position_back() -> None:
     late: list[tuple[str, str, object]] = []
 
     def listen(sender: str, to: str, message: object) -> bool:
-        if isinstance(message, Stored) and (sender, to) == ("b", "a"):
+        if isinstance(message, StoreReply) and (sender, to) == ("b", "a"):
             late.append((sender, to, message))
         return False
 

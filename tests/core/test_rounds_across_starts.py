@@ -7,7 +7,7 @@ that the answer is to a question of the old one.
 from __future__ import annotations
 
 from quorumq.core.effects import Received
-from quorumq.core.messages import Envelope, OpenSession, Publish, Published, Store, Stored
+from quorumq.core.messages import Envelope, OpenSession, Publish, PublishReply, Store, StoreReply
 from tests.core.cluster import Cluster
 
 
@@ -15,16 +15,16 @@ def test_a_late_stored_does_not_confirm_a_publish_of_the_next_start() -> None:
     cluster = Cluster()
     topic = cluster.topic()
     origin = cluster.ask("a", OpenSession()).origin
-    late: list[tuple[str, Stored]] = []
+    late: list[tuple[str, StoreReply]] = []
 
     def keep(sender: str, to: str, message: object) -> bool:
-        if isinstance(message, Stored) and to == "c":
+        if isinstance(message, StoreReply) and to == "c":
             late.append((sender, message))
         return False
 
     cluster.drop = keep
     for seq in range(20):
-        assert isinstance(cluster.ask("c", Publish(cluster.batch(topic, origin, seq, [b"x"]))), Published)
+        assert isinstance(cluster.ask("c", Publish(cluster.batch(topic, origin, seq, [b"x"]))), PublishReply)
     cluster.kill("c")
     cluster.start("c")
     cluster.drop = lambda sender, to, message: isinstance(message, Store) and sender == "c" != to

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quorumq.core.limits import DEADLINE_SHARE
-from quorumq.core.messages import AckRequest, Fetched, Hold, HoldReply, OpenSession, Publish
+from quorumq.core.messages import AckRequest, FetchReply, Hold, HoldReply, OpenSession, Publish
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, published, receipts
 
@@ -47,7 +47,7 @@ class Trade:
                     self.take(cluster, node, cluster.replies[key], deadline)
 
     def take(self, cluster: Cluster, node: str, reply: object, deadline: float) -> None:
-        for item in receipts(reply) if isinstance(reply, Fetched) else ():
+        for item in receipts(reply) if isinstance(reply, FetchReply) else ():
             for seq in range(item.receipt.span.start, item.receipt.span.stop):
                 self.delivered[seq] = self.delivered.get(seq, 0) + 1
             self.time_left.append(deadline - cluster.time)

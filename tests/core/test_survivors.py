@@ -11,16 +11,16 @@ from quorumq.core.messages import (
     AckRequest,
     CreateTopic,
     DeclareSurvivors,
+    DeclareSurvivorsReply,
     DeleteTopic,
     Envelope,
     Failed,
     OpenSession,
     Publish,
-    Published,
-    ResyncTold,
-    SurvivorsAsk,
-    SurvivorsDeclared,
-    SurvivorsTold,
+    PublishReply,
+    ResyncReply,
+    SurvivorsReply,
+    SurvivorsRequest,
 )
 from quorumq.core.records import Vouched
 from quorumq.core.resync import Resync
@@ -74,7 +74,7 @@ def test_two_of_three_wait_for_each_other_until_the_survivor_is_declared_to_be_a
         assert "runs twice" not in text
 
     plan = declare(cluster, "a", "")
-    assert isinstance(plan, SurvivorsDeclared)
+    assert isinstance(plan, DeclareSurvivorsReply)
     assert plan.survivors == ("a",)
     assert [learner.node for learner in plan.learners] == ["b", "c"]
     assert all("was emptied" in learner.why for learner in plan.learners)
@@ -90,7 +90,7 @@ def test_two_of_three_wait_for_each_other_until_the_survivor_is_declared_to_be_a
     assert [present(cluster, name) for name in "abc"] == [10, 10, 10]
     cluster.kill("a")
     again = Publish(cluster.batch(topic, origin, 0, [b"%d" % number for number in range(10)]))
-    assert isinstance(cluster.ask("b", again), Published)
+    assert isinstance(cluster.ask("b", again), PublishReply)
     key = cluster.submit("b", fetch(wait=0.9))
     cluster.advance(1.0)
     assert sum(item.receipt.span.size for item in receipts(cluster.replies[key])) == 6, "not what was acked"
@@ -102,13 +102,13 @@ def test_one_of_five_is_left_and_a_partition_of_which_nothing_is_begins_empty() 
     origin = cluster.ask("a", OpenSession()).origin  # type: ignore[union-attr]
     for number in range(8):
         batch = cluster.batch(topic, origin, 0, [b"x"] * 3, partition=number)
-        assert isinstance(cluster.ask("a", Publish(batch)), Published)
+        assert isinstance(cluster.ask("a", Publish(batch)), PublishReply)
     cluster.advance(10.0)
     left = [number for number in range(8) if "a" in topic.replicas[number]]
     assert 0 < len(left) < 8
     wiped(cluster, "bcde")
     assert vouching(cluster) == "a"
-    assert isinstance(declare(cluster, "a", "a"), SurvivorsDeclared)
+    assert isinstance(declare(cluster, "a", "a"), DeclareSurvivorsReply)
     assert vouching(cluster) == "abcde"
     cluster.advance(20.0)
     for number, members in enumerate(topic.replicas):
@@ -117,7 +117,7 @@ def test_one_of_five_is_left_and_a_partition_of_which_nothing_is_begins_empty() 
             assert replicas[number].present.messages == (3 if number in left else 0)
     for number in range(8):
         more = Publish(cluster.batch(topic, origin, 3, [b"y"], partition=number))
-        assert isinstance(cluster.ask("b", more), Published)
+        assert isinstance(cluster.ask("b", more), PublishReply)
 
 
 def test_all_survivors_are_heard_before_anyone_goes_on() -> None:
@@ -130,15 +130,15 @@ def test_all_survivors_are_heard_before_anyone_goes_on() -> None:
     got = receipts(cluster.ask("b", fetch(most=2)))
     assert outcomes(cluster.ask("b", AckRequest(got))) == ["acked"], "a has not heard of it"
     cluster.drop = lambda sender, to, message: (
-        {sender, to} == {"a", "b"} or (isinstance(message, ResyncTold) and sender == "b")
+        {sender, to} == {"a", "b"} or (isinstance(message, ResyncReply) and sender == "b")
     )
     wiped(cluster, "cde")
-    cluster.drop = lambda sender, to, message: isinstance(message, ResyncTold) and sender == "b"
-    assert isinstance(declare(cluster, "a", "ab"), SurvivorsDeclared)
+    cluster.drop = lambda sender, to, message: isinstance(message, ResyncReply) and sender == "b"
+    assert isinstance(declare(cluster, "a", "ab"), DeclareSurvivorsReply)
     cluster.advance(10.0)
     assert vouching(cluster) == "ab", "b has not told yet"
     assert "cannot vouch" not in resync_of(cluster, "c"), "nor can it be said that nobody will"
-    assert isinstance(declare(cluster, "b", ""), SurvivorsDeclared), "asking takes nothing back"
+    assert isinstance(declare(cluster, "b", ""), DeclareSurvivorsReply), "asking takes nothing back"
     cluster.drop = lambda sender, to, message: False
     cluster.advance(2.0)
     assert vouching(cluster) == "abcde"
@@ -156,7 +156,7 @@ def acked_at_b_alone(cluster: Cluster) -> None:
     key = cluster.submit("b", fetch(wait=0.5))
     cluster.advance(2.0)
     assert outcomes(cluster.ask("b", AckRequest(receipts(cluster.replies[key])))) == ["acked"]
-    cluster.drop = lambda sender, to, message: sender == "b" and not isinstance(message, SurvivorsTold)
+    cluster.drop = lambda sender, to, message: sender == "b" and not isinstance(message, SurvivorsReply)
     wiped(cluster, "cde")
 
 
@@ -178,7 +178,7 @@ def test_whoever_does_not_hear_every_survivor_delivers_what_was_acked(
     acked_at_b_alone(cluster)
     if not rule:
         monkeypatch.setattr(Resync, "missing", lambda self, core: [] if self.survivors else ["all"])
-    assert isinstance(declare(cluster, "a", "ab"), SurvivorsDeclared)
+    assert isinstance(declare(cluster, "a", "ab"), DeclareSurvivorsReply)
     assert vouching(cluster) == ("ab" if rule else "abcde")
     assert delivered(cluster, "c") == (0 if rule else 1)
 
@@ -203,7 +203,7 @@ def test_where_a_node_that_is_cut_off_is_not_waited_for_what_was_acked_comes_aga
             "b",
             cluster.nodes["b"].state.incarnation,
             0,
-            SurvivorsAsk(1, ("a",)),
+            SurvivorsRequest(1, ("a",)),
         )
         cluster.feed("b", Received(envelope))
     assert vouching(cluster) == ("ac" if rule else "abc")
@@ -213,7 +213,7 @@ def test_where_a_node_that_is_cut_off_is_not_waited_for_what_was_acked_comes_aga
 def test_nodes_without_a_topic_wait_for_registers_all_the_same() -> None:
     cluster = Cluster()
     wiped(cluster, "bc")
-    assert isinstance(declare(cluster, "a", "a"), SurvivorsDeclared)
+    assert isinstance(declare(cluster, "a", "a"), DeclareSurvivorsReply)
     assert vouching(cluster) == "abc"
 
 
@@ -224,7 +224,7 @@ def test_most_nodes_are_left_but_too_few_of_one_replica_set() -> None:
     survivors = "".join(name for name in "abcde" if name not in lost)
     wiped(cluster, lost)
     assert vouching(cluster) == survivors
-    assert isinstance(declare(cluster, left, survivors), SurvivorsDeclared)
+    assert isinstance(declare(cluster, left, survivors), DeclareSurvivorsReply)
     assert vouching(cluster) == "abcde"
 
 
@@ -242,7 +242,7 @@ def test_a_topic_that_was_deleted_needs_nobody() -> None:
 
 def test_what_a_node_has_seen_is_durable_before_it_says_so() -> None:
     cluster = Cluster()
-    (effect,) = tell(cluster.nodes["b"].context, None, "a", SurvivorsAsk(7))
+    (effect,) = tell(cluster.nodes["b"].context, None, "a", SurvivorsRequest(7))
     assert isinstance(effect, Persist)
 
 
@@ -252,7 +252,7 @@ def test_it_is_refused_while_a_node_is_only_cut_off(cut: str) -> None:
     published(cluster, 3)
     wiped(cluster, "b")
     assert vouching(cluster) == "abc", "one that is lost comes back by itself"
-    cluster.drop = lambda sender, to, message: isinstance(message, ResyncTold) and sender == "c"
+    cluster.drop = lambda sender, to, message: isinstance(message, ResyncReply) and sender == "c"
     wiped(cluster, "b")
     if cut == "down":
         cluster.kill("c")
@@ -278,7 +278,7 @@ def test_it_is_refused_where_nothing_has_to_be_declared() -> None:
     answer = declare(cluster, "a", "")
     assert isinstance(answer, Failed)
     assert (answer.code, answer.detail) == ("usage", "nothing has to be declared: a, b, c can vouch")
-    cluster.drop = lambda sender, to, message: isinstance(message, ResyncTold)
+    cluster.drop = lambda sender, to, message: isinstance(message, ResyncReply)
     wiped(cluster, "b")
     answer = declare(cluster, "c", "ac")
     assert isinstance(answer, Failed)
@@ -315,7 +315,7 @@ def test_it_is_refused_while_a_node_may_vouch_yet_for_what_it_has() -> None:
     assert isinstance(answer, Failed)
     assert "nothing was declared: b cannot vouch yet, and does not resync" in answer.detail
     cluster.nodes["b"].state.vouched = True
-    assert isinstance(declare(cluster, "a", "ab"), SurvivorsDeclared)
+    assert isinstance(declare(cluster, "a", "ab"), DeclareSurvivorsReply)
 
 
 def test_it_is_refused_while_somebody_has_not_seen_a_new_directory() -> None:
@@ -339,7 +339,7 @@ def test_it_is_refused_while_somebody_has_not_seen_a_new_directory() -> None:
     assert "has not seen start" in answer.detail
     cluster.link("b", "c")
     cluster.link("c", "b")
-    assert isinstance(declare(cluster, "a", "a"), SurvivorsDeclared)
+    assert isinstance(declare(cluster, "a", "a"), DeclareSurvivorsReply)
 
 
 def test_a_lost_directory_that_turns_up_afterwards_resyncs_and_brings_back_what_only_it_has() -> None:
@@ -348,7 +348,7 @@ def test_a_lost_directory_that_turns_up_afterwards_resyncs_and_brings_back_what_
     cluster.drop = lambda sender, to, message: "a" in (sender, to)
     key = cluster.submit("b", Publish(cluster.batch(topic, origin, 4, [b"only b and c have this"])))
     cluster.advance(6.0)
-    assert isinstance(cluster.replies[key], Published)
+    assert isinstance(cluster.replies[key], PublishReply)
     old = list(cluster.journals["c"])
     cluster.drop = lambda sender, to, message: False
     for name in "bc":
@@ -357,7 +357,7 @@ def test_a_lost_directory_that_turns_up_afterwards_resyncs_and_brings_back_what_
     for name in "bc":
         cluster.start(name)
     cluster.advance(3.0)
-    assert isinstance(declare(cluster, "a", "a"), SurvivorsDeclared)
+    assert isinstance(declare(cluster, "a", "a"), DeclareSurvivorsReply)
     cluster.advance(20.0)
     assert [present(cluster, name) for name in "abc"] == [4, 4, 4], "what may be forgotten is"
 
@@ -386,7 +386,7 @@ def test_a_topic_that_was_forgotten_and_made_again_is_one_when_the_old_directory
     for name in "bc":
         cluster.start(name)
     cluster.advance(3.0)
-    assert isinstance(declare(cluster, "a", "a"), SurvivorsDeclared)
+    assert isinstance(declare(cluster, "a", "a"), DeclareSurvivorsReply)
     cluster.advance(20.0)
     again = made_with_a_message(cluster, "a", CreateTopic("jobs", rf, 1))
     assert (again.id == made.id) == (rf == 3)
@@ -416,7 +416,7 @@ def made_with_a_message(cluster: Cluster, through: str, request: CreateTopic) ->
     origin = cluster.ask(through, OpenSession()).origin  # type: ignore[union-attr]
     key = cluster.submit(through, Publish(cluster.batch(topic, origin, 0, [b"x"])))
     cluster.advance(6.0)
-    assert isinstance(cluster.replies[key], Published)
+    assert isinstance(cluster.replies[key], PublishReply)
     return topic  # type: ignore[no-any-return]
 
 
@@ -425,11 +425,11 @@ def test_of_two_operators_both_hear_the_same_or_one_has_to_look_again() -> None:
     cluster.topic(rf=5)
     wiped(cluster, "cde")
     asks: list[str] = []
-    cluster.drop = lambda sender, to, message: isinstance(message, SurvivorsAsk) and bool(asks.append(to))
+    cluster.drop = lambda sender, to, message: isinstance(message, SurvivorsRequest) and bool(asks.append(to))
     keys = [cluster.submit(name, DeclareSurvivors(("a", "b"))) for name in "ab"]
     replies = [cluster.replies[key] for key in keys]
-    assert all(isinstance(reply, SurvivorsDeclared | Failed) for reply in replies)
-    assert any(isinstance(reply, SurvivorsDeclared) for reply in replies)
+    assert all(isinstance(reply, DeclareSurvivorsReply | Failed) for reply in replies)
+    assert any(isinstance(reply, DeclareSurvivorsReply) for reply in replies)
     assert vouching(cluster) == "abcde"
     answer = declare(cluster, "b", "ab")
     assert isinstance(answer, Failed), "it is done"
@@ -439,11 +439,11 @@ def test_of_two_declarations_each_learner_goes_on_by_the_last_that_it_heard_and_
     """a and b are left; b is lost as well between two declarations, of which the first reached c only."""
     cluster = Cluster(5, hold_time_max=10.0)
     cluster.topic(rf=5)
-    cluster.drop = lambda sender, to, message: isinstance(message, ResyncTold) and sender == "b"
+    cluster.drop = lambda sender, to, message: isinstance(message, ResyncReply) and sender == "b"
     wiped(cluster, "cde")
     cluster.drop = lambda sender, to, message: (
-        (isinstance(message, SurvivorsAsk) and bool(message.survivors) and to in "de")
-        or (isinstance(message, ResyncTold) and sender == "b")
+        (isinstance(message, SurvivorsRequest) and bool(message.survivors) and to in "de")
+        or (isinstance(message, ResyncReply) and sender == "b")
     )
     first = declare(cluster, "a", "ab")
     assert isinstance(first, Failed)
@@ -453,7 +453,7 @@ def test_of_two_declarations_each_learner_goes_on_by_the_last_that_it_heard_and_
     cluster.drop = lambda sender, to, message: False
     cluster.advance(10.0)
     assert vouching(cluster) == "a", "c was told of b, which has nothing to tell any more"
-    assert isinstance(declare(cluster, "a", "a"), SurvivorsDeclared)
+    assert isinstance(declare(cluster, "a", "a"), DeclareSurvivorsReply)
     assert vouching(cluster) == "abcde"
 
 
@@ -469,14 +469,14 @@ def test_a_crash_at_any_step_leaves_it_to_be_done_again(step: str, victim: str) 
     hit: list[bool] = []
 
     def comes(sender: str, to: str, message: object) -> bool:
-        asks, tells = isinstance(message, SurvivorsAsk), isinstance(message, SurvivorsTold)
+        asks, tells = isinstance(message, SurvivorsRequest), isinstance(message, SurvivorsReply)
         declared = bool((asks or tells) and message.survivors)  # type: ignore[attr-defined]
         here = {
             "asked": asks and not declared,
             "told": tells and not declared,
             "declared": asks and declared,
             "confirmed": tells and declared,
-            "resynced": isinstance(message, ResyncTold),
+            "resynced": isinstance(message, ResyncReply),
         }[step]
         hit.extend([True] if here else [])
         return bool(hit)  # from here on nothing arrives
@@ -493,7 +493,7 @@ def test_a_crash_at_any_step_leaves_it_to_be_done_again(step: str, victim: str) 
     cluster.advance(30.0)
     if vouching(cluster) != "abc":
         answer = declare(cluster, "a", vouching(cluster))
-        assert isinstance(answer, SurvivorsDeclared) or "nothing has to be declared" in answer.detail  # type: ignore[attr-defined]
+        assert isinstance(answer, DeclareSurvivorsReply) or "nothing has to be declared" in answer.detail  # type: ignore[attr-defined]
     cluster.advance(30.0)
     assert vouching(cluster) == "abc"
     assert [present(cluster, name) for name in "abc"] == [10, 10, 10]
@@ -518,7 +518,7 @@ def test_no_hold_of_a_lost_directory_is_granted_to_another() -> None:
     for name in "bc":
         cluster.start(name)
     cluster.advance(0.6)
-    assert isinstance(declare(cluster, "a", "a"), SurvivorsDeclared)
+    assert isinstance(declare(cluster, "a", "a"), DeclareSurvivorsReply)
     while cluster.time < until:
         cluster.advance(0.5)
         for name in "abc":
@@ -536,7 +536,7 @@ def test_a_vote_of_a_lost_start_does_not_count() -> None:
     published(cluster, 1)
     before = {name: core.state.incarnation for name, core in cluster.nodes.items()}
     wiped(cluster, "bc")
-    assert isinstance(declare(cluster, "a", "a"), SurvivorsDeclared)
+    assert isinstance(declare(cluster, "a", "a"), DeclareSurvivorsReply)
     for name, lost in itertools.product("abc", "bc"):
         assert cluster.nodes[name].state.superseded(lost, before[lost])
     refused = cluster.ask("c", cluster.nodes["b"].hello(cluster.now)._replace(incarnation=before["b"]))

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from quorumq.core import limits
 from quorumq.core.messages import (
     AckRequest,
+    BrowseReply,
+    BrowseRequest,
     Failed,
     HoldReply,
     OpenSession,
-    PeekAsk,
-    PeekPage,
     Publish,
-    Published,
+    PublishReply,
     RedriveRequest,
     RejectRequest,
     Resolved,
@@ -38,7 +38,7 @@ def publish(
     topic = cluster.topic(ttl_s=ttl_s, max_deliveries=50)
     origin = cluster.ask("a", OpenSession()).origin  # type: ignore[union-attr]
     batch = cluster.batch(topic, origin, 0, [b"x"], delay_ms=delay_ms, ttl_ms=ttl_ms)
-    assert isinstance(cluster.ask("a", Publish(batch, age_ms)), Published)
+    assert isinstance(cluster.ask("a", Publish(batch, age_ms)), PublishReply)
 
 
 def got(cluster: Cluster, node: str, hold_time: float = 1.0) -> int:
@@ -46,14 +46,14 @@ def got(cluster: Cluster, node: str, hold_time: float = 1.0) -> int:
 
 
 def shown(cluster: Cluster, node: str) -> list[tuple[str, float]]:
-    page = cluster.ask(node, PeekAsk("jobs", 0, "g", "all", (0, 0), 100))
-    assert isinstance(page, PeekPage)
+    page = cluster.ask(node, BrowseRequest("jobs", 0, "g", "all", (0, 0), 100))
+    assert isinstance(page, BrowseReply)
     return [(item.state, round(item.remaining, 3)) for item in page.items]
 
 
 def letters(cluster: Cluster, node: str) -> list[str]:
-    page = cluster.ask(node, PeekAsk("jobs", 0, "g", "dead", (0, 0), 100))
-    assert isinstance(page, PeekPage)
+    page = cluster.ask(node, BrowseRequest("jobs", 0, "g", "dead", (0, 0), 100))
+    assert isinstance(page, BrowseReply)
     return [item.record.letter.reason for item in page.items if item.record.letter is not None]
 
 
@@ -229,7 +229,7 @@ def test_of_five_replicas_two_wrong_clocks_decide_nothing_for_one_that_was_away(
     topic = cluster.topic(rf=5)
     origin = cluster.ask("a", OpenSession()).origin  # type: ignore[union-attr]
     batch = cluster.batch(topic, origin, 0, [b"x"], delay_ms=60_000)
-    assert isinstance(cluster.ask("a", Publish(batch)), Published)
+    assert isinstance(cluster.ask("a", Publish(batch)), PublishReply)
     born = cluster.time
     for node in "ab"[:wrong]:
         restart(cluster, node, YEAR_MS)
@@ -373,7 +373,7 @@ def test_a_redriven_message_neither_waits_nor_expires() -> None:
     publish(cluster, delay_ms=1_000, ttl_ms=3_000)
     cluster.advance(4)
     assert got(cluster, "a") == 0
-    page = cluster.ask("a", PeekAsk("jobs", 0, "g", "dead", (0, 0), 9))
+    page = cluster.ask("a", BrowseRequest("jobs", 0, "g", "dead", (0, 0), 9))
     entries = tuple(Resolved(item.span, item.record) for item in page.items)  # type: ignore[union-attr]
     assert outcomes(cluster.ask("b", RedriveRequest("jobs", 0, "g", entries))) == ["ok"]
     restart(cluster, "b", -YEAR_MS)  # for b it is not due again

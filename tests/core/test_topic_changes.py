@@ -11,24 +11,24 @@ from quorumq.core.effects import Received, Request
 from quorumq.core.messages import (
     AckRequest,
     AlterTopic,
+    AlterTopicReply,
     CreateTopic,
+    CreateTopicReply,
     DeleteTopic,
+    DeleteTopicReply,
     Envelope,
     Failed,
     Fetch,
-    Fetched,
+    FetchReply,
     Heartbeat,
     Hold,
     Metadata,
     OpenSession,
     Publish,
-    Published,
-    Put,
+    PublishReply,
+    PutReply,
     PutTopic,
     SyncTopics,
-    TopicAltered,
-    TopicCreated,
-    TopicDeleted,
 )
 from quorumq.core.records import BatchStored
 from quorumq.core.types import Topic
@@ -70,7 +70,7 @@ def test_only_the_settings_that_are_named_change() -> None:
     cluster = Cluster()
     before = cluster.topic(retention_s=60.0)
     reply = cluster.ask("b", AlterTopic("jobs", max_deliveries=9, backoff=(1.0, 5.0)))
-    assert isinstance(reply, TopicAltered)
+    assert isinstance(reply, AlterTopicReply)
     after = agreed(cluster)
     assert after == reply.topic
     assert after == before._replace(
@@ -116,8 +116,8 @@ def test_two_operators_who_change_different_settings_both_get_theirs() -> None:
     one, other = both(
         cluster, ("a", AlterTopic("jobs", max_deliveries=9)), ("c", AlterTopic("jobs", retention_s=7.0))
     )
-    assert isinstance(one, TopicAltered)
-    assert isinstance(other, TopicAltered)
+    assert isinstance(one, AlterTopicReply)
+    assert isinstance(other, AlterTopicReply)
     after = agreed(cluster)
     assert (after.max_deliveries, after.retention_s) == (9, 7.0)
     assert after in (one.topic, other.topic), "the later of the two heard what stands"
@@ -155,7 +155,7 @@ def test_a_change_that_has_to_wait_for_the_clocks_reserve_may_have_happened_in_p
     cluster.wall_off_ms["b"] = 400 * 86_400_000
     cluster.advance(3.0)
     away(cluster, "a")
-    assert isinstance(cluster.ask("b", AlterTopic("jobs", max_deliveries=7)), TopicAltered)
+    assert isinstance(cluster.ask("b", AlterTopic("jobs", max_deliveries=7)), AlterTopicReply)
     cluster.drop = lambda sender, to, message: isinstance(message, SyncTopics)
     reply = cluster.ask("a", AlterTopic("jobs", max_deliveries=9, retention_s=60.0))
     assert isinstance(reply, Failed), reply
@@ -163,7 +163,7 @@ def test_a_change_that_has_to_wait_for_the_clocks_reserve_may_have_happened_in_p
     assert cluster.nodes["c"].topic_named("jobs").retention_s == 60.0
     cluster.advance(0.1)
     again = cluster.ask("a", AlterTopic("jobs", max_deliveries=9, retention_s=60.0))
-    assert isinstance(again, TopicAltered), again
+    assert isinstance(again, AlterTopicReply), again
     assert (again.topic.max_deliveries, again.topic.retention_s) == (9, 60.0)
 
 
@@ -184,7 +184,7 @@ def test_a_change_without_a_majority_is_not_said_to_have_happened() -> None:
 def test_creating_twice_is_creating_once_and_other_settings_are_a_conflict() -> None:
     cluster = Cluster()
     made = cluster.topic(max_deliveries=9)
-    assert cluster.ask("c", CreateTopic("jobs", max_deliveries=9)) == TopicCreated(made)
+    assert cluster.ask("c", CreateTopic("jobs", max_deliveries=9)) == CreateTopicReply(made)
     for request, words in (
         (CreateTopic("jobs", max_deliveries=5), "max_deliveries = 9, not 5"),
         (CreateTopic("jobs", rf=1, max_deliveries=9), "rf = 3, not 1"),
@@ -195,7 +195,7 @@ def test_creating_twice_is_creating_once_and_other_settings_are_a_conflict() -> 
         assert reply.code == "conflict"
         assert words in reply.detail
     unnamed = CreateTopic("jobs", unnamed=("rf", "max_deliveries"))
-    assert cluster.ask("b", unnamed) == TopicCreated(made)
+    assert cluster.ask("b", unnamed) == CreateTopicReply(made)
     assert agreed(cluster) == made
 
 
@@ -207,7 +207,7 @@ def test_a_creation_by_a_node_that_had_not_heard_overwrites_nothing() -> None:
     reply = cluster.ask("c", CreateTopic("jobs", max_deliveries=5))
     assert isinstance(reply, Failed)
     assert "max_deliveries = 9, not 5" in reply.detail
-    assert cluster.ask("c", CreateTopic("jobs", max_deliveries=9)) == TopicCreated(made)
+    assert cluster.ask("c", CreateTopic("jobs", max_deliveries=9)) == CreateTopicReply(made)
     cluster.drop = lambda sender, to, message: False
     assert agreed(cluster) == made
 
@@ -221,7 +221,7 @@ def test_a_creation_that_was_cut_off_is_finished_by_its_repetition() -> None:
     cluster.drop = lambda sender, to, message: False
     cluster.advance(5)
     reply = cluster.ask("b", CreateTopic("jobs", partitions=4, ttl_s=5.0))
-    assert isinstance(reply, TopicCreated)
+    assert isinstance(reply, CreateTopicReply)
     assert (reply.topic.partitions, reply.topic.ttl_s) == (4, 5.0)
 
 
@@ -230,7 +230,7 @@ def test_a_creation_that_was_cut_off_is_finished_by_its_repetition() -> None:
 
 def deleted(cluster: Cluster, topic: Topic, node: str = "a") -> None:
     reply = cluster.ask(node, DeleteTopic(topic.name, topic.id))
-    assert isinstance(reply, TopicDeleted), reply
+    assert isinstance(reply, DeleteTopicReply), reply
 
 
 def is_gone(reply: object) -> bool:
@@ -311,7 +311,7 @@ def test_old_receipts_do_nothing_to_the_topic_of_the_same_name() -> None:
         assert outcomes(cluster.ask(node, AckRequest(got))) == ["not-found"]
         assert is_gone(cluster.ask(node, Publish(cluster.batch(topic, origin, 10, [b"x"]))))
     session = cluster.ask("a", OpenSession()).origin
-    assert isinstance(cluster.ask("a", Publish(cluster.batch(again, session, 0, [b"new"]))), Published)
+    assert isinstance(cluster.ask("a", Publish(cluster.batch(again, session, 0, [b"new"]))), PublishReply)
     assert [item.receipt.span for item in receipts(cluster.ask("b", fetch()))] == [(session, 0, 1)]
 
 
@@ -398,7 +398,7 @@ def test_a_name_is_made_anew_through_a_node_that_missed_its_deletion() -> None:
     cluster.drop = lambda sender, to, message: isinstance(message, SyncTopics)
     assert cluster.nodes["c"].topic_named("jobs") == topic
     reply = cluster.ask("c", CreateTopic("jobs", partitions=3))
-    assert isinstance(reply, TopicCreated)
+    assert isinstance(reply, CreateTopicReply)
     assert (reply.topic.deletions, reply.topic.partitions) == (4, 3)
     cluster.drop = lambda sender, to, message: False
     assert agreed(cluster) == reply.topic
@@ -419,7 +419,7 @@ def test_a_publish_under_way_ends_when_the_deletion_comes() -> None:
 
 
 def is_register(message: object) -> bool:
-    return isinstance(message, Put | PutTopic | SyncTopics)
+    return isinstance(message, PutReply | PutTopic | SyncTopics)
 
 
 def test_a_fetch_of_several_topics_goes_on_without_the_deleted_one() -> None:
@@ -512,11 +512,11 @@ def test_whatever_operators_do_the_nodes_agree_in_the_end(steps: list[tuple[str,
         if number % 2:
             cluster.advance(6)
         reply = cluster.replies.get(key)
-        if isinstance(reply, TopicDeleted):
+        if isinstance(reply, DeleteTopicReply):
             ended[reply.topic.id] = None
-        if isinstance(reply, TopicCreated | TopicAltered):
+        if isinstance(reply, CreateTopicReply | AlterTopicReply):
             assert reply.topic.id not in ended
-        if isinstance(reply, Published):
+        if isinstance(reply, PublishReply):
             assert known is not None
             assert known.id not in ended, "stored in a topic whose deletion was OK"
     cluster.drop = lambda sender, to, message: False
@@ -533,7 +533,9 @@ def test_whatever_operators_do_the_nodes_agree_in_the_end(steps: list[tuple[str,
 def fill(cluster: Cluster, name: str, count: int = 2) -> None:
     topic = cluster.nodes["a"].topic_named(name) or cluster.topic(name)
     origin = cluster.ask("a", OpenSession()).origin
-    assert isinstance(cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"x"] * count))), Published)
+    assert isinstance(
+        cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"x"] * count))), PublishReply
+    )
 
 
 def asking(*topics: str, most: int = 100, wait: float = 0.0, partitions: tuple[int, ...] = ()) -> Fetch:
@@ -541,7 +543,7 @@ def asking(*topics: str, most: int = 100, wait: float = 0.0, partitions: tuple[i
 
 
 def came_from(reply: object) -> list[str]:
-    assert isinstance(reply, Fetched), reply
+    assert isinstance(reply, FetchReply), reply
     return sorted(part.topic for part in reply.slices for _ in part.deliveries)
 
 
@@ -621,8 +623,8 @@ def test_more_partitions_move_nothing_and_are_read_by_the_next_fetch() -> None:
     grown = cluster.ask("b", AlterTopic("jobs", partitions=3)).topic
     assert grown.replicas[:1] == topic.replicas
     again = cluster.batch(topic, origin, 0, [b"%d" % number for number in range(4)])
-    assert isinstance(cluster.ask("c", Publish(again)), Published), "a retry stays where it was numbered"
-    assert isinstance(cluster.ask("c", Publish(cluster.batch(grown, origin, 0, [b"x"], 2))), Published)
+    assert isinstance(cluster.ask("c", Publish(again)), PublishReply), "a retry stays where it was numbered"
+    assert isinstance(cluster.ask("c", Publish(cluster.batch(grown, origin, 0, [b"x"], 2))), PublishReply)
     got = receipts(cluster.ask("b", fetch()))
     assert sum(item.receipt.span.size for item in got) == 5
     assert {item.receipt.partition.number for item in got} == {0, 2}
@@ -637,5 +639,5 @@ def test_a_new_partition_is_stored_by_nodes_that_have_not_heard_of_it() -> None:
         isinstance(message, SyncTopics) or (sender != to and "b" in (sender, to))
     )
     assert cluster.nodes["c"].topic_named("jobs").partitions == 1
-    assert isinstance(cluster.ask("a", Publish(cluster.batch(grown, origin, 0, [b"x"], 1))), Published)
+    assert isinstance(cluster.ask("a", Publish(cluster.batch(grown, origin, 0, [b"x"], 1))), PublishReply)
     assert cluster.nodes["c"].topic_named("jobs").partitions == 2

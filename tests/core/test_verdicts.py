@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quorumq.core import replay
-from quorumq.core.messages import AckRequest, Hold, HoldsTold, Named
+from quorumq.core.messages import AckRequest, Hold, HoldsReply, Named
 from quorumq.core.records import CleanStopped
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
@@ -71,7 +71,7 @@ def test_a_replica_in_quarantine_is_certain_of_what_was_delivered_since_its_star
     cluster = Cluster(hold_time_max=10.0)
     published(cluster, 2)
     before = receipts(cluster.ask("a", fetch(most=1, hold_time=10.0)))
-    cluster.drop = lambda sender, to, message: isinstance(message, HoldsTold)
+    cluster.drop = lambda sender, to, message: isinstance(message, HoldsReply)
     cluster.kill("b")
     cluster.start("b")
     since = receipts(cluster.ask("a", fetch(most=1, hold_time=10.0)))

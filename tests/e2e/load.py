@@ -19,7 +19,7 @@ import trio
 
 from quorumq.client import Client, HoldLost, Message, MessageId, Pending, TooFewReplicas, connect
 from quorumq.client.client import suspending_clock
-from quorumq.core.messages import PeekAsk, PeekPage
+from quorumq.core.messages import BrowseReply, BrowseRequest
 from quorumq.history import HistoryWriter, Row, origin_text, read_history
 from quorumq.lab.demo_verdict import ACKED_OUTCOMES, Account, MessageKey
 from quorumq.lab.local import LocalCluster
@@ -243,8 +243,8 @@ def letters(address: str, topic: str, partitions: int) -> list[MessageKey]:
         for partition in range(partitions):
             cursor: tuple[int, int] | None = (0, 0)
             while cursor is not None:
-                page = raw.ask(PeekAsk(topic, partition, GROUP, "dead", cursor, 1000))
-                assert isinstance(page, PeekPage), page
+                page = raw.ask(BrowseRequest(topic, partition, GROUP, "dead", cursor, 1000))
+                assert isinstance(page, BrowseReply), page
                 for item in page.items:
                     assert item.record.letter is not None
                     assert item.record.letter.error_class == "ValueError"

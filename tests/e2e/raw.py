@@ -82,12 +82,12 @@ class Raw:
 
     def topic(self, name: str, **settings: Any) -> Topic:
         reply = self.ask(m.CreateTopic(name, **settings))
-        assert isinstance(reply, m.TopicCreated), reply
+        assert isinstance(reply, m.CreateTopicReply), reply
         return reply.topic
 
     def session(self) -> Origin:
         reply = self.ask(m.OpenSession())
-        assert isinstance(reply, m.SessionOpened), reply
+        assert isinstance(reply, m.OpenSessionReply), reply
         return reply.origin
 
     def publish(
@@ -122,16 +122,16 @@ def publish(topic: Topic, origin: Origin, first: int, payloads: list[bytes], par
 
 
 def receipts(reply: Any) -> list[SealedNamed]:
-    assert isinstance(reply, m.Fetched), reply
+    assert isinstance(reply, m.FetchReply), reply
     return [SealedNamed(delivery.sealed) for part in reply.slices for delivery in part.deliveries]
 
 
 def size_of(reply: Any) -> int:
     """How many messages a Fetched brings."""
-    assert isinstance(reply, m.Fetched), reply
+    assert isinstance(reply, m.FetchReply), reply
     return sum(part.header.size for part in reply.slices)
 
 
 def outcomes(reply: Any) -> list[str]:
-    assert isinstance(reply, m.Verdicts), reply
+    assert isinstance(reply, m.SettleReply), reply
     return [verdict.outcome for verdict in reply.verdicts]

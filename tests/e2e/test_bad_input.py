@@ -33,7 +33,7 @@ def bystander(shared: LocalCluster) -> Iterator[Raw]:
         topic = other.topic("bystander")
         origin = other.session()
         yield other
-        assert isinstance(other.publish(topic, origin, 0, [b"still here"]), m.Published)
+        assert isinstance(other.publish(topic, origin, 0, [b"still here"]), m.PublishReply)
         for name in shared.nodes:
             assert shared.running(name)
 
@@ -55,7 +55,7 @@ HELLO = b"".join(encode_message(client_hello(), request=1))
         pytest.param(prefix(4, 0) + b"\xff\xff\xff\xff", id="no cbor"),
         pytest.param(HELLO + prefix(1, 0xFFFF_FFFF), id="4 GiB after hello"),
         pytest.param(HELLO + prefix(3, 0) + b"\x83\x00\x00", id="short header after hello"),
-        pytest.param(b"".join(encode_message(m.StatusAsk(), request=1)), id="a request before hello"),
+        pytest.param(b"".join(encode_message(m.StatusRequest(), request=1)), id="a request before hello"),
     ],
 )
 def test_what_is_not_the_protocol_closes_its_own_connection(
@@ -72,7 +72,7 @@ def test_half_a_frame_and_silence_is_closed_and_half_a_frame_and_goodbye_harms_n
     """The first frame has five seconds (hello_timeout); a client that is known may be slow."""
     with Raw(shared.addresses[0], hello=False) as slow, Raw(shared.addresses[0]) as known:
         slow.sock.sendall(HELLO[: len(HELLO) // 2])
-        half = b"".join(encode_message(m.StatusAsk(), request=9))
+        half = b"".join(encode_message(m.StatusRequest(), request=9))
         known.sock.sendall(half[: len(half) // 2])
         assert slow.is_closed(8.0)
         known.sock.sendall(half[len(half) // 2 :])
@@ -120,14 +120,14 @@ def test_a_node_or_client_of_another_cluster_is_refused_by_name(shared: LocalClu
 def test_receipts_old_made_up_and_altered(shared: LocalCluster, bystander: Raw) -> None:
     with Raw(shared.addresses[1]) as raw, Raw(shared.addresses[2]) as elsewhere:
         topic = raw.topic("receipts")
-        assert isinstance(raw.publish(topic, raw.session(), 0, [b"one", b"two", b"three"]), m.Published)
+        assert isinstance(raw.publish(topic, raw.session(), 0, [b"one", b"two", b"three"]), m.PublishReply)
         first = receipts(raw.fetch("receipts", "g", hold_time=0.3))
         again: list[SealedNamed] = []
         until = time.monotonic() + 10
         while not again and time.monotonic() < until:
             reply = elsewhere.fetch("receipts", "g", hold_time=3.0, max_wait=0.3)
             if isinstance(
-                reply, m.Fetched
+                reply, m.FetchReply
             ):  # a majority has the topic: this node may hear of it a moment later
                 again = receipts(reply)
         assert again, "what was not acked within its hold comes again"
@@ -138,7 +138,7 @@ def test_receipts_old_made_up_and_altered(shared: LocalCluster, bystander: Raw) 
             reply = raw.ack(SealedNamed(wrong))
             refused = isinstance(reply, m.Failed) and reply.code == "bad-receipt"
             assert refused or outcomes(reply) == ["bad-receipt"], (wrong, reply)
-        before = elsewhere.ask(m.PeekAsk("receipts", 0, "g", "acked", (0, 0), 100))
+        before = elsewhere.ask(m.BrowseRequest("receipts", 0, "g", "acked", (0, 0), 100))
         assert before.items == (), "a receipt that does not verify writes nothing"
 
         late = outcomes(elsewhere.ack(*first))
@@ -158,7 +158,7 @@ def test_an_unknown_topic_is_named_with_the_closest_that_exists(shared: LocalClu
         assert reply.code == "not-found"
         assert "'invoises'" in reply.detail
         assert "'invoices'" in reply.detail
-        missing = raw.ask(m.PeekAsk("invoises", 0, "g", "all", (0, 0), 10))
+        missing = raw.ask(m.BrowseRequest("invoises", 0, "g", "all", (0, 0), 10))
         assert isinstance(missing, m.Failed)
         assert missing.code == "not-found"
 
@@ -180,7 +180,7 @@ def test_a_message_of_2_mib_is_refused_with_the_limit_though_no_client_checked_i
         assert str(MESSAGE_BYTES_MAX) in reply.detail, reply
         assert size_of(raw.fetch("large", "g")) == 0
         # The same session goes on: nothing was used up.
-        assert isinstance(raw.publish(topic, origin, 0, [b"small"]), m.Published)
+        assert isinstance(raw.publish(topic, origin, 0, [b"small"]), m.PublishReply)
 
 
 # ------------------------------------------------------------------------------- memory
@@ -200,7 +200,7 @@ def filled(raw: Raw, name: str, mib: int) -> None:
     origin = raw.session()
     for first in range(0, 4 * mib, 8):
         reply = raw.publish(topic, origin, first, [bytes(256 * 1024)] * 8)
-        assert isinstance(reply, m.Published), reply
+        assert isinstance(reply, m.PublishReply), reply
 
 
 def test_a_fetch_for_10_gib_gets_one_frame_and_costs_little(shared: LocalCluster, bystander: Raw) -> None:
@@ -224,7 +224,7 @@ def test_a_client_that_sends_and_never_reads_costs_little(shared: LocalCluster, 
     try:
         # Each request asks for megabytes; nobody takes the answers, and requests go on until nothing is taken.
         frame = b"".join(
-            encode_message(m.PeekAsk("unread", 0, "", "all", (0, 0), 1000, True), request=7)
+            encode_message(m.BrowseRequest("unread", 0, "", "all", (0, 0), 1000, True), request=7)
             + encode_message(
                 m.Fetch(("unread",), "g", 1000, 8 * MIB, 1, 0, 0.0, 0.2, time.monotonic()), request=8
             )
@@ -243,7 +243,7 @@ def test_a_client_that_sends_and_never_reads_costs_little(shared: LocalCluster, 
             time.sleep(0.05)
         with Raw(shared.addresses[0]) as polite:
             began = time.monotonic()
-            assert isinstance(polite.ask(m.StatusAsk()), m.StatusReply)
+            assert isinstance(polite.ask(m.StatusRequest()), m.StatusReply)
             assert time.monotonic() - began < 5, "the others are served meanwhile"
     finally:
         for raw in rude:

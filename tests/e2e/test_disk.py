@@ -28,7 +28,7 @@ def test_concurrent_publishes_share_fsyncs_and_a_fetch_takes_none(own: LocalClus
             for client, origin in zip(clients, origins, strict=True)
         ]
         for client, number in zip(clients, numbers, strict=True):
-            assert isinstance(client.receive(number), m.Published)
+            assert isinstance(client.receive(number), m.PublishReply)
             client.sock.close()
         spent = {name: count - before[name] for name, count in commits(own).items()}
         assert all(0 < count < 64 for count in spent.values()), spent
@@ -50,7 +50,7 @@ def test_a_message_on_one_replica_reaches_all_within_ten_seconds(own: LocalClust
     with Raw(own.addresses[0]) as raw:
         topic = raw.topic("alone")
         origin = raw.session()
-        assert isinstance(raw.publish(topic, origin, 0, [b"before"]), m.Published)
+        assert isinstance(raw.publish(topic, origin, 0, [b"before"]), m.PublishReply)
         own.pause("n2")
         own.pause("n3")
         began = time.monotonic()
@@ -77,13 +77,13 @@ def test_a_message_on_one_replica_reaches_all_within_ten_seconds(own: LocalClust
         got: list[bytes] = []
         while len(got) < 2 and time.monotonic() < end + 5:
             reply = raw.fetch("alone", "g", max_wait=0.2)
-            if isinstance(reply, m.Fetched):  # until a majority is out of quarantine there is an error
+            if isinstance(reply, m.FetchReply):  # until a majority is out of quarantine there is an error
                 got += [message.payload for part in reply.slices for message in part.messages()]
                 raw.ack(*receipts(reply))
         assert sorted(got) == [b"alone", b"before"]
         # The retry that the client would make is recognised, through a node that only heard of it later.
         with Raw(own.address("n3")) as other:
-            assert isinstance(other.ask(alone), m.Published)
+            assert isinstance(other.ask(alone), m.PublishReply)
             assert stored(own, "alone") == [2, 2, 2]
             assert size_of(other.fetch("alone", "g")) == 0
 

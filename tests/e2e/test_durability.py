@@ -40,7 +40,7 @@ def test_what_was_confirmed_survives_kill_9_of_all_nodes(own: LocalCluster) -> N
             for partition in range(3)
         ]
         for number in asked:
-            assert isinstance(raw.receive(number), m.Published)
+            assert isinstance(raw.receive(number), m.PublishReply)
         for name in own.nodes:  # within a second: not all of it was synced
             own.kill(name)
     own.start_all()
@@ -49,7 +49,7 @@ def test_what_was_confirmed_survives_kill_9_of_all_nodes(own: LocalCluster) -> N
     with Raw(own.addresses[1]) as raw:
         while len(got) < 300 and time.monotonic() < end:
             reply = raw.fetch("jobs", "g", max_wait=0.2)
-            if isinstance(reply, m.Fetched):
+            if isinstance(reply, m.FetchReply):
                 got += [message.payload for part in reply.slices for message in part.messages()]
                 raw.ack(*receipts(reply))
     assert sorted(got) == sorted(b"%d/%d" % (partition, seq) for seq in range(100) for partition in range(3))
@@ -65,7 +65,7 @@ def test_publishes_one_after_the_other_cost_an_fsync_a_second_and_not_each(own: 
             time.sleep(2.5)  # what is not ours is synced by then
             before, began = commits(own), time.monotonic()
             for seq in range(200):
-                assert isinstance(raw.publish(topic, origin, seq, [b"x" * 100]), m.Published)
+                assert isinstance(raw.publish(topic, origin, seq, [b"x" * 100]), m.PublishReply)
             seconds = time.monotonic() - began
             spent[durability] = min(count - before[name] for name, count in commits(own).items())
             if durability == "os":  # the clock's reserve, positions of peers and heartbeats may add one each
@@ -85,14 +85,14 @@ def test_publishes_are_confirmed_while_an_fsync_hangs(tmp_path: Path, durability
         with Raw(address(path), timeout=3.0) as raw:
             topic = raw.topic("jobs", rf=1, durability=durability)
             origin = raw.session()
-            assert isinstance(raw.publish(topic, origin, 0, [b"first"]), m.Published)
+            assert isinstance(raw.publish(topic, origin, 0, [b"first"]), m.PublishReply)
             given = receipts(raw.fetch("jobs", "g"))
             flag.touch()
             acked = raw.send(m.AckRequest(sealed_items(given)))
             numbers = [raw.send(publish(topic, origin, seq, [b"x"])) for seq in range(1, 50)]
             if durability == "os":
                 for number in numbers:
-                    assert isinstance(raw.receive(number), m.Published)
+                    assert isinstance(raw.receive(number), m.PublishReply)
                 assert size_of(raw.fetch("jobs", "g")) == 49
             assert not raw.replies
             with pytest.raises(TimeoutError):

@@ -52,7 +52,7 @@ def test_after_a_failed_fsync_no_answer_leaves_and_the_process_ends(tmp_path: Pa
         with Raw(address(path)) as raw:
             topic = raw.topic("jobs", rf=1)
             origin = raw.session()
-            assert isinstance(raw.publish(topic, origin, 0, [b"first"]), m.Published)
+            assert isinstance(raw.publish(topic, origin, 0, [b"first"]), m.PublishReply)
             flag.touch()
             others = [Raw(address(path)) for _ in range(3)]
             asked = [
@@ -138,7 +138,7 @@ def test_a_full_disk_refuses_publishes_takes_acks_and_gives_room_back(
         assert node.wait(20) == 0
 
 
-def singles(reply: m.Fetched) -> list[SealedNamed]:
+def singles(reply: m.FetchReply) -> list[SealedNamed]:
     """Each message of a Fetched, to be acked on its own."""
     return [
         SealedNamed(delivery.sealed, (Span(span.origin, seq, seq + 1),))

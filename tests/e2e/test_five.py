@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from quorumq.client import Message, Outcome
-from quorumq.core.messages import Fetched
+from quorumq.core.messages import FetchReply
 from quorumq.core.types import Topic
 from quorumq.lab.local import LocalCluster
 from tests.e2e.groups import drained, outsider, payloads, publish, through
@@ -51,7 +51,7 @@ def test_no_fetch_of_any_node_returns_more_than_its_limits(five: LocalCluster) -
             sizes = []
             for most, size in ((1, 1 << 20), (5, 1 << 20), (20, 1 << 20), (1000, 40), (7, 100), (1000, 1)):
                 reply = raw.fetch("limits", "g", most, hold_time=HOLD_S, max_bytes=size, max_wait=0.5)
-                assert isinstance(reply, Fetched), reply
+                assert isinstance(reply, FetchReply), reply
                 count = sum(part.header.size for part in reply.slices)
                 got = sum(len(part.body) for part in reply.slices)  # type: ignore[attr-defined]
                 assert 1 <= count <= most, (node, most, size, count)

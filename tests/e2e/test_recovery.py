@@ -26,6 +26,6 @@ def test_a_killed_node_delivers_again_long_before_its_quarantine_and_what_it_hel
         with Raw(cluster.address("n2")) as client:
             reply = client.fetch("jobs", "g", 100, hold_time=5.0, max_wait=1.0)
             assert size_of(reply) == 6, "all but what is held, and delivered by n2 itself"
-            assert isinstance(reply, m.Fetched)
+            assert isinstance(reply, m.FetchReply)
             assert cluster.status("n2")["incarnation"] == 2
             assert outcomes(client.ack(*held)) == ["acked"] * len(held)

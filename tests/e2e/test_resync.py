@@ -24,7 +24,7 @@ from tests.storage.samples import record_headers
 def publish(client: Raw, topic: object, count: int) -> None:
     origin = client.session()
     for number in range(count):
-        assert isinstance(client.publish(topic, origin, number, [b"%d" % number]), m.Published)  # type: ignore[arg-type]
+        assert isinstance(client.publish(topic, origin, number, [b"%d" % number]), m.PublishReply)  # type: ignore[arg-type]
 
 
 def data_of(cluster: LocalCluster, name: str) -> str:

@@ -18,7 +18,7 @@ import trio
 
 from quorumq.client import Client, Message, Pending, QuorumqError, TooFewReplicas, connect
 from quorumq.client.client import suspending_clock
-from quorumq.core.messages import PeekAsk, Peeked, PeekPage
+from quorumq.core.messages import BrowseReply, BrowseRequest, Peeked
 from quorumq.core.types import Group, Topic
 from quorumq.history import HistoryWriter, Row, read_history, spans_value
 from quorumq.lab.demo_verdict import MessageKey, keys_of
@@ -339,8 +339,8 @@ class Turmoil:
         cursor: tuple[int, int] | None = (0, 0)
         with Raw(self.cluster.address(node)) as raw:
             while cursor is not None:
-                page = raw.ask(PeekAsk(TOPIC, partition, group, "dead", cursor, 1000))
-                assert isinstance(page, PeekPage), page
+                page = raw.ask(BrowseRequest(TOPIC, partition, group, "dead", cursor, 1000))
+                assert isinstance(page, BrowseReply), page
                 found += page.items
                 cursor = page.cursor
         return found

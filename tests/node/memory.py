@@ -327,12 +327,12 @@ class Client:
 
     async def topic(self, name: str = "jobs", rf: int = 3, partitions: int = 1) -> Topic:
         reply = await self.ask(m.CreateTopic(name, rf, partitions))
-        assert isinstance(reply, m.TopicCreated), reply
+        assert isinstance(reply, m.CreateTopicReply), reply
         return reply.topic
 
     async def session(self) -> Origin:
         reply = await self.ask(m.OpenSession())
-        assert isinstance(reply, m.SessionOpened), reply
+        assert isinstance(reply, m.OpenSessionReply), reply
         return reply.origin
 
     async def ack(self, *items: SealedNamed) -> Any:
@@ -350,15 +350,15 @@ def fetch(most: int = 100, wait: float = 0.0, hold_time: float = 4.0, size: int 
 
 
 def payloads(reply: Any) -> list[bytes]:
-    assert isinstance(reply, m.Fetched), reply
+    assert isinstance(reply, m.FetchReply), reply
     return [message.payload for part in reply.slices for message in part.messages()]
 
 
 def receipts(reply: Any) -> list[SealedNamed]:
-    assert isinstance(reply, m.Fetched), reply
+    assert isinstance(reply, m.FetchReply), reply
     return [SealedNamed(delivery.sealed) for part in reply.slices for delivery in part.deliveries]
 
 
 def outcomes(reply: Any) -> list[str]:
-    assert isinstance(reply, m.Verdicts), reply
+    assert isinstance(reply, m.SettleReply), reply
     return [verdict.outcome for verdict in reply.verdicts]

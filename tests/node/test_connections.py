@@ -18,7 +18,7 @@ from quorumq.wire.values import SealedNamed
 from tests.node.memory import Client, fetch, outcomes, payloads, publish, receipts, world
 
 HELLO = b"".join(encode_message(m.Hello(m.VERSIONS, "", b"", 0.0, "", Incarnation(0, 0), 0, 0, 0), request=1))
-STATUS = b"".join(encode_message(m.StatusAsk(), request=2))
+STATUS = b"".join(encode_message(m.StatusRequest(), request=2))
 
 
 @pytest.mark.parametrize(
@@ -48,8 +48,8 @@ async def test_what_is_not_the_protocol_ends_its_connection_with_one_line_and_co
         else:
             assert await stranger.closed(0.5)
         assert len(cluster.logs["a"].of("connection_broken")) == 1
-        assert isinstance(await other.ask(m.StatusAsk()), m.StatusReply)
-        facts = (await other.ask(m.StatusAsk())).facts
+        assert isinstance(await other.ask(m.StatusRequest()), m.StatusReply)
+        facts = (await other.ask(m.StatusRequest())).facts
         assert (facts["connections"], facts["connections_broken"]) == (1, 1)
 
 
@@ -80,12 +80,12 @@ async def test_what_is_well_formed_and_no_request_is_answered_and_the_connection
         newer = MAGIC + struct.pack(">II", 6, 0) + b"\x83\x18\xfa\x18\x63\x00"
         await client.push(newer)
         assert (await client.receive(99)).code == "unknown-message"
-        for message in (m.Heartbeat(()), m.Published(2), m.Stored(1, "", "", ())):
+        for message in (m.Heartbeat(()), m.PublishReply(2), m.StoreReply(1, "", "", ())):
             reply = await client.ask(message)
             assert (reply.code, type(message).__name__ in reply.detail) == ("usage", True)
         again = await client.ask(m.Hello(m.VERSIONS, "", b"", 0.0, "", Incarnation(0, 0), 0, 0, 0))
         assert again.code == "usage"
-        assert isinstance(await client.ask(m.StatusAsk()), m.StatusReply)
+        assert isinstance(await client.ask(m.StatusRequest()), m.StatusReply)
 
 
 async def test_a_request_with_a_value_that_cannot_be_is_answered_by_name_and_the_connection_goes_on() -> None:
@@ -100,8 +100,10 @@ async def test_a_request_with_a_value_that_cannot_be_is_answered_by_name_and_the
         ):
             reply = await client.ask(request)
             assert (reply.code, says in reply.detail) == ("usage", True), reply
-        assert isinstance(await client.receive(waiting), m.Fetched | m.Failed), "nobody else was hung up on"
-        assert isinstance(await client.ask(m.StatusAsk()), m.StatusReply)
+        assert isinstance(await client.receive(waiting), m.FetchReply | m.Failed), (
+            "nobody else was hung up on"
+        )
+        assert isinstance(await client.ask(m.StatusRequest()), m.StatusReply)
 
 
 async def test_a_message_over_the_limit_is_refused_with_the_limit_and_the_connection_goes_on() -> None:
@@ -112,7 +114,7 @@ async def test_a_message_over_the_limit_is_refused_with_the_limit_and_the_connec
         record = b"\x83\xf6\xa0\x5a" + struct.pack(">I", MESSAGE_BYTES_MAX) + bytes(MESSAGE_BYTES_MAX)
         reply = await client.ask(m.Publish(pack_batch(where, origin, 0, 0, [record])))
         assert (reply.code, str(MESSAGE_BYTES_MAX) in reply.detail) == ("too-large", True)
-        assert isinstance(await client.ask(publish(topic, origin, 0, b"x")), m.Published)
+        assert isinstance(await client.ask(publish(topic, origin, 0, b"x")), m.PublishReply)
 
 
 async def test_a_batch_whose_bytes_are_not_its_headers_reaches_no_core() -> None:
@@ -151,14 +153,14 @@ async def test_a_client_that_asks_and_never_reads_is_read_no_further_and_costs_l
         sent = 0
         with trio.move_on_after(1):
             while True:
-                await client.send(m.StatusAsk())
+                await client.send(m.StatusRequest())
                 sent += 1
         (inbound,) = cluster.services["a"]._inbound.values()
         assert len(inbound._open) <= INFLIGHT_REQUESTS_MAX
         assert node.room.inflight_bytes <= 9 * MIB
         assert inbound.waiting_bytes <= 300 * 1024
         other = await cluster.client("a")
-        assert isinstance(await other.ask(m.StatusAsk()), m.StatusReply)
+        assert isinstance(await other.ask(m.StatusRequest()), m.StatusReply)
         for number in range(2, sent + 2):  # and when it reads, it gets every answer
             assert isinstance(await client.receive(number), m.StatusReply)
         assert node.room.inflight_bytes <= 1 * MIB
@@ -170,7 +172,7 @@ async def test_no_more_than_so_many_requests_are_under_way() -> None:
         await client.topic(rf=1)
         waiting = [await client.send(fetch(most=1, wait=0.4)) for _ in range(INFLIGHT_REQUESTS_MAX)]
         await trio.sleep(0.1)
-        late = await client.send(m.StatusAsk())
+        late = await client.send(m.StatusRequest())
         with trio.move_on_after(0.1):
             await client.receive(late)
             pytest.fail("it was read while as many as allowed were under way")
@@ -229,7 +231,7 @@ async def test_a_client_that_takes_no_byte_for_long_is_hung_up_on() -> None:
     async with world("a", stall_timeout=3.0) as cluster:
         client = await cluster.client("a", capacity=1000)
         for _ in range(10):
-            await client.send(m.StatusAsk())
+            await client.send(m.StatusRequest())
             await trio.sleep(0.01)
         await trio.sleep(3.1)
         assert cluster.services["a"].node.health.connections == 0
@@ -269,15 +271,15 @@ async def test_another_cluster_list_or_version_is_refused_by_name_and_hung_up_on
 async def test_a_peer_that_says_what_peers_do_not_say_is_hung_up_on_and_dials_again() -> None:
     async with world() as cluster:
         link = cluster.services["b"].node.links["a"]
-        assert link.send(encode_message(m.StatusAsk()))
+        assert link.send(encode_message(m.StatusRequest()))
         link.flush()
         await trio.sleep(2)
         (line,) = cluster.logs["a"].of("connection_broken")
-        assert "StatusAsk" in line["reason"]
+        assert "StatusRequest" in line["reason"]
         await cluster.ready()
         client = await cluster.client("b")
         topic, origin = await client.topic(), await client.session()
-        assert isinstance(await client.ask(publish(topic, origin, 0, b"x")), m.Published)
+        assert isinstance(await client.ask(publish(topic, origin, 0, b"x")), m.PublishReply)
 
 
 async def test_a_store_from_a_peer_is_checked_as_a_publish_is() -> None:

@@ -15,7 +15,7 @@ from tests.node.memory import Client, World, fetch, outcomes, payloads, publish,
 async def hasty(client: Client, rf: int) -> tuple[Topic, Origin]:
     """A topic with durability "os", and a session."""
     reply = await client.ask(m.CreateTopic("jobs", rf, 1, durability="os"))
-    assert isinstance(reply, m.TopicCreated), reply
+    assert isinstance(reply, m.CreateTopicReply), reply
     return reply.topic, await client.session()
 
 
@@ -34,7 +34,7 @@ async def test_publishes_are_answered_before_any_fsync_and_one_follows_within_th
         await trio.sleep(3 * UNSYNCED_S)
         before = {name: commits.count for name, commits in cluster.commits.items()}
         for seq in range(20):
-            assert isinstance(await client.ask(publish(topic, origin, seq, b"x")), m.Published)
+            assert isinstance(await client.ask(publish(topic, origin, seq, b"x")), m.PublishReply)
         assert {name: commits.count for name, commits in cluster.commits.items()} == before
         stores = [service.node.store for service in cluster.services.values()]
         assert all(store.needs_sync for store in stores)
@@ -52,7 +52,7 @@ async def test_such_publishes_go_on_beside_an_fsync_that_an_ack_waits_for() -> N
         commits.hold()
         acked = await client.send(m.AckRequest(given))
         for seq in range(1, 20):
-            assert isinstance(await client.ask(publish(topic, origin, seq, b"%d" % seq)), m.Published)
+            assert isinstance(await client.ask(publish(topic, origin, seq, b"%d" % seq)), m.PublishReply)
         assert len(payloads(await client.ask(fetch()))) == 19, "and they are there to be fetched"
         await trio.sleep(2 * UNSYNCED_S)  # the bound passes while that fsync hangs
         before = commits.count
@@ -104,7 +104,7 @@ async def test_a_failed_fsync_stops_the_node_though_nobody_waits_for_it() -> Non
         topic, origin = await hasty(client, 1)
         await trio.sleep(2 * UNSYNCED_S)
         cluster.disks["a"].fail_syncs = 1
-        assert isinstance(await client.ask(publish(topic, origin, 0, b"x")), m.Published)
+        assert isinstance(await client.ask(publish(topic, origin, 0, b"x")), m.PublishReply)
         assert await client.closed(5)
         while "a" not in cluster.codes:
             await trio.sleep(0.01)
@@ -117,7 +117,7 @@ async def test_segments_are_rolled_under_such_publishes_and_nothing_is_lost() ->
         topic, origin = await hasty(client, 1)
         for seq in range(12):
             asked = publish(topic, origin, seq, bytes([seq]) * 200_000)
-            assert isinstance(await client.ask(asked), m.Published)
+            assert isinstance(await client.ask(asked), m.PublishReply)
         assert len(cluster.logs["a"].of("segment_begun")) >= 2
         cluster.kill("a", keep_bytes=1 << 30)
         cluster.start("a")

@@ -72,7 +72,7 @@ async def test_damage_met_by_anti_entropy_is_reported_and_the_batch_is_fetched_f
         cluster.kill("c")
         for seq in range(5):
             reply = await client.ask(publish(topic, origin, seq, b"message %d" % seq))
-            assert isinstance(reply, m.Published)
+            assert isinstance(reply, m.PublishReply)
         await trio.sleep(0.5)
         cluster.kill("b")
         a = cluster.services["a"].node

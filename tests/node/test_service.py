@@ -33,7 +33,7 @@ async def test_publish_fetch_ack_through_three_nodes() -> None:
     async with world() as cluster:
         a, b, c = [await cluster.client(name) for name in "abc"]
         topic, origin = await a.topic(), await a.session()
-        assert isinstance(await a.ask(publish(topic, origin, 0, b"one", b"two")), m.Published)
+        assert isinstance(await a.ask(publish(topic, origin, 0, b"one", b"two")), m.PublishReply)
         got = await b.ask(fetch())
         assert payloads(got) == [b"one", b"two"]
         assert outcomes(await c.ack(*receipts(got))) == ["acked"]
@@ -46,7 +46,7 @@ async def test_replies_come_as_they_are_ready_and_carry_their_numbers() -> None:
         client = await cluster.client("a")
         topic, origin = await client.topic(), await client.session()
         waits = await client.send(fetch(wait=0.4))
-        asked = await client.send(m.StatusAsk())
+        asked = await client.send(m.StatusRequest())
         assert isinstance(await client.receive(asked), m.StatusReply)
         assert waits not in client.replies
         await client.send(publish(topic, origin, 0, b"x"))
@@ -67,9 +67,9 @@ async def test_nothing_is_answered_before_its_commit_and_one_commit_serves_all_t
         answered = client.transport.peer.total
         before = commits.count
         commits.release()
-        assert isinstance(await client.receive(first), m.Published)
+        assert isinstance(await client.receive(first), m.PublishReply)
         for number in others:
-            assert isinstance(await client.receive(number), m.Published)
+            assert isinstance(await client.receive(number), m.PublishReply)
         assert commits.count == before + 2, "the one under way, and one for the nineteen that came meanwhile"
         assert client.transport.peer.total > answered
 
@@ -124,7 +124,7 @@ async def test_what_was_queued_before_a_failed_fsync_is_not_said_after_it_either
         slow, client = await cluster.client("a", capacity=2000), await cluster.client("a")
         topic, origin = await client.topic(rf=1), await client.session()
         for _ in range(20):
-            await slow.send(m.StatusAsk())
+            await slow.send(m.StatusRequest())
         await trio.sleep(1)
         (queued,) = [one for one in cluster.services["a"]._inbound.values() if one.busy]
         assert queued.waiting_bytes
@@ -160,7 +160,7 @@ async def test_a_clean_stop_gives_up_waiting_fetches_finishes_the_rest_and_costs
         cluster.services["a"].stop()
         refused = await client.receive(waits)
         assert (refused.code, "stopping" in refused.detail) == ("too-few-replicas", True)
-        assert isinstance(await client.receive(under_way), m.Published)
+        assert isinstance(await client.receive(under_way), m.PublishReply)
         assert await client.closed(2)
         assert await stopped(cluster, "a") == 0
         cluster.commits["a"].seconds = 0.001
@@ -243,7 +243,7 @@ async def test_a_full_disk_refuses_publishes_and_lets_the_rest_go_on() -> None:
         assert (await client.ask(publish(topic, origin, 1, b"y"))).code == "storage-full", "no flapping"
         disk.capacity = used + 5 * MIB
         await trio.sleep(1.1)
-        assert isinstance(await client.ask(publish(topic, origin, 1, b"y")), m.Published)
+        assert isinstance(await client.ask(publish(topic, origin, 1, b"y")), m.PublishReply)
         assert [event for _, event, _ in cluster.logs["a"].lines if event.startswith("disk")] == [
             "disk_full",
             "disk_has_room",
@@ -313,7 +313,7 @@ async def test_a_damaged_batch_is_not_served_and_what_was_won_is_given_back() ->
         assert (refused.code, "damaged" in refused.detail) == ("too-few-replicas", True)
         await trio.sleep(0.1)
         assert payloads(await b.ask(fetch())) == [b"the very bytes"]
-        assert (await a.ask(m.StatusAsk())).facts["damaged_batches"] == 1
+        assert (await a.ask(m.StatusRequest())).facts["damaged_batches"] == 1
 
 
 async def test_a_page_passed_on_brings_the_bytes_or_where_they_are_damaged_none() -> None:
@@ -323,7 +323,7 @@ async def test_a_page_passed_on_brings_the_bytes_or_where_they_are_damaged_none(
         await maker.ask(publish(topic, origin, 0, b"the very", b"bytes"))
         ((home,),) = topic.replicas
         stranger = await cluster.client(next(name for name in cluster.names if name != home))
-        ask = m.PeekAsk("jobs", 0, "g", "ready", (0, 0), 10, bodies=True)
+        ask = m.BrowseRequest("jobs", 0, "g", "ready", (0, 0), 10, bodies=True)
         page = await stranger.ask(ask)
         shown = [message.payload for part in page.slices for message in part.messages()]
         assert shown == [b"the very", b"bytes"]
@@ -334,7 +334,7 @@ async def test_a_page_passed_on_brings_the_bytes_or_where_they_are_damaged_none(
                 disk.flip(name, at)
         damaged = await stranger.ask(ask)
         assert damaged == page._replace(slices=())
-        home_status = await (await cluster.client(home)).ask(m.StatusAsk())
+        home_status = await (await cluster.client(home)).ask(m.StatusRequest())
         assert home_status.facts["damaged_batches"] == 1
 
 
@@ -342,7 +342,7 @@ async def test_status_shows_the_shell_and_the_page_lists_every_fact() -> None:
     page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
     async with world() as cluster:
         client = await cluster.client("a")
-        facts = (await client.ask(m.StatusAsk())).facts
+        facts = (await client.ask(m.StatusRequest())).facts
         assert facts["connections"] == 3
         assert facts["clients"] == 1
         assert facts["fsync_ms"]["p50"] == 1.0
@@ -403,7 +403,7 @@ async def test_a_history_that_cannot_be_written_stops_nothing(tmp_path: Path) ->
     async with world("a", history=str(tmp_path / "missing" / "a.jsonl")) as cluster:
         client = await cluster.client("a")
         topic, origin = await client.topic(rf=1), await client.session()
-        assert isinstance(await client.ask(publish(topic, origin, 0, b"x")), m.Published)
+        assert isinstance(await client.ask(publish(topic, origin, 0, b"x")), m.PublishReply)
         assert len(cluster.logs["a"].of("history_given_up")) == 1
 
 
@@ -416,7 +416,7 @@ async def test_a_link_that_is_full_drops_and_counts() -> None:
         link.out.transport.capacity = 0  # type: ignore[attr-defined]
         for seq in range(40):
             reply = await client.ask(publish(topic, origin, seq, b"x" * 1_000_000))
-            assert isinstance(reply, m.Published), reply
+            assert isinstance(reply, m.PublishReply), reply
         assert node.health.counts["sends_dropped"] >= 20
         assert link.waiting <= 17 * MIB
 

@@ -14,7 +14,15 @@ import pytest
 from click.testing import CliRunner
 from sortedcontainers import SortedDict, SortedList
 
-from quorumq.core.messages import AckRequest, Envelope, Extended, LeaveRequest, Left, Merged, Verdicts
+from quorumq.core.messages import (
+    AckRequest,
+    Envelope,
+    ExtendReply,
+    LeaveReply,
+    LeaveRequest,
+    MergeReply,
+    SettleReply,
+)
 from quorumq.core.nodecore import NodeCore
 from quorumq.core.partition.fate import Attempts, Lease
 from quorumq.core.spans import SpanMap, SpanSet
@@ -182,19 +190,22 @@ SOME = Scenario(name="some", about="for its world")
 def test_messages_and_requests_of_two_types_are_two_though_they_are_equal_as_tuples() -> None:
     explorer = Explorer(SOME)
     nodes, traffic = explorer.nodes, explorer.traffic
-    extended, merged = Extended(2, (SPAN,), (), "", ()), Merged(2, (SPAN,), (), "", ())
+    extended, merged = ExtendReply(2, (SPAN,), (), "", ()), MergeReply(2, (SPAN,), (), "", ())
     assert extended == merged
     inc = Incarnation(1, 1)
     first, second = (traffic.message(Envelope("a", inc, "b", inc, 0, item)) for item in (extended, merged))
-    assert [type(traffic.messages.all[number].message) for number in (first, second)] == [Extended, Merged]
+    assert [type(traffic.messages.all[number].message) for number in (first, second)] == [
+        ExtendReply,
+        MergeReply,
+    ]
     assert AckRequest(()) == LeaveRequest(())
     local = explorer.first[0]
     acked, left = (nodes.do(local, ("ask", 100, ask(())), 0) for ask in (AckRequest, LeaveRequest))
     assert [
         type(traffic.replies.all[reply]) for outcome in (acked, left) for _, reply in outcome.replies
     ] == [
-        Verdicts,
-        Left,
+        SettleReply,
+        LeaveReply,
     ]
 
 

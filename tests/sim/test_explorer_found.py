@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 from quorumq.core.effects import Received
-from quorumq.core.messages import Envelope, Fetch, Fetched, OpenSession, Publish, RemoteFetched
+from quorumq.core.messages import Envelope, Fetch, FetchReply, OpenSession, Publish, RemoteFetchReply
 from quorumq.core.types import PartitionId
 from tests.core.cluster import Cluster
 
 
 def test_a_doubled_answer_of_another_node_gives_nothing_back() -> None:
-    """`explore --scenario remote`: the second copy of a RemoteFetched released what its first copy had delivered."""
+    """`explore --scenario remote`: the second copy of a RemoteFetchReply released what its first copy had delivered."""
     cluster = Cluster(4)
     topic = cluster.topic()
     members = topic.replicas[0]
     outsider = next(name for name in cluster.names if name not in members)
     session = cluster.ask(members[0], OpenSession())
     cluster.ask(members[0], Publish(cluster.batch(topic, session.origin, 0, [b"work"])))
-    answers: list[tuple[str, RemoteFetched]] = []
+    answers: list[tuple[str, RemoteFetchReply]] = []
 
     def listen(sender: str, to: str, message: object) -> bool:
-        if isinstance(message, RemoteFetched):
+        if isinstance(message, RemoteFetchReply):
             answers.append((sender, message))
         return False
 
     cluster.drop = listen
     fetch = Fetch(("jobs",), "g", 1, 1 << 20, 1, 0, 0.0, 30.0, cluster.now.mono)
     reply = cluster.ask(outsider, fetch)
-    assert isinstance(reply, Fetched)
+    assert isinstance(reply, FetchReply)
     assert reply.slices
     ((leg, answer),) = answers
 
@@ -46,10 +46,10 @@ def test_an_answer_that_comes_after_its_leg_was_called_off_is_given_back_once() 
     outsider = next(name for name in cluster.names if name not in members)
     session = cluster.ask(members[0], OpenSession())
     cluster.ask(members[0], Publish(cluster.batch(topic, session.origin, 0, [b"work"])))
-    late: list[tuple[str, RemoteFetched]] = []
+    late: list[tuple[str, RemoteFetchReply]] = []
 
     def hold_back(sender: str, to: str, message: object) -> bool:
-        if isinstance(message, RemoteFetched):
+        if isinstance(message, RemoteFetchReply):
             late.append((sender, message))
             return True
         return False

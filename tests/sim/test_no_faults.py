@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from quorumq.core.messages import Fetch, Fetched
+from quorumq.core.messages import Fetch, FetchReply
 from sim.clients.client import Client
 from sim.clients.surroundings import Surroundings
 from sim.cluster import Cluster
@@ -82,7 +82,7 @@ class Racer(Client):
         request = Fetch(("jobs",), "race", self.many, 1 << 20, self.many, 0, 1.0, 10.0, 0.0, self.name)
 
         def then(answer: object, _: object) -> None:
-            assert isinstance(answer, Fetched), answer
+            assert isinstance(answer, FetchReply), answer
             self.got = sum(part.stop - part.first for part in answer.slices)
             self.answered_at = self.world.time
 

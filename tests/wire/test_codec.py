@@ -154,7 +154,7 @@ def test_a_slice_brings_only_its_own_records() -> None:
     owner = Owner("b", Incarnation(1, 2), Stamp(3, "b"))
     receipt = Receipt(PARTITION, "g", 0, 0, Span(ORIGIN, 12_000, 12_003), owner)
     part = m.Slice("orders", PARTITION, 8, 12_000, 12_003, batch.header, (m.Delivery(receipt, 2),))
-    fetched = seal_fetched(m.Fetched(1.5, 30.0, (part,)), secret=SECRET)
+    fetched = seal_fetched(m.FetchReply(1.5, 30.0, (part,)), secret=SECRET)
     asked: list[m.Slice] = []
 
     def read(wanted: m.Slice) -> bytes:
@@ -165,7 +165,7 @@ def test_a_slice_brings_only_its_own_records() -> None:
     assert len(data) < 350
     assert [(item.batch, item.first, item.stop) for item in asked] == [(8, 12_000, 12_003)]
     got = through(data).message
-    assert isinstance(got, m.Fetched)
+    assert isinstance(got, m.FetchReply)
     (slice_,) = typing.cast("typing.Any", got.slices)
     assert [message.payload for message in slice_.messages()] == [b"012000", b"012001", b"012002"]
     assert slice_.header.sections == (Span(ORIGIN, 12_000, 12_003),)
@@ -176,10 +176,10 @@ def test_a_slice_brings_only_its_own_records() -> None:
 def test_a_slice_is_not_sent_when_the_bytes_read_are_not_its_own() -> None:
     part = m.Slice("t", PARTITION, 0, 0, 1, BATCHES[0].header, ())
     with pytest.raises(Corrupt, match="read 3 bytes"):
-        encode_message(m.Fetched(0.0, 1.0, (part,)), read=lambda _: b"abc")
+        encode_message(m.FetchReply(0.0, 1.0, (part,)), read=lambda _: b"abc")
     owner = Owner("b", Incarnation(1, 2), Stamp(3, "b"))
     receipt = Receipt(PARTITION, "g", 0, 0, Span(ORIGIN, 0, 1), owner)
-    unsealed = m.Fetched(0.0, 1.0, (part._replace(deliveries=(m.Delivery(receipt, 1),)),))
+    unsealed = m.FetchReply(0.0, 1.0, (part._replace(deliveries=(m.Delivery(receipt, 1),)),))
     with pytest.raises(TypeError, match="before its receipt was sealed"):
         encode_message(unsealed, read=read_part)
 
@@ -198,7 +198,7 @@ def test_receipts_go_out_sealed_and_are_opened_by_the_node() -> None:
     outside = m.AckRequest(codec.sealed_items([SealedNamed(sealed, (Span(ORIGIN, 19, 21),))]))
     with pytest.raises(BadReceipt, match=r"item 0: .*\[19,21\) is not within"):
         codec.open_request(outside, keys={3: SECRET})
-    assert codec.open_request(m.StatusAsk(), keys={}) == m.StatusAsk()
+    assert codec.open_request(m.StatusRequest(), keys={}) == m.StatusRequest()
     with pytest.raises(TypeError, match="sealed"):
         encode_message(typing.cast("m.AckRequest", opened))
 

@@ -17,18 +17,19 @@ from quorumq.core.messages.sync import *
 from quorumq.core.types import Incarnation, NodeId
 
 PeerMessage = Union[
-    Store, Stored, Hold, HoldReply, Release, Released, Extend, Extended, Ack, Tombed, Reject, Rejected,
-    Merge, Merged, PutTopic, PutGroup, Put, Prepare, Accept, Voted, PeekRequest, PeekReply, Survey, Surveyed,
-    Heartbeat, SyncOffer, SyncState, SyncPull, SyncTopics, GroupsAsk, GroupsTold,
-    RegistersAsk, RegistersTold, CloseAsk, CloseTold,
-    RemoteFetch, RemoteFetched, RemoteGone,
-    HoldsAsk, HoldsTold, ResyncAsk, ResyncTold, SurvivorsAsk, SurvivorsTold,
+    Store, StoreReply, Hold, HoldReply, Release, ReleaseReply, Extend, ExtendReply, Ack, AckReply, Reject, RejectReply,
+    Merge, MergeReply, PutTopic, PutGroup, PutReply, Prepare, Accept, ProposalReply,
+    PeekRequest, PeekReply, Survey, SurveyReply,
+    Heartbeat, SyncOffer, SyncState, SyncPull, SyncTopics, GroupsRequest, GroupsReply,
+    RegistersRequest, RegistersReply, CloseRequest, CloseReply,
+    RemoteFetch, RemoteFetchReply, RemoteGone,
+    HoldsRequest, HoldsReply, ResyncRequest, ResyncReply, SurvivorsRequest, SurvivorsReply,
 ]  # fmt: skip
 
-QuorumRequest = Union[Store, Hold, Extend, Ack, Reject, Merge, Survey, CloseAsk]
+QuorumRequest = Union[Store, Hold, Extend, Ack, Reject, Merge, Survey, CloseRequest]
 QuorumReply = Union[
-    Stored, HoldReply, Extended, Tombed, Rejected, Merged, Surveyed, CloseTold, Put, PeekReply, RemoteFetched,
-    RegistersTold, SurvivorsTold, Voted,
+    StoreReply, HoldReply, ExtendReply, AckReply, RejectReply, MergeReply, SurveyReply, CloseReply, PutReply, PeekReply,
+    RemoteFetchReply, RegistersReply, SurvivorsReply, ProposalReply,
 ]  # fmt: skip
 
 QUORUM_REQUESTS = get_args(QuorumRequest)
@@ -48,11 +49,12 @@ class Envelope(NamedTuple):
 
 ClientRequest = Union[
     Hello, OpenSession, CloseSession, CreateTopic, AlterTopic, DeleteTopic, Metadata, Publish, Fetch, AckRequest,
-    RejectRequest, ExtendRequest, LeaveRequest, RedriveRequest, SetGroup, PurgeRequest, PeekAsk, DeclareSurvivors,
-    StatusAsk,
+    RejectRequest, ExtendRequest, LeaveRequest, RedriveRequest, SetGroup, PurgeRequest, BrowseRequest, DeclareSurvivors,
+    StatusRequest,
 ]  # fmt: skip
 
 ClientReply = Union[
-    Welcome, SessionOpened, SessionClosed, TopicCreated, TopicAltered, TopicDeleted, MetadataReply, Published, Fetched,
-    Verdicts, Left, GroupSet, Purged, PeekPage, SurvivorsDeclared, StatusReply, Failed,
+    Welcome, OpenSessionReply, CloseSessionReply, CreateTopicReply, AlterTopicReply, DeleteTopicReply,
+    MetadataReply, PublishReply, FetchReply,
+    SettleReply, LeaveReply, SetGroupReply, PurgeReply, BrowseReply, DeclareSurvivorsReply, StatusReply, Failed,
 ]  # fmt: skip

@@ -23,7 +23,7 @@ class OpenSession(NamedTuple):
     """Ask for an origin to number messages under."""
 
 
-class SessionOpened(NamedTuple):
+class OpenSessionReply(NamedTuple):
     origin: Origin
 
 
@@ -34,7 +34,7 @@ class CloseSession(NamedTuple):
     partitions: tuple[PartitionId, ...]
 
 
-class SessionClosed(NamedTuple):
+class CloseSessionReply(NamedTuple):
     """The session's replicas were told. What they did not hear is done when it has been idle for long."""
 
 
@@ -56,7 +56,7 @@ class CreateTopic(NamedTuple):
     unnamed: tuple[str, ...] = ()
 
 
-class TopicCreated(NamedTuple):
+class CreateTopicReply(NamedTuple):
     topic: Topic
 
 
@@ -72,7 +72,7 @@ class AlterTopic(NamedTuple):
     backoff: tuple[float, ...] | None = None
 
 
-class TopicAltered(NamedTuple):
+class AlterTopicReply(NamedTuple):
     """The settings are these now, at a majority of the nodes."""
 
     topic: Topic
@@ -85,7 +85,7 @@ class DeleteTopic(NamedTuple):
     id: bytes
 
 
-class TopicDeleted(NamedTuple):
+class DeleteTopicReply(NamedTuple):
     """A majority of the nodes, and of each partition's replicas, knows: no request for that id succeeds any more."""
 
     topic: Topic
@@ -124,7 +124,7 @@ class Publish(NamedTuple):
     age_ms: int = 0
 
 
-class Published(NamedTuple):
+class PublishReply(NamedTuple):
     """OK: the batch is durable on a majority."""
 
     replicas: int  # how many had said STORED when this was written
@@ -173,7 +173,7 @@ class Slice(NamedTuple):
     deliveries: tuple[Delivery, ...]
 
 
-class Fetched(NamedTuple):
+class FetchReply(NamedTuple):
     """The answer to a FETCH. Empty when nothing was available within the wait."""
 
     sent_at: float
@@ -206,7 +206,7 @@ class Verdict(NamedTuple):
     detail: str = ""
 
 
-class Verdicts(NamedTuple):
+class SettleReply(NamedTuple):
     """The answer to ACK, REJECT, EXTEND and REDRIVE. ``sent_at`` echoes an EXTEND's."""
 
     verdicts: tuple[Verdict, ...]
@@ -238,7 +238,7 @@ class LeaveRequest(NamedTuple):
     items: tuple[Named, ...]
 
 
-class Left(NamedTuple):
+class LeaveReply(NamedTuple):
     """The answer to LEAVE."""
 
 
@@ -265,7 +265,7 @@ class SetGroup(NamedTuple):
     rewind: bool = False
 
 
-class GroupSet(NamedTuple):
+class SetGroupReply(NamedTuple):
     """The answer to SetGroup: the group's register, on a majority of every partition's replica set."""
 
     group: Group
@@ -279,13 +279,13 @@ class PurgeRequest(NamedTuple):
     group: str
 
 
-class Purged(NamedTuple):
+class PurgeReply(NamedTuple):
     """The answer to PURGE: how many messages it settled."""
 
     messages: int
 
 
-class PeekAsk(NamedTuple):
+class BrowseRequest(NamedTuple):
     """PEEK a partition of a topic, as the answering replica sees it.
 
     With ``complete``, as RF - majority + 1 replicas see it together: everything that a majority has is there, in
@@ -303,7 +303,7 @@ class PeekAsk(NamedTuple):
     after: Span | None = None
 
 
-class PeekPage(NamedTuple):
+class BrowseReply(NamedTuple):
     partition: PartitionId
     items: tuple[Peeked, ...]
     cursor: tuple[int, int] | None
@@ -324,14 +324,14 @@ class Learner(NamedTuple):
     why: str
 
 
-class SurvivorsDeclared(NamedTuple):
+class DeclareSurvivorsReply(NamedTuple):
     """The answer to DeclareSurvivors: who is left, and who learns from them."""
 
     survivors: tuple[NodeId, ...]
     learners: tuple[Learner, ...]
 
 
-class StatusAsk(NamedTuple):
+class StatusRequest(NamedTuple):
     """What this node knows of itself and its peers."""
 
 

@@ -42,7 +42,7 @@ class RemoteFetch(NamedTuple):
     request: Fetch
 
 
-class RemoteFetched(NamedTuple):
+class RemoteFetchReply(NamedTuple):
     """The answer to a RemoteFetch: what was won, or an error code. Sent like a reply to a client, with bodies."""
 
     round: int

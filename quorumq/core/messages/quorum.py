@@ -36,12 +36,12 @@ class Store(NamedTuple):
     batch: Batch
     age_ms: int = 0
 
-    def refusal(self, error: str, known: tuple[Incarnation, ...] = (), detail: str = "") -> Stored:
+    def refusal(self, error: str, known: tuple[Incarnation, ...] = (), detail: str = "") -> StoreReply:
         """The answer where nothing was done."""
-        return Stored(self.round, error, detail, known)
+        return StoreReply(self.round, error, detail, known)
 
 
-class Stored(NamedTuple):
+class StoreReply(NamedTuple):
     """STORED, or why not: ``refused`` is "" or an error code of core/errors.py.
 
     ``position``: of the records in the sender's directory so many are durable, those of this answer among them; 0 where
@@ -160,7 +160,7 @@ class Release(NamedTuple):
     freed: tuple[Freed, ...]
 
 
-class Released(NamedTuple):
+class ReleaseReply(NamedTuple):
     """Confirms a RELEASE, so that it need not be repeated in front of the next HOLD."""
 
     freed: tuple[Freed, ...]
@@ -177,12 +177,12 @@ class Extend(NamedTuple):
     spans: tuple[Span, ...]
     hold_time: float
 
-    def refusal(self, error: str, known: tuple[Incarnation, ...] = ()) -> Extended:
+    def refusal(self, error: str, known: tuple[Incarnation, ...] = ()) -> ExtendReply:
         """The answer where nothing was done."""
-        return Extended(self.round, (), (), error, known)
+        return ExtendReply(self.round, (), (), error, known)
 
 
-class Extended(NamedTuple):
+class ExtendReply(NamedTuple):
     """The votes on an EXTEND; a span in neither list was not looked at (abstained)."""
 
     round: int
@@ -192,7 +192,7 @@ class Extended(NamedTuple):
     known: tuple[Incarnation, ...]
 
 
-class Acked(NamedTuple):
+class AckEntry(NamedTuple):
     """One entry of an ACK: messages, and the owner of the receipt that names them.
 
     ``n`` matters in a dead-letter group, where ACK writes PURGED at that redrive number.
@@ -211,14 +211,14 @@ class Ack(NamedTuple):
     epoch: int
     group: str
     generation: int
-    entries: tuple[Acked, ...]
+    entries: tuple[AckEntry, ...]
 
-    def refusal(self, error: str, known: tuple[Incarnation, ...] = ()) -> Tombed:
+    def refusal(self, error: str, known: tuple[Incarnation, ...] = ()) -> AckReply:
         """The answer where nothing was done."""
-        return Tombed(self.round, (), (), error, known)
+        return AckReply(self.round, (), (), error, known)
 
 
-class Tombed(NamedTuple):
+class AckReply(NamedTuple):
     """TOMBED: ACKED is durable here for every entry.
 
     ``exclusive``: this replica is out of quarantine and the highest ballot it granted for the message,
@@ -227,8 +227,8 @@ class Tombed(NamedTuple):
     """
 
     round: int
-    exclusive: tuple[Acked, ...]
-    higher: tuple[Acked, ...]
+    exclusive: tuple[AckEntry, ...]
+    higher: tuple[AckEntry, ...]
     error: str  # "", "unknown-topic", "not-found" (deleted), "wrong-epoch" or "stale-generation"
     known: tuple[Incarnation, ...]
     resolved: tuple[Resolved, ...] = ()
@@ -252,12 +252,12 @@ class Reject(NamedTuple):
     delay: float
     letter: Letter | None
 
-    def refusal(self, error: str, known: tuple[Incarnation, ...] = ()) -> Rejected:
+    def refusal(self, error: str, known: tuple[Incarnation, ...] = ()) -> RejectReply:
         """The answer where nothing was done."""
-        return Rejected(self.round, (), (), (), error, known)
+        return RejectReply(self.round, (), (), (), error, known)
 
 
-class Rejected(NamedTuple):
+class RejectReply(NamedTuple):
     """The votes on a REJECT, durable here; ``resolved`` says what stood instead."""
 
     round: int
@@ -277,12 +277,12 @@ class Merge(NamedTuple):
     group: str
     entries: tuple[Resolved, ...]
 
-    def refusal(self, error: str, known: tuple[Incarnation, ...] = ()) -> Merged:
+    def refusal(self, error: str, known: tuple[Incarnation, ...] = ()) -> MergeReply:
         """The answer where nothing was done."""
-        return Merged(self.round, (), (), error, known)
+        return MergeReply(self.round, (), (), error, known)
 
 
-class Merged(NamedTuple):
+class MergeReply(NamedTuple):
     """``exact``: our record is now what was asked. ``higher``: it is this one instead."""
 
     round: int
@@ -311,7 +311,7 @@ class PutGroup(NamedTuple):
     ask: bool = False
 
 
-class Put(NamedTuple):
+class PutReply(NamedTuple):
     """Answers PutTopic and PutGroup; the merged register comes along where it is higher than what was asked.
 
     ``refused`` is "" or "deleted", with the register that has taken the topic's place; or "cannot-vouch" of a PutGroup
@@ -346,7 +346,7 @@ class Accept(NamedTuple):
     topic: Topic
 
 
-class Voted(NamedTuple):
+class ProposalReply(NamedTuple):
     """Answers Prepare and Accept: what the sender has promised and accepted by now, or what it knows was chosen.
 
     ``chosen`` is a register of that name with at least as many deletions as were asked about, deleted or not.
@@ -383,12 +383,12 @@ class Survey(NamedTuple):
     after: Span | None
     limit: int
 
-    def refusal(self, error: str, known: tuple[Incarnation, ...] = ()) -> Surveyed:
+    def refusal(self, error: str, known: tuple[Incarnation, ...] = ()) -> SurveyReply:
         """The answer where nothing was done."""
-        return Surveyed(self.round, (), None, error, known)
+        return SurveyReply(self.round, (), None, error, known)
 
 
-class Surveyed(NamedTuple):
+class SurveyReply(NamedTuple):
     """The answer to a Survey: everything up to the end of ``upto`` was looked at, or all there is if it is None."""
 
     round: int
@@ -398,7 +398,7 @@ class Surveyed(NamedTuple):
     known: tuple[Incarnation, ...]
 
 
-class CloseAsk(NamedTuple):
+class CloseRequest(NamedTuple):
     """Promise, durably, to take no more STOREs of these origins from clients; with which are you done?"""
 
     round: int
@@ -406,12 +406,12 @@ class CloseAsk(NamedTuple):
     epoch: int
     origins: tuple[Origin, ...]
 
-    def refusal(self, error: str, known: tuple[Incarnation, ...] = ()) -> CloseTold:
+    def refusal(self, error: str, known: tuple[Incarnation, ...] = ()) -> CloseReply:
         """The answer where nothing was done."""
-        return CloseTold(self.round, (), error, known)
+        return CloseReply(self.round, (), error, known)
 
 
-class CloseTold(NamedTuple):
+class CloseReply(NamedTuple):
     """``done``: promised, and nothing is left of it here but the knowledge of what it had."""
 
     round: int

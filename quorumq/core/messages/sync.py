@@ -18,7 +18,7 @@ class Heartbeat(NamedTuple):
     vouched: bool = True  # whether the sender can vouch for its directory
 
 
-class HoldsAsk(NamedTuple):
+class HoldsRequest(NamedTuple):
     """A node that was started again asks which holds there are in these partitions (recovery from peers).
 
     From which incarnation it comes is settled by HELLO; ``round`` is used for no other request of that start.
@@ -39,7 +39,7 @@ class HeldThere(NamedTuple):
     generation: int = 0
 
 
-class HoldsTold(NamedTuple):
+class HoldsReply(NamedTuple):
     """One of ``pieces`` pieces of a replica's table of holds. A replica that has no vote itself says nothing."""
 
     round: int
@@ -125,7 +125,7 @@ class SyncState(NamedTuple):
     ages: tuple[Aged, ...] = ()  # what a SyncPull asked for, as far as the sender is not in doubt of it
 
 
-class GroupsAsk(NamedTuple):
+class GroupsRequest(NamedTuple):
     """RECLAIM: which groups of these topics, sorted, do you know of?"""
 
     number: int
@@ -133,7 +133,7 @@ class GroupsAsk(NamedTuple):
     after: str = ""  # only those behind this group of the first topic
 
 
-class GroupsTold(NamedTuple):
+class GroupsReply(NamedTuple):
     """The groups of those topics that the sender knew of when it was asked, sorted: all of them, or the first."""
 
     number: int
@@ -141,7 +141,7 @@ class GroupsTold(NamedTuple):
     more: bool = False
 
 
-class RegistersAsk(NamedTuple):
+class RegistersRequest(NamedTuple):
     """What do you know of the topics of these names and ids, and of these groups? Of a group, topic and name count.
 
     With ``after``, also all groups of the topics ``ids``, sorted, behind that one; "" is before all.
@@ -154,7 +154,7 @@ class RegistersAsk(NamedTuple):
     after: str | None = None
 
 
-class RegistersTold(NamedTuple):
+class RegistersReply(NamedTuple):
     """The registers that the sender knew of when it was asked, deleted ones included; of many the first."""
 
     round: int
@@ -179,7 +179,7 @@ class SyncTopics(NamedTuple):
     groups: tuple[Group, ...]
 
 
-class ResyncAsk(NamedTuple):
+class ResyncRequest(NamedTuple):
     """A node that cannot vouch asks for what the receiver has of a partition, from bucket ``start`` on.
 
     Without a partition it asks for the registers.
@@ -190,7 +190,7 @@ class ResyncAsk(NamedTuple):
     start: int
 
 
-class ResyncTold(NamedTuple):
+class ResyncReply(NamedTuple):
     """One of ``pieces`` pieces of the answer; ``following`` is the bucket to go on from, 0 at the end."""
 
     round: int
@@ -203,7 +203,7 @@ class ResyncTold(NamedTuple):
     creations: tuple[Creation, ...] = ()  # with the registers: what is not decided as far as the sender knows
 
 
-class SurvivorsAsk(NamedTuple):
+class SurvivorsRequest(NamedTuple):
     """Whether the receiver can vouch, and which starts it has seen.
 
     With ``survivors``, these nodes are declared to be all that is left: who cannot vouch waits for no other.
@@ -221,7 +221,7 @@ class Seen(NamedTuple):
     directory: int
 
 
-class SurvivorsTold(NamedTuple):
+class SurvivorsReply(NamedTuple):
     """The answer to SurvivorsAsk: ``why`` the sender cannot vouch, or "" where it can or is new.
 
     ``seen`` are the newest starts that it knows durably, its own first; ``survivors`` those that were declared to it.

@@ -17,33 +17,34 @@ from collections.abc import Iterable, Sequence
 
 from quorumq.core import limits
 from quorumq.core.effects import Effect, Persist, Send
+from quorumq.core.errors import Code
 from quorumq.core.messages import (
     Ack,
-    Acked,
-    CloseAsk,
-    CloseTold,
+    AckEntry,
+    AckReply,
+    CloseReply,
+    CloseRequest,
     Extend,
-    Extended,
+    ExtendReply,
     Freed,
     Granted,
     Hold,
     HoldReply,
     Merge,
-    Merged,
+    MergeReply,
     NotDue,
     PeekReply,
     PeekRequest,
     Refused,
     Reject,
-    Rejected,
+    RejectReply,
     Resolved,
     Store,
     Survey,
-    Surveyed,
+    SurveyReply,
     SyncOffer,
     SyncPull,
     SyncState,
-    Tombed,
 )
 from quorumq.core.partition import fate
 from quorumq.core.partition.batches import Batches
@@ -186,7 +187,7 @@ class Replica:
 
     def wrong_epoch(self, epoch: int) -> str:
         """The error for a request that was made for another replica set, or ""."""
-        return "" if epoch == self.topic.epoch else "wrong-epoch"
+        return "" if epoch == self.topic.epoch else Code.WRONG_EPOCH
 
     # --------------------------------------------------------------------- STORE
 
@@ -206,7 +207,7 @@ class Replica:
         view = self.group(message.group)
         wanted = [want.span for want in message.wants]
         if self.is_stale(view, message.generation, wanted, unseen=True):
-            return self._votes(message, error="stale-generation"), []
+            return self._votes(message, error=Code.STALE_GENERATION), []
         granted: list[Granted] = []
         resolved: list[Resolved] = []
         not_due: list[NotDue] = []
@@ -303,14 +304,14 @@ class Replica:
 
     # ------------------------------------------------------------------- EXTEND
 
-    def on_extend(self, message: Extend, now: Now) -> Extended:
+    def on_extend(self, message: Extend, now: Now) -> ExtendReply:
         """EXTEND: only where exactly this owner holds now."""
         error = self.wrong_epoch(message.epoch)
         if error or not self.may_vote(now):
-            return Extended(message.round, (), (), error, self.vector())
+            return ExtendReply(message.round, (), (), error, self.vector())
         view = self.views.groups.get(message.group)
         if view is None:
-            return Extended(message.round, (), message.spans, "", self.vector())
+            return ExtendReply(message.round, (), message.spans, "", self.vector())
         votes: dict[bool, list[Span]] = {True: [], False: []}
         changes = Changes()
         ask = ExtendAsk(message.owner, now.mono + message.hold_time)
@@ -321,7 +322,7 @@ class Replica:
             if len(votes[True]) > before:
                 self.node.at(ask.until, "expire", self.partition, view.name, span)
         self.views.finish(view, changes, now)
-        return Extended(message.round, tuple(votes[True]), tuple(votes[False]), "", self.vector())
+        return ExtendReply(message.round, tuple(votes[True]), tuple(votes[False]), "", self.vector())
 
     # ---------------------------------------------------------------------- ACK
 
@@ -333,11 +334,11 @@ class Replica:
         error = self.wrong_epoch(message.epoch)
         view = self.group(message.group)
         if not error and self.is_stale(view, message.generation, [item.span for item in message.entries]):
-            error = "stale-generation"
+            error = Code.STALE_GENERATION
         if error:
-            return [Send(sender, Tombed(message.round, (), (), error, self.vector()))]
-        exclusive: list[Acked] = []
-        higher: list[Acked] = []
+            return [Send(sender, AckReply(message.round, (), (), error, self.vector()))]
+        exclusive: list[AckEntry] = []
+        higher: list[AckEntry] = []
         resolved: list[Resolved] = []
         changes = Changes()
         for span, owner, n in message.entries:
@@ -346,12 +347,12 @@ class Replica:
             ask = AckAsk(owner, view.settled(message.generation, n))
             for part, (proof, record) in self.views.apply(view, span, fate.on_ack, ask, now, changes):
                 if proof is False:
-                    higher.append(Acked(part, owner, n))
+                    higher.append(AckEntry(part, owner, n))
                 elif proof and remembered:
-                    exclusive.append(Acked(part, owner, n))
+                    exclusive.append(AckEntry(part, owner, n))
                 if view.home is not view and record[:3] != ask.record[:3]:  # nothing stands above ACKED
                     resolved.append(Resolved(part, record))
-        reply = Tombed(message.round, tuple(exclusive), tuple(higher), "", self.vector(), tuple(resolved))
+        reply = AckReply(message.round, tuple(exclusive), tuple(higher), "", self.vector(), tuple(resolved))
         return [Persist(self.views.finish(view, changes, now), (Send(sender, reply),))]
 
     # ------------------------------------------------------------------- REJECT
@@ -364,9 +365,9 @@ class Replica:
         error = self.wrong_epoch(message.epoch)
         view = self.group(message.group)
         if not error and self.is_stale(view, message.generation, message.spans):
-            error = "stale-generation"
+            error = Code.STALE_GENERATION
         if error:
-            return [Send(sender, Rejected(message.round, (), (), (), error, self.vector()))]
+            return [Send(sender, RejectReply(message.round, (), (), (), error, self.vector()))]
         applied: list[Span] = []
         refused: list[Span] = []
         resolved: list[Resolved] = []
@@ -382,7 +383,7 @@ class Replica:
                     resolved.append(Resolved(part, record))
                 else:
                     (applied if done else refused).append(part)
-        reply = Rejected(message.round, tuple(applied), tuple(refused), tuple(resolved), "", self.vector())
+        reply = RejectReply(message.round, tuple(applied), tuple(refused), tuple(resolved), "", self.vector())
         return [Persist(self.views.finish(view, changes, now), (Send(sender, reply),))]
 
     # ---------------------------------------------------- MERGE (REDRIVE, repair)
@@ -391,13 +392,13 @@ class Replica:
         """Merge records; say, once durable, where ours is now exactly what was asked and where it is higher."""
         error = self.wrong_epoch(message.epoch)
         if error:
-            return [Send(sender, Merged(message.round, (), (), error, self.vector()))]
+            return [Send(sender, MergeReply(message.round, (), (), error, self.vector()))]
         view = self.group(message.group)
         if message.round and any(
             record.generation < view.generation for _, record in message.entries if record.kind == Kind.OPEN
         ):
             # A redrive through a node that has not heard of a rewind would open the message for nobody.
-            return [Send(sender, Merged(message.round, (), (), "stale-generation", self.vector()))]
+            return [Send(sender, MergeReply(message.round, (), (), Code.STALE_GENERATION, self.vector()))]
         exact: list[Span] = []
         higher: list[Resolved] = []
         changes = Changes()
@@ -408,7 +409,7 @@ class Replica:
                 else:
                     higher.append(Resolved(part, record))
         records = self.views.finish(view.home, changes, now)
-        reply = Merged(message.round, tuple(exact), tuple(higher), "", self.vector())
+        reply = MergeReply(message.round, tuple(exact), tuple(higher), "", self.vector())
         return [Persist(records, (Send(sender, reply),) if message.round else ())]
 
     # ------------------------------------------- PEEK, anti-entropy, closing origins
@@ -420,13 +421,13 @@ class Replica:
             return page
         return page._replace(slices=slices_of(self.batches, self.topic.name, page.items))
 
-    def on_survey(self, message: Survey, now: Now) -> Surveyed:
+    def on_survey(self, message: Survey, now: Now) -> SurveyReply:
         """Survey: what the group makes of every message known here."""
         error = self.wrong_epoch(message.epoch)
         if error:
-            return Surveyed(message.round, (), None, error, self.vector())
+            return SurveyReply(message.round, (), None, error, self.vector())
         items, upto = survey_of(self.batches, self.views.look(message.group), message, now)
-        return Surveyed(message.round, items, upto, "", self.vector())
+        return SurveyReply(message.round, items, upto, "", self.vector())
 
     def sync_offer(self) -> SyncOffer:
         """Anti-entropy, step 1: a digest of all that we have."""
@@ -472,13 +473,13 @@ class Replica:
         """A peer lacks these: send it the batches, and say which are left."""
         return self.sync.on_pull(sender, message, self.topic.epoch, now)
 
-    def on_close_ask(self, sender: NodeId, message: CloseAsk, now: Now) -> list[Effect]:
+    def on_close_ask(self, sender: NodeId, message: CloseRequest, now: Now) -> list[Effect]:
         """Promise, and say with which of the origins we are done. An origin that is closed here is both."""
         error = self.wrong_epoch(message.epoch)
         if error:
-            return [Send(sender, CloseTold(message.round, (), error, self.vector()))]
+            return [Send(sender, CloseReply(message.round, (), error, self.vector()))]
         records, done = self.closing.on_ask(message.origins, now)
-        reply = Send(sender, CloseTold(message.round, done, "", self.vector()))
+        reply = Send(sender, CloseReply(message.round, done, "", self.vector()))
         return [Persist(tuple(records), (reply,) if message.round else ())]
 
     def check(self, now: Now) -> None:

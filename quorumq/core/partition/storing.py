@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from quorumq.core.effects import Done, Effect, Persist, Send
-from quorumq.core.messages import Store, Stored
+from quorumq.core.errors import Code
+from quorumq.core.messages import Store, StoreReply
 from quorumq.core.partition.batches import AGE_UNKNOWN, Batches, Slot, StoredBatch
 from quorumq.core.partition.closing import Closing
 from quorumq.core.partition.views import Views
@@ -63,7 +64,7 @@ class Storing:
         header = message.batch.header
         if message.epoch != topic.epoch:
             detail = f"the replica set of {header.partition} has epoch {topic.epoch}, not {message.epoch}"
-            return [], "wrong-epoch", detail
+            return [], Code.WRONG_EPOCH, detail
         error = detail = ""
         new: list[tuple[Span, int]] = []
         at = 0
@@ -71,21 +72,21 @@ class Storing:
             shift = at - section.start
             at += section.size
             if section.origin in self.batches.closed:
-                error, detail = "origin-closed", f"the session {section.origin} is closed: open another"
+                error, detail = Code.ORIGIN_CLOSED, f"the session {section.origin} is closed: open another"
                 continue
             for part, slot in self.batches.index.split(section):
                 if slot is None:
                     new += [(gap, shift) for gap in self.batches.worth_storing(part)]
                 elif not self.batches.same_records(header, shift, part, slot):
-                    error, detail = "conflict", f"other bytes are stored under {part}"
+                    error, detail = Code.CONFLICT, f"other bytes are stored under {part}"
             if message.round and section.origin in self.closing.promised and new:
-                error = "origin-closed"
+                error = Code.ORIGIN_CLOSED
                 detail = f"the session {section.origin} is being closed: open another"
         if not message.round:
             error = ""  # anti-entropy brings what else is in the batch
         if not error and new and self.node.disk_full:
             advice = "let consumers ack what is there, or give it a larger disk"
-            error = "storage-full"
+            error = Code.STORAGE_FULL
             detail = f"node {self.node.me} has only its reserve of disk space left: {advice}"
         return new, error, detail
 
@@ -95,7 +96,7 @@ class Storing:
 
     def _stored(self, sender: NodeId, message: Store, error: str = "", detail: str = "") -> Send:
         known = self.node.vector(self.batches.members)
-        return Send(sender, Stored(message.round, error, detail, known))
+        return Send(sender, StoreReply(message.round, error, detail, known))
 
     def load(self, record: BatchStored, ttl_s: float, now: Now) -> None:
         """Take from a batch of the journal what nothing else here has, at start; `Views.refresh_all` follows."""
