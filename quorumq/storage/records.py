@@ -15,7 +15,7 @@ from quorumq.core.records import BatchStored, JournalRecord
 from quorumq.core.types import NodeId
 from quorumq.storage.disk import Buffer
 from quorumq.wire import cbor
-from quorumq.wire.values import Lift, coders, encode_value
+from quorumq.wire.values import Decoders, Lift, encode_value
 
 
 class Earlier(NamedTuple):
@@ -156,7 +156,7 @@ TYPE_OF: Final[dict[type, int]] = {
 }
 
 CLASS_OF: Final[dict[int, type[Any]]] = {number: cls for cls, number in TYPE_OF.items()}
-_DECODERS: Final = {number: coders(cls)[1] for number, cls in CLASS_OF.items()}
+_DECODERS: Final = Decoders(CLASS_OF)
 BATCH_STORED: Final = TYPE_OF[BatchStored]
 BATCH_MOVED: Final = TYPE_OF[BatchMoved]
 SNAPSHOT_END: Final = TYPE_OF[SnapshotEnd]
@@ -189,7 +189,7 @@ def decode_record(fields: tuple[Any, ...]) -> JournalRecord | Framing:
     Raises:
         BadValue: a type that this version does not know, or fields that are not the type's.
     """
-    decode = _DECODERS.get(fields[0])
+    decode = _DECODERS[fields[0]]
     if decode is None:
         raise cbor.BadValue(f"a record of type {fields[0]}, which this version of quorumq does not know")
     record: JournalRecord | Framing = decode(fields[2:], None)

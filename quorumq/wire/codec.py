@@ -21,7 +21,7 @@ from quorumq.wire.bounds import TEXT_CHARS_MAX
 from quorumq.wire.cbor import BadValue, bad
 from quorumq.wire.frames import Frame, encode_frame
 from quorumq.wire.receipts import open_items
-from quorumq.wire.values import Body, Lift, SealedNamed, coders, encode_value
+from quorumq.wire.values import Body, Decoders, Lift, SealedNamed, encode_value
 
 TYPES: Final[Mapping[int, type]] = {
     # the first frames of a connection, and the answer to anything that failed
@@ -51,7 +51,7 @@ TYPE_OF: Final[Mapping[type, int]] = {cls: number for number, cls in TYPES.items
 
 Message = Union[m.PeerMessage, m.ClientRequest, m.ClientReply]
 
-_DECODERS: Final = {number: coders(cls)[1] for number, cls in TYPES.items()}
+_DECODERS: Final = Decoders(TYPES)
 _ITEMS: Final = (m.AckRequest, m.RejectRequest, m.ExtendRequest, m.LeaveRequest)
 
 
@@ -143,7 +143,7 @@ def decode_message(frame: Frame) -> Decoded:
         for field, value in (("TYPE", number), ("request", request), ("stamp", stamp)):
             if type(value) is not int or not 0 <= value < 1 << 64:
                 bad(field, value, f"must be an integer from 0 to {(1 << 64) - 1}")
-        decode = _DECODERS.get(number)
+        decode = _DECODERS[number]
         if decode is None:
             raise UnknownMessage(
                 f"a message of TYPE {number}, which version {m.VERSIONS[1]} of the protocol does not have",

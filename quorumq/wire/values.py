@@ -510,9 +510,23 @@ _decode_partition: Final = _MAKER.of(PartitionId)[1]
 _MAKER.of(Origin)
 
 
-def coders(cls: type) -> tuple[Encoder, Decoder]:
-    """The two functions of a NamedTuple class, as `encode_value` and `decode_value` use them."""
-    return _MAKER.of(cls)
+class Decoders(dict[Any, Decoder | None]):
+    """Decoders by TYPE, each compiled when it is first asked for: a client needs a dozen of some hundred.
+
+    Args:
+        types: the class of each TYPE. A key that is none of them has the decoder None.
+    """
+
+    def __init__(self, types: Mapping[int, type]) -> None:
+        super().__init__()
+        self._types = types
+
+    def __missing__(self, number: Any) -> Decoder | None:
+        cls = self._types.get(number)
+        if cls is None:
+            return None
+        decoder = self[number] = _MAKER.of(cls)[1]
+        return decoder
 
 
 def encode_value(value: tuple[Any, ...], lead: Sequence[int] = (), lift: Lift | None = None) -> bytes:
