@@ -17,6 +17,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     # name: ("module:object", summary)
     "demo": ("quorumq.lab.demo:demo", "Watch a cluster lose a node and no message."),
     "dev": ("quorumq.lab.dev:dev", "Run a cluster on this machine until Ctrl-C."),
+    "init": ("quorumq.cli.init:init", "Write the configuration files of a new cluster."),
     "serve": ("quorumq.cli.serve:serve", "Run one node."),
     "publish": ("quorumq.cli.publish:publish", "Publish messages to a topic."),
     "consume": ("quorumq.cli.consume:consume", "Take messages from a topic, and ack or reject them."),

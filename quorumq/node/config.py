@@ -174,7 +174,7 @@ _REQUIRED: Final = {
     "node": 'give this node its id, such as node = "a"',
     "cluster_id": "give the cluster a name, the same on every node",
     "secret": f"give the cluster a secret of {SECRET_BYTES_MIN} to {SECRET_BYTES_MAX} bytes, the same on every node "
-    "(`openssl rand -hex 32` makes one)",
+    "(`openssl rand -hex 32` makes one, `quorumq init` the whole file)",
     "data_dir": "give this node a directory of its own, on a disk that honours fsync",
 }
 
@@ -197,6 +197,8 @@ def _problems(found: Mapping[str, Any]) -> list[str]:
     if "secret" in found and not SECRET_BYTES_MIN <= len(found["secret"].encode()) <= SECRET_BYTES_MAX:
         size = len(found["secret"].encode())
         problems.append(f"secret has {size} bytes: it must have {SECRET_BYTES_MIN} to {SECRET_BYTES_MAX}")
+    if "…" in found.get("secret", ""):
+        problems.append(f"secret is the placeholder of the documentation: {_REQUIRED['secret']}")
     if "data_dir" in found and not found["data_dir"]:
         problems.append(f"data_dir is empty: {_REQUIRED['data_dir']}")
     places = {"listen": found.get("listen"), "advertise": found.get("advertise") or None}

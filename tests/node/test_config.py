@@ -46,6 +46,7 @@ def test_advertise_listen_and_nodes_say_which_address_clients_are_told() -> None
         ({"zzz": 5}, ["'zzz'", "docs/operations.md"]),
         ({"node": None}, ["node is missing"]),
         ({"secret": None}, ["secret is missing", "openssl rand -hex 32"]),
+        ({"secret": "3f1c…64 hex digits…"}, ["the placeholder of the documentation"]),
         ({"hold_time_max": "long"}, ["hold_time_max = 'long'", "number"]),
         ({"hold_time_max": 0.01}, ["hold_time_max = 0.01", ">= 0.1"]),
         ({"hold_time_max": float("inf")}, ["hold_time_max = inf", "<="]),

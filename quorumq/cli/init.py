@@ -1,0 +1,116 @@
+"""`quorumq init`: the configuration files of a new cluster."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shlex
+from pathlib import Path
+
+import click
+
+from quorumq.cli.common import json_option, print_json
+from quorumq.core.errors import UsageError
+
+PORT: int = 7401
+NODES: int = 3
+
+
+@click.command()
+@click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
+@click.option(
+    "--node",
+    "nodes",
+    multiple=True,
+    metavar="ID=HOST:PORT",
+    help="A node and its address; once for each node. Without any: n1, n2 and n3 on this machine.",
+)
+@click.option("--cluster-id", help="The cluster's name; the directory's own if it is not given.")
+@click.option(
+    "--data-dir",
+    help="The data directory of every node. If it is not given: a directory beside the configuration files.",
+)
+@json_option
+def init(
+    directory: Path, nodes: tuple[str, ...], cluster_id: str | None, data_dir: str | None, as_json: bool
+) -> None:
+    """Write the configuration files of a new cluster into DIRECTORY, one for each node.
+
+    The files share a fresh secret, so only their owner can read them. Copy each to its machine and run `quorumq serve
+    --config FILE` there. Nothing is overwritten: where one of the files is there already, none is written.
+
+    \b
+    quorumq init orders
+    quorumq init orders --node a=10.0.0.1:7401 --node b=10.0.0.2:7401 --node c=10.0.0.3:7401
+    """
+    from quorumq.node.config import make_config
+
+    addresses = _addresses(nodes)
+    shared = len({address.rpartition(":")[0] for address in addresses.values()}) < len(addresses)
+    if data_dir is not None and shared:
+        raise UsageError(
+            f"--data-dir {data_dir}: several of these nodes are on one machine, and each needs a directory of its own; "
+            "leave it out"
+        )
+    secret = secrets.token_hex(32)
+    texts: dict[Path, str] = {}
+    for node, address in addresses.items():
+        values = {
+            "node": node,
+            "cluster_id": cluster_id or _name_of(directory),
+            "secret": secret,
+            "data_dir": data_dir or f"{node}-data",
+            "listen": address,
+        }
+        make_config({**values, "nodes": addresses}, f"{node}.toml")
+        lines = [f"{key} = {_toml(value)}" for key, value in values.items()]
+        lines += ["", "[nodes]", *(f"{name} = {_toml(place)}" for name, place in addresses.items())]
+        texts[directory / f"{node}.toml"] = "\n".join(lines) + "\n"
+    _write(directory, texts)
+    if as_json:
+        print_json({"files": [str(path) for path in texts], "addresses": addresses})
+        return
+    where = "in another terminal each" if shared else "on its own machine each"
+    click.echo(f"Start the nodes, {where}:\n")
+    for path in texts:
+        click.echo(f"  quorumq serve --config {shlex.quote(str(path))}")
+    click.echo("\nThen:\n")
+    click.echo(f"  export QUORUMQ_NODES={','.join(addresses.values())}")
+    click.echo("  quorumq status")
+
+
+def _addresses(nodes: tuple[str, ...]) -> dict[str, str]:
+    """The address of each node, as the flags say."""
+    if not nodes:
+        return {f"n{number}": f"127.0.0.1:{PORT + number - 1}" for number in range(1, NODES + 1)}
+    addresses: dict[str, str] = {}
+    for given in nodes:
+        node, equals, address = given.partition("=")
+        if not (node and equals and address):
+            raise UsageError(f"--node {given!r}: write ID=HOST:PORT, such as a=10.0.0.1:7401")
+        if node in addresses:
+            raise UsageError(f"--node {given!r}: node {node!r} is given twice")
+        addresses[node] = address
+    return addresses
+
+
+def _name_of(directory: Path) -> str:
+    """A cluster's name from that of its directory."""
+    return re.sub(r"[^\w.-]+", "-", directory.resolve().name) or "cluster"
+
+
+def _toml(value: str) -> str:
+    """``value`` as a TOML string. Control characters cannot stand in what `make_config` let through here."""
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _write(directory: Path, texts: dict[Path, str]) -> None:
+    """All the files, or none where one of them is there already."""
+    for path in texts:
+        if path.exists():
+            raise UsageError(f"{path} is there already: nothing was written; give another directory")
+    directory.mkdir(parents=True, exist_ok=True)
+    for path, text in texts.items():
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+            file.write(text)

@@ -1,0 +1,76 @@
+"""`quorumq init`: files that nodes start with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from quorumq.cli.main import main
+from quorumq.node.config import load_config
+
+
+def run(*args: str | Path) -> Result:
+    return CliRunner().invoke(main, ["init", *map(str, args)])
+
+
+def test_three_files_that_agree_and_that_nobody_else_can_read(tmp_path: Path) -> None:
+    result = run(tmp_path / "or ders")
+    assert result.exit_code == 0, result.output
+    configs = [load_config(tmp_path / "or ders" / f"n{number}.toml") for number in (1, 2, 3)]
+    assert len({config.secret for config in configs}) == 1
+    assert len(configs[0].secret) == 64
+    assert {config.cluster_id for config in configs} == {"or-ders"}
+    assert len({config.data_dir for config in configs}) == 3
+    for config in configs:
+        assert config.listen == config.nodes[config.node]
+        assert Path(config.data_dir).parent == tmp_path / "or ders"
+    assert all(path.stat().st_mode & 0o777 == 0o600 for path in (tmp_path / "or ders").iterdir())
+    assert f"serve --config '{tmp_path}/or ders/n1.toml'" in result.output
+    assert "QUORUMQ_NODES=127.0.0.1:7401,127.0.0.1:7402,127.0.0.1:7403" in result.output
+
+
+def test_every_cluster_has_its_own_secret(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        assert run(tmp_path / name).exit_code == 0
+    secrets = {load_config(tmp_path / name / "n1.toml").secret for name in ("one", "two")}
+    assert len(secrets) == 2
+
+
+def test_named_nodes_on_their_own_machines(tmp_path: Path) -> None:
+    nodes = ("--node", "a=10.0.0.1:7401", "--node", "b=10.0.0.2:7401")
+    result = run(tmp_path, *nodes, "--cluster-id", 'o"1', "--data-dir", "/var/lib/quorumq", "--json")
+    assert result.exit_code == 0, result.output
+    shown = json.loads(result.output)
+    assert shown["addresses"] == {"a": "10.0.0.1:7401", "b": "10.0.0.2:7401"}
+    first = load_config(shown["files"][0])
+    assert (first.node, first.cluster_id, first.data_dir) == ("a", 'o"1', "/var/lib/quorumq")
+
+
+def test_nothing_is_overwritten_and_nothing_half_written(tmp_path: Path) -> None:
+    (tmp_path / "n2.toml").write_text("mine")
+    result = run(tmp_path)
+    assert result.exit_code == 64
+    assert "n2.toml is there already" in result.output
+    assert [path.name for path in tmp_path.iterdir()] == ["n2.toml"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--node", "a"), "write ID=HOST:PORT"),
+        (("--node", "a=h:1", "--node", "a=h:2"), "given twice"),
+        (("--node", "A_B=h:1"), "A_B"),
+        (("--node", "a=h:99999"), "99999"),
+        (("--data-dir", "/data"), "each needs a directory of its own"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_is_written(
+    tmp_path: Path, flags: tuple[str, ...], words: str
+) -> None:
+    result = run(tmp_path / "new", *flags)
+    assert result.exit_code != 0
+    assert words in result.output
+    assert not (tmp_path / "new").exists()
