@@ -190,7 +190,7 @@ async def _publish(
         ):
             nursery.start_soon(confirm)
             async for payload in payloads:
-                await send.send(await producer.publish(payload, **options))
+                await send.send(await producer.send(payload, **options))
             await producer.flush()
     if count > 1 and not as_json:
         click.echo(f"published {plural(count, 'message')} to {topic}", err=True)

@@ -1,18 +1,19 @@
 """The client library, on trio: publish, consume, settle. See docs/client.md.
 
 async with connect(["127.0.0.1:7401", "127.0.0.1:7402"]) as client:
-    async with client.producer("jobs") as producer:
-        await producer.publish(b"payload")
+    await client.publish("jobs", b"payload")
     async with client.consumer("jobs", group="workers") as consumer:
         async for message in consumer:
             await message.ack()
 """
 
 from quorumq.client.batches import Pending
+from quorumq.client.bulk import NotAllStored
 from quorumq.client.client import Client, Peek, Redriven, connect
 from quorumq.client.consumer import Consumer
 from quorumq.client.message import Message, MessageId, Outcome, receipt_from_text, receipt_to_text
 from quorumq.client.nodes import Closed
+from quorumq.client.options import NewMessage, Options
 from quorumq.client.partitioner import DefaultPartitioner, Partitioner, partition_of_key
 from quorumq.client.producer import Producer
 from quorumq.core.errors import (
@@ -40,6 +41,8 @@ __all__ = [
     "Client",
     "Producer",
     "Pending",
+    "NewMessage",
+    "Options",
     "Consumer",
     "Message",
     "MessageId",
@@ -61,6 +64,7 @@ __all__ = [
     "ClusterMismatch",
     "Conflict",
     "HoldLost",
+    "NotAllStored",
     "NotFound",
     "NotStored",
     "OriginClosed",

@@ -32,13 +32,19 @@ class Times(NamedTuple):
 
 
 class Pending:
-    """A message that was taken, and may not be stored yet."""
+    """A message that was taken, and may not be stored yet.
+
+    Where one is let go and nobody has waited for it, and its message is given up, the producer's next call raises that.
+    """
 
     __slots__ = ("_index", "_parcel")
 
     def __init__(self, parcel: Parcel, index: int) -> None:
         self._parcel = parcel
         self._index = index
+
+    def __del__(self) -> None:
+        self._parcel.forget(self._index)
 
     @property
     def done(self) -> bool:
@@ -56,27 +62,41 @@ class Pending:
             OutcomeUnknown: given up after it was sent: it may be stored, or become so.
             QuorumqError: refused for good: see `Client.producer`.
         """
-        parcel = self._parcel
-        if not parcel.done:
-            await parcel.event.wait()
+        await self._settled()
+        return self._outcome()
+
+    async def _settled(self) -> None:
+        """Wait until it has its outcome, whichever that is."""
+        if not self._parcel.done:
+            await self._parcel.event.wait()
         else:
             await trio.lowlevel.checkpoint_if_cancelled()
-        error = parcel.failure(self._index)
+
+    def _outcome(self) -> MessageId:
+        """What `wait` returns or raises, where it is `done`."""
+        error = self._parcel.failure(self._index)
         if error is not None:
             raise again(error)
-        return parcel.id_of(self._index)
+        return self._parcel.id_of(self._index)
+
+    def _abandon(self) -> None:
+        """Its caller does not want to hear of it any more."""
+        self._parcel.heard.add(self._index)
 
 
 class Parcel:
     """One batch, from its first message until it is confirmed or given up."""
 
     __slots__ = (
-        "batch", "bytes", "count", "done", "error", "event", "first", "heard", "made", "opened", "origin", "partition",
-        "records", "refused", "sent", "times",
+        "batch", "bytes", "count", "done", "error", "event", "first", "forgotten", "heard", "made", "opened", "origin",
+        "partition", "records", "refused", "sent", "silent", "times",
     )  # fmt: skip
 
-    def __init__(self, partition: PartitionId, opened: float, times: Times) -> None:
+    def __init__(
+        self, partition: PartitionId, opened: float, times: Times, silent: dict[Parcel, None]
+    ) -> None:
         self.partition = partition
+        self.silent = silent  # batches with failures that nobody has heard of, nor can
         self.opened = opened  # when its first message came
         self.times = times
         self.made = 0.0  # when it was numbered and encoded, by the client's clock: its age counts from there
@@ -89,6 +109,7 @@ class Parcel:
         self.sent = False
         self.done = False
         self.heard: set[int] = set()  # indexes of those whose failure somebody was told
+        self.forgotten: set[int] = set()  # indexes of those that nobody can wait for any more
         self.error: QuorumqError | None = None
         self.refused: dict[int, QuorumqError] = {}  # by index: messages that were refused alone
         self.event = trio.Event()
@@ -124,6 +145,14 @@ class Parcel:
         self.batch = None
         self.records = []
         self.event.set()
+        if self.forgotten and (error is not None or self.refused):
+            self.silent[self] = None
+
+    def forget(self, index: int) -> None:
+        """Nobody can wait for one of its messages any more. May be called in any thread."""
+        self.forgotten.add(index)
+        if self.done and (self.error is not None or index in self.refused) and index not in self.heard:
+            self.silent[self] = None
 
     def failure(self, index: int) -> QuorumqError | None:
         """Why one of its messages was given up, or None; who asks tells the application."""
@@ -132,10 +161,12 @@ class Parcel:
             self.heard.add(index)
         return error
 
-    def take_failures(self) -> list[QuorumqError]:
-        """Why messages were given up that nobody has heard of, one for each: told now."""
+    def take_failures(self, *, forgotten: bool = False) -> list[QuorumqError]:
+        """Why messages were given up that nobody has heard of, or nobody can hear of: one for each, told now."""
         failed = range(self.count) if self.error is not None else self.refused
         found = [index for index in failed if index not in self.heard]
+        if forgotten:
+            found = [index for index in found if index in self.forgotten]
         self.heard.update(found)
         return [self.error or self.refused[index] for index in found]
 
@@ -145,8 +176,10 @@ class DerivedParcel(Parcel):
 
     __slots__ = ("inputs", "names", "places", "runs")
 
-    def __init__(self, partition: PartitionId, opened: float, times: Times) -> None:
-        super().__init__(partition, opened, times)
+    def __init__(
+        self, partition: PartitionId, opened: float, times: Times, silent: dict[Parcel, None]
+    ) -> None:
+        super().__init__(partition, opened, times, silent)
         self.names: list[tuple[Origin, int]] = []
         self.inputs: list[tuple[Message, int]] = []  # and which output of it this is: for the history
         self.places: dict[tuple[Origin, int], int] = {}

@@ -8,8 +8,7 @@ interrupts the caller (Ctrl-C) cancels the call, and is raised once that has end
 are rejected, to be delivered again at once.
 
 with connect(["127.0.0.1:7401", "127.0.0.1:7402"]) as client:
-    with client.producer("jobs") as producer:
-        producer.publish(b"payload")
+    client.publish("jobs", b"payload")
     with client.consumer("jobs", group="workers") as consumer:
         for message in consumer:
             message.ack()
@@ -19,12 +18,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, suppress
-from datetime import datetime
 from functools import partial, update_wrapper
-from itertools import count, islice
+from itertools import islice
 from operator import attrgetter
 from types import TracebackType
-from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, cast
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, Unpack, cast
 
 from quorumq.client import batches
 from quorumq.client import client as waiting
@@ -34,6 +32,8 @@ from quorumq.client import producer as producing
 from quorumq.client.client import Peek, Redriven
 from quorumq.client.message import MessageId, Outcome, Ticket
 from quorumq.client.nodes import Closed as Closed
+from quorumq.client.options import NewMessage as NewMessage
+from quorumq.client.options import Options
 from quorumq.client.portal import INTERRUPTED_S, Portal
 from quorumq.client.settling import SettleCalls
 from quorumq.client.times import Duration
@@ -134,6 +134,10 @@ class Message(Counterpart[delivered.Message]):
     outcome: Outcome | None = _same("outcome", "What became of it, once settled.")
     failure: Exception | None = _same("failure", "Why the last attempt to settle it failed; None otherwise.")
 
+    def json(self) -> Any:
+        """The payload, read as JSON. As `quorumq.client.Message.json`."""
+        return self.inner.json()
+
     def __repr__(self) -> str:
         return repr(self.inner)
 
@@ -171,65 +175,59 @@ class Pending(Counterpart[batches.Pending]):
     wait = _blocking(batches.Pending.wait)
 
 
+def _inner(options: Options[Message]) -> Any:
+    """The options as the async client takes them."""
+    source = options.get("derived_from")
+    return options if source is None else {**options, "derived_from": source.inner}
+
+
+def _outgoing(message: bytes | NewMessage[Message]) -> Any:
+    if isinstance(message, NewMessage):
+        return NewMessage(message.payload, **_inner(message.options))
+    return message
+
+
 class Producer(Entered[producing.Producer]):
-    """A producer to one topic, to be used by ``with``: as `quorumq.client.Producer`."""
+    """A producer to one topic: as `quorumq.client.Producer`."""
 
     flush = _blocking(producing.Producer.flush)
+    close = _blocking(producing.Producer.aclose)
 
-    def publish(
-        self,
-        payload: bytes,
-        *,
-        key: bytes | None = None,
-        headers: Mapping[str, HeaderValue] | None = None,
-        partition: int | None = None,
-        derived_from: Message | None = None,
-        index: int = 0,
-        delay: Duration | None = None,
-        not_before: datetime | None = None,
-        ttl: Duration | None = None,
-    ) -> Pending:
-        """Take a message; waits while too much is buffered. As `quorumq.client.Producer.publish`."""
-        pending = self.portal.call(
-            self.inner.publish,
-            payload,
-            key=key,
-            headers=headers,
-            partition=partition,
-            derived_from=None if derived_from is None else derived_from.inner,
-            index=index,
-            delay=delay,
-            not_before=not_before,
-            ttl=ttl,
-        )
-        return Pending(self.portal, pending)
-
-    def publish_many(self, payloads: Iterable[bytes], **options: Any) -> list[Pending]:
-        """`publish` each, with the same options, many in one turn of the client's thread.
-
-        With ``derived_from`` they are its outputs ``index``, ``index + 1`` …, in their order.
-
-        Raises:
-            as `publish` does; those before the one that failed were taken.
-        """
-
-        rest = iter(payloads)  # in this thread: the client's own has other things to do
-
-        source: Message | None = options.pop("derived_from", None)
-        numbers = count(options.pop("index", 0))
-
-        async def take(some: list[bytes]) -> list[batches.Pending]:
-            if source is None:
-                return [await self.inner.publish(payload, **options) for payload in some]
-            return [
-                await self.inner.publish(payload, derived_from=source.inner, index=number, **options)
-                for payload, number in zip(some, numbers, strict=False)
-            ]
-
-        found: list[Pending] = []
-        while some := list(islice(rest, PUBLISH_MANY)):
-            found += [Pending(self.portal, pending) for pending in self.portal.call(take, some)]
+    def publish(self, payload: bytes | None = None, **options: Unpack[Options[Message]]) -> MessageId:
+        """Publish a message, and return once it is durable on a majority. As `quorumq.client.Producer.publish`."""
+        found: MessageId = self.portal.call(self.inner.publish, payload, **_inner(options))
         return found
+
+    def send(self, payload: bytes | None = None, **options: Unpack[Options[Message]]) -> Pending:
+        """Take a message, to be published in a batch; waits while too much is buffered.
+
+        As `quorumq.client.Producer.send`.
+        """
+        return Pending(self.portal, self.portal.call(self.inner.send, payload, **_inner(options)))
+
+    def publish_many(
+        self, messages: Iterable[bytes | NewMessage[Message]], **options: Unpack[Options[Message]]
+    ) -> list[MessageId]:
+        """Publish messages in their order, as fast as it goes, and return once all are durable on a majority.
+
+        As `quorumq.client.Producer.publish_many`. ``messages`` is read in the caller's thread.
+        """
+        bulk = self.portal.call(self.inner._bulk, **_inner(options))
+        rest = iter(messages)  # in this thread: the client's own has other things to do
+        try:
+            more = True
+            while more:
+                some: list[Any] = []
+                try:
+                    some.extend(map(_outgoing, islice(rest, PUBLISH_MANY)))
+                except Exception as error:
+                    self.portal.call(bulk.take, some)
+                    self.portal.call(bulk.end_by, error)
+                    raise
+                more = bool(some) and self.portal.call(bulk.take, some)
+            return self.portal.call(bulk.finish)
+        finally:
+            bulk.abandon()
 
 
 class Consumer(Entered[consuming.Consumer]):
@@ -328,6 +326,13 @@ class Client(Counterpart[waiting.Client]):
     metadata = _blocking(waiting.Client.metadata)
     status = _blocking(waiting.Client.status)
 
+    def publish(
+        self, topic: str, payload: bytes | None = None, **options: Unpack[Options[Message]]
+    ) -> MessageId:
+        """Publish a message, and return once it is durable on a majority. As `quorumq.client.Client.publish`."""
+        found: MessageId = self.portal.call(self.inner.publish, topic, payload, **_inner(options))
+        return found
+
     producer = _making(waiting.Client.producer, Producer)
     consumer = _making(waiting.Client.consumer, Consumer)
     fetch = _fetching(waiting.Client.fetch)
@@ -395,6 +400,7 @@ def _connecting(
         client = portal.open(partial(connect, *args, **more))
         try:
             yield Client(portal, client)
+            portal.call(client.context.flush)
         finally:
             portal.close()
 

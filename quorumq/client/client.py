@@ -27,6 +27,7 @@ from quorumq.client.message import Message
 from quorumq.client.nodes import ATTEMPT_TIMEOUT_S, Nodes
 from quorumq.client.partitioner import Partitioner
 from quorumq.client.producer import BATCH_BYTES, BUFFER_BYTES, IN_FLIGHT, LINGER_S, Producer
+from quorumq.client.publishing import PublishCalls
 from quorumq.client.settling import SettleCalls
 from quorumq.client.times import Duration
 from quorumq.client.topics import TopicCalls
@@ -44,7 +45,7 @@ FETCH_LANES: Final = 8
 """So many `Client.fetch` at once have connections of their own, which can be hung up where one is cancelled."""
 
 
-class Client(TopicCalls, GroupCalls, BrowseCalls, SettleCalls):
+class Client(PublishCalls, TopicCalls, GroupCalls, BrowseCalls, SettleCalls):
     """A connection to a cluster. Made by `connect`.
 
     Attributes:
@@ -86,14 +87,17 @@ class Client(TopicCalls, GroupCalls, BrowseCalls, SettleCalls):
         timeout: float | None = None,
         create: bool = True,
     ) -> Producer:
-        """A producer to one topic, to be used by ``async with``.
+        """A producer to one topic.
+
+        It begins with its first message, and is flushed and closed where the client is left; use it by ``async with``
+        to flush and close it before. Keep one for a topic: at most 1000 may be open.
 
         Args:
             topic: its name.
             linger: seconds that a batch waits to be filled while another of its partition is under way.
             batch_bytes: a batch closes when it has so many.
             in_flight: batches sent and not answered, at most.
-            buffer_bytes: messages taken and not confirmed, in bytes, at most; `Producer.publish` waits above it.
+            buffer_bytes: messages taken and not confirmed, in bytes, at most; `Producer.send` waits above it.
             partitioner: from key and number of partitions to a partition; by hash of the key, else round robin.
             timeout: seconds for which a batch is retried before it is given up; the client's if None.
             create: whether publishing to an unknown topic asks for it to be created.
@@ -291,6 +295,7 @@ async def connect(
         try:
             await nodes.reach(timeout)
             yield Client(context)
+            await context.flush()
         finally:
             nodes.close()
 

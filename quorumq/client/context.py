@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import socket
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 import trio
 
@@ -18,13 +18,23 @@ from quorumq.client.history import Calling, History
 from quorumq.client.nodes import Nodes, Watch, left_of
 from quorumq.client.times import Duration, number_of
 from quorumq.core import messages as m
-from quorumq.core.errors import NotFound
+from quorumq.core.errors import NotFound, QuorumqError, UsageError
 from quorumq.core.limits import HOLD_TIME_DEFAULT_S
 from quorumq.core.types import Topic
 
 RF_DEFAULT: Final = 3
 REFRESH_S: Final = 5.0
 """How often consumers and producers look whether their topic has got more partitions."""
+
+
+OPEN_MAX: Final = 1000
+"""Producers of one client that are not closed, at most: whoever makes one for every message hears of it."""
+
+
+class Flushed(Protocol):
+    """What has something to finish before the client is left."""
+
+    async def aclose(self) -> None: ...
 
 
 class Context:
@@ -54,6 +64,7 @@ class Context:
         self.host = socket.gethostname()[:100]
         self.topic_names: dict[bytes, str] = {}
         self._tasks = tasks
+        self._open: dict[Flushed, None] = {}
         self._numbers = itertools.count(1)
 
     def next_number(self) -> int:
@@ -64,6 +75,39 @@ class Context:
         """Run a background task as long as the client lives; returns when it says it has started."""
         self.nodes.check_open()
         await self._tasks.start(task)
+
+    def spawn(self, task: Callable[..., Awaitable[object]], *args: object) -> None:
+        """Run ``task(*args)`` in the background until it ends, or the client does."""
+        self._tasks.spawn(task, *args)
+
+    def open(self, flushed: Flushed) -> None:
+        """Close this before the client is left, unless it is `closed` before.
+
+        Raises:
+            UsageError: too many are open.
+        """
+        if len(self._open) >= OPEN_MAX:
+            raise UsageError(
+                f"{OPEN_MAX} producers of this client are open: keep one for a topic, or close them"
+            )
+        self._open[flushed] = None
+
+    def closed(self, flushed: Flushed) -> None:
+        """This is closed."""
+        self._open.pop(flushed, None)
+
+    async def flush(self) -> None:
+        """Close what is open, in the order in which it was opened; raises the first error that comes of it."""
+        errors: list[QuorumqError] = []
+        for flushed in list(self._open):
+            try:
+                await flushed.aclose()
+            except QuorumqError as error:
+                errors.append(error)
+        if errors:
+            for other in errors[1:]:
+                errors[0].add_note(f"and: {other}")
+            raise errors[0]
 
     # -------------------------------------------------------------------- asking
 

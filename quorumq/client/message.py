@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
@@ -285,6 +286,17 @@ class Message(Ticket):
     def is_live(self) -> bool:
         """Whether its hold is certain at this moment."""
         return self.lot.settler.clock() < self.deadline
+
+    def json(self) -> Any:
+        """The payload, read as JSON (UTF-8).
+
+        Raises:
+            ValueError: it is none; names the message.
+        """
+        try:
+            return json.loads(self.payload)
+        except ValueError as error:
+            raise ValueError(f"the payload of message {self.id} is not JSON: {error}") from error
 
     def __repr__(self) -> str:
         shown = self.payload if len(self.payload) <= 32 else self.payload[:32] + b"..."

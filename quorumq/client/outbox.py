@@ -54,6 +54,7 @@ class Outbox:
         closed: batches that wait for their turn, by lane.
         unanswered: batches that are open, waiting or under way.
         failed: batches of which messages were given up; the last thousand.
+        silent: those of them with messages that nobody can wait for any more, and nobody has heard of.
     """
 
     def __init__(self, context: Context, session: Session, *, batch_bytes: int) -> None:
@@ -63,6 +64,7 @@ class Outbox:
         self.closed: deque[tuple[Lane, Parcel]] = deque()
         self.unanswered: dict[Parcel, None] = {}
         self.failed: list[Parcel] = []
+        self.silent: dict[Parcel, None] = {}
         self._context = context
         self._session = session
         self._batch_bytes = batch_bytes
@@ -111,7 +113,7 @@ class Outbox:
             self._close(lane)
             parcel = None
         if parcel is None:
-            parcel = lane.open = lane.kind(lane.partition, trio.current_time(), times)
+            parcel = lane.open = lane.kind(lane.partition, trio.current_time(), times, self.silent)
             self._open[lane] = None
             self.unanswered[parcel] = None
             self.poke.set()
@@ -171,8 +173,17 @@ class Outbox:
         if error is not None or parcel.refused:
             self.failed.append(parcel)
             if len(self.failed) > 1000:
+                for old in self.failed[:-1000]:
+                    self.silent.pop(old, None)
                 del self.failed[:-1000]
         self.room.unpark_all()
+
+    def take_silent(self) -> list[QuorumqError]:
+        """Why messages were given up that nobody can wait for any more, one for each: told now."""
+        found: list[QuorumqError] = []
+        while self.silent:
+            found += self.silent.popitem()[0].take_failures(forgotten=True)
+        return found
 
     def fail_unnumbered(self, error: QuorumqError) -> None:
         """No session can be opened: give up what waits for its numbers."""

@@ -9,18 +9,20 @@ Batches are filled in outbox.py, described in batches.py and sent in sending.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Final
+from typing import Any, Final, Unpack
 
 import trio
 
 from quorumq.client.batches import Parcel, Pending, Times
+from quorumq.client.bulk import Bulk
 from quorumq.client.context import REFRESH_S, Context
 from quorumq.client.derived import derived_partition
-from quorumq.client.message import Message, again
+from quorumq.client.message import Message, MessageId, again
 from quorumq.client.nodes import left_of
+from quorumq.client.options import Options, Outgoing, parts_of
 from quorumq.client.outbox import Lane, Outbox
 from quorumq.client.partitioner import DefaultPartitioner, Partitioner
 from quorumq.client.sending import Sender, Session
@@ -29,21 +31,21 @@ from quorumq.core.errors import NotFound, NotStored, OriginClosed, QuorumqError,
 from quorumq.core.limits import BATCH_BYTES_MAX, KIB, MIB
 from quorumq.core.types import PartitionId, Topic
 from quorumq.wire.batch import HeaderValue, encode_record
-from quorumq.wire.batch import Message as Parts
 
 LINGER_S: Final = 0.010
 BATCH_BYTES: Final = 64 * KIB
 IN_FLIGHT: Final = 8
 BUFFER_BYTES: Final = 16 * MIB
 YIELD_EVERY: Final = 32
-"""`publish` lets other tasks run at least after so many messages."""
+"""`send` lets other tasks run at least after so many messages."""
 
 
 class Producer:
     """Publishes to one topic. Made by `Client.producer`; several tasks may share one.
 
-    Use it as an async context manager: leaving it flushes, and raises if a message was given up whose `Pending`
-    nobody waited for. Leaving it by an exception gives up what is not confirmed.
+    It begins with its first message, and ends with the client. Used as an async context manager it ends there: leaving
+    that flushes, and raises if a message was given up whose `Pending` nobody waited for; leaving it by an exception
+    gives up what is not confirmed.
     """
 
     def __init__(
@@ -51,13 +53,13 @@ class Producer:
         context: Context,
         topic: str,
         *,
-        linger: float,
-        batch_bytes: int,
-        in_flight: int,
-        buffer_bytes: int,
-        partitioner: Partitioner | None,
-        timeout: float | None,
-        create: bool,
+        linger: float = LINGER_S,
+        batch_bytes: int = BATCH_BYTES,
+        in_flight: int = IN_FLIGHT,
+        buffer_bytes: int = BUFFER_BYTES,
+        partitioner: Partitioner | None = None,
+        timeout: float | None = None,
+        create: bool = True,
     ) -> None:
         if not 1 <= batch_bytes <= BATCH_BYTES_MAX:
             raise UsageError(f"batch_bytes is {batch_bytes}: it must be from 1 to {BATCH_BYTES_MAX}")
@@ -85,17 +87,27 @@ class Producer:
         self._nursery: trio.Nursery | None = None
         self._since_yield = 0
         self._flushing = 0
-        self._entered = False
+        self._started = False
         self._ended = False
 
     # ---------------------------------------------------------------------- life
 
     async def __aenter__(self) -> Producer:
-        if self._entered:
+        if self._ended:
             raise UsageError("this producer was used before: make another one by `Client.producer`")
-        self._entered = True
-        await self._context.start(self._run)
+        await self._start()
         return self
+
+    async def _start(self) -> None:
+        async with self._lock:
+            if not self._started:
+                self._context.open(self)
+                try:
+                    await self._context.start(self._run)
+                except BaseException:
+                    self._context.closed(self)
+                    raise
+                self._started = True
 
     async def __aexit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
@@ -119,11 +131,7 @@ class Producer:
             self._end()
         unheard = [error for parcel in self._outbox.failed for error in parcel.take_failures()]
         if unheard:
-            error = again(unheard[0])
-            error.add_note(
-                f"{len(unheard)} messages to {self.topic!r} were given up and nobody waited for them"
-            )
-            raise error
+            raise self._given_up(unheard)
 
     async def _close_session(self) -> None:
         origin = self._session.origin
@@ -138,23 +146,75 @@ class Producer:
         self._ended = True
         self._scope.cancel()
         self._outbox.end()
+        self._context.closed(self)
 
     # ---------------------------------------------------------------- publishing
 
-    async def publish(
-        self,
-        payload: bytes,
-        *,
-        key: bytes | None = None,
-        headers: Mapping[str, HeaderValue] | None = None,
-        partition: int | None = None,
-        derived_from: Message | None = None,
-        index: int = 0,
-        delay: Duration | None = None,
-        not_before: datetime | None = None,
-        ttl: Duration | None = None,
-    ) -> Pending:
-        """Take a message; waits while too much is buffered. It is encoded at once: change ``payload`` as you like.
+    async def publish(self, payload: bytes | None = None, **options: Unpack[Options[Message]]) -> MessageId:
+        """Publish a message, and return once it is durable on a majority.
+
+        It goes at once, unless something of its partition is under way. Messages that many tasks publish at a time
+        share batches; one task that has many to publish is faster with `publish_many` or `send`.
+
+        Args:
+            payload: the message; None where ``json`` is given.
+            options: as of `send`.
+
+        Returns:
+            its id. Cancelled before it returns, the message may be stored, or become so.
+
+        Raises:
+            as `send` and `Pending.wait` do.
+        """
+        pending = await self.send(payload, **options)
+        try:
+            return await pending.wait()
+        finally:
+            pending._abandon()  # who is cancelled has chosen not to hear
+
+    async def publish_many(
+        self, messages: Iterable[Outgoing], **options: Unpack[Options[Message]]
+    ) -> list[MessageId]:
+        """Publish messages in their order, as fast as it goes, and return once all are durable on a majority.
+
+        Batches are filled and several kept in flight. ``messages`` is read as they go: of the messages not more than
+        ``buffer_bytes`` are in memory, and of each its id.
+
+        Args:
+            messages: payloads, or `NewMessage` for those with options of their own.
+            options: as of `send`, for all of them. With ``derived_from`` they are its outputs ``index``,
+                ``index + 1`` …
+
+        Returns:
+            their ids, in their order. Cancelled before it returns, any of them may be stored, or become so.
+
+        Raises:
+            NotAllStored: some are not stored, or may not be: it says which. What is wrong in itself (too large, of a
+                wrong type) is left out and the others are published; where no node can be reached, or there is no such
+                topic or partition, nothing more is taken. It is raised when all that was taken has its outcome.
+            Exception: ``messages`` raised it. Those before are stored, or a note at the exception says which are not.
+        """
+        bulk = await self._bulk(**options)
+        try:
+            try:
+                await bulk.take(messages)
+            except Exception as error:
+                await bulk.end_by(error)
+                raise
+            return await bulk.finish()
+        finally:
+            bulk.abandon()
+
+    async def _bulk(self, **options: Unpack[Options[Message]]) -> Bulk:
+        """What `publish_many` does, in steps: for a front whose messages come in parts."""
+        self._tell()
+        return Bulk(self.topic, self._take, options)
+
+    async def send(self, payload: bytes | None = None, **options: Unpack[Options[Message]]) -> Pending:
+        """Take a message, to be published in a batch, and return at once; waits only while too much is buffered.
+
+        It is encoded at once: change ``payload`` as you like. A failure is raised by `Pending.wait`, or by the next
+        call of this producer where nobody can wait: where the `Pending` was let go.
 
         With ``derived_from`` it is an output of that input: its id comes from the input's, so that publishing it
         again, at any time, by anyone to whom the group's input was delivered, makes no second message. Publish, wait,
@@ -163,8 +223,11 @@ class Producer:
         input that is redriven, or read again by a rewound group, derives the same id and adds nothing.
 
         Args:
-            payload: the message.
-            key: messages of one key go to one partition, unless ``partition`` or a partitioner says otherwise.
+            payload: the message; None where ``json`` is given.
+            json: instead of a payload, anything that `json.dumps` takes; with the header ``content-type``
+                ``application/json``, unless ``headers`` has one. `Message.json` reads it.
+            key: messages of one key go to one partition, unless ``partition`` or a partitioner says otherwise. Text
+                becomes UTF-8.
             headers: names to bytes, text, numbers, booleans or None.
             partition: its number; the partitioner's choice if None. What is derived is spread over the partitions
                 that the topic was created with, and without a key the outputs of one input partition stay together.
@@ -183,18 +246,49 @@ class Producer:
 
         Raises:
             TooLarge: over 1 MiB with key and headers; nothing was taken.
-            TypeError: a part is of a type that messages do not have.
+            TypeError: a part is of a type that messages do not have, or ``json`` cannot be written as such.
+            ValueError: ``json`` has a number that JSON does not have.
             UsageError: ``delay``, ``not_before`` or ``ttl`` is out of bounds.
             NotFound: no such topic (and the cluster does not create topics by themselves), or no such partition.
             NotStored: no node can be reached to ask about the topic, or the producer is closed.
+            NotStored, OutcomeUnknown, …: messages before this one were given up, which nobody had waited for; a note
+                says how many. This one was not taken. It is raised once.
             Conflict: another payload was just derived as this output of this input. `Pending.wait` raises it too, where
                 replicas have other bytes under the id: what they have stays, and this was not stored.
         """
-        if not self._entered:
-            raise UsageError("nothing would be sent: use the producer by `with`")
+        if self._outbox.silent:
+            self._tell()
+        return await self._take(payload, **options)
+
+    def _tell(self) -> None:
+        """Raise what nobody can hear of otherwise; once."""
+        errors = self._outbox.take_silent()
+        if errors:
+            raise self._given_up(errors)
+
+    def _given_up(self, errors: Sequence[QuorumqError]) -> QuorumqError:
+        error = again(errors[0])
+        error.add_note(f"{len(errors)} messages to {self.topic!r} were given up and nobody waited for them")
+        return error
+
+    async def _take(
+        self,
+        payload: bytes | None = None,
+        *,
+        json: Any = ...,
+        key: bytes | str | None = None,
+        headers: Mapping[str, HeaderValue] | None = None,
+        partition: int | None = None,
+        derived_from: Message | None = None,
+        index: int = 0,
+        delay: Duration | None = None,
+        not_before: datetime | None = None,
+        ttl: Duration | None = None,
+    ) -> Pending:
         if not 0 <= index < 1 << 64 or (index and derived_from is None):
             raise UsageError(f"index is {index}: it counts the outputs of derived_from, from 0")
-        record = encode_record(Parts(payload, key, headers or {}))
+        parts = parts_of(payload, json, key, headers)
+        record = encode_record(parts)
         size = len(record)
         wall_ms = self._context.wall_ms
         times = Times(delay_ms(delay, not_before, wall_ms()), ttl_ms(ttl))
@@ -205,7 +299,9 @@ class Producer:
         else:
             await trio.lowlevel.checkpoint_if_cancelled()
         while not self._ended:  # while it waits for room the session may be closed, and another needed
-            if self._register is None or (derived_from is None and self._session.is_needed):
+            if not self._started:
+                await self._start()
+            elif self._register is None or (derived_from is None and self._session.is_needed):
                 await self._prepare(numbered=derived_from is None)
             elif self._outbox.buffered and self._outbox.buffered + size > self._buffer_bytes:
                 await self._outbox.room.park()
@@ -219,10 +315,10 @@ class Producer:
         if derived_from is not None:
             if partition is None:
                 assert self._register is not None
-                partition = derived_partition(derived_from.id, key, self._register, self._partitioner)
+                partition = derived_partition(derived_from.id, parts.key, self._register, self._partitioner)
             return self._outbox.put_derived(self._existing(partition), derived_from, index, record, times)
         if partition is None:
-            partition = self._partitioner(key, len(self._ids))
+            partition = self._partitioner(parts.key, len(self._ids))
         return self._outbox.put(self._existing(partition), record, times)
 
     def _existing(self, number: int) -> PartitionId:
@@ -234,17 +330,22 @@ class Producer:
         return self._ids[number]
 
     async def flush(self) -> None:
-        """Send what is buffered without lingering, and wait until everything published before has its outcome.
+        """Send what is buffered without lingering, and wait until everything sent before has its outcome.
 
         Raises:
-            NotStored, OutcomeUnknown, …: one of those was given up; the first error.
+            NotStored, OutcomeUnknown, …: one of those was given up, or one before of which nobody has heard; the first
+                error.
         """
         mine = list(self._outbox.unanswered)
         await self._drain()
+        unheard = self._outbox.take_silent()
+        errors = [parcel.error or next(iter(parcel.refused.values()), None) for parcel in mine]
         for parcel in mine:
-            error = parcel.error or next(iter(parcel.refused.values()), None)
+            unheard += parcel.take_failures()
+        if unheard:
+            raise self._given_up(unheard)
+        for error in errors:
             if error is not None:
-                parcel.take_failures()
                 raise again(error)
 
     async def _drain(self) -> None:

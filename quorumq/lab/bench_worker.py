@@ -84,7 +84,7 @@ async def produce(client: Client, command: dict[str, Any]) -> None:
         async with send:
             for number in range(count):
                 now = time.monotonic_ns()
-                pending = await producer.publish(payloads.make(producer_id, number, now))
+                pending = await producer.send(payloads.make(producer_id, number, now))
                 await send.send((pending, number, now))
     ended = time.monotonic_ns()
     assert confirmed == count
@@ -196,7 +196,7 @@ async def one_by_one(client: Client, command: dict[str, Any]) -> None:
         said = 0.0
         for number in range(command["count"]):
             begin = time.monotonic_ns()
-            pending = await producer.publish(consuming.payloads.make(0, number, begin))
+            pending = await producer.send(consuming.payloads.make(0, number, begin))
             confirmed: list[int] = []
 
             async def confirm(pending: Pending = pending, confirmed: list[int] = confirmed) -> None:

@@ -210,7 +210,7 @@ class Run:
                 if number == late:
                     await self.late.wait()
                 message = piece.message()
-                pending = await producer.publish(message.payload, headers=message.headers)
+                pending = await producer.send(message.payload, headers=message.headers)
                 self.handed_over += 1
                 nursery.start_soon(confirm, piece, pending)
         self.view.event(

@@ -14,7 +14,7 @@ from tests.client.fake import connected, fake_cluster
 async def publish(client: Client, count: int, topic: str = "jobs", size: int = 0, **more: object) -> None:
     async with client.producer(topic, **more) as producer:  # type: ignore[arg-type]
         for i in range(count):
-            await producer.publish(b"%d" % i + b"." * size)
+            await producer.send(b"%d" % i + b"." * size)
 
 
 async def take(consumer: Consumer, count: int) -> list[Message]:

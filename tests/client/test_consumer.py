@@ -34,7 +34,7 @@ async def test_a_messages_life() -> None:
     async with fake_cluster() as cluster, connected(cluster) as client:
         topic = await client.create_topic("jobs")
         async with client.producer("jobs") as producer:
-            name = await (await producer.publish(b"payload", key=b"k", headers={"x": 1})).wait()
+            name = await producer.publish(b"payload", key=b"k", headers={"x": 1})
         async with client.consumer("jobs", "g") as consumer:
             (message,) = await take(consumer, 1)
             assert (message.payload, message.key, message.headers) == (b"payload", b"k", {"x": 1})
@@ -340,7 +340,7 @@ async def test_partitions_on_different_nodes_are_all_read() -> None:
         assert len({frozenset(members) for members in topic.replicas}) > 3
         async with client.producer("jobs") as producer:
             for i in range(600):
-                await producer.publish(b"%d" % i, partition=i % 12)
+                await producer.send(b"%d" % i, partition=i % 12)
         async with client.consumer("jobs", "g", hold_time=5.0) as consumer:
             found = await take(consumer, 600)
         assert len({message.id for message in found}) == 600
@@ -557,7 +557,7 @@ async def test_a_pattern_brings_what_matches_and_what_is_made_later() -> None:
         for name in ("orders.at", "orders.de", "other"):
             await client.create_topic(name)
             async with client.producer(name) as producer:
-                await producer.publish(name.encode())
+                await producer.send(name.encode())
         found = await client.fetch("orders.*", "once")
         assert sorted(message.payload for message in found) == [b"orders.at", b"orders.de"]
         async with client.consumer("orders.*", "g") as consumer:
@@ -565,7 +565,7 @@ async def test_a_pattern_brings_what_matches_and_what_is_made_later() -> None:
             assert got == ["orders.at", "orders.de"]
             await client.create_topic("orders.ch")
             async with client.producer("orders.ch") as producer:
-                await producer.publish(b"late")
+                await producer.send(b"late")
             message = await consumer.__anext__()
             assert (message.topic, message.payload) == ("orders.ch", b"late")
             await message.ack()
@@ -585,11 +585,11 @@ async def test_partitions_made_later_are_written_and_read_without_a_restart() ->
     async with fake_cluster(5) as cluster, connected(cluster) as client:
         await client.create_topic("jobs", partitions=2)
         async with client.consumer("jobs", "g") as consumer, client.producer("jobs") as producer:
-            await (await producer.publish(b"first")).wait()
+            await producer.publish(b"first")
             await (await consumer.__anext__()).ack()
             await client.alter_topic("jobs", partitions=12)
             await trio.sleep(2 * REFRESH_S + 1)
-            sent = [await producer.publish(b"%d" % number) for number in range(64 * 24)]
+            sent = [await producer.send(b"%d" % number) for number in range(64 * 24)]
             homes = {(await pending.wait()).partition.number for pending in sent}
             assert len(homes) > 6, "round robin goes over the new ones"
             seen: list[bytes] = []

@@ -34,13 +34,13 @@ async def inputs(client: Client, count: int, *, partitions: int = 1, group: str 
     await client.create_topic("in", partitions=partitions)
     async with client.producer("in") as producer:
         for number in range(count):
-            await producer.publish(b"%d" % number, partition=number % partitions)
+            await producer.send(b"%d" % number, partition=number % partitions)
     return await client.fetch("in", group, max_messages=count, min_messages=count, max_wait=2.0)
 
 
 async def derive(client: Client, messages: list[Message], prefix: bytes = b"out ") -> list[MessageId]:
     async with client.producer("out") as producer:
-        pendings = [await producer.publish(prefix + item.payload, derived_from=item) for item in messages]
+        pendings = [await producer.send(prefix + item.payload, derived_from=item) for item in messages]
         return [await pending.wait() for pending in pendings]
 
 
@@ -81,10 +81,10 @@ async def test_outputs_of_one_input_and_of_several_groups_and_topics_are_apart()
         await client.create_topic("third")
         async with client.producer("out") as producer, client.producer("third") as third:
             pendings = [
-                await producer.publish(b"same", derived_from=message),
-                await producer.publish(b"same", derived_from=message, index=1),
-                await producer.publish(b"same", derived_from=other),
-                await third.publish(b"same", derived_from=message),
+                await producer.send(b"same", derived_from=message),
+                await producer.send(b"same", derived_from=message, index=1),
+                await producer.send(b"same", derived_from=other),
+                await third.send(b"same", derived_from=message),
             ]
             assert len({await pending.wait() for pending in pendings}) == 4
         assert len(await outputs(client)) == 3
@@ -120,9 +120,9 @@ async def test_more_partitions_later_do_not_move_a_retry() -> None:
             keyed: set[MessageId] = set()
             for each in (client, later):
                 async with each.producer("out") as producer:
-                    pending = await producer.publish(b"keyed", key=b"k", derived_from=messages[0], index=1)
+                    pending = await producer.send(b"keyed", key=b"k", derived_from=messages[0], index=1)
                     keyed.add(await pending.wait())
-                    named = await producer.publish(b"named", partition=6, derived_from=messages[0], index=2)
+                    named = await producer.send(b"named", partition=6, derived_from=messages[0], index=2)
                     assert (await named.wait()).partition.number == 6, "a partition that is named is that one"
             (where,) = keyed
             assert where.partition.number == partition_of_key(b"k", 3)
@@ -133,10 +133,10 @@ async def test_more_partitions_later_do_not_move_a_retry() -> None:
 
 async def under_way(cluster: FakeCluster, producer: Producer, message: Message) -> None:
     """Have an output sent and not answered: what is published now fills a batch."""
-    pending = await producer.publish(b"0", derived_from=message)
+    pending = await producer.send(b"0", derived_from=message)
     await pending.wait()
     cluster.mute.add("a")
-    await producer.publish(b"0", derived_from=message)
+    await producer.send(b"0", derived_from=message)
     await trio.testing.wait_all_tasks_blocked()
     cluster.mute.clear()
 
@@ -149,7 +149,7 @@ async def test_outputs_of_consecutive_inputs_cost_one_section() -> None:
             await under_way(cluster, producer, messages[0])
             seen = len(cluster.of(Publish))
             for item in reversed(messages[1:]):  # in any order
-                await producer.publish(item.payload, derived_from=item)
+                await producer.send(item.payload, derived_from=item)
             cluster.hang_up("a")
         (again, rest) = sections(cluster, seen)
         assert sorted(span.size for span in (*again, *rest)) == [1, 99]
@@ -164,7 +164,7 @@ async def test_a_batch_closes_when_it_has_as_many_sections_as_it_may() -> None:
             await under_way(cluster, producer, messages[0])
             seen = len(cluster.of(Publish))
             for item in messages[1:]:
-                await producer.publish(b"x", derived_from=item)
+                await producer.send(b"x", derived_from=item)
             cluster.hang_up("a")
         assert max(len(found) for found in sections(cluster, seen)) == SECTIONS_MAX
         assert len(await outputs(client)) == len(messages)
@@ -175,10 +175,10 @@ async def test_the_same_output_twice_in_one_batch_is_one_record() -> None:
         await client.create_topic("out")
         (message,) = await inputs(client, 1)
         async with client.producer("out") as producer:
-            one = await producer.publish(b"x", derived_from=message)
-            two = await producer.publish(b"x", derived_from=message)
+            one = await producer.send(b"x", derived_from=message)
+            two = await producer.send(b"x", derived_from=message)
             with pytest.raises(Conflict, match="must depend on its input alone"):
-                await producer.publish(b"y", derived_from=message)
+                await producer.send(b"y", derived_from=message)
             assert await one.wait() == await two.wait()
         assert await outputs(client) == [b"x"]
 
@@ -192,7 +192,7 @@ async def test_other_bytes_under_an_id_are_a_conflict_and_take_no_others_with_th
         messages = await inputs(client, 10)
         await derive(client, messages[3:4], b"first ")
         async with client.producer("out") as producer:
-            pendings = [await producer.publish(b"out " + x.payload, derived_from=x) for x in messages]
+            pendings = [await producer.send(b"out " + x.payload, derived_from=x) for x in messages]
             for number, pending in enumerate(pendings):
                 if number == 3:
                     with pytest.raises(Conflict, match="other bytes"):
@@ -209,13 +209,13 @@ async def test_a_conflict_that_nobody_waited_for_is_heard_when_the_producer_is_l
         await derive(client, messages[:1], b"first ")
         producer = await client.producer("out").__aenter__()
         for message in messages:
-            pending = await producer.publish(b"x" + message.payload, derived_from=message)
+            pending = await producer.send(b"x" + message.payload, derived_from=message)
         await pending.wait()
         with pytest.raises(Conflict) as caught:
             await producer.aclose()
         assert caught.value.__notes__ == ["1 messages to 'out' were given up and nobody waited for them"]
         async with client.producer("out") as producer:
-            await producer.publish(b"x", derived_from=messages[0])
+            await producer.send(b"x", derived_from=messages[0])
             with pytest.raises(Conflict):
                 await producer.flush()
 
@@ -225,10 +225,10 @@ async def test_what_is_unknown_is_unknown_and_its_retry_makes_no_second() -> Non
         await client.create_topic("out")
         messages = await inputs(client, 3)
         async with client.producer("out", timeout=1.0) as producer:
-            pending = await producer.publish(b"out 0", derived_from=messages[0])
+            pending = await producer.send(b"out 0", derived_from=messages[0])
             await pending.wait()
             cluster.lose = lambda node, request: isinstance(request, Publish)
-            pendings = [await producer.publish(b"out " + x.payload, derived_from=x) for x in messages]
+            pendings = [await producer.send(b"out " + x.payload, derived_from=x) for x in messages]
             for pending in pendings:
                 with pytest.raises(OutcomeUnknown):
                     await pending.wait()
@@ -243,14 +243,14 @@ async def test_what_cannot_be_is_refused_by_name() -> None:
         (message,) = await inputs(client, 1)
         async with client.producer("out") as producer:
             with pytest.raises(UsageError, match="index is 1"):
-                await producer.publish(b"x", index=1)
+                await producer.send(b"x", index=1)
             with pytest.raises(UsageError, match="index is -1"):
-                await producer.publish(b"x", derived_from=message, index=-1)
+                await producer.send(b"x", derived_from=message, index=-1)
             with pytest.raises(NotFound, match="there is no 4"):
-                await producer.publish(b"x", derived_from=message, partition=4)
+                await producer.send(b"x", derived_from=message, partition=4)
             cluster.mute.update("abc")
             with trio.move_on_after(1.0):
-                (pending,) = [await producer.publish(b"x", derived_from=message)]
+                (pending,) = [await producer.send(b"x", derived_from=message)]
                 await pending.wait()
             cluster.mute.clear()
 

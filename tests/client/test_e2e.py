@@ -39,7 +39,7 @@ async def publish_and_consume(nodes: LocalCluster) -> None:
             async with client.producer("jobs") as producer:
                 pendings = []
                 for number in range(COUNT):
-                    pendings.append(await producer.publish(b"%d" % number, key=b"%d" % number))
+                    pendings.append(await producer.send(b"%d" % number, key=b"%d" % number))
                     if number == COUNT // 3:
                         await trio.to_thread.run_sync(nodes.kill, "n1")
                 for pending in pendings:
@@ -79,7 +79,7 @@ async def raise_partitions(nodes: LocalCluster) -> None:
                 homes: set[int] = set()
                 number = 0
                 while len(homes) < 6:  # until the new partitions are in use
-                    pendings += [await producer.publish(b"%d" % n) for n in range(number, number + 200)]
+                    pendings += [await producer.send(b"%d" % n) for n in range(number, number + 200)]
                     number += 200
                     if number == 1000:
                         await trio.to_thread.run_sync(nodes.kill, "n1")

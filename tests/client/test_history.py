@@ -119,7 +119,7 @@ async def test_changes_of_topics_are_written_with_what_they_name_and_what_they_l
         await client.create_topic("jobs", partitions=2, max_deliveries=7)
         await client.alter_topic("jobs", ttl=60.0)
         async with client.producer("made") as producer:
-            await producer.publish(b"x")
+            await producer.send(b"x")
         with pytest.raises(Conflict):
             await client.create_topic("jobs", partitions=4)
     found = [row for row in rows(file, writer) if row["kind"] == "set_topic"]
@@ -192,7 +192,7 @@ async def test_what_is_derived_from_what_is_written_before_it_is_published() -> 
         async with client.producer("out") as producer:
             for message in (*found[:2], *found[3:], found[0]):  # the first one twice: it is one output
                 for index in (0, 1):
-                    await producer.publish(b"%d" % index + message.payload, derived_from=message, index=index)
+                    await producer.send(b"%d" % index + message.payload, derived_from=message, index=index)
     lines = [row for row in rows(file, writer) if row["kind"] in ("derive", "publish")]
     made = [row for row in lines if row["kind"] == "derive"]
     first = found[0]

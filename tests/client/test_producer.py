@@ -53,13 +53,13 @@ async def test_a_message_alone_goes_at_once_and_a_flood_fills_its_batches() -> N
         await client.create_topic("jobs")
         async with client.producer("jobs", linger=5.0) as producer:
             began = trio.current_time()
-            pending = await producer.publish(b"alone")
+            pending = await producer.send(b"alone")
             await pending.wait()
             assert trio.current_time() == began
             assert sizes(cluster) == [1]
             cluster.mute.add("a")
             for _ in range(300):
-                await producer.publish(b"x" * 1024)
+                await producer.send(b"x" * 1024)
             await trio.testing.wait_all_tasks_blocked()
             assert trio.current_time() == began
             # What came first went at once; all that came while it was under way is in full batches.
@@ -76,13 +76,13 @@ async def test_while_one_is_under_way_the_next_lingers_and_no_longer() -> None:
     async with fake_cluster() as cluster, connected(cluster) as client:
         await client.create_topic("jobs")
         async with client.producer("jobs", linger=0.25) as producer:
-            await (await producer.publish(b"first")).wait()
+            await producer.publish(b"first")
             cluster.mute.add("a")
-            await producer.publish(b"under way")
+            await producer.send(b"under way")
             await trio.testing.wait_all_tasks_blocked()
-            await producer.publish(b"lingers")
+            await producer.send(b"lingers")
             await trio.sleep(0.2)
-            await producer.publish(b"with it")
+            await producer.send(b"with it")
             assert sizes(cluster) == [1, 1]
             await trio.sleep(0.06)
             assert sizes(cluster) == [1, 1, 2]
@@ -93,7 +93,7 @@ async def test_numbers_are_dense_per_partition_and_batches_are_pipelined() -> No
     async with fake_cluster() as cluster, connected(cluster) as client:
         await client.create_topic("jobs", partitions=2)
         async with client.producer("jobs", batch_bytes=100, in_flight=3) as producer:
-            pendings = [await producer.publish(b"x" * 40, partition=i % 2) for i in range(20)]
+            pendings = [await producer.send(b"x" * 40, partition=i % 2) for i in range(20)]
             ids = [await pending.wait() for pending in pendings]
         for number in (0, 1):
             assert [found.seq for found in ids if found.partition.number == number] == list(range(10))
@@ -105,10 +105,10 @@ async def test_the_number_of_batches_in_flight_is_bounded() -> None:
     async with fake_cluster() as cluster, connected(cluster) as client:
         await client.create_topic("jobs")
         async with client.producer("jobs", batch_bytes=10, in_flight=3) as producer:
-            await (await producer.publish(b"first")).wait()
+            await producer.publish(b"first")
             cluster.mute.update("abc")
             for _ in range(10):
-                await producer.publish(b"0123456789")
+                await producer.send(b"0123456789")
             await trio.testing.wait_all_tasks_blocked()
             assert len(sizes(cluster)) == 4
             cluster.mute.clear()
@@ -121,18 +121,18 @@ async def test_publish_waits_when_too_much_is_buffered() -> None:
     async with fake_cluster() as cluster, connected(cluster) as client:
         await client.create_topic("jobs")
         async with client.producer("jobs", buffer_bytes=5_000, batch_bytes=1_000) as producer:
-            await (await producer.publish(b"first")).wait()
+            await producer.publish(b"first")
             cluster.mute.update("abc")
             taken = 0
             with trio.move_on_after(1.0):
                 for _ in range(100):
-                    await producer.publish(b"x" * 900)
+                    await producer.send(b"x" * 900)
                     taken += 1
             assert taken == 5
             cluster.mute.clear()
             cluster.hang_up("a")
             with trio.fail_after(10.0):
-                await producer.publish(b"y" * 900)
+                await producer.send(b"y" * 900)
         assert len(await payloads(client)) == 7
 
 
@@ -142,9 +142,9 @@ async def test_publish_waits_when_too_much_is_buffered() -> None:
 async def test_too_large_is_refused_before_anything_is_sent() -> None:
     async with fake_cluster() as cluster, connected(cluster) as client, client.producer("jobs") as producer:
         with pytest.raises(TooLarge, match="1048576"):
-            await producer.publish(b"x" * (1 << 20))
+            await producer.send(b"x" * (1 << 20))
         with pytest.raises(TypeError, match="encode it first"):
-            await producer.publish("text")  # type: ignore[arg-type]
+            await producer.send("text")  # type: ignore[arg-type]
         assert cluster.of(Publish) == []
         assert cluster.of(CreateTopic) == []
 
@@ -153,7 +153,7 @@ async def test_the_largest_message_and_headers_come_through() -> None:
     async with fake_cluster() as cluster, connected(cluster) as client:
         await client.create_topic("jobs")
         async with client.producer("jobs") as producer:
-            await producer.publish(b"x" * ((1 << 20) - 100), key=b"k", headers={"n": 7, "t": "é", "b": b"\0"})
+            await producer.send(b"x" * ((1 << 20) - 100), key=b"k", headers={"n": 7, "t": "é", "b": b"\0"})
         (message,) = await client.fetch("jobs", "g")
         assert len(message.payload) == (1 << 20) - 100
         assert (message.key, message.headers) == (b"k", {"n": 7, "t": "é", "b": b"\0"})
@@ -164,7 +164,7 @@ async def test_a_partition_that_is_not_there_is_named() -> None:
         await client.create_topic("jobs", partitions=2)
         async with client.producer("jobs") as producer:
             with pytest.raises(NotFound, match="there is no 2"):
-                await producer.publish(b"x", partition=2)
+                await producer.send(b"x", partition=2)
 
 
 # ------------------------------------------------------------------------------ partitions
@@ -192,7 +192,7 @@ async def test_a_partitioner_of_ones_own() -> None:
     async with fake_cluster() as cluster, connected(cluster) as client:
         await client.create_topic("jobs", partitions=4)
         async with client.producer("jobs", partitioner=lambda key, count: count - 1) as producer:
-            assert (await (await producer.publish(b"x")).wait()).partition.number == 3
+            assert (await producer.publish(b"x")).partition.number == 3
 
 
 # -------------------------------------------------------------------------------- failover
@@ -203,9 +203,9 @@ async def test_a_lost_answer_makes_no_second_message() -> None:
     async with fake_cluster() as cluster, connected(cluster, "b") as client:
         await client.create_topic("jobs")
         async with client.producer("jobs") as producer:
-            await (await producer.publish(b"0")).wait()
+            await producer.publish(b"0")
             cluster.lose = lambda node, request: isinstance(request, Publish) and node == "b"
-            pendings = [await producer.publish(b"%d" % i) for i in range(1, 50)]
+            pendings = [await producer.send(b"%d" % i) for i in range(1, 50)]
             ids = [await pending.wait() for pending in pendings]
         published = cluster.of(Publish)
         assert {node for node, _ in published} > {"b"}
@@ -222,7 +222,7 @@ async def test_a_node_that_dies_in_the_middle_loses_and_doubles_nothing() -> Non
         async with client.producer("jobs", batch_bytes=2_000) as producer:
             pendings = []
             for i in range(200):
-                pendings.append(await producer.publish(b"%d" % i))
+                pendings.append(await producer.send(b"%d" % i))
                 if i == 100:
                     cluster.kill("a")
             for pending in pendings:
@@ -237,7 +237,7 @@ async def test_what_may_do_later_is_tried_again(code: str) -> None:
         await client.create_topic("jobs")
         cluster.answer = failing(code, times=7, of=Publish)
         async with client.producer("jobs") as producer:
-            await (await producer.publish(b"x")).wait()
+            await producer.publish(b"x")
         assert len({bytes(request.batch.raw) for _, request in cluster.of(Publish)}) == 1
         assert await payloads(client) == [b"x"]
 
@@ -246,12 +246,12 @@ async def test_a_node_that_does_not_answer_within_the_attempts_timeout_is_left_f
     async with fake_cluster() as cluster, connected(cluster, attempt_timeout=0.4) as client:
         await client.create_topic("jobs")
         async with client.producer("jobs") as producer:
-            await (await producer.publish(b"0")).wait()
+            await producer.publish(b"0")
             cluster.mute.add("a")
             began = trio.current_time()
-            await (await producer.publish(b"1")).wait()
+            await producer.publish(b"1")
             assert trio.current_time() - began == pytest.approx(0.4, abs=0.1)
-            await (await producer.publish(b"2")).wait()
+            await producer.publish(b"2")
             assert trio.current_time() - began == pytest.approx(0.4, abs=0.1), (
                 "the mute one is not asked again"
             )
@@ -264,12 +264,12 @@ async def test_when_all_are_down_it_raises_what_was_tried() -> None:
     async with fake_cluster() as cluster, connected(cluster) as client:
         await client.create_topic("jobs")
         async with client.producer("jobs", timeout=4.0) as producer:
-            await (await producer.publish(b"0")).wait()
+            await producer.publish(b"0")
             for name in "abc":
                 cluster.kill(name)
             await trio.testing.wait_all_tasks_blocked()
             began = trio.current_time()
-            pending = await producer.publish(b"1")
+            pending = await producer.send(b"1")
             with pytest.raises(NotStored) as caught:
                 await pending.wait()
             assert trio.current_time() - began == pytest.approx(4.0, abs=0.5)
@@ -281,16 +281,16 @@ async def test_once_it_was_sent_the_outcome_is_unknown() -> None:
     async with fake_cluster() as cluster, connected(cluster, attempt_timeout=1.0) as client:
         await client.create_topic("jobs")
         async with client.producer("jobs", timeout=4.0) as producer:
-            await (await producer.publish(b"0")).wait()
+            await producer.publish(b"0")
             cluster.mute.update("abc")
-            pending = await producer.publish(b"1")
+            pending = await producer.send(b"1")
             with pytest.raises(OutcomeUnknown, match="no answer within"):
                 await pending.wait()
             with pytest.raises(OutcomeUnknown):
                 await pending.wait()
             cluster.mute.clear()
             # What was given up leaves a gap, and nothing waits for it.
-            assert (await (await producer.publish(b"2")).wait()).seq == 2
+            assert (await producer.publish(b"2")).seq == 2
 
 
 async def test_storage_full_is_raised_as_such() -> None:
@@ -298,7 +298,7 @@ async def test_storage_full_is_raised_as_such() -> None:
         await client.create_topic("jobs")
         cluster.answer = failing("storage-full", times=1_000, of=Publish)
         async with client.producer("jobs", timeout=3.0) as producer:
-            pending = await producer.publish(b"0")
+            pending = await producer.send(b"0")
             with pytest.raises(StorageFull):
                 await pending.wait()
 
@@ -308,13 +308,13 @@ async def test_leaving_raises_what_nobody_waited_for() -> None:
         await client.create_topic("jobs")
         with pytest.raises(NotStored) as caught:  # noqa: PT012
             async with client.producer("jobs", timeout=2.0) as producer:
-                await (await producer.publish(b"0")).wait()
+                await producer.publish(b"0")
                 cluster.refuse.update(cluster.addresses)
                 for name in "abc":
                     cluster.hang_up(name)
                 await trio.testing.wait_all_tasks_blocked()
                 for _ in range(3):
-                    await producer.publish(b"1")
+                    await producer.send(b"1")
         assert any("3 messages" in note for note in caught.value.__notes__)
 
 
@@ -326,10 +326,10 @@ async def test_a_wait_that_was_given_up_and_one_for_another_message_of_the_batch
         await client.create_topic("jobs")
         with pytest.raises(OutcomeUnknown) as caught:  # noqa: PT012
             async with client.producer("jobs", timeout=2.0) as producer:
-                await (await producer.publish(b"0")).wait()
+                await producer.publish(b"0")
                 cluster.mute.update("abc")
-                await producer.publish(b"under way")  # so that the others share a batch
-                pending = [await producer.publish(b"1") for _ in range(3)]
+                await producer.send(b"under way")  # so that the others share a batch
+                pending = [await producer.send(b"1") for _ in range(3)]
                 with trio.move_on_after(0.1) as scope:
                     await pending[2].wait()
                 assert scope.cancelled_caught
@@ -351,9 +351,9 @@ async def test_what_a_task_waits_for_while_the_producer_is_left_is_raised_there_
                 heard.append(error)
 
         async with trio.open_nursery() as nursery, client.producer("jobs", timeout=2.0) as producer:
-            await (await producer.publish(b"0")).wait()
+            await producer.publish(b"0")
             cluster.mute.update("abc")
-            nursery.start_soon(wait, await producer.publish(b"1"))
+            nursery.start_soon(wait, await producer.send(b"1"))
             await trio.testing.wait_all_tasks_blocked()
         assert len(heard) == 1
 
@@ -364,29 +364,29 @@ async def test_leaving_by_an_exception_raises_that_and_gives_up_the_rest() -> No
         with pytest.raises(ZeroDivisionError):  # noqa: PT012
             async with client.producer("jobs") as producer:
                 cluster.mute.update("bc")
-                await (await producer.publish(b"0")).wait()
+                await producer.publish(b"0")
                 cluster.mute.add("a")
-                sent = await producer.publish(b"1")
+                sent = await producer.send(b"1")
                 await trio.testing.wait_all_tasks_blocked()
-                kept = await producer.publish(b"2")
+                kept = await producer.send(b"2")
                 raise ZeroDivisionError
         with pytest.raises(OutcomeUnknown):
             await sent.wait()
         with pytest.raises(NotStored):
             await kept.wait()
         with pytest.raises(NotStored):
-            await producer.publish(b"3")
+            await producer.send(b"3")
 
 
 async def test_a_closed_origin_fails_its_batches_and_the_next_go_under_a_new_session() -> None:
     async with fake_cluster() as cluster, connected(cluster) as client:
         await client.create_topic("jobs")
         async with client.producer("jobs") as producer:
-            first = await (await producer.publish(b"0")).wait()
+            first = await producer.publish(b"0")
             cluster.answer = failing("origin-closed", times=1, of=Publish)
             with pytest.raises(OriginClosed):
-                await (await producer.publish(b"1")).wait()
-            second = await (await producer.publish(b"2")).wait()
+                await producer.publish(b"1")
+            second = await producer.publish(b"2")
         assert second.origin != first.origin
         assert second.seq == 0
 
@@ -399,8 +399,8 @@ async def test_a_message_every_other_day_comes_through() -> None:
     ):
         await client.create_topic("jobs")
         async with client.producer("jobs") as producer:
-            first = await (await producer.publish(b"0")).wait()
-            same = await (await producer.publish(b"1")).wait()
+            first = await producer.publish(b"0")
+            same = await producer.publish(b"1")
             assert same.origin == first.origin
             later = 2 * ORIGIN_IDLE_S
 
@@ -411,7 +411,7 @@ async def test_a_message_every_other_day_comes_through() -> None:
                 return None
 
             cluster.answer = closed
-            second = await (await producer.publish(b"2")).wait()
+            second = await producer.publish(b"2")
             assert (second.origin != first.origin, second.seq) == (True, 0)
 
 
@@ -419,12 +419,10 @@ async def test_what_waited_for_room_while_the_session_was_closed_goes_under_the_
     async with fake_cluster() as cluster, connected(cluster) as client:
         await client.create_topic("jobs")
         async with client.producer("jobs", batch_bytes=1, buffer_bytes=1) as producer:
-            first = await (await producer.publish(b"0")).wait()
+            first = await producer.publish(b"0")
             cluster.answer = failing("origin-closed", times=1, of=Publish)
-            refused = await producer.publish(b"1")
-            stored = await producer.publish(
-                b"2"
-            )  # waits until there is room, which is when that one has failed
+            refused = await producer.send(b"1")
+            stored = await producer.send(b"2")  # waits until there is room, which is when that one has failed
             with pytest.raises(OriginClosed):
                 await refused.wait()
             second = await stored.wait()
@@ -437,7 +435,7 @@ async def test_usage_errors_are_raised_at_once() -> None:
         cluster.answer = failing("conflict", times=1_000, of=Publish)
         async with client.producer("jobs") as producer:
             began = trio.current_time()
-            pending = await producer.publish(b"0")
+            pending = await producer.send(b"0")
             with pytest.raises(UsageError, match="as the test asked"):
                 await pending.wait()
             assert trio.current_time() == began
@@ -450,7 +448,7 @@ async def test_publishing_makes_the_topic_where_the_cluster_allows_it() -> None:
     for count, rf in ((1, 1), (2, 1), (3, 3), (5, 3)):
         async with fake_cluster(count) as cluster, connected(cluster) as client:
             async with client.producer("new") as producer:
-                await producer.publish(b"x")
+                await producer.send(b"x")
             topic = await client.topic("new")
             assert (topic.rf, topic.partitions) == (rf, 1)
 
@@ -460,7 +458,7 @@ async def test_publishing_to_no_topic_says_so_where_it_does_not() -> None:
         await client.create_topic("jobs")
         async with client.producer("jbos") as producer:
             with pytest.raises(NotFound, match="did you mean 'jobs'"):
-                await producer.publish(b"x")
+                await producer.send(b"x")
 
 
 async def test_a_node_that_has_not_heard_of_the_topic_is_not_believed_alone() -> None:
@@ -470,7 +468,7 @@ async def test_a_node_that_has_not_heard_of_the_topic_is_not_believed_alone() ->
             await other.create_topic("jobs", max_deliveries=9)
         cluster.asked.clear()
         async with client.producer("jobs") as producer:
-            await (await producer.publish(b"x")).wait()
+            await producer.publish(b"x")
         assert cluster.of(CreateTopic) == [], "it would overwrite the settings"
         assert (await client.topic("jobs")).max_deliveries == 9
 
@@ -488,8 +486,8 @@ async def test_a_producer_may_be_left_at_any_moment(steps: int) -> None:
         async def body() -> None:
             nonlocal pending
             async with client.producer("jobs") as producer:
-                await (await producer.publish(b"before")).wait()
-                pending = await producer.publish(b"x")
+                await producer.publish(b"before")
+                pending = await producer.send(b"x")
                 for _ in range(steps):
                     await trio.lowlevel.checkpoint()
                 raise KeyError
@@ -505,17 +503,17 @@ async def test_a_cancelled_publish_took_nothing_and_a_cancelled_wait_takes_nothi
     async with fake_cluster() as cluster, connected(cluster) as client:
         await client.create_topic("jobs")
         async with client.producer("jobs", buffer_bytes=100) as producer:
-            await (await producer.publish(b"first")).wait()
+            await producer.publish(b"first")
             cluster.mute.update("abc")
             with trio.move_on_after(0.5):
-                pending = await producer.publish(b"x" * 90)
+                pending = await producer.send(b"x" * 90)
                 await pending.wait()
             with trio.move_on_after(0.5) as scope:
-                await producer.publish(b"never")
+                await producer.send(b"never")
             assert scope.cancelled_caught
             with trio.CancelScope() as scope:
                 scope.cancel()
-                await producer.publish(b"nor this")
+                await producer.send(b"nor this")
             assert scope.cancelled_caught
             cluster.mute.clear()
             cluster.hang_up("a")
@@ -528,7 +526,7 @@ async def test_cancelling_everything_ends_it() -> None:
         with trio.move_on_after(5.0) as scope:
             async with connected(cluster) as client, client.producer("jobs") as producer:
                 cluster.answer = failing("not-stored", times=1 << 30, of=Publish)
-                await producer.publish(b"x")
+                await producer.send(b"x")
                 await trio.sleep_forever()
         assert scope.cancelled_caught
 
@@ -550,9 +548,9 @@ async def test_one_address_is_enough_to_learn_the_others() -> None:
     async with fake_cluster() as cluster, connected(cluster, addresses=["a:1"]) as client:
         await client.create_topic("jobs")
         async with client.producer("jobs") as producer:
-            await (await producer.publish(b"0")).wait()
+            await producer.publish(b"0")
             cluster.kill("a")
-            await (await producer.publish(b"1")).wait()
+            await producer.publish(b"1")
 
 
 async def test_nodes_that_move_one_after_the_other_are_followed() -> None:
@@ -582,7 +580,7 @@ async def test_nodes_that_move_one_after_the_other_are_followed() -> None:
                 cluster.hang_up(name)
                 await client.metadata()
             async with client.producer("jobs") as producer:
-                await (await producer.publish(b"0")).wait()
+                await producer.publish(b"0")
             (message,) = await client.fetch("jobs", "g")
             (other,) = await client.fetch("jobs", "h", node="b")
             assert (message.payload, other.payload) == (b"0", b"0")
@@ -623,7 +621,7 @@ async def test_a_node_with_too_many_clients_is_left_for_another() -> None:
         async with connected(cluster) as client:
             await client.create_topic("jobs")
             async with client.producer("jobs") as producer:
-                await (await producer.publish(b"0")).wait()
+                await producer.publish(b"0")
         with pytest.raises(TooFewReplicas, match=r"a:1: .*its connections_max"):
             async with connected(cluster, addresses=["a:1"], timeout=2.0):
                 pytest.fail("it was let in")
@@ -673,7 +671,7 @@ async def test_not_found_at_one_node_says_nothing_while_another_may_have_it() ->
 
         cluster.answer = answer
         async with client.producer("jobs") as producer:
-            await (await producer.publish(b"x")).wait()
+            await producer.publish(b"x")
         assert tries == 6
 
 
@@ -690,9 +688,9 @@ async def test_a_batch_closes_where_the_times_differ() -> None:
     async with fake_cluster() as cluster, connected(cluster) as client:
         await client.create_topic("jobs")
         async with client.producer("jobs", linger=5.0) as producer:
-            await (await producer.publish(b"alone")).wait()
+            await producer.publish(b"alone")
             cluster.mute.add("a")
-            await producer.publish(b"under way")
+            await producer.send(b"under way")
             await trio.testing.wait_all_tasks_blocked()
             for delay, ttl in (
                 (None, None),
@@ -702,7 +700,7 @@ async def test_a_batch_closes_where_the_times_differ() -> None:
                 (2, 0.0001),
                 (0, 9),
             ):
-                await producer.publish(b"x", delay=delay, ttl=ttl)
+                await producer.send(b"x", delay=delay, ttl=ttl)
             cluster.mute.clear()
             cluster.hang_up("a")
             await producer.flush()
@@ -714,8 +712,8 @@ async def test_a_delayed_message_comes_when_it_is_due_and_an_expired_one_does_no
         await client.create_topic("jobs")
         began = trio.current_time()
         async with client.producer("jobs") as producer:
-            await producer.publish(b"late", delay=30.0)
-            await producer.publish(b"too late", delay=30.0, ttl=20.0)
+            await producer.send(b"late", delay=30.0)
+            await producer.send(b"too late", delay=30.0, ttl=20.0)
         assert await payloads(client) == []
         while not (found := await payloads(client)):
             await trio.sleep(0.5)
@@ -728,7 +726,7 @@ async def test_a_retry_has_the_same_bytes_and_a_greater_age() -> None:
         await client.create_topic("jobs")
         cluster.answer = failing("outcome-unknown", times=3, of=Publish)
         async with client.producer("jobs") as producer:
-            await (await producer.publish(b"once", delay=5.0)).wait()
+            await producer.publish(b"once", delay=5.0)
         tries = [request for _, request in cluster.of(Publish)]
         assert len(tries) == 4
         assert len({(request.batch.raw, bytes(request.batch.body)) for request in tries}) == 1
@@ -748,7 +746,7 @@ async def test_a_time_of_day_becomes_a_delay_at_once() -> None:
                 now + timedelta(seconds=60),
                 (now + timedelta(1)).astimezone(east),
             ):
-                await (await producer.publish(b"x", not_before=not_before)).wait()
+                await producer.publish(b"x", not_before=not_before)
         past, minute, day = (delay for delay, _, _ in times(cluster))
         assert past == 0
         assert 59_000 < minute <= 60_000
@@ -774,7 +772,7 @@ async def test_times_out_of_bounds_are_refused_by_name(options: Any, says: str) 
         await client.create_topic("jobs")
         async with client.producer("jobs") as producer:
             with pytest.raises(UsageError) as caught:
-                await producer.publish(b"x", **options)
+                await producer.send(b"x", **options)
             assert says in str(caught.value)
         assert cluster.of(Publish) == []
 
@@ -823,5 +821,5 @@ async def test_the_requests_of_one_operation_share_its_time() -> None:
         async with client.producer("jobs", timeout=3.0) as producer:
             began = trio.current_time()
             with pytest.raises(NotStored):
-                await producer.publish(b"x")
+                await producer.send(b"x")
             assert trio.current_time() - began == pytest.approx(3.0, abs=0.2)

@@ -276,9 +276,9 @@ async def test_who_still_waits_when_the_client_is_closed_hears_of_it() -> None:
             producer = await client.producer("jobs").__aenter__()
             await client.create_topic("silent")
             consumer = await client.consumer("silent", "g").__aenter__()
-            await (await producer.publish(b"0")).wait()
+            await producer.publish(b"0")
             cluster.mute.update("abc")
-            pending = await producer.publish(b"1")
+            pending = await producer.send(b"1")
             nursery.start_soon(wait, "publish", pending.wait)
             nursery.start_soon(wait, "next", consumer.__anext__)
             nursery.start_soon(wait, "first ack", found[0].ack)
@@ -641,7 +641,7 @@ async def test_the_requests_that_many_messages_take_share_the_time(
         await client.create_topic("jobs", partitions=4)
         async with client.producer("jobs") as producer:
             for number in range(4):
-                await producer.publish(b"x", partition=number)
+                await producer.send(b"x", partition=number)
         found = await client.fetch("jobs", "g", min_messages=4, max_wait=1.0)
         cluster.mute.update("abc")
         began = trio.current_time()

@@ -14,11 +14,11 @@ async def test_a_publish_and_an_ack_wait_less_than_a_second_and_the_next_ones_no
     async with fake_cluster() as cluster, connected(cluster) as client:
         await client.create_topic("jobs")
         async with client.producer("jobs") as producer:
-            await (await producer.publish(b"before")).wait()
+            await producer.publish(b"before")
             messages = await client.fetch("jobs", "g")
             cluster.mute.add("a")
             began = trio.current_time()
-            pending = await producer.publish(b"meanwhile")
+            pending = await producer.send(b"meanwhile")
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(pending.wait)
                 nursery.start_soon(client.ack, messages)
@@ -27,7 +27,7 @@ async def test_a_publish_and_an_ack_wait_less_than_a_second_and_the_next_ones_no
             assert [node for node, _ in cluster.of(AckRequest)] == ["a", "b"]
             began = trio.current_time()
             for _ in range(20):
-                await (await producer.publish(b"later")).wait()
+                await producer.publish(b"later")
             assert trio.current_time() == began
             assert {node for node, _ in cluster.of(Publish)[-20:]} == {"b"}
         assert len(await client.fetch("jobs", "g", max_messages=100, max_wait=0.5)) == 21

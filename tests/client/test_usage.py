@@ -74,29 +74,27 @@ async def test_a_value_of_the_wrong_type_is_named_and_the_client_goes_on(
 async def test_a_key_and_headers_of_the_wrong_type_are_named_and_the_producer_goes_on() -> None:
     async with fake_cluster() as cluster, connected(cluster) as client:
         await client.create_topic("jobs")
-        text: Any = "k"
+        text: Any = 1
         async with client.producer("jobs") as producer:
-            with pytest.raises(TypeError, match="a key is bytes, not str: encode it first"):
-                await producer.publish(b"1", key=text)
+            with pytest.raises(TypeError, match="a key is bytes, not int: encode it first"):
+                await producer.send(b"1", key=text)
             headers: Any = [("a", "b")]
             with pytest.raises(TypeError, match="headers are a mapping of names to values, not list"):
-                await producer.publish(b"1", headers=headers)
-            await (await producer.publish(b"1")).wait()
+                await producer.send(b"1", headers=headers)
+            await producer.publish(b"1")
 
 
-async def test_a_producer_and_a_consumer_say_that_they_are_used_by_with() -> None:
+async def test_a_consumer_says_that_it_is_used_by_with_and_both_are_used_once() -> None:
     async with fake_cluster() as cluster, connected(cluster) as client:
         await client.create_topic("jobs")
         producer, consumer = client.producer("jobs"), client.consumer("jobs", "g")
         with trio.fail_after(5.0):
-            with pytest.raises(UsageError, match="nothing would be sent: use the producer by `with`"):
-                await producer.publish(b"1")
             with pytest.raises(UsageError, match="nothing is fetched yet: use the consumer by `with`"):
                 await consumer.take(1)
             with pytest.raises(UsageError, match="nothing is fetched yet"):
                 await anext(consumer)
         async with producer, consumer:
-            await producer.publish(b"1")
+            await producer.send(b"1")
             assert len(await take(consumer, 1)) == 1
         with pytest.raises(UsageError, match=r"used before: make another one by `Client.producer`"):
             await producer.__aenter__()

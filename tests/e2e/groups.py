@@ -36,7 +36,7 @@ def payloads(messages: list[Message]) -> list[int]:
 async def publish(client: Client, topic: str, numbers: range) -> None:
     async with client.producer(topic) as producer:
         for number in numbers:
-            await producer.publish(b"%d" % number)
+            await producer.send(b"%d" % number)
 
 
 async def drained(client: Client, topic: str, group: str, node: str | None = None) -> list[Message]:

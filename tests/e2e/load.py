@@ -131,7 +131,7 @@ class Load:
             number = 0
             while self._producing:
                 number += 1
-                pending = await producer.publish(b"%d" % number)
+                pending = await producer.send(b"%d" % number)
                 nursery.start_soon(confirm, pending)
                 await trio.sleep(1 / self.rate)
 

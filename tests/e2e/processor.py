@@ -43,7 +43,7 @@ async def main(seed: int, source: str, target: str, addresses: list[str]) -> Non
     async def handle(message: Message, producer: Producer) -> None:
         pass_by("fetched")
         pendings = [
-            await producer.publish(payload, derived_from=message, index=index)
+            await producer.send(payload, derived_from=message, index=index)
             for index, payload in enumerate(outputs_of(message.payload))
         ]
         pass_by("taken")

@@ -156,7 +156,7 @@ def test_the_delivery_limit_and_the_ttl_end_in_dead_letters_that_say_so(five: Lo
             assert await here.client.ack(died) == [Outcome.ACKED] * 10
         async with place(five, "expiring", 0) as here:
             async with here.client.producer("expiring") as producer:
-                await producer.publish(b"10", ttl=0.2)
+                await producer.send(b"10", ttl=0.2)
             await trio.sleep(0.3)
             assert await here.fetch() == []
             (message,) = await here.fetch("g!dead")

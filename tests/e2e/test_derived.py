@@ -51,7 +51,7 @@ def test_workers_that_are_killed_anywhere_leave_each_output_exactly_once(shared:
             await client.create_topic("out", partitions=3)
             async with client.producer("in") as producer:
                 for number in range(INPUTS):
-                    await producer.publish(b"input %d" % number, partition=number % 2)
+                    await producer.send(b"input %d" % number, partition=number % 2)
             async with trio.open_nursery() as nursery:
                 for number in range(WORKERS):
                     nursery.start_soon(run_workers, shared.addresses, number, points)

@@ -40,7 +40,7 @@ async def made(cluster: LocalCluster, name: str, partitions: int, count: int = 0
         topic = await client.create_topic(name, rf=rf, partitions=partitions)
         async with client.producer(name) as producer:
             for number in range(count):
-                await producer.publish(b"%d" % number, partition=number % partitions)
+                await producer.send(b"%d" % number, partition=number % partitions)
         return topic
 
 
@@ -104,7 +104,7 @@ def test_a_publish_to_any_partition_ends_a_long_poll_at_any_node(five: LocalClus
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(wait)
                     await trio.sleep(0.2)
-                    await (await producer.publish(b"%d" % number, partition=partition)).wait()
+                    await producer.publish(b"%d" % number, partition=partition)
                 assert payloads(found) == [number]
                 assert trio.current_time() - began < 4.0, (node, partition)
                 await client.ack(found)
@@ -137,7 +137,7 @@ def test_a_fetch_waits_for_as_many_as_it_asks_for_over_all_partitions(five: Loca
                     nursery.start_soon(wait)
                     for number in range(6):
                         await trio.sleep(0.1)
-                        await producer.publish(b"%d" % number, partition=number)
+                        await producer.send(b"%d" % number, partition=number)
             assert payloads(got) == list(range(6))
 
     trio.run(main)

@@ -104,7 +104,7 @@ class Load:
     async def _produce(self, client: Client) -> None:
         async with client.producer(self.topic) as producer:
             while self._producing:
-                pending = await producer.publish(b"x")
+                pending = await producer.send(b"x")
                 self.published.setdefault(key_of(await pending.wait(), self.topic), 0)
                 await trio.sleep(0.004)
 

@@ -104,7 +104,7 @@ def test_delays_survive_kill_9_of_all_nodes(own: LocalCluster) -> None:
     async def publish() -> tuple[float, float]:
         async with connect(own.addresses) as client, client.producer("later") as producer:
             began = suspending_clock()
-            await (await producer.publish(b"later", delay=delay)).wait()
+            await producer.publish(b"later", delay=delay)
             return began, suspending_clock()
 
     async def left(node: str) -> float:

@@ -186,7 +186,7 @@ class Turmoil:
                     delay, ttl = 1.5, 0.7  # expires before it is due
                 elif number % 50 == 9:
                     ttl = 600.0
-                pending = await producer.publish(b"%s %d" % (name.encode(), number), delay=delay, ttl=ttl)
+                pending = await producer.send(b"%s %d" % (name.encode(), number), delay=delay, ttl=ttl)
                 nursery.start_soon(confirm, pending)
                 await trio.sleep(1 / RATE)
 

@@ -23,7 +23,7 @@ async def fill(client: Client) -> None:
     await client.create_topic("jobs", partitions=2)
     async with client.producer("jobs") as producer:
         for number in range(60):
-            await producer.publish(
+            await producer.send(
                 f"job {number}".encode() * 20, key=f"{number}".encode(), headers={"n": number}
             )
     taken = await client.fetch("jobs", "g", max_messages=25, min_messages=25, max_wait=5, hold_time=600)

@@ -91,7 +91,7 @@ def test_a_redrive_twice_is_one(spark: SparkSession, cluster: LocalCluster) -> N
             await client.create_topic("jobs")
             async with client.producer("jobs") as producer:
                 for number in range(6):
-                    await producer.publish(f"job {number}".encode())
+                    await producer.send(f"job {number}".encode())
             taken = await client.fetch("jobs", "g", max_messages=6, min_messages=6, max_wait=5)
             await client.dead_letter(taken, error=ValueError("no such account"))
 

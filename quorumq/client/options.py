@@ -1,0 +1,72 @@
+"""What can be said of a message when it is published."""
+
+from __future__ import annotations
+
+import json as jsons
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Generic, TypedDict, TypeVar, Unpack
+
+from quorumq.client.message import Message
+from quorumq.client.times import Duration
+from quorumq.wire.batch import HeaderValue
+from quorumq.wire.batch import Message as Parts
+
+CONTENT_TYPE = "content-type"
+JSON_TYPE = "application/json"
+
+Input = TypeVar("Input")
+
+
+class Options(TypedDict, Generic[Input], total=False):
+    """The keyword arguments of everything that publishes, with the meaning that `Producer.send` gives them."""
+
+    json: Any
+    key: bytes | str | None
+    headers: Mapping[str, HeaderValue] | None
+    partition: int | None
+    derived_from: Input | None
+    index: int
+    delay: Duration | None
+    not_before: datetime | None
+    ttl: Duration | None
+
+
+class NewMessage(Generic[Input]):
+    """A message for `Producer.publish_many` that has options of its own.
+
+    Args:
+        payload: the message; None where ``json`` is given.
+        options: as `Producer.send` takes them. They go before those of the call.
+    """
+
+    __slots__ = ("options", "payload")
+
+    def __init__(self, payload: bytes | None = None, **options: Unpack[Options[Input]]) -> None:
+        self.payload = payload
+        self.options = options
+
+
+Outgoing = bytes | NewMessage[Message]
+"""What `Producer.publish_many` takes any number of."""
+
+
+def parts_of(
+    payload: bytes | None, json: Any, key: bytes | str | None, headers: Mapping[str, HeaderValue] | None
+) -> Parts:
+    """The parts of a message that is published with these; ``json`` is Ellipsis where it is not given.
+
+    Raises:
+        TypeError: there is neither a payload nor JSON, or both; or ``json`` cannot be written as JSON.
+        ValueError: ``json`` has a number that JSON does not have.
+    """
+    if isinstance(key, str):
+        key = key.encode()
+    if json is ...:
+        if payload is None:
+            raise TypeError("a message has a payload or json=, and neither was given")
+        return Parts(payload, key, headers or {})
+    if payload is not None:
+        raise TypeError("a message has a payload or json=, and both were given")
+    text = jsons.dumps(json, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return Parts(text.encode(), key, {CONTENT_TYPE: JSON_TYPE, **(headers or {})})

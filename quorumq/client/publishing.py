@@ -1,0 +1,84 @@
+"""Publishing through the client itself: it keeps a producer for each topic."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Final, Unpack
+
+from quorumq.client.context import Calls, Context
+from quorumq.client.message import Message, MessageId
+from quorumq.client.options import Options
+from quorumq.client.producer import Producer
+from quorumq.core.errors import NotFound, QuorumqError
+
+PRODUCERS_MAX: Final = 64
+"""Topics that `Client.publish` keeps producers to, where nothing is under way to more."""
+
+
+class Kept:
+    """A producer to one topic, and how many calls use it."""
+
+    __slots__ = ("calls", "producer")
+
+    def __init__(self, producer: Producer) -> None:
+        self.producer = producer
+        self.calls = 0
+
+
+class PublishCalls(Calls):
+    """The part of a client that publishes."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._kept: dict[str, Kept] = {}  # the one used last is last
+
+    async def publish(
+        self, topic: str, payload: bytes | None = None, **options: Unpack[Options[Message]]
+    ) -> MessageId:
+        """Publish a message, and return once it is durable on a majority.
+
+        Messages that many tasks publish at a time share batches. To publish many in one task, or with options of a
+        producer's, see `producer`.
+
+        Args:
+            topic: its name; it is created where there is none and the cluster has ``auto_create_topics``.
+            payload: the message; None where ``json`` is given.
+            options: as of `Producer.send`: json, key, headers, partition, derived_from, index, delay, not_before, ttl.
+
+        Returns:
+            its id. Cancelled before it returns, the message may be stored, or become so.
+
+        Raises:
+            NotStored: given up when the client's ``timeout`` was over, and certainly never sent.
+            OutcomeUnknown: given up after it was sent: it may be stored, or become so.
+            StorageFull: the disks are full.
+            NotFound: no such topic (and the cluster does not create topics by themselves), or no such partition.
+            UsageError, TooLarge, TypeError, Conflict: as `Producer.send` does.
+        """
+        self.context.nodes.check_open()
+        kept = self._kept.pop(topic, None) or Kept(Producer(self.context, topic))
+        self._kept[topic] = kept
+        kept.calls += 1
+        try:
+            return await kept.producer.publish(payload, **options)
+        except NotFound:  # a topic that is made again under this name is another one
+            if self._kept.get(topic) is kept:
+                del self._kept[topic]
+            raise
+        finally:
+            kept.calls -= 1
+            self._let_go(topic, kept)
+
+    def _let_go(self, topic: str, kept: Kept) -> None:
+        """Close the producers that nobody uses and that are not kept."""
+        if kept.calls == 0 and self._kept.get(topic) is not kept:
+            self.context.spawn(_close, kept.producer)
+        if len(self._kept) > PRODUCERS_MAX:
+            idle = next((name for name, one in self._kept.items() if one.calls == 0), None)
+            if idle is not None:
+                self.context.spawn(_close, self._kept.pop(idle).producer)
+
+
+async def _close(producer: Producer) -> None:
+    with suppress(QuorumqError):  # each caller has heard of its own
+        await producer.aclose()

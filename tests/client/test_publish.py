@@ -1,0 +1,467 @@
+"""What `publish` promises: what was awaited is stored; and nothing that was not stored is passed over in silence."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import trio
+
+from quorumq.client import (
+    Client,
+    NewMessage,
+    NotAllStored,
+    NotFound,
+    NotStored,
+    OutcomeUnknown,
+    TooLarge,
+    UsageError,
+    blocking,
+    partition_of_key,
+)
+from quorumq.core.messages import CloseSession, CreateTopic, OpenSession, Publish
+from quorumq.lab.local import LocalCluster
+from tests.client.fake import FakeCluster, connected, failing, fake_cluster
+from tests.client.steps import in_a_thread, payloads
+
+
+def sizes(cluster: FakeCluster) -> list[int]:
+    return [request.batch.header.size for _, request in cluster.of(Publish)]
+
+
+async def unreachable(cluster: FakeCluster) -> None:
+    """From now on there is no node."""
+    cluster.refuse.update(cluster.addresses)
+    for name in cluster.names:
+        cluster.hang_up(name)
+    await trio.testing.wait_all_tasks_blocked()
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("style", ["trio", "blocking"])
+def test_what_was_awaited_is_stored_though_the_process_dies(style: str) -> None:
+    program = {
+        "trio": """
+import os, sys, trio
+from quorumq.client import connect
+async def main():
+    async with connect(sys.argv[1:]) as client:
+        producer = client.producer("jobs")
+        for number in range(5):
+            await client.publish("jobs", b"%d" % number)
+            await producer.publish(b"%d" % (5 + number))
+        os._exit(9)
+trio.run(main)
+""",
+        "blocking": """
+import os, sys
+from quorumq.client.blocking import connect
+with connect(sys.argv[1:]) as client:
+    producer = client.producer("jobs")
+    for number in range(5):
+        client.publish("jobs", b"%d" % number)
+        producer.publish(b"%d" % (5 + number))
+    os._exit(9)
+""",
+    }
+    with LocalCluster(3) as cluster:
+        died = subprocess.run(
+            [sys.executable, "-c", program[style], *cluster.addresses], env=dict(os.environ)
+        )
+        assert died.returncode == 9
+        with blocking.connect(cluster.addresses) as client:
+            found = client.fetch("jobs", "g", min_messages=10, max_wait=20.0)
+        assert sorted(message.payload for message in found) == [b"%d" % number for number in range(10)]
+
+
+# --------------------------------------------------------------------------------- publish
+
+
+async def test_publish_returns_when_a_majority_has_it_and_lingers_for_nobody() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        producer = client.producer("jobs", linger=5.0)
+        began = trio.current_time()
+        ids = [await producer.publish(b"x") for _ in range(3)]
+        assert [found.seq for found in ids] == [0, 1, 2]
+        assert trio.current_time() == began
+        cluster.mute.update("abc")
+        with trio.move_on_after(1.0) as scope:
+            await producer.publish(b"never answered")
+        assert scope.cancelled_caught, "it returned before it was stored"
+        cluster.mute.clear()
+
+
+async def test_messages_of_many_tasks_share_batches() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        await client.publish("jobs", b"first")
+        async with trio.open_nursery() as nursery:
+            for number in range(100):
+                nursery.start_soon(client.publish, "jobs", b"%d" % number)
+        assert sum(sizes(cluster)) == 101
+        assert len(sizes(cluster)) <= 5
+        assert len(cluster.of(OpenSession)) == 1, "one producer is kept for the topic"
+
+
+async def test_the_client_keeps_so_many_producers_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quorumq.client.publishing.PRODUCERS_MAX", 3)
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        for name in ("a", "b", "c", "a", "d", "e", "a"):
+            await client.publish(name, b"x")
+        await trio.testing.wait_all_tasks_blocked()
+        assert set(client._kept) == {"d", "e", "a"}
+        assert len(cluster.of(OpenSession)) == 5, "the one that was used again was kept"
+        assert len(cluster.of(CloseSession)) == 2
+        assert set(client.context._open) == {kept.producer for kept in client._kept.values()}
+    assert len(cluster.of(CloseSession)) == 5
+
+
+async def test_producers_in_use_are_not_closed_though_they_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quorumq.client.publishing.PRODUCERS_MAX", 1)
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        async with trio.open_nursery() as nursery:
+            for number in range(10):
+                nursery.start_soon(client.publish, f"t{number}", b"x")
+        assert sum(sizes(cluster)) == 10
+        await client.publish("t0", b"y")
+
+
+async def test_a_topic_that_is_made_again_is_published_to_after_one_error() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        await client.publish("jobs", b"old")
+        await client.delete_topic("jobs")
+        with pytest.raises(NotFound):
+            await client.publish("jobs", b"lost")
+        await client.create_topic("jobs", partitions=2)
+        await client.publish("jobs", b"new", partition=1)
+        assert await payloads(client) == [b"new"]
+
+
+async def test_a_closed_client_publishes_nothing() -> None:
+    async with fake_cluster() as cluster:
+        async with connected(cluster) as client:
+            producer = client.producer("jobs")
+            await client.publish("jobs", b"x")
+            await producer.publish(b"x")
+        with pytest.raises(blocking.Closed):
+            await client.publish("jobs", b"y")
+        with pytest.raises(NotStored, match="is closed"):
+            await producer.publish(b"y")
+        with pytest.raises(blocking.Closed):
+            await client.producer("jobs").publish(b"y")
+
+
+# ---------------------------------------------------------------------- life without `with`
+
+
+async def test_a_producer_that_is_not_left_is_flushed_with_the_client() -> None:
+    async with fake_cluster() as cluster:
+        async with connected(cluster) as client:
+            producer = client.producer("jobs", linger=5.0)
+            for number in range(100):
+                await producer.send(b"%d" % number)
+        assert len(cluster.of(CloseSession)) == 1
+        async with connected(cluster) as client:
+            assert len(await payloads(client)) == 100
+
+
+async def test_leaving_the_client_raises_what_nobody_waited_for_and_flushes_the_others() -> None:
+    async with fake_cluster() as cluster:
+        with pytest.raises(OutcomeUnknown) as caught:  # noqa: PT012
+            async with connected(cluster, timeout=3.0) as client:
+                bad, good = client.producer("bad"), client.producer("good")
+                await bad.publish(b"0")
+                await good.publish(b"0")
+                topic = await client.topic("bad")
+
+                def answer(node: str, request: Any) -> Any:
+                    if isinstance(request, Publish) and request.batch.header.partition.topic == topic.id:
+                        return failing("outcome-unknown", times=1, of=Publish)(node, request)
+                    return None
+
+                cluster.answer = answer
+                await bad.send(b"1")
+                await good.send(b"1")
+        assert any("1 messages to 'bad'" in note for note in caught.value.__notes__)
+        cluster.answer = lambda node, request: None
+        async with connected(cluster) as client:
+            assert await payloads(client, "good") == [b"0", b"1"]
+
+
+async def test_leaving_the_client_by_an_exception_waits_for_nothing() -> None:
+    async with fake_cluster() as cluster:
+        with pytest.raises(ZeroDivisionError):  # noqa: PT012
+            async with connected(cluster) as client:
+                producer = client.producer("jobs")
+                await producer.publish(b"0")
+                cluster.mute.update("abc")
+                pending = await producer.send(b"1")
+                began = trio.current_time()
+                raise ZeroDivisionError
+        assert trio.current_time() == began
+        with pytest.raises(OutcomeUnknown):
+            await pending.wait()
+
+
+async def test_a_producer_for_every_message_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quorumq.client.context.OPEN_MAX", 3)
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        for _ in range(3):
+            await client.producer("jobs").publish(b"x")
+        with pytest.raises(UsageError, match="3 producers of this client are open: keep one for a topic"):
+            await client.producer("jobs").publish(b"x")
+
+
+# ---------------------------------------------------------------------- failures unheard of
+
+
+async def failed(client: Client, cluster: FakeCluster) -> Any:
+    """A producer of which two messages were given up that nobody waits for."""
+    producer = client.producer("jobs", timeout=2.0)
+    await producer.publish(b"0")
+    await unreachable(cluster)
+    await producer.send(b"1")
+    await producer.send(b"2")
+    await trio.sleep(3.0)
+    cluster.refuse.clear()
+    return producer
+
+
+@pytest.mark.parametrize("call", ["send", "publish", "publish_many", "flush"])
+async def test_a_failure_that_nobody_waits_for_is_raised_by_the_next_call_and_once(call: str) -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        producer = await failed(client, cluster)
+        arguments: dict[str, list[Any]] = {"publish_many": [[b"3"]], "flush": []}
+        with pytest.raises(NotStored) as caught:
+            await getattr(producer, call)(*arguments.get(call, [b"3"]))
+        assert any("2 messages to 'jobs'" in note for note in caught.value.__notes__)
+        await producer.publish(b"4")
+        await producer.aclose()
+        assert await payloads(client) == [b"0", b"4"]
+
+
+async def test_one_that_may_still_be_waited_for_is_raised_there_or_once_it_is_let_go() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        producer = client.producer("jobs", timeout=2.0)
+        await producer.publish(b"0")
+        await unreachable(cluster)
+        kept, dropped = await producer.send(b"1"), await producer.send(b"2")
+        await trio.sleep(3.0)
+        cluster.refuse.clear()
+        await producer.publish(b"3")
+        with pytest.raises(NotStored):
+            await kept.wait()
+        await producer.publish(b"4")
+        del dropped, kept
+        with pytest.raises(NotStored) as caught:
+            await producer.publish(b"5")
+        assert any("1 messages" in note for note in caught.value.__notes__)
+        await producer.publish(b"6")
+
+
+async def test_who_cancels_a_publish_has_chosen_not_to_hear() -> None:
+    async with fake_cluster() as cluster, connected(cluster, timeout=2.0, attempt_timeout=1.0) as client:
+        await client.publish("jobs", b"0")
+        cluster.mute.update("abc")
+        with trio.move_on_after(0.1) as scope:
+            await client.publish("jobs", b"1")
+        assert scope.cancelled_caught
+        await trio.sleep(5.0)
+        cluster.mute.clear()
+        await client.publish("jobs", b"2")
+
+
+# ----------------------------------------------------------------------------- publish_many
+
+
+async def test_many_are_published_in_batches_and_their_ids_are_in_order() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs", partitions=3)
+        producer = client.producer("jobs")
+        ids = await producer.publish_many((b"%d" % number for number in range(1000)), headers={"n": 1})
+        assert len(sizes(cluster)) < 40
+        found = await client.fetch("jobs", "g", max_messages=1000, max_wait=0.5)
+        assert {message.id: message.payload for message in found} == {
+            name: b"%d" % number for number, name in enumerate(ids)
+        }
+        assert {message.headers["n"] for message in found} == {1}
+        assert await producer.publish_many([]) == []
+
+
+async def test_each_of_many_may_have_options_of_its_own() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs", partitions=4)
+        some = [b"a", NewMessage(b"b", partition=2, key=b"other"), NewMessage(b"c")]
+        await client.producer("jobs").publish_many(some, key=b"k", partition=1)
+        found = await client.fetch("jobs", "g", max_wait=0.5)
+        assert {message.payload: (message.partition, message.key) for message in found} == {
+            b"a": (1, b"k"), b"b": (2, b"other"), b"c": (1, b"k"),
+        }  # fmt: skip
+
+
+async def test_not_more_than_the_buffer_is_read_ahead() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        producer = client.producer("jobs", buffer_bytes=5_000, batch_bytes=1_000)
+        await producer.publish(b"first")
+        cluster.mute.update("abc")
+        read = 0
+
+        def messages() -> Iterator[bytes]:
+            nonlocal read
+            while read < 100:
+                read += 1
+                yield b"x" * 900
+
+        with trio.move_on_after(1.0):
+            await producer.publish_many(messages())
+        assert read == 6
+        cluster.mute.clear()
+
+
+async def test_what_is_wrong_in_itself_is_left_out_and_named() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        wrong: Any = ["text", b"x" * (1 << 20), NewMessage(b"d", ttl=-1.0)]
+        with pytest.raises(NotAllStored, match="2 messages to 'jobs' are stored") as caught:
+            await client.producer("jobs").publish_many([b"a", *wrong, b"b"])
+        error = caught.value
+        assert [type(each) for each in error.errors.values()] == [TypeError, TooLarge, UsageError]
+        assert list(error.errors) == [1, 2, 3]
+        assert [name is None for name in error.ids] == [False, True, True, True, False]
+        assert error.untaken is None
+        assert "number 1: TypeError" in str(error)
+        assert await payloads(client) == [b"a", b"b"]
+
+
+async def test_where_no_node_is_left_it_says_what_is_stored() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        producer = client.producer("jobs", timeout=2.0)
+        await producer.publish(b"0")
+
+        def messages() -> Iterator[bytes]:
+            for number in range(1, 20):
+                yield b"%d" % number
+            cluster.refuse.update(cluster.addresses)
+            cluster.answer = failing("not-stored", times=1_000, of=Publish)
+            yield from [b"x" * 70_000] * 10
+
+        with pytest.raises(NotAllStored) as caught:
+            await producer.publish_many(messages())
+        stored = [place for place, name in enumerate(caught.value.ids) if name is not None]
+        assert sorted([*stored, *caught.value.errors]) == list(range(29))
+        assert "and 5 more" in str(caught.value) or len(caught.value.errors) != 10
+        cluster.refuse.clear()
+        cluster.answer = lambda node, request: None
+        assert len(await payloads(client)) == 1 + len(stored)
+        await producer.publish(b"it goes on")
+
+
+async def test_nothing_is_taken_of_a_topic_that_is_not_there() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        with pytest.raises(NotAllStored, match="from number 0 on nothing was taken") as caught:
+            await client.producer("nothing", create=False).publish_many([b"x"] * 1000)
+        assert isinstance(caught.value.errors[0], NotFound)
+        assert caught.value.ids == [None]
+        assert not cluster.of(CreateTopic)
+
+
+@pytest.mark.parametrize("front", ["trio", "blocking"])
+def test_what_the_messages_raise_comes_out_when_those_before_are_stored(front: str) -> None:
+    def messages() -> Iterator[bytes]:
+        yield from (b"%d" % number for number in range(300))
+        raise ZeroDivisionError
+
+    async def on_trio() -> list[bytes]:
+        async with fake_cluster() as cluster, connected(cluster) as client:
+            with pytest.raises(ZeroDivisionError):
+                await client.producer("jobs").publish_many(messages())
+            return await payloads(client)
+
+    def in_threads() -> list[bytes]:
+        with in_a_thread() as client:
+            with pytest.raises(ZeroDivisionError):
+                client.producer("jobs").publish_many(messages())
+            return [message.payload for message in client.fetch("jobs", "g", max_messages=1000)]
+
+    found = trio.run(on_trio) if front == "trio" else in_threads()
+    assert found == [b"%d" % number for number in range(300)]
+
+
+def test_the_same_without_async() -> None:
+    with in_a_thread() as client:
+        client.create_topic("out")
+        name = client.publish("jobs", b"one", key=b"k")
+        (message,) = client.fetch("jobs", "g")
+        assert message.id == name
+        ids = client.producer("out").publish_many(
+            [b"a", NewMessage(b"b", derived_from=message, index=7)], derived_from=message
+        )
+        assert client.publish("out", b"a", derived_from=message) == ids[0]
+        assert client.publish("out", b"b", derived_from=message, index=7) == ids[1]
+        wrong: Any = "text"
+        with pytest.raises(NotAllStored):
+            client.producer("out").publish_many([b"c", wrong] + [b"d"] * 600)
+        assert len(client.fetch("out", "g", max_messages=1000)) == 603
+        with client.producer("jobs") as producer:
+            assert producer.send(b"later").wait().seq == 0
+
+
+def test_a_producer_that_is_not_left_is_flushed_with_the_blocking_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    flushed: list[object] = []
+
+    async def flush(self: object) -> None:
+        flushed.append(self)
+
+    monkeypatch.setattr("quorumq.client.context.Context.flush", flush)
+    with LocalCluster(1) as cluster, blocking.connect(cluster.addresses) as client:
+        assert client.status()
+    assert flushed
+
+
+# ------------------------------------------------------------------------------ JSON and text
+
+
+async def test_json_and_keys_of_text() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        value = {"é": [1, 2.5, None, True]}
+        await client.publish("jobs", json=value, key="é", headers={"n": 1})
+        await client.publish("jobs", json=None, headers={"content-type": "application/other+json"})
+        await client.publish("jobs", b"no json", key="é".encode())
+        one, none, other = await client.fetch("jobs", "g", max_wait=0.5)
+        assert one.json() == value
+        assert one.payload == '{"é":[1,2.5,null,true]}'.encode()
+        assert one.headers == {"content-type": "application/json", "n": 1}
+        assert (one.key, other.key) == ("é".encode(), "é".encode())
+        assert (none.json(), none.headers) == (None, {"content-type": "application/other+json"})
+        with pytest.raises(ValueError, match=f"the payload of message {other.id} is not JSON"):
+            other.json()
+
+
+async def test_what_is_no_json_is_not_taken() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        with pytest.raises(TypeError, match="payload or json=, and neither"):
+            await client.publish("jobs")
+        with pytest.raises(TypeError, match="payload or json=, and both"):
+            await client.publish("jobs", b"x", json=1)
+        with pytest.raises(TypeError, match="not JSON serializable"):
+            await client.publish("jobs", json=object())
+        with pytest.raises(ValueError, match="not JSON compliant"):
+            await client.publish("jobs", json=float("nan"))
+        assert not cluster.of(Publish)
+
+
+async def test_a_key_of_text_has_the_partition_of_its_bytes() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs", partitions=16)
+        for key in ("a", "order-17", "é"):
+            name = await client.publish("jobs", b"x", key=key)
+            assert name.partition.number == partition_of_key(key.encode(), 16)
