@@ -16,6 +16,7 @@ from quorumq.client.nodes import Closed
 from quorumq.client.options import NewMessage, Options
 from quorumq.client.partitioner import DefaultPartitioner, Partitioner, partition_of_key
 from quorumq.client.producer import Producer
+from quorumq.client.work import Task, Worked
 from quorumq.core.errors import (
     AlreadyResolved,
     BadReceipt,
@@ -49,6 +50,8 @@ __all__ = [
     "Outcome",
     "Peek",
     "Redriven",
+    "Task",
+    "Worked",
     "receipt_from_text",
     "receipt_to_text",
     "DefaultPartitioner",

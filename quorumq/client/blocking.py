@@ -16,8 +16,10 @@ with connect(["127.0.0.1:7401", "127.0.0.1:7402"]) as client:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, suppress
+from contextvars import copy_context
+from dataclasses import replace
 from functools import partial, update_wrapper
 from itertools import islice
 from operator import attrgetter
@@ -37,6 +39,8 @@ from quorumq.client.options import Options
 from quorumq.client.portal import INTERRUPTED_S, Portal
 from quorumq.client.settling import SettleCalls
 from quorumq.client.times import Duration
+from quorumq.client.work import GRACE_S, Pool, Task, Worked, stopped_by_signals
+from quorumq.core.errors import UsageError
 from quorumq.core.types import Letter, Stamp
 from quorumq.wire.batch import HeaderValue
 from quorumq.wire.values import SealedNamed
@@ -71,6 +75,16 @@ def _making(
         return kind(self.portal, method(self.inner, *args, **more))
 
     return update_wrapper(called, method)
+
+
+class _Like:
+    """Has a method here show the signature and the docstring of its async counterpart."""
+
+    def __init__(self, method: Callable[..., object]) -> None:
+        self.method = method
+
+    def __call__(self, function: T) -> T:
+        return cast("T", update_wrapper(cast("Any", function), self.method))
 
 
 class Counterpart(Generic[Inner]):
@@ -236,6 +250,8 @@ class Consumer(Entered[consuming.Consumer]):
     Several threads may iterate one: each message goes to one of them.
     """
 
+    drain = _blocking(consuming.Consumer.drain)
+
     def __iter__(self) -> Iterator[Message]:
         return self
 
@@ -337,6 +353,40 @@ class Client(Counterpart[waiting.Client]):
     consumer = _making(waiting.Client.consumer, Consumer)
     fetch = _fetching(waiting.Client.fetch)
     peek = _listing(waiting.Client.peek)
+
+    @_Like(waiting.Client.work)
+    def work(
+        self,
+        topic: str | Sequence[str],
+        group: str,
+        handler: Callable[[Message], object],
+        *,
+        grace: Duration = GRACE_S,
+        signals: bool = True,
+        **options: Any,
+    ) -> Worked:
+        task = Task(topic, group, cast("Any", handler), **options)
+        return self.work_all([task], grace=grace, signals=signals)
+
+    @_Like(waiting.Client.work_all)
+    def work_all(self, tasks: Sequence[Task], *, grace: Duration = GRACE_S, signals: bool = True) -> Worked:
+        inner = self.inner
+        pool = Pool(inner.context, inner.consumer, [self._plain(task) for task in tasks], grace)
+        if not signals:
+            return self.portal.call(pool.run)
+        with stopped_by_signals(pool.stop, self.portal.post):
+            return self.portal.call(pool.run)
+
+    def _plain(self, task: Task) -> Task:
+        """The same with a handler that gets messages as they are here, and the caller's context variables."""
+        task.check()
+        if task.is_async:
+            raise UsageError(
+                f"{task.handler!r} is async: give it to quorumq.client, or a plain function here"
+            )
+        handler: Callable[[Any], Any] = task.handler
+        context = copy_context()
+        return replace(task, handler=lambda one: context.copy().run(handler, Message(self.portal, one)))
 
     def lookup(
         self, topic: str, group: str, ids: Iterable[MessageId], *, timeout: float | None = None

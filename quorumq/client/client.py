@@ -31,6 +31,7 @@ from quorumq.client.publishing import PublishCalls
 from quorumq.client.settling import SettleCalls
 from quorumq.client.times import Duration
 from quorumq.client.topics import TopicCalls
+from quorumq.client.work import GRACE_S, Handler, Pool, Task, Worked, stopped_by_signals
 from quorumq.core.errors import UsageError
 from quorumq.core.limits import FETCH_BYTES_MAX
 from quorumq.history import HistoryWriter
@@ -164,6 +165,92 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BrowseCalls, SettleCalls):
             version=version,
             timeout=timeout,
         )
+
+    async def work(
+        self,
+        topic: str | Sequence[str],
+        group: str,
+        handler: Handler,
+        *,
+        concurrency: int = 1,
+        retry: type[Exception] | tuple[type[Exception], ...] = (),
+        timeout: Duration | None = None,
+        hold_time: Duration | None = None,
+        start: Literal["earliest", "latest"] = "earliest",
+        name: str | None = None,
+        version: str = "",
+        grace: Duration = GRACE_S,
+        signals: bool = True,
+    ) -> Worked:
+        """Call ``handler`` with each message of a group, and settle the message by how that ends, until told to stop.
+
+        The message is acked when the handler returns. An exception of a class in ``retry`` rejects it, to come again
+        after the topic's ``backoff``; at its last attempt, and after any other exception, it becomes a dead letter
+        with the class, the text and the stack. What the handler settled itself stays as it is. The hold is extended
+        while the handler runs.
+
+        SIGTERM and SIGINT end it: what is not begun is given back at once and counted nowhere, and what is begun has
+        ``grace`` seconds to end. Then, or at a second signal, handlers are cancelled and their messages rejected.
+        Cancelling the call does the same without grace.
+
+        Args:
+            topic, group, start, name, version: as in `consumer`.
+            handler: gets a `Message`. An ``async def`` is run by trio; a plain function in a thread, where it sees
+                the caller's context variables.
+            concurrency: messages worked on at once, and threads.
+            retry: classes of exceptions after which to try again.
+            timeout: seconds or a timedelta that one attempt may take. A coroutine is then cancelled and its message
+                rejected. A thread cannot be cancelled: its message is rejected when it ends, and until then no more
+                extended. None for no limit.
+            hold_time: as in `consumer`: how long others wait for a message whose worker died.
+            grace: seconds or a timedelta that begun messages have to end. Of a thread that has not ended then, the
+                hold runs out.
+            signals: whether SIGTERM and SIGINT end it; only where this runs in the main thread.
+
+        Returns:
+            how many messages ended how.
+
+        Raises:
+            NotFound: no such topic.
+            UsageError: an argument or the fetch can never work.
+            What the handler raises that is no `Exception`, as SystemExit. Nodes that do not answer raise nothing: they
+            are logged (``quorumq.client``), and tried again.
+        """
+        task = Task(
+            topic,
+            group,
+            handler,
+            concurrency=concurrency,
+            retry=retry,
+            timeout=timeout,
+            hold_time=hold_time,
+            start=start,
+            name=name,
+            version=version,
+        )
+        return await self.work_all([task], grace=grace, signals=signals)
+
+    async def work_all(
+        self, tasks: Sequence[Task], *, grace: Duration = GRACE_S, signals: bool = True
+    ) -> Worked:
+        """As `work`, with several handlers of several topics at once.
+
+        Args:
+            tasks: each with the arguments of `work`; ``concurrency`` is each one's own.
+            grace, signals: as in `work`.
+
+        Returns:
+            how many messages of all tasks ended how.
+
+        Raises:
+            as `work` does; then all tasks have ended.
+        """
+        self.context.nodes.check_open()
+        pool = Pool(self.context, self.consumer, tasks, grace)
+        if not signals:
+            return await pool.run()
+        with stopped_by_signals(pool.stop, trio.lowlevel.current_trio_token().run_sync_soon):
+            return await pool.run()
 
     async def fetch(
         self,

@@ -86,6 +86,7 @@ class Consumer:
         self._ahead = Prefetch(context, self._unpack)
         self._working: dict[Message, float] = {}  # handed over and not settled -> when
         self._scope = trio.CancelScope()
+        self._fetching = trio.CancelScope()  # within it
         self._entered = False
         self._ended: trio.Event | None = None
         self._turn = 0
@@ -138,16 +139,24 @@ class Consumer:
 
     async def aclose(self) -> None:
         """End: nothing more is handed over, and what was not is given back. Takes at most a second."""
-        self._ahead.closed = True
         self._scope.cancel()
+        await self.drain()
+        self._working.clear()
+
+    async def drain(self) -> None:
+        """Fetch no more, give back at once what was not handed over, and end iterating.
+
+        What was handed over keeps its hold until it is settled or the consumer is left. Takes at most a second, also
+        where it is cancelled: else every message in stock would wait for its hold to run out.
+        """
+        self._ahead.closed = True
+        self._fetching.cancel()
         self._ahead.arrival.unpark_all()
-        # Also when cancelled: else every message in stock waits for its hold to run out.
         with trio.move_on_after(LEAVE_TIMEOUT_S) as scope:
             scope.shield = True
             if self._ended is not None:
                 await self._ended.wait()
             await self._ahead.leave(await self._context.nodes.hang_up(self._lane))
-        self._working.clear()
 
     async def _run(self, task_status: trio.TaskStatus[None]) -> None:
         self._ended = trio.Event()
@@ -157,7 +166,10 @@ class Consumer:
                     task_status.started()
                     if self.auto_extend:
                         nursery.start_soon(self._tend_holds)
-                    await self._ahead.run(nursery)
+                    with self._fetching:
+                        async with trio.open_nursery() as fetching:
+                            await self._ahead.run(fetching)
+                    self._ended.set()
         finally:
             self._ended.set()
             self._ahead.closed = True  # where the client is closed first, whoever waits has to hear of it
@@ -300,6 +312,10 @@ class Consumer:
                 for message in due:
                     if isinstance(failures.get(message), HoldLost):
                         self._working.pop(message, None)
+
+    def let_go(self, message: Message) -> None:
+        """Extend the hold of a message no more: it runs out unless the message is settled before."""
+        self._working.pop(message, None)
 
     # ------------------------------------------------------------------ settling
 

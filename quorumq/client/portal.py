@@ -85,6 +85,12 @@ class Portal:
         if self._failure is not None:
             raise self._failure
 
+    def post(self, function: Callable[..., object], *args: object) -> None:
+        """Have ``function(*args)`` called in the other thread soon; from a signal's handler too."""
+        assert self._token is not None
+        with suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(function, *args)
+
     def call(
         self,
         function: Callable[..., Awaitable[T]],

@@ -236,7 +236,11 @@ def test_every_call_of_the_async_client_is_here() -> None:
         (quorumq.client.Client, Client, {"extend_quietly", "timeout"}),
         (quorumq.client.Producer, Producer, {"aclose"}),
         (quorumq.client.Pending, Pending, set()),
-        (quorumq.client.Consumer, Consumer, {"aclose", "expired", "given_back", "settled", "unsettled"}),
+        (
+            quorumq.client.Consumer,
+            Consumer,
+            {"aclose", "expired", "given_back", "let_go", "settled", "unsettled"},
+        ),
         (quorumq.client.Message, Message, set()),
     ]
     for theirs, ours, left_out in pairs:

@@ -151,6 +151,21 @@ async def test_leaving_gives_back_what_was_not_handed_over() -> None:
         assert {message.attempt for message in found} == {1}
 
 
+async def test_draining_gives_back_what_was_not_handed_over_and_keeps_what_was() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        await publish(client, 100)
+        async with client.consumer("jobs", "g", hold_time=10.0) as consumer:
+            found = await take(consumer, 3)
+            await trio.testing.wait_all_tasks_blocked()
+            await consumer.drain()
+            assert left(cluster) == (3, 97)
+            assert await take(consumer, 1) == []
+            await trio.sleep(60.0)
+            assert all(message.is_live for message in found)
+            assert await consumer.ack(found) == [Outcome.ACKED] * 3
+
+
 async def test_leaving_by_cancellation_gives_back_too() -> None:
     async with fake_cluster() as cluster, connected(cluster) as client:
         await client.create_topic("jobs")

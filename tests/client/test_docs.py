@@ -61,7 +61,7 @@ def dialling(cluster: FakeCluster) -> Any:
 
 
 def test_the_tables_name_every_option() -> None:
-    for method in (Client.producer, Client.consumer):
+    for method in (Client.producer, Client.consumer, Client.work):
         for name in list(inspect.signature(method).parameters)[1:]:
             assert f"`{name}`" in PAGE, f"docs/client.md does not name {name} of {method.__name__}"
 

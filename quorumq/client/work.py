@@ -1,0 +1,356 @@
+"""A pool of workers: what to do with each message, and what becomes of it, however it ends.
+
+A slot takes one message at a time, runs the handler, and settles: so a message that was handed over has been begun, and
+what was not handed over is given back and counted nowhere. A message keeps its hold while its handler runs. Told to
+stop, a pool first gives back what it has not begun, then lets what it has begun end, for as long as its grace lasts.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any, Final, Literal
+
+import trio
+
+from quorumq.client.consumer import Consumer
+from quorumq.client.context import Context
+from quorumq.client.message import Message, Outcome
+from quorumq.client.times import Duration, number_of
+from quorumq.core.errors import QuorumqError, TooFewReplicas, UsageError
+
+GRACE_S: Final = 10.0
+CONCURRENCY_MAX: Final = 10_000
+LAST_WORD_S: Final = 2.0
+"""How long a message whose handler was cancelled may take to be rejected; else its hold has to run out."""
+LETTER_WAIT_S: Final = 60.0
+"""After so long a dead letter is looked at again whose handler failed: it cannot die twice, and has no last attempt."""
+
+log = logging.getLogger("quorumq.client")
+
+Handler = Callable[[Message], Any]
+
+
+@dataclass(frozen=True)
+class Task:
+    """Which messages a pool takes, and what it does with each: see `Client.work` for what the fields mean."""
+
+    topic: str | Sequence[str]
+    group: str
+    handler: Handler
+    concurrency: int = field(default=1, kw_only=True)
+    retry: type[Exception] | tuple[type[Exception], ...] = field(default=(), kw_only=True)
+    timeout: Duration | None = field(default=None, kw_only=True)
+    hold_time: Duration | None = field(default=None, kw_only=True)
+    start: Literal["earliest", "latest"] = field(default="earliest", kw_only=True)
+    name: str | None = field(default=None, kw_only=True)
+    version: str = field(default="", kw_only=True)
+
+    def check(self) -> None:
+        """Raise UsageError where it can never work."""
+        if not callable(self.handler):
+            raise UsageError(f"the handler is {self.handler!r}: give a function that takes a message")
+        if not isinstance(self.concurrency, int) or not 1 <= self.concurrency <= CONCURRENCY_MAX:
+            raise UsageError(f"concurrency is {self.concurrency!r}: give 1 to {CONCURRENCY_MAX}")
+        for kind in self.retries:
+            if not (isinstance(kind, type) and issubclass(kind, Exception)):
+                raise UsageError(
+                    f"retry has {kind!r}: give classes of exceptions, as (TimeoutError, OSError)"
+                )
+        if self.seconds is not None and not self.seconds > 0:
+            raise UsageError(f"timeout is {self.timeout!r}: give seconds above 0, or None for no limit")
+
+    @property
+    def retries(self) -> tuple[type[Exception], ...]:
+        """The classes in ``retry``."""
+        return self.retry if isinstance(self.retry, tuple) else (self.retry,)
+
+    @property
+    def seconds(self) -> float | None:
+        """``timeout`` in seconds."""
+        return None if self.timeout is None else number_of("timeout", self.timeout)
+
+    @property
+    def is_async(self) -> bool:
+        """Whether the handler is awaited; else it is run in a thread."""
+        handler = self.handler
+        return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
+            getattr(handler, "__call__", None)  # noqa: B004
+        )
+
+    def retries_on(self, error: BaseException) -> bool:
+        """Whether a failure is one to try again after; a group is one where all that is in it are."""
+        if isinstance(error, self.retries):
+            return True
+        return isinstance(error, BaseExceptionGroup) and all(map(self.retries_on, error.exceptions))
+
+
+@dataclass
+class Worked:
+    """What a pool did until it was stopped, in messages.
+
+    Attributes:
+        done: acked.
+        retried: rejected, to come again: an exception in ``retry``, ``timeout``, or cancelled at the end of the grace.
+        dead_lettered: given up, with the exception.
+        given_back: fetched and not begun, therefore given back and counted nowhere.
+        lost: handled, but the verdict did not reach the cluster, or came when the hold was over: they may come again.
+        signal: the number of the signal that stopped it, or None.
+    """
+
+    done: int = 0
+    retried: int = 0
+    dead_lettered: int = 0
+    given_back: int = 0
+    lost: int = 0
+    signal: int | None = None
+
+    def count(self, outcome: Outcome | None) -> None:
+        """One more message ended like this; None where its verdict did not arrive."""
+        if outcome is Outcome.REQUEUED:
+            self.retried += 1
+        elif outcome is Outcome.DEAD_LETTERED:
+            self.dead_lettered += 1
+        elif outcome is None or outcome is Outcome.REWOUND:
+            self.lost += 1
+        else:
+            self.done += 1
+
+
+class Pool:
+    """Runs the handlers of some tasks; made for one `run`.
+
+    Args:
+        context: of the client.
+        consume: makes a consumer, as `Client.consumer` does.
+        tasks: what to do.
+        grace: seconds that what is begun has to end, once `stop` was called.
+    """
+
+    def __init__(
+        self, context: Context, consume: Callable[..., Consumer], tasks: Sequence[Task], grace: Duration
+    ) -> None:
+        if not tasks:
+            raise UsageError("no task is given: there would be nothing to work on")
+        for task in tasks:
+            task.check()
+        self._grace = number_of("grace", grace)
+        if not self._grace >= 0:
+            raise UsageError(f"grace is {grace!r}: give 0 seconds or more")
+        self._context = context
+        self._consume = consume
+        self._tasks = tasks
+        self._consumers: list[Consumer] = []
+        self._begun = 0  # messages whose handlers run
+        self._stop = trio.Event()
+        self._handling = trio.CancelScope()
+        self._worked = Worked()
+
+    def stop(self, number: int | None = None) -> None:
+        """Begin to end; called again, cancel what is begun. In the thread of trio; ``number`` is the signal's."""
+        if self._stop.is_set():
+            self._handling.cancel()
+        else:
+            self._worked.signal = number
+            self._stop.set()
+
+    async def run(self) -> Worked:
+        """Work until told to stop.
+
+        Raises:
+            what `Consumer` raises where fetching can never work; what a handler raised that is no Exception.
+        """
+        try:
+            async with AsyncExitStack() as stack:
+                for task in self._tasks:
+                    made = self._consumer_of(task)
+                    self._consumers.append(await stack.enter_async_context(made))
+                await self._serve()
+        except BaseExceptionGroup as group:
+            error = only(group)
+            if error is group:
+                raise
+            raise error from None
+        finally:
+            self._worked.given_back = sum(consumer.given_back for consumer in self._consumers)
+        return self._worked
+
+    def _consumer_of(self, task: Task) -> Consumer:
+        return self._consume(
+            task.topic,
+            task.group,
+            hold_time=task.hold_time,
+            start=task.start,
+            max_extend=float("inf"),  # as long as the handler runs; `timeout` bounds that
+            name=task.name,
+            version=task.version,
+        )
+
+    async def _serve(self) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._end_when_told)
+            with self._handling:
+                async with trio.open_nursery() as slots:
+                    for task, consumer in zip(self._tasks, self._consumers, strict=True):
+                        limiter = trio.CapacityLimiter(task.concurrency)
+                        for _ in range(task.concurrency):
+                            slots.start_soon(self._slot, task, consumer, limiter)
+            nursery.cancel_scope.cancel()
+
+    async def _end_when_told(self) -> None:
+        await self._stop.wait()
+        log.info("told to stop: %d messages that are begun have %g s to end", self._begun, self._grace)
+        self._handling.deadline = min(self._handling.deadline, trio.current_time() + self._grace)
+        async with trio.open_nursery() as nursery:
+            for consumer in self._consumers:
+                nursery.start_soon(consumer.drain)
+
+    # ---------------------------------------------------------------- one message
+
+    async def _slot(self, task: Task, consumer: Consumer, limiter: trio.CapacityLimiter) -> None:
+        while True:
+            try:
+                message = await anext(consumer)
+            except StopAsyncIteration:
+                return
+            except TooFewReplicas as error:  # after the client's timeout; nodes come back
+                log.warning("no work for group %r: %s", task.group, error)
+                continue
+            self._begun += 1
+            try:
+                # In a task of its own: what one handler does to its context variables, the next does not see.
+                async with trio.open_nursery() as own:
+                    own.start_soon(self._handle, task, consumer, limiter, message)
+            finally:
+                self._begun -= 1
+
+    async def _handle(
+        self, task: Task, consumer: Consumer, limiter: trio.CapacityLimiter, message: Message
+    ) -> None:
+        try:
+            error, again = await self._attempt(task, consumer, limiter, message)
+        except BaseException:  # cancelled, or the handler ends the program
+            consumer.let_go(message)
+            # A thread cannot be stopped and may still work on the message: nobody else gets it until its hold is over.
+            if task.is_async and message.outcome is None:
+                with trio.move_on_after(LAST_WORD_S, shield=True), suppress(QuorumqError):
+                    await message.reject(0.0)
+            self._worked.count(message.outcome)
+            raise
+        try:
+            await self._settle(consumer, message, error, again)
+        except trio.Cancelled:  # it may have happened or not; done twice, it is done once
+            with trio.move_on_after(LAST_WORD_S, shield=True):
+                await self._settle(consumer, message, error, again)
+            raise
+
+    async def _attempt(
+        self, task: Task, consumer: Consumer, limiter: trio.CapacityLimiter, message: Message
+    ) -> tuple[Exception | None, bool]:
+        """Run the handler: what it failed with, if it did, and whether to try again."""
+        limit = float("inf") if task.seconds is None else task.seconds
+        end = trio.current_time() + limit
+        try:
+            if task.is_async:
+                with trio.move_on_at(end) as scope:
+                    await task.handler(message)
+                late = scope.cancelled_caught
+            else:
+                await self._in_thread(task, consumer, limiter, message, end)
+                late = trio.current_time() >= end
+        except Exception as error:
+            again = trio.current_time() >= end or task.retries_on(error)
+            log.warning("%r failed at attempt %d: %r", message, message.attempt, error)
+            return error, again
+        if not late:
+            return None, False
+        log.warning("%r took more than %g s at attempt %d", message, limit, message.attempt)
+        return TimeoutError(f"the handler ran for more than {limit:g} s"), True
+
+    async def _in_thread(
+        self, task: Task, consumer: Consumer, limiter: trio.CapacityLimiter, message: Message, end: float
+    ) -> None:
+        """Run a plain function. Beyond its time it cannot be cancelled: its hold is left to run out meanwhile."""
+
+        async def let_go() -> None:
+            await trio.sleep_until(end)
+            consumer.let_go(message)
+
+        found: Any = None
+        failure: Exception | None = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(let_go)
+            try:
+                found = await trio.to_thread.run_sync(
+                    task.handler, message, limiter=limiter, abandon_on_cancel=True
+                )
+            except Exception as error:
+                failure = error
+            nursery.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+        if inspect.iscoroutine(found):
+            found.close()
+            raise UsageError(
+                f"{task.handler!r} returned a coroutine that nobody awaits: make it an async def"
+            )
+
+    async def _settle(
+        self, consumer: Consumer, message: Message, error: Exception | None, again: bool
+    ) -> None:
+        """Tell the cluster, unless the handler has done so, and count."""
+        try:
+            if message.outcome is not None:
+                pass
+            elif error is None:
+                await message.ack()
+            elif message.letter is not None:
+                await message.reject(LETTER_WAIT_S)
+            elif again and not await self._is_last(message):
+                await message.reject()
+            else:
+                await message.dead_letter(error)
+        except QuorumqError as exc:
+            log.warning("%r could not be settled and may come again: %s", message, exc)
+            consumer.let_go(message)
+        self._worked.count(message.outcome)
+
+    async def _is_last(self, message: Message) -> bool:
+        """Whether this was its last attempt: then its dead letter is to have the exception."""
+        try:
+            topic = await self._context.topic(message.topic)
+        except QuorumqError:
+            return False
+        return message.attempt >= topic.max_deliveries
+
+
+def only(error: BaseException) -> BaseException:
+    """What a group has, where that is one exception."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
+@contextmanager
+def stopped_by_signals(stop: Callable[[int], object], post: Callable[..., object]) -> Iterator[None]:
+    """Have SIGTERM and SIGINT call ``post(stop, number)`` meanwhile, where this is the main thread.
+
+    A signal that is ignored stays so, as Ctrl-C in what a shell has put in the background.
+    """
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        post(stop, number)
+
+    ours = (signal.SIGTERM, signal.SIGINT) if threading.current_thread() is threading.main_thread() else ()
+    before = {it: signal.signal(it, on_signal) for it in ours if signal.getsignal(it) is not signal.SIG_IGN}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

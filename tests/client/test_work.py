@@ -1,0 +1,461 @@
+"""A pool of workers: each message gets the verdict that its handler earned, and stopping costs no message anything."""
+
+from __future__ import annotations
+
+import contextvars
+import os
+import signal
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import trio
+
+from quorumq.client import Client, Message, NotFound, Task, UsageError, Worked
+from quorumq.client.blocking import Message as PlainMessage
+from quorumq.core.messages import AckRequest, ExtendRequest
+from tests.client.fake import FakeCluster, connected, failing, fake_cluster
+from tests.client.steps import in_a_thread, payloads, publish
+
+
+@asynccontextmanager
+async def cluster_of(count: int, **topic: Any) -> AsyncIterator[tuple[FakeCluster, Client]]:
+    """A client of a cluster where so many messages wait in "jobs"."""
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs", **topic)
+        await publish(client, count)
+        yield cluster, client
+
+
+async def work_for(client: Client, seconds: float, handler: Callable[[Any], Any], **options: Any) -> Worked:
+    """What a pool has done when it is told to stop after so long."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stop_after, seconds)
+        return await client.work("jobs", "g", handler, **options)
+
+
+async def stop_after(seconds: float, number: signal.Signals = signal.SIGTERM) -> None:
+    await trio.sleep(seconds)
+    os.kill(os.getpid(), number)
+
+
+async def letters(client: Client) -> list[Any]:
+    return [item.peeked.record.letter async for item in client.peek("jobs", "g", "dead")]
+
+
+# ---------------------------------------------------------------------------------- verdicts
+
+
+async def test_what_returns_is_acked_and_so_many_run_at_once() -> None:
+    async with cluster_of(20) as (_, client):
+        running = most = 0
+
+        async def handler(message: Message) -> None:
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            await trio.sleep(1.0)
+            running -= 1
+
+        worked = await work_for(client, 30.0, handler, concurrency=4)
+        assert worked == Worked(done=20, signal=signal.SIGTERM)
+        assert most == 4
+        assert await payloads(client, group="g") == []
+
+
+async def test_an_exception_to_retry_on_rejects_and_any_other_makes_a_dead_letter() -> None:
+    async with cluster_of(3, max_deliveries=5, backoff=[2.0]) as (_, client):
+        seen: dict[bytes, list[tuple[int, float]]] = {}
+
+        async def handler(message: Message) -> None:
+            seen.setdefault(message.payload, []).append((message.attempt, trio.current_time()))
+            if message.payload == b"1" and message.attempt < 3:
+                raise ConnectionResetError("again")
+            if message.payload == b"2":
+                raise ZeroDivisionError("no good")
+
+        worked = await work_for(client, 30.0, handler, retry=(OSError,))
+        assert worked == Worked(done=2, retried=2, dead_lettered=1, signal=signal.SIGTERM)
+        assert [attempt for attempt, _ in seen[b"1"]] == [1, 2, 3]
+        times = [at for _, at in seen[b"1"]]
+        assert all(later - at >= 2.0 for at, later in pairwise(times)), "the topic's backoff"
+        (letter,) = await letters(client)
+        assert (letter.error_class, letter.message) == ("ZeroDivisionError", "no good")
+        assert "in handler" in letter.stack
+
+
+async def test_the_last_attempt_leaves_its_exception_in_the_dead_letter() -> None:
+    async with cluster_of(1, max_deliveries=2) as (_, client):
+
+        async def handler(message: Message) -> None:
+            raise TimeoutError(f"at attempt {message.attempt}")
+
+        worked = await work_for(client, 30.0, handler, retry=TimeoutError)
+        assert (worked.retried, worked.dead_lettered) == (1, 1)
+        (letter,) = await letters(client)
+        assert letter.message == "at attempt 2"
+
+
+async def test_a_group_of_exceptions_is_retried_where_all_of_it_is() -> None:
+    task = Task("jobs", "g", print, retry=(OSError, KeyError))
+    assert task.retries_on(ExceptionGroup("", [OSError(), ExceptionGroup("", [KeyError()])]))
+    assert not task.retries_on(ExceptionGroup("", [OSError(), ValueError()]))
+
+
+async def test_a_handler_beyond_its_time_is_cancelled_and_its_message_comes_again() -> None:
+    async with cluster_of(1, max_deliveries=2) as (_, client):
+        ended: list[float] = []
+
+        async def handler(message: Message) -> None:
+            began = trio.current_time()
+            try:
+                await trio.sleep_forever()
+            finally:
+                ended.append(trio.current_time() - began)
+
+        worked = await work_for(client, 60.0, handler, timeout=7.0)
+        assert ended == [pytest.approx(7.0), pytest.approx(7.0)]
+        assert (worked.retried, worked.dead_lettered) == (1, 1)
+        (letter,) = await letters(client)
+        assert (letter.error_class, letter.message) == ("TimeoutError", "the handler ran for more than 7 s")
+
+
+async def test_the_hold_is_kept_for_as_long_as_the_handler_runs() -> None:
+    async with cluster_of(1) as (cluster, client):
+
+        async def handler(message: Message) -> None:
+            await trio.sleep(600.0)
+            assert message.is_live
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stop_after, 400.0)
+            worked = await client.work("jobs", "g", handler, hold_time=50.0, grace=300.0)
+        assert worked == Worked(done=1, signal=signal.SIGTERM), "also after it was told to stop"
+        assert len(cluster.of(ExtendRequest)) > 10
+
+
+async def test_what_the_handler_settles_itself_stays_as_it_is() -> None:
+    async with cluster_of(3) as (cluster, client):
+
+        async def handler(message: Message) -> None:
+            if message.payload == b"0":
+                await message.reject(100.0)
+            if message.payload == b"1":
+                await message.dead_letter(reason="no")
+
+        worked = await work_for(client, 10.0, handler)
+        assert worked == Worked(done=1, retried=1, dead_lettered=1, signal=signal.SIGTERM)
+        assert len(cluster.of(AckRequest)) == 1
+
+
+async def test_an_ack_that_is_not_confirmed_is_told_and_the_pool_goes_on() -> None:
+    async with cluster_of(2) as (cluster, client):
+        cluster.answer = failing("outcome-unknown", times=1000, of=AckRequest)
+
+        async def handler(message: Message) -> None:
+            pass
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stop_after, 70.0)
+            worked = await client.work("jobs", "g", handler, hold_time=60.0)
+        assert (worked.done, worked.lost) == (0, 2)
+
+
+async def test_dead_letters_are_worked_on_and_do_not_die_again() -> None:
+    async with cluster_of(2) as (_, client):
+        await client.dead_letter(await client.fetch("jobs", "g", max_messages=2), reason="no")
+
+        async def handler(message: Message) -> None:
+            if message.payload == b"1":
+                raise ValueError
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stop_after, 100.0)
+            worked = await client.work("jobs", "g!dead", handler)
+        assert worked == Worked(done=1, retried=2, signal=signal.SIGTERM)
+
+
+async def test_each_handler_sees_the_callers_context_and_no_other_handlers() -> None:
+    who = contextvars.ContextVar("who", default="nobody")
+    async with cluster_of(3) as (_, client):
+        seen = []
+
+        async def handler(message: Message) -> None:
+            seen.append(who.get())
+            who.set("a handler")
+
+        who.set("the caller")
+        await work_for(client, 5.0, handler)
+        assert seen == ["the caller"] * 3
+
+
+async def test_several_handlers_of_several_topics() -> None:
+    async with cluster_of(3) as (_, client):
+        await client.create_topic("mail")
+        await publish(client, 4, topic="mail")
+        done: dict[str, int] = {}
+
+        async def count(message: Message) -> None:
+            done[message.topic] = done.get(message.topic, 0) + 1
+
+        async def slow(message: Message) -> None:
+            await trio.sleep(1.0)
+            await count(message)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stop_after, 10.0)
+            tasks = [Task("jobs", "g", slow), Task("mail", "h", count, concurrency=2)]
+            worked = await client.work_all(tasks)
+        assert done == {"jobs": 3, "mail": 4}
+        assert worked.done == 7
+
+
+# ---------------------------------------------------------------------------------- stopping
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_gives_back_what_is_not_begun_and_lets_the_rest_end(number: signal.Signals) -> None:
+    async with cluster_of(20) as (_, client):
+        began: list[float] = []
+
+        async def handler(message: Message) -> None:
+            began.append(trio.current_time())
+            await trio.sleep(5.0 if len(began) > 10 else 0.01)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stop_after, 3.0, number)
+            worked = await client.work("jobs", "g", handler, concurrency=2)
+        assert worked.signal == number
+        assert (worked.done, worked.retried, worked.lost) == (12, 0, 0)
+        assert trio.current_time() - began[10] == pytest.approx(5.0, abs=0.2)
+        rest = await client.fetch("jobs", "g", max_messages=100)
+        assert len(rest) == 8
+        assert {message.attempt for message in rest} == {1}
+
+
+async def test_when_the_grace_is_over_handlers_are_cancelled_and_their_messages_come_again_at_once() -> None:
+    async with cluster_of(3) as (_, client):
+
+        async def handler(message: Message) -> None:
+            await trio.sleep_forever()
+
+        began = trio.current_time()
+        worked = await work_for(client, 1.0, handler, grace=4.0, concurrency=2)
+        assert trio.current_time() - began == pytest.approx(5.0, abs=0.1)
+        assert (worked.done, worked.retried) == (0, 2)
+        found = await client.fetch("jobs", "g")
+        assert sorted(message.attempt for message in found) == [1, 2, 2]
+
+
+async def test_a_second_signal_does_not_wait_for_the_grace() -> None:
+    async with cluster_of(1) as (_, client):
+
+        async def handler(message: Message) -> None:
+            await trio.sleep_forever()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stop_after, 1.0)
+            nursery.start_soon(stop_after, 2.0)
+            worked = await client.work("jobs", "g", handler, grace=1000.0)
+        assert trio.current_time() < 100.0
+        assert worked.retried == 1
+
+
+async def test_cancelling_it_does_the_same_at_once() -> None:
+    async with cluster_of(20) as (_, client):
+
+        async def handler(message: Message) -> None:
+            await trio.sleep(0.01 if int(message.payload) < 10 else 1000.0)
+
+        before = signal.getsignal(signal.SIGTERM)
+        began = trio.current_time()
+        with trio.move_on_after(3.0) as scope:
+            await client.work("jobs", "g", handler)
+        assert scope.cancelled_caught
+        assert trio.current_time() - began == pytest.approx(3.0, abs=0.1)
+        assert signal.getsignal(signal.SIGTERM) is before
+        found = await client.fetch("jobs", "g", max_messages=100)
+        assert sorted(message.attempt for message in found) == [1] * 9 + [2]
+
+
+async def test_a_verdict_that_is_under_way_when_the_grace_ends_is_carried_through() -> None:
+    async with cluster_of(1) as (cluster, client):
+        cluster.lag = 0.5
+
+        async def handler(message: Message) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+            await trio.sleep(0.1)
+
+        worked = await client.work("jobs", "g", handler, grace=0.2)
+        assert worked == Worked(done=1, signal=signal.SIGTERM)
+        assert len(cluster.of(AckRequest)) == 2
+
+
+async def test_without_signals_they_are_left_alone() -> None:
+    async with cluster_of(1) as (_, client):
+        before = signal.getsignal(signal.SIGTERM)
+        found = []
+
+        async def handler(message: Message) -> None:
+            found.append(signal.getsignal(signal.SIGTERM))
+
+        with trio.move_on_after(1.0):
+            await client.work("jobs", "g", handler, signals=False)
+        assert found == [before]
+
+
+# ----------------------------------------------------------------------------------- trouble
+
+
+async def test_a_pool_outlives_an_outage() -> None:
+    async with cluster_of(1) as (cluster, client):
+        client.timeout = 2.0
+        done = []
+
+        async def handler(message: Message) -> None:
+            done.append(message.payload)
+
+        async def outage() -> None:
+            await trio.sleep(1.0)
+            cluster.refuse.update(cluster.addresses)
+            for name in "abc":
+                cluster.hang_up(name)
+            await trio.sleep(20.0)
+            cluster.refuse.clear()
+            async with connected(cluster) as other:
+                await publish(other, 1)
+            await stop_after(20.0)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(outage)
+            worked = await client.work("jobs", "g", handler)
+        assert worked.done == len(done) == 2
+
+
+async def test_what_can_never_work_is_raised_as_it_is() -> None:
+    async with cluster_of(0) as (_, client):
+        for wrong, said in [
+            ({"handler": "work"}, "the handler is 'work'"),
+            ({"concurrency": 0}, "concurrency is 0"),
+            ({"retry": ("TimeoutError",)}, "retry has 'TimeoutError'"),
+            ({"timeout": 0}, "timeout is 0"),
+            ({"grace": -1.0}, "grace is -1"),
+            ({"hold_time": 61.0}, "hold_time is 61"),
+        ]:
+            options: dict[str, Any] = {"handler": print, **wrong}
+            with pytest.raises(UsageError, match=said):
+                await client.work("jobs", "g", **options)
+        with pytest.raises(UsageError, match="no task is given"):
+            await client.work_all([])
+        with pytest.raises(NotFound, match="no topic 'jobz'"):
+            await client.work("jobz", "g", print)
+
+
+async def test_leaving_the_program_in_a_handler_leaves_the_pool_too() -> None:
+    async with cluster_of(2) as (_, client):
+
+        async def handler(message: Message) -> None:
+            raise SystemExit(3)
+
+        with pytest.raises(SystemExit):
+            await client.work("jobs", "g", handler)
+        assert len(await client.fetch("jobs", "g")) == 2
+
+
+# ----------------------------------------------------------------------------------- threads
+
+
+def working(
+    handler: Callable[[PlainMessage], object], count: int, **options: Any
+) -> tuple[Worked, list[int]]:
+    """What a pool of threads did with messages, told to stop by `done`; and the attempts of what is left."""
+    with in_a_thread() as client:
+        client.create_topic("jobs", max_deliveries=2)
+        with client.producer("jobs") as producer:
+            for number in range(count):
+                producer.publish(b"%d" % number)
+        worked = client.work("jobs", "g", handler, **options)
+        return worked, [message.attempt for message in client.fetch("jobs", "g", max_wait=0.5)]
+
+
+def stop() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_plain_functions_run_in_threads_with_the_callers_context() -> None:
+    who = contextvars.ContextVar("who", default="nobody")
+    who.set("the caller")
+    barrier = threading.Barrier(3, timeout=20)
+    seen = []
+
+    def handler(message: PlainMessage) -> None:
+        seen.append((who.get(), message.payload))
+        if barrier.wait() == 0 and len(seen) == 6:
+            stop()  # once: the second time cancels
+
+    worked, left = working(handler, 6, concurrency=3)
+    assert worked == Worked(done=6, signal=signal.SIGTERM)
+    assert sorted(seen) == [("the caller", b"%d" % number) for number in range(6)]
+    assert left == []
+
+
+def test_a_plain_functions_exceptions_are_judged_too() -> None:
+    def handler(message: PlainMessage) -> None:
+        if message.attempt == 2:
+            stop()
+            message.ack()
+        raise TimeoutError if message.payload == b"1" else ValueError
+
+    worked, left = working(handler, 2, retry=TimeoutError)
+    assert (worked.done, worked.retried, worked.dead_lettered) == (1, 1, 1)
+    assert left == []
+
+
+def test_a_thread_beyond_its_time_is_rejected_when_it_ends_and_not_extended_meanwhile() -> None:
+    ends: list[tuple[int, float, bool]] = []
+
+    def handler(message: PlainMessage) -> None:
+        time.sleep(1.5 if message.attempt == 1 else 0.0)
+        ends.append((message.attempt, time.monotonic(), message.is_live))
+        if message.attempt == 2:
+            stop()
+
+    began = time.monotonic()
+    worked, _ = working(handler, 1, timeout=0.3, hold_time=1.0, concurrency=2)
+    assert (worked.done, worked.retried + worked.lost) == (1, 1)
+    (first, second) = sorted(ends, key=lambda end: -end[1])
+    assert {first[0], second[0]} == {1, 2}
+    assert not next(live for attempt, _, live in ends if attempt == 1), "its hold ran out at 1 s"
+    assert time.monotonic() - began < 20
+
+
+def test_a_thread_that_outlives_the_grace_is_left_to_its_hold() -> None:
+    release = threading.Event()
+
+    def handler(message: PlainMessage) -> None:
+        stop()
+        release.wait(20)
+
+    began = time.monotonic()
+    worked, left = working(handler, 1, grace=0.2)
+    release.set()
+    assert time.monotonic() - began < 15
+    assert (worked.lost, left) == (1, []), "nobody else gets it while the thread may be at work"
+
+
+def test_a_coroutine_that_nobody_awaits_is_no_success() -> None:
+    async def forgotten(message: PlainMessage) -> None:
+        raise AssertionError
+
+    def handler(message: PlainMessage) -> object:
+        stop()
+        return forgotten(message)
+
+    worked, _ = working(handler, 1)
+    assert (worked.done, worked.dead_lettered) == (0, 1)
+    with pytest.raises(UsageError, match="is async"):
+        working(forgotten, 1)
