@@ -47,9 +47,6 @@ from quorumq.core.types import NodeId, Now
 LAZY_COMMIT_S: Final = 0.05
 """How long records that nobody waits for may stay in memory."""
 
-UNSYNCED_S: Final = 1.0
-"""How long what was published with durability "os" may stay without an fsync."""
-
 
 class Port(Protocol):
     """The world around one core. Where an effect leads to an event, a port gives it to `Driver.feed`."""
@@ -67,7 +64,7 @@ class Port(Protocol):
         """Answer a client."""
 
     def kept(self, records: tuple[JournalRecord, ...]) -> None:
-        """What was appended is durable, or written where no fsync is waited for. Nobody was told of it yet."""
+        """What was appended is durable. Nobody was told of it yet."""
 
     def end(self, effect: Stop | Restart) -> None:
         """This core must not go on."""
@@ -82,10 +79,6 @@ class Journal(Protocol):
     @property
     def durable(self) -> int:
         """Everything with a ticket not above this is durable."""
-
-    @property
-    def written(self) -> int:
-        """Likewise written to the operating system: it survives the process, and not the machine."""
 
     @property
     def position(self) -> int:
@@ -108,12 +101,9 @@ class Journal(Protocol):
             here: whether that may be over when this returns: nothing else would wait with the caller.
         """
 
-    def begin_write(self) -> None:
-        """Write everything appended, then call `Driver.wrote`. Does nothing where that must wait: it is asked again."""
-
 
 class Waiting(NamedTuple):
-    """A Persist that was appended and is not durable yet, or not written."""
+    """A Persist that was appended and is not durable yet."""
 
     ticket: int
     persist: Persist
@@ -131,7 +121,6 @@ class Driver:
     Attributes:
         events: what the next step takes in.
         waiting: what waits for an fsync, in order.
-        hasty: likewise for a write alone.
         syncing: whether an fsync is under way.
         silent: nothing may be sent or answered any more; records are still appended.
         ended: the core takes no more steps.
@@ -147,7 +136,6 @@ class Driver:
         self.rng = rng
         self.events: deque[Event] = deque()
         self.waiting: deque[Waiting] = deque()
-        self.hasty: deque[Waiting] = deque()
         self.syncing = False
         self.silent = False
         self.ended = False
@@ -155,7 +143,6 @@ class Driver:
         self.mono = 0.0
         self._last_wanted = 0  # the last ticket whose fsync somebody waits for
         self._sync_wanted = False  # though nobody waits for it
-        self._ever_hasty = False
         self.busy = False
 
     # ---------------------------------------------------------------------- steps
@@ -241,28 +228,21 @@ class Driver:
     def persist(self, persist: Persist) -> None:
         """Append, and have `Persist.then` wait for as long as it has to."""
         ticket = self.journal.append(persist.records)
-        queue, reached = (
-            (self.waiting, self.journal.durable) if persist.sync else (self.hasty, self.journal.written)
-        )
-        queue.append(Waiting(ticket, persist))
-        if ticket <= reached:
+        self.waiting.append(Waiting(ticket, persist))
+        if ticket <= self.journal.durable:
             self._release()
-        elif not persist.then:
-            self._sync_within(LAZY_COMMIT_S)
-        elif persist.sync:
+        elif persist.then:
             self._last_wanted = ticket
         else:
-            self._ever_hasty = True
-            self._sync_within(UNSYNCED_S)
+            self._sync_within(LAZY_COMMIT_S)
 
     def _release(self) -> None:
         """Carry out what has what it waited for."""
-        for queue, reached in ((self.hasty, self.journal.written), (self.waiting, self.journal.durable)):
-            while queue and queue[0].ticket <= reached:
-                _, (records, then, _) = queue.popleft()
-                if records and not self.silent:
-                    self.port.kept(records)
-                self.carry_out(then)
+        while self.waiting and self.waiting[0].ticket <= self.journal.durable:
+            _, (records, then) = self.waiting.popleft()
+            if records and not self.silent:
+                self.port.kept(records)
+            self.carry_out(then)
 
     # -------------------------------------------------------------------- commits
 
@@ -276,28 +256,21 @@ class Driver:
             self.sync_at = math.inf
             if self.journal.needs_sync:
                 self.syncing = True
-                # What needs no fsync would wait with the caller.
-                self.journal.begin_sync(here=waits and not self._ever_hasty)
-        elif self.hasty:
-            self.journal.begin_write()
+                self.journal.begin_sync(here=waits)
 
     def commit_all(self) -> None:
         """Have everything appended fsynced as soon as no other commit is in the way."""
         self._sync_wanted = True
         self.commit()
 
-    def wrote(self) -> None:
-        """Something was written: what waited for no more is carried out. `feed` goes on."""
+    def synced(self) -> None:
+        """The fsync is over: what waited for it is carried out. `feed` goes on."""
+        self.syncing = False
         busy, self.busy = self.busy, True  # what follows is fed afterwards
         try:
             self._release()
         finally:
             self.busy = busy
-
-    def synced(self) -> None:
-        """The fsync is over: what waited for it is carried out. `feed` goes on."""
-        self.syncing = False
-        self.wrote()
 
     def _sync_within(self, seconds: float) -> None:
         self.sync_at = min(self.sync_at, self.mono + seconds)

@@ -93,7 +93,6 @@ class Cluster:
             settings={
                 "rf": self.options.rf,
                 "hold_min": self.options.hold_times[0],
-                "durability": self.options.durability,
                 "kept": self.around.keeps,
                 "schedule": self.schedule.to_json(),
             },

@@ -17,14 +17,10 @@ from quorumq.core.types import Batch, BatchHeader
 
 
 class SimJournal(Protocol):
-    """What a host needs of a journal. Positions count up; what is at or below ``durable`` survives anything.
-
-    What is at or below ``written`` survives the process.
-    """
+    """What a host needs of a journal. Positions count up; what is at or below ``durable`` survives anything."""
 
     position: int
     durable: int
-    written: int
 
     def open(self) -> list[JournalRecord]:
         """The records found at a start."""
@@ -62,9 +58,6 @@ class SimJournal(Protocol):
     def vouch(self) -> None:
         """The node vouches for the directory again, durably."""
 
-    def write(self) -> None:
-        """Write everything appended so far, beside an fsync if one is under way."""
-
     def batch(self, number: int) -> Batch:
         """A stored batch, header and body."""
 
@@ -75,7 +68,7 @@ class SimJournal(Protocol):
         """Every batch that is stored and was not forgotten: its number and its header."""
 
     def crash(self, rng: random.Random, *, power: bool) -> None:
-        """The node dies; what is not written may be lost, with ``power`` what is not durable."""
+        """The node dies; what is not durable may be lost."""
 
     def close(self) -> None:
         """A clean stop: everything appended becomes durable."""
@@ -140,7 +133,6 @@ class MemoryJournal:
         self.batches: dict[int, Batch] = {}
         self.position = 0
         self.durable = 0
-        self.written = 0
         self.target = 0
         self.highest = 0  # number of a batch
         self.lies = 1  # the place of the directory
@@ -151,7 +143,7 @@ class MemoryJournal:
 
     def open(self) -> list[JournalRecord]:
         self.forgot_at = [at for at, record in enumerate(self.records) if isinstance(record, Forgot)]
-        self.durable = self.written = self.position = len(self.records)
+        self.durable = self.position = len(self.records)
         gone = {number for record in self.records if isinstance(record, Forgot) for number in record.numbers}
         found = [
             record
@@ -212,16 +204,12 @@ class MemoryJournal:
 
     def finish(self) -> None:
         self.durable = self.target
-        self.written = max(self.written, self.durable)
 
     def reclaim(self) -> tuple[int, ...]:
         return ()
 
     def vouch(self) -> None:
         pass
-
-    def write(self) -> None:
-        self.written = self.position
 
     def batch(self, number: int) -> Batch:
         if number in self.flipped:
@@ -236,8 +224,7 @@ class MemoryJournal:
         return [(number, batch.header) for number, batch in self.batches.items()]
 
     def crash(self, rng: random.Random, *, power: bool) -> None:
-        kept = self.durable if power else self.written  # a killed process loses its buffers too
-        del self.records[rng.randint(kept, self.position) :]
+        del self.records[rng.randint(self.durable, self.position) :]  # a killed process loses its buffers too
 
     def close(self) -> None:
         self.durable = self.position

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 from dataclasses import dataclass
 
@@ -157,27 +156,6 @@ def draw_bereavement(rng: random.Random, options: Options, faults: tuple[Fault, 
         return ()
     at = round(rng.uniform(0.5, 0.7 * options.fault_time), 4)
     return (Fault(at, "bereave", (rng.choice(options.node_names),), round(rng.uniform(0.05, 1.0), 4)),)
-
-
-def spare_power(faults: tuple[Fault, ...], options: Options) -> tuple[Fault, ...]:
-    """The same with no power cut but of one node, the one whose directory is lost where one is: others are killed.
-
-    With durability "os" that is what a confirmed message is promised to survive; with one replica, no power cut at all.
-    """
-    lost = [fault.nodes[0] for fault in faults if fault.kind in LOSSES]
-    cut = [fault.nodes[0] for fault in faults if fault.kind == "crash"]
-    victim = "" if options.rf == 1 else next(iter(lost + cut), "")
-    spared: list[Fault] = []
-    for fault in faults:
-        if fault.kind != "crash":
-            spared.append(fault)
-            continue
-        killed = tuple(name for name in fault.nodes if name != victim)
-        if victim in fault.nodes:
-            spared.append(dataclasses.replace(fault, nodes=(victim,)))
-        if killed:
-            spared.append(dataclasses.replace(fault, kind="kill", nodes=killed))
-    return tuple(spared)
 
 
 def draw_fault(

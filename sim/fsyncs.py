@@ -43,7 +43,6 @@ class Machine(Protocol):
     slow_factor: float
 
     def synced(self) -> None: ...
-    def wrote(self) -> None: ...
 
 
 class Disk:
@@ -60,15 +59,10 @@ class Disk:
         self.world = machine.world
         self.journal = journal
         self.rng = rng
-        self.writing = False
 
     @property
     def durable(self) -> int:
         return self.journal.durable
-
-    @property
-    def written(self) -> int:
-        return self.journal.written
 
     @property
     def position(self) -> int:
@@ -105,21 +99,3 @@ class Disk:
             return
         self.journal.finish()
         self.machine.synced()
-
-    def begin_write(self) -> None:
-        """Begin a write without an fsync, if none is under way."""
-        if not self.writing:
-            self.writing = True
-            self.world.after(0.0001 + self.rng.random() * 0.001, self.on_written, self.machine.life)
-
-    def on_written(self, life: int, _: object) -> None:
-        """Everything appended so far is written: it survives the process, and an fsync follows."""
-        if life != self.machine.life or self.machine.core is None:
-            return
-        if self.machine.frozen_until > self.world.time:
-            self.world.at(self.machine.frozen_until, self.on_written, life)
-            return
-        self.writing = False
-        self.journal.write()
-        self.world.saw("a batch waited for no fsync")
-        self.machine.wrote()

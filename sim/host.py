@@ -211,16 +211,12 @@ class Host:
                 if any(held.owner.node == self.name for _, held in view.all_held()):
                     self.world.saw("a node went down while it held")
         self.core = self.driver = None
-        self.started = self.disk.writing = False
+        self.started = False
         self.life += 1
         self.backlog.clear()
         self.wake_at = None
         self.frozen_until = 0.0
         self.links.clear()
-        if power and self.world.options.durability == "os":
-            self.sightings.stored.clear()  # what is found at the next start, or stored again, is noted again
-            if self.journal.durable < self.journal.written:
-                self.world.saw("a power cut took what was only written")
         if not clean:
             self.journal.crash(self.disk_rng, power=power)
         if power:
@@ -367,12 +363,6 @@ class Host:
             self.on_damaged(DamagedBody(number))
         if self.core.state.vouched:
             self.journal.vouch()
-        self.feed()
-
-    def wrote(self) -> None:
-        """Everything appended so far is written."""
-        assert self.driver is not None
-        self.driver.wrote()
         self.feed()
 
     def end(self, effect: Stop | Restart) -> None:

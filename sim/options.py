@@ -74,7 +74,6 @@ class Options:
         mortal: share of batches that are published with a TTL of up to ``ttl``.
         ttl: see there.
         by_topic: share of rejects that leave their delay to the topic's backoff list.
-        durability: of the topic.
         origin_idle: after which time a session of which nothing is left may be closed.
         check: whether every step of every core is followed by its own `check`.
         recall: share of the steps after which its journal must know what the core knows.
@@ -142,7 +141,6 @@ class Options:
     mortal: float = 0.0
     ttl: float = 0.0
     by_topic: float = 0.0
-    durability: str = "fsync"
     origin_idle: float = 86_400.0
 
     @property

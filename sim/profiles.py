@@ -123,7 +123,6 @@ def _draw_swarm(rng: random.Random, nodes: int, rf: int) -> Options:
         late_group=rng.random() < 0.15,
         dead_readers=rng.choice((0, 0, 0, 1, 2)),
         operators=rng.choice((1, 1, 2)),
-        durability="os" if rng.random() < 0.2 else "fsync",
     )
 
 

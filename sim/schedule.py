@@ -24,7 +24,6 @@ from sim.fault_plan import (
     draw_faults,
     draw_losses,
     draw_relay,
-    spare_power,
 )
 from sim.options import Options
 from sim.profiles import PROFILES, draw_distance
@@ -89,6 +88,4 @@ def draw(seed: int, profile: str = "swarm") -> Schedule:
     relay = draw_relay(random.Random(f"{seed}/relay"), options, losses)
     faults += losses + relay
     faults += draw_bereavement(random.Random(f"{seed}/bereaved"), options, faults)
-    if options.durability == "os":
-        faults = spare_power(faults, options)
     return Schedule(seed, profile, options, tuple(sorted(faults, key=lambda fault: fault.at)))

@@ -43,8 +43,6 @@ SOMETIMES: tuple[str, ...] = (
     "a message expired",
     "an origin was closed",
     "a producer heard that its session is closed",
-    "a batch waited for no fsync",
-    "a power cut took what was only written",
     "two changes of a topic at once",
     "a change of a topic was confirmed",
     "partitions were added",

@@ -51,7 +51,6 @@ class StoreJournal:
         self.backups: list[MemoryDisk] = []  # the directory as it was before each start
         self.position = 0
         self.durable = 0
-        self.written = 0
 
     def open(self) -> list[JournalRecord]:
         self.backups.append(self.disk.clone())
@@ -85,7 +84,7 @@ class StoreJournal:
         assert self.store is not None
         self.snapshot = snapshot
         self.store.roll(snapshot)
-        self.durable = self.written = self.position = self.store.commit()
+        self.durable = self.position = self.store.commit()
 
     def append(self, records: tuple[JournalRecord, ...]) -> None:
         assert self.store is not None
@@ -123,7 +122,6 @@ class StoreJournal:
         assert self.commit is not None
         self.commit.run()
         self.durable = self.store.finish(self.commit)
-        self.written = self.store.written
         self.commit = None
         self.store.check()
 
@@ -139,17 +137,6 @@ class StoreJournal:
         assert self.store is not None
         if self.store.cannot_vouch:
             self.store.vouch()  # the next commit begins a segment that says so
-
-    def write(self) -> None:
-        assert self.store is not None
-        if self.commit is not None and not self.commit.written:
-            self.commit.write()
-            self.store.note_written(self.commit)
-        commit = self.store.begin_commit(sync=False)
-        commit.run()
-        self.store.finish(commit)
-        self.written = self.store.written
-        self.store.check()
 
     def batch(self, number: int) -> Batch:
         assert self.store is not None

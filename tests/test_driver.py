@@ -25,7 +25,7 @@ from quorumq.core.effects import (
 from quorumq.core.messages import ClientReply, PeerMessage, ReleaseReply
 from quorumq.core.records import JournalRecord, Reserved
 from quorumq.core.types import Incarnation, Now
-from quorumq.driver import LAZY_COMMIT_S, UNSYNCED_S, Driver
+from quorumq.driver import LAZY_COMMIT_S, Driver
 
 MESSAGE = ReleaseReply(1)
 OTHER = ReleaseReply(2)
@@ -41,7 +41,7 @@ class World:
         self.steps: list[list[Event]] = []
         self.done: list[Any] = []  # what happened outside, in order
         self.state = SimpleNamespace(me="a", incarnation=Incarnation(1, 1), clock=SimpleNamespace(value=7))
-        self.ticket = self.durable = self.written = self.target = 0
+        self.ticket = self.durable = self.target = 0
         self.driver = Driver(self, self, self, random.Random(0))  # type: ignore[arg-type]
 
     def step(self, events: Sequence[Event], now: Now, rng: random.Random) -> list[Effect]:
@@ -59,7 +59,6 @@ class World:
     def sync(self) -> None:
         """The fsync that is under way is over."""
         self.durable = self.target
-        self.written = max(self.written, self.durable)
         self.driver.synced()
         self.driver.feed()
 
@@ -103,12 +102,6 @@ class World:
     def begin_sync(self, here: bool) -> None:
         self.target = self.ticket
         self.done.append("sync")
-
-    def begin_write(self) -> None:
-        if self.written < self.ticket:
-            self.written = self.ticket
-            self.done.append("write")
-            self.driver.wrote()
 
 
 def test_what_waits_for_the_disk_goes_out_behind_its_fsync_and_the_rest_before_it_begins() -> None:
@@ -171,17 +164,6 @@ def test_what_nobody_waits_for_is_synced_soon() -> None:
         world.driver.feed()
         assert "sync" in world.done
         assert world.driver.next_deadline() is None
-
-
-def test_what_needs_no_fsync_waits_for_a_write_and_is_synced_within_a_bound() -> None:
-    world = World()
-    world.does(Persist((RECORD,), (Send("b", MESSAGE),), sync=False))
-    assert MESSAGE in world.done
-    assert "sync" not in world.done
-    assert world.driver.next_deadline() == world.mono + UNSYNCED_S
-    world.mono += UNSYNCED_S
-    world.driver.feed()
-    assert "sync" in world.done
 
 
 def test_who_is_silent_appends_and_says_nothing() -> None:

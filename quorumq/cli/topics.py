@@ -58,11 +58,6 @@ def settings_options(command: F) -> F:
             "[default: 0]",
         ),
         click.option(
-            "--durability",
-            type=click.Choice(["fsync", "os"]),
-            help="fsync: on disk before OK; os: trust the page cache of a majority. [default: fsync]",
-        ),
-        click.option(
             "--max-deliveries",
             type=click.IntRange(1, 1_000_000),
             help=f"A message not acked after so many is a dead letter. [default: {limits.MAX_DELIVERIES_DEFAULT}]",
@@ -187,7 +182,7 @@ def list_topics(nodes: tuple[str, ...], as_json: bool) -> None:
     from rich.table import Table
 
     table = Table()
-    for column in ("topic", "partitions", "rf", "max deliveries", "durability", "nodes", "groups"):
+    for column in ("topic", "partitions", "rf", "max deliveries", "nodes", "groups"):
         table.add_column(
             column, justify="right" if column in ("partitions", "rf", "max deliveries") else "left"
         )
@@ -195,7 +190,7 @@ def list_topics(nodes: tuple[str, ...], as_json: bool) -> None:
         homes = sorted({node for replicas in topic.replicas for node in replicas})
         table.add_row(
             escape(topic.name), str(topic.partitions), str(topic.rf), str(topic.max_deliveries),
-            topic.durability, ", ".join(homes), escape(", ".join(groups.get(topic.id, []))),
+            ", ".join(homes), escape(", ".join(groups.get(topic.id, []))),
         )  # fmt: skip
     console().print(table)
 
@@ -209,7 +204,6 @@ def facts_of(topic: Topic) -> dict[str, object]:
         "partitions": topic.partitions,
         "replicas": [list(nodes) for nodes in topic.replicas],
         "max_deliveries": topic.max_deliveries,
-        "durability": topic.durability,
         "retention_s": topic.retention_s,
         "ttl_s": topic.ttl_s,
         "backoff": list(topic.backoff),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from quorumq.client.context import Calls
 from quorumq.client.nodes import left_of
@@ -22,7 +22,6 @@ class TopicCalls(Calls):
         rf: int | None = None,
         partitions: int | None = None,
         max_deliveries: int | None = None,
-        durability: Literal["fsync", "os"] | None = None,
         retention: Duration | None = None,
         ttl: Duration | None = None,
         backoff: Sequence[Duration] | None = None,
@@ -35,7 +34,6 @@ class TopicCalls(Calls):
             rf: on how many nodes each message is kept: odd. 3 if None, or 1 where the cluster has fewer nodes.
             partitions: how many; 1 if None.
             max_deliveries: after so many a message becomes a dead letter; 5 if None.
-            durability: "fsync", or "os" to trust the page cache of a majority (docs/operations.md); "fsync" if None.
             retention: seconds or a timedelta that payload is kept after the last group is done with it; 0 if None.
             ttl: seconds or a timedelta after which a message that nobody has acked expires; 0 = never, also if None.
             backoff: seconds or timedeltas that a rejected message waits where the reject does not say, attempt by
@@ -50,7 +48,7 @@ class TopicCalls(Calls):
             UsageError: a value that cannot be; names it.
             NotStored, OutcomeUnknown: too few nodes answered.
         """
-        given = {"rf": rf, **_settings(partitions, max_deliveries, durability, retention, ttl, backoff)}
+        given = {"rf": rf, **_settings(partitions, max_deliveries, retention, ttl, backoff)}
         named: dict[str, Any] = {field: value for field, value in given.items() if value is not None}
         unnamed = tuple(field for field in given if field not in named)
         end = self.context.end(timeout)
@@ -69,7 +67,6 @@ class TopicCalls(Calls):
         *,
         partitions: int | None = None,
         max_deliveries: int | None = None,
-        durability: Literal["fsync", "os"] | None = None,
         retention: Duration | None = None,
         ttl: Duration | None = None,
         backoff: Sequence[Duration] | None = None,
@@ -80,7 +77,7 @@ class TopicCalls(Calls):
         Args:
             partitions: how many there are to be; never fewer than there are. Messages of a key that is published from
                 now on may go to another partition than those before.
-            max_deliveries, durability, retention, ttl, backoff: as in `create_topic`.
+            max_deliveries, retention, ttl, backoff: as in `create_topic`.
             timeout: seconds; the client's if None.
 
         Returns:
@@ -91,7 +88,7 @@ class TopicCalls(Calls):
             UsageError: a value that cannot be, or nothing given.
             NotStored, OutcomeUnknown: too few nodes answered; repeat it.
         """
-        settings = _settings(partitions, max_deliveries, durability, retention, ttl, backoff)
+        settings = _settings(partitions, max_deliveries, retention, ttl, backoff)
         request = m.AlterTopic(name, **settings)
         watch = self.context.calling("set_topic", name)
         reply = await self.context.ask(request, f"change topic {name!r}", timeout, writes=True, watch=watch)
@@ -167,7 +164,6 @@ class TopicCalls(Calls):
 def _settings(
     partitions: int | None,
     max_deliveries: int | None,
-    durability: str | None,
     retention: Duration | None,
     ttl: Duration | None,
     backoff: Sequence[Duration] | None,
@@ -176,7 +172,6 @@ def _settings(
     return {
         "partitions": partitions,
         "max_deliveries": max_deliveries,
-        "durability": durability,
         "retention_s": None if retention is None else number_of("retention", retention),
         "ttl_s": None if ttl is None else number_of("ttl", ttl),
         "backoff": None if backoff is None else tuple(number_of("backoff", step) for step in backoff),

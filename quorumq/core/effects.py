@@ -6,10 +6,8 @@ quorumq/driver.py carries effects out, for production, the explorer, the event h
 2. `Persist.then` is carried out only once everything appended up to and including it is durable.
    This is "persist before send", and there is no other way to say it: an answer that needs the disk
    is inside a Persist. One fsync may serve many Persists (group commit).
-   Where a Persist says `sync=False`, `then` waits only until that is written to the operating system, so that
-   it survives the process; the fsync follows within a second.
 3. A Persist with nothing in `then` needs no fsync of its own. One with no records waits for what stands
-   before it; where all of that is durable (or written) already, `then` is carried out at once.
+   before it; where all of that is durable already, `then` is carried out at once.
 4. `Send` to the node itself comes back as `Received`. A Send to a peer that cannot be reached may be
    dropped: the protocol repeats what matters. Of an answer to a RemoteFetch that was certainly never begun to be
    written the driver may tell (`Unposted`), so that what it delivers need not run out.
@@ -42,11 +40,10 @@ class Reply(NamedTuple):
 
 
 class Persist(NamedTuple):
-    """Append ``records`` to the journal; carry out ``then`` once they are durable, or written without ``sync``."""
+    """Append ``records`` to the journal; carry out ``then`` once they are durable."""
 
     records: tuple[JournalRecord, ...]
     then: tuple[Send | Reply | Done, ...] = ()
-    sync: bool = True
 
 
 class Done(NamedTuple):

@@ -48,14 +48,13 @@ class Positions:
     def count(self, effects: list[Effect]) -> list[Effect]:
         """Count the records, and have STORED and TOMBED say how many are durable once they may be sent.
 
-        So a peer that relied on one knows it, should a later start of ours find fewer. What waits for no fsync says
-        nothing: a power cut may take it.
+        So a peer that relied on one knows it, should a later start of ours find fewer.
         """
         if self.counting:
             for at, effect in enumerate(effects):
                 if isinstance(effect, Persist):
                     self.appended += len(effect.records)
-                    if effect.then and effect.sync:
+                    if effect.then:
                         effects[at] = effect._replace(then=tuple(map(self._with_position, effect.then)))
         return effects
 

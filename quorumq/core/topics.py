@@ -15,7 +15,7 @@ from quorumq.core import limits
 from quorumq.core.messages import AlterTopic, CreateTopic
 from quorumq.core.types import STAMP_ZERO, Creation, NodeId, Stamp, Topic, rendezvous, topic_id
 
-SETTINGS = ("max_deliveries", "durability", "retention_s", "ttl_s", "backoff")
+SETTINGS = ("max_deliveries", "retention_s", "ttl_s", "backoff")
 """Those of a topic that stamps order, each by its own, as they are called in Topic, CreateTopic and AlterTopic."""
 
 
@@ -55,7 +55,7 @@ def merge_topics(ours: Topic, theirs: Topic) -> Topic:
 
 def closed(topic: Topic) -> Topic:
     """The register of the topic once it is deleted: it is kept for good, so only what tells it from others is."""
-    gone = Topic(topic.id, topic.name, topic.rf, 1, (), 0, "fsync", STAMP_ZERO, deleted=True)
+    gone = Topic(topic.id, topic.name, topic.rf, 1, (), 0, STAMP_ZERO, deleted=True)
     return gone._replace(deletions=topic.deletions, made=topic.made, proposed=topic.all_partitions)
 
 
@@ -72,7 +72,6 @@ def first_topic(request: CreateTopic, nodes: tuple[NodeId, ...], deletions: int,
         1,
         (),
         request.max_deliveries,
-        request.durability,
         STAMP_ZERO if request.implicit else made,
         retention_s=request.retention_s,
         ttl_s=request.ttl_s,
@@ -190,19 +189,13 @@ def check_topic_request(request: CreateTopic, nodes: tuple[NodeId, ...]) -> str:
         )
     if not 1 <= request.partitions <= limits.PARTITIONS_MAX:
         return f"partitions is {request.partitions}: it must be from 1 to {limits.PARTITIONS_MAX}"
-    return check_settings(
-        request.max_deliveries, request.durability, request.retention_s, request.ttl_s, request.backoff
-    )
+    return check_settings(request.max_deliveries, request.retention_s, request.ttl_s, request.backoff)
 
 
-def check_settings(
-    max_deliveries: int, durability: str, retention_s: float, ttl_s: float, backoff: tuple[float, ...]
-) -> str:
+def check_settings(max_deliveries: int, retention_s: float, ttl_s: float, backoff: tuple[float, ...]) -> str:
     """What is wrong with a topic's settings, or ""."""
     if max_deliveries < 1:
         return f"max_deliveries is {max_deliveries}: it must be at least 1"
-    if durability not in ("fsync", "os"):
-        return f"durability is {durability!r}: it must be 'fsync' or 'os'"
     for name, seconds in (("retention_s", retention_s), ("ttl_s", ttl_s)):
         if not 0 <= seconds <= limits.TOPIC_TIME_MAX_S:
             return f"{name} is {seconds} s: it must be from 0 to {limits.TOPIC_TIME_MAX_S:.0f} s"

@@ -191,7 +191,6 @@ class Topic(NamedTuple):
     epoch: int
     replicas: tuple[tuple[NodeId, ...], ...]  # one tuple of nodes per partition
     max_deliveries: int
-    durability: str  # "fsync" | "os"
     stamp: Stamp  # the highest of those of the settings
     deleted: bool = False
     retention_s: float = 0.0  # seconds that payload is kept after the last group's tombstone

@@ -62,10 +62,6 @@ def _options(messages: int) -> Callable[[F], F]:
             "--partitions", default=1, show_default=True, type=click.IntRange(1, 64), help="Partitions of the topic."
         ),
         click.option(
-            "--durability", default="fsync", show_default=True, type=click.Choice(["fsync", "os"]),
-            help="Of the topic: what a publish waits for.",
-        ),
-        click.option(
             "--warm-up", default=WARM_UP, show_default=True, type=click.IntRange(0, 1_000_000),
             help="Messages sent before, and not counted.",
         ),
@@ -177,7 +173,7 @@ def _measure(
         machine["fsync_ms"] = fsync_ms(cluster.directory)
     name = f"bench-{os.urandom(4).hex()}"
     for topic in (name, f"{name}-warm-up"):
-        wanted = CreateTopic(topic, partitions=options["partitions"], durability=options["durability"])
+        wanted = CreateTopic(topic, partitions=options["partitions"])
         ask_any(addresses, wanted)
     with _Progress(enabled=sys.stderr.isatty() and not options["as_json"]) as progress:
         runner = kind(addresses, options, producers, consumers, progress.show)
@@ -196,7 +192,6 @@ def _measure(
         "messages": options["messages"],
         "size": options["size"],
         "partitions": options["partitions"],
-        "durability": options["durability"],
         "producers": producers or 1,
         "consumers": consumers or 1,
         "nodes": "own" if cluster is not None else addresses,
@@ -320,8 +315,7 @@ def _print(result: Mapping[str, Any]) -> None:
     )
     out.print(
         f"{result['bench']}: {result['messages']:,} messages of {result['size']:,} bytes, {result['partitions']} "
-        f"partition(s), {result['producers']} producer(s), {result['consumers']} consumer(s), "
-        f"durability {result['durability']}"
+        f"partition(s), {result['producers']} producer(s), {result['consumers']} consumer(s)"
     )
     for name in ("publish", "consume", "stream"):
         if name in result:

@@ -42,7 +42,7 @@ class Shell(Protocol):
         """More waits for the next commit."""
 
     def wrote(self) -> None:
-        """Everything up to `Journal.written` is."""
+        """What waited in memory for a commit is written."""
 
     def synced(self, seconds: float) -> None:
         """Everything up to `Journal.durable` is; how long the commit took."""
@@ -80,25 +80,20 @@ class Committer:
         self._log = log
         self._commit: Commit | None = None
         self._over = trio.Event()
-        self._rolls = False  # a commit that begins a segment is under way: nothing else may write
 
     @property
     def committing(self) -> bool:
-        """Whether a commit that syncs is under way."""
+        """Whether a commit is under way."""
         return self._commit is not None
 
     async def rest(self) -> None:
-        """Wait until no commit that syncs is under way."""
+        """Wait until no commit is under way."""
         if self.committing:
             await self._over.wait()
 
     @property
     def durable(self) -> int:
         return self._store.durable
-
-    @property
-    def written(self) -> int:
-        return self._store.written
 
     @property
     def position(self) -> int:
@@ -119,25 +114,18 @@ class Committer:
     # ------------------------------------------------------------------------ commits
 
     def begin_sync(self, here: bool) -> None:
-        self._rolls = self._store.rolling
+        rolls = self._store.rolling
         self._over = trio.Event()
         self._commit = commit = self._store.begin_commit()
-        if self._rolls or self._write(commit):
-            self._runner.start(commit, self._finished, here=here and not self._rolls)
-
-    def begin_write(self) -> None:
-        store = self._store
-        may = not self._rolls and store.needs_write and not store.rolling
-        if may and self._write(store.begin_commit(sync=False)):
-            self.roll_if_due()
+        if rolls or self._write(commit):
+            self._runner.start(commit, self._finished, here=here and not rolls)
 
     def _write(self, commit: Commit) -> bool:
         """Write on the loop: that is a copy in memory. Whether the system took it."""
         try:
             commit.write()
-            self._store.note_written(commit)
         except StorageError as error:
-            self._commit = None if commit is self._commit else self._commit
+            self._commit = None
             self._shell.disk_failed(error)
             return False
         self._shell.wrote()
@@ -145,7 +133,6 @@ class Committer:
 
     def _finished(self, commit: Commit, error: BaseException | None, seconds: float) -> None:
         """On the loop: the disk has it, or has refused. What waited for it may be said now, or never."""
-        self._rolls = False
         self._commit = None
         self._over.set()
         if self._shell.has_failed:

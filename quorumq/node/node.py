@@ -161,7 +161,7 @@ class Node:
         self.driver.start()
         self.store.commit()
         with self._or_stop():
-            self.driver.wrote()
+            self.driver.synced()
         self.feed()
         state = self.core.state
         self.trace.started(state.incarnation, waits=state.quarantine_until > self.clock().mono)
@@ -366,9 +366,7 @@ class Node:
             self._check_space()
 
     def wrote(self) -> None:
-        """Something was written."""
-        with self._or_stop():
-            self.driver.wrote()
+        """A commit has taken what waited in memory."""
         self.room.wake()
 
     def synced(self, seconds: float) -> None:

@@ -4,8 +4,7 @@ How a segment comes to be: it is written as NAME.new, synced, renamed, and the d
 behind its snapshot is written. So a segment with its final name is complete, and a snapshot in it that cannot be read
 is damage, not a crash.
 
-Threads: one commit writes at a time and one syncs at a time; others may write while one syncs, if they begin no
-segment.
+Threads: one commit at a time, in the caller's thread or in a worker.
 """
 
 from __future__ import annotations
@@ -125,14 +124,13 @@ class Commit:
     """What was pending when `Journal.begin_commit` was called, on its way to the disk.
 
     Attributes:
-        syncs: whether it ends with an fsync, of all that was ever written.
-        ticket: what `Journal.durable` becomes when it is finished, or `written` without a sync.
+        ticket: what `Journal.durable` becomes when it is finished.
         position: what `Journal.position` becomes then.
         tail: the segment that it ends in,
         end: and where.
         size: how many bytes it writes.
         written: the operating system has it.
-        done: it was run, and the disk has it, or the operating system without a sync.
+        done: it was run, and the disk has it.
     """
 
     def __init__(
@@ -140,7 +138,6 @@ class Commit:
         writer: Writer,
         steps: list[list[Buffer] | NewSegment],
         *,
-        syncs: bool,
         ticket: int,
         position: int,
         tail: Tail,
@@ -149,7 +146,6 @@ class Commit:
         self._writer = writer
         self._steps = steps
         self._unsynced: int | None = None  # the file to be synced
-        self.syncs = syncs
         self.ticket = ticket
         self.position = position
         self.tail = tail
@@ -159,18 +155,17 @@ class Commit:
         self.done = False
 
     def run(self) -> None:
-        """`write` unless that is done, and `sync` if it does; `Journal.finish` follows always.
+        """`write` unless that is done, and `sync`; `Journal.finish` follows always.
 
         Raises:
             StorageError: the disk refused; the journal is unusable from now on.
         """
         if not self.written:
             self.write()
-        if self.syncs:
-            self.sync()
+        self.sync()
 
     def write(self) -> None:
-        """Write. May be called in a worker thread, while another commit is in its `sync`. Errors as of `run`."""
+        """Write. Errors as of `run`."""
         assert not self.written, "a commit runs once"
         writer = self._writer
         with writer.poisoned_by_failure():
@@ -179,14 +174,11 @@ class Commit:
                     writer.begin(step)
                 else:
                     writer.write(step)
-            if self.syncs:
-                self._unsynced = writer.take_unsynced()
+            self._unsynced = writer.take_unsynced()
         self.written = True
-        self.done = not self.syncs
 
     def sync(self) -> None:
-        """Sync what this commit wrote, and what others wrote before. In a worker thread, too. Errors as of `run`."""
-        assert self.syncs, "a commit that only writes is done"
+        """Sync what this commit wrote. May be called in a worker thread. Errors as of `run`."""
         assert self.written, "write first"
         assert not self.done, "a commit runs once"
         with self._writer.poisoned_by_failure():

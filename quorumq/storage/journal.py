@@ -203,7 +203,7 @@ class Journal:
 
     @property
     def rolling(self) -> bool:
-        """Whether a segment waits to be begun, which only a commit that syncs can do."""
+        """Whether a segment waits to be begun."""
         return self._log.rolling
 
     @property
@@ -217,11 +217,6 @@ class Journal:
         return self._log.durable
 
     @property
-    def written(self) -> int:
-        """Likewise written to the operating system: it survives the process, and not the machine."""
-        return self._log.written
-
-    @property
     def position(self) -> int:
         """How many records were ever appended to this directory and are durable.
 
@@ -230,18 +225,9 @@ class Journal:
         """
         return self._log.position
 
-    def begin_commit(self, sync: bool = True) -> Commit:
-        """Take everything appended so far. Then `Commit.run`, in a thread, then `finish`.
-
-        Args:
-            sync: whether it makes durable what was written: one such at a time. Without, it may begin once another's
-                `Commit.write` is over and `note_written` was called, unless `rolling`.
-        """
-        return self._log.begin_commit(sync)
-
-    def note_written(self, commit: Commit) -> None:
-        """The commit has written, and syncs. `StorageError` if the journal failed before."""
-        self._log.note_written(commit)
+    def begin_commit(self) -> Commit:
+        """Take everything appended so far: one at a time. Then `Commit.run`, in a thread, then `finish`."""
+        return self._log.begin_commit()
 
     def finish(self, commit: Commit) -> int:
         """The commit was run: returns the new `durable`. `StorageError` if it failed: the node must stop."""

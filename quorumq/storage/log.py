@@ -85,11 +85,10 @@ class Log:
         self._pending: list[Buffer] = []
         self.pending_bytes = 0
         self.unwritten: dict[int, tuple[int, bytes, Buffer]] = {}
-        self.ticket = self.durable = self.written = 0
+        self.ticket = self.durable = 0
         self.position = replay.position
         self._appended = replay.position  # `position` follows
-        self._writing: Commit | None = None
-        self._syncing: Commit | None = None
+        self._commit: Commit | None = None
 
     def check_usable(self) -> None:
         """Raise `StorageError` after a failure, or once given back."""
@@ -120,7 +119,6 @@ class Log:
         self.unwritten[record.number] = (self.ticket, record.batch.raw, record.batch.body)
 
     def _note_written(self, ticket: int) -> None:
-        self.written = ticket
         while self.unwritten:
             number = next(iter(self.unwritten))
             if self.unwritten[number][0] > ticket:
@@ -245,18 +243,17 @@ class Log:
     @property
     def needs_sync(self) -> bool:
         """Whether anything is not durable, nor on its way."""
-        return self.ticket > (self.durable if self._syncing is None else self._syncing.ticket)
+        return self.ticket > (self.durable if self._commit is None else self._commit.ticket)
 
     @property
     def rolling(self) -> bool:
-        """Whether a segment waits to be begun, which only a commit that syncs can do."""
+        """Whether a segment waits to be begun."""
         return any(isinstance(step, NewSegment) for step in self._steps)
 
-    def begin_commit(self, sync: bool = True) -> Commit:
+    def begin_commit(self) -> Commit:
         """Take everything appended so far: see `Journal.begin_commit`."""
         self.check_usable()
-        assert self._writing is None, "one commit writes at a time"
-        assert self._syncing is None if sync else not self.rolling, "one commit syncs, or rolls, at a time"
+        assert self._commit is None, "one commit at a time"
         assert self._tail is not None, "roll() comes first"
         steps, size = self._steps, self.pending_bytes
         if self._pending:
@@ -265,39 +262,26 @@ class Log:
         commit = Commit(
             self._writer,
             steps,
-            syncs=sync,
             ticket=self.ticket,
             position=self._appended,
             tail=self._tail,
             size=size,
         )
-        self._writing = commit
-        if sync:
-            self._syncing = commit
+        self._commit = commit
         return commit
 
-    def note_written(self, commit: Commit) -> None:
-        """Back on the loop: what the commit held is written, if not synced. Another may begin to write."""
-        assert commit is self._writing, "the commit that writes"
-        assert commit.written, "its write() returned"
-        self._writing = None
-        self.check_usable()
-        self._note_written(commit.ticket)
-
     def finish(self, commit: Commit) -> None:
-        """Back on the loop: what the commit held is durable, if it synced; `StorageError` if it did not succeed."""
-        assert commit is self._writing or commit is self._syncing, "finish() belongs to a commit under way"
-        if commit is self._writing and commit.written:
+        """Back on the loop: what the commit held is durable; `StorageError` if it did not succeed."""
+        assert commit is self._commit, "finish() belongs to the commit under way"
+        self._commit = None
+        if commit.written:
             self._note_written(commit.ticket)
         if not commit.done:
             self._writer.failed = self._writer.failed or "a commit was given up half way; the node must stop"
-        self._writing = None if commit is self._writing else self._writing
-        self._syncing = None if commit is self._syncing else self._syncing
         self.check_usable()
-        if commit.syncs:
-            self.durable = commit.ticket
-            self.position = commit.position
-            commit.tail.durable_end = commit.end
+        self.durable = commit.ticket
+        self.position = commit.position
+        commit.tail.durable_end = commit.end
 
     def commit(self) -> None:
         """`begin_commit`, `run` and `finish` in one, for those who may block."""
@@ -314,9 +298,8 @@ class Log:
 
         After a failure, or with a commit still running, nothing is written. The directory is given back always.
         """
-        idle = self._writing is None and self._syncing is None
         try:
-            if self._tail is not None and not self._writer.failed and idle:
+            if self._tail is not None and not self._writer.failed and self._commit is None:
                 self.commit()
                 if self._tail.end > self._tail.snapshot_bytes:
                     # Not synced: if it is lost, the last commit merely cannot be told from a torn one.
@@ -333,7 +316,7 @@ class Log:
 
     def check(self) -> None:
         """Assert what holds between any two calls."""
-        assert 0 <= self.durable <= self.written <= self.ticket
+        assert 0 <= self.durable <= self.ticket
         assert 0 <= self.position <= self._appended
         assert self._tail is None or 0 <= self._tail.durable_end <= self._tail.end
         self.segments.check()

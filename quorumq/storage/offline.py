@@ -134,7 +134,7 @@ class OfflineDirectory:
                 sizes[topic] = max(sizes.get(topic, 0), number + 1)
         for topic, count in sorted(sizes.items()):
             replicas = ((self.node,),) * count
-            records.append(TopicPut(Topic(topic, topic.hex(), 1, 0, replicas, 1, "fsync", STAMP_ZERO)))
+            records.append(TopicPut(Topic(topic, topic.hex(), 1, 0, replicas, 1, STAMP_ZERO)))
         made = next((record for record in records if isinstance(record, ClusterMade)), None)
         config = NodeConfig(
             node=self.node,

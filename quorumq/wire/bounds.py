@@ -30,7 +30,7 @@ FACTS_DEPTH_MAX: Final = 12
 
 _NODE_FIELDS: Final = frozenset({"node", "sender", "to", "replicas", "survivors"})
 _NAME_FIELDS: Final = frozenset({
-    "name", "group", "topic", "topics", "cluster_id", "which", "reason", "durability", "state", "outcome",
+    "name", "group", "topic", "topics", "cluster_id", "which", "reason", "state", "outcome",
     "code", "error", "refused", "software", "start", "waiting",
 })  # fmt: skip
 _ASKED: Final = frozenset(

@@ -10,10 +10,9 @@ Judged are first lives (n = 0), in true time, give or take what clocks' rates di
 Unless too many clocks were wrong: a node's may be wrong for what it stores once its time of day was changed and it was
 started again since, as nothing but a start asks the time of day. A node whose directory was lost, damaged or brought
 back has no wrong clock: without the batch it does not say that it is due or expired, and what it fetches again is as
-old as enough of the others say. But it cannot help to expire a message, either, that it has not fetched again. With
-durability "os", a power cut is such a loss of what was not synced: what the node still has, or has again, its history
-says again. RECLAIM is no fault and takes payload away as well (`kept: false`): after a rewind of the group, a replica
-may lack a batch that it once stored, so expiry is not judged there.
+old as enough of the others say. But it cannot help to expire a message, either, that it has not fetched again. RECLAIM
+is no fault and takes payload away as well (`kept: false`): after a rewind of the group, a replica may lack a batch that
+it once stored, so expiry is not judged there.
 """
 
 from __future__ import annotations
@@ -36,7 +35,6 @@ class OneWrongClock(Checker):
         "publish",
         "store",
         "fault",
-        "crash",
         "start",
         "deliver",
         "dead_letter",
@@ -55,14 +53,12 @@ class OneWrongClock(Checker):
         self.rf = 0
         self.kept = True
         self.rewound: dict[str, None] = {}  # groups of which a rewind was asked for
-        self.unsynced = False  # whether a power cut may take a batch that was stored
         self.found: list[Violation] = []
 
     def see(self, row: Row) -> None:
         kind, at = row["kind"], row["at"]
         if kind == "settings":
             self.rf = self.rf or row["settings"].get("rf", 0)
-            self.unsynced = self.unsynced or row["settings"].get("durability") == "os"
             self.kept = row["settings"].get("kept", self.kept)
         elif kind == "publish":
             if row["outcome"] == "invoke":
@@ -85,9 +81,6 @@ class OneWrongClock(Checker):
                 self.changed.update(dict.fromkeys(f"node:{node}" for node in row["nodes"]))
             elif row["fault"] in LOSSES:
                 self.lost.update(dict.fromkeys((f"node:{node}" for node in row["nodes"]), at))
-        elif kind == "crash":
-            if self.unsynced and row.get("detail") == "power":
-                self.lost[row["who"]] = at
         elif kind == "start":
             if row["who"] in self.changed:
                 self.wrong[row["who"]] = None

@@ -78,7 +78,6 @@ class Operator(Caller):
             options.rf,
             options.partitions,
             options.max_deliveries,
-            options.durability,
             retention_s=self.around.retention,
             backoff=options.backoff,
         )
@@ -116,9 +115,7 @@ class Operator(Caller):
     def create_outputs(self, _: object = None, __: object = None) -> None:
         """Create the topic that outputs are published to, then the groups."""
         options = self.options
-        request = CreateTopic(
-            "out", options.rf, options.output_partitions, options.max_deliveries, options.durability
-        )
+        request = CreateTopic("out", options.rf, options.output_partitions, options.max_deliveries)
 
         def then(answer: Answer, _: Any) -> None:
             if isinstance(answer, CreateTopicReply):
@@ -254,8 +251,6 @@ class Operator(Caller):
             names.append("retention_s")
         if options.backoff:
             names.append("backoff")
-        if options.durability == "os":  # else power cuts are not spared
-            names.append("durability")
         return sorted(rng.sample(names, rng.choice((1, 1, 2, len(names)))))
 
     def values(self, names: list[str]) -> dict[str, Any]:
@@ -271,7 +266,6 @@ class Operator(Caller):
             "backoff": lambda: tuple(
                 round(rng.random() * options.delay, 3) for _ in range(rng.randint(0, 3))
             ),
-            "durability": lambda: rng.choice(("os", "fsync")),
         }
         return {name: drawn[name]() for name in names}
 

@@ -25,7 +25,7 @@ class Rival(Operator):
     def __init__(self, around: Surroundings, name: str, others: list[Operator], *, lossy: bool) -> None:
         super().__init__(around, name, others)
         # What it creates may be the topic, and one replica alone does not survive the loss of its disk.
-        self.fragile = self.options.rival_rf == 1 and (lossy or self.options.durability == "os")
+        self.fragile = self.options.rival_rf == 1 and lossy
 
     def begin(self, _: object = None, __: object = None) -> None:
         self.later(self.rng.choice((0.0, 0.05, 0.5)) * self.rng.random(), self.compete)
@@ -43,7 +43,6 @@ class Rival(Operator):
             options.rival_rf if other else options.rf,
             rng.randint(1, options.partitions + 2),
             rng.randint(1, 9),
-            options.durability,
             retention_s=self.around.retention,
             ttl_s=rng.choice((0.0, 0.0, 30.0)),
             backoff=options.backoff if rng.random() < 0.5 else (),

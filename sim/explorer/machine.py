@@ -140,6 +140,3 @@ class Machine:
 
     def begin_sync(self, here: bool) -> None:
         pass
-
-    def begin_write(self) -> None:
-        pass

@@ -314,6 +314,3 @@ class Watched(Driver):
 
     def begin_sync(self, here: bool) -> None:
         pass
-
-    def begin_write(self) -> None:
-        pass

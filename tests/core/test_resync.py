@@ -426,25 +426,6 @@ def test_a_journal_that_lacks_what_a_peer_relied_on_a_moment_ago_is_noticed(lost
         assert sum(span.size for span, _ in replica(cluster, "b").group("g").records.items()) == 5
 
 
-def test_what_was_published_without_an_fsync_tells_no_position() -> None:
-    cluster = Cluster()
-    told: list[int] = []
-
-    def listen(sender: str, to: str, message: object) -> bool:
-        if isinstance(message, StoreReply):
-            told.append(message.position)
-        return False
-
-    cluster.drop = listen
-    for durability in ("os", "fsync"):
-        topic = cluster.topic(durability, durability=durability)
-        origin = cluster.ask("a", OpenSession()).origin
-        told.clear()
-        assert isinstance(cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"x"]))), PublishReply)
-        assert len(told) >= 2
-        assert all(position == 0 for position in told) == (durability == "os")
-
-
 def test_a_late_answer_takes_no_position_back() -> None:
     cluster = Cluster()
     topic, origin = published(cluster, 1)

@@ -97,7 +97,6 @@ def test_settings_survive_a_restart_of_everyone() -> None:
         ({}, "nothing to change"),
         ({"partitions": 1}, "partitions is 1: topic 'jobs' has 2"),
         ({"partitions": 5000}, "up to 1024"),
-        ({"durability": "raid"}, "durability is 'raid'"),
         ({"ttl_s": -1.0}, "ttl_s is -1.0 s"),
     ],
 )

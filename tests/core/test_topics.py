@@ -36,7 +36,6 @@ NODES = ("a", "b", "c")
         ({"backoff": (limits.BACKOFF_MAX_S + 1,)}, "each must be from 0 to"),
         ({"backoff": (1.0,) * (limits.BACKOFF_STEPS_MAX + 1)}, "backoff has 33 steps"),
         ({"max_deliveries": 0}, "max_deliveries is 0"),
-        ({"durability": "raid"}, "durability is 'raid'"),
         ({"partitions": limits.PARTITIONS_MAX + 1}, "partitions is 1025"),
         ({"rf": 5}, "rf is 5"),
     ],
@@ -69,9 +68,9 @@ def test_what_a_topic_was_born_with_stays_when_it_grows() -> None:
 
 def test_settings_that_a_producer_left_to_us_are_below_all_that_somebody_chooses() -> None:
     asked = CreateTopic("jobs", max_deliveries=9, unnamed=("ttl_s",))
-    assert stamps_of(made(CreateTopic("jobs", implicit=True))) == (Stamp(0, ""),) * 5
-    assert stamps_of(made(asked)) == (Stamp(1, "a"),) * 5
-    assert as_change(asked) == AlterTopic("jobs", 1, 9, "fsync", 0.0, None, ())
+    assert stamps_of(made(CreateTopic("jobs", implicit=True))) == (Stamp(0, ""),) * 4
+    assert stamps_of(made(asked)) == (Stamp(1, "a"),) * 4
+    assert as_change(asked) == AlterTopic("jobs", 1, 9, 0.0, None, ())
 
 
 CREATIONS = st.builds(
@@ -105,7 +104,6 @@ CHANGES = st.builds(
     partitions=st.none() | st.integers(1, 4),
     max_deliveries=st.none() | st.integers(1, 9),
     retention_s=st.none() | st.floats(0, 9),
-    durability=st.none() | st.just("os"),
     ttl_s=st.none(),
     backoff=st.none() | st.just((1.0,)),
 )

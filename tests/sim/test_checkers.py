@@ -332,19 +332,6 @@ def test_expiry_after_a_rewind_is_judged_only_where_payload_is_kept() -> None:
     )
 
 
-def test_a_power_cut_takes_what_was_only_written_out_of_the_clocks_votes() -> None:
-    def story(durability: str) -> Story:
-        story = timed(ttl=5.0)
-        story.rows[0]["settings"]["durability"] = durability
-        story.add("node:b", "crash", 0.3, detail="power")
-        return story
-
-    assert story("fsync").deliver(5, at=5.5).broken() == ["one wrong clock"]
-    assert story("os").deliver(5, at=5.5).broken() == [], "b cannot say that it expired"
-    again = story("os").add("node:b", "store", 0.4, topic="t", partition=0, spans=[[ORIGIN, 0, 1]])
-    assert again.deliver(5, at=5.6).broken() == ["one wrong clock"]
-
-
 # ---------------------------------------------------------------------------------------- generations
 
 

@@ -41,7 +41,7 @@ Name = tuple[PartitionId, Origin, int]
 
 
 def topic(name: str, identity: bytes, partitions: int = 2) -> Topic:
-    return Topic(identity, name, 3, 1, (NAMES,) * partitions, 5, "fsync", Stamp(1, "n1"))
+    return Topic(identity, name, 3, 1, (NAMES,) * partitions, 5, Stamp(1, "n1"))
 
 
 def options_of(table: str, data: Iterable[Path], **more: str) -> Options:

@@ -107,7 +107,7 @@ def clean_stop() -> CleanStopped:
 
 def every_kind() -> list[JournalRecord]:
     """One of each record that may stand in the middle of a journal."""
-    topic = Topic(TOPIC, "orders", 3, 1, (("n1", "n2", "n3"), ("n2", "n3", "n1")), 5, "fsync", Stamp(1, "n1"))
+    topic = Topic(TOPIC, "orders", 3, 1, (("n1", "n2", "n3"), ("n2", "n3", "n1")), 5, Stamp(1, "n1"))
     span = Span(ORIGIN, 0, 3)
     return [
         DirectoryMade("n1", "test", DIRECTORY),

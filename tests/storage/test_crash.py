@@ -34,7 +34,6 @@ class Writer:
         self.disk = disk
         self.appended: list[JournalRecord] = [] if before is None else list(before.appended)
         self.durable = 0 if before is None else before.durable  # records of `appended` reported durable
-        self.written = 0  # of this start, likewise written
         # Ticket, 0: durable.
         self.forgotten: dict[int, int] = {} if before is None else dict(before.forgotten)
         self.damaged: set[int] = set() if before is None else set(before.damaged)
@@ -130,11 +129,6 @@ class Writer:
         }
         assert self.store.position == self.durable
         self.store.check()
-
-    def note_written(self) -> None:
-        """The store said what is written."""
-        assert self.store is not None
-        self.written = max(count for ticket, count in self.tickets if ticket <= self.store.written)
 
     def close(self) -> None:
         assert self.store is not None

@@ -15,7 +15,7 @@ from quorumq.storage.damage import DamagedBatch
 from quorumq.storage.disk import Disk, RealDisk
 from quorumq.storage.journal import Journal
 from quorumq.storage.memory import MemoryDisk
-from quorumq.storage.segment import Scan, salt_of, segment_number
+from quorumq.storage.segment import salt_of
 from tests.storage.samples import (
     DIRECTORY,
     ORIGIN,
@@ -198,84 +198,6 @@ def test_a_commit_covers_what_was_appended_before_it_began(disk: Disk) -> None:
     store.close()
 
 
-def test_a_commit_without_a_sync_survives_the_process_and_not_the_machine() -> None:
-    """docs/protocol.md, durability "os": it is written, nothing says that it is durable, and a clean cut is left."""
-    disk = MemoryDisk()
-    store, _ = start(disk)
-    durable, position = store.durable, store.position
-    ticket = store.append([batch(0), batch(1)])
-    commit = store.begin_commit(sync=False)
-    commit.run()
-    assert store.written < ticket, "not before finish: the loop has not heard of it"
-    store.finish(commit)
-    assert (store.written, store.durable, store.position) == (ticket, durable, position)
-    assert store.needs_sync
-    assert not store.needs_write
-    assert disk.unsynced_bytes(newest(disk)) > 0
-    store.check()
-    bodies_are_right(store, [batch(0), batch(1)])
-
-    killed = disk.clone()
-    killed.unlock()
-    _, replayed = start(killed)
-    assert [record for record in replayed if isinstance(record, BatchStored)] == [
-        bare(batch(0)),
-        bare(batch(1)),
-    ]
-    after, replayed = start(disk.crash())
-    assert not [record for record in replayed if isinstance(record, BatchStored)]
-    assert not after.cannot_vouch, "lost, and not damaged"
-
-
-def test_the_next_sync_covers_what_was_written_without_one(disk: Disk) -> None:
-    store, _ = start(disk)
-    store.append([batch(0)])
-    commit = store.begin_commit(sync=False)
-    commit.run()
-    store.finish(commit)
-    assert store.commit() == store.written == store.durable
-    assert not store.needs_sync
-    store.close()
-
-
-def test_one_writes_while_another_syncs_and_only_the_next_sync_covers_it() -> None:
-    disk = MemoryDisk()
-    store, _ = start(disk)
-    first = store.append([Reserved(1)])
-    slow = store.begin_commit()
-    slow.write()
-    store.note_written(slow)
-    store.append([batch(0)])
-    fast = store.begin_commit(sync=False)
-    fast.run()
-    store.finish(fast)
-    assert store.durable < first < store.written
-    slow.sync()
-    assert store.finish(slow) == first
-    assert store.needs_sync
-    syncs: list[str] = []
-    disk.on_operation = lambda operation, name: syncs.append(operation)
-    store.commit()
-    assert syncs == ["sync"], "the disk was not asked about what was written after the first sync began"
-    assert store.durable == store.written
-    store.check()
-
-
-def test_the_journals_own_frames_call_durable_only_what_was_synced() -> None:
-    disk = MemoryDisk()
-    store, _ = start(disk)
-    synced = disk.size(newest(disk))
-    for number in range(3):
-        store.append([batch(number)])
-        commit = store.begin_commit(sync=False)
-        commit.run()
-        store.finish(commit)
-    name = newest(disk)
-    scan = Scan(lambda at, length: disk.read(name, at, length), disk.size(name), check_bodies=True)
-    frames = list(scan.frames(synced, salt_of(DIRECTORY, segment_number(name) or 0)))
-    assert [frame.durable for frame in frames] == [synced] * 3
-
-
 def test_a_batch_that_waits_for_the_second_commit_is_served_after_the_first(disk: Disk) -> None:
     store, _ = start(disk)
     store.append([batch(0)])
@@ -379,7 +301,7 @@ def test_files_that_are_not_segments_are_left_alone(tmp_path: Path) -> None:
 
 
 def test_an_unknown_record_or_version_asks_for_the_newer_program() -> None:
-    from quorumq.storage.segment import encode_frame, salt_of
+    from quorumq.storage.segment import encode_frame
     from quorumq.wire import cbor
 
     disk = MemoryDisk()

@@ -16,7 +16,7 @@ from tests.storage.test_crash import PowerCut, Writer
 
 
 class JournalMachine(RuleBasedStateMachine):
-    """Appends, commits (in steps, with and without a sync, one writing while another syncs), rolls, restarts, crashes
+    """Appends, commits (in steps), rolls, restarts, crashes
     in the middle of disk calls, failed syncs, batches that are forgotten, moved, damaged, or several of these."""
 
     commit: Commit | None = None
@@ -52,20 +52,7 @@ class JournalMachine(RuleBasedStateMachine):
     @rule()
     def write_of_the_commit(self) -> None:
         assert self.commit is not None
-        assert self.writer.store is not None
         self.commit.write()
-        self.writer.store.note_written(self.commit)
-        self.writer.note_written()
-
-    @precondition(lambda self: (self.commit is None or self.commit.written) and not self.writer.store.rolling)
-    @rule()
-    def write_without_a_sync(self) -> None:
-        assert self.writer.store is not None
-        commit = self.writer.store.begin_commit(sync=False)
-        commit.run()
-        durable = self.writer.store.finish(commit)
-        self.writer.note_durable(durable)
-        self.writer.note_written()
 
     @rule()
     def roll(self) -> None:
@@ -105,8 +92,6 @@ class JournalMachine(RuleBasedStateMachine):
             pass
         disk.on_operation = None
         self.writer.store.abandon()
-        if kill:
-            self.writer.durable = max(self.writer.durable, self.writer.written)
         self.again(disk if kill else disk.crash(random.Random(seed)))
 
     @precondition(lambda self: self.commit is None)

@@ -129,7 +129,7 @@ def test_missing_trailing_fields_take_their_default_and_no_others() -> None:
         (AckRequest, (((b"", ()),) * (SPANS_PER_REQUEST_MAX + 1),), "at most 10000"),
         (
             Topic,
-            (b"x" * 16, "n", 3, 1, ((),) * 1025, 5, "fsync", (0, "")),
+            (b"x" * 16, "n", 3, 1, ((),) * 1025, 5, (0, "")),
             "Topic.replicas is an array of 1025",
         ),
         (StatusReply, ((),), "StatusReply.facts is an array of 0: must be a map"),

@@ -48,7 +48,6 @@ class CreateTopic(NamedTuple):
     rf: int = 3
     partitions: int = 1
     max_deliveries: int = 5
-    durability: str = "fsync"
     implicit: bool = False  # a producer asks because it publishes: refused unless auto_create_topics is on
     retention_s: float = 0.0  # this and the next two: as in Topic
     ttl_s: float = 0.0
@@ -66,7 +65,6 @@ class AlterTopic(NamedTuple):
     name: str
     partitions: int | None = None
     max_deliveries: int | None = None
-    durability: str | None = None
     retention_s: float | None = None
     ttl_s: float | None = None
     backoff: tuple[float, ...] | None = None

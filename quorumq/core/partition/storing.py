@@ -35,14 +35,14 @@ class Storing:
         """STORE: keep what of the batch is not here yet. STORED, once durable, for anything that is.
 
         A batch that is present already is answered behind whatever may not be durable yet, so a retry that
-        overtakes its own fsync is not promised early. With durability "os", read "written" for "durable".
+        overtakes its own fsync is not promised early.
         """
         new, error, detail = self._new_of(message, topic)
         if error:
             return [self._stored(sender, message, error, detail)] if message.round else []
         answer = (self._stored(sender, message),) if message.round else ()
         if not new:
-            return [Persist((), answer, self.syncs(topic))] if message.round else []
+            return [Persist((), answer)] if message.round else []
         number = self.node.next_batch
         self.node.next_batch += 1
         self.node.unwritten[number] = self.batches.partition
@@ -57,7 +57,7 @@ class Storing:
         for part, shift in new:
             self.views.raise_floors(self.batches.put(part, Slot(number, shift)))
         record = BatchStored(number, message.batch, now.wall_ms, age_ms)
-        return [Persist((record,), (*answer, Done(number)), self.syncs(topic))]
+        return [Persist((record,), (*answer, Done(number)))]
 
     def _new_of(self, message: Store, topic: Topic) -> tuple[list[tuple[Span, int]], str, str]:
         """What of a batch is to be stored, with its shift in the batch; or the error, and what to tell of it."""
@@ -89,10 +89,6 @@ class Storing:
             error = Code.STORAGE_FULL
             detail = f"node {self.node.me} has only its reserve of disk space left: {advice}"
         return new, error, detail
-
-    def syncs(self, topic: Topic) -> bool:
-        """Whether what is published here waits for an fsync: not where the topic trusts the page cache."""
-        return topic.durability != "os"
 
     def _stored(self, sender: NodeId, message: Store, error: str = "", detail: str = "") -> Send:
         known = self.node.vector(self.batches.members)
