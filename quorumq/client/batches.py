@@ -44,7 +44,10 @@ class Pending:
         self._index = index
 
     def __del__(self) -> None:
-        self._parcel.forget(self._index)
+        parcel = self._parcel
+        parcel.forgotten.add(self._index)
+        if parcel.done:
+            parcel.forget(self._index)
 
     @property
     def done(self) -> bool:
@@ -62,15 +65,11 @@ class Pending:
             OutcomeUnknown: given up after it was sent: it may be stored, or become so.
             QuorumqError: refused for good: see `Client.producer`.
         """
-        await self._settled()
-        return self._outcome()
-
-    async def _settled(self) -> None:
-        """Wait until it has its outcome, whichever that is."""
         if not self._parcel.done:
             await self._parcel.event.wait()
         else:
             await trio.lowlevel.checkpoint_if_cancelled()
+        return self._outcome()
 
     def _outcome(self) -> MessageId:
         """What `wait` returns or raises, where it is `done`."""

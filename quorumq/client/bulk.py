@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import suppress
 from itertools import count
 from typing import Any, Final
 
@@ -110,7 +111,8 @@ class Bulk:
             NotAllStored: as it says.
         """
         while self._waiting:
-            await self._waiting[0][1]._settled()
+            with suppress(QuorumqError):
+                await self._waiting[0][1].wait()
             self._harvest()
         if self._errors:
             raise NotAllStored(self._topic, self._ids, self._errors, self._untaken)

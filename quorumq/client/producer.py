@@ -38,6 +38,7 @@ IN_FLIGHT: Final = 8
 BUFFER_BYTES: Final = 16 * MIB
 YIELD_EVERY: Final = 32
 """`send` lets other tasks run at least after so many messages."""
+NO_TIMES: Final = Times(0, 0)
 
 
 class Producer:
@@ -291,7 +292,9 @@ class Producer:
         record = encode_record(parts)
         size = len(record)
         wall_ms = self._context.wall_ms
-        times = Times(delay_ms(delay, not_before, wall_ms()), ttl_ms(ttl))
+        times = NO_TIMES
+        if not (delay is None and not_before is None and ttl is None):
+            times = Times(delay_ms(delay, not_before, wall_ms()), ttl_ms(ttl))
         self._since_yield += 1
         if self._since_yield >= YIELD_EVERY:
             self._since_yield = 0
