@@ -8,7 +8,7 @@ confirmed leaves a gap, and nothing waits for it. Messages that are derived from
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import trio
@@ -44,10 +44,7 @@ class Pending:
         self._index = index
 
     def __del__(self) -> None:
-        parcel = self._parcel
-        parcel.forgotten.add(self._index)
-        if parcel.done:
-            parcel.forget(self._index)
+        self._parcel.forget(self._index)
 
     @property
     def done(self) -> bool:
@@ -87,8 +84,8 @@ class Parcel:
     """One batch, from its first message until it is confirmed or given up."""
 
     __slots__ = (
-        "batch", "bytes", "count", "done", "error", "event", "first", "forgotten", "heard", "made", "opened", "origin",
-        "partition", "records", "refused", "sent", "silent", "times",
+        "batch", "bytes", "count", "done", "error", "event", "first", "forgotten", "heard", "logged", "made",
+        "opened", "origin", "partition", "records", "refused", "sent", "silent", "times",
     )  # fmt: skip
 
     def __init__(
@@ -109,6 +106,7 @@ class Parcel:
         self.done = False
         self.heard: set[int] = set()  # indexes of those whose failure somebody was told
         self.forgotten: set[int] = set()  # indexes of those that nobody can wait for any more
+        self.logged = 0  # of those that failed, so many were logged
         self.error: QuorumqError | None = None
         self.refused: dict[int, QuorumqError] = {}  # by index: messages that were refused alone
         self.event = trio.Event()
@@ -149,8 +147,10 @@ class Parcel:
 
     def forget(self, index: int) -> None:
         """Nobody can wait for one of its messages any more. May be called in any thread."""
-        self.forgotten.add(index)
-        if self.done and (self.error is not None or index in self.refused) and index not in self.heard:
+        if not self.done:
+            self.forgotten.add(index)
+        elif (self.error is not None or index in self.refused) and index not in self.heard:
+            self.forgotten.add(index)
             self.silent[self] = None
 
     def failure(self, index: int) -> QuorumqError | None:
@@ -160,10 +160,13 @@ class Parcel:
             self.heard.add(index)
         return error
 
+    def failures(self) -> Iterable[int]:
+        """The indexes of its messages that were given up."""
+        return range(self.count) if self.error is not None else self.refused
+
     def take_failures(self, *, forgotten: bool = False) -> list[QuorumqError]:
         """Why messages were given up that nobody has heard of, or nobody can hear of: one for each, told now."""
-        failed = range(self.count) if self.error is not None else self.refused
-        found = [index for index in failed if index not in self.heard]
+        found = [index for index in self.failures() if index not in self.heard]
         if forgotten:
             found = [index for index in found if index in self.forgotten]
         self.heard.update(found)

@@ -50,6 +50,7 @@ class Context:
         clock: the clock of every deadline, in seconds.
         wall_ms: the time of day in milliseconds since 1970.
         rng: for jitter and choices.
+        log: what nobody hears of otherwise.
         host: the name of this machine, and of a consumer that nobody names.
         topic_names: by id, of topics that were heard of.
     """
@@ -61,6 +62,7 @@ class Context:
         self.clock = nodes.clock
         self.wall_ms = nodes.wall_ms
         self.rng = nodes.rng
+        self.log = nodes.log
         self.host = socket.gethostname()[:100]
         self.topic_names: dict[bytes, str] = {}
         self._tasks = tasks

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple, Protocol
 import trio
 
 from quorumq.client.connection import Connection, Dial, Lost, Orphan, open_connection
+from quorumq.client.log import Log
 from quorumq.core import messages as m
 from quorumq.core.errors import (
     NotFound,
@@ -171,6 +172,7 @@ class Nodes:
         self._first = rng.choice(self.addresses)  # asked first, for as long as it answers
         self._closed = False
         self._run = trio.lowlevel.current_trio_token()
+        self.log = Log(trio.current_time)
         self.hold_time_max: float | None = None
         """The longest hold that the cluster allows, in seconds, once METADATA has said it."""
 
@@ -379,6 +381,10 @@ class Nodes:
                         watch.answered(None, sent=exc.sent)
                     self._doubted[address] = trio.current_time() + DOUBT_S
                     attempts.note(where, exc.cause, sent=exc.sent)
+                    if not self._closed:
+                        self.log.info(
+                            ("lost", address), "%s: %s: %s; another node is asked", what, where, exc.cause
+                        )
                     continue
                 self._doubted.pop(address, None)
                 if watch is not None:
@@ -396,6 +402,7 @@ class Nodes:
                 if not isinstance(error, TooFewReplicas | StorageFull):
                     raise error
                 attempts.refuse(where, error)
+                self.log.info(("refused", address), "%s: %s: %s; it is tried again", what, where, error)
             if missing is not None and not refused and not attempts.sent:
                 raise missing
             left = until - trio.current_time()

@@ -43,7 +43,8 @@ class Outbox:
     """Fills batches, and keeps them until each has its outcome.
 
     Args:
-        context: whose clocks and history.
+        context: whose clocks, history and log.
+        topic: where they go.
         session: numbers the messages that do not bring their names.
         batch_bytes: a batch closes when it has so many.
 
@@ -57,7 +58,7 @@ class Outbox:
         silent: those of them with messages that nobody can wait for any more, and nobody has heard of.
     """
 
-    def __init__(self, context: Context, session: Session, *, batch_bytes: int) -> None:
+    def __init__(self, context: Context, topic: str, session: Session, *, batch_bytes: int) -> None:
         self.buffered = 0
         self.room = trio.lowlevel.ParkingLot()
         self.poke = trio.Event()
@@ -66,6 +67,7 @@ class Outbox:
         self.failed: list[Parcel] = []
         self.silent: dict[Parcel, None] = {}
         self._context = context
+        self._topic = topic
         self._session = session
         self._batch_bytes = batch_bytes
         self._lanes: dict[tuple[int, bool], Lane] = {}  # by partition, and whether what goes there is derived
@@ -171,6 +173,7 @@ class Outbox:
         self.buffered -= parcel.bytes
         parcel.finish(error)
         if error is not None or parcel.refused:
+            self._log(parcel)
             self.failed.append(parcel)
             if len(self.failed) > 1000:
                 for old in self.failed[:-1000]:
@@ -182,8 +185,21 @@ class Outbox:
         """Why messages were given up that nobody can wait for any more, one for each: told now."""
         found: list[QuorumqError] = []
         while self.silent:
-            found += self.silent.popitem()[0].take_failures(forgotten=True)
+            parcel, _ = self.silent.popitem()
+            self._log(parcel)
+            found += parcel.take_failures(forgotten=True)
         return found
+
+    def _log(self, parcel: Parcel) -> None:
+        """Messages of it were given up: say so, as far as nobody can wait for them any more."""
+        places = [place for place in parcel.failures() if place in parcel.forgotten]
+        if len(places) > parcel.logged:
+            self._context.log.error(
+                ("given up", self._topic),
+                "%d messages to %r were given up and nobody waits for them: %s",
+                len(places) - parcel.logged, self._topic, parcel.error or parcel.refused[places[-1]],
+            )  # fmt: skip
+            parcel.logged = len(places)
 
     def fail_unnumbered(self, error: QuorumqError) -> None:
         """No session can be opened: give up what waits for its numbers."""

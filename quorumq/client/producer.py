@@ -80,7 +80,7 @@ class Producer:
         self._register: Topic | None = None
         self._ids: list[PartitionId] = []
         self._session = Session(context)
-        self._outbox = Outbox(context, self._session, batch_bytes=batch_bytes)
+        self._outbox = Outbox(context, topic, self._session, batch_bytes=batch_bytes)
         self._sender = Sender(context, topic, self._timeout)
         self._in_flight = 0
         self._lock = trio.Lock()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -465,3 +466,74 @@ async def test_a_key_of_text_has_the_partition_of_its_bytes() -> None:
         for key in ("a", "order-17", "é"):
             name = await client.publish("jobs", b"x", key=key)
             assert name.partition.number == partition_of_key(key.encode(), 16)
+
+
+# ------------------------------------------------------------------------------------ logging
+
+
+async def test_what_nobody_waits_for_is_logged_when_it_is_given_up_and_not_for_each_message(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        producer = client.producer("jobs", timeout=2.0, batch_bytes=1, in_flight=200)
+        await producer.publish(b"0")
+        await unreachable(cluster)
+        for _ in range(100):
+            await producer.send(b"1")
+        kept = await producer.send(b"2")
+        await trio.sleep(5.0)
+        (line,) = [one for one in caplog.records if one.levelno == logging.ERROR]
+        assert line.name == "quorumq.client"
+        assert "1 messages to 'jobs' were given up and nobody waits for them: publish of" in line.getMessage()
+        cluster.refuse.clear()
+        with pytest.raises(NotStored):
+            await kept.wait()
+        with pytest.raises(NotStored):
+            await producer.flush()
+        await trio.sleep(60.0)
+        await unreachable(cluster)
+        await producer.send(b"3")
+        await trio.sleep(3.0)
+        *_, last = [one.getMessage() for one in caplog.records if one.levelno == logging.ERROR]
+        assert last.endswith("(99 more like this before)")
+        with pytest.raises(NotStored):
+            await producer.aclose()
+
+
+async def test_a_failure_that_somebody_hears_of_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async with fake_cluster() as cluster, connected(cluster, timeout=2.0) as client:
+        await client.publish("jobs", b"0")
+        await unreachable(cluster)
+        with pytest.raises(NotStored):
+            await client.publish("jobs", b"1")
+        assert [one for one in caplog.records if one.levelno >= logging.WARNING] == []
+
+
+async def test_a_cancelled_publish_that_is_given_up_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async with fake_cluster() as cluster, connected(cluster, timeout=2.0, attempt_timeout=1.0) as client:
+        await client.publish("jobs", b"0")
+        cluster.mute.update("abc")
+        with trio.move_on_after(0.1):
+            await client.publish("jobs", b"1")
+        await trio.sleep(5.0)
+        assert [one.levelno for one in caplog.records if one.levelno >= logging.WARNING] == [logging.ERROR]
+        cluster.mute.clear()
+
+
+async def test_failover_is_logged_once_a_node_and_not_for_each_request(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "quorumq.client")
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.publish("jobs", b"0")
+        cluster.kill("a")
+        for _ in range(5):
+            await client.publish("jobs", b"1")
+        lines = [one.getMessage() for one in caplog.records]
+        assert any(
+            "publish of 1 messages to 'jobs'/0: " in line and "another node is asked" in line
+            for line in lines
+        )
+        assert all("a:1" in line for line in lines)
+        assert 1 <= len(lines) <= 2
+        assert {one.levelno for one in caplog.records} == {logging.INFO}

@@ -1,0 +1,55 @@
+"""What the client does on its own and nobody is told of by a result or an exception, by `logging`.
+
+The logger is ``quorumq.client``. Of each kind of event there is one line in ten seconds at most, and the next one
+says how many there were between.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable
+from typing import Final
+
+LOGGER: Final = logging.getLogger("quorumq.client")
+EVERY_S: Final = 10.0
+KINDS_MAX: Final = 1000
+
+
+class Log:
+    """Says the same kind of thing once in a while.
+
+    Args:
+        clock: seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._said: dict[
+            Hashable, tuple[float, int]
+        ] = {}  # by kind: until when it is silent, and how often it was
+
+    def info(self, kind: Hashable, text: str, *args: object) -> None:
+        """The client went on by itself."""
+        self._say(logging.INFO, kind, text, args)
+
+    def warning(self, kind: Hashable, text: str, *args: object) -> None:
+        """The application may notice something of it."""
+        self._say(logging.WARNING, kind, text, args)
+
+    def error(self, kind: Hashable, text: str, *args: object) -> None:
+        """Something that was asked for was not done."""
+        self._say(logging.ERROR, kind, text, args)
+
+    def _say(self, level: int, kind: Hashable, text: str, args: tuple[object, ...]) -> None:
+        if not LOGGER.isEnabledFor(level):
+            return
+        now = self._clock()
+        until, missed = self._said.pop(kind, (now, 0))
+        if now < until:
+            self._said[kind] = (until, missed + 1)
+            return
+        if len(self._said) >= KINDS_MAX:
+            del self._said[next(iter(self._said))]
+        self._said[kind] = (now + EVERY_S, 0)
+        more = f" ({missed} more like this before)" if missed else ""
+        LOGGER.log(level, text + more, *args)
