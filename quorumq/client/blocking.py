@@ -332,6 +332,30 @@ def _listing(
 class Client(Counterpart[waiting.Client]):
     """A connected client: as `quorumq.client.Client`. Any number of threads may use it."""
 
+    @classmethod
+    def open(cls, addresses: str | Sequence[str], **options: Any) -> Client:
+        """Connect to a cluster, until `close`: for programs whose start and stop are two calls. Else use `connect`.
+
+        Where the program ends without `close`, nothing is flushed.
+
+        Args:
+            addresses: "host:port" of one or several nodes; the others are learned from them.
+            options: as of `connect`.
+
+        Raises:
+            as `connect` does.
+        """
+        portal = Portal()
+        return cls(portal, portal.open(partial(waiting.connect, addresses, **options)))
+
+    def close(self) -> None:
+        """Flush the producers, and end: what is called after that raises `Closed`. As `quorumq.client.Client.close`."""
+        try:
+            with suppress(Closed):
+                self.portal.call(self.inner.context.flush)
+        finally:
+            self.portal.close()
+
     create_topic = _blocking(waiting.Client.create_topic)
     alter_topic = _blocking(waiting.Client.alter_topic)
     delete_topic = _blocking(waiting.Client.delete_topic)
@@ -447,12 +471,13 @@ def _connecting(
 ) -> Callable[P, AbstractContextManager[Client]]:
     def connected(*args: P.args, **more: P.kwargs) -> Iterator[Client]:
         portal = Portal()
-        client = portal.open(partial(connect, *args, **more))
+        client = Client(portal, portal.open(partial(connect, *args, **more)))
         try:
-            yield Client(portal, client)
-            portal.call(client.context.flush)
-        finally:
+            yield client
+        except BaseException:
             portal.close()
+            raise
+        client.close()
 
     return update_wrapper(contextmanager(connected), connect)
 

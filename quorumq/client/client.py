@@ -10,8 +10,9 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
-from typing import Final, Literal
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
+from typing import Any, Final, Literal
 
 import trio
 
@@ -46,8 +47,30 @@ FETCH_LANES: Final = 8
 """So many `Client.fetch` at once have connections of their own, which can be hung up where one is cancelled."""
 
 
+class Serving:
+    """The task that a client lives in which was opened without a ``with``."""
+
+    def __init__(self) -> None:
+        self.scope = trio.CancelScope()
+        self.ended = trio.Event()
+
+
+async def _serve(
+    connecting: Callable[[], AbstractAsyncContextManager[Client]], *, task_status: trio.TaskStatus[Client]
+) -> None:
+    serving = Serving()
+    try:
+        with serving.scope:
+            async with connecting() as client:
+                client._serving = serving
+                task_status.started(client)
+                await trio.sleep_forever()
+    finally:
+        serving.ended.set()
+
+
 class Client(PublishCalls, TopicCalls, GroupCalls, BrowseCalls, SettleCalls):
-    """A connection to a cluster. Made by `connect`.
+    """A connection to a cluster. Made by `connect`, or by `Client.open`.
 
     Attributes:
         timeout: seconds for an operation, all its attempts included, unless the call says otherwise.
@@ -65,7 +88,41 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BrowseCalls, SettleCalls):
         self.wall_ms = context.wall_ms
         self.nodes = context.nodes
         self.history = context.history
+        self._serving: Serving | None = None
         self._lanes = [f"fetch {number}" for number in range(FETCH_LANES)]  # `fetch` alone uses them
+
+    @classmethod
+    async def open(cls, addresses: str | Sequence[str], *, nursery: trio.Nursery, **options: Any) -> Client:
+        """Connect to a cluster, until `close`: for programs whose start and stop are two calls. Else use `connect`.
+
+        Args:
+            addresses: "host:port" of one or several nodes; the others are learned from them.
+            nursery: where the client's tasks run. Where that is cancelled the client ends at once: nothing is flushed,
+                and what consumers had fetched ahead comes again when its hold has run out.
+            options: as of `connect`.
+
+        Raises:
+            as `connect` does.
+        """
+        client: Client = await nursery.start(_serve, partial(connect, addresses, **options))
+        return client
+
+    async def close(self) -> None:
+        """Flush the producers, and end: what is called after that raises `Closed`. Leave the consumers before.
+
+        Cancelled while it flushes, the client ends at once, as it does where it is left by an exception.
+
+        Raises:
+            NotStored, OutcomeUnknown, …: messages were given up and nobody has waited for them; all others are stored,
+                and the client is closed.
+        """
+        try:
+            await self.context.flush()
+        finally:
+            self.nodes.close()
+            if self._serving is not None:
+                self._serving.scope.cancel()
+                await self._serving.ended.wait()
 
     @property
     def timeout(self) -> float:

@@ -255,6 +255,7 @@ def test_every_call_of_the_async_client_is_here() -> None:
                     one.name: one.default
                     for one in inspect.signature(getattr(ours, name)).parameters.values()
                 }
+                expected.pop("nursery", None)  # a thread of its own is in its place
                 assert expected.items() <= found.items(), name
 
 

@@ -414,20 +414,6 @@ def test_the_same_without_async() -> None:
             assert producer.send(b"later").wait().seq == 0
 
 
-def test_a_producer_that_is_not_left_is_flushed_with_the_blocking_client(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    flushed: list[object] = []
-
-    async def flush(self: object) -> None:
-        flushed.append(self)
-
-    monkeypatch.setattr("quorumq.client.context.Context.flush", flush)
-    with LocalCluster(1) as cluster, blocking.connect(cluster.addresses) as client:
-        assert client.status()
-    assert flushed
-
-
 # ------------------------------------------------------------------------------ JSON and text
 
 
