@@ -36,7 +36,7 @@ from quorumq.client.message import MessageId, Outcome, Ticket
 from quorumq.client.nodes import Closed as Closed
 from quorumq.client.options import NewMessage as NewMessage
 from quorumq.client.options import Options
-from quorumq.client.portal import INTERRUPTED_S, Portal
+from quorumq.client.portal import INTERRUPTED_S, Like, Portal
 from quorumq.client.settling import SettleCalls
 from quorumq.client.times import Duration
 from quorumq.client.work import GRACE_S, Pool, Task, Worked, stopped_by_signals
@@ -75,16 +75,6 @@ def _making(
         return kind(self.portal, method(self.inner, *args, **more))
 
     return update_wrapper(called, method)
-
-
-class _Like:
-    """Has a method here show the signature and the docstring of its async counterpart."""
-
-    def __init__(self, method: Callable[..., object]) -> None:
-        self.method = method
-
-    def __call__(self, function: T) -> T:
-        return cast("T", update_wrapper(cast("Any", function), self.method))
 
 
 class Counterpart(Generic[Inner]):
@@ -378,7 +368,7 @@ class Client(Counterpart[waiting.Client]):
     fetch = _fetching(waiting.Client.fetch)
     peek = _listing(waiting.Client.peek)
 
-    @_Like(waiting.Client.work)
+    @Like(waiting.Client.work)
     def work(
         self,
         topic: str | Sequence[str],
@@ -392,7 +382,7 @@ class Client(Counterpart[waiting.Client]):
         task = Task(topic, group, cast("Any", handler), **options)
         return self.work_all([task], grace=grace, signals=signals)
 
-    @_Like(waiting.Client.work_all)
+    @Like(waiting.Client.work_all)
     def work_all(self, tasks: Sequence[Task], *, grace: Duration = GRACE_S, signals: bool = True) -> Worked:
         inner = self.inner
         pool = Pool(inner.context, inner.consumer, [self._plain(task) for task in tasks], grace)

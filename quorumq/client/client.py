@@ -416,8 +416,8 @@ async def connect(
     names = [addresses] if isinstance(addresses, str) else list(addresses)
     if not trio.lowlevel.in_trio_task():
         raise UsageError(
-            "quorumq.client runs on trio, and this is not a task of trio: use trio.run, or quorumq.client.blocking, "
-            "from asyncio through asyncio.to_thread"
+            "quorumq.client runs on trio, and this is not a task of trio: use trio.run; on asyncio "
+            "quorumq.client.aio, and anywhere else quorumq.client.blocking"
         )
     if dial is None:
         for name in names:

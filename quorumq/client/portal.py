@@ -10,8 +10,8 @@ import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, wait
 from contextlib import suppress
-from functools import partial
-from typing import Any, Final, TypeVar
+from functools import partial, update_wrapper
+from typing import Any, Final, TypeVar, cast
 
 import trio
 
@@ -23,6 +23,16 @@ INTERRUPTED_S: Final = 2.0
 """How long a call that is interrupted may take to end."""
 
 T = TypeVar("T")
+
+
+class Like:
+    """Has a function show the signature and the docstring of its counterpart in `quorumq.client`."""
+
+    def __init__(self, method: Callable[..., object]) -> None:
+        self.method = method
+
+    def __call__(self, function: T) -> T:
+        return cast("T", update_wrapper(cast("Any", function), self.method))
 
 
 class Portal:
@@ -40,14 +50,19 @@ class Portal:
         self._failure: BaseException | None = None
         self._process = os.getpid()
 
-    def open(self, connect: Callable[[], Any]) -> Client:
-        """Begin, with what ``connect`` gives as an ``async with``; raises what it raises."""
+    def begin(self, connect: Callable[[], Any]) -> Future[Client]:
+        """Begin, with what ``connect`` gives as an ``async with``. The future has what it raises."""
         self._thread = threading.Thread(
             target=trio.run, args=(self._run, connect), name="quorumq", daemon=True
         )
         self._thread.start()
+        return self._ready
+
+    def open(self, connect: Callable[[], Any]) -> Client:
+        """`begin`, and wait for it."""
+        begun = self.begin(connect)
         try:
-            return self._ready.result()
+            return begun.result()
         except BaseException:
             self.close()
             raise
@@ -68,6 +83,16 @@ class Portal:
                 self._failure = error
             else:
                 self._ready.set_exception(error)
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this is the thread that trio runs in."""
+        return threading.current_thread() is self._thread
+
+    def check_process(self) -> None:
+        """Raise `Closed` in a process that was forked since: it has no such thread."""
+        if os.getpid() != self._process:
+            raise Closed("this client was made before a fork, in another process: make one in this process")
 
     def close(self) -> None:
         """End: what is under way is cancelled, and the thread has ended when this returns.
@@ -110,9 +135,8 @@ class Portal:
             UsageError: this is the thread that would have to do the work.
             OutcomeUnknown: another thread closed the client meanwhile.
         """
-        if os.getpid() != self._process:
-            raise Closed("this client was made before a fork, in another process: make one in this process")
-        if threading.current_thread() is self._thread:
+        self.check_process()
+        if self.is_here:
             raise UsageError("a blocking call inside of the client's own thread would wait for itself")
         answer: Future[T] = Future()
         scope = trio.CancelScope()

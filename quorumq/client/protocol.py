@@ -1,6 +1,6 @@
 """One connection's side of the protocol, without a socket.
 
-Every front of the client (trio today; asyncio and blocking later) needs the same four things: a HELLO that is
+Every front of the client needs the same four things: a HELLO that is
 accepted before anything else, a number for each request, the reply that belongs to a number, and an end
 when the other side does not speak the protocol. They are here once. Bytes come in by `receive`, bytes to be
 sent come out of `hello` and `request`; nothing here waits, sends or looks at a clock.

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 from quorumq.client import Client, Consumer, Message
+from quorumq.client.aio import Bridge
+from quorumq.client.aio import Client as AsyncioClient
 from quorumq.client.blocking import Client as BlockingClient
 from quorumq.client.portal import Portal
 from tests.client.fake import connected, fake_cluster
@@ -36,6 +39,16 @@ async def payloads(client: Client, topic: str = "jobs", group: str = "reader") -
 async def faked() -> AsyncIterator[Client]:
     async with fake_cluster() as cluster, connected(cluster) as client:
         yield client
+
+
+@asynccontextmanager
+async def in_a_loop() -> AsyncIterator[AsyncioClient]:
+    """A client for asyncio, of a fake cluster that runs in the client's own thread."""
+    bridge = Bridge(asyncio.get_running_loop())
+    try:
+        yield AsyncioClient(bridge, await asyncio.wrap_future(bridge.begin(faked)))
+    finally:
+        await bridge.aclose()
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import re
 import textwrap
@@ -14,10 +15,11 @@ import trio
 import quorumq.client
 from quorumq.client import Client, connect
 from tests.client.fake import FakeCluster, fake_cluster
-from tests.client.steps import in_a_thread, publish
+from tests.client.steps import in_a_loop, in_a_thread, publish
 
 PAGE = (Path(__file__).parents[2] / "docs" / "client.md").read_text()
 SNIPPETS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+ASYNCIO = [snippet for snippet in SNIPPETS if "quorumq.client.aio" in snippet]
 BLOCKING = [snippet for snippet in SNIPPETS if "quorumq.client.blocking" in snippet]
 PORTS = {"127.0.0.1:7401": "a:1", "127.0.0.1:7402": "b:1", "127.0.0.1:7403": "c:1"}
 
@@ -26,7 +28,7 @@ def title(snippet: str) -> str:
     return snippet.strip().splitlines()[-1].strip()[:40]
 
 
-@pytest.mark.parametrize("snippet", [it for it in SNIPPETS if it not in BLOCKING], ids=title)
+@pytest.mark.parametrize("snippet", [it for it in SNIPPETS if it not in (*ASYNCIO, *BLOCKING)], ids=title)
 async def test_the_example_runs(snippet: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with fake_cluster(hold_time_max=5.0) as cluster:  # as `quorumq dev` has it
         monkeypatch.setattr("quorumq.client.client.dial_tcp", dialling(cluster))
@@ -51,6 +53,14 @@ def test_the_example_without_trio_runs(snippet: str, monkeypatch: pytest.MonkeyP
     """In real time: the cluster is in the client's own thread."""
     monkeypatch.setattr("quorumq.client.blocking.connect", lambda addresses: in_a_thread())
     exec(compile(snippet, "docs/client.md", "exec"), {"__name__": "x"})
+
+
+@pytest.mark.parametrize("snippet", ASYNCIO, ids=title)
+def test_the_example_on_asyncio_runs(snippet: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quorumq.client.aio.connect", lambda addresses: in_a_loop())
+    scope: dict[str, Any] = {"__name__": "x"}
+    exec(compile(snippet, "docs/client.md", "exec"), scope)
+    asyncio.run(scope["main"]())
 
 
 def dialling(cluster: FakeCluster) -> Any:

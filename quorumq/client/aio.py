@@ -1,0 +1,434 @@
+"""The client library for asyncio: the classes of `quorumq.client`, whose calls may be awaited in an event loop.
+
+A thread of its own runs trio and the client of client.py in it (portal.py); what is awaited here runs there, and the
+event loop goes on meanwhile. So there is one implementation of everything, and holds are extended and answers read
+also while a handler keeps the event loop busy. docs/decisions/0010 says what that costs, and what else was measured.
+
+Promise: what a call takes, returns and raises is what the method of the same name in `quorumq.client` does. Cancelling
+a task cancels its call, and is over once that has ended; messages that came all the same are rejected, to be
+delivered again at once.
+
+async with connect(["127.0.0.1:7401", "127.0.0.1:7402"]) as client:
+    await client.publish("jobs", b"payload")
+    async with client.consumer("jobs", group="workers") as consumer:
+        async for message in consumer:
+            await message.ack()
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextvars import Context, copy_context
+from dataclasses import replace
+from functools import partial, update_wrapper
+from itertools import islice
+from typing import Any, Final, ParamSpec, TypeVar, Unpack, cast
+
+import trio
+
+from quorumq.client import batches
+from quorumq.client import client as waiting
+from quorumq.client import consumer as consuming
+from quorumq.client import producer as producing
+from quorumq.client.client import Peek
+from quorumq.client.message import Message, MessageId
+from quorumq.client.nodes import CLOSED, Closed
+from quorumq.client.options import Options, Outgoing
+from quorumq.client.portal import INTERRUPTED_S, Like, Portal
+from quorumq.client.times import Duration
+from quorumq.client.work import GRACE_S, Pool, Task, Worked, stopped_by_signals
+from quorumq.core.errors import OutcomeUnknown, QuorumqError, UsageError
+
+PUBLISH_MANY: Final = 256
+"""Messages that are handed over to be published in one turn."""
+
+PAGE: Final = 500
+"""Items of a listing that are brought over at once."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Call:
+    """One call on its way through the other thread.
+
+    Attributes:
+        work: what to do there.
+        answer: where the caller waits.
+        scope: around ``work``.
+        value, error: how it ended.
+        ended: whether the event loop knows how.
+        awaited: where a caller who was cancelled waits for the end.
+    """
+
+    __slots__ = ("answer", "awaited", "ended", "error", "scope", "value", "work")
+
+    def __init__(self, work: Callable[[], Awaitable[Any]], answer: asyncio.Future[Any]) -> None:
+        self.work = work
+        self.answer = answer
+        self.scope = trio.CancelScope()
+        self.value: Any = None
+        self.error: BaseException | None = None
+        self.ended = False
+        self.awaited: asyncio.Future[None] | None = None
+
+
+class Bridge(Portal):
+    """Runs trio in a thread, and calls in it from an event loop.
+
+    Waking the other side costs more than a call, so all that is asked in one turn of the event loop goes over at once,
+    and likewise all that was answered.
+
+    Args:
+        loop: the event loop.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
+        self._loop = loop
+        # Either side appends, and then wakes the other one unless it did: which first forgets that, and then looks.
+        self._asked: deque[Call] = deque()
+        self._asked_woken = False
+        self._answered: deque[Call] = deque()
+        self._answered_woken = False
+
+    async def call(  # type: ignore[override]
+        self,
+        function: Callable[..., Awaitable[T]],
+        *args: object,
+        undo: Callable[[T], Awaitable[object]] | None = None,
+        **more: object,
+    ) -> T:
+        """What ``await function(*args, **more)`` returns or raises in the other thread.
+
+        Args:
+            function, args, more: what to do.
+            undo: called there with what ``function`` returned, where the caller was cancelled and will never see it.
+
+        Raises:
+            Closed: the client is closed.
+            UsageError: this is another event loop than the one it was made in.
+            OutcomeUnknown: another task closed the client meanwhile.
+        """
+        self.check_process()
+        if asyncio.get_running_loop() is not self._loop:
+            raise UsageError("this client was made in another event loop: connect in this one, too")
+        call = Call(partial(function, *args, **more), self._loop.create_future())
+        self._ask(call)
+        try:
+            return cast("T", await call.answer)
+        except asyncio.CancelledError:
+            await self._cancel(call)
+            if undo is not None and call.ended and call.error is None:
+                with suppress(QuorumqError):
+                    self._ask(Call(partial(undo, call.value), self._loop.create_future()))
+            raise
+
+    def _ask(self, call: Call) -> None:
+        assert self._token is not None
+        self._asked.append(call)
+        if not self._asked_woken:
+            self._asked_woken = True
+            try:
+                self._token.run_sync_soon(self._begin_asked)
+            except trio.RunFinishedError:
+                raise Closed(CLOSED) from self._failure
+
+    async def _cancel(self, call: Call) -> None:
+        """Cancel it there, and wait until it has ended, for a while."""
+        if not call.ended:
+            call.awaited = self._loop.create_future()
+            self.post(call.scope.cancel)
+            await asyncio.wait([call.awaited], timeout=INTERRUPTED_S)
+
+    def _begin_asked(self) -> None:
+        self._asked_woken = False
+        while self._asked:
+            call = self._asked.popleft()
+            if self._nursery is None:
+                call.error = Closed(CLOSED)
+                self._answer_call(call)
+            else:
+                self._nursery.start_soon(self._work, call)
+
+    async def _work(self, call: Call) -> None:
+        try:
+            with call.scope:
+                call.value = await call.work()
+            if call.scope.cancelled_caught:
+                call.error = asyncio.CancelledError()
+        except trio.Cancelled:
+            call.error = OutcomeUnknown("the client was closed before the answer came")
+            raise
+        except BaseException as error:
+            call.error = error
+        finally:
+            self._answer_call(call)
+
+    def _answer_call(self, call: Call) -> None:
+        self._answered.append(call)
+        if not self._answered_woken:
+            self._answered_woken = True
+            with suppress(RuntimeError):  # the event loop is closed: nobody waits
+                self._loop.call_soon_threadsafe(self._take_answers)
+
+    def _take_answers(self) -> None:
+        self._answered_woken = False
+        while self._answered:
+            call = self._answered.popleft()
+            call.ended = True
+            if call.awaited is not None and not call.awaited.done():
+                call.awaited.set_result(None)
+            if call.answer.done():
+                continue
+            if call.error is None:
+                call.answer.set_result(call.value)
+            else:
+                call.answer.set_exception(call.error)
+
+    async def aclose(self) -> None:
+        """`close`, without keeping the event loop."""
+        await asyncio.shield(self._loop.run_in_executor(None, self.close))
+
+    # ------------------------------------------------------------------- handlers
+
+    def handler(self, task: Task) -> Task:
+        """``task`` for the other thread: an ``async def`` runs in the event loop all the same.
+
+        Either kind sees the context variables of whoever calls this, and changes only its own copy.
+        """
+        task.check()
+        context, inner = copy_context(), task.handler
+        if not task.is_async:
+            return replace(task, handler=lambda message: context.copy().run(inner, message))
+
+        async def handled(message: Message) -> None:
+            await self._in_loop(partial(inner, message), context.copy())
+
+        return replace(task, handler=handled)
+
+    async def _in_loop(self, work: Callable[[], Any], context: Context) -> None:
+        """In the other thread: run a coroutine of the event loop, and wait until it has ended, however that is."""
+        ended = trio.Event()
+        tasks: list[asyncio.Task[None]] = []
+        loop = self._loop
+
+        def begin() -> None:
+            task = loop.create_task(work(), context=context)
+            task.add_done_callback(lambda task: self.post(ended.set))
+            tasks.append(task)
+
+        loop.call_soon_threadsafe(begin)
+        try:
+            await ended.wait()
+        except trio.Cancelled:
+            loop.call_soon_threadsafe(lambda: tasks[0].cancel())
+            with trio.CancelScope(shield=True):
+                await ended.wait()
+            raise
+        (task,) = tasks
+        if task.cancelled():
+            raise QuorumqError("the handler's task was cancelled, and not by its pool")
+        error = task.exception()
+        if error is not None:
+            raise error
+
+
+class Bridged:
+    """What is made in an event loop, and works in the other thread."""
+
+    bridge: Bridge
+
+
+async def _reject(owner: Any, came: list[Message] | Message) -> None:
+    """Have what came for a caller who was cancelled delivered again at once."""
+    settler = getattr(owner, "settler", owner)
+    messages = [came] if isinstance(came, Message) else came
+    await settler.reject(messages, delay=0.0, timeout=INTERRUPTED_S)
+
+
+UNDO: Final = {"__anext__": _reject, "take": _reject, "fetch": _reject}
+"""What to do with what a call returned, where the caller was cancelled and will never see it."""
+
+
+def _bridge(name: str, method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    """A method of a class of `quorumq.client`, to be awaited in either thread."""
+    undo = UNDO.get(name)
+
+    async def called(self: Bridged, /, *args: Any, **more: Any) -> Any:
+        if self.bridge.is_here:
+            return await method(self, *args, **more)
+        back = None if undo is None else partial(undo, self)
+        return await self.bridge.call(method, self, *args, undo=back, **more)
+
+    return update_wrapper(called, method)
+
+
+def bridged(cls: type[T]) -> type[T]:
+    """Have all that can be awaited of ``cls``, and that it does not say itself, go through its bridge."""
+    for name, method in inspect.getmembers(cls, inspect.iscoroutinefunction):
+        if name not in vars(cls) and (not name.startswith("_") or name.startswith("__a")):
+            setattr(cls, name, _bridge(name, method))
+    return cls
+
+
+class Pending(Bridged):
+    """A message that was taken, and may not be stored yet: as `quorumq.client.Pending`."""
+
+    def __init__(self, bridge: Bridge, inner: batches.Pending) -> None:
+        self.bridge = bridge
+        self._inner = inner
+
+    @property
+    def done(self) -> bool:
+        """Whether `wait` would return or raise at once."""
+        return self._inner.done
+
+    @Like(batches.Pending.wait)
+    async def wait(self) -> MessageId:
+        return await self.bridge.call(self._inner.wait)
+
+
+@bridged
+class Producer(Bridged, producing.Producer):
+    """Publishes to one topic: as `quorumq.client.Producer`."""
+
+    @Like(producing.Producer.send)
+    async def send(self, payload: bytes | None = None, **options: Unpack[Options[Message]]) -> Any:
+        if self.bridge.is_here:
+            return await super().send(payload, **options)
+        return Pending(self.bridge, await self.bridge.call(super().send, payload, **cast("Any", options)))
+
+    @Like(producing.Producer.publish_many)
+    async def publish_many(
+        self, messages: Iterable[Outgoing], **options: Unpack[Options[Message]]
+    ) -> list[MessageId]:
+        call = self.bridge.call
+        bulk = await call(self._bulk, **cast("Any", options))
+        rest = iter(messages)  # in this thread: it is the caller's
+        try:
+            more = True
+            while more:
+                some: list[Outgoing] = []
+                try:
+                    some.extend(islice(rest, PUBLISH_MANY))
+                except Exception as error:
+                    await call(bulk.take, some)
+                    await call(bulk.end_by, error)
+                    raise
+                more = bool(some) and await call(bulk.take, some)
+            return await call(bulk.finish)
+        finally:
+            bulk.abandon()
+
+
+@bridged
+class Consumer(Bridged, consuming.Consumer):
+    """A stream of messages of one group: as `quorumq.client.Consumer`."""
+
+
+@bridged
+class Client(Bridged, waiting.Client):
+    """A connected client: as `quorumq.client.Client`. It belongs to the event loop in which it was made."""
+
+    def __init__(self, bridge: Bridge, inner: waiting.Client) -> None:
+        super().__init__(inner.context)
+        self.bridge = bridge
+
+    @classmethod
+    async def open(cls, addresses: str | Sequence[str], **options: Any) -> Client:
+        """Connect to a cluster, until `close`: for programs whose start and stop are two calls. Else use `connect`.
+
+        Where the program ends without `close`, nothing is flushed.
+
+        Args:
+            addresses: "host:port" of one or several nodes; the others are learned from them.
+            options: as of `connect`.
+
+        Raises:
+            as `connect` does.
+        """
+        bridge = Bridge(asyncio.get_running_loop())
+        try:
+            inner = await asyncio.wrap_future(bridge.begin(partial(waiting.connect, addresses, **options)))
+        except BaseException:
+            await bridge.aclose()
+            raise
+        return cls(bridge, inner)
+
+    @Like(waiting.Client.close)
+    async def close(self) -> None:
+        try:
+            with suppress(Closed):
+                await self.bridge.call(self.context.flush)
+        finally:
+            await self.bridge.aclose()
+
+    work = waiting.Client.work  # which calls `work_all`, in the event loop
+
+    @Like(waiting.Client.producer)
+    def producer(self, *args: Any, **options: Any) -> Producer:
+        return cast("Producer", self._here(Producer, super().producer(*args, **options)))
+
+    @Like(waiting.Client.consumer)
+    def consumer(self, *args: Any, **options: Any) -> Consumer:
+        return cast("Consumer", self._here(Consumer, super().consumer(*args, **options)))
+
+    def _here(self, kind: type[Any], made: Any) -> Any:
+        """What was just made, as its class here."""
+        made.__class__ = kind
+        made.bridge = self.bridge
+        return made
+
+    @Like(waiting.Client.peek)
+    async def peek(self, *args: Any, **more: Any) -> AsyncIterator[Peek]:
+        source = cast("Any", super().peek(*args, **more))
+
+        async def some() -> list[Peek]:
+            found: list[Peek] = []
+            async for one in source:
+                found.append(one)
+                if len(found) == PAGE:
+                    break
+            return found
+
+        try:
+            while found := await self.bridge.call(some):
+                for one in found:
+                    yield one
+        finally:
+            with suppress(Closed):
+                await self.bridge.call(source.aclose)
+
+    @Like(waiting.Client.work_all)
+    async def work_all(
+        self, tasks: Sequence[Task], *, grace: Duration = GRACE_S, signals: bool = True
+    ) -> Worked:
+        pool = Pool(self.context, self.consumer, [self.bridge.handler(task) for task in tasks], grace)
+        if not signals:
+            return await self.bridge.call(pool.run)
+        with stopped_by_signals(pool.stop, self.bridge.post):
+            return await self.bridge.call(pool.run)
+
+
+def _connecting(
+    connect: Callable[P, AbstractAsyncContextManager[waiting.Client]],
+) -> Callable[P, AbstractAsyncContextManager[Client]]:
+    @asynccontextmanager
+    async def connected(*args: P.args, **more: P.kwargs) -> AsyncIterator[Client]:
+        client = await Client.open(*args, **more)  # type: ignore[arg-type]
+        try:
+            yield client
+        except BaseException:  # what is not confirmed is given up
+            await client.bridge.aclose()
+            raise
+        await client.close()
+
+    return update_wrapper(connected, connect)
+
+
+connect = _connecting(waiting.connect)

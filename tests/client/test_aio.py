@@ -1,0 +1,314 @@
+"""The client for asyncio: what it does is what the one of trio does, in an event loop that goes on meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import os
+import signal
+import threading
+from collections.abc import Awaitable, Callable
+from functools import wraps
+from typing import Any
+
+import pytest
+
+import quorumq.client
+from quorumq.client import NotFound, Outcome, TooFewReplicas, UsageError, aio
+from quorumq.client.aio import Client, Consumer, Message, Pending, Producer
+from quorumq.client.bulk import NotAllStored
+from quorumq.client.nodes import Closed
+from quorumq.client.work import Task
+from tests.client.steps import in_a_loop
+
+PATIENCE_S = 60.0
+ASKER: contextvars.ContextVar[str] = contextvars.ContextVar("asker", default="nobody")
+
+
+def looped(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Run a test in an event loop, with a client of a fake cluster."""
+
+    async def whole(**fixtures: Any) -> None:
+        async with asyncio.timeout(PATIENCE_S), in_a_loop() as client:
+            await client.create_topic("jobs")
+            await test(client, **fixtures)
+
+    @wraps(test)
+    def run(**fixtures: Any) -> None:
+        asyncio.run(whole(**fixtures))
+
+    names = list(inspect.signature(test).parameters.values())[1:]
+    run.__signature__ = inspect.Signature(names)  # type: ignore[attr-defined]
+    return run
+
+
+@looped
+async def test_what_is_published_is_delivered_and_acked(client: Client) -> None:
+    first = await client.publish("jobs", b"one", key="k")
+    async with client.producer("jobs") as producer:
+        second = await producer.publish(b"two")
+        pending = await producer.send(b"three")
+        assert isinstance(pending, Pending)
+        third = await pending.wait()
+        assert pending.done
+        more = await producer.publish_many(b"%d" % number for number in range(600))
+        await producer.flush()
+    assert len({first, second, third, *more}) == 603
+    async with client.consumer("jobs", "g") as consumer:
+        message = await anext(consumer)
+        assert (message.id, message.payload, message.key, message.attempt) == (first, b"one", b"k", 1)
+        assert message.is_live
+        assert await message.ack() is Outcome.ACKED
+        rest = []
+        async for some in consumer.batches(timeout=0.3):
+            rest += some
+            assert await consumer.ack(some) == [Outcome.ACKED] * len(some)
+        assert [one.payload for one in rest] == [b"two", b"three", *(b"%d" % n for n in range(600))]
+    listed = [found async for found in client.peek("jobs", "g", "all")]
+    assert {found.peeked.state for found in listed} == {"acked"}
+
+
+@looped
+async def test_messages_are_rejected_given_up_extended_and_redriven(client: Client) -> None:
+    await client.publish("jobs", b"x")
+    (message,) = await client.fetch("jobs", "g", max_wait=5.0)
+    await message.extend(2.0)
+    await message.reject(0.0)
+    (message,) = await client.fetch("jobs", "g", max_wait=5.0)
+    assert message.attempt == 2
+    await message.dead_letter(ValueError("no"))
+    letters = [found async for found in client.peek("jobs", "g", "dead")]
+    assert (await client.redrive("jobs", "g", letters)).messages == 1
+    assert [one.payload for one in await client.fetch("jobs", "g", max_wait=5.0)] == [b"x"]
+
+
+@looped
+async def test_many_tasks_share_the_client_while_the_loop_goes_on(client: Client) -> None:
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    counting = asyncio.create_task(count())
+    ids = await asyncio.gather(*(client.publish("jobs", b"%d" % number) for number in range(300)))
+    counting.cancel()
+    assert len(set(ids)) == 300
+    assert turns > 10
+
+
+@looped
+async def test_errors_are_those_of_the_client(client: Client) -> None:
+    with pytest.raises(NotFound, match="nowhere"):
+        await client.topic("nowhere")
+    with pytest.raises(UsageError, match="linger"):
+        client.producer("jobs", linger=-1)
+    async with client.producer("jobs") as producer:
+        with pytest.raises(NotAllStored):
+            await producer.publish_many([b"good", b"x" * (2 << 20)])
+
+        def breaks() -> Any:
+            yield b"one"
+            raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await producer.publish_many(breaks())
+
+
+def test_it_connects_and_says_what_is_wrong_with_an_address() -> None:
+    async def nobody() -> None:
+        async with aio.connect("127.0.0.1:1", timeout=0.3):
+            raise AssertionError
+
+    async def wrong() -> None:
+        async with aio.connect("here"):
+            raise AssertionError
+
+    with pytest.raises(TooFewReplicas):
+        asyncio.run(nobody())
+    with pytest.raises(UsageError, match="here"):
+        asyncio.run(wrong())
+    assert not [thread for thread in threading.enumerate() if thread.name == "quorumq"]
+
+
+def test_a_client_belongs_to_its_event_loop_and_ends_with_its_block() -> None:
+    async def main() -> Client:
+        async with in_a_loop() as client:
+            error = await asyncio.to_thread(lambda: asyncio.run(elsewhere(client)))
+            assert "another event loop" in str(error)
+        with pytest.raises(Closed):
+            await client.publish("jobs", b"x")
+        return client
+
+    async def elsewhere(client: Client) -> UsageError:
+        with pytest.raises(UsageError) as caught:
+            await client.publish("jobs", b"x")
+        return caught.value
+
+    asyncio.run(main())
+
+
+@looped
+async def test_closing_flushes_and_says_what_was_given_up(client: Client) -> None:
+    pending = await client.producer("jobs").send(b"x")
+    await client.close()
+    assert pending.done
+    with pytest.raises(Closed):
+        await client.publish("jobs", b"x")
+
+
+# --------------------------------------------------------------------------------------- cancellation
+
+
+@looped
+async def test_a_cancelled_wait_takes_no_message_along(client: Client) -> None:
+    async with client.consumer("jobs", "g") as consumer:
+        waiting = asyncio.create_task(anext(consumer))
+        await asyncio.sleep(0.05)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await client.publish("jobs", b"x")
+        assert (await anext(consumer)).attempt == 1
+
+
+@looped
+async def test_what_came_for_a_cancelled_task_comes_again_at_once(client: Client) -> None:
+    """The message is there already, and the event loop has not heard of it."""
+    await client.publish("jobs", b"x")
+    async with client.consumer("jobs", "g") as consumer:
+        waiting = asyncio.create_task(anext(consumer))
+        answer = client.bridge._take_answers
+        held = threading.Event()
+        client.bridge._take_answers = held.set  # type: ignore[method-assign]
+        assert await asyncio.to_thread(held.wait, PATIENCE_S) is True
+        client.bridge._take_answers = answer  # type: ignore[method-assign]
+        waiting.cancel()
+        asyncio.get_running_loop().call_later(0.05, answer)
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        message = await anext(consumer)
+        assert (message.payload, message.attempt) == (b"x", 2)
+
+
+@looped
+async def test_a_timeout_of_asyncio_ends_a_call(client: Client) -> None:
+    async with client.consumer("jobs", "g") as consumer:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await anext(consumer)
+        assert await consumer.take(timeout=0.0) == []
+
+
+# ------------------------------------------------------------------------------------------- workers
+
+
+@looped
+async def test_a_pool_runs_coroutines_in_the_loop_and_functions_in_threads(client: Client) -> None:
+    here = threading.current_thread()
+    ASKER.set("me")
+    seen: list[tuple[bytes, bool, str]] = []
+    loop = asyncio.get_running_loop()
+
+    async def handler(message: Message) -> None:
+        await asyncio.sleep(0)
+        assert asyncio.get_running_loop() is loop
+        seen.append((message.payload, threading.current_thread() is here, ASKER.get()))
+        ASKER.set("somebody else")
+        if message.payload == b"bad":
+            raise ValueError("no")
+        if message.payload == b"mine":
+            await message.ack()
+
+    def plain(message: Message) -> None:
+        seen.append((message.payload, threading.current_thread() is here, ASKER.get()))
+
+    await client.create_topic("others")
+    for payload in (b"good", b"bad", b"mine"):
+        await client.publish("jobs", payload)
+    await client.publish("others", b"plain")
+    tasks = [Task("jobs", "g", handler, concurrency=2), Task("others", "g", plain)]
+    working = asyncio.create_task(client.work_all(tasks, signals=False))
+    while len(seen) < 4 or [found async for found in client.peek("jobs", "g", "held")]:
+        await asyncio.sleep(0.01)
+    working.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await working
+    assert sorted(seen) == [
+        (b"bad", True, "me"), (b"good", True, "me"), (b"mine", True, "me"), (b"plain", False, "me")
+    ]  # fmt: skip
+    states = [found.peeked.state async for found in client.peek("jobs", "g", "all")]
+    assert sorted(states) == ["acked", "acked", "dead"]
+    assert ASKER.get() == "me"
+
+
+@looped
+async def test_a_handler_is_cancelled_with_its_time_and_its_end_is_awaited(client: Client) -> None:
+    ended: list[str] = []
+
+    async def handler(message: Message) -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.01)
+            ended.append("cleaned up")
+
+    await client.publish("jobs", b"x")
+    working = asyncio.create_task(client.work("jobs", "g", handler, timeout=0.05, signals=False))
+    while not ended:
+        await asyncio.sleep(0.01)
+    working.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await working
+    assert set(ended) == {"cleaned up"}
+
+
+@looped
+async def test_a_handler_that_cancels_itself_costs_its_message_and_not_the_pool(client: Client) -> None:
+    async def handler(message: Message) -> None:
+        if message.payload == b"bad":
+            raise asyncio.CancelledError
+        done.set()
+
+    done = asyncio.Event()
+    await client.publish("jobs", b"bad")
+    await client.publish("jobs", b"good")
+    working = asyncio.create_task(client.work("jobs", "g", handler, signals=False))
+    await done.wait()
+    working.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await working
+    (letter,) = [found async for found in client.peek("jobs", "g", "dead")]
+    assert letter.peeked.record.letter is not None
+    assert letter.peeked.record.letter.error_class == "quorumq.core.errors.QuorumqError"
+
+
+@looped
+async def test_a_signal_stops_a_pool(client: Client) -> None:
+    async def handler(message: Message) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(0.05)
+
+    await client.publish("jobs", b"x")
+    worked = await client.work("jobs", "g", handler)
+    assert (worked.done, worked.signal) == (1, signal.SIGTERM)
+
+
+# ---------------------------------------------------------------------------------------- the surface
+
+
+@pytest.mark.parametrize("kind", [Client, Producer, Consumer])
+def test_all_that_can_be_awaited_goes_through_the_bridge(kind: type) -> None:
+    """`batches` and `work` are made of what does."""
+    theirs = getattr(quorumq.client, kind.__name__)
+    for name, method in inspect.getmembers(theirs, inspect.isfunction):
+        is_async = inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method)
+        if is_async and (not name.startswith("_") or name.startswith("__a")):
+            assert name in vars(kind) or name == "batches", f"{kind.__name__}.{name}"
+            if name == "open":  # without a nursery
+                continue
+            assert inspect.signature(getattr(kind, name)) == inspect.signature(method)
+            assert getattr(kind, name).__doc__ == method.__doc__
