@@ -32,6 +32,7 @@ from quorumq.core.errors import (
     StorageFull,
     TooFewReplicas,
     TooLarge,
+    Transient,
     Unauthorized,
     UsageError,
 )
@@ -77,6 +78,7 @@ __all__ = [
     "StorageFull",
     "TooFewReplicas",
     "TooLarge",
+    "Transient",
     "Unauthorized",
     "UsageError",
 ]

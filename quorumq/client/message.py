@@ -336,7 +336,8 @@ class Message(Ticket):
         Raises:
             UsageError: the delay is negative, or above 366 days.
             HoldLost: the hold is over; another delivery may have begun. It may have taken effect all the same, through
-                a replica that still had the hold, or an earlier attempt whose answer was lost.
+                a replica that still had the hold, or an earlier attempt whose answer was lost. Where the message was
+                settled through this object before, the text says how.
             OutcomeUnknown, NotStored: not confirmed within ``timeout`` seconds.
         """
         await self.lot.settler.reject((self,), delay=delay, timeout=timeout)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import cast
+from typing import Final, cast
 
 from quorumq.client.acks import AckQueue
 from quorumq.client.context import Calls, Context
@@ -250,14 +250,21 @@ class SettleCalls(Calls):
             )
 
 
+ACKS: Final = (Outcome.ACKED, Outcome.ACKED_AFTER_EXPIRY, Outcome.ACKED_UNPROVEN)
+ENDINGS: Final = {Outcome.REQUEUED: "rejected", Outcome.DEAD_LETTERED: "made a dead letter"}
+
+
 def refusal(ticket: Ticket, verdict: m.Verdict, done: str) -> QuorumqError:
     """Why a reject or an extension failed; ``done`` says what is certain of a message whose hold is over."""
     detail = verdict.detail
     if verdict.outcome == Code.HOLD_LOST and not detail:
-        detail = (
-            f"the hold on {ticket.lot.receipt.span.origin}[{ticket.seq}] of {ticket.lot.topic!r} is over: "
-            f"{done}, and another delivery may have begun; stop working on it"
-        )
+        where = f"{ticket.lot.receipt.span.origin}[{ticket.seq}] of {ticket.lot.topic!r}"
+        if ticket.outcome in ACKS:
+            detail = f"{where} was acked before ({ticket.outcome.name}): that is final, and this did nothing"
+        elif ticket.outcome in ENDINGS:
+            detail = f"{where} was {ENDINGS[ticket.outcome]} before, which ended its hold: {done}"
+        else:
+            detail = f"the hold on {where} is over: {done}, and another delivery may have begun; stop working on it"
     return error_from(verdict.outcome, detail or verdict.outcome)
 
 

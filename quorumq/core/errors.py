@@ -12,13 +12,14 @@ QuorumqError
 │   ├── Unauthorized          not allowed here
 │   ├── ClusterMismatch       another cluster id, node list or hold_time_max, or no common protocol version
 │   └── Superseded            a newer start of the same node is known, or its directory is not the one known
-├── HoldLost              the delivery is over: another one may have begun
-├── StorageFull           the disk is full: publishes refused, ACK and FETCH go on
 ├── PeerError             bytes on a connection that are not the protocol; hang up, keep serving
 ├── StorageError          the local disk failed or holds something unreadable; the node stops
-└── TooFewReplicas        trying again later, anywhere, makes sense
-    ├── NotStored             nothing was sent: a new attempt is a first attempt
-    └── OutcomeUnknown        it may have happened: retry the same batch or receipts anywhere
+└── Transient             it passes: what failed may be repeated later, or comes again by itself
+    ├── HoldLost              the delivery is over: the message comes again, if nobody settled it
+    ├── StorageFull           the disk is full: publishes refused, ACK and FETCH go on
+    └── TooFewReplicas        trying again later, anywhere, makes sense
+        ├── NotStored             nothing was sent: a new attempt is a first attempt
+        └── OutcomeUnknown        it may have happened: retry the same batch or receipts anywhere
 
 ``code`` is the name of an error on the wire, ``exit_code`` what the command line ends with.
 """
@@ -141,14 +142,26 @@ class Superseded(UsageError):
     exit_code = 78
 
 
-class HoldLost(QuorumqError):
-    """The delivery is over: its hold ran out or was given back, and another may have begun."""
+class Transient(QuorumqError):
+    """Nothing is wrong with what was asked, nor with the message: the call may be repeated later, or the message comes
+    again by itself. A loop over messages can catch this and go on; it loses nothing.
+    """
+
+    code: ClassVar[str] = "transient"
+    exit_code = 75
+
+
+class HoldLost(Transient):
+    """The delivery is over: its hold ran out or was given back, and another may have begun.
+
+    Nothing is to be repeated: the message comes again, if nobody settled it.
+    """
 
     code = Code.HOLD_LOST
     exit_code = 65
 
 
-class StorageFull(QuorumqError):
+class StorageFull(Transient):
     """The disk is full: publishes are refused, ACK and FETCH go on."""
 
     code = Code.STORAGE_FULL
@@ -169,7 +182,7 @@ class StorageError(QuorumqError):
     exit_code = 74
 
 
-class TooFewReplicas(QuorumqError):
+class TooFewReplicas(Transient):
     """Fewer replicas answered than the operation needs.
 
     Args:

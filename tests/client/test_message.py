@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quorumq.client import MessageId
+from quorumq.client import HoldLost, MessageId, Outcome
 from quorumq.core.types import Origin, PartitionId
+from tests.client.fake import connected, fake_cluster
 
 NODES = st.text("abcdefghijklmnopqrstuvwxyz0123456789-", min_size=1, max_size=32)
 BITS = st.integers(0, (1 << 64) - 1)
@@ -33,3 +34,38 @@ def test_an_id_is_read_back(
 def test_what_is_no_id_is_named(text: str) -> None:
     with pytest.raises(ValueError, match="not a message id"):
         MessageId.parse(text)
+
+
+@pytest.mark.parametrize("late", ["reject", "dead_letter", "extend"])
+@pytest.mark.parametrize(
+    ("first", "said"),
+    [
+        ("ack", r"was acked before \(ACKED\): that is final, and this did nothing"),
+        ("reject", "was rejected before, which ended its hold"),
+        ("dead_letter", "was made a dead letter before, which ended its hold"),
+    ],
+)
+async def test_settling_it_again_says_what_was_done_before(first: str, late: str, said: str) -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        name = await client.publish("jobs", b"x")
+        (message,) = await client.fetch("jobs", "g", max_wait=1.0)
+        await getattr(message, first)()
+        outcome = message.outcome
+        if late == first:
+            await getattr(message, late)()  # done twice, it is done once
+            return
+        with pytest.raises(HoldLost, match=rf"{name.origin}\[0\] of 'jobs' {said}"):
+            await getattr(message, late)()
+        assert message.outcome is outcome
+
+
+async def test_settling_it_late_says_that_its_hold_is_over() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.publish("jobs", b"x")
+        (message,) = await client.fetch("jobs", "g", max_wait=1.0, hold_time=0.5)
+        (other,) = await client.fetch("jobs", "g", max_wait=5.0)
+        assert await other.ack() is Outcome.ACKED
+        with pytest.raises(
+            HoldLost, match=r"the hold on .* is over: it is not certain whether it was rejected"
+        ):
+            await message.reject()

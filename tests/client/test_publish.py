@@ -14,12 +14,16 @@ import trio
 
 from quorumq.client import (
     Client,
+    HoldLost,
     NewMessage,
     NotAllStored,
     NotFound,
     NotStored,
     OutcomeUnknown,
+    StorageFull,
+    TooFewReplicas,
     TooLarge,
+    Transient,
     UsageError,
     blocking,
     partition_of_key,
@@ -523,3 +527,36 @@ async def test_failover_is_logged_once_a_node_and_not_for_each_request(
         assert all("a:1" in line for line in lines)
         assert 1 <= len(lines) <= 2
         assert {one.levelno for one in caplog.records} == {logging.INFO}
+
+
+# ----------------------------------------------------------------------------- one base class
+
+
+def test_what_passes_has_one_base_class() -> None:
+    passing = [NotStored, OutcomeUnknown, TooFewReplicas, StorageFull, HoldLost]
+    assert all(issubclass(each, Transient) for each in passing)
+    assert not issubclass(UsageError, Transient)
+    assert not issubclass(Transient, UsageError)
+
+
+async def test_a_loop_that_catches_it_goes_on_and_loses_nothing() -> None:
+    async with fake_cluster() as cluster, connected(cluster, timeout=2.0) as client:
+        await client.publish("jobs", b"0")
+        done: list[bytes] = []
+        caught: list[str] = []
+        cluster.answer = failing("storage-full", times=50, of=Publish)
+        for number in range(10):
+            try:
+                (message,) = await client.fetch("jobs", "g", max_wait=10.0, hold_time=0.5)
+                if number == 0:
+                    await trio.sleep(1.0)
+                    await message.reject(0)
+                await client.publish("out", message.payload)
+                await message.ack()
+            except Transient as error:
+                caught.append(type(error).__name__)
+            else:
+                done.append(message.payload)
+                break
+        assert done == [b"0"]
+        assert set(caught) == {"HoldLost", "StorageFull"}
