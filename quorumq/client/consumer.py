@@ -308,6 +308,13 @@ class Consumer:
                 timeout = max(0.05, min(message.deadline for message in due) - now)
                 failures: Failures = {}
                 await self.settler.extend_quietly(due, self.hold_time, failures, timeout=timeout)
+                lost = [message for message in due if message in failures and message.outcome is None]
+                if lost:
+                    text = "%d messages of group %r that are worked on were not extended, as one of %r: %s"
+                    one = lost[0]
+                    self._context.log.warning(
+                        ("extend", one.group), text, len(lost), one.group, one.topic, failures[one]
+                    )
                 # Lost: nothing revives it. Anything else: tried again at the next turn, while there is time.
                 for message in due:
                     if isinstance(failures.get(message), HoldLost):

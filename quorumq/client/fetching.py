@@ -249,7 +249,9 @@ async def give_back(context: Context, items: Sequence[SealedNamed]) -> None:
                 writes=True,
                 attempt_timeout=LEAVE_TIMEOUT_S / 2,
             )
-        except QuorumqError:
+        except QuorumqError as error:
+            text = "messages fetched ahead were not given back, and come again once their holds are over: %s"
+            context.log.warning("leave", text, error)
             return
 
 

@@ -277,7 +277,11 @@ class Prefetch:
             self._context.nodes.spawn(self._give_back, items)
 
     async def _give_back(self, items: list[SealedNamed]) -> None:
-        self.given_back += sum(span.size for item in items for span in spans_named(item))
+        count = sum(span.size for item in items for span in spans_named(item))
+        self.given_back += count
+        if count:
+            text = "%d messages for group %r were fetched ahead and are given back"
+            self._context.log.info(("leave", self._reader.group), text, count, self._reader.group)
         await give_back(self._context, items)
 
     async def leave(self, late: Iterable[m.ClientReply]) -> None:
