@@ -15,7 +15,7 @@ from quorumq.core.types import (
     Span,
     record_rank,
 )
-from quorumq.history import owner_text, spans_value
+from quorumq.history import owner_text, register_value, spans_value
 from sim.topics import Registers, Topics
 from sim.world import World
 
@@ -135,7 +135,5 @@ class Observer:
             f"node:{name}",
             "register",
             topic=self.names[register.topic],
-            group=register.name,
-            generation=register.generation,
-            from_ms=register.from_ms,
+            **register_value(register),
         )

@@ -1,4 +1,4 @@
-"""`quorumq groups`: create, rewind and list groups."""
+"""`quorumq groups`: create, rewind, delete and list groups."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Moment(click.ParamType):
 
 @click.group()
 def groups() -> None:
-    """Create, rewind and list groups.
+    """Create, rewind, delete and list groups.
 
     A group reads a topic on its own: it gets every message, and its consumers share them. It is made by its first
     consumer, or here.
@@ -109,6 +109,35 @@ def rewind(topic: str, group: str, start: Any, nodes: tuple[str, ...], as_json: 
 
     async def make(client: Client) -> None:
         show(topic, await client.rewind(topic, group, start), as_json)
+
+    run_with(nodes, make)
+
+
+@groups.command()
+@click.argument("topic")
+@click.argument("names", nargs=-1, required=True, metavar="GROUP...")
+@click.option("--yes", is_flag=True, help="Do it without asking.")
+@nodes_option
+@json_option
+def delete(topic: str, names: tuple[str, ...], yes: bool, nodes: tuple[str, ...], as_json: bool) -> None:
+    """Delete groups of TOPIC, with their dead letters.
+
+    For good: their consumers hear that the group was deleted, and none makes it again. What only these groups kept of
+    the topic is deleted, too. A group that `create` makes later under the name is a new one.
+
+    After exit code 75 (too few replicas answered) run it again.
+    """
+    if not yes:
+        what = f"delete {', '.join(names)} of {topic} with all dead letters?"
+        click.confirm(what, abort=True, err=True)
+
+    async def make(client: Client) -> None:
+        for name in names:
+            group = await client.delete_group(topic, name)
+            if as_json:
+                print_json({**facts_of(topic, group), "deleted": True})
+            else:
+                click.echo(f"{name} of {topic}: deleted")
 
     run_with(nodes, make)
 

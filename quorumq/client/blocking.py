@@ -352,6 +352,7 @@ class Client(Counterpart[waiting.Client]):
     topic = _blocking(waiting.Client.topic)
     create_group = _blocking(waiting.Client.create_group)
     rewind = _blocking(waiting.Client.rewind)
+    delete_group = _blocking(waiting.Client.delete_group)
     purge = _blocking(waiting.Client.purge)
     metadata = _blocking(waiting.Client.metadata)
     status = _blocking(waiting.Client.status)

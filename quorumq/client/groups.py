@@ -65,7 +65,7 @@ def start_fields(start: Start) -> tuple[str, int]:
 
 
 class GroupCalls(Calls):
-    """Creates groups, rewinds them, and purges what they have not read."""
+    """Creates groups, rewinds and deletes them, and purges what they have not read."""
 
     async def create_group(
         self, topic: str, group: str, *, start: Start = "earliest", timeout: float | None = None
@@ -111,6 +111,31 @@ class GroupCalls(Calls):
             NotStored, OutcomeUnknown: too few replicas answered; rewind again.
         """
         return await self._set_group(topic, group, to, rewind=True, timeout=timeout)
+
+    async def delete_group(self, topic: str, group: str, *, timeout: float | None = None) -> Group:
+        """Delete a group, with all that is recorded for it and its dead letters, for good.
+
+        What only this group kept is reclaimed. Its consumers, and whoever still acks or rejects a message of it, hear
+        `NotFound`; no consumer makes it again. `create_group` makes a new one of the name, which reads from where it is
+        told and knows nothing of this one; what is being worked on meanwhile is delivered to it once its hold is over.
+        The last group of a topic deleted, its messages are kept, as for a topic that never had one.
+
+        Args:
+            topic: its name.
+            group: its name, without "!". One that is deleted already is deleted.
+            timeout: seconds; the client's if None.
+
+        Returns:
+            the group as deleted: a majority of the replicas of every partition know it.
+
+        Raises:
+            NotFound: no such topic, or there never was such a group of it.
+            NotStored, OutcomeUnknown: too few replicas answered: it may be deleted, or become so. Repeat it.
+        """
+        request = m.DeleteGroup(topic, group)
+        what = f"delete group {group!r} of {topic!r}"
+        watch = self.context.calling("delete_group", topic, group=group)
+        return cast("Group", (await self.context.ask(request, what, timeout, writes=True, watch=watch)).group)
 
     async def _set_group(
         self, topic: str, group: str, start: Start, *, rewind: bool, timeout: float | None

@@ -312,7 +312,7 @@ class Settled:
 
 
 class Calling:
-    """The attempts of one request that names a topic by its name: PURGE, SETGROUP, CREATE, ALTER, DELETE."""
+    """The attempts of one request that names a topic by its name: PURGE, SETGROUP, CREATE, ALTER, DELETE …"""
 
     def __init__(self, history: History, kind: str, topic: str, fields: dict[str, object]) -> None:
         self._history = history
@@ -358,6 +358,9 @@ class Calling:
             more = {"messages": reply.messages}
         elif isinstance(reply, m.SetGroupReply):
             more = {"generation": reply.group.generation, "from_ms": reply.group.from_ms}
+            reached = reply.group.topic
+        elif isinstance(reply, m.DeleteGroupReply):
+            more = {"generation": reply.group.generation}
             reached = reply.group.topic
         elif isinstance(reply, m.CreateTopicReply | m.AlterTopicReply):
             reached = reply.topic.id

@@ -44,6 +44,7 @@ ANSWERS: Final[Mapping[type, type]] = {
     m.RedriveRequest: m.SettleReply,
     m.CloseSession: m.CloseSessionReply,
     m.SetGroup: m.SetGroupReply,
+    m.DeleteGroup: m.DeleteGroupReply,
     m.PurgeRequest: m.PurgeReply,
     m.BrowseRequest: m.BrowseReply,
     m.DeclareSurvivors: m.DeclareSurvivorsReply,

@@ -11,7 +11,7 @@ import difflib
 from quorumq.core.errors import Code
 from quorumq.core.messages import Failed
 from quorumq.core.topics import closed, is_pattern, matching, merge_creations, merge_topics, rank
-from quorumq.core.types import STAMP_ZERO, Creation, Group, NodeId, PartitionId, Topic
+from quorumq.core.types import STAMP_ZERO, Creation, Group, NodeId, PartitionId, Topic, merge_groups
 
 
 class Catalogue:
@@ -24,7 +24,7 @@ class Catalogue:
         topics: registers by topic id, deleted ones included.
         names: the id of the newest topic of each name, deleted or not.
         creations: by name and deletions; not decided, as far as is known here.
-        groups: registers by (topic id, name).
+        groups: registers by (topic id, name), deleted ones included.
         settled_groups: which are known to be at a majority of a partition's replicas.
     """
 
@@ -70,9 +70,19 @@ class Catalogue:
             return ()
         return topic.replicas[partition.number]
 
-    def groups_of(self, topic: bytes) -> list[Group]:
-        """The groups that read a topic, by name."""
+    def group_registers(self, topic: bytes) -> list[Group]:
+        """The registers of a topic's groups by name, deleted ones included."""
         return [self.groups[key] for key in sorted(self.groups) if key[0] == topic]
+
+    def reads(self, topic: bytes, group: str) -> bool:
+        """Whether the group is known, and not as deleted."""
+        register = self.groups.get((topic, group))
+        return register is not None and not register.deleted
+
+    def is_group_deleted(self, topic: bytes, group: str) -> bool:
+        """Whether the group is known to be deleted."""
+        register = self.groups.get((topic, group))
+        return register is not None and register.deleted
 
     # ----------------------------------------------------- what to answer where there is none
 
@@ -103,8 +113,14 @@ class Catalogue:
         return Failed(Code.NOT_FOUND, f"there is no topic {name!r}: {hint}")
 
     def no_group(self, topic: str, group: str) -> Failed:
-        """`not-found`: with the groups that are known."""
-        known = sorted(name for found, name in self.groups if found == self.names.get(topic))
+        """`not-found`: deleted, or with the groups that are known."""
+        if self.is_group_deleted(self.names.get(topic, b""), group):
+            return Failed(
+                Code.NOT_FOUND,
+                f"group {group!r} of topic {topic!r} was deleted: `quorumq groups create` makes a new one of that name",
+            )
+        registers = self.group_registers(self.names.get(topic, b""))
+        known = [register.name for register in registers if not register.deleted]
         return Failed(
             Code.NOT_FOUND,
             f"no group {group!r} reads topic {topic!r}: {', '.join(known[:20]) or 'none'} "
@@ -155,13 +171,19 @@ class Catalogue:
         self.creations[key] = merged
         return True
 
-    def take_group(self, group: Group) -> bool:
-        """Merge a group's register: the newer generation stays; whether that is this one."""
+    def take_group(self, group: Group) -> Group | None:
+        """Merge a group's register; the merged one if it changed anything, else None."""
         ours = self.groups.get((group.topic, group.name))
-        if self.is_deleted(group.topic) or (ours is not None and ours.generation >= group.generation):
-            return False
-        self.groups[(group.topic, group.name)] = group
-        return True
+        merged = merge_groups(ours, group) if ours is not None else group
+        if self.is_deleted(group.topic) or merged == ours:
+            return None
+        self.groups[(group.topic, group.name)] = merged
+        if merged.buried > (
+            ours.buried if ours is not None else 0
+        ):  # what a majority had was another life of it
+            for key in [key for key in self.settled_groups if (key[0].topic, key[1]) == merged[:2]]:
+                del self.settled_groups[key]
+        return merged
 
     def forget_groups(self, topic: bytes) -> None:
         """The topic was deleted: nobody reads it any more."""

@@ -16,6 +16,7 @@ from quorumq.core.effects import Effect, Forget, Persist, Send
 from quorumq.core.errors import Code
 from quorumq.core.latency import Latency
 from quorumq.core.messages import Freed, PeerMessage, PutGroup, PutReply, PutTopic, Release, Slice
+from quorumq.core.partition.group import source_of
 from quorumq.core.partition.replica import Replica
 from quorumq.core.peers import Peers
 from quorumq.core.records import CreationPut, GroupPut, TopicPut
@@ -85,6 +86,14 @@ class Pending:
 
     def on_deleted(self, context: Context, topic: Topic, now: Now) -> list[Effect]:
         """A topic that this is about was deleted: nothing more can come of it."""
+        raise NotImplementedError
+
+    def reads(self, topic: bytes, group: str) -> bool:
+        """Whether it can only be answered by what that group of that topic reads."""
+        return False
+
+    def on_group_deleted(self, context: Context, topic: Topic, now: Now) -> list[Effect]:
+        """The group that it reads ``topic`` as was deleted."""
         raise NotImplementedError
 
 
@@ -268,14 +277,28 @@ class Context:
         return group._replace(generation=generation_of(stamp, self.config.nodes), from_ms=from_ms)
 
     def take_in_group(self, group: Group, now: Now) -> list[Effect]:
-        """Merge a group's register: the newer generation stays, and every replica of its topic reads by it."""
-        if group.topic not in self.catalogue.topics or not self.catalogue.take_group(group):
+        """Merge a group's register, and have every replica of its topic read by it; or end what reads as the group."""
+        merged = self.catalogue.take_group(group) if group.topic in self.catalogue.topics else None
+        if merged is None:
             return []  # of an unknown topic, it may be of one that was deleted: a peer tells both, the topic first
-        self.state.clock.merge(group.generation // NODES_MAX)
+        self.state.clock.merge(merged.generation // NODES_MAX)
         for partition, replica in self.replicas.items():
             if partition.topic == group.topic:
-                replica.views.on_register(group, now)
-        return [Persist((GroupPut(group),))]
+                replica.views.on_register(merged, now)
+        effects: list[Effect] = [Persist((GroupPut(merged),))]
+        return effects + self.end_group(merged, now) if merged.deleted else effects
+
+    def end_group(self, group: Group, now: Now) -> list[Effect]:
+        """A group was deleted: what is under way for it ends."""
+        topic = self.catalogue.topics[group.topic]
+        effects: list[Effect] = []
+        for hints in (self.state.parked, self.state.active):
+            for hint in [hint for hint in hints if (hint[0].topic, source_of(hint[1])) == group[:2]]:
+                del hints[hint]
+        for pending in dict.fromkeys([*self.requests.values(), *self.rounds.values()]):
+            if not pending.done and pending.reads(group.topic, group.name):
+                effects += pending.on_group_deleted(self, topic, now)
+        return effects
 
     def take_in_creations(self, creations: Iterable[Creation]) -> list[Effect]:
         """Make our own what others have promised and accepted: this directory may have done so, and forgotten it."""
@@ -309,9 +332,8 @@ class Context:
                         replica = self.replicas[partition] = Replica(self.state, topic, partition)
                         self.recovery.want(replica, now)
                         made = True
-                        for found, name in self.catalogue.groups:
-                            if found == topic.id:
-                                replica.group(name)
+                        for register in self.catalogue.group_registers(topic.id):
+                            replica.group(register.name)
                     else:
                         replica.topic = topic
         return self.ask_for_holds(now) if made and self.recovery.unheard else []

@@ -22,6 +22,7 @@ from quorumq.core.groupreader import GroupReader
 from quorumq.core.holdround import HoldRound
 from quorumq.core.messages import (
     ClientReply,
+    Failed,
     Fetch,
     FetchReply,
     Freed,
@@ -97,6 +98,9 @@ class FetchCoordinator(GroupReader):
 
     def start(self, context: Context, now: Now) -> list[Effect]:
         context.state.at(self.park_until, "advance", self.key)
+        for topic in dict.fromkeys(partition.topic for partition in self.partitions):
+            if context.catalogue.is_group_deleted(topic, self.register_name):
+                return self.on_group_deleted(context, context.catalogue.topics[topic], now)
         new = self.unsettled(context)
         return self.register(context, new, now) if new else self.advance(context, now)
 
@@ -420,8 +424,18 @@ class FetchCoordinator(GroupReader):
         return any(partition.topic == topic for partition in self.partitions)
 
     def on_deleted(self, context: Context, topic: Topic, now: Now) -> list[Effect]:
-        """Answer with what is won elsewhere; if nothing else was asked for, say why."""
+        return self._leave(context, topic, Failed(Code.NOT_FOUND, f"topic {topic.name!r} was deleted"), now)
+
+    def reads(self, topic: bytes, group: str) -> bool:
+        return self.register_name == group and self.concerns(topic)
+
+    def on_group_deleted(self, context: Context, topic: Topic, now: Now) -> list[Effect]:
+        return self._leave(context, topic, context.catalogue.no_group(topic.name, self.register_name), now)
+
+    def _leave(self, context: Context, topic: Topic, why: Failed, now: Now) -> list[Effect]:
+        """Answer with what is won in other topics; if nothing else was asked for, say why."""
         self._unpark(context)
+        effects = self._give_back(context, now, topic.id)
         self.partitions = tuple(found for found in self.partitions if found.topic != topic.id)
         self.won = [won for won in self.won if won.partition.topic != topic.id]
         for number, this in list(self.rounds.items()):
@@ -432,26 +446,32 @@ class FetchCoordinator(GroupReader):
             if about == topic.id:
                 self.close_round(context, number)
         if not self.partitions and topic.name in self.request.topics:
-            return super().on_deleted(context, topic, now)
+            return effects + self.finish(context, why)
         self.park_until, self.tried = now.mono, True
-        return self.advance(context, now)
+        return effects + self.advance(context, now)
 
     def finish(self, context: Context, reply: ClientReply | None) -> list[Effect]:
         self._unpark(context)
         return super().finish(context, reply)
 
     def on_gone(self, context: Context, now: Now) -> list[Effect]:
-        """The client is gone and no reply was begun: give back what was won or asked for (LEAVE)."""
+        """The client is gone and no reply was begun."""
+        return self._give_back(context, now) + self.finish(context, None)
+
+    def _give_back(self, context: Context, now: Now, topic: bytes | None = None) -> list[Effect]:
+        """LEAVE what was won or asked for, of one topic or all: no reply was begun."""
+        group = self.request.group
+        given = [Freed(won.partition, group, won.owner, (won.span,)) for won in self.won]
+        given += [
+            Freed(this.partition, group, this.owner, tuple(this.pending.items()))
+            for this in self.rounds.values()
+            if isinstance(this, HoldRound)
+        ]
         effects: list[Effect] = []
-        for won in self.won:
-            effects += context.free(Freed(won.partition, self.request.group, won.owner, (won.span,)), now)
-        for this in list(self.rounds.values()):
-            if isinstance(this, HoldRound):
-                spans = this.pending.items()
-                effects += context.free(
-                    Freed(this.partition, self.request.group, this.owner, tuple(spans)), now
-                )
-        return effects + self.finish(context, None)
+        for freed in given:
+            if topic is None or freed.partition.topic == topic:
+                effects += context.free(freed, now)
+        return effects
 
     def _refuse(self, context: Context, now: Now) -> list[Effect]:
         """In quarantine, or unable to vouch: another node can serve this at once."""

@@ -23,6 +23,7 @@ from quorumq.core.messages import (
     BrowseRequest,
     ClientRequest,
     CreateTopic,
+    DeleteGroup,
     DeleteTopic,
     ExtendRequest,
     Fetch,
@@ -73,7 +74,7 @@ def to_find(context: Context, request: ClientRequest) -> RegistersRequest | None
             names, group = dead_letter_names((request.topic,), request.group)
         case RedriveRequest():
             names, group = dead_letter_names((request.topic,), request.group)
-        case SetGroup():
+        case SetGroup() | DeleteGroup():
             names = (request.topic,)
         case Metadata():
             names = request.topics
@@ -98,10 +99,9 @@ def to_find(context: Context, request: ClientRequest) -> RegistersRequest | None
         if max(numbers, default=-1) >= topic.partitions:
             ids[topic.id] = None
         source = group.removesuffix(DEAD_SUFFIX)
-        if (source != group or isinstance(request, PurgeRequest | RedriveRequest)) and (
-            topic.id,
-            source,
-        ) not in catalogue.groups:
+        needed = source != group or isinstance(request, PurgeRequest | RedriveRequest)
+        deleted = catalogue.is_group_deleted(topic.id, source)  # it may have been created again
+        if deleted or (needed and not catalogue.reads(topic.id, source)):
             groups[(topic.id, source)] = None
     if not (wanted or ids or groups):
         return None

@@ -10,7 +10,7 @@ from quorumq.core.effects import Effect, Reply, Send
 from quorumq.core.errors import Code
 from quorumq.core.fetch import FetchCoordinator
 from quorumq.core.finding import FindCoordinator, to_find
-from quorumq.core.groups import GroupCoordinator, PurgeCoordinator, SurveyCoordinator
+from quorumq.core.groups import DeleteGroupCoordinator, GroupCoordinator, PurgeCoordinator, SurveyCoordinator
 from quorumq.core.messages import (
     AckRequest,
     AlterTopic,
@@ -24,6 +24,7 @@ from quorumq.core.messages import (
     CreateTopic,
     CreateTopicReply,
     DeclareSurvivors,
+    DeleteGroup,
     DeleteTopic,
     ExtendRequest,
     Failed,
@@ -163,6 +164,11 @@ class FrontDoor:
                 return Failed(Code.USAGE, problem) if problem else ExtendCoordinator(key, request)
             case SetGroup():
                 return self._set_group(key, request)
+            case DeleteGroup():
+                topic = self.context.catalogue.topic_named(request.topic)
+                if topic is None:
+                    return self.context.catalogue.not_found(request.topic)
+                return DeleteGroupCoordinator(key, request, topic.id)
             case PurgeRequest():
                 return self._purge(key, request)
             case RedriveRequest():
@@ -192,7 +198,11 @@ class FrontDoor:
                 for node in config.nodes
             ),
             topics=tuple(topics.values()),
-            groups=tuple(catalogue.groups[key] for key in sorted(catalogue.groups) if key[0] in topics),
+            groups=tuple(
+                register
+                for key, register in sorted(catalogue.groups.items())
+                if key[0] in topics and not register.deleted
+            ),
             message_bytes_max=limits.MESSAGE_BYTES_MAX,
             batch_bytes_max=limits.BATCH_BYTES_MAX,
             hold_time_max=config.hold_time_max,
@@ -265,7 +275,7 @@ class FrontDoor:
     def _read_by(self, topic: str, number: int, group: str) -> PartitionId | Failed:
         """A partition that the group reads, or what to answer."""
         found = self.context.catalogue.partition_named(topic, number)
-        if not isinstance(found, Failed) and (found.topic, group) not in self.context.catalogue.groups:
+        if not isinstance(found, Failed) and not self.context.catalogue.reads(found.topic, group):
             return self.context.catalogue.no_group(topic, group)
         return found
 
@@ -274,6 +284,9 @@ class FrontDoor:
         partition = self.context.catalogue.partition_named(topics[0], request.partition)
         if isinstance(partition, Failed):
             return partition
+        source = group.removesuffix(DEAD_SUFFIX)
+        if self.context.catalogue.is_group_deleted(partition.topic, source):
+            return self.context.catalogue.no_group(topics[0], source)
         if request.complete:
             return SurveyCoordinator(key, partition, group, request.which, request.after, request.limit)
         peek = PeekRequest(0, partition, group, request.which, request.cursor, request.limit, request.bodies)
@@ -333,7 +346,8 @@ class FrontDoor:
         source = request.group.removesuffix(DEAD_SUFFIX)
         found: list[PartitionId] = []
         for topic in catalogue.topics_matching(name):
-            if source != request.group and (topic.id, source) not in catalogue.groups:
+            known = catalogue.reads(topic.id, source)
+            if not known and (source != request.group or catalogue.is_group_deleted(topic.id, source)):
                 if is_pattern(name):
                     continue
                 return catalogue.no_group(name, source)

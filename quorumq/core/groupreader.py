@@ -72,6 +72,8 @@ class GroupReader(Coordinator):
         this = self.rounds[message.round]
         topic, ask = self.group_rounds[message.round]
         effects = context.take_in_group(message.group, now) if message.group is not None else []
+        if message.round not in self.group_rounds:  # it is deleted, the answer says
+            return effects
         this.hear(sender, incarnation)
         partitions = [partition for partition in self.partitions if partition.topic == topic]
         sets = [context.catalogue.members_of(partition) for partition in partitions]
@@ -80,7 +82,7 @@ class GroupReader(Coordinator):
         self.close_round(context, message.round)
         del self.group_rounds[message.round]
         if ask:
-            if (topic, self.register_name) not in context.catalogue.groups:
+            if not context.catalogue.reads(topic, self.register_name):
                 group = context.next_generation(Group(topic, self.register_name, 0, 0), now.wall_ms, now)
                 if group is None:
                     return effects + self.refuse_unstamped(context)

@@ -17,6 +17,8 @@ from quorumq.core.effects import Effect
 from quorumq.core.errors import Code
 from quorumq.core.messages import (
     BrowseReply,
+    DeleteGroup,
+    DeleteGroupReply,
     Failed,
     Merge,
     MergeReply,
@@ -31,7 +33,7 @@ from quorumq.core.messages import (
     Survey,
     SurveyReply,
 )
-from quorumq.core.partition.group import DEAD_SUFFIX
+from quorumq.core.partition.group import DEAD_SUFFIX, source_of
 from quorumq.core.partition.listing import is_shown
 from quorumq.core.rounds import Round, Votes, majority_of
 from quorumq.core.spans import SpanMap
@@ -46,6 +48,7 @@ from quorumq.core.types import (
     PartitionId,
     Record,
     Span,
+    Topic,
     record_rank,
 )
 
@@ -66,7 +69,8 @@ class GroupCoordinator(Coordinator):
     Then the register is written to a majority of the nodes, and of the replica set of every partition, those included
     that are only proposed; and after that it is asked for partitions that were proposed meanwhile. A rewind that meets
     a newer generation is stamped again above it and repeated, so of two at once each has been the newest, and the one
-    with the last stamp stays (docs/protocol.md, "settings", MORE PARTITIONS).
+    with the last stamp stays (docs/protocol.md, "settings", MORE PARTITIONS). One that was deleted is created anew, in
+    a generation above all before; it is never rewound.
 
     Args:
         key: the client's request.
@@ -76,7 +80,9 @@ class GroupCoordinator(Coordinator):
 
     __slots__ = ("asking", "request", "stamps", "topic", "wanted", "written")
 
-    def __init__(self, key: int, request: SetGroup, topic: bytes) -> None:
+    request: SetGroup | DeleteGroup
+
+    def __init__(self, key: int, request: SetGroup | DeleteGroup, topic: bytes) -> None:
         super().__init__(key)
         self.request = request
         self.topic = topic
@@ -115,7 +121,7 @@ class GroupCoordinator(Coordinator):
             return effects
         self.close_round(context, this.number)
         known = context.catalogue.groups.get((self.topic, self.request.group))
-        if not self.asking and known == self.wanted:
+        if not self.asking and known is not None and self.is_written(known):
             self.written = topic.all_partitions
             return effects + self.read_register(context, self.topic, now)
         return effects + self._write(context, known, now)
@@ -125,37 +131,88 @@ class GroupCoordinator(Coordinator):
         topic = context.catalogue.topics[self.topic]
         if topic.all_partitions > self.written:
             return self._put(context, now)
+        return self.on_written(context, topic)
+
+    def is_written(self, known: Group) -> bool:
+        """Whether ``known``, which a majority has, is what was to be written."""
+        return known == self.wanted
+
+    def on_written(self, context: Context, topic: Topic) -> list[Effect]:
+        """The register is at a majority of every partition's replica set."""
         for number in range(topic.partitions):
             context.catalogue.settled_groups[(PartitionId(self.topic, number), self.request.group)] = None
         return self.finish(context, SetGroupReply(self.wanted))
 
     def _write(self, context: Context, known: Group | None, now: Now) -> list[Effect]:
-        """Write what is known where the group is only to be there, else a generation above it."""
-        request = self.request
+        """Write what is known where that is all that is asked for, else a generation above it."""
         self.asking = False
-        if known is not None and not request.rewind:
-            self.wanted = known
-            return self._put(context, now)
-        if known is None and request.rewind:  # and a majority of every partition's replicas has been asked
+        return self.write(context, known, now)
+
+    def write(self, context: Context, known: Group | None, now: Now) -> list[Effect]:
+        """A majority of every partition's replicas was asked, and this is ``known``: go on."""
+        request = self.request
+        assert isinstance(request, SetGroup)
+        there = known is not None and not known.deleted
+        if there and not request.rewind:
+            return self._put_as_known(context, known, now)
+        if not there and request.rewind:
             return self.finish(context, context.catalogue.no_group(request.topic, request.group))
         if known is None and request.start == "earliest":
             return self._put(context, now)
+        from_ms = {"earliest": 0, "latest": now.wall_ms, "time": request.from_ms}[request.start]
+        return self._put_next(context, known or self.wanted, from_ms, now)
+
+    def _put_as_known(self, context: Context, known: Group | None, now: Now) -> list[Effect]:
+        assert known is not None
+        self.wanted = known
+        return self._put(context, now)
+
+    def _put_next(self, context: Context, known: Group, from_ms: int, now: Now) -> list[Effect]:
+        """Write a generation above ``known``."""
         self.stamps += 1
         if self.stamps > STAMPS_MAX:
-            detail = f"group {request.group!r} is being rewound by others all the time: try again"
+            detail = f"group {self.request.group!r} is being changed by others all the time: try again"
             return self.finish(context, too_few(Code.OUTCOME_UNKNOWN, detail, 1, 0))
-        from_ms = {"earliest": 0, "latest": now.wall_ms, "time": request.from_ms}[request.start]
-        wanted = context.next_generation(known or self.wanted, from_ms, now)
+        wanted = context.next_generation(known, from_ms, now)
         if wanted is None:
             return self.refuse_unstamped(context)
-        self.wanted = wanted
+        self.wanted = self.marked(known, wanted)
         return [*context.take_in_group(self.wanted, now), *self._put(context, now)]
+
+    def marked(self, known: Group, wanted: Group) -> Group:
+        """``wanted``, above ``known``, as what it is: made anew, where that was deleted, and all of that void."""
+        return wanted._replace(made=wanted.generation, buried=known.generation) if known.deleted else wanted
 
     def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
         this = self.rounds[number]
         code = Code.NOT_STORED if self.asking else Code.OUTCOME_UNKNOWN
         detail = f"group {self.request.group!r}: too few replicas of its topic answered: ask again, through any node"
         return self.finish(context, too_few(code, detail, this.majority, len(this.heard)))
+
+
+class DeleteGroupCoordinator(GroupCoordinator):
+    """Delete a group: a generation that nobody reads, and that makes all below it void.
+
+    It is written as a rewind is. From then on any HOLD majority meets a replica that answers `NotFound`.
+    """
+
+    __slots__ = ()
+
+    def is_written(self, known: Group) -> bool:
+        return known.buried >= self.wanted.buried  # it may have been created again by now
+
+    def on_written(self, context: Context, topic: Topic) -> list[Effect]:
+        return self.finish(context, DeleteGroupReply(self.wanted))
+
+    def write(self, context: Context, known: Group | None, now: Now) -> list[Effect]:
+        if known is None:
+            return self.finish(context, context.catalogue.no_group(self.request.topic, self.request.group))
+        if known.deleted and known.buried == known.generation:
+            return self._put_as_known(context, known, now)
+        return self._put_next(context, known, 0, now)
+
+    def marked(self, known: Group, wanted: Group) -> Group:
+        return wanted._replace(buried=wanted.generation)
 
 
 class SurveyCoordinator(Coordinator):
@@ -187,6 +244,12 @@ class SurveyCoordinator(Coordinator):
 
     def start(self, context: Context, now: Now) -> list[Effect]:
         return self.survey(context, now)
+
+    def reads(self, topic: bytes, group: str) -> bool:
+        return (self.partition.topic, source_of(self.group)) == (topic, group)
+
+    def on_group_deleted(self, context: Context, topic: Topic, now: Now) -> list[Effect]:
+        return self.finish(context, context.catalogue.no_group(topic.name, source_of(self.group)))
 
     def survey(self, context: Context, now: Now) -> list[Effect]:
         """Ask for the next page."""
@@ -279,7 +342,7 @@ class PurgeCoordinator(SurveyCoordinator):
 
     def __init__(self, key: int, partition: PartitionId, group: str) -> None:
         which = "dead" if group.endswith(DEAD_SUFFIX) else "open"
-        super().__init__(key, partition, group.removesuffix(DEAD_SUFFIX), which, None, SURVEY_LIMIT)
+        super().__init__(key, partition, source_of(group), which, None, SURVEY_LIMIT)
         self.purged = 0
         self.upto: Span | None = None
         self.wanted: tuple[Resolved, ...] = ()

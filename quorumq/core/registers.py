@@ -205,7 +205,7 @@ class ChangeCoordinator(TopicCoordinator):
             return super().on_read(context, now)
         if self.merged.deleted:
             return self.on_replaced(context, now)
-        groups = context.catalogue.groups_of(self.topic.id)
+        groups = context.catalogue.group_registers(self.topic.id)
         self.pages = [
             tuple(groups[at : at + GROUPS_PER_PIECE]) for at in range(0, len(groups), GROUPS_PER_PIECE)
         ]

@@ -28,6 +28,7 @@ from quorumq.core.messages import (
     RemoteGone,
     Slice,
 )
+from quorumq.core.partition.group import source_of
 from quorumq.core.types import Incarnation, NodeId, Now, PartitionId, Topic
 
 GATHER_S = 0.003
@@ -224,16 +225,30 @@ class SplitCoordinator(Coordinator):
         return any(partition.topic == topic for partition in self.partitions)
 
     def on_deleted(self, context: Context, topic: Topic, now: Now) -> list[Effect]:
-        """The legs hear of it themselves. What was won elsewhere is passed on; if nothing else was asked for, say why.
+        """Our own leg's batches of the topic are forgotten by now."""
+        return self._leave(context, topic, Failed(Code.NOT_FOUND, f"topic {topic.name!r} was deleted"), now)
 
-        Our own leg's batches of the topic are forgotten by now.
-        """
+    def reads(self, topic: bytes, group: str) -> bool:
+        return source_of(self.request.group) == group and self.concerns(topic)
+
+    def on_group_deleted(self, context: Context, topic: Topic, now: Now) -> list[Effect]:
+        why = context.catalogue.no_group(topic.name, source_of(self.request.group))
+        return self._leave(context, topic, why, now)
+
+    def _leave(self, context: Context, topic: Topic, why: Failed, now: Now) -> list[Effect]:
+        """The legs hear of it themselves. What was won elsewhere is passed on; if nothing was, say why."""
+        effects = [
+            effect
+            for part in self.slices
+            if part.partition.topic == topic.id
+            for effect in context.free_slice(part, now)
+        ]
         self.partitions = tuple(found for found in self.partitions if found.topic != topic.id)
         self.slices = [part for part in self.slices if part.partition.topic != topic.id]
         if self.partitions:
-            return []
-        self.problem = Failed(Code.NOT_FOUND, f"topic {topic.name!r} was deleted")
-        return self._answer(context, now)
+            return effects
+        self.problem = why
+        return effects + self._answer(context, now)
 
     def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
         leg = self.legs[number]

@@ -174,7 +174,7 @@ def tell(context: Context, sender: NodeId, message: ResyncRequest, now: Now) -> 
         replica = context.replicas.get(message.partition)
         if replica is not None:
             if not message.start:  # a FETCH may have made a group at a majority of these replicas alone
-                here = catalogue.groups_of(message.partition.topic)
+                here = catalogue.group_registers(message.partition.topic)
                 answers += [
                     (SyncTopics((), tuple(here[at : at + GROUPS_PER_PIECE])), None, ())
                     for at in range(0, len(here), GROUPS_PER_PIECE)

@@ -130,6 +130,8 @@ class SettleCoordinator(Coordinator):
         if outcome == Code.OUTCOME_UNKNOWN:
             answered = ballot.answered.bit_count()
             return f"needed {ballot.round.majority} replicas, {answered} answered: retry it, through any node"
+        if outcome == Code.NOT_FOUND:
+            return "the group was deleted"
         if outcome == Code.ALREADY_RESOLVED and ballot.resolved:
             kinds = sorted({f"{item.record.kind.name} at n={item.record.n}" for item in ballot.resolved})
             return f"its record is now {', '.join(kinds)}"
@@ -391,6 +393,10 @@ class RedriveCoordinator(SettleCoordinator):
                 continue
             # A dead letter that a rewind left standing is redriven into the group as it is read now.
             group = context.catalogue.groups.get((self.partition.topic, self.request.group))
+            if group is not None and record.generation < group.buried:
+                text = "the group was deleted since, with its dead letters"
+                self.verdicts.append(Verdict(index, span, Code.NOT_FOUND, text))
+                continue
             generation = max(record.generation, group.generation if group is not None else 0)
             entries.append(Resolved(span, Record(generation, record.n + 1, Kind.OPEN)))
             items.append((index, span, NOBODY))

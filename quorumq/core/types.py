@@ -228,12 +228,31 @@ class Creation(NamedTuple):
 
 
 class Group(NamedTuple):
-    """One group's register: which generation is current, and from where it reads."""
+    """One group's register: which generation is current, and from where it reads.
+
+    ``buried`` is the generation of the last deletion, ``made`` that of the creation that came after one; 0 for none.
+    What was recorded in generations below ``buried`` is void.
+    """
 
     topic: bytes
     name: str
-    generation: int  # 0 for the first; a rewind names the next by its stamp
+    generation: (
+        int  # 0 for the first; a rewind, a deletion and a creation after one name the next by their stamps
+    )
     from_ms: int  # start predicate: batches published at or after this time of day; 0 = all
+    made: int = 0
+    buried: int = 0
+
+    @property
+    def deleted(self) -> bool:
+        """Whether the group was deleted, and not created since."""
+        return self.buried > self.made
+
+
+def merge_groups(ours: Group, theirs: Group) -> Group:
+    """Merge two registers of one group: the newest generation, deletion and creation of either."""
+    newer = ours if ours.generation >= theirs.generation else theirs
+    return newer._replace(made=max(ours.made, theirs.made), buried=max(ours.buried, theirs.buried))
 
 
 class BatchHeader(NamedTuple):

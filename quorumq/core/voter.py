@@ -11,6 +11,7 @@ from quorumq.core.messages import (
     Extend,
     Hold,
     Merge,
+    PutGroup,
     PutTopic,
     QuorumRequest,
     Reject,
@@ -18,6 +19,7 @@ from quorumq.core.messages import (
     Store,
     Survey,
 )
+from quorumq.core.partition.group import source_of
 from quorumq.core.types import Incarnation, NodeId, Now, PartitionId
 
 
@@ -46,6 +48,8 @@ class Voter:
         replica = self.context.replicas.get(partition)
         if replica is None:
             return self._refuse(sender, message, partition)
+        if not isinstance(message, Store | CloseRequest) and replica.views.is_deleted(message.group):
+            return self._refuse_group(sender, message)
         match message:
             case Store():
                 return replica.on_store(sender, message, now)
@@ -89,6 +93,17 @@ class Voter:
             error = Code.UNKNOWN_TOPIC
         if message.round or not isinstance(message, Store | Merge):  # those of anti-entropy are not answered
             effects.append(Send(sender, message.refusal(error)))
+        return effects
+
+    def _refuse_group(
+        self, sender: NodeId, message: Hold | Extend | Ack | Reject | Merge | Survey
+    ) -> list[Effect]:
+        """The group was deleted. Here, too, the sender hears the register first."""
+        catalogue = self.context.catalogue
+        register = catalogue.groups[(message.partition.topic, source_of(message.group))]
+        effects: list[Effect] = [Send(sender, PutGroup(0, register))]
+        if message.round or not isinstance(message, Merge):
+            effects.append(Send(sender, message.refusal(Code.NOT_FOUND)))
         return effects
 
     def on_durable(self, number: int, now: Now) -> None:

@@ -198,8 +198,8 @@ class Vouching:
         for replica in context.replicas.values():
             replica.quarantine_until = until
             replica.sync.pulling_until = 0.0
-            for view in replica.views.groups.values():
-                view.floor = clock.floor
+            for view in replica.views.with_holds():
+                view.floor = max(view.floor, clock.floor)
             context.recovery.want(replica, now)
         return True
 

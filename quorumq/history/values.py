@@ -8,7 +8,7 @@ from typing import Final
 
 from quorumq.core.messages import AlterTopic, CreateTopic
 from quorumq.core.topics import SETTINGS
-from quorumq.core.types import NODES_MAX, Incarnation, Origin, Owner, Span, Stamp, Topic, topic_id
+from quorumq.core.types import NODES_MAX, Group, Incarnation, Origin, Owner, Span, Stamp, Topic, topic_id
 
 LABEL_DELETIONS_MAX: Final = 1000
 """How often a topic's name may have been deleted before for its label to say so; beyond that it has the topic's id."""
@@ -47,6 +47,12 @@ def settings_value(source: Topic | CreateTopic | AlterTopic) -> dict[str, object
                 value if exact else [float(it) for it in value] if name == "backoff" else float(value)
             )
     return found
+
+
+def register_value(group: Group) -> dict[str, object]:
+    """What a `register` line says of a group: of its deletion and creation since only where there was one."""
+    more = {"made": group.made, "buried": group.buried} if group.buried else {}
+    return {"group": group.name, "generation": group.generation, "from_ms": group.from_ms, **more}
 
 
 def origin_text(origin: Origin) -> str:

@@ -17,6 +17,7 @@ from quorumq.history import (
     HistoryError,
     HistoryWriter,
     owner_text,
+    register_value,
     settings_value,
     spans_value,
     token_text,
@@ -91,9 +92,8 @@ class Trace:
             if isinstance(record, GroupPut):
                 of = topics.get(record.group.topic)
                 if of is not None:
-                    _, name, generation, from_ms = record.group
                     label = topic_label(of.id, of.name)
-                    self._write("register", topic=label, group=name, generation=generation, from_ms=from_ms)
+                    self._write("register", topic=label, **register_value(record.group))
                 continue
             if isinstance(record, TopicPut):
                 register = record.topic

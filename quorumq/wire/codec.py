@@ -43,7 +43,7 @@ TYPES: Final[Mapping[int, type]] = {
     79: m.SettleReply, 80: m.LeaveReply, 81: m.BrowseRequest, 82: m.BrowseReply, 83: m.StatusRequest, 84: m.StatusReply,
     85: m.AlterTopic, 86: m.AlterTopicReply, 87: m.DeleteTopic, 88: m.DeleteTopicReply,
     90: m.SetGroup, 91: m.SetGroupReply, 92: m.PurgeRequest, 93: m.PurgeReply,
-    94: m.DeclareSurvivors, 95: m.DeclareSurvivorsReply,
+    94: m.DeclareSurvivors, 95: m.DeclareSurvivorsReply, 96: m.DeleteGroup, 97: m.DeleteGroupReply,
     98: m.CloseSession, 99: m.CloseSessionReply,
 }  # fmt: skip
 

@@ -13,6 +13,7 @@ from quorumq.core.messages import (
     AlterTopicReply,
     ClientReply,
     CreateTopicReply,
+    DeleteGroupReply,
     DeleteTopicReply,
     Failed,
     FetchReply,
@@ -50,14 +51,17 @@ class Attempt(NamedTuple):
     after_cover: int = 0  # … and after this one, which covers the message, not followed by one that does not
     after_redrive: tuple[int, int] = (-1, -1)  # a FETCH of dead letters: after a redrive to this life said OK
     after_purge: int = -1  # it was started after a purge of the backlog of this generation had said OK
+    after_deletion: bool = (
+        False  # it was started after the group was deleted, and nobody had asked to make it again
+    )
 
 
 class Asked(NamedTuple):
     """A client's request that is not answered yet."""
 
     key: int
-    # "ack" | "reject" | "dead" | "extend" | "leave" | "redrive" | "purge" | "clear" | "rewind" | "skip", or one of
-    # `OPERATIONS`
+    # "ack" | "reject" | "dead" | "extend" | "leave" | "redrive" | "purge" | "clear" | "rewind" | "skip" | "unmake" |
+    # "make", or one of `OPERATIONS`
     kind: str
     attempt: int  # index of the delivery, or of the operation; -1 where it is about neither
     node: NodeId
@@ -91,6 +95,7 @@ class Facts(NamedTuple):
     rewound: int = 0  # the newest generation that was confirmed
     covers: int = 0  # the same if it covers the message
     purged: int = -1  # a purge of the backlog of this generation said OK
+    deleted: bool = False  # the group was deleted; nobody has asked since to make it again
     keys: int = 0
     operations: tuple[Operation, ...] = ()
 
@@ -118,6 +123,7 @@ def started(facts: Facts, node: NodeId, now: float, *, of_dead: bool = False) ->
         after_cover=facts.covers,
         after_redrive=facts.redriven if of_dead else (-1, -1),
         after_purge=facts.purged,
+        after_deletion=facts.deleted,
     )
     return facts._replace(attempts=(*facts.attempts, attempt)), len(facts.attempts) + 1
 
@@ -140,10 +146,12 @@ def asked(
     phase = {"ack": ACKING, "reject": REJECTED, "dead": REJECTED, "leave": LEFT}.get(kind)
     if phase is not None:
         facts = with_attempt(facts, index, phase=phase, until=0.0)
-    if kind in ("ack", "redrive", "purge", "rewind"):
+    if kind in ("ack", "redrive", "purge", "rewind", "unmake"):
         facts = facts._replace(dead=(-1, -1))
-    if kind in ("rewind", "skip"):
+    if kind in ("rewind", "skip", "unmake"):
         facts = facts._replace(redriven=(-1, -1))
+    if kind == "make":
+        facts = facts._replace(deleted=False)
     return facts, key
 
 
@@ -190,6 +198,7 @@ def came_to_nothing(facts: Facts, index: int) -> Facts:
         after_cover=0,
         after_redrive=(-1, -1),
         after_purge=-1,
+        after_deletion=False,
     )
 
 
@@ -208,10 +217,12 @@ def heard(facts: Facts, key: int, reply: ClientReply, now: float) -> tuple[Facts
     if isinstance(reply, SettleReply):
         (verdict,) = reply.verdicts
         return _settled(facts, this, verdict.outcome, now)
-    if isinstance(reply, SetGroupReply):
+    if isinstance(reply, DeleteGroupReply) and not any(item.kind == "make" for item in facts.asked):
+        facts = facts._replace(deleted=True)
+    if isinstance(reply, SetGroupReply | DeleteGroupReply):
         generation = reply.group.generation
         if generation > facts.rewound:
-            covers = generation if this.kind == "rewind" else 0
+            covers = generation if this.kind in ("rewind", "make") else 0
             facts = facts._replace(rewound=generation, covers=covers)
         return facts, ""
     if isinstance(reply, PurgeReply) and this.kind == "clear":
@@ -251,6 +262,8 @@ def _delivered(facts: Facts, index: int, reply: FetchReply, now: float) -> tuple
         problem = f"G2 exclusive: a{index} is delivered while a{live[0]} is inside its hold"
     elif acked >= 0 and life_of(facts, acked) >= life(receipt):
         problem = f"G3 final: a{index} is delivered after the ACK of a{acked} returned `acked`"
+    elif attempt.after_deletion:
+        problem = f"DELETE: a{index} was fetched after the group was deleted"
     elif attempt.after_rewind > generation and not attempt.of_dead:
         problem = f"rewind: a{index} was fetched after a rewind was confirmed, and is of an older generation"
     elif attempt.after_cover > generation and facts.covers:
@@ -326,7 +339,9 @@ def _settled(facts: Facts, this: Asked, outcome: str, now: float) -> tuple[Facts
         return facts, problem
     if this.kind == "dead" and outcome == "ok":
         return facts._replace(dead=max(facts.dead, this.life)), ""
-    rewinding = this.rewound != facts.rewound or any(item.kind in ("rewind", "skip") for item in facts.asked)
+    rewinding = this.rewound != facts.rewound or any(
+        item.kind in ("rewind", "skip", "unmake") for item in facts.asked
+    )
     if this.kind == "redrive" and outcome == "ok" and not rewinding:
         return facts._replace(redriven=(max(this.life[0], facts.rewound), this.life[1] + 1)), ""
     if this.kind == "extend" and outcome == "ok":

@@ -248,7 +248,7 @@ class Nodes:
         core = self.journals.load(self.journals.records(journal), node, now, nonce)
         machine = self._machine(core, journal, (), now)
         machine.driver.start()
-        if self.partition is not None:
+        if self.partition is not None and core.catalogue.reads(self.partition.topic, GROUP):
             core.catalogue.settled_groups[(self.partition, GROUP)] = None
         return self._finish(machine, [])
 

@@ -7,6 +7,7 @@ from quorumq.core.messages import (
     AlterTopic,
     ClientRequest,
     CreateTopic,
+    DeleteGroup,
     DeleteTopic,
     ExtendRequest,
     Fetch,
@@ -63,7 +64,7 @@ def operation(scenario: Scenario, index: int, topic: bytes) -> ClientRequest:
 
 def request(kind: str, receipt: Receipt | None, life: tuple[int, int], now: Now) -> ClientRequest:
     """The request with which a client settles a delivery, redrives what was listed dead at (generation, n) =
-    ``life``, purges dead letters or the backlog ("clear"), or rewinds."""
+    ``life``, purges dead letters or the backlog ("clear"), rewinds, or deletes the group and makes it again."""
     match kind:
         case "redrive":
             return RedriveRequest(TOPIC, 0, GROUP, (Resolved(SPAN, Record(*life, Kind.DEAD)),))
@@ -73,6 +74,10 @@ def request(kind: str, receipt: Receipt | None, life: tuple[int, int], now: Now)
             return PurgeRequest(TOPIC, 0, GROUP)
         case "rewind":
             return SetGroup(TOPIC, GROUP, "earliest", 0, rewind=True)
+        case "unmake":
+            return DeleteGroup(TOPIC, GROUP)
+        case "make":
+            return SetGroup(TOPIC, GROUP)
         case "skip":
             return SetGroup(TOPIC, GROUP, "time", WALL_MS + 1, rewind=True)
     assert receipt is not None

@@ -88,7 +88,8 @@ class Scenario:
         purges: of its dead letters.
         backlog_purges: of what it may still deliver, through the nodes of ``purge_via``.
         dead_reads: FETCHes of one dead letter each, through the nodes of ``dead_via``.
-        rewind_to: "rewind" for the earliest message, "skip" for behind it.
+        rewind_to: what is done to the group: "rewind" to the earliest message, "skip" to behind it; "unmake", which
+            deletes it, and "make", which makes it again.
         rewind_via: see there; empty: every replica. So with dead_via and purge_via.
         reject_as: what a REJECT may ask for: "now", "delay" (one tick) or "dead".
         give_up: whether a round may time out at any moment (else: never).
@@ -126,7 +127,7 @@ class Scenario:
     dead_reads: int = 0
     backlog_purges: int = 0
     wiped_hears: tuple[NodeId, ...] = ()
-    rewind_to: str = "rewind"
+    rewind_to: tuple[str, ...] = ("rewind",)
     rewind_via: tuple[NodeId, ...] = ()
     dead_via: tuple[NodeId, ...] = ()
     purge_via: tuple[NodeId, ...] = ()

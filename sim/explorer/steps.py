@@ -162,7 +162,8 @@ class Explorer:
             yield from self._fetches(state, tick, "dead_reads")
         if left[SLOT["rewinds"]]:
             for name in scenario.rewind_via or world.members:
-                yield self._ask(state, tick, name, "rewinds", scenario.rewind_to)
+                for how in scenario.rewind_to:
+                    yield self._ask(state, tick, name, "rewinds", how)
         if left[SLOT["backlog_purges"]]:
             for name in scenario.purge_via or world.members:
                 yield self._ask(state, tick, name, "backlog_purges", "clear")

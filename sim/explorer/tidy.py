@@ -51,7 +51,7 @@ def _tidy_timers(core: NodeCore, now: Now) -> None:
         if _matters(core, time, what, now):
             kept[(time, what)] = None
     for partition, replica in core.replicas.items():
-        for view in replica.views.groups.values():
+        for view in replica.views.with_holds():
             for span, held in view.all_held():
                 # Earlier timers for this hold would only be set again to its deadline when they come.
                 kept[(held.deadline, ("expire", partition, view.name, span))] = None

@@ -110,6 +110,11 @@ class Teller:
                 if how in ("rewind", "skip"):
                     to = "" if how == "rewind" else " to behind the message"
                     return f"operator: REWIND{to} through {name}", []
+                if how in ("unmake", "make"):
+                    return (
+                        f"operator: {'DELETE' if how == 'unmake' else 'CREATE'} of the group through {name}",
+                        [],
+                    )
                 if how == "clear":
                     return f"operator: PURGE of the backlog through {name}", []
                 of = f"of a{index}" if index >= 0 else f"of the dead letter at n={n}"
@@ -181,7 +186,7 @@ class Teller:
         if new.purged > old.purged:
             lines.append("ok: PURGED")
         if new.rewound > old.rewound:
-            lines.append("ok: REWOUND")
+            lines.append("ok: the group is deleted" if new.deleted else "ok: REWOUND")
         return lines
 
     def until(self, time: float) -> str:

@@ -11,10 +11,11 @@ from quorumq.core.partition.fate import Attempts, Facts, Held, Lease
 from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.replica import Replica
 from quorumq.core.rounds import Round
+from quorumq.core.spans import SpanMap
 from quorumq.core.types import Kind, Record, Span
 from sim.explorer.scenario import Scenario
 from sim.rules.rule import Rule
-from sim.rules.scripts import DEAD_EVERYWHERE, A, B, C, D
+from sim.rules.scripts import DEAD_EVERYWHERE, A, B, C, D, answered, ran_out
 
 
 def stale_but_in_holds(
@@ -45,7 +46,57 @@ def rank_purge_first(record: Record) -> tuple[int, bool, bool, int, int]:
     return (record.generation, record.kind == Kind.ACKED, purged, record.n, int(record.kind))
 
 
+DELETED_AT_TWO = (
+    *answered("PutGroup", "PutReply", B, C),  # what there is
+    *answered("PutGroup", "PutReply", B, C),
+    *answered("RegistersRequest", "RegistersReply", B, C),
+)
+
+
+def forget_holds(self: GroupView, floor: int) -> None:
+    _end(self, floor)
+    self.leases = SpanMap()
+
+
+_end = GroupView.end
+
+
 RULES: tuple[Rule, ...] = (
+    Rule(
+        "deleted-is-not-read",
+        "nobody reads a group that was deleted until it is created again: no FETCH makes it again",
+        ((types.Group, "deleted", False),),
+        off="a deletion is a rewind, and the next FETCH goes on",
+        scenario=Scenario(
+            "group-deleted",
+            "1 attempt runs out, the group is deleted at two of three nodes; a late ACK, and 1 attempt",
+            acks=1,
+            rewinds=1,
+            rewind_to=("unmake",),
+            coordinators=(A,),
+            via=(A,),
+            give_up=False,
+            rewind_via=(B,),
+            ticks=2,
+            script=(*ran_out(A), ("ask", B, "unmake"), *DELETED_AT_TWO),
+        ),
+    ),
+    Rule(
+        "deletion-keeps-holds",
+        "what is held when a group is deleted stays held until that hold runs out",
+        ((GroupView, "end", forget_holds),),
+        off="the holds go with the group",
+        scenario=Scenario(
+            "group-made-again",
+            "1 attempt, the group is deleted and made again, 1 attempt",
+            rewinds=2,
+            rewind_to=("unmake", "make"),
+            coordinators=(A, C),
+            give_up=False,
+            rewind_via=(B,),
+            script=(("fetch", A), ("settle",), ("ask", B, "unmake"), ("settle",)),
+        ),
+    ),
     Rule(
         "stale-generation-refused",
         "a HOLD of a generation that was rewound is refused",

@@ -24,7 +24,7 @@ from crc32c import crc32c
 from quorumq.core.errors import StorageError, UsageError
 from quorumq.core.records import BatchStored, GroupPut, Reclaimed, TopicPut
 from quorumq.core.topics import merge_topics
-from quorumq.core.types import Group, PartitionId, Topic
+from quorumq.core.types import Group, PartitionId, Topic, merge_groups
 from quorumq.storage.records import (
     BATCH_MOVED,
     BATCH_STORED,
@@ -185,8 +185,7 @@ class Registers:
         else:
             group = record.group
             old = self.groups.get((group.topic, group.name))
-            if old is None or old.generation < group.generation:
-                self.groups[(group.topic, group.name)] = group
+            self.groups[(group.topic, group.name)] = group if old is None else merge_groups(old, group)
 
     def update(self, other: Registers) -> None:
         """Merge all of another's."""

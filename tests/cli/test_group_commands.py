@@ -71,6 +71,21 @@ def test_groups_are_created_rewound_and_listed(shell: Shell) -> None:
     assert states(shell, "read", "old") == {"ready": 5}
 
 
+def test_a_group_is_deleted_for_good_until_it_is_created_again(shell: Shell) -> None:
+    publish(shell, "typo", 2)
+    shell("consume", "typo", "--group", "mian", "--max", "1")
+    refused = shell("groups", "delete", "typo", "mian", stdin=b"n\n", code=1)
+    assert "delete mian of typo" in refused.err
+    assert "mian of typo: deleted" in shell("groups", "delete", "typo", "mian", "--yes").out
+    assert shell("groups", "list", "typo", "--json").lines() == []
+    assert "was deleted" in shell("consume", "typo", "--group", "mian", "--wait", "0.2", code=66).err
+    assert "no group 'main'" in shell("groups", "delete", "typo", "main", "--yes", code=66).err
+    (again,) = shell("groups", "delete", "typo", "mian", "--yes", "--json").lines()
+    assert again["deleted"]
+    shell("groups", "create", "typo", "--group", "mian")
+    assert sorted(shell("consume", "typo", "--group", "mian", "--max", "2").out.split()) == ["0", "1"]
+
+
 def test_consuming_from_latest_begins_now(shell: Shell) -> None:
     publish(shell, "late", 3)
     time.sleep(0.05)

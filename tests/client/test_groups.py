@@ -250,6 +250,26 @@ async def test_one_redriven_letter_does_not_fail_the_acks_it_went_with() -> None
         assert len(cluster.of(AckRequest)) == 1, "and nothing was asked twice"
 
 
+async def test_a_deleted_group_ends_its_consumers_and_only_creation_makes_it_again() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        await publish(client, 3)
+        async with client.consumer("jobs", "g", prefetch=1) as consumer:
+            message = await consumer.__anext__()
+            assert (await client.delete_group("jobs", "g")).deleted
+            with pytest.raises(NotFound, match="group was deleted"):
+                await message.ack()
+            with pytest.raises(NotFound, match="group 'g' of topic 'jobs' was deleted"):
+                await take(consumer, 3)
+        with pytest.raises(NotFound, match="deleted"):
+            await client.fetch("jobs", "g")
+        assert (await client.delete_group("jobs", "g")).deleted, "done twice, it is done once"
+        with pytest.raises(NotFound, match="no group 'mian'"):
+            await client.delete_group("jobs", "mian")
+        await client.create_group("jobs", "g")
+        assert payloads(await client.fetch("jobs", "g", max_wait=0.5)) == [1, 2], "the first is still held"
+
+
 # ------------------------------------------------------------------------------- PURGE, PEEK, history
 
 

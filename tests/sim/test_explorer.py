@@ -67,6 +67,8 @@ BROKEN = {
     "give-back-only-called-off": "G2",
     "ack-ends-own-hold": "G2",
     "stale-generation-refused": "rewind",
+    "deleted-is-not-read": "DELETE",
+    "deletion-keeps-holds": "G2",
     "dead-granted-at-its-n": "G7",
     "purge-asks-enough": "purge",
     "one-answer-counts-once": "purge",

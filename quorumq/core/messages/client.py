@@ -269,6 +269,19 @@ class SetGroupReply(NamedTuple):
     group: Group
 
 
+class DeleteGroup(NamedTuple):
+    """Delete a group, with all that was recorded for it and its dead letters."""
+
+    topic: str
+    group: str
+
+
+class DeleteGroupReply(NamedTuple):
+    """The answer to DeleteGroup: the register, on a majority of every partition's replica set."""
+
+    group: Group
+
+
 class PurgeRequest(NamedTuple):
     """PURGE a group's backlog in one partition, or its dead letters where ``group`` ends in "!dead"."""
 

@@ -55,7 +55,7 @@ class Closing:
         batches = self.batches
         if not may_close(origin) or batches.present.spans_of(origin) or batches.absent.spans_of(origin):
             return False
-        return not any(view.holds_any(origin) for view in self.views.groups.values())
+        return not any(view.holds_any(origin) for view in self.views.with_holds())
 
     def on_ask(self, asked: tuple[Origin, ...], now: Now) -> tuple[list[OriginsPromised], tuple[Origin, ...]]:
         """Promise; the records of that, and with which of the origins we are done: those closed here among them."""
@@ -74,7 +74,7 @@ class Closing:
             return []
         closed = self.batches.closed
         closed.forget_in(self.promised)
-        for view in self.views.groups.values():
+        for view in self.views.with_holds():
             for table in (view.records, view.ballots, view.digests, view.lasting):
                 closed.forget_in(table)
             for origin in view.leases.origins():

@@ -107,6 +107,7 @@ class Facts(NamedTuple):
     ttl: float = 0.0  # its own time to live, in seconds; 0: the topic's
     unseen: bool = False  # the payload is not here
     closed: bool = False  # the message's origin is over: it is settled, and nothing but a hold is kept of it
+    since: int = 0  # what older generations recorded is void: the group was deleted then
 
 
 FREE = Lease()
@@ -285,7 +286,8 @@ def in_time(record: Record, lease: Lease, facts: Facts) -> Lease:
     if held is None or held.deadline > facts.now:
         return lease
     lease = with_hold(lease, None)
-    return lease if is_acked(record, facts, held.generation) else count_attempt(lease, held)
+    over = is_acked(record, facts, held.generation) or held.generation < facts.since
+    return lease if over else count_attempt(lease, held)
 
 
 class AckAsk(NamedTuple):
@@ -371,7 +373,7 @@ def merge(record: Record, facts: Facts, theirs: Record) -> tuple[Record, Record]
     """
     if facts.closed:
         return record, Record(theirs.generation, 0, Kind.ACKED)
-    if record == theirs:
+    if record == theirs or theirs.generation < facts.since:
         return record, record
     stands = merge_records(record, theirs)
     if stands == record or (theirs.kind == Kind.OPEN and theirs.n == 0):
@@ -415,13 +417,13 @@ def on_reported(record: Record, lease: Lease, ballots: Ballots, facts: Facts, as
 
 def on_counted(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: Attempts) -> Fate:
     """A peer's count, or the journal's: the higher one stays, unless an ACK has ended them all."""
-    done = is_acked(record, facts, ask.generation)
+    done = is_acked(record, facts, ask.generation) or ask.generation < facts.since
     return record, lease if done else counted(lease, ask), ballots, None
 
 
 def on_delay(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: Delay) -> Fate:
     """NOT_DUE, adopted by the asker; anti-entropy; replay. An ACK has ended all delays."""
-    done = is_acked(record, facts, ask.generation)
+    done = is_acked(record, facts, ask.generation) or ask.generation < facts.since
     return record, lease if done else delayed(lease, ask), ballots, None
 
 

@@ -18,7 +18,7 @@ from quorumq.core.partition import fate
 from quorumq.core.partition.fate import FREE, NO_BALLOTS, Ballots, Facts, Held, Lease, RestoreAsk, Rule
 from quorumq.core.records import BallotAtStop
 from quorumq.core.spans import SpanMap, SpanSet, across
-from quorumq.core.types import OPEN_ZERO, Kind, Letter, Origin, Record, Span, Stamp
+from quorumq.core.types import OPEN_ZERO, Group, Kind, Letter, Origin, Record, Span, Stamp
 
 DEAD_SUFFIX = "!dead"
 """The dead letters of group ``g`` are read as group ``g!dead``."""
@@ -65,6 +65,7 @@ class GroupView:
         home: the view that keeps the records: this one, or the source of a dead-letter group.
         generation: the current one: records of older ones are void where ``from_ms`` covers the message.
         from_ms: the start predicate: the generation reads batches published at or after this time of day.
+        since: the group was deleted then: what generations before recorded is void.
         dead: the group of this group's dead letters, where somebody reads it.
     """
 
@@ -84,6 +85,7 @@ class GroupView:
         "offered",
         "ready",
         "records",
+        "since",
         "source",
     )
 
@@ -95,6 +97,7 @@ class GroupView:
         self.home = self if source is None else source
         self.generation = 0
         self.from_ms = 0
+        self.since = 0
         self.dead: GroupView | None = None
         self.records: SpanMap[Record] = SpanMap()
         self.leases: SpanMap[Lease] = SpanMap()
@@ -117,7 +120,10 @@ class GroupView:
     ) -> Facts:
         """What rules go by for messages of one batch; arguments as there."""
         dead = self.source is not None
-        return Facts(now, dead, self.home.generation, self.floor, covered, early, born, ttl, unseen, closed)
+        home = self.home
+        return Facts(
+            now, dead, home.generation, self.floor, covered, early, born, ttl, unseen, closed, home.since
+        )
 
     # ------------------------------------------------------------------- passes
 
@@ -274,9 +280,10 @@ class GroupView:
     def is_stale(self, generation: int) -> bool:
         """Whether ``generation`` was rewound since: what names it is refused.
 
-        Never in a dead-letter group: a dead letter of an older one stands where the newer one does not cover it.
+        In a dead-letter group only where it was deleted since: else a dead letter of an older one stands where the
+        newer one does not cover it.
         """
-        return self.source is None and generation < self.generation
+        return generation < (self.generation if self.source is None else self.home.since)
 
     # ------------------------------------------------------------------- leases
 
@@ -330,6 +337,48 @@ class GroupView:
         for part, lease in self.leases.spans_of(origin):
             self.leases.put(part, Lease(lease.held, lease.rivals) if lease.held is not None else None)
 
+    # ----------------------------------------------------------------- a register
+
+    def read_by(self, register: Group) -> None:
+        """Read by a newer register; what was recorded before a deletion that it brings is void."""
+        self.generation, self.from_ms = register.generation, register.from_ms
+        if register.buried > self.since:
+            self.since = register.buried
+            for span, record in list(self.records.items()):
+                if record.generation < self.since:
+                    self.records.put(span, None)
+            for view in (self, self.dead):
+                if view is not None:
+                    view.void_leases()
+
+    def void_leases(self) -> None:
+        """Without attempts and delays of generations before `since`."""
+        for span, lease in list(self.leases.items()):
+            attempts, delay = lease.attempts, lease.delay
+            left = lease._replace(
+                attempts=attempts
+                if attempts is not None and attempts.generation >= self.home.since
+                else None,
+                delay=delay if delay is not None and delay.generation >= self.home.since else None,
+            )
+            if left != lease:
+                self.leases.put(span, left if left != FREE else None)
+        self.digests.clear()
+        self.lasting.clear()
+
+    def end(self, floor: int) -> None:
+        """The group was deleted. Only its holds stay, until they run out: somebody may be at work under them.
+
+        Args:
+            floor: stamps up to here may have been granted.
+        """
+        self.floor = floor
+        self.records, self.ballots, self.available = SpanMap(), SpanMap(), SpanSet()
+        for span, lease in list(self.leases.items()):
+            self.leases.put(span, Lease(lease.held, lease.rivals) if lease.held is not None else None)
+        for table in (self.digests, self.lasting, self.ready, self.offered):
+            table.clear()
+
     # ------------------------------------------------------------- a clean stop
 
     def memory_at_stop(self) -> tuple[BallotAtStop, ...]:
@@ -362,6 +411,7 @@ class GroupView:
             assert (record.kind == Kind.DEAD) == (record.letter is not None), f"{span}: {record}"
             assert record.kind != Kind.ACKED or record.n == 0, f"{span}: {record}"
             assert record.kind != Kind.OPEN or record.n > 0, f"{span}: {record} is written down"
+            assert record.generation >= self.since, f"{span}: {record} is of before the group was deleted"
         for span, lease in self.leases.items():
             blocked = lease.held is not None and lease.held.owner == fate.NOBODY
             assert blocked or not lease.rivals, f"{span} has rivals, and is held by {lease.held}"
@@ -382,6 +432,11 @@ def join(items: list[Any], item: Any) -> None:
             items[-1] = (joined, *last[1:]) if type(last) is tuple else last._replace(span=joined)
             return
     items.append(item)
+
+
+def source_of(group: str) -> str:
+    """The group that keeps the records: of dead letters that where they died."""
+    return group.removesuffix(DEAD_SUFFIX)
 
 
 def dead_letter_names(topics: tuple[str, ...], group: str) -> tuple[tuple[str, ...], str]:

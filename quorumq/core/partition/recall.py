@@ -126,7 +126,7 @@ class Recall:
                 ballot=(ballots and ballots.highest) or (0, ""),
                 generation=held.generation,
             )
-            for view in self.views.sorted()
+            for view in self.views.with_holds()
             for span, held in view.all_held()
             for part, ballots in view.ballots.split(span)
         ]
@@ -162,7 +162,7 @@ class Recall:
         """Every live hold, for a replica that was started again (core/recovery.py)."""
         return [
             HeldThere(view.name, span, held.owner, held.n, held.deadline - now.mono, held.generation)
-            for view in self.views.sorted()
+            for view in self.views.with_holds()
             for span, held in view.all_held()
             if held.deadline > now.mono
         ]

@@ -274,7 +274,7 @@ class Replica:
 
     def on_expire(self, name: str, span: Span, now: Now) -> list[Effect]:
         """A hold's time may have run out: remove it, count the attempt, and make the message available."""
-        view = self.views.groups.get(name)
+        view = self.views.find(name)
         if view is None:
             return []
         if span.size > EXPIRE_MAX:
@@ -293,7 +293,7 @@ class Replica:
 
     def on_release(self, freed: Freed, now: Now) -> None:
         """RELEASE or LEAVE: remove holds where the owner matches exactly. Counts no attempt."""
-        view = self.views.groups.get(freed.group)
+        view = self.views.find(freed.group)
         if view is None:
             return
         changes = Changes()

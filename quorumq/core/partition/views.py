@@ -12,7 +12,7 @@ from typing import Any
 from quorumq.core.partition import fate
 from quorumq.core.partition.batches import Batches, StoredBatch
 from quorumq.core.partition.fate import FREE, Facts, Rule
-from quorumq.core.partition.group import DEAD_SUFFIX, Changes, GroupView, join
+from quorumq.core.partition.group import DEAD_SUFFIX, Changes, GroupView, join, source_of
 from quorumq.core.records import AttemptsCounted, DelaysSet, JournalRecord, RecordsMerged
 from quorumq.core.spans import across, merge_spans
 from quorumq.core.state import NodeState
@@ -29,16 +29,18 @@ class Views:
 
     Attributes:
         groups: the views by the group's name, those of dead letters among them.
+        over: of groups that were deleted. They are read by nobody, and keep holds alone.
         touched: batches of which something was settled since RECLAIM last looked.
     """
 
-    __slots__ = ("batches", "groups", "node", "partition", "touched")
+    __slots__ = ("batches", "groups", "node", "over", "partition", "touched")
 
     def __init__(self, node: NodeState, partition: PartitionId, batches: Batches) -> None:
         self.node = node
         self.partition = partition
         self.batches = batches
         self.groups: dict[str, GroupView] = {}
+        self.over: dict[str, GroupView] = {}
         self.touched: dict[int, None] = {}
 
     # ------------------------------------------------------------------ groups
@@ -46,17 +48,21 @@ class Views:
     def named(self, name: str) -> GroupView:
         """The view of group ``name``; made when first named, at the generation that the group's register names.
 
-        What it then finds here has been available ever since, hence the time 0.
+        What it then finds here has been available ever since, hence the time 0. Of a group that was deleted it is one
+        that only keeps holds.
         """
-        view = self.groups.get(name)
+        view = self.find(name)
         if view is not None:
             return view
+        deleted = self.is_deleted(name)
         if name.endswith(DEAD_SUFFIX):
-            self.named(name.removesuffix(DEAD_SUFFIX))
-        view = self.groups[name] = self.look(name)
+            self.named(source_of(name))
+        view = (self.over if deleted else self.groups)[name] = self.look(name)
         if view.source is not None:
             view.source.dead = view
-        else:
+        if deleted:
+            return view
+        if view.source is None:
             self._want_again(view, self.batches.reclaimed.items())
         for span, _ in self.batches.index.items():
             self._refresh_one(view, span, Now(0.0, 0))
@@ -64,17 +70,30 @@ class Views:
 
     def look(self, name: str) -> GroupView:
         """The view of a group, made up where nobody reads it: looking at a group does not create it."""
-        found = self.groups.get(name)
+        found = self.find(name)
         if found is not None:
             return found
         floor, closed = self.node.clock.floor, self.batches.closed
         if name.endswith(DEAD_SUFFIX):
-            return GroupView(name, floor, closed, self.look(name.removesuffix(DEAD_SUFFIX)))
+            return GroupView(name, floor, closed, self.look(source_of(name)))
         view = GroupView(name, floor, closed)
         register = self.node.catalogue.groups.get((self.partition.topic, name))
         if register is not None:
-            view.generation, view.from_ms = register.generation, register.from_ms
+            view.read_by(register)
         return view
+
+    def find(self, name: str) -> GroupView | None:
+        """The view of a group, deleted or not; None where there is none yet."""
+        return self.groups.get(name) or self.over.get(name)
+
+    def is_deleted(self, name: str) -> bool:
+        """Whether the group is known to be deleted, or of the dead letters of one that is."""
+        return self.node.catalogue.is_group_deleted(self.partition.topic, source_of(name))
+
+    def with_holds(self) -> list[GroupView]:
+        """All views, those of deleted groups included, by name."""
+        both = {**self.over, **self.groups}
+        return [both[name] for name in sorted(both)]
 
     def sorted(self) -> list[GroupView]:
         """The groups by name, so that two nodes list them alike."""
@@ -85,14 +104,33 @@ class Views:
         return [view for view in self.groups.values() if view.home is view]
 
     def on_register(self, register: Group, now: Now) -> None:
-        """The group was created, or rewound: what the new generation covers is open again."""
-        view = self.named(register.name)
-        if view.generation >= register.generation:
+        """The group was created, rewound or deleted: what a new generation covers is open again."""
+        name = register.name
+        if register.deleted:
+            self._end(register)
             return
-        view.generation, view.from_ms = register.generation, register.from_ms
+        for found in (name, name + DEAD_SUFFIX):
+            if found in self.over:
+                self.groups[found] = self.over.pop(found)
+        view = self.named(name)
+        if view.generation >= register.generation and view.since >= register.buried:
+            return
+        view.read_by(register)
         for span, _ in self.batches.index.items():
             self.refresh(view, span, now)
         self._want_again(view, self.batches.reclaimed.items())
+
+    def _end(self, register: Group) -> None:
+        """The group was deleted. What is granted from now on, should it be created again, is above all that was."""
+        for name in (register.name, register.name + DEAD_SUFFIX):
+            view = self.groups.pop(name, None)
+            if view is not None:
+                view.end(self.node.clock.value)
+                self.over[name] = view
+        if register.name in self.over:
+            self.over[register.name].read_by(register)
+        self.want_anew(self.batches.reclaimed.items())
+        self.touched.update(dict.fromkeys(self.batches.stored))
 
     def _want_again(self, view: GroupView, spans: Iterable[Span]) -> None:
         """What ``view``, new or rewound, would read of ``spans``, reclaimed here, counts as absent again."""
@@ -123,9 +161,10 @@ class Views:
             Its answers, joined where they are the same.
         """
         closed = span.origin in self.batches.closed
+        read = view.name in self.groups
         answers: list[tuple[Span, Any]] = []
         for part, slot in self.batches.index.split(span):
-            if slot is None:
+            if slot is None or not read:
                 facts, key = view.facts(now.mono, unseen=True, closed=closed), None
             else:
                 facts, key = self._facts_of(view, self.batches.stored[slot.number], now)
@@ -223,8 +262,13 @@ class Views:
     def check(self, now: Now) -> None:
         """Assert what holds between any two events; `available` is compared with its definition."""
         batches = self.batches
+        for view in self.over.values():
+            view.check()
+            assert self.is_deleted(view.name), f"{view.name} is kept as deleted, and was created again"
+            assert not view.available, f"{view.name} was deleted, and something is available to it"
         for view in self.groups.values():
             view.check()
+            assert not self.is_deleted(view.name), f"{view.name} was deleted, and is read"
             for span, slot in batches.index.items():
                 if not batches.stored[slot.number].durable or slot.number in batches.waiting:
                     assert not view.available.within(span), f"{span} is available too early"

@@ -1,0 +1,453 @@
+"""Deleting a group: nothing that comes late makes it again, and made again it has nothing of before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from quorumq.core.errors import Code
+from quorumq.core.messages import (
+    Ack,
+    AckRequest,
+    AlterTopic,
+    AlterTopicReply,
+    BrowseReply,
+    BrowseRequest,
+    DeleteGroup,
+    DeleteGroupReply,
+    ExtendRequest,
+    Failed,
+    Hold,
+    LeaveRequest,
+    Merge,
+    Metadata,
+    MetadataReply,
+    OpenSession,
+    PurgeRequest,
+    PutGroup,
+    RedriveRequest,
+    Reject,
+    RejectRequest,
+    Resolved,
+    SetGroup,
+    SetGroupReply,
+    SyncState,
+    SyncTopics,
+)
+from quorumq.core.types import Group, Kind, Letter, Record, Stamp
+from tests.core.cluster import Cluster
+from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
+from tests.core.test_groups import more, spans
+
+LETTER = Letter(Stamp(0, ""), "rejected", error_class="ValueError", message="no")
+
+
+def deleted(cluster: Cluster, node: str = "b", group: str = "g") -> Group:
+    reply = cluster.ask(node, DeleteGroup("jobs", group))
+    assert isinstance(reply, DeleteGroupReply), reply
+    assert reply.group.deleted
+    return reply.group
+
+
+def created(cluster: Cluster, node: str = "c", start: str = "earliest") -> Group:
+    reply = cluster.ask(node, SetGroup("jobs", "g", start))
+    assert isinstance(reply, SetGroupReply), reply
+    return reply.group
+
+
+def is_not_found(reply: object, text: str = "deleted") -> bool:
+    return isinstance(reply, Failed) and reply.code == Code.NOT_FOUND and text in reply.detail
+
+
+def batches(cluster: Cluster) -> list[int]:
+    return [
+        len(replica.batches.stored) for core in cluster.nodes.values() for replica in core.replicas.values()
+    ]
+
+
+def views(cluster: Cluster) -> list[set[str]]:
+    """The groups that are read, at each node."""
+    return [
+        {name for replica in core.replicas.values() for name in replica.views.groups}
+        for core in cluster.nodes.values()
+    ]
+
+
+def deaf(*nodes: str) -> Callable[[str, str, object], bool]:
+    """These nodes hear of no group's register."""
+    return lambda sender, to, message: to in nodes and isinstance(message, PutGroup | SyncTopics)
+
+
+def cut_off(node: str) -> Callable[[str, str, object], bool]:
+    return lambda sender, to, message: node in (sender, to) and sender != to
+
+
+# ---------------------------------------------------------------------------------------- the name
+
+
+def test_a_running_workers_next_fetch_does_not_make_the_group_again() -> None:
+    cluster = Cluster()
+    published(cluster)
+    assert spans(cluster.ask("a", fetch(most=2))) == [(0, 2)]
+    deleted(cluster)
+    for node in "abc":
+        assert is_not_found(cluster.ask(node, fetch())), "and it says that the group was deleted"
+    assert views(cluster) == [set(), set(), set()]
+
+
+def test_nor_does_a_node_that_has_not_heard_of_the_deletion() -> None:
+    cluster = Cluster()
+    published(cluster)
+    cluster.ask("c", fetch(most=1))
+    cluster.drop = deaf("c")
+    deleted(cluster)
+    assert (topic := cluster.nodes["c"].topic_named("jobs")) is not None
+    assert cluster.nodes["c"].catalogue.reads(topic.id, "g")
+    key = cluster.submit("c", fetch())
+    cluster.advance(0.1)
+    cluster.drop = lambda sender, to, message: False
+    cluster.advance(2)
+    assert receipts(cluster.replies[key]) == ()
+    assert is_not_found(cluster.ask("c", fetch())), "a and b refused its HOLD, and said why"
+
+
+def test_a_parked_fetch_hears_of_the_deletion_at_once() -> None:
+    cluster = Cluster(4)
+    published(cluster)
+    cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch()))))
+    keys = [
+        cluster.submit(node, fetch(wait=1.0)) for node in "abcd"
+    ]  # one of them has no replica: its leg parks
+    assert not set(keys) & set(cluster.replies)
+    deleted(cluster)
+    assert all(is_not_found(cluster.replies[key]) for key in keys)
+
+
+def test_a_fetch_of_many_topics_goes_on_with_the_others() -> None:
+    cluster = Cluster()
+    published(cluster)
+    other = cluster.topic("other")
+    pattern = fetch(wait=1.0)._replace(topics=("*",))
+    cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch()))))
+    cluster.ask("b", SetGroup("other", "g"))
+    deleted(cluster)
+    key = cluster.submit("a", pattern)
+    more(cluster, other, cluster.ask("a", OpenSession()).origin, 0)
+    assert [item.receipt.partition.topic for item in receipts(cluster.replies[key])] == [other.id]
+    assert is_not_found(cluster.ask("a", pattern._replace(topics=("other", "jobs"))))
+
+
+def test_deleted_twice_it_is_deleted_once_and_an_unknown_one_is_not_found() -> None:
+    cluster = Cluster()
+    published(cluster)
+    created(cluster)
+    first = deleted(cluster)
+    assert deleted(cluster, "a") == first
+    assert is_not_found(cluster.ask("a", DeleteGroup("jobs", "mian")), "no group 'mian'")
+    assert is_not_found(cluster.ask("a", DeleteGroup("job", "g")), "did you mean 'jobs'")
+
+
+def test_only_creation_makes_it_again() -> None:
+    cluster = Cluster()
+    published(cluster)
+    cluster.ask("a", fetch(most=1, hold_time=1.0))
+    before = deleted(cluster)
+    listed = cluster.ask("a", Metadata(("jobs",)))
+    assert isinstance(listed, MetadataReply)
+    assert listed.groups == ()
+    assert is_not_found(cluster.ask("a", SetGroup("jobs", "g", rewind=True)))
+    again = created(cluster)
+    assert again.generation > before.generation, "above all before"
+    cluster.advance(1)
+    assert spans(cluster.ask("b", fetch())) == [(0, 10)], "no attempt of before is known"
+
+
+def test_a_creation_through_one_node_is_found_by_one_that_knows_of_the_deletion_alone() -> None:
+    cluster = Cluster()
+    published(cluster)
+    created(cluster)
+    deleted(cluster)
+    cluster.drop = deaf("c")
+    created(cluster, "a")
+    assert spans(cluster.ask("c", fetch())) == [(0, 10)]
+
+
+def test_it_stays_for_good_through_restarts_resync_and_new_partitions() -> None:
+    cluster = Cluster()
+    topic, _ = published(cluster)
+    created(cluster)
+    cluster.ask("c", fetch(most=1))
+    cluster.kill("c")
+    gone = deleted(cluster)
+    cluster.start("c")
+    cluster.advance(2)
+    assert cluster.nodes["c"].catalogue.groups[(topic.id, "g")] == gone, "anti-entropy"
+    cluster.kill("c")
+    cluster.start("c")
+    assert cluster.nodes["c"].catalogue.groups[(topic.id, "g")] == gone, "the journal"
+    cluster.journals["c"] = list(cluster.nodes["c"].snapshot(cluster.now))
+    cluster.kill("c")
+    cluster.start("c")
+    assert cluster.nodes["c"].catalogue.groups[(topic.id, "g")] == gone, "a snapshot"
+    cluster.kill("c")
+    cluster.journals["c"] = []
+    cluster.start("c")
+    cluster.advance(5)
+    assert cluster.nodes["c"].catalogue.groups[(topic.id, "g")] == gone, "a resync"
+    assert isinstance(cluster.ask("a", AlterTopic("jobs", partitions=3)), AlterTopicReply)
+    assert is_not_found(cluster.ask("c", fetch()))
+    cluster.advance(70)
+    assert views(cluster) == [set(), set(), set()]
+
+
+def test_the_deletion_is_carried_to_new_partitions() -> None:
+    """Of five nodes two have heard of it, and those of the new partition are others, but for one."""
+    cluster = Cluster(5)
+    published(cluster)
+    created(cluster)
+    cluster.drop = lambda sender, to, message: isinstance(message, SyncTopics)
+    deleted(cluster)
+    assert isinstance(cluster.ask("a", AlterTopic("jobs", partitions=4)), AlterTopicReply)
+    for core in cluster.nodes.values():
+        assert all(register.deleted for register in core.catalogue.groups.values())
+
+
+def test_a_rewind_that_overlaps_a_deletion_does_not_bring_the_group_back() -> None:
+    """It has asked what there is, then the group is deleted, then it writes a newer generation."""
+    cluster = Cluster()
+    topic, _ = published(cluster)
+    created(cluster)
+    late: list[tuple[str, str, object]] = []
+
+    def hold_back(sender: str, to: str, message: object) -> bool:
+        if isinstance(message, PutGroup) and sender == "a" and to != "a" and not message.ask:
+            late.append((sender, to, message))
+            return True
+        return False
+
+    cluster.advance(1)  # so that a's stamp is below the deletion's
+    cluster.drop = hold_back
+    key = cluster.submit("a", SetGroup("jobs", "g", rewind=True))
+    cluster.drop = lambda sender, to, message: False
+    deleted(cluster)
+    for sender, to, message in late:
+        cluster.send(sender, to, message)
+    cluster.run()
+    cluster.advance(6)
+    assert isinstance(cluster.replies[key], Failed)
+    assert all(core.catalogue.is_group_deleted(topic.id, "g") for core in cluster.nodes.values())
+
+
+# ------------------------------------------------------------------------------- what comes late
+
+
+def test_what_comes_late_makes_no_view_and_hears_not_found() -> None:
+    cluster = Cluster()
+    published(cluster)
+    got = receipts(cluster.ask("a", fetch(most=3)))
+    deleted(cluster)
+    for node in "abc":
+        assert outcomes(cluster.ask(node, AckRequest(got))) == [Code.NOT_FOUND]
+        assert outcomes(cluster.ask(node, ExtendRequest(got, 5.0, 0.0))) == [Code.NOT_FOUND]
+        assert outcomes(cluster.ask(node, RejectRequest(got, 1.0, None))) == [Code.NOT_FOUND]
+        assert outcomes(cluster.ask(node, RejectRequest(got, 0.0, LETTER))) == [Code.NOT_FOUND]
+        assert is_not_found(cluster.ask(node, PurgeRequest("jobs", 0, "g")))
+        assert is_not_found(cluster.ask(node, PurgeRequest("jobs", 0, "g!dead")))
+        assert is_not_found(cluster.ask(node, BrowseRequest("jobs", 0, "g", "all", (0, 0), 10)))
+        assert is_not_found(cluster.ask(node, fetch("g!dead")))
+    assert views(cluster) == [set(), set(), set()]
+
+
+@pytest.mark.parametrize("kind", [Hold, Ack, Reject, Merge, SyncState])
+def test_nor_does_any_message_of_a_node_that_has_not_heard(kind: type) -> None:
+    """c goes on as if the group were there. Once it has heard, nothing is left of what it did."""
+    cluster = Cluster()
+    published(cluster)
+    got = receipts(cluster.ask("c", fetch(most=3, hold_time=50.0)))
+    cluster.ask("c", AckRequest((got[0]._replace(spans=(got[0].receipt.span._replace(stop=1),)),)))
+    cluster.drop = deaf("c")
+    deleted(cluster)
+    seen: list[object] = []
+
+    def watch(sender: str, to: str, message: object) -> bool:
+        if sender == "c" and isinstance(message, kind):
+            seen.append(message)
+        return deaf("c")(sender, to, message)
+
+    cluster.drop = watch
+    if kind is Hold:
+        cluster.submit("c", fetch())
+    elif kind is Ack:
+        cluster.submit("c", AckRequest(got))
+    elif kind is Reject:
+        cluster.submit("c", RejectRequest(got, 0.0, LETTER))
+    elif kind is Merge:
+        letters = Resolved(got[0].receipt.span, Record(0, 0, Kind.DEAD, LETTER))
+        cluster.submit("c", RedriveRequest("jobs", 0, "g", (letters,)))
+    cluster.advance(20)
+    assert seen, f"no {kind.__name__} was sent"
+    assert views(cluster)[:2] == [set(), set()]
+    cluster.drop = lambda sender, to, message: False
+    cluster.advance(20)
+    assert views(cluster) == [set(), set(), set()]
+
+
+def test_a_node_that_knows_of_no_register_takes_a_late_ack_until_it_hears() -> None:
+    """Known to have been deleted is what refuses: one that has heard of nothing votes, and drops all with the news."""
+    cluster = Cluster()
+    topic, _ = published(cluster)
+    cluster.drop = deaf("c")
+    got = receipts(cluster.ask("a", fetch(most=3)))
+    deleted(cluster, "a")
+    assert (topic.id, "g") not in cluster.nodes["c"].catalogue.groups
+    assert outcomes(cluster.ask("c", AckRequest(got))) == [Code.NOT_FOUND]
+    assert views(cluster)[:2] == [set(), set()]
+    cluster.drop = lambda sender, to, message: False
+    cluster.advance(20)
+    assert views(cluster) == [set(), set(), set()]
+
+
+# --------------------------------------------------------------------------------- made again
+
+
+def test_deletion_voids_all_records_dead_letters_too() -> None:
+    """Made again from latest, where no predicate covers what was published before."""
+    cluster = Cluster()
+    topic, origin = published(cluster)
+    got = receipts(cluster.ask("a", fetch(most=2)))
+    cluster.ask("a", RejectRequest(got, 0.0, LETTER))
+    listed = cluster.ask("a", BrowseRequest("jobs", 0, "g", "dead", (0, 0), 10))
+    assert isinstance(listed, BrowseReply)
+    letters = tuple(Resolved(item.span, item.record) for item in listed.items)
+    assert letters
+    deleted(cluster)
+    cluster.advance(1)
+    created(cluster, start="latest")
+    for node in "abc":
+        assert spans(cluster.ask(node, fetch("g!dead"))) == []
+        reply = cluster.ask(node, BrowseRequest("jobs", 0, "g", "dead", (0, 0), 10, complete=True))
+        assert isinstance(reply, BrowseReply)
+        assert reply.items == ()
+    assert outcomes(cluster.ask("b", RedriveRequest("jobs", 0, "g", letters))) == [Code.NOT_FOUND]
+    assert spans(cluster.ask("a", fetch())) == []
+    more(cluster, topic, origin, 10)
+    assert spans(cluster.ask("a", fetch())) == [(10, 11)]
+
+
+def test_a_replica_that_missed_both_brings_nothing_back() -> None:
+    """c has acks and a dead letter of the group that was; nobody takes them from it, and it drops them."""
+    cluster = Cluster()
+    published(cluster)
+    got = receipts(cluster.ask("c", fetch(most=4)))
+    cluster.ask("c", RejectRequest(got, 0.0, LETTER))
+    cluster.kill("c")
+    deleted(cluster)
+    cluster.advance(1)
+    created(cluster, "a", "latest")
+    cluster.start("c")
+    cluster.advance(70)
+    for core in cluster.nodes.values():
+        (replica,) = core.replicas.values()
+        assert not replica.views.groups["g"].records
+    cluster.kill("c")
+    cluster.start("c")  # its journal still has them
+    (replica,) = cluster.nodes["c"].replicas.values()
+    assert not replica.views.groups["g"].records
+
+
+def test_made_again_at_once_it_gives_nobody_company() -> None:
+    cluster = Cluster()
+    published(cluster)
+    before = receipts(cluster.ask("a", fetch(most=3, hold_time=10.0)))
+    deleted(cluster)
+    created(cluster)
+    assert spans(cluster.ask("b", fetch())) == [(3, 10)], "somebody is at work on the first three"
+    assert outcomes(cluster.ask("b", AckRequest(before))) == [Code.STALE_GENERATION]
+    cluster.advance(10.1)
+    after = receipts(cluster.ask("b", fetch(most=3)))
+    assert [item.receipt.span.start for item in after][:1] == [0]
+    assert min(item.receipt.owner.ballot for item in after) > before[0].receipt.owner.ballot
+    reply = cluster.ask("c", BrowseRequest("jobs", 0, "g", "all", (0, 0), 10))
+    assert isinstance(reply, BrowseReply)
+    assert reply.items[0].attempts == 0, "attempts begin anew"
+
+
+def test_holds_of_a_deleted_group_are_handed_over_by_a_clean_stop_and_told_to_who_was_killed() -> None:
+    for end in ("stop", "kill"):
+        cluster = Cluster(hold_time_max=10.0)
+        published(cluster)
+        cluster.ask("a", fetch(most=3, hold_time=10.0))
+        deleted(cluster)
+        for node in "ab":
+            getattr(cluster, end)(node)
+            cluster.start(node)
+            cluster.advance(1)
+        created(cluster)
+        assert spans(cluster.ask("b", fetch(hold_time=5.0))) == [(3, 10)], end
+
+
+def test_no_ballot_below_those_of_before_is_granted() -> None:
+    """The clock at the deletion is the floor: a late HOLD of the group that was would be below it."""
+    cluster = Cluster()
+    published(cluster)
+    got = receipts(cluster.ask("a", fetch(most=3, hold_time=1.0)))
+    deleted(cluster)
+    created(cluster)
+    for core in cluster.nodes.values():
+        (replica,) = core.replicas.values()
+        assert replica.views.groups["g"].floor >= got[0].receipt.owner.ballot.time
+
+
+def test_a_release_still_frees_what_is_held() -> None:
+    cluster = Cluster()
+    published(cluster)
+    got = receipts(cluster.ask("a", fetch(most=3, hold_time=10.0)))
+    deleted(cluster)
+    cluster.ask("b", LeaveRequest(got))
+    created(cluster)
+    assert spans(cluster.ask("b", fetch())) == [(0, 10)]
+
+
+# --------------------------------------------------------------------------------------- RECLAIM
+
+
+def test_reclaim_deletes_what_only_that_group_kept() -> None:
+    cluster = Cluster()
+    published(cluster)
+    cluster.ask("a", fetch("mian", most=1, hold_time=1.0))
+    cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch("main")))))
+    cluster.advance(20)
+    assert batches(cluster) == [1, 1, 1], "the typo keeps it"
+    late = receipts(cluster.ask("a", fetch("mian", hold_time=1.0)))
+    deleted(cluster, group="mian")
+    cluster.submit("a", AckRequest(late))
+    cluster.advance(20)
+    assert batches(cluster) == [0, 0, 0]
+
+
+def test_a_dead_letter_of_a_deleted_group_keeps_nothing() -> None:
+    cluster = Cluster()
+    published(cluster)
+    cluster.ask("a", RejectRequest(receipts(cluster.ask("a", fetch("mian"))), 0.0, LETTER))
+    cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch("main")))))
+    cluster.advance(20)
+    assert batches(cluster) == [1, 1, 1]
+    deleted(cluster, group="mian")
+    cluster.advance(20)
+    assert batches(cluster) == [0, 0, 0]
+
+
+def test_a_deletion_that_too_few_heard_is_unknown_and_can_be_repeated() -> None:
+    cluster = Cluster()
+    topic, _ = published(cluster)
+    created(cluster)
+    cluster.drop = lambda sender, to, message: isinstance(message, PutGroup) and not message.ask and to != "a"
+    key = cluster.submit("a", DeleteGroup("jobs", "g"))
+    cluster.advance(6)
+    reply = cluster.replies[key]
+    assert isinstance(reply, Failed)
+    assert reply.code == Code.OUTCOME_UNKNOWN
+    cluster.drop = lambda sender, to, message: False
+    deleted(cluster, "c")
+    assert all(core.catalogue.is_group_deleted(topic.id, "g") for core in cluster.nodes.values())
