@@ -106,6 +106,8 @@ EXHAUSTED = {
     "ballots-only-rise",
     "sync-before-answering",
     "give-back-only-called-off",
+    "deleted-is-not-read",
+    "deletion-keeps-holds",
     "purge-asks-enough",
     "one-answer-counts-once",
     "purge-at-a-majority",
