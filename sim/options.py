@@ -53,6 +53,7 @@ class Options:
         replay: share of settlements after which an old receipt is tried again.
         redrive: share of the dead letters listed that an operator redrives each time it looks.
         rewind: share of an operator's rounds in which it rewinds a group.
+        unmake: share in which it deletes a group, which is made again soon after.
         purge: share in which it purges a backlog or dead letters.
         alter: share in which one, or two at once, change the topic: its settings, and how many partitions it has.
         derive: share of the deliveries after whose outputs their consumer dies; 0: nothing is derived.
@@ -119,6 +120,7 @@ class Options:
     replay: float = 0.0
     redrive: float = 0.0
     rewind: float = 0.0
+    unmake: float = 0.0
     purge: float = 0.0
     alter: float = 0.0
     derive: float = 0.0

@@ -32,6 +32,7 @@ class OneWrongClock(Checker):
         "settings",
         "set_topic",
         "set_group",
+        "delete_group",
         "publish",
         "store",
         "fault",
@@ -64,8 +65,8 @@ class OneWrongClock(Checker):
             if row["outcome"] == "invoke":
                 for key in messages(row):
                     self.made.setdefault(key, (at, row.get("delay", 0.0), row.get("ttl", 0.0)))
-        elif kind == "set_group":
-            if row["rewind"]:
+        elif kind in ("set_group", "delete_group"):
+            if row.get("rewind", True):
                 self.rewound[row["group"]] = None
         elif kind == "set_topic":  # a creation names the topic's own RF, and what is called so has no other
             self.rf = row.get("settings", {}).get("rf", self.rf)

@@ -7,6 +7,7 @@ replica lists the same dead letters, each once, among them every confirmed one t
 ack, and none of which that was confirmed.
 
 A rewind whose generation covers a dead letter opens the message again; one that does not cover it leaves it standing.
+A deletion of the group voids it.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class DeadLettersConserved(Checker):
     def __init__(self) -> None:
         self.published_ms: dict[Key, int] = {}
         self.registers: dict[tuple[str, str], tuple[int, int]] = {}  # (group, node) -> generation, from_ms
+        self.buried: dict[str, int] = {}  # group -> the generation of its last deletion
         # Group -> generation -> from_ms, all there ever were.
         self.generations: dict[str, dict[int, int]] = {}
         self.rewound: dict[tuple[str, int], float] = {}  # (group, generation) -> when it was confirmed
@@ -72,6 +74,7 @@ class DeadLettersConserved(Checker):
 
     def _register(self, row: Row) -> None:
         self.registers[(row["group"], row["who"])] = (row["generation"], row["from_ms"])
+        self.buried[row["group"]] = max(row.get("buried", 0), self.buried.get(row["group"], 0))
         self.generations.setdefault(row["group"], {})[row["generation"]] = row["from_ms"]
 
     def _set_group(self, row: Row) -> None:
@@ -166,6 +169,10 @@ class DeadLettersConserved(Checker):
             holders = {who: mine[key] for who, mine in self.listed.items() if key in mine}
             if len({*holders.values()}) > 1:
                 self._found(at, f"{name(key)} is listed differently: {holders}")
+            if generation < self.buried.get(key[0], 0):
+                self._found(
+                    at, f"{name(key)} is listed dead in generation {generation}, and its group was deleted"
+                )
             if self.acked.get(key, -1) >= generation:
                 self._found(at, f"{name(key)} is listed dead, and an ACK of it was confirmed")
             if n <= self.redriven.get(key, {}).get(generation, (-1, 0.0))[0]:
@@ -185,6 +192,8 @@ class DeadLettersConserved(Checker):
     ) -> None:
         """A confirmed dead letter is listed, or there is a reason why not."""
         generation, (n, when) = last
+        if generation < self.buried.get(key[0], 0):
+            return
         current, from_ms = self.current(key[0])
         if generation < current and self.published_ms.get(key[1:], from_ms) >= from_ms:
             return  # it is open again

@@ -1,11 +1,11 @@
 """Groups read what they were asked to read: generations, their starts, and purges (protocol.md, "group, generation").
 
-What must hold: once a rewind was confirmed, no FETCH sent later delivers an older generation, nor a dead letter of
-one that is covered; a generation delivers nothing from before its start, but what was redriven; it counts attempts
-anew; what was published before a PURGE that was confirmed is not delivered to a FETCH sent later, unless the group was
-rewound or the message redriven (payload that a majority had reclaimed before a rewind may come back, `kept: false`:
-PURGE lists what a majority has); and in the end nothing is SKIPPED or PURGED that nobody asked to purge (or, of a dead
-letter, to ack).
+What must hold: once a rewind or a deletion was confirmed, no FETCH sent later delivers an older generation, nor a dead
+letter of one that is covered; a generation delivers nothing from before its start, but what was redriven; it counts
+attempts anew; what was published before a PURGE that was confirmed is not delivered to a FETCH sent later, unless the
+group was rewound or the message redriven (payload that a majority had reclaimed before a rewind may come back,
+`kept: false`: PURGE lists what a majority has); and in the end nothing is SKIPPED or PURGED that nobody asked to purge
+(or, of a dead letter, to ack).
 
 That what a generation covers is delivered again is the judge of loss's part.
 """
@@ -17,7 +17,18 @@ from sim.checkers.base import DEAD, Checker, GroupKey, Key, Violation, group_mes
 
 
 class GroupsAsAsked(Checker):
-    kinds = ("settings", "publish", "register", "set_group", "purge", "deliver", "reject", "ack", "list")
+    kinds = (
+        "settings",
+        "publish",
+        "register",
+        "set_group",
+        "delete_group",
+        "purge",
+        "deliver",
+        "reject",
+        "ack",
+        "list",
+    )
     promise = "groups as asked"
 
     def __init__(self) -> None:
@@ -26,6 +37,7 @@ class GroupsAsAsked(Checker):
         # (group, generation) -> when, from_ms.
         self.first_known: dict[tuple[str, int], tuple[float, int]] = {}
         self.rewound: dict[str, list[tuple[int, float]]] = {}  # confirmed generations, and when
+        self.deletions: dict[tuple[str, int], None] = {}  # generations that nobody reads
         self.began: dict[tuple[str, int], float] = {}  # when a request was sent: (who, op)
         self.purge_asked: dict[tuple[str, int], None] = {}  # (group, partition)
         self.purged: dict[tuple[str, int], list[tuple[float, float, int]]] = {}  # sent, confirmed, generation
@@ -58,6 +70,11 @@ class GroupsAsAsked(Checker):
     def _set_group(self, row: Row) -> None:
         if row["outcome"] == "ok" and row["rewind"]:
             self.rewound.setdefault(row["group"], []).append((row["generation"], row["at"]))
+
+    def _delete_group(self, row: Row) -> None:
+        if row["outcome"] == "ok":
+            self.rewound.setdefault(row["group"], []).append((row["generation"], row["at"]))
+            self.deletions[(row["group"], row["generation"])] = None
 
     def _purge(self, row: Row) -> None:
         place, request = (row["group"], row["partition"]), (row["who"], row["op"])
@@ -98,6 +115,10 @@ class GroupsAsAsked(Checker):
                     row,
                     f"{name(key)} was delivered in generation {generation} to a FETCH sent after the rewind to "
                     f"{newest} was confirmed",
+                )
+            if (group.removesuffix(DEAD), generation) in self.deletions:
+                self._found(
+                    row, f"{name(key)} was delivered in generation {generation}, a deletion of the group"
                 )
             if group.endswith(DEAD):
                 continue

@@ -26,6 +26,7 @@ class NoLoss(Checker):
         "settings",
         "set_topic",
         "set_group",
+        "delete_group",
         "publish",
         "store",
         "deliver",
@@ -44,6 +45,7 @@ class NoLoss(Checker):
         self.sent: dict[Key, float] = {}  # when a publish of it was first sent
         self.kept = True
         self.created: dict[str, float] = {}  # groups that were created while the run went on, and when
+        self.unmade: dict[str, None] = {}  # groups of which a deletion was asked for
         self.groups: dict[str, None] = {}
         self.registers: dict[tuple[str, str], tuple[int, int]] = {}  # (group, node) -> generation, from_ms
         self.latest: dict[str, int] = {}  # the latest beginning that a group has ever had
@@ -84,6 +86,8 @@ class NoLoss(Checker):
         elif kind == "set_group":
             if row["outcome"] == "ok" and not row["rewind"]:
                 self.created.setdefault(row["group"], row["at"])
+        elif kind == "delete_group":
+            self.unmade[row["group"]] = None
         elif kind == "set_topic":  # a creation names the topic's own, and what is called so has no other
             self.rf = row.get("settings", {}).get("rf", self.rf)
         elif kind == "phase":
@@ -126,7 +130,8 @@ class NoLoss(Checker):
             return
         for key in messages(row):
             if self.groups and all(
-                (group, *key) in self.acked or self._maybe_purged(group, key) for group in self.groups
+                (group, *key) in self.acked or group in self.unmade or self._maybe_purged(group, key)
+                for group in self.groups
             ):
                 continue  # settled under an earlier try, it need not be stored by this one
             nodes = self.stored.get(key, {})
@@ -143,6 +148,8 @@ class NoLoss(Checker):
             of_nodes = [register for (named, _), register in self.registers.items() if named == group]
             generation, from_ms = max(of_nodes, default=(0, 0))
             began = 0.0
+            if not self.kept and group in self.unmade:
+                continue  # what only it kept was dropped while it was deleted
             if not self.kept:
                 from_ms = self.latest.get(group, 0)
                 generation, began = 0, self.created.get(group, 0.0)

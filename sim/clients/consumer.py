@@ -89,7 +89,8 @@ class Consumer(Deriving):
                 self.on_fetched(answer, batches, asked, node)
             else:
                 if refused_as_deleted(answer):
-                    self.world.saw("a FETCH was refused: its topic was deleted")
+                    what = "group" if "group" in answer.detail else "topic"  # type: ignore[union-attr]
+                    self.world.saw(f"a FETCH was refused: its {what} was deleted")
                 self.later(0.03 + self.rng.random() * 0.15, self.fetch)
 
         op = self.ask(node, request, min(wait, hold / 10) + 2.0, then)
@@ -349,7 +350,7 @@ class Consumer(Deriving):
                     if 0 < have <= members // 2:
                         world.saw("a tombstone was on a minority")
             elif outcome not in OUTCOMES:
-                if outcome == Code.NOT_FOUND and kind == "ack":
+                if outcome == Code.NOT_FOUND and kind == "ack" and "topic" in verdict.detail:
                     world.saw("an ACK was refused: its topic was deleted")
                 outcome, extra = "fail", {"detail": outcome}
             if outcome == "ok" and kind == "extend":

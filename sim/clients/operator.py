@@ -13,6 +13,8 @@ from quorumq.core.messages import (
     BrowseRequest,
     CreateTopic,
     CreateTopicReply,
+    DeleteGroup,
+    DeleteGroupReply,
     DeleteTopic,
     DeleteTopicReply,
     Failed,
@@ -37,7 +39,7 @@ from sim.world import EPOCH_MS
 
 
 class Operator(Caller):
-    """Creates the topic, and deletes it; redrives dead letters, purges, and creates and rewinds groups.
+    """Creates the topic, and deletes it; redrives dead letters, purges, and creates, rewinds and deletes groups.
 
     Args:
         around: its surroundings.
@@ -106,6 +108,8 @@ class Operator(Caller):
         else:
             self.create_group()
         self.later(0.5, self.work)
+        if self.options.unmake:
+            self.later(0.5, self.make_again)
         if self.options.late_group:
             self.later(self.rng.random() * self.options.fault_time / 2, self.create_late_group)
         self.deletions = self.options.deletions
@@ -146,12 +150,16 @@ class Operator(Caller):
     def work(self, _: object = None, __: object = None) -> None:
         """One round: perhaps a rewind, perhaps a purge, perhaps some redrives; then again."""
         rng, options = self.rng, self.options
-        if self.world.healed or not (options.redrive or options.rewind or options.purge or options.alter):
+        if self.world.healed or not (
+            options.redrive or options.rewind or options.unmake or options.purge or options.alter
+        ):
             return
         group = rng.choice(self.around.groups)
         number = rng.randrange(self.partitions)
         if rng.random() < options.rewind:
             self.rewind(group)
+        if options.unmake and rng.random() < options.unmake and group != LATE_GROUP:
+            self.unmake(group)
         if rng.random() < options.purge:
             self.purge(number, rng.choice((group, group + DEAD_SUFFIX)), 2)
         if rng.random() < 0.7 and options.redrive:
@@ -313,7 +321,12 @@ class Operator(Caller):
         def then(answer: Answer, _: Any) -> None:
             if isinstance(answer, SetGroupReply):
                 now = answer.group
-                self.world.saw("a rewind was confirmed" if rewind else "a group was created from latest")
+                if rewind:
+                    self.world.saw("a rewind was confirmed")
+                elif group == LATE_GROUP:
+                    self.world.saw("a group was created from latest")
+                elif now.buried:
+                    self.world.saw("a deleted group was created again")
                 label = self.topics.names[now.topic]
                 self.came_of(call, "ok", label, generation=now.generation, from_ms=now.from_ms)
             else:
@@ -321,6 +334,31 @@ class Operator(Caller):
 
         request = SetGroup("jobs", group, start, from_ms, rewind)
         self.ask(node, request, self.timeout + self.options.request_timeout, then)
+
+    def unmake(self, group: str) -> None:
+        """Delete a group, sent once; sometimes as somebody rewinds it."""
+        node = self.node()
+        call = self.call("delete_group", node, {"group": group})
+
+        def then(answer: Answer, _: Any) -> None:
+            if isinstance(answer, DeleteGroupReply):
+                self.world.saw("a group was deleted")
+                label = self.topics.names[answer.group.topic]
+                self.came_of(call, "ok", label, generation=answer.group.generation)
+            else:
+                self.came_of(call, "fail" if nothing_done(answer) else "unknown")
+
+        self.ask(node, DeleteGroup("jobs", group), self.timeout + self.options.request_timeout, then)
+        if self.options.rewind and self.rng.random() < 0.3:
+            self.rewind(group)
+
+    def make_again(self, _: object = None, __: object = None) -> None:
+        """Create what some node knows as deleted: mostly soon, and at once when all is healed."""
+        rng = self.rng
+        for _, group in self.groups_of_jobs():
+            if self.around.lacks(group) and (self.world.healed or rng.random() < 0.4):
+                self.set_group(group, rng.choice(("earliest", "earliest", "latest")), 0, rewind=False)
+        self.later(0.1 + rng.random() * 0.1, self.make_again)
 
     # ------------------------------------------------------------------- purge
 

@@ -59,11 +59,20 @@ class Surroundings:
         self.options: Options = world.options
         self.groups = [f"g{i}" for i in range(self.options.groups)]
         # What is reclaimed could not be read again.
-        self.keeps = bool(self.options.rewind or self.options.late_group) and self.options.keep
+        self.keeps = bool(self.options.rewind or self.options.unmake or self.options.late_group)
+        self.keeps = self.keeps and self.options.keep
         self.retention = 3600.0 if self.keeps else 0.0
         self.late_clients = False
         self.tally = Tally()
         self.on_late_ack: Callable[[Receipt], None] = lambda receipt: None
+
+    def lacks(self, group: str) -> bool:
+        """Whether a node that is up knows the group of the topic as deleted."""
+        topic = self.topics.current
+        return topic is not None and any(
+            machine.core is not None and machine.core.catalogue.is_group_deleted(topic.id, group)
+            for machine in self.machines.values()
+        )
 
     def tombstones(self, partition: PartitionId, group: str, span: Span) -> tuple[int, int]:
         """How many replicas that are up have ACKED for the first message of ``span``, and how many there are."""

@@ -80,6 +80,7 @@ RULES: tuple[Rule, ...] = (
             ticks=2,
             script=(*ran_out(A), ("ask", B, "unmake"), *DELETED_AT_TWO),
         ),
+        hunted=True,
     ),
     Rule(
         "deletion-keeps-holds",
@@ -96,6 +97,7 @@ RULES: tuple[Rule, ...] = (
             rewind_via=(B,),
             script=(("fetch", A), ("settle",), ("ask", B, "unmake"), ("settle",)),
         ),
+        hunted=True,
     ),
     Rule(
         "stale-generation-refused",

@@ -85,6 +85,15 @@ class Story:
             "client:op", "set_group", outcome="ok", generation=generation, from_ms=from_ms, **base
         )
 
+    def unmake(self, generation: int) -> Story:
+        """The group is deleted."""
+        base = {"topic": "t", "group": "g", "op": 6}
+        self.add("client:op", "delete_group", outcome="invoke", **base)
+        for node in "abc":
+            register = {"generation": generation, "from_ms": 0, "buried": generation, "made": 0}
+            self.add(f"node:{node}", "register", topic="t", group="g", **register)
+        return self.add("client:op", "delete_group", outcome="ok", generation=generation, **base)
+
     def purge(self, group: str = "g") -> Story:
         base = {"topic": "t", "partition": 0, "group": group, "op": 5}
         self.add("client:op", "purge", outcome="invoke", **base)
@@ -363,6 +372,22 @@ def test_a_new_generation_counts_attempts_from_the_start() -> None:
     story.add("node:a", "store", topic="t", partition=0, spans=[[ORIGIN, 0, 1]])
     broken = story.rewind(7).deliver(6, generation=7, attempt=3).broken()
     assert broken == ["no loss", "groups as asked"], "the publish is told of on one node only"
+
+
+def test_no_fetch_sent_after_a_deletion_reads_the_group_until_it_is_made_again() -> None:
+    deleted = Story().publish().unmake(7)
+    assert deleted.deliver(5, at=9.0).broken() == ["groups as asked"], "in what was there before"
+    assert Story().publish().unmake(7).deliver(5, at=9.0, generation=7).broken() == ["groups as asked"]
+    again = Story().publish().unmake(7).rewind(8).deliver(5, at=9.0, generation=8)
+    assert again.settle("ack", 5, "acked", generation=8).drained().broken() == []
+
+
+def test_a_deletion_voids_dead_letters_whatever_the_next_generation_covers() -> None:
+    def story() -> Story:
+        return Story().publish().deliver(5).settle("dead_letter", 5, "ok").unmake(7).rewind(8, 50)
+
+    assert story().drained().broken() == []
+    assert story().dead().drained().broken() == ["dead letters conserved"]
 
 
 def test_what_was_purged_is_not_delivered_and_nothing_else_is_purged() -> None:
