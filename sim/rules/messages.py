@@ -16,6 +16,7 @@ from quorumq.core.rounds import Round
 from quorumq.core.types import Origin, Record
 from sim.clients import outputs
 from sim.rules.rule import Rule
+from sim.rules.stand_ins import say_at_once
 
 
 def published_at_one(self: PublishCoordinator, context: Context, this: Round, *, timed_out: bool) -> Any:
@@ -32,6 +33,7 @@ def forget_delay(self: Storing, record: Any, ttl_s: float, now: Any) -> None:
 
 
 _load = Storing.load
+_on_store = Storing.on_store
 
 
 def named_anew(source: Any, group: str, output: bytes, index: int) -> Origin:
@@ -57,8 +59,8 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "publish-unsynced",
-        "a publish waits for the fsync, unless its topic says otherwise",
-        ((Storing, "syncs", lambda self, topic: False),),
+        "a publish waits for the fsync",
+        ((Storing, "on_store", lambda *args: say_at_once(_on_store(*args))),),
         hunted=True,
     ),
     Rule(

@@ -27,7 +27,12 @@ def say_at_once(effects: list[Effect]) -> list[Effect]:
     """The same effects, where no message waits for the disk."""
     said = [then for effect in effects if isinstance(effect, Persist) for then in effect.then]
     return [
-        *[effect._replace(then=()) if isinstance(effect, Persist) else effect for effect in effects],
+        *[
+            effect._replace(then=tuple(then for then in effect.then if not isinstance(then, Send)))
+            if isinstance(effect, Persist)
+            else effect
+            for effect in effects
+        ],
         *[then for then in said if isinstance(then, Send)],
     ]
 

@@ -52,8 +52,6 @@ class Watched(Cluster):
                         kind = type(promise).__name__
                         self.made[kind] = self.made.get(kind, 0) + 1
                         assert isinstance(effect, Persist)
-                        if not effect.sync and not isinstance(promise, StoreReply):
-                            self.early.append(promise)
         outside, self.inside = not self.inside, True
         super().carry_out(name, effects)
         self.inside = not outside
@@ -152,7 +150,6 @@ def test_what_was_seen_of_a_node_is_durable_before_it_is_welcome(again: bool) ->
     ]
     for effect in effects:
         assert isinstance(effect, Persist)
-        assert effect.sync
         ((_, welcome),) = effect.then  # type: ignore[misc]
         assert isinstance(welcome, Welcome)
     records = [record for effect in effects for record in effect.records]  # type: ignore[union-attr]

@@ -43,8 +43,9 @@ from tests.spark.audit_histories import (
     on_machines,
 )
 
-GOOD = 60
-ON_MACHINES = 15
+GOOD = 20
+ON_MACHINES = 9
+MUTANT_SEEDS = 1
 SOAK_GOOD = 1500
 
 
@@ -384,7 +385,7 @@ def seen_in(
 @pytest.fixture(scope="module")
 def seen(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Seen:
     folder = tmp_path_factory.mktemp("audit") / "in"
-    return seen_in(spark, folder, simulated(GOOD, 3), stories(), of_machines(ON_MACHINES))
+    return seen_in(spark, folder, simulated(GOOD, MUTANT_SEEDS), stories(), of_machines(ON_MACHINES))
 
 
 def has_judge(row: SparkRow) -> bool:

@@ -99,7 +99,7 @@ class Storing:
         self.views.raise_floors(self.batches.load(record, ttl_s, now))
 
     def on_durable(self, number: int, now: Now) -> None:
-        """Batch ``number`` is on disk, or as far as its topic waits for that: its messages are available now."""
+        """Batch ``number`` is on disk: its messages are available now."""
         batch = self.batches.stored.get(number)
         if batch is not None:  # else it was found damaged meanwhile
             batch.durable = True
