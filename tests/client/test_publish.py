@@ -129,11 +129,15 @@ async def test_the_client_keeps_so_many_producers_and_no_more(monkeypatch: pytes
 async def test_producers_in_use_are_not_closed_though_they_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("quorumq.client.publishing.PRODUCERS_MAX", 1)
     async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.publish("b", b"x")
         async with trio.open_nursery() as nursery:
-            for number in range(10):
-                nursery.start_soon(client.publish, f"t{number}", b"x")
-        assert sum(sizes(cluster)) == 10
-        await client.publish("t0", b"y")
+            cluster.answer = failing("not-stored", times=1_000, of=OpenSession)
+            nursery.start_soon(client.publish, "a", b"waits for its session")
+            await trio.sleep(0.1)
+            await client.publish("b", b"y")
+            assert set(client._kept) == {"a"}
+            cluster.answer = lambda node, request: None
+        assert await payloads(client, "a") == [b"waits for its session"]
 
 
 async def test_a_topic_that_is_made_again_is_published_to_after_one_error() -> None:
@@ -146,6 +150,8 @@ async def test_a_topic_that_is_made_again_is_published_to_after_one_error() -> N
         await client.create_topic("jobs", partitions=2)
         await client.publish("jobs", b"new", partition=1)
         assert await payloads(client) == [b"new"]
+        await trio.testing.wait_all_tasks_blocked()
+        assert list(client.context._open) == [client._kept["jobs"].producer], "the old one is closed"
 
 
 async def test_a_closed_client_publishes_nothing() -> None:
@@ -160,6 +166,7 @@ async def test_a_closed_client_publishes_nothing() -> None:
             await producer.publish(b"y")
         with pytest.raises(blocking.Closed):
             await client.producer("jobs").publish(b"y")
+        assert not client.context._open
 
 
 # ---------------------------------------------------------------------- life without `with`
@@ -379,14 +386,21 @@ async def test_nothing_is_taken_of_a_topic_that_is_not_there() -> None:
 
 @pytest.mark.parametrize("front", ["trio", "blocking"])
 def test_what_the_messages_raise_comes_out_when_those_before_are_stored(front: str) -> None:
+    wrong: Any = "text"
+
     def messages() -> Iterator[bytes]:
         yield from (b"%d" % number for number in range(300))
+        yield wrong
         raise ZeroDivisionError
 
     async def on_trio() -> list[bytes]:
         async with fake_cluster() as cluster, connected(cluster) as client:
-            with pytest.raises(ZeroDivisionError):
+            with pytest.raises(ZeroDivisionError) as caught:
                 await client.producer("jobs").publish_many(messages())
+            assert (
+                "300 messages to 'jobs' are stored, and not all: number 300: Type"
+                in caught.value.__notes__[0]
+            )
             return await payloads(client)
 
     def in_threads() -> list[bytes]:
