@@ -1,4 +1,4 @@
-"""`quorumq groups`: create, rewind, delete and list groups."""
+"""`quorumq groups`: create, rewind, delete, describe and list groups."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from quorumq.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from quorumq.client import Client, Group
+    from quorumq.client import Backlog, Client, Group
 
 
 class Moment(click.ParamType):
@@ -45,7 +45,7 @@ class Moment(click.ParamType):
 
 @click.group()
 def groups() -> None:
-    """Create, rewind, delete and list groups.
+    """Create, rewind, delete, describe and list groups.
 
     A group reads a topic on its own: it gets every message, and its consumers share them. It is made by its first
     consumer, or here.
@@ -142,6 +142,29 @@ def delete(topic: str, names: tuple[str, ...], yes: bool, nodes: tuple[str, ...]
     run_with(nodes, make)
 
 
+@groups.command()
+@click.argument("topic")
+@click.argument("group")
+@nodes_option
+@json_option
+def describe(topic: str, group: str, nodes: tuple[str, ...], as_json: bool) -> None:
+    """Show what GROUP has still to do in each partition of TOPIC.
+
+    How many messages are ready, held by consumers, delayed and dead letters, and how old the oldest is that is not
+    settled. Every node is asked for what its replicas have in memory.
+    """
+
+    async def make(client: Client) -> None:
+        found = await client.backlog(topic, group)
+        if as_json:
+            parts = [part._asdict() for part in found.partitions]
+            print_json({"topic": topic, "group": group, **found._asdict(), "partitions": parts})
+        else:
+            _print_backlog(found)
+
+    run_with(nodes, make)
+
+
 @groups.command("list")
 @click.argument("topics", nargs=-1, metavar="[TOPIC]...")
 @nodes_option
@@ -203,6 +226,19 @@ def show(topic: str, group: Group, as_json: bool) -> None:
         print_json(line)
     else:
         click.echo(f"{group.name} of {topic} begins with {beginning(line)}")
+
+
+def _print_backlog(found: Backlog) -> None:
+    from rich.table import Table
+
+    table = Table()
+    for column in ("partition", "ready", "held", "delayed", "dead", "oldest"):
+        table.add_column(column, justify="right")
+    rows = [(str(part.partition), part[1:]) for part in found.partitions]
+    for name, (*counts, oldest) in [*rows, ("all", found[:5])]:
+        age = "" if oldest is None else str(timedelta(seconds=round(oldest)))
+        table.add_row(name, *(f"{count:,}" for count in counts), age)
+    console().print(table)
 
 
 def _print(lines: list[dict[str, Any]]) -> None:

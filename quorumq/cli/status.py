@@ -12,7 +12,8 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final
+from datetime import timedelta
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -22,6 +23,11 @@ CLOCK_WARN_S: Final = 5.0
 """Above this difference of the time of day, delays and retention are off by as much (docs/protocol.md, section 2)."""
 
 ASK_TIMEOUT_S: Final = 2.0
+
+KEPT_LONG_S: Final = 60.0
+"""What a group has kept for less is not worth a line."""
+
+N = TypeVar("N", int, float)
 
 
 @click.command()
@@ -128,7 +134,7 @@ def _ask(address: str, timeout: float) -> dict[str, Any]:
     }
 
 
-def _middle(values: Sequence[int]) -> int:
+def _middle(values: Sequence[N]) -> N:
     return sorted(values)[(len(values) - 1) // 2]
 
 
@@ -141,6 +147,7 @@ def _topics(up: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     found = []
     for topic in sorted(replicas):
         groups: dict[str, dict[str, int]] = {}
+        kept: dict[str, float] = {}
         messages = missing = lost = 0
         for views in replicas[topic].values():
             here = max(view["messages"] for view in views)
@@ -150,6 +157,9 @@ def _topics(up: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             for name in sorted({name for view in views for name in view["groups"]}):
                 of_group = [view["groups"][name] for view in views if name in view["groups"]]
                 total = groups.setdefault(name, {"ready": 0, "held": 0, "dead": 0, "done": 0})
+                ages = [facts["kept_s"] for facts in of_group if facts.get("kept_s") is not None]
+                if ages and not name.endswith("!dead"):
+                    kept[name] = max(kept.get(name, 0.0), _middle(ages))
                 dead = max(facts["dead"] for facts in of_group)
                 ready = _middle([facts["available"] for facts in of_group])
                 held = _middle([facts["held"] for facts in of_group])
@@ -167,6 +177,8 @@ def _topics(up: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 "missing": missing,
                 "lost": lost,
                 "groups": groups,
+                "kept_by": max(kept, key=lambda name: kept[name], default=None),
+                "kept_s": max(kept.values(), default=None),
             }
         )
     return found
@@ -300,8 +312,19 @@ def _tables(found: Mapping[str, Any]) -> Any:
                 )  # fmt: skip
                 first = ["", "", ""]
         parts.append(topics)
+    parts += [Text(line) for line in _keepers(found["topics"])]
     parts += [Text(f"! {problem}") for problem in found["problems"]]
     return Group(*parts)
+
+
+def _keepers(topics: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Of each topic whose groups have been on their way for long, the group that keeps the oldest message."""
+    return [
+        f"{topic['topic']}: group {topic['kept_by']!r} keeps the oldest message on disk, for "
+        f"{timedelta(seconds=round(topic['kept_s']))}"
+        for topic in topics
+        if (topic["kept_s"] or 0) >= KEPT_LONG_S
+    ]
 
 
 def _print(found: Mapping[str, Any]) -> None:

@@ -7,6 +7,7 @@ async with connect(["127.0.0.1:7401", "127.0.0.1:7402"]) as client:
             await message.ack()
 """
 
+from quorumq.client.backlog import Backlog, PartitionBacklog
 from quorumq.client.batches import Pending
 from quorumq.client.bulk import NotAllStored
 from quorumq.client.client import Client, Peek, Redriven, connect
@@ -51,6 +52,8 @@ __all__ = [
     "Outcome",
     "Peek",
     "Redriven",
+    "Backlog",
+    "PartitionBacklog",
     "Task",
     "Worked",
     "receipt_from_text",

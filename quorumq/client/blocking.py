@@ -353,6 +353,7 @@ class Client(Counterpart[waiting.Client]):
     create_group = _blocking(waiting.Client.create_group)
     rewind = _blocking(waiting.Client.rewind)
     delete_group = _blocking(waiting.Client.delete_group)
+    backlog = _blocking(waiting.Client.backlog)
     purge = _blocking(waiting.Client.purge)
     metadata = _blocking(waiting.Client.metadata)
     status = _blocking(waiting.Client.status)

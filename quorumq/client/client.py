@@ -17,6 +17,7 @@ from typing import Any, Final, Literal
 import trio
 
 from quorumq.client.background import background
+from quorumq.client.backlog import BacklogCalls
 from quorumq.client.browse import BrowseCalls, Peek, Redriven
 from quorumq.client.connection import Dial, dial_tcp
 from quorumq.client.consumer import MAX_EXTEND_S, PREFETCH, PREFETCH_BYTES, Consumer
@@ -69,7 +70,7 @@ async def _serve(
         serving.ended.set()
 
 
-class Client(PublishCalls, TopicCalls, GroupCalls, BrowseCalls, SettleCalls):
+class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, SettleCalls):
     """A connection to a cluster. Made by `connect`, or by `Client.open`.
 
     Attributes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from quorumq.core.context import Context
+from quorumq.core.partition.tally import tally
 from quorumq.core.state import NodeConfig
 from quorumq.core.types import Kind, Now
 from quorumq.core.vouching import Vouching
@@ -36,6 +37,7 @@ def status(context: Context, vouching: Vouching, now: Now) -> dict[str, object]:
                 view.name: {
                     "available": view.available.messages,
                     "held": view.held_count,
+                    **tally(replica.batches, view, now),
                     "tombstone_spans": view.records.spans,
                     "resolved": sum(
                         span.size for span, record in view.records.items() if record.kind != Kind.OPEN

@@ -86,6 +86,21 @@ def test_a_group_is_deleted_for_good_until_it_is_created_again(shell: Shell) -> 
     assert sorted(shell("consume", "typo", "--group", "mian", "--max", "2").out.split()) == ["0", "1"]
 
 
+def test_describe_shows_what_a_group_has_still_to_do(shell: Shell) -> None:
+    publish(shell, "todo", 4)
+    shell("consume", "todo", "--group", "g", "--max", "1")
+    die(shell, "todo", 1)
+    (found,) = shell("groups", "describe", "todo", "g", "--json").lines()
+    assert (found["ready"], found["dead"], len(found["partitions"])) == (2, 1, 1)
+    assert found["oldest"] >= 0
+    table = shell("groups", "describe", "todo", "g").out
+    assert "oldest" in table
+    assert max(map(len, table.splitlines())) <= 80
+    assert "no group 'h'" in shell("groups", "describe", "todo", "h", code=66).err
+    (topic,) = [line for line in shell("status", "--json").lines()[0]["topics"] if line["topic"] == "todo"]
+    assert topic["kept_by"] == "g"
+
+
 def test_consuming_from_latest_begins_now(shell: Shell) -> None:
     publish(shell, "late", 3)
     time.sleep(0.05)

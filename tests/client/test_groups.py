@@ -270,6 +270,31 @@ async def test_a_deleted_group_ends_its_consumers_and_only_creation_makes_it_aga
         assert payloads(await client.fetch("jobs", "g", max_wait=0.5)) == [1, 2], "the first is still held"
 
 
+async def test_a_backlog_counts_what_is_ready_held_delayed_and_dead_and_how_old_it_is() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs", partitions=2)
+        with pytest.raises(NotFound, match="no group 'g'"):
+            await client.backlog("jobs", "g")
+        await client.create_group("jobs", "g")
+        empty = await client.backlog("jobs", "g")
+        assert empty[:5] == (0, 0, 0, 0, None)
+        await publish(client, 10)
+        await trio.sleep(3)
+        async with client.producer("jobs") as producer:
+            await producer.publish(b"later", delay=60)
+        one, two, three = await client.fetch("jobs", "g", max_messages=3)
+        await client.dead_letter([one], error=ValueError("no"))
+        await two.reject(delay=30)
+        found = await client.backlog("jobs", "g")
+        assert found[:4] == (7, 1, 2, 1)
+        assert found.oldest == pytest.approx(3, abs=1)
+        assert [part.partition for part in found.partitions] == [0, 1]
+        assert sum(part.ready for part in found.partitions) == 7
+        cluster.kill("a")
+        assert (await client.backlog("jobs", "g")).ready == 7, "the other replicas say so"
+        await three.ack()
+
+
 # ------------------------------------------------------------------------------- PURGE, PEEK, history
 
 
