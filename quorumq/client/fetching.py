@@ -85,6 +85,7 @@ async def fetch_from(
     max_wait: float,
     min_messages: int = 1,
     first: str = "",
+    idle: bool = False,
 ) -> tuple[m.FetchReply, Connection]:
     """One FETCH, through the nodes that have the partitions, until one answers.
 
@@ -95,6 +96,7 @@ async def fetch_from(
         max_messages, max_bytes, min_messages: cut to what a request may ask for.
         max_wait: seconds for which a node may park it; cut to what its hold time allows.
         first: the address to ask first.
+        idle: there is nothing in hand for this group, so a suspect may come.
 
     Raises:
         TooFewReplicas, UsageError: as `Nodes.ask` does.
@@ -114,6 +116,7 @@ async def fetch_from(
         consumer=reader.name,
         partitions=where.partitions,
         start=reader.start,
+        idle=idle,
     )
     reply, connection = await nodes.ask(
         lambda: request._replace(sent_at=nodes.clock()),
@@ -291,6 +294,7 @@ class Gathering:
         self._messages: list[Message] = []
         self._slices: list[WireSlice] = []
         self._bytes = 0
+        self._alone = False  # what came is a suspect
         self._quiet = 0  # replica sets in a row that had nothing
 
     async def run(self) -> list[Message]:
@@ -307,6 +311,7 @@ class Gathering:
                     max_bytes=self._max_bytes - self._bytes,
                     min_messages=self._min_messages - len(self._messages),
                     max_wait=self._wait(),
+                    idle=not self._messages,
                 )
                 at += 1
                 self._take(fetched, connection)
@@ -344,11 +349,13 @@ class Gathering:
                 settler=self._settler,
             )
             self._bytes += len(part.body)
+            self._alone = self._alone or any(delivery.suspect for delivery in part.deliveries)
             self._until = min(self._until, fetched.sent_at + AGE_SHARE * self._reader.hold_time)
 
     def _is_done(self) -> bool:
         found = len(self._messages)
-        if found >= min(self._min_messages, self._max_messages) or self._bytes >= self._max_bytes:
+        enough = found >= min(self._min_messages, self._max_messages) or self._bytes >= self._max_bytes
+        if enough or self._alone:
             return True
         # Without any message, each replica set is to be asked at least once.
         all_asked = found > 0 or len(self._sets) == 1 or self._quiet >= len(self._sets)

@@ -170,6 +170,7 @@ class Prefetch:
                 max_bytes=room_bytes,
                 max_wait=LONG_POLL_MAX_S,
                 first=feed.first,
+                idle=not self._stock,
             )
         except TooFewReplicas as exc:
             self._trouble(exc)

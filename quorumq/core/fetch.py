@@ -6,7 +6,8 @@ our own vote; and hold, record and deadline are looked at again in the step that
 
 A FETCH goes round: choose (core/partition), hold here, HOLD to the others, count, and then answer, try again after
 a random pause, or park until something becomes available. What is lost is released everywhere, whatever the others
-answered. Nothing in a reply that comes late is believed, except that a TOMB still repairs.
+answered. An answer has first-timers or one suspect, never both. Nothing in a reply that comes late is believed, except
+that a TOMB still repairs.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from quorumq.core.groupreader import GroupReader
 from quorumq.core.holdround import HoldRound
 from quorumq.core.messages import (
     ClientReply,
+    Counted,
     Failed,
     Fetch,
     FetchReply,
@@ -64,6 +66,7 @@ class FetchCoordinator(GroupReader):
 
     __slots__ = (
         Code.CONFLICT,
+        "alone",
         "first",
         "held_until",
         "look_at",
@@ -86,6 +89,7 @@ class FetchCoordinator(GroupReader):
         self.held_until = self.park_until  # when the oldest won hold has used 10 % of its time
         self.look_at = 0.0  # not before then: a pause after a conflict
         self.won: list[Won] = []
+        self.alone: list[Won] = []  # suspects, until all rounds are over
         self.won_messages = 0
         self.won_bytes = 0
         self.conflict = False
@@ -108,6 +112,7 @@ class FetchCoordinator(GroupReader):
         """Go on: answer if there is enough or the time is over, else start rounds on what is available."""
         effects: list[Effect] = []
         while not self.done and not self.rounds:
+            effects += self._set_apart(context, now)
             if not all(context.replicas[partition].may_vote(now) for partition in self.partitions):
                 return effects + self._refuse(context, now)
             over = now.mono >= min(self.park_until, self.held_until)
@@ -131,24 +136,65 @@ class FetchCoordinator(GroupReader):
         request = self.request
         enough = self.won_messages >= request.min_messages and self.won_bytes >= request.min_bytes
         full = self.won_messages >= request.max_messages or self.won_bytes >= request.max_bytes
-        return self.won_messages > 0 and (enough or full)
+        return self.won_messages > 0 and (enough or full or self.won[0].suspect)
+
+    def _set_apart(self, context: Context, now: Now) -> list[Effect]:
+        """Keep first-timers, or else one suspect where the client is idle. Give back the other suspects (RELEASE).
+
+        The voters said what they are; our own replica has learned it, and will not take them for first-timers again.
+        """
+        alone, self.alone = self.alone, []
+        effects: list[Effect] = []
+        for won in alone:
+            origin, start, stop = won.span
+            if self.request.idle and not self.won:
+                self._keep(context, won._replace(span=Span(origin, start, start + 1)))
+                start += 1
+            if start < stop:
+                spans = (Span(origin, start, stop),)
+                effects += context.free(Freed(won.partition, self.request.group, won.owner, spans), now)
+        return effects
+
+    def _turns(self, context: Context) -> list[tuple[PartitionId, bool]]:
+        """Where to look, and whether for a suspect: from ``first`` on, for first-timers.
+
+        Where the client is idle, suspects that are older than the oldest first-timer come before that, and the others
+        after it. So neither waits for more than what is no younger.
+        """
+        at = self.first % len(self.partitions) if self.partitions else 0
+        turns = [(partition, False) for partition in self.partitions[at:] + self.partitions[:at]]
+        if not self.request.idle or self.won:
+            return turns
+        suspects: list[tuple[int, PartitionId]] = []
+        oldest: list[int] = []
+        for partition, _ in turns:
+            view = context.replicas[partition].group(self.request.group)
+            if view.suspects.oldest_ms is not None:
+                suspects.append((view.suspects.oldest_ms, partition))
+            if view.available.oldest_ms is not None:
+                oldest.append(view.available.oldest_ms)
+        suspects.sort(key=lambda item: item[0])
+        early = [(partition, True) for ms, partition in suspects if not oldest or ms < min(oldest)]
+        return [*early, *turns, *((partition, True) for _, partition in suspects[len(early) :])]
 
     def _start_rounds(self, context: Context, now: Now) -> list[Effect]:
-        """Choose from each partition in turn until the limits are reached; hold there, and ask the others."""
+        """Choose first-timers from each partition in turn until the limits are reached, or one suspect of them all.
+
+        They are held here, and the others are asked.
+        """
         effects: list[Effect] = []
         began = context.state.round_count
         messages = self.request.max_messages - self.won_messages
         size = self.request.max_bytes - self.won_bytes
         again: float | None = None
-        for offset in range(len(self.partitions)):
-            if messages <= 0 or size <= 0:
+        for partition, alone in self._turns(context):
+            if messages <= 0 or size <= 0 or (alone and context.state.round_count != began):
                 break
-            partition = self.partitions[(self.first + offset) % len(self.partitions)]
             replica = context.replicas[partition]
             view = replica.group(self.request.group)
             patient = self.request.max_wait >= context.config.steal_after
             wants, generation, later = replica.choice.choose(
-                view, now, messages, size, self.parked_since, patient
+                view, now, messages, size, self.parked_since, patient, alone
             )
             if later is not None:
                 again = later if again is None else min(again, later)
@@ -157,7 +203,7 @@ class FetchCoordinator(GroupReader):
                 if ballot is None:  # a higher reserve must become durable first
                     again = now.mono + BACKOFF_S[0]
                     continue
-                messages -= sum(want.span.size for want in wants)
+                messages -= messages if alone else sum(want.span.size for want in wants)
                 size -= sum(replica.batches.bytes_of(want.span) for want in wants)
                 effects += self._hold(context, replica, wants, generation, ballot, now)
         if context.state.round_count == began:
@@ -265,7 +311,8 @@ class FetchCoordinator(GroupReader):
     def _hurry(self, context: Context, now: Now) -> None:
         """No round is waited for longer than usual once a majority has answered, or while something won waits, too."""
         for this in self.rounds.values():
-            if isinstance(this, HoldRound) and (self.won or this.is_majority(this.valid(context.state))):
+            some = self.won or self.alone
+            if isinstance(this, HoldRound) and (some or this.is_majority(this.valid(context.state))):
                 until = max(now.mono, this.started + this.usual)
                 if until < this.until:
                     this.until = until
@@ -316,7 +363,7 @@ class FetchCoordinator(GroupReader):
         mine = 1 << this.members.index(context.state.me)
         lost: list[Span] = []
         buried: list[tuple[Span, int, str]] = []
-        for span, yes, no, dead, late, attempts in this.atoms(valid):
+        for span, yes, no, dead, late, attempts, suspect in this.atoms(valid):
             if this.is_won(yes, mine):
                 if this.is_majority(dead):
                     buried.append((span, attempts, "max-deliveries"))
@@ -325,7 +372,7 @@ class FetchCoordinator(GroupReader):
                 elif late and not timed_out and not this.everyone:
                     continue  # clocks differ: the others decide, if they answer in time
                 else:
-                    self._win(context, this, replica, span, attempts + 1)
+                    effects += self._win(context, this, replica, span, attempts, suspect, now)
             elif timed_out or this.is_out_of_reach(no) or not yes & mine:
                 lost.append(span)
             else:
@@ -358,12 +405,36 @@ class FetchCoordinator(GroupReader):
                 context.state.at(self.look_at, "advance", self.key)
         return effects
 
-    def _win(self, context: Context, this: HoldRound, replica: Replica, span: Span, attempt: int) -> None:
+    def _win(
+        self,
+        context: Context,
+        this: HoldRound,
+        replica: Replica,
+        span: Span,
+        attempts: int,
+        suspect: bool,
+        now: Now,
+    ) -> list[Effect]:
+        """Keep a first-timer; keep a suspect apart until all rounds are over."""
+        effects: list[Effect] = []
         for part, n in this.redrives.within(span):
-            self.won.append(Won(this.partition, part, n, this.generation, this.owner, attempt, this.expires))
-            self.won_messages += part.size
-            self.won_bytes += replica.batches.bytes_of(part)
-        used = this.expires - limits.DEADLINE_SHARE * self.request.hold_time + self.request.hold_time / 10
+            won = Won(
+                this.partition, part, n, this.generation, this.owner, attempts + 1, this.expires, suspect
+            )
+            if suspect:
+                counted = (Counted(part, n, attempts, this.generation, suspect),)
+                effects += replica.learning.adopt_attempts(self.request.group, counted, now)
+                self.alone.append(won)
+            else:
+                self._keep(context, won)
+        return effects
+
+    def _keep(self, context: Context, won: Won) -> None:
+        """The answer brings this, if it is still ours then."""
+        self.won.append(won)
+        self.won_messages += won.span.size
+        self.won_bytes += context.replicas[won.partition].batches.bytes_of(won.span)
+        used = won.expires - limits.DEADLINE_SHARE * self.request.hold_time + self.request.hold_time / 10
         if used < self.held_until:
             self.held_until = used
             context.state.at(used, "advance", self.key)
@@ -438,6 +509,7 @@ class FetchCoordinator(GroupReader):
         effects = self._give_back(context, now, topic.id)
         self.partitions = tuple(found for found in self.partitions if found.topic != topic.id)
         self.won = [won for won in self.won if won.partition.topic != topic.id]
+        self.alone = [won for won in self.alone if won.partition.topic != topic.id]
         for number, this in list(self.rounds.items()):
             if isinstance(this, HoldRound):
                 about = this.partition.topic
@@ -461,7 +533,7 @@ class FetchCoordinator(GroupReader):
     def _give_back(self, context: Context, now: Now, topic: bytes | None = None) -> list[Effect]:
         """LEAVE what was won or asked for, of one topic or all: no reply was begun."""
         group = self.request.group
-        given = [Freed(won.partition, group, won.owner, (won.span,)) for won in self.won]
+        given = [Freed(won.partition, group, won.owner, (won.span,)) for won in self.won + self.alone]
         given += [
             Freed(this.partition, group, this.owner, tuple(this.pending.items()))
             for this in self.rounds.values()

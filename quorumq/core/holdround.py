@@ -21,6 +21,7 @@ class Atom(NamedTuple):
     dead: int  # no deliveries left
     late: int  # no time left
     attempts: int  # ended before
+    suspect: bool  # the last of them by expiry
 
 
 class HoldRound(Round):
@@ -82,18 +83,21 @@ class HoldRound(Round):
         self.exhausted = Votes()
         self.expired = Votes()
         self.not_due: SpanMap[float] = SpanMap()  # seconds left of a batch's delay, the least of the replies
-        self.attempts: SpanMap[int] = SpanMap()  # the maximum over the replies
+        self.attempts: SpanMap[tuple[int, bool]] = (
+            SpanMap()
+        )  # and whether suspect: the greatest of the replies
 
     # ------------------------------------------------------------------- counting
 
     def count(self, bit: int, reply: HoldReply, replica: Replica, now: Now) -> None:
         """Take the votes of a member that has not voted yet, and what it says of deliveries and times left."""
         self.answered = now.mono
-        for span, attempts, exhausted, expired, unseen in reply.granted:
+        for span, attempts, exhausted, expired, unseen, suspect in reply.granted:
             blind = replica.delayed_parts(span) if unseen else []  # it cannot tell whether they are due
             self.yes.add(subtract(span, blind), bit)
             self.no.add(blind, bit)
-            self.attempts.update(span, lambda old, new=attempts: max(old or 0, new))  # type: ignore[misc]
+            ended = (attempts, suspect)
+            self.attempts.update(span, lambda old, new=ended: max(old or new, new))  # type: ignore[misc]
             if exhausted:
                 self.exhausted.add((span,), bit)
             if expired:
@@ -131,7 +135,7 @@ class HoldRound(Round):
     def atoms(self, valid: int) -> list[Atom]:
         """What is pending, in pieces of which each member said one thing; ``valid`` are those whose votes count."""
         return [
-            Atom(atom, yes & valid & ~no, no, dead & valid, late & valid, attempts or 0)
+            Atom(atom, yes & valid & ~no, no, dead & valid, late & valid, *(attempts or (0, False)))
             for span in self.pending.items()
             for part, yes in self.yes.pieces(span)
             for piece, no in self.no.pieces(part)

@@ -265,14 +265,15 @@ class NodeCore:
                 queue, at = queue[at:], 0
 
     def _advance_stirred(self, now: Now) -> list[Effect]:
-        """Let the parked FETCHes look at what became available, the longest waiting first."""
+        """Let the parked FETCHes look at what became available: idle clients first, then who waits longest."""
         effects: list[Effect] = []
         for _ in range(8):  # one FETCH may give back what another one waits for
             if not self.state.stirred:
                 break
             self.state.stirred = False
-            for pending in list(self.context.requests.values()):
-                if isinstance(pending, FetchCoordinator) and not pending.done:
+            waiting = [it for it in self.context.requests.values() if isinstance(it, FetchCoordinator)]
+            for pending in sorted(waiting, key=lambda it: not it.request.idle):
+                if not pending.done:
                     effects += pending.advance(self.context, now)
         return effects
 

@@ -161,6 +161,7 @@ class SplitCoordinator(Coordinator):
                 min_messages=max(1, min(share, self.request.min_messages - self.won_messages)),
                 min_bytes=0,
                 max_wait=wait,
+                idle=self.request.idle and not self.slices,
             )
             this = self.open_round(context, (target,), now, wait + LEG_MARGIN_S)
             self.legs[this.number] = Leg(
@@ -189,7 +190,14 @@ class SplitCoordinator(Coordinator):
         effects: list[Effect] = []
         for part in message.slices:
             size = bytes_of(part)
-            if self.slices and self.won_bytes + size > self.request.max_bytes:
+            if is_suspect(part) and self._is_oldest(part):  # each leg brings first-timers or a suspect
+                for other in self.slices:
+                    effects += context.free_slice(other, now)
+                self.slices, self.won_messages, self.won_bytes = [], 0, 0
+            elif self.slices and (is_suspect(part) or is_suspect(self.slices[0])):
+                effects += context.free_slice(part, now)
+                continue
+            elif self.slices and self.won_bytes + size > self.request.max_bytes:
                 effects += context.free_slice(part, now)  # a leg brings one message, however small its share
                 continue
             self.slices.append(part)
@@ -203,9 +211,14 @@ class SplitCoordinator(Coordinator):
                 return effects + self._open_legs(context, lost, now)
         return effects + self._go_on(context, now)
 
+    def _is_oldest(self, part: Slice) -> bool:
+        """Whether a suspect is older than all that has come: it goes first, as in one leg (core/fetch.py)."""
+        return all(part.header.published_ms < other.header.published_ms for other in self.slices)
+
     def _go_on(self, context: Context, now: Now) -> list[Effect]:
         enough = self.won_messages >= self.request.min_messages and self.won_bytes >= self.request.min_bytes
         full = self.won_messages >= self.request.max_messages or self.won_bytes >= self.request.max_bytes
+        full = full or any(map(is_suspect, self.slices))
         if not self.legs:
             if enough or full or now.mono >= self.park_until:
                 return self._answer(context, now)
@@ -292,6 +305,11 @@ class SplitCoordinator(Coordinator):
         for part in self.slices:
             effects += context.free_slice(part, now)
         return effects + self.finish(context, None)
+
+
+def is_suspect(part: Slice) -> bool:
+    """Whether this is a suspect, which is all that its leg brings."""
+    return any(delivery.suspect for delivery in part.deliveries)
 
 
 def bytes_of(part: Slice) -> int:

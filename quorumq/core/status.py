@@ -35,7 +35,7 @@ def status(context: Context, vouching: Vouching, now: Now) -> dict[str, object]:
             "batches": len(replica.batches.stored),
             "groups": {
                 view.name: {
-                    "available": view.available.messages,
+                    "available": view.available.messages + view.suspects.messages,
                     "held": view.held_count,
                     **tally(replica.batches, view, now),
                     "tombstone_spans": view.records.spans,

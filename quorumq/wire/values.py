@@ -121,6 +121,7 @@ class WireDelivery(NamedTuple):
     attempt: int
     receipt: Receipt
     letter: Letter | None = None
+    suspect: bool = False
 
 
 class WireSlice(NamedTuple):
@@ -233,8 +234,9 @@ def _encode_slice(value: messages.Slice | WireSlice, lift: Lift | None) -> bytes
     for delivery in value.deliveries:
         if not delivery.sealed:
             raise TypeError("a Delivery is being encoded before its receipt was sealed")
-        out += (b"\x83", cbor.blob(delivery.sealed), cbor.uint(delivery.attempt))
+        out += (b"\x84", cbor.blob(delivery.sealed), cbor.uint(delivery.attempt))
         out.append(cbor.NULL if delivery.letter is None else encode_value(delivery.letter))
+        out.append(cbor.TRUE if delivery.suspect else cbor.FALSE)
     return b"".join(out)
 
 
@@ -257,7 +259,10 @@ def _decode_slice(data: object, body: Body | None) -> WireSlice:
         if type(attempt) is not int or not 0 <= attempt < 1 << 63:
             bad("slice.attempt", attempt, "must be an integer from 0")
         letter = decode_value(Letter, item[2]) if len(item) > 2 and item[2] is not None else None
-        deliveries.append(WireDelivery(sealed, attempt, read_sealed(sealed), letter))
+        suspect = item[3] if len(item) > 3 else False
+        if type(suspect) is not bool:
+            bad("slice.suspect", suspect, "must be true or false")
+        deliveries.append(WireDelivery(sealed, attempt, read_sealed(sealed), letter, suspect))
     part = memoryview(b"") if body is None else body.take(batches.body_size(header), "a slice")
     return WireSlice(topic, header, tuple(deliveries), part)
 

@@ -53,6 +53,7 @@ class Consumer(Deriving):
             bool(self.options.derive) and topic == "jobs" and group != LATE_GROUP and not self.of_dead
         )
         self.old: list[Receipt] = []
+        self.in_hand = 0  # deliveries that are worked on
 
     def begin(self, _: object = None, __: object = None) -> None:
         self.fetch()
@@ -81,6 +82,7 @@ class Consumer(Deriving):
             sent_at,
             self.name,
             start=self.start,
+            idle=not self.in_hand,
         )
         node = self.node()
 
@@ -191,6 +193,7 @@ class Consumer(Deriving):
                 self.later(hold * rng.uniform(0.1, 0.9), self.extend, [item.receipt for item in taken], more)
             seconds = hold * rng.uniform(0.9, 2.0)
         ahead = rng.random() < 0.3
+        self.in_hand += len(taken)
         self.later(seconds, self.settle, taken, not ahead)
         if ahead:
             self.later(0.001, self.fetch)
@@ -198,6 +201,7 @@ class Consumer(Deriving):
     def settle(self, taken: list[Taken], then_fetch: bool) -> None:
         """ACK, REJECT, dead-letter, or forget each of them."""
         rng, options = self.rng, self.options
+        self.in_hand -= len(taken)
         acks: list[Named] = []
         rejects: list[Named] = []
         deads: list[Named] = []

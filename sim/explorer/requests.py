@@ -44,6 +44,7 @@ def fetch(group: str, now: Now) -> Fetch:
         max_wait=0.0,
         hold_time=HOLD_S,
         sent_at=now.mono,
+        idle=True,
     )
 
 

@@ -37,8 +37,9 @@ def tidy(core: NodeCore, now: Now, *, keeps_given: bool) -> None:
         if replica.quarantine_until <= now.mono:
             replica.quarantine_until = 0.0
         for view in replica.views.groups.values():
-            for key in view.ready:
-                view.ready[key] = 0.0
+            for offer in (view.available, view.suspects):
+                for key in offer.ready:
+                    offer.ready[key] = 0.0
     core.context.recovery.forget_greetings()
     if not any(replica.quarantine_until for replica in core.replicas.values()):
         core.context.recovery = Recovery()

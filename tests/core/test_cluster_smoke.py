@@ -26,9 +26,14 @@ from tests.core.cluster import Cluster
 
 
 def fetch(
-    group: str = "g", most: int = 100, hold_time: float = 10.0, wait: float = 0.0, least: int = 1
+    group: str = "g",
+    most: int = 100,
+    hold_time: float = 10.0,
+    wait: float = 0.0,
+    least: int = 1,
+    idle: bool = True,
 ) -> Fetch:
-    return Fetch(("jobs",), group, most, 1 << 20, least, 0, wait, hold_time, 0.0)
+    return Fetch(("jobs",), group, most, 1 << 20, least, 0, wait, hold_time, 0.0, idle=idle)
 
 
 def published(cluster: Cluster, count: int = 10, rf: int = 3) -> tuple[Topic, Origin]:
@@ -70,7 +75,7 @@ def test_publish_fetch_ack_through_three_nodes() -> None:
 
 def test_a_held_message_is_delivered_again_after_its_hold_and_not_before() -> None:
     cluster = Cluster()
-    published(cluster)
+    published(cluster, 1)
     first = receipts(cluster.ask("b", fetch(hold_time=5.0)))
     cluster.advance(4.9)
     assert receipts(cluster.ask("a", fetch())) == ()

@@ -170,9 +170,9 @@ class FateMachine(RuleBasedStateMachine):
             return  # RECOVERY ends before this start grants anything: a report is never above what was granted
         self.ask(which, span, fate.on_reported, Held(who, self.now + time, 0))
 
-    @rule(span=SPANS, generation=GENERATIONS, ended=st.integers(1, 3))
-    def counted(self, span: Span, generation: int, ended: int) -> None:
-        self.ask(0, span, fate.on_counted, Attempts(generation, 0, ended))
+    @rule(span=SPANS, generation=GENERATIONS, ended=st.integers(1, 3), suspect=st.booleans())
+    def counted(self, span: Span, generation: int, ended: int, suspect: bool) -> None:
+        self.ask(0, span, fate.on_counted, Attempts(generation, 0, ended, suspect))
 
     @rule(span=SPANS, generation=GENERATIONS, n=REDRIVES, ballot=st.integers(8, 20), time=TIMES)
     def delayed(self, span: Span, generation: int, n: int, ballot: int, time: float) -> None:
@@ -203,7 +203,7 @@ class FateMachine(RuleBasedStateMachine):
     def they_agree(self) -> None:
         for which, (view, twin) in enumerate(zip(self.views, self.twins, strict=True)):
             view.check()
-            offered: dict[int, int] = {}
+            offered: dict[bool, dict[int, int]] = {False: {}, True: {}}
             for seq in range(MESSAGES):
                 record, lease, ballots = twin.of(seq)
                 assert (view.home.records.get(ORIGIN, seq) or OPEN_ZERO) == record
@@ -212,15 +212,18 @@ class FateMachine(RuleBasedStateMachine):
                 number = next(at for at, batch in enumerate(BATCHES) if batch.start <= seq < batch.stop)
                 facts = self.facts(which, number)
                 free = not facts.early and fate.is_available(record, lease, facts)
-                assert view.available.contains(ORIGIN, seq) == free
+                alone = free and fate.is_offered_alone(record, lease, facts)
+                assert view.suspects.spans.contains(ORIGIN, seq) == alone
+                assert view.available.spans.contains(ORIGIN, seq) == (free and not alone)
                 if free:
-                    offered[number] = offered.get(number, 0) + 1
-            assert offered == view.offered
+                    offered[alone][number] = offered[alone].get(number, 0) + 1
+            for alone, offer in ((False, view.available), (True, view.suspects)):
+                assert offered[alone] == offer.counts
+                assert {number for _, number in offer.ready} == set(offered[alone])
             lasting = [lease.attempts or lease.delay for lease in twin.leases.values()]
             if which == 0:
                 lasting += [record != OPEN_ZERO for record in twin.records.values()]  # type: ignore[misc]
             assert bool(view.lasting_origins()) == any(lasting)
-            assert {number for _, number in view.ready} == set(offered)
 
 
 def seqs(entry: Any) -> range:
@@ -228,7 +231,7 @@ def seqs(entry: Any) -> range:
 
 
 def counted(entry: Counted) -> Attempts:
-    return Attempts(entry.generation, entry.n, entry.ended)
+    return Attempts(entry.generation, entry.n, entry.ended, entry.suspect)
 
 
 TestFateMachine = FateMachine.TestCase

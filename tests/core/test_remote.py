@@ -81,6 +81,40 @@ def test_a_parked_fetch_elsewhere_is_answered_by_the_publish() -> None:
     assert sizes_of(cluster.replies[key]) == 1
 
 
+def test_legs_bring_first_timers_or_one_suspect() -> None:
+    cluster = Cluster(5)
+    topic, _ = filled(cluster, 1, 6, 2)
+    stranger = next(
+        name for name in cluster.names if all(name not in members for members in topic.replicas[:2])
+    )
+    for number in (0, 1):
+        got = asked(cluster, stranger, fetch(hold_time=3.0)._replace(partitions=(number,)))
+        assert sizes_of(got) == 2
+    cluster.advance(3.1)
+    both = fetch()._replace(partitions=(0, 1))
+    assert sizes_of(asked(cluster, stranger, both._replace(idle=False))) == 0
+    assert [sizes_of(asked(cluster, stranger, both)) for _ in range(5)] == [1, 1, 1, 1, 0]
+    assert topic.replicas[0] != topic.replicas[1], "these were two legs"
+    all_of = asked(cluster, stranger, fetch(wait=1.0)._replace(partitions=(2, 3, 4, 5)), 1.1)
+    assert sizes_of(all_of) == 8
+
+
+def test_a_leg_s_suspect_goes_before_younger_first_timers_which_are_given_back() -> None:
+    cluster = Cluster(5)
+    topic, origin = filled(cluster, 1, 6, 1)
+    first, second = next(
+        pair for pair in ((0, 1), (0, 2), (0, 3)) if topic.replicas[pair[0]] != topic.replicas[pair[1]]
+    )
+    homes = (*topic.replicas[first], *topic.replicas[second])
+    stranger = next(name for name in cluster.names if name not in homes)
+    one = fetch(hold_time=3.0)._replace(partitions=(first, second))
+    assert sizes_of(asked(cluster, stranger, one)) == 2
+    cluster.advance(3.1)
+    cluster.ask("a", Publish(cluster.batch(topic, origin, 1, [b"x"] * 4, second)))
+    got = [asked(cluster, stranger, fetch()._replace(partitions=(first, second))) for _ in range(3)]
+    assert [sizes_of(reply) for reply in got] == [1, 1, 4], "what a leg won beside a suspect was given back"
+
+
 def test_a_leg_whose_node_is_gone_is_served_by_another_replica() -> None:
     cluster = Cluster(5)
     topic, _ = filled(cluster, 3, 1, 10)
@@ -92,7 +126,7 @@ def test_a_leg_whose_node_is_gone_is_served_by_another_replica() -> None:
 
 def test_a_silent_leg_is_given_up_and_the_next_node_asked() -> None:
     cluster = Cluster(5)
-    topic, _ = filled(cluster, 3, 1, 10)
+    topic, _ = filled(cluster, 3, 1, 1)
     stranger = next(name for name in cluster.names if name not in topic.replicas[0])
     silent: list[str] = []
 
@@ -108,7 +142,7 @@ def test_a_silent_leg_is_given_up_and_the_next_node_asked() -> None:
     assert isinstance(reply, Failed)
     assert silent[0] in reply.detail
     cluster.advance(20)
-    assert sizes_of(asked(cluster, stranger, fetch())) == 10
+    assert sizes_of(asked(cluster, stranger, fetch())) == 1
 
 
 def test_what_comes_too_late_or_is_not_sent_is_given_back_everywhere() -> None:

@@ -108,6 +108,7 @@ class Raw:
                 settings["max_wait"],
                 hold_time,
                 time.monotonic(),
+                idle=True,
             )
         )
 

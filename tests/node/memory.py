@@ -346,7 +346,7 @@ def publish(topic: Topic, origin: Origin, first: int, *payloads: bytes) -> m.Pub
 
 
 def fetch(most: int = 100, wait: float = 0.0, hold_time: float = 4.0, size: int = 1 << 20) -> m.Fetch:
-    return m.Fetch(("jobs",), "g", most, size, 1, 0, wait, hold_time, 0.0)
+    return m.Fetch(("jobs",), "g", most, size, 1, 0, wait, hold_time, 0.0, idle=True)
 
 
 def payloads(reply: Any) -> list[bytes]:

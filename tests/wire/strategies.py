@@ -117,6 +117,7 @@ def slices(draw: st.DrawFn) -> messages.Slice:
             draw(st.integers(1, 9)),
             seal(receipt, secret=SECRET),
             draw(st.none() | of_type(Letter)),
+            draw(st.booleans()),
         )
         for receipt in draw(st.lists(receipts, max_size=stop - first))
     ]
@@ -204,8 +205,8 @@ def positional(value: Any, extra: tuple[Any, ...] = ()) -> Any:
             value.header.offsets[4 * value.first : 4 * value.stop],
             cut.header.crcs,
             [
-                [delivery.sealed, delivery.attempt, positional(delivery.letter, extra), *extra]
-                for delivery in value.deliveries
+                [item.sealed, item.attempt, positional(item.letter, extra), item.suspect, *extra]
+                for item in value.deliveries
             ],
             *extra,
         ]
@@ -236,7 +237,8 @@ def as_received(value: Any) -> Any:
             crc=0,
         )
         deliveries = tuple(
-            WireDelivery(item.sealed, item.attempt, item.receipt, item.letter) for item in value.deliveries
+            WireDelivery(item.sealed, item.attempt, item.receipt, item.letter, item.suspect)
+            for item in value.deliveries
         )
         return WireSlice(value.topic, header, deliveries, memoryview(read_part(value)))
     if isinstance(value, Batch):

@@ -133,7 +133,8 @@ class Fetch(NamedTuple):
 
     ``max_wait`` is how long the node may park the request (it parks no longer than hold_time / 10; the
     client library repeats). ``sent_at`` is the client's own clock, echoed, from which it counts its
-    deadline. Partition indexes limit the FETCH to those; none means all.
+    deadline. Partition indexes limit the FETCH to those; none means all. ``idle``: the client has nothing in hand for
+    this group. Only then may it get a suspect, which comes alone.
     """
 
     topics: tuple[str, ...]
@@ -148,6 +149,7 @@ class Fetch(NamedTuple):
     consumer: str = ""
     partitions: tuple[int, ...] = ()
     start: str = "earliest"  # where the group begins if this FETCH creates it: "earliest" or "latest"
+    idle: bool = False
 
 
 class Delivery(NamedTuple):
@@ -157,6 +159,7 @@ class Delivery(NamedTuple):
     attempt: int  # 1 for the first delivery
     sealed: bytes = b""  # the receipt as bytes with its keyed digest; filled in by the node's shell
     letter: Letter | None = None  # of a dead letter, in a dead-letter group
+    suspect: bool = False  # its last delivery ended by expiry: nothing else is in the reply
 
 
 class Slice(NamedTuple):

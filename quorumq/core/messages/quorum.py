@@ -98,7 +98,8 @@ class Hold(NamedTuple):
 class Granted(NamedTuple):
     """An OK. ``attempts`` have ended before; ``exhausted`` and ``expired`` are looked at after the win.
 
-    ``unseen``: the replica has no batch with these messages, so it cannot tell whether they are due.
+    ``unseen``: the replica has no batch with these messages, so it cannot tell whether they are due. ``suspect``: the
+    last of the attempts ended by expiry.
     """
 
     span: Span
@@ -106,6 +107,7 @@ class Granted(NamedTuple):
     exhausted: bool
     expired: bool
     unseen: bool = False
+    suspect: bool = False
 
 
 class Resolved(NamedTuple):

@@ -82,12 +82,16 @@ class SyncOffer(NamedTuple):
 
 
 class Counted(NamedTuple):
-    """``ended`` attempts of these messages at (generation, n) have ended by expiry or REJECT."""
+    """``ended`` attempts of these messages at (generation, n) have ended by expiry or REJECT.
+
+    ``suspect``: the last of them by expiry.
+    """
 
     span: Span
     n: int
     ended: int
     generation: int = 0
+    suspect: bool = False
 
 
 class GroupState(NamedTuple):

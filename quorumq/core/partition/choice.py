@@ -68,12 +68,13 @@ class Choice:
         bytes_max: int,
         parked_since: float,
         patient: bool = True,
+        alone: bool = False,
     ) -> tuple[list[Want], int, float | None]:
         """FETCH, step 1: the oldest available messages within the limits, their generation, and when to look again.
 
         With several coordinators fetching, what ranks first for this one comes first; the rest only where it
         has been available for ``steal_after`` seconds, which is the time returned where it was passed over.
-        At least one message is chosen where one may be, however large.
+        At least one message is chosen where one may be, however large. A suspect is never among others.
 
         Args:
             view: the group.
@@ -82,15 +83,17 @@ class Choice:
             bytes_max: their bytes at most, but for a first one that is larger.
             parked_since: when the FETCH found nothing and was parked (monotonic); infinity if it has not been.
             patient: whether the FETCH can wait for ``steal_after``; else what ranks for others is taken at once.
+            alone: choose one suspect; else first-timers.
         """
-        picked = Picked(messages_max, bytes_max, view.generation)
+        offer = view.suspects if alone else view.available
+        picked = Picked(1 if alone else messages_max, bytes_max, view.generation)
         look_again: float | None = None
         batches = self.batches
         parked, active = self.node.fetchers(batches.partition, view.name, batches.members, now)
         mature = now.mono - self.node.config.steal_after if patient else float("inf")
         for mine in (True, False) if len(active) > 1 else (True,):
             scanned = 0
-            for (_, number), since in view.ready.items():
+            for (_, number), since in offer.ready.items():
                 scanned += 1
                 if picked.full or scanned > SCAN_MAX:
                     break
@@ -101,7 +104,9 @@ class Choice:
                     continue
                 batch = batches.stored[number]
                 for section in batch.header.sections:
-                    for span in view.available.within(section):
+                    if picked.full:
+                        break
+                    for span in offer.spans.within(section):
                         parts = [span] if len(fetchers) == 1 else self._ranked(batch, span, fetchers, mine)
                         if mine or len(fetchers) > 1:
                             self._pick(view, batch, parts, picked)

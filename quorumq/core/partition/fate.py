@@ -58,11 +58,16 @@ class Held(NamedTuple):
 
 
 class Attempts(NamedTuple):
-    """How many attempts at (generation, redrive number ``n``) have ended by expiry or REJECT."""
+    """How many attempts at (generation, redrive number ``n``) have ended by expiry or REJECT, and how the last did.
+
+    The greater one is kept. Of equal counts that is the suspect: alone, a wrongly suspected message loses some time,
+    while one that is wrongly trusted takes its neighbours along.
+    """
 
     generation: int
     n: int
     ended: int
+    suspect: bool = False  # the last of them by expiry: it may have taken its process along
 
 
 class Delay(NamedTuple):
@@ -137,6 +142,7 @@ class Yes(NamedTuple):
     exhausted: bool
     expired: bool
     unseen: bool
+    suspect: bool
 
 
 class Tomb(NamedTuple):
@@ -186,7 +192,8 @@ def on_hold(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: H
         return heard, lease, ballots, No(ballots.highest or Stamp(floor_of(ballots, facts), ""), remaining)
     timed = keeps_times(facts, ask.record.n)
     exhausted = attempts >= ask.max_deliveries and not facts.dead
-    yes = Yes(attempts, exhausted, timed and is_expired(facts, ask.ttl), timed and facts.unseen)
+    suspect = is_suspect(lease, ask.record)
+    yes = Yes(attempts, exhausted, timed and is_expired(facts, ask.ttl), timed and facts.unseen, suspect)
     return heard, Lease(held, (), lease.attempts, lease.delay, lease.hint), ballots, yes
 
 
@@ -287,7 +294,7 @@ def in_time(record: Record, lease: Lease, facts: Facts) -> Lease:
         return lease
     lease = with_hold(lease, None)
     over = is_acked(record, facts, held.generation) or held.generation < facts.since
-    return lease if over else count_attempt(lease, held)
+    return lease if over else count_attempt(lease, held, suspect=True)
 
 
 class AckAsk(NamedTuple):
@@ -337,7 +344,7 @@ def on_reject(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask:
     else:
         stands = as_read(record, facts, asked.generation)
         if stands[:3] == asked[:3]:
-            lease = count_attempt(lease, held)
+            lease = count_attempt(lease, held, suspect=False)
             step = max(1, min(attempts_at(lease, asked), len(ask.backoff)))
             due = facts.now + ask.backoff[step - 1]
             lease = delayed(lease, Delay(asked.n, ask.owner.ballot, due, asked.generation))
@@ -469,6 +476,11 @@ def is_available(record: Record, lease: Lease, facts: Facts) -> bool:
     )
 
 
+def is_offered_alone(record: Record, lease: Lease, facts: Facts) -> bool:
+    """Whether the message, where it is available, is a suspect as the group reads it."""
+    return is_suspect(lease, as_read(record, facts, facts.generation))
+
+
 def is_readable(record: Record, facts: Facts) -> bool:
     """Whether the message may be delivered, but for holds and delays.
 
@@ -523,16 +535,16 @@ def is_acked(record: Record, facts: Facts, generation: int) -> bool:
     return record.kind == Kind.ACKED and record.generation >= generation and not facts.dead
 
 
-def count_attempt(lease: Lease, held: Held) -> Lease:
-    """A hold ended by time or by REJECT: there is one more attempt than when it was granted.
+def count_attempt(lease: Lease, held: Held, *, suspect: bool) -> Lease:
+    """A hold ended by time (``suspect``) or by REJECT: there is one more attempt than when it was granted.
 
     A peer's count of the same hold may be here already.
     """
-    return counted(lease, Attempts(held.generation, held.n, held.ended + 1))
+    return counted(lease, Attempts(held.generation, held.n, held.ended + 1, suspect))
 
 
 def counted(lease: Lease, attempts: Attempts) -> Lease:
-    """With the higher count."""
+    """With the greater of the two."""
     if lease.attempts is not None and lease.attempts >= attempts:
         return lease
     return Lease(lease.held, lease.rivals, attempts, lease.delay, lease.hint)
@@ -542,6 +554,15 @@ def attempts_at(lease: Lease, asked: Record) -> int:
     """How many attempts have ended at the generation and redrive number of ``asked``."""
     found = lease.attempts
     return found.ended if found is not None and found[:2] == asked[:2] else 0
+
+
+def is_suspect(lease: Lease, asked: Record) -> bool:
+    """Whether the last attempt at the generation and redrive number of ``asked`` ended by expiry.
+
+    Nobody said what became of it. It may have taken its process along, and so it is delivered alone.
+    """
+    found = lease.attempts
+    return found is not None and found.suspect and found[:2] == asked[:2]
 
 
 def delayed(lease: Lease, delay: Delay) -> Lease:

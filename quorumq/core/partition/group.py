@@ -10,14 +10,23 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from sortedcontainers import SortedDict
-
 from quorumq.core.closed import ClosedOrigins
 from quorumq.core.messages import Counted, Digest, NotDue, Resolved
 from quorumq.core.partition import fate
-from quorumq.core.partition.fate import FREE, NO_BALLOTS, Ballots, Facts, Held, Lease, RestoreAsk, Rule
+from quorumq.core.partition.fate import (
+    FREE,
+    NO_BALLOTS,
+    Attempts,
+    Ballots,
+    Facts,
+    Held,
+    Lease,
+    RestoreAsk,
+    Rule,
+)
+from quorumq.core.partition.offer import Offer
 from quorumq.core.records import BallotAtStop
-from quorumq.core.spans import SpanMap, SpanSet, across
+from quorumq.core.spans import SpanMap, across
 from quorumq.core.types import OPEN_ZERO, Group, Kind, Letter, Origin, Record, Span, Stamp
 
 DEAD_SUFFIX = "!dead"
@@ -67,6 +76,8 @@ class GroupView:
         from_ms: the start predicate: the generation reads batches published at or after this time of day.
         since: the group was deleted then: what generations before recorded is void.
         dead: the group of this group's dead letters, where somebody reads it.
+        available: what may be delivered together; a suspect is never in it.
+        suspects: what may be delivered alone.
     """
 
     __slots__ = (
@@ -82,11 +93,10 @@ class GroupView:
         "lasting",
         "leases",
         "name",
-        "offered",
-        "ready",
         "records",
         "since",
         "source",
+        "suspects",
     )
 
     def __init__(self, name: str, floor: int, closed: ClosedOrigins, source: GroupView | None = None) -> None:
@@ -102,11 +112,10 @@ class GroupView:
         self.records: SpanMap[Record] = SpanMap()
         self.leases: SpanMap[Lease] = SpanMap()
         self.ballots: SpanMap[Ballots] = SpanMap()
-        self.available = SpanSet()
+        self.available = Offer()
+        self.suspects = Offer()
         self.digests: dict[Origin, Digest] = {}  # of records, attempts and delays; dropped where those change
         self.lasting: dict[Origin, bool] = {}  # whether attempts or delays are known; dropped likewise
-        self.ready: SortedDict = SortedDict()  # (published_ms, batch number) -> available since (mono)
-        self.offered: dict[int, int] = {}  # batch number -> how many of its messages are available
 
     def facts(
         self,
@@ -150,9 +159,10 @@ class GroupView:
         """
         answers: list[tuple[Span, Any]] = []
         origin, home = span.origin, self.home
-        balance, looked, raised = 0, False, False
-        tables = (home.records, self.leases, self.ballots, self.available)
-        for start, stop, (record, lease, ballots, was_free) in across(span, tables):
+        balance, alone, looked, raised = 0, 0, False, False
+        available, suspects = self.available.spans, self.suspects.spans
+        tables = (home.records, self.leases, self.ballots, available, suspects)
+        for start, stop, (record, lease, ballots, was_free, was_alone) in across(span, tables):
             part = Span(origin, start, stop)
             record, lease, ballots = record or OPEN_ZERO, lease or FREE, ballots or NO_BALLOTS
             changed = rule is None
@@ -175,13 +185,18 @@ class GroupView:
             if changed and key is not None:
                 looked = True
                 free = fate.is_available(record, lease, facts)
+                suspect = free and lease.attempts is not None and fate.is_offered_alone(record, lease, facts)
+                free = free and not suspect
                 if free is not (was_free is True):
-                    self.available.put(part, free or None)
+                    available.put(part, free or None)
                     balance += stop - start if free else start - stop
+                if suspect is not (was_alone is True):
+                    suspects.put(part, suspect or None)
+                    alone += stop - start if suspect else start - stop
                 if lease.delay is not None or lease.hint:
                     changes.wakes += [(time, self.name, part) for time in fate.wakes(lease, facts.now)]
         if looked and key is not None:
-            self._count(key, balance, facts.now, changes)
+            self._count(key, balance, alone, facts.now, changes)
         if raised:
             other = home.dead if home is self else home
             if other is not None:
@@ -199,30 +214,20 @@ class GroupView:
             self.digests.pop(span.origin, None)
             self.lasting.pop(span.origin, None)
             if attempts is not None and attempts is not before.attempts:
-                join(changes.counted, Counted(span, attempts.n, attempts.ended, attempts.generation))
+                join(changes.counted, counted(span, attempts))
             if delay is not None and delay is not before.delay:
                 left = max(0.0, delay.due - facts.now)
                 join(changes.delays, NotDue(span, delay.n, delay.ballot, left, delay.generation))
         return lease
 
-    def _count(self, key: tuple[int, int], balance: int, now: float, changes: Changes) -> None:
-        """Of the batch with ``key`` so many messages more are available."""
-        number = key[1]
-        count = self.offered.get(number, 0) + balance
-        if balance > 0:
+    def _count(self, key: tuple[int, int], balance: int, alone: int, now: float, changes: Changes) -> None:
+        """Of the batch with ``key`` so many first-timers, and so many suspects, more are available."""
+        if balance > 0 or alone > 0:
             changes.gained = True
-        if count:
-            self.offered[number] = count
-            if key not in self.ready:
-                self.ready[key] = now
-        else:
-            self.forget_batch(key)
-            changes.idle.append(number)
-
-    def forget_batch(self, key: tuple[int, int]) -> None:
-        """Nothing of the batch with that key in `ready` is available any more."""
-        self.ready.pop(key, None)
-        self.offered.pop(key[1], None)
+        any_free = self.available.count(key, balance, now)
+        any_alone = self.suspects.count(key, alone, now)
+        if not any_free and not any_alone:
+            changes.idle.append(key[1])
 
     # ------------------------------------------------------------------ records
 
@@ -309,8 +314,7 @@ class GroupView:
         found: list[Counted] = []
         for part, lease in self.leases.spans_of(origin):
             if lease.attempts is not None:
-                generation, n, ended = lease.attempts
-                join(found, Counted(part, n, ended, generation))
+                join(found, counted(part, lease.attempts))
         return found
 
     def delays_of(self, origin: Origin, now: float) -> list[NotDue]:
@@ -373,11 +377,12 @@ class GroupView:
             floor: stamps up to here may have been granted.
         """
         self.floor = floor
-        self.records, self.ballots, self.available = SpanMap(), SpanMap(), SpanSet()
+        self.records, self.ballots = SpanMap(), SpanMap()
+        self.available, self.suspects = Offer(), Offer()
         for span, lease in list(self.leases.items()):
             self.leases.put(span, Lease(lease.held, lease.rivals) if lease.held is not None else None)
-        for table in (self.digests, self.lasting, self.ready, self.offered):
-            table.clear()
+        self.digests.clear()
+        self.lasting.clear()
 
     # ------------------------------------------------------------- a clean stop
 
@@ -405,7 +410,8 @@ class GroupView:
         self.records.check()
         self.leases.check()
         self.ballots.check()
-        self.available.check()
+        self.available.spans.check()
+        self.suspects.spans.check()
         assert self.source is None or not self.records, f"{self.name} keeps records of its own"
         for span, record in self.records.items():
             assert (record.kind == Kind.DEAD) == (record.letter is not None), f"{span}: {record}"
@@ -416,10 +422,16 @@ class GroupView:
             blocked = lease.held is not None and lease.held.owner == fate.NOBODY
             assert blocked or not lease.rivals, f"{span} has rivals, and is held by {lease.held}"
         for span, held in self.all_held():
-            assert not self.available.within(span), f"{span} is available and held"
+            for offer in (self.available, self.suspects):
+                assert not offer.spans.within(span), f"{span} is available and held"
             for _, ballots in self.ballots.within(span):
                 highest = ballots.highest or held.owner.ballot
                 assert held.owner.ballot <= highest, f"{span}: held under {held.owner}, above {highest}"
+
+
+def counted(span: Span, attempts: Attempts) -> Counted:
+    """The attempts at ``span`` as the journal and peers get them."""
+    return Counted(span, attempts.n, attempts.ended, attempts.generation, attempts.suspect)
 
 
 def join(items: list[Any], item: Any) -> None:

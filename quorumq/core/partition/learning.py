@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quorumq.core.effects import Effect, Persist, Send
-from quorumq.core.messages import GroupState, Merge, NotDue, Resolved
+from quorumq.core.messages import Counted, GroupState, Merge, NotDue, Resolved
 from quorumq.core.partition import fate
 from quorumq.core.partition.fate import Attempts, Delay
 from quorumq.core.partition.group import Changes
@@ -49,17 +49,22 @@ class Learning:
                 self.views.apply(view, span, fate.on_delay, delay, now, changes)
         return written(self.views.finish(view, changes, now))
 
+    def adopt_attempts(self, name: str, attempts: tuple[Counted, ...], now: Now) -> list[Effect]:
+        """The greater count stays. So a coordinator learns that what it took for a first-timer is a suspect."""
+        view = self.views.named(name)
+        changes = Changes()
+        for span, n, ended, generation, suspect in attempts:
+            counted = Attempts(generation, n, ended, suspect)
+            self.views.apply(view, span, fate.on_counted, counted, now, changes)
+        return written(self.views.finish(view, changes, now))
+
     def merge_state(self, state: GroupState, now: Now) -> list[Effect]:
         """Anti-entropy: merge what a peer keeps of a group. Of one that was deleted nothing is."""
         name = state.group.name
         if self.views.is_deleted(name):
             return []
-        view = self.views.named(name)
         effects = self.repair(name, state.records, now) + self.adopt_delays(name, state.delays, now)
-        changes = Changes()
-        for span, n, ended, generation in state.attempts:
-            self.views.apply(view, span, fate.on_counted, Attempts(generation, n, ended), now, changes)
-        return effects + written(self.views.finish(view, changes, now))
+        return effects + self.adopt_attempts(name, state.attempts, now)
 
     def hint(self, name: str, span: Span, until: float, now: Now) -> None:
         """A NOK said that another owner holds ``span``: leave it out of our choices until then."""

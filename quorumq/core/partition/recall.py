@@ -101,8 +101,8 @@ class Recall:
                     self.views.note(view, span, fate.on_merge, value)
             case AttemptsCounted():
                 view = self.views.named(record.group)
-                for span, n, ended, generation in record.entries:
-                    self.views.note(view, span, fate.on_counted, Attempts(generation, n, ended))
+                for span, n, ended, generation, suspect in record.entries:
+                    self.views.note(view, span, fate.on_counted, Attempts(generation, n, ended, suspect))
             case DelaysSet():
                 view = self.views.named(record.group)
                 gone = (now.wall_ms - record.at_ms) / 1000

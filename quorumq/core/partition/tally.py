@@ -20,7 +20,8 @@ def tally(batches: Batches, view: GroupView, now: Now) -> dict[str, object]:
     that the group keeps, for a dead letter as well.
     """
     delayed = 0
-    numbers: dict[int, None] = dict.fromkeys(number for _, number in view.ready.keys()[:1])
+    ready = [*view.available.ready.keys()[:1], *view.suspects.ready.keys()[:1]]
+    numbers: dict[int, None] = dict.fromkeys(number for _, number in ready)
     facts = view.facts(now.mono)
     for span, lease in view.leases.items():
         if lease.held is None and lease.delay is None:

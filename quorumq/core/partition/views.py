@@ -238,9 +238,8 @@ class Views:
         """The batch is not here any more, and so ``spans``, which were in it, are available to nobody."""
         self.touched.pop(batch.number, None)
         for view in self.groups.values():
-            view.forget_batch(batch.key())
-            for part in spans:
-                view.available.remove(part)
+            view.available.withdraw(batch.key(), spans)
+            view.suspects.withdraw(batch.key(), spans)
 
     def raise_floors(self, spans: list[Span]) -> None:
         """The payload of ``spans`` is back: whatever was granted before and forgotten is not above our clock."""
@@ -260,31 +259,38 @@ class Views:
         view.apply(span, rule, ask, facts, Changes())
 
     def check(self, now: Now) -> None:
-        """Assert what holds between any two events; `available` is compared with its definition."""
+        """Assert what holds between any two events; what is offered is compared with its definition."""
         batches = self.batches
         for view in self.over.values():
             view.check()
             assert self.is_deleted(view.name), f"{view.name} is kept as deleted, and was created again"
-            assert not view.available, f"{view.name} was deleted, and something is available to it"
+            assert not view.available.messages + view.suspects.messages, (
+                f"{view.name} was deleted, and something is available to it"
+            )
         for view in self.groups.values():
             view.check()
             assert not self.is_deleted(view.name), f"{view.name} was deleted, and is read"
             for span, slot in batches.index.items():
                 if not batches.stored[slot.number].durable or slot.number in batches.waiting:
-                    assert not view.available.within(span), f"{span} is available too early"
+                    for offer in (view.available, view.suspects):
+                        assert not offer.spans.within(span), f"{span} is available too early"
                     continue
                 facts, _ = self._facts_of(view, batches.stored[slot.number], now)
-                free = merge_spans(
-                    Span(span.origin, start, stop)
-                    for start, stop, (record, lease) in across(span, (view.home.records, view.leases))
-                    if fate.is_available(record or OPEN_ZERO, lease or FREE, facts)
-                )
-                have = tuple(view.available.within(span))
-                assert have == free, f"{view.name}: available is {have}, should be {free}"
-            offered: dict[int, int] = {}
-            for span in view.available.items():
-                for part, slot in batches.index.within(span):
-                    offered[slot.number] = offered.get(slot.number, 0) + part.size
-            assert offered == view.offered, f"{view.name}: offers {view.offered}, should offer {offered}"
-            ready = {number for _, number in view.ready}
-            assert ready == set(offered), f"{view.name}: batches {ready} are ready, should be {offered}"
+                for offer in (view.available, view.suspects):
+                    free = merge_spans(
+                        Span(span.origin, start, stop)
+                        for start, stop, (record, lease) in across(span, (view.home.records, view.leases))
+                        if fate.is_available(record or OPEN_ZERO, lease or FREE, facts)
+                        and fate.is_offered_alone(record or OPEN_ZERO, lease or FREE, facts)
+                        == (offer is view.suspects)
+                    )
+                    have = tuple(offer.spans.within(span))
+                    assert have == free, f"{view.name}: offered is {have}, should be {free}"
+            for offer in (view.available, view.suspects):
+                counts: dict[int, int] = {}
+                for span in offer.spans.items():
+                    for part, slot in batches.index.within(span):
+                        counts[slot.number] = counts.get(slot.number, 0) + part.size
+                assert counts == offer.counts, f"{view.name}: offers {offer.counts}, should offer {counts}"
+                ready = {number for _, number in offer.ready}
+                assert ready == set(counts), f"{view.name}: batches {ready} are ready, should be {counts}"

@@ -1,0 +1,200 @@
+"""A suspect, whose last delivery ended by expiry, is delivered alone, and only to a client with nothing in hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from quorumq.core.messages import FetchReply, LeaveRequest, OpenSession, Publish, RejectRequest, SetGroup
+from quorumq.core.partition.group import GroupView
+from quorumq.core.partition.offer import Offer
+from quorumq.core.spans import SpanSet
+from quorumq.core.types import Origin, Span, Topic
+from tests.core.cluster import Cluster
+from tests.core.test_cluster_smoke import fetch, published, receipts
+from tests.core.test_hazards import replica_of
+
+
+def seqs(reply: object) -> list[int]:
+    """Which messages the reply brings."""
+    return [seq for item in receipts(reply) for seq in range(item.receipt.span.start, item.receipt.span.stop)]
+
+
+def suspects(reply: object) -> list[bool]:
+    assert isinstance(reply, FetchReply), reply
+    return [delivery.suspect for part in reply.slices for delivery in part.deliveries]
+
+
+def publish(cluster: Cluster, topic: Topic, origin: Origin, first: int, count: int) -> None:
+    cluster.ask("a", Publish(cluster.batch(topic, origin, first, [b"x"] * count)))
+
+
+def expired(cluster: Cluster, count: int, via: str = "a") -> None:
+    """Have the hold of the oldest messages run out."""
+    assert len(seqs(cluster.ask(via, fetch(most=count, hold_time=5.0)))) == count
+    cluster.advance(5.1)
+
+
+def test_a_fetch_brings_first_timers_or_one_suspect() -> None:
+    cluster = Cluster()
+    topic, origin = published(cluster, 5)
+    expired(cluster, 3)
+    reply = cluster.ask("b", fetch())
+    assert (seqs(reply), suspects(reply)) == ([3, 4], [False])
+    publish(cluster, topic, origin, 5, 3)  # younger ones
+    for wanted in ([0], [1], [2]):
+        reply = cluster.ask("b", fetch())
+        assert (seqs(reply), suspects(reply)) == (wanted, [True])
+    assert seqs(cluster.ask("b", fetch())) == [5, 6, 7]
+
+
+def test_a_suspect_comes_only_to_a_client_with_nothing_in_hand_and_blocks_nobody_else() -> None:
+    cluster = Cluster()
+    published(cluster, 5)
+    expired(cluster, 3)
+    assert seqs(cluster.ask("a", fetch(idle=False))) == [3, 4]
+    assert seqs(cluster.ask("c", fetch(idle=False))) == []
+    assert seqs(cluster.ask("c", fetch())) == [0]
+
+
+def test_an_older_first_timer_goes_before_a_suspect() -> None:
+    cluster = Cluster()
+    topic, origin = published(cluster, 2)
+    old = receipts(cluster.ask("a", fetch()))
+    cluster.advance(1.0)
+    publish(cluster, topic, origin, 2, 2)
+    assert seqs(cluster.ask("a", fetch(hold_time=3.0))) == [2, 3]
+    cluster.ask("a", LeaveRequest(old))
+    cluster.advance(3.1)
+    assert seqs(cluster.ask("b", fetch(most=1))) == [0]
+    assert seqs(cluster.ask("b", fetch(most=1))) == [1]
+    assert seqs(cluster.ask("b", fetch())) == [2]
+
+
+def test_only_expiry_makes_a_suspect_and_a_reject_unmakes_it() -> None:
+    cluster = Cluster()
+    published(cluster, 2)
+    cluster.ask("a", LeaveRequest(receipts(cluster.ask("a", fetch()))))
+    assert len(seqs(cluster.ask("a", fetch(hold_time=5.0)))) == 2, "LEAVE counts nothing"
+    cluster.advance(5.1)
+    reply = cluster.ask("b", fetch())
+    assert suspects(reply) == [True]
+    cluster.ask("b", RejectRequest(receipts(reply)))
+    again = cluster.ask("c", fetch(idle=False))
+    assert (seqs(again), suspects(again)) == ([0], [False])
+    assert again.slices[0].deliveries[0].attempt == 3
+
+
+def test_a_rewind_makes_a_first_timer_of_a_suspect() -> None:
+    cluster = Cluster()
+    published(cluster, 3)
+    expired(cluster, 3)
+    cluster.ask("a", SetGroup("jobs", "g", rewind=True))
+    assert seqs(cluster.ask("a", fetch(idle=False))) == [0, 1, 2]
+
+
+def forget_counts(cluster: Cluster, node: str, count: int) -> GroupView:
+    """Have a node take the first ``count`` messages for first-timers, as one that was away does."""
+    replica = replica_of(cluster, node)
+    view = replica.group("g")
+    view.leases.clear()
+    replica.views.refresh_all(cluster.now)
+    assert (view.available.messages, view.suspects.messages) == (count, 0)
+    return view
+
+
+@pytest.mark.parametrize("idle", [False, True])
+def test_what_the_voters_call_a_suspect_is_given_back_and_learned(idle: bool) -> None:
+    cluster = Cluster()
+    published(cluster, 5)
+    expired(cluster, 3)
+    view = forget_counts(cluster, "a", 5)
+    assert seqs(cluster.ask("a", fetch(idle=idle))) == [3, 4]
+    assert view.suspects.messages == 3
+    assert seqs(cluster.ask("a", fetch(idle=False))) == []
+    assert (seqs(cluster.ask("b", fetch())), view.held_count) == ([0], 3)
+
+
+def test_of_nothing_but_suspects_in_the_votes_an_idle_client_gets_one() -> None:
+    cluster = Cluster()
+    published(cluster, 3)
+    expired(cluster, 3)
+    forget_counts(cluster, "a", 3)
+    reply = cluster.ask("a", fetch())
+    assert (seqs(reply), suspects(reply)) == ([0], [True])
+    assert seqs(cluster.ask("a", fetch())) == [1], "the others were given back"
+
+
+def test_a_parked_fetch_of_an_idle_client_wakes_for_a_suspect_and_is_served_first() -> None:
+    cluster = Cluster()
+    topic, origin = published(cluster, 1)
+    assert seqs(cluster.ask("a", fetch(hold_time=5.0))) == [0]
+    cluster.advance(4.5)
+    busy = cluster.submit("a", fetch(wait=3.0, hold_time=30.0, idle=False))
+    idle = cluster.submit("a", fetch(wait=3.0, hold_time=30.0))
+    cluster.advance(1.0)
+    assert seqs(cluster.replies[idle]) == [0]
+    assert busy not in cluster.replies
+    other = cluster.submit("a", fetch(wait=3.0, hold_time=30.0, most=1))
+    publish(cluster, topic, origin, 1, 1)
+    cluster.advance(0.1)
+    assert seqs(cluster.replies[other]) == [1], "it came later, and has nothing in hand"
+    assert busy not in cluster.replies
+
+
+def test_a_suspect_is_one_after_a_restart_and_where_anti_entropy_brings_it() -> None:
+    cluster = Cluster(hold_time_max=10.0)
+    published(cluster, 3)
+    expired(cluster, 3)
+    forget_counts(cluster, "c", 3)
+    for name in "ab":
+        cluster.kill(name)
+    for name in "ab":
+        cluster.start(name)
+    cluster.advance(30.0)
+    for name in "abc":
+        view = replica_of(cluster, name).group("g")
+        assert (view.available.messages, view.suspects.messages) == (0, 3), name
+
+
+class Counting(SpanSet):
+    """Counts how often it is asked about a section."""
+
+    __slots__ = ("asked",)
+
+    def within(self, span: Span) -> list[Span]:
+        self.asked += 1
+        return super().within(span)
+
+
+@contextmanager
+def counting(offer: Offer) -> Iterator[Counting]:
+    plain, offer.spans = offer.spans, Counting.from_spans(offer.spans.items())
+    offer.spans.asked = 0
+    yield offer.spans
+    offer.spans = plain
+
+
+def test_a_choice_among_100_000_suspects_looks_at_one_section() -> None:
+    cluster = Cluster(1)
+    topic = cluster.topic(rf=1)
+    many(cluster, topic, 100, 1000)
+    for _ in range(100):
+        cluster.ask("a", fetch(most=1000, hold_time=9.0))
+    cluster.advance(9.1)
+    replica = replica_of(cluster, "a")
+    view = replica.group("g")
+    assert (view.suspects.messages, view.available.messages) == (100_000, 0)
+    with counting(view.suspects) as spans:
+        for alone in (True, False):
+            replica.choice.choose(view, cluster.now, 100, 1 << 20, float("inf"), True, alone)
+            assert spans.asked == 1, "and none for first-timers"
+
+
+def many(cluster: Cluster, topic: Topic, batches: int, each: int) -> Origin:
+    origin = cluster.ask("a", OpenSession()).origin
+    for at in range(batches):
+        publish(cluster, topic, origin, at * each, each)
+    return origin
