@@ -47,6 +47,7 @@ class Attempt(NamedTuple):
     receipt: Receipt | None = None
     until: float = 0.0
     of_dead: bool = False  # of dead letters
+    idle: bool = True  # its client has nothing in hand
     after_rewind: int = 0  # it was started after this generation was confirmed, …
     after_cover: int = 0  # … and after this one, which covers the message, not followed by one that does not
     after_redrive: tuple[int, int] = (-1, -1)  # a FETCH of dead letters: after a redrive to this life said OK
@@ -111,7 +112,9 @@ def deadline(sent_at: float) -> float:
     return sent_at + limits.DEADLINE_SHARE * HOLD_S
 
 
-def started(facts: Facts, node: NodeId, now: float, *, of_dead: bool = False) -> tuple[Facts, int]:
+def started(
+    facts: Facts, node: NodeId, now: float, *, of_dead: bool = False, idle: bool = True
+) -> tuple[Facts, int]:
     """A FETCH goes out; its key."""
     attempt = Attempt(
         node,
@@ -119,6 +122,7 @@ def started(facts: Facts, node: NodeId, now: float, *, of_dead: bool = False) ->
         now,
         facts.finished,
         of_dead=of_dead,
+        idle=idle,
         after_rewind=facts.rewound,
         after_cover=facts.covers,
         after_redrive=facts.redriven if of_dead else (-1, -1),
@@ -192,6 +196,7 @@ def came_to_nothing(facts: Facts, index: int) -> Facts:
         index,
         node="",
         phase=NOTHING,
+        idle=True,
         sent_at=0.0,
         after_ack=-1,
         after_rewind=0,
@@ -278,6 +283,10 @@ def _delivered(facts: Facts, index: int, reply: FetchReply, now: float) -> tuple
         problem = f"G7 dead letters: a{index} is a dead letter, fetched after its redrive had said OK"
     elif facts.dead >= (generation, receipt.n) and facts.dead[0] == generation and not attempt.of_dead:
         problem = f"G7 dead letters: a{index} is delivered at n={receipt.n}, where it is a dead letter"
+    elif not attempt.idle and ran_out(facts, receipt):
+        problem = (
+            f"neighbours: a{index} is delivered beside others, and a{ran_out(facts, receipt)[0]} has run out"
+        )
     elif token is not None and ballot <= token:
         problem = f"fencing: a{index} is delivered with a token that is not above that of an earlier delivery"
     facts = with_attempt(facts, index, phase=LIVE, receipt=receipt, until=until, sent_at=0.0)
@@ -291,6 +300,15 @@ def live_beside(facts: Facts, index: int) -> list[int]:
         k
         for k, other in enumerate(facts.attempts)
         if other.phase == LIVE and k != index and other.of_dead == of_dead
+    ]
+
+
+def ran_out(facts: Facts, receipt: Receipt) -> list[int]:
+    """The deliveries of the same message, generation and n of which nobody said how they ended."""
+    return [
+        k
+        for k, other in enumerate(facts.attempts)
+        if other.phase == OVER and other.receipt is not None and other.receipt[:4] == receipt[:4]
     ]
 
 

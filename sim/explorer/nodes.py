@@ -221,8 +221,8 @@ class Nodes:
                 return self.step(local, [CleanStop()], now)
             case ("restart",):
                 return self.begin(self.locals[local].journal, self.locals[local].node, now)
-            case ("fetch", int(key), int(wall_ms), str(group)):
-                return self.step(local, [Request(key, fetch(group, now))], now_at(tick, wall_ms))
+            case ("fetch", int(key), int(wall_ms), str(group), bool(idle)):
+                return self.step(local, [Request(key, fetch(group, now, idle))], now_at(tick, wall_ms))
             case ("ask", int(key), request):
                 return self.step(local, [Request(key, request)], now)  # type: ignore[arg-type]
         raise ExplorerError(f"{what} is nothing that happens to a node")

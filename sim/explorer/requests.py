@@ -32,7 +32,7 @@ CREATED = "u"
 """The topic that a scenario with ``operators`` is about."""
 
 
-def fetch(group: str, now: Now) -> Fetch:
+def fetch(group: str, now: Now, idle: bool = True) -> Fetch:
     """A FETCH of one message."""
     return Fetch(
         topics=(TOPIC,),
@@ -44,7 +44,7 @@ def fetch(group: str, now: Now) -> Fetch:
         max_wait=0.0,
         hold_time=HOLD_S,
         sent_at=now.mono,
-        idle=True,
+        idle=idle,
     )
 
 

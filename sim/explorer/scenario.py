@@ -50,6 +50,7 @@ BUDGETS = (
     "purges",
     "dead_reads",
     "backlog_purges",
+    "busy",
 )
 """The countable things, in the order in which a state keeps what is left of them."""
 
@@ -77,7 +78,8 @@ class Scenario:
         via: through which nodes the client settles (ACK, REJECT, EXTEND, LEAVE, REDRIVE); empty: every node.
         restart_nodes: which nodes may crash; empty: every node.
         ticks: ticks of the clock.
-        attempts: FETCHes of one message each.
+        attempts: FETCHes of one message each, of clients that have nothing in hand.
+        busy: the same of clients that have.
         restarts: crashes; a crashed node comes back from its journal at once and links up later, peer by peer.
         clean_stops: clean stops, each followed by a start.
         wipes: disks lost, each followed by a resync in one step, from the nodes of ``wiped_hears``; empty: from all
@@ -126,6 +128,7 @@ class Scenario:
     purges: int = 0
     dead_reads: int = 0
     backlog_purges: int = 0
+    busy: int = 0
     wiped_hears: tuple[NodeId, ...] = ()
     rewind_to: tuple[str, ...] = ("rewind",)
     rewind_via: tuple[NodeId, ...] = ()

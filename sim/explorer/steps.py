@@ -158,6 +158,8 @@ class Explorer:
             yield from self._operations(state, tick)
         if left[SLOT["attempts"]]:
             yield from self._fetches(state, tick)
+        if left[SLOT["busy"]]:
+            yield from self._fetches(state, tick, "busy")
         if left[SLOT["dead_reads"]] and self._listed(state):
             yield from self._fetches(state, tick, "dead_reads")
         if left[SLOT["rewinds"]]:
@@ -207,12 +209,12 @@ class Explorer:
         for name in coordinators:
             at = self.scenario.index[name]
             after, key = outside.started(
-                self._facts.all[fact], name, now_at(tick).mono, of_dead=group != GROUP
+                self._facts.all[fact], name, now_at(tick).mono, of_dead=group != GROUP, idle=slot != "busy"
             )
             begun = (*state[:-3], net, self.spend(budget, SLOT[slot]), self._facts.number(after))
             ahead = (max(nodes.locals[local].core.state.clock.value for local in state[:-3]) >> 16) + 1
             for wall_ms in (ahead, WALL_MS) if self.scenario.low_clocks else (ahead,):
-                _, done, problem = self._one(begun, at, ("fetch", key, wall_ms, group), tick)
+                _, done, problem = self._one(begun, at, ("fetch", key, wall_ms, group, slot != "busy"), tick)
                 yield ("fetch", name, key - 1, wall_ms == ahead), done, problem
 
     def _operations(self, state: State, tick: int) -> Iterator[Step]:

@@ -92,7 +92,8 @@ class Teller:
             case ("fetch", str(name), int(index), bool(ahead)):
                 self._learn_ballot(after, name, index)
                 clock = "" if ahead else ", by a clock that lags"
-                what = " of dead letters" if self.explorer.facts(after).attempts[index].of_dead else ""
+                attempt = self.explorer.facts(after).attempts[index]
+                what = " of dead letters" if attempt.of_dead else "" if attempt.idle else " beside others"
                 return f"FETCH a{index}{what} through {name}{clock}", []
             case ("give up", str(name), int(number)):
                 return f"{name} gives its round {number} up", []

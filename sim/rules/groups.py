@@ -32,9 +32,9 @@ def void_stands(record: Record, facts: Facts, generation: int) -> Record:
     return record
 
 
-def count_across_generations(lease: Lease, held: Held) -> Lease:
+def count_across_generations(lease: Lease, held: Held, *, suspect: bool) -> Lease:
     ended = lease.attempts.ended + 1 if lease.attempts is not None else 1
-    return lease._replace(attempts=Attempts(held.generation, held.n, ended))
+    return lease._replace(attempts=Attempts(held.generation, held.n, ended, suspect))
 
 
 def attempts_of_any_generation(lease: Lease, asked: Record) -> int:

@@ -70,6 +70,8 @@ BROKEN = {
     "deleted-is-not-read": "DELETE",
     "deletion-keeps-holds": "G2",
     "dead-granted-at-its-n": "G7",
+    "suspects-are-alone": "neighbours",
+    "voters-name-suspects": "neighbours",
     "purge-asks-enough": "purge",
     "one-answer-counts-once": "purge",
     "purge-at-a-majority": "purge",
