@@ -16,6 +16,7 @@ from sim.clients.operator import Operator
 from sim.clients.producer import Producer
 from sim.clients.rival import Rival
 from sim.clients.surroundings import LATE_GROUP, Surroundings
+from sim.clients.worker import Worker
 from sim.drain import OUTPUT_GROUP, Drain
 from sim.fault_plan import LOSSES
 from sim.faults import Faults
@@ -52,7 +53,7 @@ class Cluster:
         groups = around.groups
         self.producers = [Producer(around, f"p{i}") for i in range(options.producers)]
         self.consumers = [
-            Consumer(around, f"c{i}", groups[i % len(groups)])
+            (Worker if options.poison else Consumer)(around, f"c{i}", groups[i % len(groups)])
             for i in range(max(options.consumers, len(groups)))
         ]
         if options.late_group:

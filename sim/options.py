@@ -77,6 +77,7 @@ class Options:
         by_topic: share of rejects that leave their delay to the topic's backoff list.
         origin_idle: after which time a session of which nothing is left may be closed.
         check: whether every step of every core is followed by its own `check`.
+        poison: share of the messages that end the process that handles them; 0: consumers do not die of messages.
         recall: share of the steps after which its journal must know what the core knows.
     """
 
@@ -138,6 +139,7 @@ class Options:
     fault_time: float = 6.0
     check: bool = False
     recall: float = 0.0
+    poison: float = 0.0
     delayed: float = 0.0
     delayed_by: float = 0.0
     mortal: float = 0.0

@@ -1,0 +1,101 @@
+"""A consumer whose process dies on a poison message, and loses all that it has in hand.
+
+It keeps some messages in stock, as the client library does, but nothing beside a suspect. Nobody ever hears what became
+of what a dead process had. A supervisor starts it again at once. Each life has a name of its own in the history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from quorumq.core.messages import ClientRequest, Fetch, FetchReply, Named
+from quorumq.core.types import Batch, Receipt, Span
+from sim.clients.client import Answer
+from sim.clients.consumer import Consumer
+from sim.clients.outputs import Taken
+from sim.clients.surroundings import Surroundings
+
+HANDLING_S = 0.02
+RESTART_S = 0.3
+
+
+def is_poison(seq: int, share: float) -> bool:
+    """Whether the message with that number ends whatever process handles it."""
+    return (seq * 0x9E3779B1 & 0xFFFFFFFF) < share * 2**32
+
+
+class Worker(Consumer):
+    """One process of a pool; arguments as there."""
+
+    def __init__(self, around: Surroundings, name: str, group: str) -> None:
+        super().__init__(around, name, group)
+        self.hand: list[tuple[Receipt, int]] = []
+        self.life = 0
+        self.alone = False  # what is in hand is a suspect
+        self.fetching = False
+
+    def fetch(self, _: object = None, __: object = None) -> None:
+        if not self.fetching and not self.alone and len(self.hand) < self.options.fetch_messages:
+            super().fetch()
+
+    def ask(
+        self,
+        node: str,
+        request: ClientRequest,
+        timeout: float,
+        then: Callable[[Answer, Any], None],
+        op: int = 0,
+    ) -> int:
+        if not isinstance(request, Fetch):
+            return super().ask(node, request, timeout, then, op)
+        self.fetching = True
+
+        def answered(answer: Answer, batches: Any) -> None:
+            self.fetching = False
+            then(answer, batches)
+
+        return super().ask(node, request, timeout, answered, op)
+
+    def on_fetched(self, answer: FetchReply, batches: tuple[Batch, ...], asked: float, node: str) -> None:
+        self.alone = any(delivery.suspect for part in answer.slices for delivery in part.deliveries)
+        super().on_fetched(answer, batches, asked, node)
+
+    def work(self, taken: list[Taken], hold: float) -> None:
+        """Put it into the stock, and fetch more while there is room."""
+        begins = not self.hand
+        for receipt, _, _ in taken:
+            self.hand += [(receipt, seq) for seq in range(receipt.span.start, receipt.span.stop)]
+        self.in_hand = len(self.hand)
+        self.alone = self.alone and bool(self.hand)
+        if begins:
+            self.later(HANDLING_S, self.handle, self.life)
+        self.fetch()
+
+    def handle(self, life: int, _: object = None) -> None:
+        """The oldest in hand was worked on: it is acked, or has taken the process along."""
+        if life != self.life:
+            return
+        if self.hand:
+            receipt, seq = self.hand[0]
+            if is_poison(seq, self.options.poison) and not self.world.healed:
+                self.die()
+                return
+            del self.hand[0]
+            self.in_hand = len(self.hand)
+            self.alone = self.alone and bool(self.hand)
+            self.call("ack", (Named(receipt, (Span(receipt.span.origin, seq, seq + 1),)),), 6)
+        if self.hand:
+            self.later(HANDLING_S, self.handle, self.life)
+        self.fetch()
+
+    def die(self) -> None:
+        """All connections end, and whatever was in hand is lost."""
+        for op, (_, node) in self.pending.items():
+            self.world.transmit(self.name, node, self.around.machines[node].on_gone, self.name, op)
+        self.pending.clear()
+        self.hand.clear()
+        self.life += 1
+        self.who = f"client:{self.name}.{self.life}"
+        self.in_hand, self.alone, self.fetching = 0, False, False
+        self.later(RESTART_S, self.fetch)

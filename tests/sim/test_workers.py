@@ -1,0 +1,68 @@
+"""Workers whose process dies on a message: nothing else dies by it, and without the rules it does."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from sim.checkers.base import name
+from sim.checkers.neighbours import NobodyDiesByANeighbour
+from sim.clients.worker import is_poison
+from sim.options import Options
+from sim.rules import patched, rule_named
+from sim.runner import run_schedule
+from sim.schedule import Schedule
+
+POISONED = Options(
+    hold_time_max=1.0,
+    hold_times=(1.0, 1.0),
+    max_deliveries=3,
+    poison=0.1,
+    producers=1,
+    batches=4,
+    batch_messages=12,
+    consumers=2,
+    fault_time=25.0,
+)
+
+
+def run(seed: int, **options: object) -> tuple[list[str], list[str], list[str]]:
+    """Which messages died, poison and good; and what the judge of neighbours says."""
+    drawn = dataclasses.replace(POISONED, **options)  # type: ignore[arg-type]
+    outcome = run_schedule(Schedule(seed, "quiet", drawn), keep=True)
+    assert outcome.violations == []
+    judge = NobodyDiesByANeighbour()
+    for row in outcome.rows:
+        if row["kind"] in judge.kinds:
+            judge.see(row)
+    poison = [name(key) for key in judge.dead if is_poison(key[3], POISONED.poison)]
+    good = [name(key) for key in judge.dead if not is_poison(key[3], POISONED.poison)]
+    return poison, good, [str(violation) for violation in judge.verdict()]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("stock", [1, 8, 40])
+def test_a_message_that_ends_its_process_ends_no_other_message(seed: int, stock: int) -> None:
+    poison, good, found = run(seed, fetch_messages=stock)
+    assert len(poison) >= 2
+    assert (good, found) == ([], [])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_nor_does_it_where_a_network_loses_much(seed: int) -> None:
+    """There a good message may die of lost answers: that is no neighbour's doing."""
+    _, _, found = run(seed, loss=0.15)
+    assert found == []
+
+
+def test_without_suspects_good_messages_die() -> None:
+    with patched(rule_named("suspects-are-alone").patches):
+        _, good, found = run(0)
+    assert good
+    assert found
+
+
+def test_where_voters_are_not_heard_a_coordinator_that_missed_a_hold_gives_company() -> None:
+    with patched(rule_named("voters-name-suspects").patches):
+        assert [seed for seed in range(4) if run(seed, loss=0.15)[2]]
