@@ -182,6 +182,7 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Se
         hold_time: Duration | None = None,
         prefetch: int = PREFETCH,
         prefetch_bytes: int = PREFETCH_BYTES,
+        max_unsettled: int | None = None,
         auto_extend: bool = True,
         max_extend: float = MAX_EXTEND_S,
         node: str | None = None,
@@ -199,8 +200,11 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Se
             start: where the group begins if it is new: with the oldest message, or with what is published from now on.
             hold_time: seconds or a timedelta for which a delivered message is this consumer's alone, until extended.
                 30 s if None, or the cluster's ``hold_time_max`` where that is less.
-            prefetch: messages fetched ahead, at most; fewer where the handler is slow.
+            prefetch: messages fetched ahead, at most. What is fetched is what tasks wait for, and what would be used up
+                within about half a second at the pace seen: nothing where the handler takes longer.
             prefetch_bytes: the same in bytes.
+            max_unsettled: messages handed over and not settled, at most; then handing over waits. None is 100 for
+                ``async for``, and no bound for `Consumer.take` and `Consumer.batches`.
             auto_extend: keep the holds of what the application works on.
             max_extend: seconds after which a message that is not settled is no longer extended.
             node: fetch only from this node (id or address); any of the partition's replicas if None.
@@ -216,6 +220,7 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Se
             hold_time=hold_time,
             prefetch=prefetch,
             prefetch_bytes=prefetch_bytes,
+            max_unsettled=max_unsettled,
             auto_extend=auto_extend,
             max_extend=max_extend,
             node=node,

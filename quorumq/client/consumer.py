@@ -6,6 +6,7 @@ application's: its hold is extended at half time until it is settled.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Iterable, Sequence
 from types import TracebackType
 from typing import Final, Literal
@@ -29,7 +30,15 @@ MAX_EXTEND_S: Final = 3600.0
 EXTEND_SHARE: Final = 0.5
 """After this share of its hold time, the hold of what was handed over is extended."""
 
+MAX_UNSETTLED: Final = 100
+"""So many messages `async for` hands over that are not settled, unless told otherwise."""
+
+STUCK_S: Final = 10.0
+"""After so long without a place for another one, it is logged."""
+
 YIELD_EVERY: Final = 64
+
+log = logging.getLogger("quorumq.client")
 
 
 class Consumer:
@@ -53,6 +62,7 @@ class Consumer:
         hold_time: Duration | None,
         prefetch: int,
         prefetch_bytes: int,
+        max_unsettled: int | None,
         auto_extend: bool,
         max_extend: float,
         node: str | None,
@@ -64,6 +74,8 @@ class Consumer:
             raise UsageError(
                 f"prefetch is {prefetch}, prefetch_bytes {prefetch_bytes}: both must be at least 1"
             )
+        if max_unsettled is not None and max_unsettled < 1:
+            raise UsageError(f"max_unsettled is {max_unsettled}: it must be at least 1")
         if not topics:
             raise UsageError("no topic is named")
         self.topics, self.group = names_of(topics, group)
@@ -73,6 +85,7 @@ class Consumer:
         self.version = version
         self.timeout = context.time(timeout)
         self.prefetch = prefetch
+        self.max_unsettled = max_unsettled
         self.auto_extend = auto_extend
         self.max_extend = max_extend
         self._context = context
@@ -83,8 +96,9 @@ class Consumer:
         # FETCHes have connections of their own: a node lets go of what it has parked when its connection ends, and
         # would else win for nobody what this consumer gives back when it is closed. Nor do acks wait behind bodies.
         self._lane = f"consumer {context.next_number()}"
-        self._ahead = Prefetch(context, self._unpack)
+        self._ahead = Prefetch(context, self._unpack, lambda: len(self._working))
         self._working: dict[Message, float] = {}  # handed over and not settled -> when
+        self._fewer = trio.lowlevel.ParkingLot()  # who waits until there are fewer of them
         self._scope = trio.CancelScope()
         self._fetching = trio.CancelScope()  # within it
         self._entered = False
@@ -93,7 +107,7 @@ class Consumer:
 
     @property
     def unsettled(self) -> int:
-        """Messages handed over, not settled, and extended until they are (0 without ``auto_extend``)."""
+        """Messages handed over and not settled, whose holds are not over."""
         return len(self._working)
 
     @property
@@ -152,6 +166,7 @@ class Consumer:
         self._ahead.closed = True
         self._fetching.cancel()
         self._ahead.arrival.unpark_all()
+        self._fewer.unpark_all()
         with trio.move_on_after(LEAVE_TIMEOUT_S) as scope:
             scope.shield = True
             if self._ended is not None:
@@ -164,16 +179,22 @@ class Consumer:
             with self._scope:
                 async with trio.open_nursery() as nursery:
                     task_status.started()
-                    if self.auto_extend:
-                        nursery.start_soon(self._tend_holds)
+                    nursery.start_soon(self._tend_holds)
                     with self._fetching:
-                        async with trio.open_nursery() as fetching:
-                            await self._ahead.run(fetching)
-                    self._ended.set()
+                        try:
+                            async with trio.open_nursery() as fetching:
+                                await self._ahead.run(fetching)
+                        finally:
+                            self._end_fetching()
         finally:
-            self._ended.set()
-            self._ahead.closed = True  # where the client is closed first, whoever waits has to hear of it
-            self._ahead.arrival.unpark_all()
+            self._end_fetching()
+
+    def _end_fetching(self) -> None:
+        assert self._ended is not None
+        self._ended.set()
+        self._ahead.closed = True  # where the client is closed first, whoever waits has to hear of it
+        self._ahead.arrival.unpark_all()
+        self._fewer.unpark_all()
 
     # ----------------------------------------------------------------- hand-over
 
@@ -189,11 +210,16 @@ class Consumer:
             UsageError: the FETCH can never work, for example with a hold_time above the cluster's.
         """
         await self._checkpoint()
+        most = self.max_unsettled or MAX_UNSETTLED
+        if len(self._working) >= most:
+            await self._place(most)
+        self._ahead.pace.asked(self._context.clock())
         while True:
-            found = self._take(1)
+            found = self._take(1) if len(self._working) < most else await self._place(most)
             if found:
+                self._ahead.handed(1)
                 return found[0]
-            await self._wait()
+            await self._wait(1)
 
     async def batches(
         self, max_messages: int = 1000, *, timeout: float = float("inf")
@@ -224,20 +250,28 @@ class Consumer:
             as iterating does.
         """
         await self._checkpoint()
+        most = self.max_unsettled
         until = trio.current_time() + timeout
-        while True:
-            found: list[Message] = []
-            while len(found) < max_messages and (more := self._take(max_messages - len(found))):
-                found += more
-            if found:
-                return found
-            with trio.move_on_at(until) as scope:
+        with trio.move_on_at(until):
+            if most is not None:
+                await self._place(most)
+            self._ahead.pace.asked(self._context.clock())
+            while True:
+                count = max_messages if most is None else min(max_messages, most - len(self._working))
+                found: list[Message] = []
+                while len(found) < count and (more := self._take(count - len(found))):
+                    found += more
+                if found:
+                    self._ahead.handed(len(found))
+                    return found
                 try:
-                    await self._wait()
+                    await (
+                        self._place(most or 1) if count < 1 and not self._ahead.closed else self._wait(count)
+                    )
                 except StopAsyncIteration:
                     return []
-            if scope.cancelled_caught:
-                return []
+        self._ahead.missed(max_messages)
+        return []
 
     async def _checkpoint(self) -> None:
         self._turn += 1
@@ -247,33 +281,46 @@ class Consumer:
         else:
             await trio.lowlevel.checkpoint_if_cancelled()
 
-    async def _wait(self) -> None:
+    async def _place(self, most: int) -> list[Message]:
+        """Nothing, after waiting until fewer than ``most`` messages are handed over and not settled."""
+        while len(self._working) >= most and not self._ahead.closed:
+            with trio.move_on_after(STUCK_S) as scope:
+                await self._fewer.park()
+            if scope.cancelled_caught:
+                log.warning(
+                    "%d messages of group %r are not settled, and none came for %g s: settle, or raise max_unsettled",
+                    len(self._working), self.group, STUCK_S,
+                )  # fmt: skip
+        return []
+
+    async def _wait(self, wanted: int) -> None:
         """Wait until something came, or raise what is the matter."""
         if not self._entered:
             raise UsageError("nothing is fetched yet: use the consumer by `with`")
         ahead = self._ahead
         if ahead.fatal is not None:
             raise again(ahead.fatal)
+        if ahead.closed:
+            raise StopAsyncIteration
         if ahead.error is not None:
             error, ahead.error = ahead.error, None
             raise again(error)
-        if ahead.closed:
-            raise StopAsyncIteration
         ahead.waiting += 1
+        ahead.wanted += wanted
         try:
             ahead.want()
             await ahead.arrival.park()
         finally:
             ahead.waiting -= 1
+            ahead.wanted -= wanted
 
     def _take(self, most: int) -> list[Message]:
         """What `Prefetch.take` hands over; from now on its holds are extended."""
         found = self._ahead.take(most)
         if found:
-            if self.auto_extend:
-                now = self._context.clock()
-                for message in found:
-                    self._working[message] = now
+            now = self._context.clock()
+            for message in found:
+                self._working[message] = now
             history = self._context.history
             if history is not None:
                 history.delivered(found)
@@ -299,11 +346,14 @@ class Consumer:
             now = self._context.clock()
             left = deadline_of(0.0, self.hold_time) - EXTEND_SHARE * self.hold_time
             due: list[Message] = []
+            before = len(self._working)
             for message, since in list(self._working.items()):
                 if message.outcome is not None or now >= message.deadline or now - since > self.max_extend:
                     del self._working[message]
-                elif message.deadline - now <= left:
+                elif self.auto_extend and message.deadline - now <= left:
                     due.append(message)
+            if len(self._working) < before:
+                self._fewer.unpark_all()
             if due:
                 timeout = max(0.05, min(message.deadline for message in due) - now)
                 failures: Failures = {}
@@ -323,12 +373,17 @@ class Consumer:
     def let_go(self, message: Message) -> None:
         """Extend the hold of a message no more: it runs out unless the message is settled before."""
         self._working.pop(message, None)
+        self._fewer.unpark_all()
 
     # ------------------------------------------------------------------ settling
 
     def settled(self, message: Ticket) -> None:
         """The client says that a message of ours has its verdict."""
         self._working.pop(message, None)  # type: ignore[call-overload]
+        if self._fewer:
+            self._fewer.unpark_all()
+        if not self._working and self._ahead.waiting:
+            self._ahead.want()
         # Of dead letters, those that the new generation does not cover stand: nothing is void as a whole.
         if message.outcome is Outcome.REWOUND and not is_dead(self.group):
             receipt = message.lot.receipt

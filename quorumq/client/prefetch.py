@@ -3,8 +3,11 @@
 Each of a consumer's replica sets has FETCHes of its own and a bounded stock of what they brought. Between the stock
 and the application stands one question, asked at the moment of handing over: is the deadline ahead, by the clock that
 stamped the FETCH, and is the connection still the one it came over? (docs/protocol.md, FETCH.) What is not handed over
-goes back by LEAVE: at close, when its connection is lost, and when it has lain for half of its hold, so that a slow
-handler neither keeps work from other consumers nor uses up deliveries of messages that nobody saw.
+goes back by LEAVE: at close, when its connection is lost, and when it is not used up as soon as expected, so that a
+slow handler neither keeps work from other consumers nor uses up deliveries of messages that nobody saw.
+
+What is fetched is what tasks wait for, and what would be used up within about half a second (pace.py): a handler that
+takes longer finds nothing fetched ahead, and a reader that takes thousands a second has them in stock.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from quorumq.client.fetching import (
     replica_sets,
 )
 from quorumq.client.message import Message, deadline_of
+from quorumq.client.pace import AHEAD_S, Pace
 from quorumq.client.settle import chunks, items_of
 from quorumq.core import messages as m
 from quorumq.core.errors import PeerError, QuorumqError, TooFewReplicas
@@ -38,30 +42,44 @@ from quorumq.wire.values import SealedNamed, WireSlice
 GIVE_BACK_SHARE: Final = 0.5
 """After this share of what was left of its hold time when it came, what was not handed over is given back."""
 
+LIE_S: Final = 2 * AHEAD_S
+"""And after so many seconds, unless it is there for somebody who may come back."""
+
+IDLE_EVERY_S: Final = 30.0
+"""After so long without a moment of nothing in hand, nothing is fetched until there is one,"""
+
+IDLE_WAIT_S: Final = 5.0
+"""or for so many seconds."""
+
+TEND_S: Final = 0.1
+"""How often that is looked at."""
+
 
 class Feed:
-    """The partitions that share one replica set: how much of them is in stock, and how much may be."""
+    """The partitions that share one replica set, and how much of them is in stock."""
 
-    def __init__(self, where: ReplicaSet, window: int) -> None:
+    def __init__(self, where: ReplicaSet) -> None:
         self.where = where
-        self.window = window
         self.first = ""  # address of the node that answered last
         self.stocked = 0  # messages in stock
         self.stocked_bytes = 0
         self.wake = trio.Event()
 
-    def room(self, waiting: int) -> int:
-        """How many messages the next FETCH may bring while so many tasks wait; 0 while that is not worth one."""
-        room = self.window - self.stocked
-        if waiting and self.stocked == 0:
-            room = max(room, 1)
-        return room if room * 4 >= self.window and room > 0 else 0
-
 
 class Stock:
     """A slice of a FETCH's reply, not looked into yet."""
 
-    __slots__ = ("connection", "deadline", "feed", "give_back_at", "hold_time", "left", "part", "sent_at")
+    __slots__ = (
+        "came",
+        "connection",
+        "deadline",
+        "feed",
+        "give_back_at",
+        "hold_time",
+        "left",
+        "part",
+        "sent_at",
+    )
 
     def __init__(
         self, part: WireSlice, fetched: m.FetchReply, connection: Connection, feed: Feed, now: float
@@ -72,12 +90,15 @@ class Stock:
         self.hold_time = fetched.hold_time
         self.sent_at = fetched.sent_at
         self.deadline = deadline_of(fetched.sent_at, fetched.hold_time)
+        self.came = now
         self.give_back_at = now + GIVE_BACK_SHARE * (self.deadline - now)
         self.left = part.header.size  # messages not handed over
 
-    def is_stale(self, now: float) -> bool:
-        """Whether it is to be given back."""
-        return now >= self.give_back_at or bool(self.connection.lost)
+    def is_stale(self, now: float, soon: int, *, wished: bool) -> bool:
+        """Whether it is to be given back, while so many messages would be used up soon, or somebody may come back."""
+        if self.connection.lost or now >= self.give_back_at:
+            return True
+        return not wished and (now >= self.came + LIE_S or (not soon and now > self.came))
 
 
 class Prefetch:
@@ -86,9 +107,13 @@ class Prefetch:
     Args:
         context: whose nodes and clock.
         unpack: the messages of a slice in stock.
+        in_hand: how many messages are handed over and not settled.
 
     Attributes:
-        waiting: tasks that wait for a message.
+        waiting: tasks that wait for messages.
+        wanted: messages that they asked for.
+        wish: messages that somebody asked for who has not waited until they came, and may come back.
+        pace: how fast messages are used up.
         arrival: where they are parked, until something came or is the matter.
         error: no node has answered for the whole timeout, or a reply was not understood; who waits hears of it.
         fatal: why fetching has ended for good.
@@ -97,8 +122,13 @@ class Prefetch:
         closed: nothing more is handed over.
     """
 
-    def __init__(self, context: Context, unpack: Callable[[Stock], list[Message]]) -> None:
+    def __init__(
+        self, context: Context, unpack: Callable[[Stock], list[Message]], in_hand: Callable[[], int]
+    ) -> None:
         self.waiting = 0
+        self.wanted = 0
+        self.wish = 0
+        self.pace = Pace()
         self.arrival = trio.lowlevel.ParkingLot()
         self.error: QuorumqError | None = None
         self.fatal: QuorumqError | None = None
@@ -107,11 +137,17 @@ class Prefetch:
         self.closed = False
         self._context = context
         self._unpack = unpack
+        self._in_hand = in_hand
+        self._alone: Stock | None = None  # a suspect: until it is settled nothing else is fetched
+        self._idle_at = (
+            context.clock()
+        )  # when there was nothing in hand, or it was tried in vain to have nothing
         self._reader: Reader
         self._window_max = 0
         self._bytes_max = 0
         self._feeds: list[Feed] = []
         self._stock: deque[Stock] = deque()
+        self._filled = trio.Event()  # there is some
         self._current: Stock | None = None
         self._ready: list[Message] = []  # of `_current`, decoded
         self._at = 0  # the next of `_ready`
@@ -124,7 +160,7 @@ class Prefetch:
         self._reader = reader
         self._window_max = max(1, messages // len(sets))
         self._bytes_max = max(1, size // len(sets))
-        self._feeds = [Feed(where, self._window_max) for where in sets]
+        self._feeds = [Feed(where) for where in sets]
 
     async def run(self, nursery: trio.Nursery) -> None:
         """Fetch, for ever; from partitions, too, that are made meanwhile. A feed that names none fetches from all."""
@@ -143,7 +179,7 @@ class Prefetch:
                     if where.nodes in homes:
                         homes[where.nodes].where = where
                         continue
-                    feed = Feed(where, self._window_max)
+                    feed = Feed(where)
                     self._feeds.append(feed)
                     nursery.start_soon(self._run_feed, feed)
 
@@ -157,9 +193,10 @@ class Prefetch:
 
     async def _fetch(self, feed: Feed) -> None:
         feed.wake = trio.Event()
-        room, room_bytes = feed.room(self.waiting), self._bytes_max - feed.stocked_bytes
+        room, room_bytes = self._room(feed), self._bytes_max - feed.stocked_bytes
         if room <= 0 or room_bytes <= 0:
-            await feed.wake.wait()
+            with trio.move_on_after(IDLE_WAIT_S / 5 if self.wanted else float("inf")):
+                await feed.wake.wait()
             return
         try:
             fetched, connection = await fetch_from(
@@ -170,9 +207,10 @@ class Prefetch:
                 max_bytes=room_bytes,
                 max_wait=LONG_POLL_MAX_S,
                 first=feed.first,
-                idle=not self._stock,
+                idle=self._is_idle(),
             )
         except TooFewReplicas as exc:
+            await trio.lowlevel.checkpoint()  # where the client was closed, this ends here, and is no trouble
             self._trouble(exc)
             return
         feed.first = connection.address
@@ -182,19 +220,66 @@ class Prefetch:
             for part in cast("tuple[WireSlice, ...]", fetched.slices):
                 stock = Stock(part, fetched, connection, feed, now)
                 self._stock.append(stock)
+                if any(delivery.suspect for delivery in part.deliveries):
+                    self._alone = stock
                 feed.stocked += stock.left
                 feed.stocked_bytes += len(part.body)
+            self._filled.set()
             self.arrival.unpark_all()
+
+    def _room(self, feed: Feed) -> int:
+        """How many messages the next FETCH may bring; 0 while that is not worth one."""
+        if self._is_kept():
+            return 0
+        ahead = self.pace.ahead(self._context.clock(), self.waiting)
+        window = min(self._window_max, self.wanted + self.wish - (-ahead // len(self._feeds)))  # rounded up
+        room = window - feed.stocked
+        return room if room * 4 >= window and room > 0 else 0
+
+    def _is_idle(self) -> bool:
+        """Whether there is nothing in hand: only then a FETCH may bring a suspect (docs/protocol.md)."""
+        idle = not self._in_hand() and not any(feed.stocked for feed in self._feeds)
+        if idle:
+            self._idle_at = self._context.clock()
+        return idle
+
+    def _is_kept(self) -> bool:
+        """Whether nothing may be fetched now: a suspect is to be alone, or it is time to have nothing in hand.
+
+        Else a consumer that always has something in hand would never get a suspect, and perhaps nobody would.
+        """
+        busy = self._in_hand() > 0
+        alone = self._alone
+        if alone is not None:
+            # For one hold time, as it came: who collects messages and settles none of them is not stuck.
+            if (busy or alone.left) and self._context.clock() < alone.deadline:
+                return True
+            self._alone = None
+        since = self._context.clock() - self._idle_at
+        if since > IDLE_EVERY_S + IDLE_WAIT_S:
+            self._idle_at += since
+        return busy and IDLE_EVERY_S < since <= IDLE_EVERY_S + IDLE_WAIT_S
 
     def _trouble(self, error: QuorumqError) -> None:
         self.error = error
         self.arrival.unpark_all()
 
     def want(self) -> None:
-        """A task waits: wake what may fetch for it."""
+        """A task waits, or was handed something: wake what may fetch for it."""
         for feed in self._feeds:
-            if feed.room(self.waiting):
+            if self._room(feed):
                 feed.wake.set()
+
+    def handed(self, count: int) -> None:
+        """A task got so many messages."""
+        self.wish = 0
+        self.pace.handed(self._context.clock(), count)
+        self.want()
+
+    def missed(self, count: int) -> None:
+        """A task asked for so many messages, and left before one came: have some where it comes back."""
+        self.wish = count
+        self.want()
 
     # ----------------------------------------------------------------- hand-over
 
@@ -234,12 +319,7 @@ class Prefetch:
 
     def _unstock(self, stock: Stock, count: int) -> None:
         stock.left -= count
-        feed = stock.feed
-        feed.stocked -= count
-        if feed.window < self._window_max:
-            feed.window = min(self._window_max, feed.window + count)
-        if feed.room(self.waiting):
-            feed.wake.set()
+        stock.feed.stocked -= count
 
     def _bytes_gone(self, stock: Stock) -> None:
         stock.feed.stocked_bytes -= len(stock.part.body)
@@ -293,30 +373,31 @@ class Prefetch:
         await self._give_back([*items, *(item for reply in late for item in brought(reply))])
 
     async def _tend_stock(self) -> None:
-        """Give back what has lain for half of its hold, or whose connection is lost; then fetch less at once."""
+        """Give back what is not used up in time, or whose connection is lost; then begin anew with little."""
         while True:
-            await trio.sleep(min(1.0, max(0.01, self._reader.hold_time / 20)))
+            if self._current is None and not self._stock:
+                self._filled = trio.Event()
+                await self._filled.wait()
+            await trio.sleep(min(TEND_S, self._reader.hold_time / 20))
             now = self._context.clock()
+            soon = self.wanted + self.pace.ahead(now, self.waiting)
+            wished = self.wish > 0
             items: list[SealedNamed] = []
-            slow: dict[Feed, int] = {}  # how much each had in stock for nothing
-            if self._current is not None and self._current.is_stale(now):
-                self._note_slow(self._current, slow)
+            slow = False
+            if self._current is not None and self._current.is_stale(now, soon, wished=wished):
+                slow = not self._current.connection.lost
                 items += self._take_current()
             for _ in range(len(self._stock)):
                 stock = self._stock.popleft()
-                if stock.is_stale(now):
-                    self._note_slow(stock, slow)
+                if stock.is_stale(now, soon, wished=wished):
+                    slow = slow or not stock.connection.lost
                     items += self._take_stock(stock)
                 else:
                     self._stock.append(stock)
-            for feed, count in slow.items():
-                feed.window = min(feed.window, count) // 2
+            if slow:
+                self.pace.slowed()
+                self.wish = 0
             self._leave_later(items)
-
-    @staticmethod
-    def _note_slow(stock: Stock, slow: dict[Feed, int]) -> None:
-        if not stock.connection.lost:
-            slow[stock.feed] = slow.get(stock.feed, 0) + stock.left
 
 
 def spans_named(item: SealedNamed) -> tuple[Span, ...]:

@@ -187,6 +187,7 @@ class Pool:
             task.group,
             hold_time=task.hold_time,
             start=task.start,
+            max_unsettled=task.concurrency,
             max_extend=float("inf"),  # as long as the handler runs; `timeout` bounds that
             name=task.name,
             version=task.version,

@@ -1,0 +1,61 @@
+"""How fast an application uses what it is handed, and so how much is worth fetching before it asks."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+AHEAD_S: Final = 0.5
+"""What would be used up within so many seconds is worth fetching ahead. What lies longer, somebody else could do."""
+
+WEIGHT: Final = 0.25
+"""Of the last hand-over, in the averages."""
+
+CYCLE_MIN_S: Final = 1e-4
+
+
+class Pace:
+    """Told of each hand-over, and of each time that somebody comes back for more; several tasks may ask.
+
+    Who comes back is taken for the one that has been away longest. The averages are right whoever it was, and one
+    that never comes back is only taken for slow.
+    """
+
+    def __init__(self) -> None:
+        self._away: deque[tuple[float, int]] = (
+            deque()
+        )  # when, and how much: as long as tasks ask at once, at most
+        self._cycle = 0.0  # seconds between being handed something and coming back, on average
+        self._size = 0.0  # messages of a hand-over, on average
+        self._used = 0  # since the last time that it slowed down
+
+    def handed(self, now: float, count: int) -> None:
+        """A task was handed so many messages."""
+        self._away.append((now, count))
+
+    def asked(self, now: float) -> None:
+        """A task asks for messages: what it had is used up."""
+        if not self._away:
+            return
+        since, count = self._away.popleft()
+        weight = WEIGHT if self._size else 1.0
+        self._cycle += weight * (now - since - self._cycle)
+        self._size += weight * (count - self._size)
+        self._used += count
+
+    def slowed(self) -> None:
+        """What was fetched ahead lay too long: begin anew with little."""
+        self._used = 0
+
+    def ahead(self, now: float, waiting: int) -> int:
+        """How many messages would be used up within `AHEAD_S`, while so many tasks wait.
+
+        At most as many as were used since it slowed down. 0 until somebody has come back.
+        """
+        if not self._used:
+            return 0
+        cycle = max(self._cycle, CYCLE_MIN_S)
+        if self._away:
+            cycle = max(cycle, now - self._away[0][0])
+        tasks = len(self._away) + waiting
+        return min(self._used, int(tasks * self._size * AHEAD_S / cycle))
