@@ -12,6 +12,7 @@ from quorumq.core.messages import (
     DeleteTopic,
     DeleteTopicReply,
     Failed,
+    LeaveRequest,
     OpenSession,
     Publish,
     RemoteFetch,
@@ -99,20 +100,43 @@ def test_legs_bring_first_timers_or_one_suspect() -> None:
     assert sizes_of(all_of) == 8
 
 
+def two_legs(cluster: Cluster) -> tuple[Topic, Origin, str, int, int]:
+    """Two partitions of one message each, on different nodes, and a node that has neither."""
+    topic, origin = filled(cluster, 1, 6, 1)
+    second = next(number for number in range(1, 6) if topic.replicas[number] != topic.replicas[0])
+    homes = (*topic.replicas[0], *topic.replicas[second])
+    return topic, origin, next(name for name in cluster.names if name not in homes), 0, second
+
+
+def alone(reply: object) -> bool:
+    return any(delivery.suspect for part in reply.slices for delivery in part.deliveries)  # type: ignore[attr-defined]
+
+
 def test_a_leg_s_suspect_goes_before_younger_first_timers_which_are_given_back() -> None:
     cluster = Cluster(5)
-    topic, origin = filled(cluster, 1, 6, 1)
-    first, second = next(
-        pair for pair in ((0, 1), (0, 2), (0, 3)) if topic.replicas[pair[0]] != topic.replicas[pair[1]]
-    )
-    homes = (*topic.replicas[first], *topic.replicas[second])
-    stranger = next(name for name in cluster.names if name not in homes)
-    one = fetch(hold_time=3.0)._replace(partitions=(first, second))
-    assert sizes_of(asked(cluster, stranger, one)) == 2
+    topic, origin, stranger, first, second = two_legs(cluster)
+    assert sizes_of(asked(cluster, stranger, fetch(hold_time=3.0)._replace(partitions=(second,)))) == 1
+    cluster.ask("a", AckRequest(receipts(asked(cluster, stranger, fetch()._replace(partitions=(first,))))))
     cluster.advance(3.1)
-    cluster.ask("a", Publish(cluster.batch(topic, origin, 1, [b"x"] * 4, second)))
-    got = [asked(cluster, stranger, fetch()._replace(partitions=(first, second))) for _ in range(3)]
-    assert [sizes_of(reply) for reply in got] == [1, 1, 4], "what a leg won beside a suspect was given back"
+    cluster.ask("a", Publish(cluster.batch(topic, origin, 1, [b"x"] * 4, first)))
+    both = fetch()._replace(partitions=(first, second))
+    got = [asked(cluster, stranger, both) for _ in range(2)]
+    assert [(sizes_of(reply), alone(reply)) for reply in got] == [(1, True), (4, False)]
+
+
+def test_a_leg_s_suspect_that_is_younger_than_first_timers_is_given_back() -> None:
+    cluster = Cluster(5)
+    topic, origin, stranger, first, second = two_legs(cluster)
+    old = receipts(asked(cluster, stranger, fetch()._replace(partitions=(first,))))
+    cluster.ask("a", AckRequest(receipts(asked(cluster, stranger, fetch()._replace(partitions=(second,))))))
+    cluster.advance(1.0)
+    cluster.ask("a", Publish(cluster.batch(topic, origin, 1, [b"x"], second)))
+    assert sizes_of(asked(cluster, stranger, fetch(hold_time=3.0)._replace(partitions=(second,)))) == 1
+    cluster.advance(3.1)
+    asked(cluster, stranger, LeaveRequest(old))
+    both = fetch()._replace(partitions=(first, second))
+    got = [asked(cluster, stranger, both) for _ in range(2)]
+    assert [(sizes_of(reply), alone(reply)) for reply in got] == [(1, False), (1, True)]
 
 
 def test_a_leg_whose_node_is_gone_is_served_by_another_replica() -> None:
