@@ -388,8 +388,12 @@ class Context:
         return effects
 
     def put_group(self, sender: NodeId, message: PutGroup, now: Now) -> list[Effect]:
-        """A group's register, to be kept, or only asked for."""
+        """A group's register, to be kept, only asked for, or just told (round 0). A sender behind the times is told."""
         number, group, ask = message
+        if not number:
+            effects = self.take_in_group(group, now)
+            merged = self.catalogue.groups.get((group.topic, group.name), group)
+            return effects if merged == group else [*effects, Send(sender, PutGroup(0, merged))]
         if group.topic not in self.catalogue.topics or not self.state.vouched:
             return [Send(sender, PutReply(number, Code.CANNOT_VOUCH, "", None, None))]
         effects = [] if ask else self.take_in_group(group, now)

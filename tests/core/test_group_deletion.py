@@ -173,6 +173,18 @@ def test_a_creation_through_one_node_is_found_by_one_that_knows_of_the_deletion_
     assert spans(cluster.ask("c", fetch())) == [(0, 10)]
 
 
+def test_a_replica_that_refuses_as_it_missed_the_creation_is_told_at_once() -> None:
+    cluster = Cluster()
+    topic, _ = published(cluster)
+    created(cluster)
+    deleted(cluster)
+    cluster.drop = deaf("c")
+    again = created(cluster, "a")
+    cluster.drop = lambda sender, to, message: isinstance(message, SyncTopics)
+    assert spans(cluster.ask("a", fetch())) == [(0, 10)]
+    assert cluster.nodes["c"].catalogue.groups[(topic.id, "g")] == again
+
+
 def test_it_stays_for_good_through_restarts_resync_and_new_partitions() -> None:
     cluster = Cluster()
     topic, _ = published(cluster)
