@@ -32,6 +32,7 @@ from quorumq.core.messages import (
     Resolved,
     SetGroup,
     SetGroupReply,
+    SurveyReply,
     SyncState,
     SyncTopics,
 )
@@ -251,7 +252,44 @@ def test_a_rewind_that_overlaps_a_deletion_does_not_bring_the_group_back() -> No
     assert all(core.catalogue.is_group_deleted(topic.id, "g") for core in cluster.nodes.values())
 
 
+def test_a_node_without_a_replica_that_has_not_heard_is_told_by_its_legs() -> None:
+    cluster = Cluster(4)
+    topic, _ = published(cluster)
+    created(cluster)
+    (other,) = [node for node in cluster.names if node not in topic.replicas[0]]
+    cluster.drop = deaf(other)
+    deleted(cluster, topic.replicas[0][0])
+    key = cluster.submit(other, fetch(wait=0.5))
+    cluster.advance(0.1)
+    assert is_not_found(cluster.replies[key])
+
+
+def test_what_is_known_of_its_readers_goes_with_the_group() -> None:
+    cluster = Cluster()
+    published(cluster)
+    cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch()))))
+    for node in "abc":
+        cluster.submit(node, fetch(wait=1.0))
+    cluster.advance(0.6)
+    assert any(core.state.parked for core in cluster.nodes.values())
+    deleted(cluster)
+    for core in cluster.nodes.values():
+        assert not core.state.parked
+        assert not core.state.active
+        assert not core.catalogue.settled_groups, "made again, its register has to be at a majority again"
+
+
 # ------------------------------------------------------------------------------- what comes late
+
+
+def test_a_purge_that_is_under_way_hears_of_the_deletion() -> None:
+    cluster = Cluster()
+    published(cluster)
+    created(cluster)
+    cluster.drop = lambda sender, to, message: isinstance(message, SurveyReply)
+    key = cluster.submit("a", PurgeRequest("jobs", 0, "g"))
+    deleted(cluster)
+    assert is_not_found(cluster.replies[key])
 
 
 def test_what_comes_late_makes_no_view_and_hears_not_found() -> None:
@@ -347,6 +385,17 @@ def test_deletion_voids_all_records_dead_letters_too() -> None:
     assert spans(cluster.ask("a", fetch())) == [(10, 11)]
 
 
+def test_a_dead_letter_in_hand_is_stale_when_the_group_was_made_again() -> None:
+    cluster = Cluster()
+    published(cluster)
+    cluster.ask("a", RejectRequest(receipts(cluster.ask("a", fetch(most=2))), 0.0, LETTER))
+    letters = receipts(cluster.ask("a", fetch("g!dead", hold_time=50.0)))
+    deleted(cluster)
+    cluster.advance(1)
+    created(cluster, start="latest")
+    assert outcomes(cluster.ask("b", AckRequest(letters))) == [Code.STALE_GENERATION]
+
+
 def test_a_replica_that_missed_both_brings_nothing_back() -> None:
     """c has acks and a dead letter of the group that was; nobody takes them from it, and it drops them."""
     cluster = Cluster()
@@ -436,6 +485,19 @@ def test_reclaim_deletes_what_only_that_group_kept() -> None:
     cluster.submit("a", AckRequest(late))
     cluster.advance(20)
     assert batches(cluster) == [0, 0, 0]
+
+
+def test_payload_that_only_that_group_wanted_is_not_missed() -> None:
+    cluster = Cluster()
+    published(cluster)
+    cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch("main")))))
+    cluster.advance(20)
+    assert batches(cluster) == [0, 0, 0]
+    cluster.ask("b", SetGroup("jobs", "mian"))
+    wanted = [replica.batches for core in cluster.nodes.values() for replica in core.replicas.values()]
+    assert [found.wanted.messages for found in wanted] == [10, 10, 10]
+    deleted(cluster, group="mian")
+    assert [found.wanted.messages for found in wanted] == [0, 0, 0]
 
 
 def test_a_dead_letter_of_a_deleted_group_keeps_nothing() -> None:

@@ -421,6 +421,9 @@ class GroupView:
         for span, lease in self.leases.items():
             blocked = lease.held is not None and lease.held.owner == fate.NOBODY
             assert blocked or not lease.rivals, f"{span} has rivals, and is held by {lease.held}"
+            for counted in (lease.attempts, lease.delay):
+                late = counted is not None and counted.generation < self.home.since
+                assert not late, f"{span}: {counted} is of before the group was deleted"
         for span, held in self.all_held():
             for offer in (self.available, self.suspects):
                 assert not offer.spans.within(span), f"{span} is available and held"

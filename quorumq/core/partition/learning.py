@@ -29,8 +29,6 @@ class Learning:
 
     def repair(self, name: str, resolved: tuple[Resolved, ...], now: Now) -> list[Effect]:
         """Read repair: merge records that a peer answered a HOLD with. Nobody waits for the disk."""
-        if self.views.is_deleted(name):
-            return []
         view = self.views.named(name).home
         changes = Changes()
         for span, record in resolved:
@@ -39,8 +37,6 @@ class Learning:
 
     def adopt_delays(self, name: str, delays: tuple[NotDue, ...], now: Now) -> list[Effect]:
         """NOT_DUE, adopted by the asker: the higher (generation, n, ballot) wins, at equality ours stays."""
-        if self.views.is_deleted(name):
-            return []
         view = self.views.named(name)
         changes = Changes()
         for span, n, ballot, remaining, generation in delays:
@@ -59,10 +55,8 @@ class Learning:
         return written(self.views.finish(view, changes, now))
 
     def merge_state(self, state: GroupState, now: Now) -> list[Effect]:
-        """Anti-entropy: merge what a peer keeps of a group. Of one that was deleted nothing is."""
+        """Anti-entropy: merge what a peer keeps of a group."""
         name = state.group.name
-        if self.views.is_deleted(name):
-            return []
         effects = self.repair(name, state.records, now) + self.adopt_delays(name, state.delays, now)
         return effects + self.adopt_attempts(name, state.attempts, now)
 

@@ -173,7 +173,8 @@ class Replica:
             spans: the messages that it names.
             unseen: what to take a message for whose payload, and so its time, is not here.
         """
-        if view.home is view or generation >= view.home.generation:
+        home = view.home
+        if home is view or generation >= home.generation or generation < home.since:
             return view.is_stale(generation)
         return any(
             unseen if slot is None else view.covers(self.batches.stored[slot.number].header.published_ms)
