@@ -21,6 +21,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "serve": ("quorumq.cli.serve:serve", "Run one node."),
     "publish": ("quorumq.cli.publish:publish", "Publish messages to a topic."),
     "consume": ("quorumq.cli.consume:consume", "Take messages from a topic, and ack or reject them."),
+    "work": ("quorumq.cli.work:work", "Call a Python function with each message."),
     "peek": ("quorumq.cli.peek:peek", "Look at messages without taking them."),
     "deadletters": ("quorumq.cli.deadletters:deadletters", "List, redrive and purge dead letters."),
     "purge": ("quorumq.cli.purge:purge", "Settle a group's backlog unread."),

@@ -1,0 +1,142 @@
+"""A worker pool for the command line: a Python function is the handler."""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any, Literal
+
+import click
+
+from quorumq.cli.common import (
+    Duration,
+    cluster,
+    group_option,
+    json_option,
+    nodes_option,
+    plural,
+    print_json,
+    run,
+)
+from quorumq.core.errors import UsageError
+
+
+def named(text: str) -> Any:
+    """What ``module:object`` names; of built-in exceptions the name alone will do.
+
+    Raises:
+        UsageError: there is no such module, or no such object in it.
+    """
+    module, _, attribute = text.rpartition(":")
+    try:
+        found: Any = importlib.import_module(module) if module else builtins
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except ImportError as error:
+        raise UsageError(f"{text!r} cannot be imported from {os.getcwd()}: {error}") from error
+    except AttributeError as error:
+        raise UsageError(f"{text!r} is not there: {error}; write it as module:name") from error
+    return found
+
+
+@click.command()
+@click.argument("topics", nargs=-1, required=True, metavar="TOPIC... MODULE:FUNCTION")
+@group_option
+@click.option(
+    "--concurrency", type=click.IntRange(1), default=1, show_default=True, help="Messages worked on at once."
+)
+@click.option(
+    "--retry",
+    multiple=True,
+    metavar="EXCEPTION",
+    help="A class of exceptions after which a message comes again: TimeoutError, or module:Class. Give several.",
+)
+@click.option("--timeout", type=Duration(), help="How long one attempt may take. [default: no limit]")
+@click.option(
+    "--hold-time",
+    type=Duration(),
+    help="How long others wait for a message whose worker died. [default: 30, or the most that the cluster allows]",
+)
+@click.option(
+    "--grace",
+    type=Duration(),
+    default=10.0,
+    show_default=True,
+    help="How long messages that are begun have to end after SIGTERM or Ctrl-C.",
+)
+@click.option(
+    "--from",
+    "start",
+    type=click.Choice(["earliest", "latest"]),
+    default="earliest",
+    show_default=True,
+    help="Where the group begins if it is new: with the oldest message, or with what is published from now on.",
+)
+@nodes_option
+@json_option
+def work(
+    topics: tuple[str, ...],
+    group: str,
+    concurrency: int,
+    retry: tuple[str, ...],
+    timeout: float | None,
+    hold_time: float | None,
+    grace: float,
+    start: Literal["earliest", "latest"],
+    nodes: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Call a Python function with each message of TOPIC, and settle the message by how that ends.
+
+    MODULE:FUNCTION is imported from the current directory or from where Python finds it. It gets a message
+    (`message.payload`, `message.headers`, …), and is an async def or a plain function, which runs in a thread.
+
+    When it returns, the message is acked. After an exception of a class given by --retry, or beyond --timeout, the
+    message comes again after the topic's backoff; at its last attempt, and after any other exception, it is a dead
+    letter that keeps the exception and its stack. The hold is extended while the function runs.
+
+    It goes on until SIGTERM or Ctrl-C. Then what is not begun is given back at once, and what is begun has --grace
+    to end; the same signal again does not wait for that. At the end it says how many messages ended how, as one JSON
+    object with --json, and exits with 0.
+    """
+    if len(topics) < 2 or ":" not in topics[-1]:
+        raise click.UsageError(
+            "give topics and then the function, as in: quorumq work jobs tasks:resize --group g"
+        )
+    sys.path.insert(0, os.getcwd())
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
+    options: dict[str, Any] = {
+        "concurrency": concurrency,
+        "retry": tuple(named(text) for text in retry),
+        "timeout": timeout,
+        "hold_time": hold_time,
+        "start": start,
+        "grace": grace,
+    }
+    run(_work, nodes, topics[:-1], group, named(topics[-1]), options, as_json)
+
+
+async def _work(
+    nodes: tuple[str, ...],
+    topics: tuple[str, ...],
+    group: str,
+    handler: Callable[[Any], Any],
+    options: dict[str, Any],
+    as_json: bool,
+) -> None:
+    async with cluster(nodes) as client:
+        worked = await client.work(topics, group, handler, **options)
+    if as_json:
+        print_json(asdict(worked))
+        return
+    counts = asdict(worked)
+    counts.pop("signal")
+    rest = ", ".join(
+        f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items() if name != "done" and count
+    )
+    click.echo(f"{plural(worked.done, 'message')} done{', ' if rest else ''}{rest}", err=True)
