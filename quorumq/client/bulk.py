@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import count
+from types import MappingProxyType
 from typing import Any, Final
 
 from quorumq.client.batches import Pending
@@ -32,19 +33,31 @@ class NotAllStored(QuorumqError):
     exit_code = 75
 
     def __init__(
-        self, topic: str, ids: list[MessageId | None], errors: dict[int, Exception], untaken: int | None
+        self,
+        text: str = "",
+        ids: Sequence[MessageId | None] = (),
+        errors: Mapping[int, Exception] = MappingProxyType({}),
+        untaken: int | None = None,
     ) -> None:
-        self.ids = ids
+        super().__init__(text)
+        self.ids = list(ids)
         self.errors = dict(sorted(errors.items()))
         self.untaken = untaken
+
+    @classmethod
+    def of(
+        cls, topic: str, ids: list[MessageId | None], errors: dict[int, Exception], untaken: int | None
+    ) -> NotAllStored:
+        """The error that says so in words."""
         stored = len(ids) - ids.count(None)
-        some = list(self.errors.items())[:NAMED]
+        some = sorted(errors.items())[:NAMED]
         reasons = "; ".join(f"number {place}: {type(error).__name__}: {error}" for place, error in some)
         more = f"; and {len(errors) - NAMED} more, see `errors`" if len(errors) > NAMED else ""
         rest = "" if untaken is None else f"; from number {untaken} on nothing was taken"
-        super().__init__(
+        text = (
             f"{stored} messages to {topic!r} are stored, and not all: {reasons}{more}{rest} (counted from 0)"
         )
+        return cls(text, ids, errors, untaken)
 
 
 class Bulk:
@@ -115,7 +128,7 @@ class Bulk:
                 await self._waiting[0][1].wait()
             self._harvest()
         if self._errors:
-            raise NotAllStored(self._topic, self._ids, self._errors, self._untaken)
+            raise NotAllStored.of(self._topic, self._ids, self._errors, self._untaken)
         return [found for found in self._ids if found is not None]
 
     async def end_by(self, error: Exception) -> None:

@@ -1,13 +1,139 @@
-"""`quorumq work`: what it imports. What the pool does is in tests/client/test_work.py."""
+"""`quorumq work`: worker processes on a real cluster, that share jobs, are stopped, and are killed by a message."""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from quorumq.cli.work import named
 from quorumq.core.errors import UsageError
+from quorumq.lab.local import LocalCluster
+from tests.cli.test_cluster_commands import Shell
+from tests.cli.test_group_commands import states
+
+HOLD_S = 60.0
+PATIENCE_S = 90.0
+PROGRAM = "from quorumq.cli.main import main; main()"
+
+TASKS = """
+import os, time
+import trio
+
+async def slow(message):
+    await trio.sleep(1.0)
+
+def stuck(message):
+    time.sleep(0.5)
+
+def poison(message):
+    if message.payload == b"20":
+        os._exit(9)
+
+def failing(message):
+    raise {b"0": ValueError, b"1": TimeoutError}[message.payload]("no")
+"""
+
+
+@pytest.fixture(scope="module")
+def shell() -> Iterator[Shell]:
+    with LocalCluster(3, hold_time_max=HOLD_S) as cluster:
+        yield Shell(cluster)
+
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start(shell: Shell, tmp_path: Path) -> Iterator[Start]:
+    (tmp_path / "tasks.py").write_text(TASKS)
+    begun = []
+
+    def one(*arguments: str) -> subprocess.Popen[str]:
+        environ = {**os.environ, "QUORUMQ_NODES": ",".join(shell.cluster.addresses)}
+        command = [sys.executable, "-c", PROGRAM, "work", *arguments, "--json"]
+        process = subprocess.Popen(command, env=environ, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+        begun.append(process)
+        return process
+
+    yield one
+    for process in begun:
+        process.kill()
+        process.communicate()
+
+
+def until(true: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while not true():
+        assert time.monotonic() < end, what
+        time.sleep(0.3)
+
+
+def is_settled(shell: Shell, topic: str, dead: int) -> bool:
+    """Whether nothing is left to do. What is acked may be reclaimed, and then is not counted any more."""
+    found = states(shell, topic)
+    return found.pop("dead", 0) == dead and not found.keys() - {"acked"}
+
+
+def stopped(process: subprocess.Popen[str]) -> dict[str, int]:
+    """What a worker says that it has done, when it is told to stop."""
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0
+    found: dict[str, int] = json.loads(out)
+    return found
+
+
+@pytest.mark.e2e
+def test_two_workers_share_jobs_and_sigterm_counts_nothing(shell: Shell, start: Start) -> None:
+    shell("topics", "create", "jobs")
+    shell("groups", "create", "jobs", "--group", "g")
+    workers = [start("jobs", "tasks:slow", "--group", "g") for _ in range(2)]
+    time.sleep(5.0)  # both wait before anything is published
+    shell("publish", "jobs", *(str(number) for number in range(8)))
+    until(lambda: is_settled(shell, "jobs", 0), "all are done")
+    assert [stopped(worker)["done"] for worker in workers] == [4, 4]
+
+
+@pytest.mark.e2e
+def test_sigterm_gives_back_what_is_not_begun(shell: Shell, start: Start) -> None:
+    shell("publish", "many", *(str(number) for number in range(100)))
+    worker = start("many", "tasks:stuck", "--group", "g")
+    until(lambda: 0 < states(shell, "many").get("ready", 0) < 99, "it has begun")
+    worked = stopped(worker)
+    assert worked["retried"] == worked["lost"] == worked["dead_lettered"] == 0
+    assert states(shell, "many").get("ready", 0) == 100 - worked["done"]
+    lines = shell("consume", "many", "--group", "g", "--max", "99", "--wait", "1", "--json").lines()
+    assert {line["attempt"] for line in lines} == {1}
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("concurrency", [1, 8])
+def test_one_poison_message_kills_its_worker_and_no_neighbour(
+    shell: Shell, start: Start, concurrency: int
+) -> None:
+    topic = f"poison-{concurrency}"
+    shell("topics", "create", topic, "--max-deliveries", "3")
+    shell("publish", topic, *(str(number) for number in range(41)))
+    options = (topic, "tasks:poison", "--group", "g", "--hold-time", "2", "--concurrency", str(concurrency))
+    worker = start(*options)
+    crashes = 0
+    end = time.monotonic() + PATIENCE_S
+    while not is_settled(shell, topic, 1):
+        assert time.monotonic() < end, states(shell, topic)
+        if worker.poll() is not None:
+            crashes += 1
+            worker = start(*options)
+        time.sleep(0.3)
+    assert crashes == 3
+    stopped(worker)
 
 
 def test_what_cannot_be_imported_is_named() -> None:
