@@ -183,6 +183,7 @@ TABLES: Final[dict[str, tuple[Column, ...]]] = {
             for name, kind in (
                 ("asked", SECONDS),
                 ("attempt", SMALL),
+                ("buried", GENERATION),
                 ("clock", TEXT),
                 ("complete", FLAG),
                 ("crcs", TEXT),
@@ -198,6 +199,7 @@ TABLES: Final[dict[str, tuple[Column, ...]]] = {
                 ("incarnation", NUMBER),
                 ("into", TEXT),
                 ("links", ArrayType(TEXTS, containsNull=False)),
+                ("made", GENERATION),
                 ("messages", NUMBER),
                 ("n", SMALL),
                 ("nodes", TEXTS),

@@ -79,8 +79,8 @@ def group_facts(lines: DataFrame) -> DataFrame:
 
     Current is the newest that a node has in the end, or that a client was told of: one that a node had and lost in a
     crash, before a majority had it, never was. ``unregistered``: a newer generation was delivered than any register
-    names, so where it begins is not known. ``deleted``: a DELETE of the topic was sent that did not fail, so nothing
-    of it has to be there in the end.
+    names, so where it begins is not known. ``deleted``: a deletion of the topic or of the group was sent that did not
+    fail, so nothing of it has to be there in the end.
     """
     kind = F.col("kind")
     register = kind == "register"
@@ -111,7 +111,10 @@ def group_facts(lines: DataFrame) -> DataFrame:
     found = found.join(in_the_end, on=["run", "topic", "grp"], how="left").withColumn(
         "_current", F.greatest("last", "created")
     )
-    found = found.join(F.broadcast(deleted_topics(lines)), on=["run", "topic"], how="left")
+    topics = deletions(lines, "delete_topic", "topic").withColumnRenamed("deleted", "_topic")
+    groups = deletions(lines, "delete_group", "topic", "grp").withColumnRenamed("deleted", "_group")
+    found = found.join(F.broadcast(topics), on=["run", "topic"], how="left")
+    found = found.join(F.broadcast(groups), on=["run", "topic", "grp"], how="left")
     zero = F.lit(0).cast("decimal(20,0)")
     newest = F.expr("array_max(registers).generation")
     return found.select(
@@ -124,18 +127,18 @@ def group_facts(lines: DataFrame) -> DataFrame:
         F.coalesce("_current.generation", zero).alias("current"),
         F.coalesce("_current.from_ms", F.lit(0)).alias("current_from"),
         F.coalesce(F.col("seen") > F.coalesce(newest, zero), F.expr("false")).alias("unregistered"),
-        F.coalesce("deleted", F.expr("false")).alias("deleted"),
+        F.coalesce("_topic", "_group", F.expr("false")).alias("deleted"),
     )
 
 
-def deleted_topics(lines: DataFrame) -> DataFrame:
-    """The topics for which a DELETE was sent that did not fail: run, topic, deleted."""
+def deletions(lines: DataFrame, kind: str, *what: str) -> DataFrame:
+    """What was to be deleted by calls that did not fail: run, ``what``, deleted."""
     calls = (
-        lines.where(F.col("kind") == "delete_topic")
-        .groupBy("run", "topic", "who", "op")
+        lines.where(F.col("kind") == kind)
+        .groupBy("run", *what, "who", "op")
         .agg(F.bool_or(F.col("outcome") == "fail").alias("failed"))
     )
-    return calls.where(~F.col("failed")).select("run", "topic", F.expr("true").alias("deleted")).distinct()
+    return calls.where(~F.col("failed")).select("run", *what, F.expr("true").alias("deleted")).distinct()
 
 
 def origins(lines: DataFrame) -> DataFrame:

@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from spark.transforms.audit_checks import finding, findings, say, shown
-from spark.transforms.audit_context import deleted_topics
+from spark.transforms.audit_context import deletions
 from spark.transforms.audit_events import maybe_before, moment, surely_before
 
 SETTINGS: Final = "settings"
@@ -41,7 +41,9 @@ def settings(lines: DataFrame, of_runs: DataFrame) -> DataFrame:
         .join(F.broadcast(writes.select(*_PLACE).distinct()), on=list(_PLACE), how="left_semi")
     )
     runs = F.broadcast(of_runs.select("run", "drained_at", "lossy", "simulated"))
-    gone = deleted_topics(lines).join(runs.where("NOT simulated"), on="run", how="left_semi")
+    gone = deletions(lines, "delete_topic", "topic").join(
+        runs.where("NOT simulated"), on="run", how="left_semi"
+    )
     registers = registers.join(F.broadcast(gone), on=list(_PLACE), how="left_anti")
     return _agreed(registers, runs).unionByName(_written(registers, writes, runs))
 

@@ -177,6 +177,11 @@ class Story:
         self.add("client:p", "delete_topic", at, **where, outcome="invoke")
         return self.add("client:p", "delete_topic", at + 0.01, **where, outcome="ok")
 
+    def delete_group(self, at: float, outcome: str = "ok") -> Story:
+        where = {"topic": "t", "group": "g", "op": len(self.rows)}
+        self.add("client:p", "delete_group", at, **where, outcome="invoke")
+        return self.add("client:p", "delete_group", at + 0.01, **where, outcome=outcome)
+
     def has(self, who: str, at: float, topic: str = "t", **settings: Any) -> Story:
         return self.add(who, "topic", at, topic=topic, settings=settings)
 
@@ -319,6 +324,8 @@ def stories() -> list[Story]:
         .set_topic(4, "t#1", settings={"max_deliveries": 1}, defaults={"ttl_s": 0.0})
         .has("node:a", 5, "t#1", max_deliveries=1, ttl_s=0.0).has("node:b", 5, "t#1", max_deliveries=1, ttl_s=0.0)
         .drained(10),
+        created("group-deleted").publish(2).deliver("client:d", 2.1, 5, 1).delete_group(3).drained(10),
+        created("group-kept").publish(2).deliver("client:d", 2.1, 5, 1).delete_group(3, "fail").drained(10),
         Story("outputs-unread").publish().deliver("client:c", 1, 5, 1).derive(1.5).ack("client:c", 2, 1).drained(10),
         odd("odd-settings").publish().deliver("client:c", 1, 5, 1).deliver("client:c", 7, 12, 2)
         .ack("client:c", 8, 2).drained(10),
@@ -557,6 +564,11 @@ def test_settings_of_real_runs_hold_or_are_not_decidable(seen: Seen) -> None:
 
 def test_what_a_deleted_topic_had_is_not_lost(seen: Seen) -> None:
     assert not [row for row in seen.violations if row["run"] == "remade"]
+
+
+def test_what_a_deleted_group_had_not_acked_is_not_lost(seen: Seen) -> None:
+    assert not [row for row in seen.violations if row["run"] == "group-deleted"]
+    assert [row["guarantee"] for row in seen.violations if row["run"] == "group-kept"] == ["G1"]
 
 
 def test_settings_that_no_run_can_have_are_as_if_they_had_not_been_told(seen: Seen) -> None:
