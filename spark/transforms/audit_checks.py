@@ -611,13 +611,23 @@ def messages(
     for name, default in (
         ("current", zero),
         ("current_from", F.lit(0)),
+        ("buried", zero),
         ("delivered_in", F.lit(-1)),
         ("ack_asked", F.lit(-1)),
         ("acked", F.lit(-1)),
         ("gone_in", F.lit(-1)),
     ):
         named = named.withColumn(name, F.coalesce(name, default))
-    for name in ("dead_acked", "purge_asked", "dead_purge_asked", "skipped", "purged", "conflict", "deleted"):
+    for name in (
+        "dead_acked",
+        "purge_asked",
+        "dead_purge_asked",
+        "skipped",
+        "purged",
+        "conflict",
+        "deleted",
+        "unmade",
+    ):
         named = named.withColumn(name, F.coalesce(name, F.expr(FALSE)))
     named = (
         named.withColumn("covered", F.coalesce(F.col("made_ms") >= F.col("current_from"), F.expr("true")))
@@ -654,7 +664,14 @@ def messages(
     has_group = F.col("grp") != ""
     stored = F.col("stored").isNotNull()
     kept = ~F.col("deleted")
-    wanted = has_group & stored & kept & F.col("covered") & (F.col("gone_in") < F.col("current"))
+    wanted = (
+        has_group
+        & stored
+        & kept
+        & ~F.col("unmade")
+        & F.col("covered")
+        & (F.col("gone_in") < F.col("current"))
+    )
     undelivered = F.col("delivered_in") < F.col("current")
     unacked = F.col("ack_asked") < F.col("current")
     # A copy that may have been there counts: the clocks of one machine, or intervals, must show that it was not.
@@ -687,6 +704,7 @@ def messages(
     )
     last, last_n = F.col("last_died"), F.col("last_died.n")
     reopened = (F.col("last_died.generation") < F.col("current")) & F.col("covered")
+    reopened |= F.col("last_died.generation") < F.col("buried")
     dead_there = F.coalesce(listing, F.col("shown_dead")) >= F.struct(F.col("last_died.generation"), last_n)
     explained = (
         (F.col("ack_asked") >= F.col("last_died.generation"))
@@ -788,6 +806,12 @@ def messages(
                 sure=complete,
             ),
             finding(drained & differing, "G7", say("listed differently: ", F.to_json("listed")), end),
+            finding(
+                drained & (gen < F.col("buried")),
+                "G7",
+                say("listed dead in generation ", gen, ", and its group was deleted"),
+                end,
+            ),
             finding(
                 drained & listing.isNotNull() & (F.col("acked") >= gen),
                 "G7",

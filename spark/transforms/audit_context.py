@@ -79,16 +79,21 @@ def group_facts(lines: DataFrame) -> DataFrame:
 
     Current is the newest that a node has in the end, or that a client was told of: one that a node had and lost in a
     crash, before a majority had it, never was. ``unregistered``: a newer generation was delivered than any register
-    names, so where it begins is not known. ``deleted``: a deletion of the topic or of the group was sent that did not
-    fail, so nothing of it has to be there in the end.
+    names, so where it begins is not known. ``buried``: the generation of the group's last deletion, which voids dead
+    letters; a deletion is as a rewind to a FETCH sent later. ``deleted``: a deletion of the topic was sent that did not
+    fail, so nothing of it has to be there in the end. ``unmade``: likewise of the group, in a topic that drops what no
+    group needs; one that is made again reads what the topic kept.
     """
     kind = F.col("kind")
     register = kind == "register"
-    created = (kind == "set_group") & (F.col("outcome") == "ok")
+    ok = F.col("outcome") == "ok"
+    created, unmade = (kind == "set_group") & ok, (kind == "delete_group") & ok
     told = (register | created) & F.col("generation").isNotNull() & F.col("from_ms").isNotNull()
     confirmed = F.when(
-        created,
-        F.struct("generation", *MOMENT, F.coalesce("rewind", F.expr("false")).alias("rewind")),
+        created | unmade & F.col("generation").isNotNull(),
+        F.struct(
+            "generation", *MOMENT, F.coalesce(F.col("rewind") | unmade, F.expr("false")).alias("rewind")
+        ),
     )
     found = (
         lines.where(F.col("grp").isNotNull())
@@ -99,6 +104,7 @@ def group_facts(lines: DataFrame) -> DataFrame:
             F.collect_list(F.when(register, F.struct("generation", "from_ms", "t", "low"))).alias("known"),
             F.max(F.when(kind.isin("deliver", "ack"), F.col("generation"))).alias("seen"),
             F.max(F.when(told & created, F.struct("generation", "from_ms"))).alias("created"),
+            F.max(F.when(unmade, F.col("generation")).otherwise(F.col("buried"))).alias("buried"),
         )
     )
     in_the_end = (
@@ -111,9 +117,12 @@ def group_facts(lines: DataFrame) -> DataFrame:
     found = found.join(in_the_end, on=["run", "topic", "grp"], how="left").withColumn(
         "_current", F.greatest("last", "created")
     )
-    topics = deletions(lines, "delete_topic", "topic").withColumnRenamed("deleted", "_topic")
-    groups = deletions(lines, "delete_group", "topic", "grp").withColumnRenamed("deleted", "_group")
-    found = found.join(F.broadcast(topics), on=["run", "topic"], how="left")
+    keeps = lines.where(F.get_json_object("settings", "$.kept") == "true").select("run").distinct()
+    groups = deletions(lines, "delete_group", "topic", "grp").withColumnRenamed("deleted", "unmade")
+    groups = groups.join(F.broadcast(keeps), on="run", how="left_anti")
+    found = found.join(
+        F.broadcast(deletions(lines, "delete_topic", "topic")), on=["run", "topic"], how="left"
+    )
     found = found.join(F.broadcast(groups), on=["run", "topic", "grp"], how="left")
     zero = F.lit(0).cast("decimal(20,0)")
     newest = F.expr("array_max(registers).generation")
@@ -127,7 +136,9 @@ def group_facts(lines: DataFrame) -> DataFrame:
         F.coalesce("_current.generation", zero).alias("current"),
         F.coalesce("_current.from_ms", F.lit(0)).alias("current_from"),
         F.coalesce(F.col("seen") > F.coalesce(newest, zero), F.expr("false")).alias("unregistered"),
-        F.coalesce("_topic", "_group", F.expr("false")).alias("deleted"),
+        F.coalesce("buried", zero).alias("buried"),
+        F.coalesce("deleted", F.expr("false")).alias("deleted"),
+        F.coalesce("unmade", F.expr("false")).alias("unmade"),
     )
 
 
