@@ -98,7 +98,8 @@ def work(
 
     When it returns, the message is acked. After an exception of a class given by --retry, or beyond --timeout, the
     message comes again after the topic's backoff; at its last attempt, and after any other exception, it is a dead
-    letter that keeps the exception and its stack. The hold is extended while the function runs.
+    letter that keeps the exception and its stack. Where the cluster could not do something for the function, the
+    message comes again as well. The hold is extended while the function runs.
 
     It goes on until SIGTERM or Ctrl-C. Then what is not begun is given back at once, and what is begun has --grace
     to end; the same signal again does not wait for that. At the end it says how many messages ended how, as one JSON

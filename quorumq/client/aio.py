@@ -37,6 +37,7 @@ from quorumq.client import producer as producing
 from quorumq.client.client import Peek
 from quorumq.client.message import Message, MessageId
 from quorumq.client.nodes import CLOSED, Closed
+from quorumq.client.options import NewMessage as NewMessage
 from quorumq.client.options import Options, Outgoing
 from quorumq.client.portal import INTERRUPTED_S, Like, Portal
 from quorumq.client.times import Duration

@@ -261,7 +261,7 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Se
             handler: gets a `Message`. An ``async def`` is run by trio; a plain function in a thread, where it sees
                 the caller's context variables.
             concurrency: messages worked on at once, and threads.
-            retry: classes of exceptions after which to try again.
+            retry: classes of exceptions after which to try again, as after `Transient` ones of this client.
             timeout: seconds or a timedelta that one attempt may take. A coroutine is then cancelled and its message
                 rejected. A thread cannot be cancelled: its message is rejected when it ends, and until then no more
                 extended. None for no limit.

@@ -23,7 +23,7 @@ from quorumq.client.consumer import Consumer
 from quorumq.client.context import Context
 from quorumq.client.message import Message, Outcome
 from quorumq.client.times import Duration, number_of
-from quorumq.core.errors import QuorumqError, TooFewReplicas, UsageError
+from quorumq.core.errors import QuorumqError, TooFewReplicas, Transient, UsageError
 
 GRACE_S: Final = 10.0
 CONCURRENCY_MAX: Final = 10_000
@@ -85,8 +85,11 @@ class Task:
         )
 
     def retries_on(self, error: BaseException) -> bool:
-        """Whether a failure is one to try again after; a group is one where all that is in it are."""
-        if isinstance(error, self.retries):
+        """Whether a failure is one to try again after; a group is one where all that is in it are.
+
+        Where a call to the cluster failed for the time being, the message is not to blame.
+        """
+        if isinstance(error, (Transient, *self.retries)):
             return True
         return isinstance(error, BaseExceptionGroup) and all(map(self.retries_on, error.exceptions))
 

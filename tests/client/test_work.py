@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import trio
 
-from quorumq.client import Client, Message, NotFound, Task, UsageError, Worked
+from quorumq.client import Client, Message, NotFound, NotStored, Task, UsageError, Worked
 from quorumq.client.blocking import Message as PlainMessage
 from quorumq.core.messages import AckRequest, ExtendRequest
 from tests.client.fake import FakeCluster, connected, failing, fake_cluster
@@ -98,6 +98,17 @@ async def test_the_last_attempt_leaves_its_exception_in_the_dead_letter() -> Non
         assert (worked.retried, worked.dead_lettered) == (1, 1)
         (letter,) = await letters(client)
         assert letter.message == "at attempt 2"
+
+
+async def test_what_the_cluster_could_not_do_for_a_handler_is_tried_again() -> None:
+    async with cluster_of(1) as (_, client):
+
+        async def handler(message: Message) -> None:
+            if message.attempt == 1:
+                raise NotStored("the disks are full")
+
+        worked = await work_for(client, 30.0, handler)
+        assert worked == Worked(done=1, retried=1, signal=signal.SIGTERM)
 
 
 async def test_a_group_of_exceptions_is_retried_where_all_of_it_is() -> None:
