@@ -1,9 +1,11 @@
-"""docs/protocol.md can be cited and read, its pictures are new; every path in docs/architecture.md is there."""
+"""docs/protocol.md can be cited; pictures are new; paths and links lead somewhere; patterns are their programs."""
 
 from __future__ import annotations
 
+import ast
 import re
 import runpy
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,10 @@ PICTURES = ROOT / "docs" / "pictures"
 PROTOCOL = (ROOT / "docs" / "protocol.md").read_text()
 WORDS_MAX = 60
 """Of one paragraph, one item of a list, or one cell of a table."""
+
+EXAMPLES = ROOT / "docs" / "examples"
+PATTERNS = sorted(path.name.removesuffix("_trio.py") for path in EXAMPLES.glob("*_trio.py"))
+LINK = re.compile(r"\]\(((?!https?:)[^)\s#]*)(?:#([^)\s]+))?\)")
 
 NAME = r"section \d+|G\d|\"[^\"]+\"|[A-Z]{3,}(?:-[A-Z]+)?(?: [A-Z]{3,})?"
 CITATION = re.compile(
@@ -89,3 +95,46 @@ def test_every_path_in_architecture_is_there() -> None:
         and not any((ROOT / base / path).exists() for base in ("", "quorumq", "quorumq/core"))
     ]
     assert not missing, f"docs/architecture.md names {missing}"
+
+
+def pages() -> list[Path]:
+    return [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    """To a file that is there, and to a heading that it has."""
+    for path, heading in LINK.findall(page.read_text()):
+        target = page.parent / path if path else page
+        assert target.exists(), f"{page} links to {path}"
+        if heading:
+            titles = re.findall(r"^#+ (.+)$", target.read_text(), re.MULTILINE)
+            anchors = [re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles]
+            assert heading in anchors, f"{page} links to {path}#{heading}"
+
+
+def without_style(program: str) -> str:
+    """A program without what tells trio, asyncio and threads apart."""
+    for word in ("async ", "await ", "trio.run", "asyncio.run", "trio.", "asyncio.", "time."):
+        program = program.replace(word, "")
+    tree = ast.parse(program.replace("(main())", "main()").replace("(main)", "main()"))
+    tree.body = [node for node in tree.body if not isinstance(node, ast.Import | ast.ImportFrom)]
+    return ast.unparse(tree)
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_a_pattern_is_shown_as_it_is_in_its_programs_which_differ_in_style_alone(name: str) -> None:
+    programs = [(EXAMPLES / f"{name}_{style}.py").read_text() for style in ("trio", "asyncio", "blocking")]
+    assert len({without_style(program) for program in programs}) == 1
+    (section,) = [
+        part
+        for part in (ROOT / "docs" / "patterns.md").read_text().split("\n## ")
+        if f"(examples/{name}_trio.py)" in part
+    ]
+    assert f"(examples/{name}_asyncio.py)" in section
+    assert f"(examples/{name}_blocking.py)" in section
+    snippets = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    assert snippets
+    for snippet in snippets:
+        whole = [textwrap.indent(snippet, " " * depth) for depth in (0, 4, 8, 12)]
+        assert any(text in programs[0] for text in whole), f"{name}_trio.py has no\n{snippet}"

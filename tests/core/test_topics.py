@@ -54,7 +54,7 @@ def made(request: CreateTopic, time: int = 1) -> Topic:
 
 
 def test_what_a_topic_was_born_with_stays_when_it_grows() -> None:
-    """Where a derived message goes must not depend on when it is published (docs/client.md)."""
+    """Where a derived message goes must not depend on when it is published (docs/patterns.md)."""
     topic = made(CreateTopic("jobs", 3, 3))
     assert (topic.born, topic.partitions) == (3, 3)
     grown = alter(topic, AlterTopic("jobs", partitions=7), Stamp(2, "b"))

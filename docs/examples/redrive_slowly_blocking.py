@@ -1,0 +1,24 @@
+"""Have dead letters that timed out tried again, ten a second. Others stay where they are."""
+
+import sys
+import time
+
+from quorumq.client.blocking import connect
+
+NODES = sys.argv[1:] or ["127.0.0.1:7401", "127.0.0.1:7402", "127.0.0.1:7403"]
+RATE = 10.0
+
+
+def main():
+    with connect(NODES) as client:
+        count = 0
+        for item in client.peek("mails", "senders", "dead", complete=True):
+            letter, span = item.peeked.record.letter, item.peeked.span
+            if letter.error_class == "TimeoutError":
+                redriven = client.redrive("mails", "senders", [item])
+                count += redriven.messages
+                time.sleep(span.size / RATE)
+        print(f"redriven: {count}")
+
+
+main()

@@ -1,0 +1,25 @@
+"""Have dead letters that timed out tried again, ten a second. Others stay where they are."""
+
+import sys
+
+import trio
+
+from quorumq.client import connect
+
+NODES = sys.argv[1:] or ["127.0.0.1:7401", "127.0.0.1:7402", "127.0.0.1:7403"]
+RATE = 10.0
+
+
+async def main():
+    async with connect(NODES) as client:
+        count = 0
+        async for item in client.peek("mails", "senders", "dead", complete=True):
+            letter, span = item.peeked.record.letter, item.peeked.span
+            if letter.error_class == "TimeoutError":
+                redriven = await client.redrive("mails", "senders", [item])
+                count += redriven.messages
+                await trio.sleep(span.size / RATE)
+        print(f"redriven: {count}")
+
+
+trio.run(main)

@@ -1,0 +1,244 @@
+"""docs/examples: every program does what docs/patterns.md says of it, in each of the three styles, on one cluster.
+
+They run in this process, as `python PROGRAM ADDRESS…` would, and are stopped by SIGTERM.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import signal
+import sqlite3
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from quorumq.client import NotFound
+from quorumq.client.blocking import Client, Message, connect
+from quorumq.lab.local import LocalCluster
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+STYLES = ("trio", "asyncio", "blocking")
+PATIENCE_S = 60.0
+COUNT = 20
+
+
+class Ran(NamedTuple):
+    """What a program printed, and the names that it has at its end."""
+
+    lines: list[str]
+    names: dict[str, Any]
+
+
+Done = Callable[[list[str]], bool]
+Run = Callable[..., Ran]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(3) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def client(cluster: LocalCluster) -> Iterator[Client]:
+    with connect(cluster.addresses) as client:
+        yield client
+
+
+@pytest.fixture(params=STYLES)
+def run(
+    request: pytest.FixtureRequest,
+    cluster: LocalCluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Run]:
+    """Runs a program in a directory of its own, with SIGTERM once ``done(lines printed so far)``."""
+    monkeypatch.chdir(tmp_path)
+    before = signal.signal(signal.SIGTERM, lambda number, frame: None)  # where the program is over already
+
+    def one(name: str, done: Done | None = None) -> Ran:
+        path = EXAMPLES / f"{name}_{request.param}.py"
+        monkeypatch.setattr(sys, "argv", [str(path), *cluster.addresses])
+        ended = threading.Event()
+        late = []
+        lines: list[str] = []
+
+        def printed(*words: object) -> None:
+            lines.append(" ".join(map(str, words)))
+
+        def stop_when_done() -> None:
+            assert done is not None
+            end = time.monotonic() + PATIENCE_S
+            while not done(lines) and not ended.wait(0.05):
+                if time.monotonic() > end:
+                    late.append(name)
+                    break
+            while not ended.is_set():
+                os.kill(os.getpid(), signal.SIGTERM)
+                ended.wait(5.0)
+
+        watcher = threading.Thread(target=stop_when_done)
+        if done is not None:
+            watcher.start()
+        try:
+            names = runpy.run_path(str(path), {"print": printed}, "__main__")
+        finally:
+            ended.set()
+            if done is not None:
+                watcher.join()
+        assert not late, f"{path.name} has not done its work within {PATIENCE_S:g} s"
+        return Ran(lines, names)
+
+    yield one
+    signal.signal(signal.SIGTERM, before)
+
+
+def is_done(client: Client, topic: str, group: str, dead: int = 0) -> bool:
+    """Whether a group has nothing left to do."""
+    try:
+        todo = client.backlog(topic, group)
+    except NotFound:
+        return False
+    return (todo.ready, todo.held, todo.delayed, todo.dead) == (0, 0, 0, dead)
+
+
+def becomes_done(client: Client, topic: str, group: str) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while not is_done(client, topic, group):
+        assert time.monotonic() < end, client.backlog(topic, group)
+        time.sleep(0.1)
+
+
+def read(client: Client, topic: str, count: int) -> list[str]:
+    """What is in a topic for a group of the test, sorted: ``count`` messages, and no other within a moment."""
+    found = client.fetch(topic, "test", max_messages=count, min_messages=count, max_wait=PATIENCE_S)
+    found += client.fetch(topic, "test", max_wait=0.2)
+    client.ack(found)
+    return sorted(message.payload.decode() for message in found)
+
+
+def test_worker_pool(run: Run, client: Client) -> None:
+    client.create_topic("images", backoff=[1.0, 10.0, 60.0])
+    client.create_group("images", "resizers")
+    client.producer("images").publish_many(b"%d.png" % number for number in range(COUNT))
+    *lines, last = run("worker_pool", lambda lines: len(lines) == COUNT).lines
+    assert sorted(lines) == sorted(f"resized {number}.png" for number in range(COUNT))
+    assert last == f"stopped: {COUNT} done, 0 given up"
+    becomes_done(client, "images", "resizers")
+
+
+def test_fan_out(run: Run, client: Client) -> None:
+    client.create_topic("orders")
+    client.create_group("orders", "billing")
+    client.create_group("orders", "packing")
+    client.producer("orders").publish_many(b"%d" % number for number in range(COUNT))
+    lines = run("fan_out", lambda lines: len(lines) == 2 * COUNT).lines
+    assert sorted(lines) == sorted(
+        f"{what} {number}" for what in ("billed", "packed") for number in range(COUNT)
+    )
+    becomes_done(client, "orders", "billing")
+    becomes_done(client, "orders", "packing")
+
+
+def test_delayed_job(run: Run, client: Client) -> None:
+    began = time.monotonic()
+    lines = run("delayed_job", lambda lines: len(lines) == 2).lines
+    assert lines == ["time for the tea", "time for the oven"]
+    assert time.monotonic() - began > 1.0
+    becomes_done(client, "reminders", "bells")
+
+
+def test_retry_with_backoff(run: Run, client: Client) -> None:
+    client.create_topic("calls", backoff=[0.2, 10.0, 60.0])
+    client.create_group("calls", "callers")
+    client.publish("calls", b"555-0100")
+    client.publish("calls", b"nobody")
+    began = time.monotonic()
+    lines = run(
+        "retry_with_backoff", lambda lines: lines and is_done(client, "calls", "callers", dead=1)
+    ).lines
+    assert lines == ["reached 555-0100 at attempt 3"]
+    assert time.monotonic() - began > 0.5, "0.2 s of backoff and then the 0.3 s that it asked for"
+    (item,) = client.peek("calls", "callers", "dead", complete=True)
+    letter = item.peeked.record.letter
+    assert letter is not None
+    assert (letter.error_class, letter.message, letter.attempts) == ("ValueError", "nobody is no number", 1)
+    client.purge("calls", "callers!dead")
+
+
+def test_outbox(run: Run, client: Client) -> None:
+    run("outbox")
+    assert read(client, "sales", 2) == ["sold: a chair", "sold: a lamp"]
+    with closing(sqlite3.connect("shop.db")) as db, db:
+        assert db.execute("SELECT count(*) FROM sales").fetchone() == (2,)
+        assert db.execute("SELECT count(*) FROM outbox").fetchone() == (0,)
+        # As it is after a crash between publishing and deleting, and after a sale that was not relayed.
+        db.execute("INSERT INTO outbox (payload) VALUES ('left over')")
+    run("outbox")
+    assert read(client, "sales", 3) == ["left over", "sold: a chair", "sold: a lamp"]
+
+
+def test_effect_in_sql(run: Run, client: Client) -> None:
+    client.create_topic("deposits")
+    client.create_group("deposits", "bookkeepers")
+    client.publish("deposits", b"10")
+    names = run("effect_in_sql", lambda lines: is_done(client, "deposits", "bookkeepers")).names
+    client.publish("deposits", b"20")
+    message = fetched(client, "deposits", "bookkeepers")
+    names["book"](message)
+    assert balance() == 30
+    message.reject(0.0)  # as if its worker had died before the ack
+    run("effect_in_sql", lambda lines: is_done(client, "deposits", "bookkeepers"))
+    assert balance() == 30
+
+
+def test_consume_process_publish(run: Run, client: Client) -> None:
+    client.create_topic("uploads")
+    client.create_topic("thumbnails", partitions=4)
+    client.create_group("uploads", "shrinkers")
+    client.publish("uploads", b"cat.png")
+    message = fetched(client, "uploads", "shrinkers")
+    client.publish("thumbnails", b"small cat.png", derived_from=message)
+    message.reject(0.0)  # as if its worker had died here
+    client.publish("uploads", b"dog.png")
+    run("consume_process_publish", lambda lines: is_done(client, "uploads", "shrinkers"))
+    assert read(client, "thumbnails", 4) == [
+        "large cat.png", "large dog.png", "small cat.png", "small dog.png"
+    ]  # fmt: skip
+
+
+def test_redrive_slowly(run: Run, client: Client) -> None:
+    client.create_topic("mails")
+    client.create_group("mails", "senders")
+    client.producer("mails").publish_many(b"%d" % number for number in range(5))
+    messages = client.fetch("mails", "senders", max_messages=5, min_messages=5, max_wait=PATIENCE_S)
+    client.dead_letter(messages[:4], TimeoutError("no answer"))
+    client.dead_letter(messages[4:], ValueError("no address"))
+    began = time.monotonic()
+    assert run("redrive_slowly").lines == ["redriven: 4"]
+    assert time.monotonic() - began > 0.4
+    (left,) = client.peek("mails", "senders", "dead", complete=True)
+    assert left.peeked.record.letter is not None
+    assert left.peeked.record.letter.error_class == "ValueError"
+    again = client.fetch("mails", "senders", max_messages=5, min_messages=4, max_wait=PATIENCE_S)
+    assert sorted(message.payload for message in again) == [b"0", b"1", b"2", b"3"]
+    client.ack(again)
+    client.purge("mails", "senders!dead")
+
+
+def fetched(client: Client, topic: str, group: str) -> Message:
+    (message,) = client.fetch(topic, group, max_messages=1, max_wait=PATIENCE_S)
+    return message
+
+
+def balance() -> int:
+    with closing(sqlite3.connect("bank.db")) as db:
+        (found,) = db.execute("SELECT balance FROM account").fetchone()
+    return int(found)
