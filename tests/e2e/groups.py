@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import trio
+
 from quorumq.client import Client, Message, Topic, connect
 from quorumq.lab.local import LocalCluster
 from tests.e2e.load import First
 
 HOLD_S = 1.0
+PATIENCE_S = 60.0
 KEPT_S = 3600.0
 """Retention of the topics: what all groups have acked stays, to be read again and listed."""
 
@@ -39,12 +42,17 @@ async def publish(client: Client, topic: str, numbers: range) -> None:
             await producer.send(b"%d" % number)
 
 
-async def drained(client: Client, topic: str, group: str, node: str | None = None) -> list[Message]:
-    """Everything that there is, acked."""
+async def drained(
+    client: Client, topic: str, group: str, node: str | None = None, least: int = 0
+) -> list[Message]:
+    """Everything that there is, acked; `least` messages are waited for, as those of nodes that were killed may be."""
     found: list[Message] = []
-    while messages := await client.fetch(
-        topic, group, max_messages=5000, max_wait=0.5, hold_time=HOLD_S, node=node
-    ):
-        await client.ack(messages)
-        found += messages
-    return found
+    with trio.fail_after(PATIENCE_S):
+        while True:
+            messages = await client.fetch(
+                topic, group, max_messages=5000, max_wait=0.5, hold_time=HOLD_S, node=node
+            )
+            if not messages and len(found) >= least:
+                return found
+            await client.ack(messages)
+            found += messages
