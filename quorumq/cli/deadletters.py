@@ -95,8 +95,8 @@ def list_letters(
     """List the dead letters of TOPIC for a group, equal failures together.
 
     Each line is a kind of failure: how many messages died of it, its fingerprint, the error, when the last died, and
-    the ids of some of them. Everything is listed that a majority of the replicas has. With --each and --json every dead
-    letter comes with its whole history.
+    with --json the ids of some of them. Everything is listed that a majority of the replicas has. With --each and
+    --json every dead letter comes with its whole history.
     """
     run(_list, nodes, Wanted(topic, group, error_class, fingerprint, partition), limit, each, as_json)
 
@@ -375,16 +375,13 @@ def _print(lines: list[dict[str, Any]], each: bool) -> None:
         for line in lines:
             table.add_row(line["id"], str(line["attempts"]), error(line), died(line["died_ms"]))
     else:
-        for column in ("count", "fingerprint", "error", "last died", "such as"):
+        for column in ("count", "fingerprint", "error", "last died"):
             table.add_column(
                 column,
                 overflow="fold",
-                no_wrap=column == "such as",
+                no_wrap=column != "error",
                 justify="right" if column == "count" else "left",
             )
         for line in lines:
-            samples = "\n".join(line["samples"])
-            table.add_row(
-                f"{line['count']:,}", line["fingerprint"], error(line), died(line["last_died_ms"]), samples
-            )
+            table.add_row(f"{line['count']:,}", line["fingerprint"], error(line), died(line["last_died_ms"]))
     console().print(table)

@@ -285,7 +285,11 @@ def _tables(found: Mapping[str, Any]) -> Any:
         title=f"cluster {escape(found['cluster_id'])}" if found["cluster_id"] else None, title_justify="left"
     )
     for name in ("node", "address", "state", "start", "sees", "clock", "disk", "requests"):
-        nodes.add_column(name, justify="right" if name in ("start", "clock", "requests") else "left")
+        nodes.add_column(
+            name,
+            justify="right" if name in ("start", "clock", "requests") else "left",
+            no_wrap=name == "address",
+        )
     for row in found["nodes"]:
         if not row["up"]:
             nodes.add_row(row["node"] or "?", row["address"], _node_state(row), *[""] * 5)

@@ -31,6 +31,8 @@ LAST_WORD_S: Final = 2.0
 """How long a message whose handler was cancelled may take to be rejected; else its hold has to run out."""
 LETTER_WAIT_S: Final = 60.0
 """After so long a dead letter is looked at again whose handler failed: it cannot die twice, and has no last attempt."""
+CALLERS: Final = ("quorumq.client.", "trio.", "outcome.", "asyncio.")
+"""Modules between a pool and its handler."""
 
 log = logging.getLogger("quorumq.client")
 
@@ -319,7 +321,7 @@ class Pool:
             elif again and not await self._is_last(message):
                 await message.reject()
             else:
-                await message.dead_letter(error)
+                await message.dead_letter(from_the_handler(error))
         except QuorumqError as exc:
             log.warning("%r could not be settled and may come again: %s", message, exc)
             consumer.let_go(message)
@@ -332,6 +334,14 @@ class Pool:
         except QuorumqError:
             return False
         return message.attempt >= topic.max_deliveries
+
+
+def from_the_handler(error: Exception) -> Exception:
+    """The exception, its traceback beginning in the handler: not with what called that, the same for every failure."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith(CALLERS):
+        trace = trace.tb_next
+    return error if trace is None else error.with_traceback(trace)
 
 
 def only(error: BaseException) -> BaseException:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 
 import pytest
+from rich.console import Console
 
 from quorumq.lab.local import LocalCluster
 from tests.cli.test_cluster_commands import Shell
@@ -50,6 +52,19 @@ def run(
         capture_output=True,
         timeout=60,
     )
+
+
+def test_fingerprints_and_addresses_are_whole_on_80_columns(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = io.StringIO()
+    for module in ("deadletters", "status"):
+        monkeypatch.setattr(f"quorumq.cli.{module}.console", lambda: Console(file=shown, width=80))
+    (kind,) = shell("deadletters", "list", "jobs", "--group", "g", "--json").lines()
+    shell("deadletters", "list", "jobs", "--group", "g")
+    shell("status")
+    assert f" {kind['fingerprint']} " in shown.getvalue()
+    assert f" {shell.cluster.addresses[0]} " in shown.getvalue()
 
 
 @LOOKS

@@ -88,6 +88,21 @@ async def test_an_exception_to_retry_on_rejects_and_any_other_makes_a_dead_lette
         assert "in handler" in letter.stack
 
 
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_the_stack_of_a_dead_letter_begins_in_the_handler(is_async: bool) -> None:
+    async def handler(message: Message) -> None:
+        function(message)
+
+    def function(message: Message) -> None:
+        raise ValueError("no good")
+
+    async with cluster_of(1) as (_, client):
+        await work_for(client, 2.0, handler if is_async else function)
+        (letter,) = await letters(client)
+        frames = [line.rpartition(" in ")[2] for line in letter.stack.splitlines() if "  File " in line]
+        assert frames == (["handler", "function"] if is_async else ["function"])
+
+
 async def test_the_last_attempt_leaves_its_exception_in_the_dead_letter() -> None:
     async with cluster_of(1, max_deliveries=2) as (_, client):
 
