@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 import runpy
 import textwrap
 from pathlib import Path
 
+import click
 import pytest
+
+from quorumq.cli.main import main
+from quorumq.client import Client, Consumer, Message, Producer
 
 ROOT = Path(__file__).parents[1]
 PICTURES = ROOT / "docs" / "pictures"
@@ -111,6 +116,31 @@ def test_links_lead_somewhere(page: Path) -> None:
             titles = re.findall(r"^#+ (.+)$", target.read_text(), re.MULTILINE)
             anchors = [re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles]
             assert heading in anchors, f"{page} links to {path}#{heading}"
+
+
+USERS = ("tutorial", "client", "patterns", "operations", "names")
+
+
+@pytest.mark.parametrize("name", USERS)
+def test_calls_and_commands_that_a_page_names_are_there(name: str) -> None:
+    text = (ROOT / "docs" / f"{name}.md").read_text()
+    kinds = {"client": Client, "message": Message, "consumer": Consumer, "producer": Producer}
+    for thing, attribute in re.findall(r"(?<![.\w])(client|message|consumer|producer)\.([a-z]\w+)", text):
+        made = inspect.getsource(kinds[thing].__init__)
+        known = {*dir(kinds[thing]), *re.findall(r"self\.(\w+)", made), "md", "jsonl"}
+        assert attribute in known, f"{name}.md names {thing}.{attribute}"
+    for command, inner in re.findall(r"[`\n] *(?:\$ )?quorumq ([a-z]+)(?: ([a-z]+))?", text):
+        group = main.get_command(click.Context(main), command)
+        assert group is not None, f"{name}.md names quorumq {command}"
+        if isinstance(group, click.Group):
+            assert inner in group.commands, f"{name}.md names quorumq {command} {inner}"
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = (ROOT / "docs" / "README.md").read_text()
+    for path in (ROOT / "docs").iterdir():
+        if path.suffix == ".md" and path.name != "README.md":
+            assert f"({path.name})" in index, f"docs/README.md does not list {path.name}"
 
 
 def without_style(program: str) -> str:

@@ -1,0 +1,160 @@
+"""docs/tutorial.md, and the first commands of README.md: each, in order, says what the page says that it says.
+
+They run as they stand, in a directory of their own, but for three things: what installs quorumq is left out; the
+cluster is at ports that are free; and process ids are those that this cluster has. `…` stands for any text, as an id of
+a message in README.md does, and `^C` for the moment at which a reader who has seen all that is above presses that.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from quorumq.client import UsageError
+from quorumq.lab.ports import free_ports, given_ports
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+BLOCKS = [
+    re.findall(r"^```(\w*)\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    for page in (README, (ROOT / "docs" / "tutorial.md").read_text())
+]
+INSTALL = ["python3 -m venv .venv", ". .venv/bin/activate", "pip install ."]
+PATIENCE_S = 60.0
+
+
+class Step(NamedTuple):
+    command: str
+    before: str  # what it prints, until Ctrl-C if that is pressed
+    after: str | None  # and then
+
+
+def steps_of(block: str) -> list[Step]:
+    steps = []
+    for part in block.removeprefix("$ ").split("\n$ "):
+        command, _, shown = part.partition("\n")
+        command, shown = re.sub(r"  +# .*", "", command), re.sub(r"^[0-9a-f]{32}/\S+", "…", shown, flags=re.M)
+        before, pressed, after = shown.partition("^C\n")
+        steps.append(Step(command, before, after if pressed else None))
+    return steps
+
+
+def is_like(printed: str, shown: str) -> bool:
+    """Whether a command printed what the page shows, but for spaces and for what is different each time."""
+    pattern = ".*".join(re.escape(" ".join(part.split())) for part in shown.split("…"))
+    return re.fullmatch(r"\s*" + pattern.replace(r"\ ", r"\s+") + r"\s*", printed, re.DOTALL) is not None
+
+
+class Terminal:
+    """Where commands of the page run."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.base = self._ports()
+        tools = directory / "bin"
+        tools.mkdir()
+        for name, program in (("quorumq", "-m quorumq"), ("python", "")):
+            (tools / name).write_text(f'#!/bin/sh\nexec {sys.executable} {program} "$@"\n')
+            (tools / name).chmod(0o755)
+        self.environ = {
+            **os.environ,
+            "PATH": f"{tools}:{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),
+            "PYTHONUNBUFFERED": "1",
+            "QUORUMQ_NODES": ",".join(f"127.0.0.1:{self.base + index}" for index in range(3)),
+        }
+        self.begun: list[subprocess.Popen[bytes]] = []
+        self.dev = ""  # what the cluster printed
+        self.pids: dict[str, str] = {}  # those of the page, and what they are here
+
+    def _ports(self) -> int:
+        for _ in range(100):
+            (base,) = free_ports(1)
+            try:
+                return given_ports(base, 3)[0]
+            except UsageError:
+                pass
+        raise AssertionError("no three free ports in a row")
+
+    def here(self, text: str) -> str:
+        """What the page says, with the ports and processes that there are."""
+        text = re.sub(r"127\.0\.0\.1:740(\d)", lambda it: f"127.0.0.1:{self.base + int(it[1]) - 1}", text)
+        for pid, real in self.pids.items():
+            text = text.replace(pid, real)
+        return text
+
+    def run(self, step: Step) -> None:
+        if step.command == "quorumq dev" and self.dev:
+            assert is_like(self.dev, self.here(step.before)), self.dev
+            return
+        out = self.directory / f"out-{len(self.begun)}"
+        command = self.here(step.command)
+        if command == "quorumq dev":
+            command += f" --port {self.base}"
+        with out.open("wb") as file:
+            process = subprocess.Popen(
+                ["bash", "-o", "pipefail", "-c", command],
+                cwd=self.directory, env=self.environ, stdin=subprocess.DEVNULL, stdout=file, stderr=file,
+                start_new_session=True,
+            )  # fmt: skip
+        self.begun.append(process)
+        if command.startswith("quorumq dev"):
+            self._until(out, lambda text: text.count(" pid ") == 3 and "Ctrl-C" in text, process)
+            real = re.findall(r"pid (\d+)", out.read_text())
+            self.pids = dict(zip(re.findall(r"pid (\d+)", step.before), real, strict=True))
+            self.dev = out.read_text()
+            return
+        shown = self.here(step.before)
+        if step.after is not None:
+            self._until(out, lambda text: is_like(text, shown), process)
+            os.killpg(process.pid, signal.SIGINT)
+            shown += self.here(step.after)
+        process.wait(PATIENCE_S)
+        assert is_like(out.read_text(), shown), f"$ {command}\n{out.read_text()}\nis not\n{shown}"
+
+    def _until(self, out: Path, true: object, process: subprocess.Popen[bytes]) -> None:
+        assert callable(true)
+        end = time.monotonic() + PATIENCE_S
+        while not true(out.read_text()):
+            assert process.poll() is None and time.monotonic() < end, out.read_text()  # noqa: PT018
+            time.sleep(0.05)
+
+    def close(self) -> None:
+        for process in reversed(self.begun):
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGTERM)
+                process.wait(PATIENCE_S)
+
+
+def test_every_step_does_what_the_page_shows(tmp_path: Path) -> None:
+    (_, first), *_ = BLOCKS[0]
+    (_, install), *blocks = BLOCKS[1]
+    assert steps_of(install) == [Step(command, "", None) for command in INSTALL]
+    assert "`pip install .`" in README
+    terminal = Terminal(tmp_path)
+    try:
+        for language, text in [("", first), *blocks]:
+            if language == "python":
+                name = text.splitlines()[0].removeprefix("# ")
+                (tmp_path / name).write_text(terminal.here(text))
+                continue
+            assert language == ""
+            for step in steps_of(text):
+                terminal.run(step)
+    finally:
+        terminal.close()
+
+
+@pytest.mark.parametrize(
+    ("printed", "like"), [("ab  12\nc\n", True), ("ab 12", False), ("ab\nc", False), ("xab 12 c", False)]
+)
+def test_what_is_shown_is_compared(printed: str, like: bool) -> None:
+    assert is_like(printed, "ab …2\nc\n") == like
