@@ -129,11 +129,17 @@ def test_calls_and_commands_that_a_page_names_are_there(name: str) -> None:
         made = inspect.getsource(kinds[thing].__init__)
         known = {*dir(kinds[thing]), *re.findall(r"self\.(\w+)", made), "md", "jsonl"}
         assert attribute in known, f"{name}.md names {thing}.{attribute}"
-    for command, inner in re.findall(r"[`\n] *(?:\$ )?quorumq ([a-z]+)(?: ([a-z]+))?", text):
-        group = main.get_command(click.Context(main), command)
-        assert group is not None, f"{name}.md names quorumq {command}"
-        if isinstance(group, click.Group):
-            assert inner in group.commands, f"{name}.md names quorumq {command} {inner}"
+    lines = text.replace('", "', " ")  # the list form of a command
+    for word, inner, rest in re.findall(
+        r"[`\n/\"] *(?:\$ )?quorumq ([a-z]+)(?: ([a-z]+))?([^`\n|;]*)", lines
+    ):
+        command = main.get_command(click.Context(main), word)
+        if isinstance(command, click.Group):
+            command = command.commands.get(inner)
+        assert command is not None, f"{name}.md names quorumq {word} {inner}"
+        options = {option for parameter in command.params for option in parameter.opts}
+        for option in re.findall(r"(?<!\S)--[a-z-]+", rest):
+            assert option in options, f"{name}.md names {option} of quorumq {word} {inner}"
 
 
 def test_every_page_is_in_the_index() -> None:
