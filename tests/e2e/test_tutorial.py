@@ -1,8 +1,9 @@
-"""docs/tutorial.md, and the first commands of README.md: each, in order, says what the page says that it says.
+"""docs/tutorial.md, and the commands and the program with which README.md begins: each says what its page says.
 
-They run as they stand, in a directory of their own, but for three things: what installs quorumq is left out; the
-cluster is at ports that are free; and process ids are those that this cluster has. `…` stands for any text, as an id of
-a message in README.md does, and `^C` for the moment at which a reader who has seen all that is above presses that.
+They run in order and as they stand, in a directory of their own, but for three things: what installs quorumq is left
+out; the cluster is at ports that are free; and process ids are those that this cluster has. `…` stands for any text,
+as an id of a message in README.md does, and `^C` for the moment at which a reader who has seen all that is above
+presses that.
 """
 
 from __future__ import annotations
@@ -135,13 +136,16 @@ class Terminal:
 
 
 def test_every_step_does_what_the_page_shows(tmp_path: Path) -> None:
-    (_, first), *_ = BLOCKS[0]
+    (_, first), (_, program), *_ = BLOCKS[0]
     (_, install), *blocks = BLOCKS[1]
     assert steps_of(install) == [Step(command, "", None) for command in INSTALL]
     assert "`pip install .`" in README
     terminal = Terminal(tmp_path)
+    program = program.replace("...  # your work", "print(message.payload)  # your work")
     try:
-        for language, text in [("", first), *blocks]:
+        for language, text in [
+            ("", first), ("python", f"# readme.py\n{program}"), ("", "$ python readme.py\nb'19.png'\n^C\n"), *blocks
+        ]:  # fmt: skip
             if language == "python":
                 name = text.splitlines()[0].removeprefix("# ")
                 (tmp_path / name).write_text(terminal.here(text))
