@@ -44,6 +44,7 @@ class FakeCluster(Cluster):
         names = tuple("abcdefghi"[:count])
         addresses = tuple((name, f"{name}:1") for name in names)
         quiet = {"hold_time_max": 60.0, "heartbeat": 1.0, "sync_interval": 10.0}
+        self.shown: dict[str, Now] = {}
         super().__init__(count, **{**quiet, "addresses": addresses, **settings})
         self.refuse: set[str] = set()
         self.mute: set[str] = set()
@@ -58,6 +59,14 @@ class FakeCluster(Cluster):
     @property
     def now(self) -> Now:
         return Now(100.0 + trio.current_time(), self.wall_ms())
+
+    def clocks(self, name: str) -> Now:
+        self.shown[name] = super().clocks(name)
+        return self.shown[name]
+
+    def checked_at(self, name: str) -> Now:
+        """That of its last step: in real time the clock goes on meanwhile, and something may have become due."""
+        return self.shown[name]
 
     def wall_ms(self) -> int:
         return WALL_MS + int(trio.current_time() * 1000)

@@ -78,6 +78,10 @@ class Cluster:
         """What the clocks of a node show: its time of day may be wrong, by ``wall_off_ms``."""
         return self.now._replace(wall_ms=self.now.wall_ms + self.wall_off_ms.get(name, 0))
 
+    def checked_at(self, name: NodeId) -> Now:
+        """The time at which the invariants of a node are to hold."""
+        return self.now
+
     def start(self, name: NodeId) -> None:
         """Start (again) from the journal, and link to everyone who is up."""
         config = NodeConfig(node=name, nodes=self.names, **self.settings)  # type: ignore[arg-type]
@@ -189,7 +193,7 @@ class Cluster:
         self.unchecked[name] = self.unchecked.get(name, 0) - 1
         if self.checks and self.unchecked[name] < 0:
             core = self.nodes[name]
-            core.check(self.now)
+            core.check(self.checked_at(name))
             replicas = core.context.replicas.values()
             cost = sum(
                 (1 + len(list(it.batches.index.items()))) * (1 + len(it.views.groups)) for it in replicas
