@@ -97,9 +97,9 @@ def work(
     (`message.payload`, `message.headers`, …), and is an async def or a plain function, which runs in a thread.
 
     When it returns, the message is acked. After an exception of a class given by --retry, or beyond --timeout, the
-    message comes again after the topic's backoff; at its last attempt, and after any other exception, it is a dead
-    letter that keeps the exception and its stack. Where the cluster could not do something for the function, the
-    message comes again as well. The hold is extended while the function runs.
+    message comes again after the topic's backoff, or 1, 2, 4 … 60 s where it has none; at its last attempt, and after
+    any other exception, it is a dead letter that keeps the exception and its stack. Where the cluster could not do
+    something for the function, the message comes again as well. The hold is extended while the function runs.
 
     It goes on until SIGTERM or Ctrl-C. Then what is not begun is given back at once, and what is begun has --grace
     to end; the same signal again does not wait for that. At the end it says how many messages ended how, as one JSON

@@ -248,9 +248,9 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Se
         """Call ``handler`` with each message of a group, and settle the message by how that ends, until told to stop.
 
         The message is acked when the handler returns. An exception of a class in ``retry`` rejects it, to come again
-        after the topic's ``backoff``; at its last attempt, and after any other exception, it becomes a dead letter
-        with the class, the text and the stack. What the handler settled itself stays as it is. The hold is extended
-        while the handler runs.
+        after the topic's ``backoff``, or 1, 2, 4 … 60 s where it has none; at its last attempt, and after any other
+        exception, it becomes a dead letter with the class, the text and the stack. What the handler settled itself
+        stays as it is. The hold is extended while the handler runs.
 
         SIGTERM and SIGINT end it: what is not begun is given back at once and counted nowhere, and what is begun has
         ``grace`` seconds to end. Then, or at a second signal, handlers are cancelled and their messages rejected.

@@ -27,6 +27,9 @@ from quorumq.core.errors import QuorumqError, TooFewReplicas, Transient, UsageEr
 
 GRACE_S: Final = 10.0
 CONCURRENCY_MAX: Final = 10_000
+BACKOFF_S: Final = 1.0
+BACKOFF_MAX_S: Final = 60.0
+"""How long what failed waits where its topic has no backoff: doubled each time, lest all attempts be over at once."""
 LAST_WORD_S: Final = 2.0
 """How long a message whose handler was cancelled may take to be rejected; else its hold has to run out."""
 LETTER_WAIT_S: Final = 60.0
@@ -318,8 +321,8 @@ class Pool:
                 await message.ack()
             elif message.letter is not None:
                 await message.reject(LETTER_WAIT_S)
-            elif again and not await self._is_last(message):
-                await message.reject()
+            elif again:
+                await self._again(message, error)
             else:
                 await message.dead_letter(from_the_handler(error))
         except QuorumqError as exc:
@@ -327,13 +330,18 @@ class Pool:
             consumer.let_go(message)
         self._worked.count(message.outcome)
 
-    async def _is_last(self, message: Message) -> bool:
-        """Whether this was its last attempt: then its dead letter is to have the exception."""
+    async def _again(self, message: Message, error: Exception) -> None:
+        """Have it come again; after its last attempt it is a dead letter, which is to have the exception."""
         try:
             topic = await self._context.topic(message.topic)
         except QuorumqError:
-            return False
-        return message.attempt >= topic.max_deliveries
+            await message.reject()
+            return
+        if message.attempt >= topic.max_deliveries:
+            await message.dead_letter(from_the_handler(error))
+        else:
+            doubled = min(BACKOFF_MAX_S, BACKOFF_S * 2.0 ** min(message.attempt - 1, 10))
+            await message.reject(None if topic.backoff else doubled)
 
 
 def from_the_handler(error: Exception) -> Exception:

@@ -115,6 +115,19 @@ async def test_the_last_attempt_leaves_its_exception_in_the_dead_letter() -> Non
         assert letter.message == "at attempt 2"
 
 
+async def test_without_a_backoff_of_its_topic_a_message_waits_twice_as_long_each_time() -> None:
+    async with cluster_of(1, max_deliveries=4) as (_, client):
+        at = []
+
+        async def handler(message: Message) -> None:
+            at.append(trio.current_time())
+            raise TimeoutError
+
+        await work_for(client, 30.0, handler, retry=TimeoutError)
+        waits = [later - earlier for earlier, later in pairwise(at)]
+        assert all(least <= wait < least + 0.5 for least, wait in zip((1, 2, 4), waits, strict=True)), waits
+
+
 async def test_what_the_cluster_could_not_do_for_a_handler_is_tried_again() -> None:
     async with cluster_of(1) as (_, client):
 
