@@ -253,15 +253,21 @@ def _check_any(found: Mapping[str, Any], nodes: Sequence[str]) -> None:
         raise nobody(nodes)
 
 
-def _disk(row: Mapping[str, Any]) -> str:
+def _free(row: Mapping[str, Any]) -> str:
     if row.get("disk_full"):
-        return "full"
+        return "[red]full[/]"
     free = row.get("disk_free", -1)
-    fsync = row.get("fsync_ms", {}).get("p50")
-    parts = [f"{free / 1e9:.1f} GB free"] if free >= 0 else []
-    if fsync is not None:
-        parts.append(f"fsync {fsync:.1f} ms")
-    return ", ".join(parts) or "ok"
+    if free < 0:
+        return ""
+    return f"{free / 1e9:.1f} GB" if free < 1e10 else f"{free / 1e9:.0f} GB"
+
+
+def _sees(row: Mapping[str, Any]) -> str:
+    peers = row.get("peers", {})
+    up = [name for name, peer in peers.items() if peer.get("up")]
+    if peers and len(up) == len(peers):
+        return "all"
+    return ", ".join(up) or "nobody"
 
 
 def _node_state(row: Mapping[str, Any]) -> str:
@@ -276,34 +282,45 @@ def _node_state(row: Mapping[str, Any]) -> str:
 
 
 def _tables(found: Mapping[str, Any]) -> Any:
+    from rich.box import SIMPLE_HEAD
     from rich.console import Group
     from rich.markup import escape
     from rich.table import Table
     from rich.text import Text
 
-    nodes = Table(
-        title=f"cluster {escape(found['cluster_id'])}" if found["cluster_id"] else None, title_justify="left"
-    )
-    for name in ("node", "address", "state", "start", "sees", "clock", "disk", "requests"):
+    def table(title: str | None = None) -> Table:
+        # Without frames, for 80 columns: the frames of eight columns take 25.
+        return Table(
+            title=title,
+            title_justify="left",
+            box=SIMPLE_HEAD,
+            show_edge=False,
+            pad_edge=False,
+            padding=(0, 1, 0, 0),
+        )
+
+    nodes = table(f"cluster {escape(found['cluster_id'])}" if found["cluster_id"] else None)
+    for name in ("node", "address", "state", "start", "sees", "clock", "free", "fsync"):
         nodes.add_column(
             name,
-            justify="right" if name in ("start", "clock", "requests") else "left",
-            no_wrap=name == "address",
+            justify="left" if name in ("node", "address", "state", "sees") else "right",
+            no_wrap=name not in ("node", "state", "sees"),
         )
     for row in found["nodes"]:
         if not row["up"]:
             nodes.add_row(row["node"] or "?", row["address"], _node_state(row), *[""] * 5)
             continue
-        sees = ", ".join(name for name, peer in row.get("peers", {}).items() if peer.get("up")) or "nobody"
+        fsync = row.get("fsync_ms", {}).get("p50")
         nodes.add_row(
-            row["node"], row["address"], _node_state(row), str(row.get("incarnation", "")), sees,
-            f"{row['clock_difference_s']:+.3f} s", _disk(row), str(row.get("requests", "")),
+            row["node"], row["address"], _node_state(row), str(row.get("incarnation", "")), _sees(row),
+            f"{row['clock_difference_s']:+.3f} s", _free(row), "" if fsync is None else f"{fsync:.1f} ms",
         )  # fmt: skip
     parts: list[Any] = [nodes]
     if found["topics"]:
-        topics = Table()
+        topics = table()
         for name in ("topic", "partitions", "messages", "group", "ready", "held", "dead", "done"):
-            topics.add_column(name, justify="left" if name in ("topic", "group") else "right")
+            text = name in ("topic", "group")  # on a narrow terminal names are cut, never numbers
+            topics.add_column(name, justify="left" if text else "right", no_wrap=not text)
         for topic in found["topics"]:
             first = [escape(topic["topic"]), str(topic["partitions"]), f"{topic['messages']:,}"]
             for name, counts in topic["groups"].items() or [("", {})]:
@@ -315,7 +332,7 @@ def _tables(found: Mapping[str, Any]) -> Any:
                     f"{counts['done']:,}" if counts else "",
                 )  # fmt: skip
                 first = ["", "", ""]
-        parts.append(topics)
+        parts += [Text(), topics]
     parts += [Text(line) for line in _keepers(found["topics"])]
     parts += [Text(f"! {problem}") for problem in found["problems"]]
     return Group(*parts)

@@ -1,0 +1,71 @@
+"""What `quorumq status` prints of facts: it fits a terminal of 80 columns."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from quorumq.cli.status import _tables
+
+
+def node(number: int, **facts: Any) -> dict[str, Any]:
+    """A node of three as `survey` tells of it, with everything at its usual width."""
+    name = f"n{number}"
+    return {
+        "node": name,
+        "address": f"127.0.0.1:740{number}",
+        "up": True,
+        "incarnation": 12,
+        "peers": {other: {"up": True} for other in ("n1", "n2", "n3") if other != name},
+        "clock_difference_s": 0.001,
+        "disk_free": 123.4e9,
+        "fsync_ms": {"p50": 12.3},
+        "requests": 123_456,
+        **facts,
+    }
+
+
+def printed(width: int, *nodes: dict[str, Any], topic: str = "orders") -> str:
+    groups = {
+        "billing": {"ready": 1_234_567, "held": 1_234, "dead": 12, "done": 7_654_321},
+        "billing!dead": {"ready": 12, "held": 0, "dead": 0, "done": 1},
+    }
+    row = {"topic": topic, "partitions": 3, "messages": 8_888_888, "groups": groups, "kept_s": None}
+    found = {"cluster_id": "0123456789abcdef" * 2, "nodes": nodes, "topics": [row], "problems": []}
+    out = io.StringIO()
+    Console(file=out, width=width).print(_tables(found))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_a_status_of_usual_values_is_whole_on_80_columns(width: int) -> None:
+    lonely = {"n1": {"up": True}, "n3": {"up": False}}
+    down = {"node": "n3", "address": "127.0.0.1:7403", "up": False, "error": "refused"}
+    text = printed(width, node(1, quarantine_s=12.3), node(2, peers=lonely), down)
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= 80
+    rows = [" ".join(line.split()) for line in text.splitlines()]
+    assert "n1 127.0.0.1:7401 quarantine 12.3 s 12 all +0.001 s 123 GB 12.3 ms" in rows
+    assert "n2 127.0.0.1:7402 up 12 n1 +0.001 s 123 GB 12.3 ms" in rows
+    assert "n3 127.0.0.1:7403 down" in rows
+    assert "orders 3 8,888,888 billing 1,234,567 1,234 12 7,654,321" in rows
+    assert "billing!dead 12 0 0 1" in rows
+
+
+def test_a_long_name_of_a_topic_costs_no_number_its_digits() -> None:
+    name = "payments.settled.by-country"
+    text = printed(80, node(1), topic=name)
+    assert max(map(len, text.splitlines())) <= 80
+    assert all(number in text for number in ("8,888,888", "1,234,567", "7,654,321"))
+    assert name in printed(160, node(1), topic=name)
+
+
+@pytest.mark.parametrize(
+    ("facts", "free"),
+    [({"disk_full": True}, "full"), ({"disk_free": 1.26e9}, "1.3 GB"), ({"disk_free": -1}, "s 12.3 ms")],
+)
+def test_the_room_on_the_disk_is_said_where_it_is_known(facts: dict[str, Any], free: str) -> None:
+    (row,) = [line for line in printed(80, node(1, **facts)).splitlines() if line.startswith("n1 ")]
+    assert free in " ".join(row.split())
