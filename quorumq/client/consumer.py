@@ -142,7 +142,14 @@ class Consumer:
             only=only,
             lane=self._lane,
         )
-        self._ahead.open(reader, sets, messages=self.prefetch, size=self._prefetch_bytes)
+        self._ahead.open(
+            reader,
+            sets,
+            messages=self.prefetch,
+            size=self._prefetch_bytes,
+            # Who keeps holds for as long as it takes is waited for as long, too. Others may collect messages.
+            patience=self.max_extend if self.max_extend == float("inf") else self.hold_time,
+        )
         await context.start(self._run)
         return self
 
@@ -354,6 +361,8 @@ class Consumer:
                     due.append(message)
             if len(self._working) < before:
                 self._fewer.unpark_all()
+                if not self._working:
+                    self._ahead.emptied()
             if due:
                 timeout = max(0.05, min(message.deadline for message in due) - now)
                 failures: Failures = {}
@@ -382,8 +391,8 @@ class Consumer:
         self._working.pop(message, None)  # type: ignore[call-overload]
         if self._fewer:
             self._fewer.unpark_all()
-        if not self._working and self._ahead.waiting:
-            self._ahead.want()
+        if not self._working:
+            self._ahead.emptied()
         # Of dead letters, those that the new generation does not cover stand: nothing is void as a whole.
         if message.outcome is Outcome.REWOUND and not is_dead(self.group):
             receipt = message.lot.receipt

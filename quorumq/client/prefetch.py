@@ -8,6 +8,9 @@ slow handler neither keeps work from other consumers nor uses up deliveries of m
 
 What is fetched is what tasks wait for, and what would be used up within about half a second (pace.py): a handler that
 takes longer finds nothing fetched ahead, and a reader that takes thousands a second has them in stock.
+
+A suspect (docs/protocol.md, FETCH) is handed over with nothing beside it. A node tells a consumer that has something in
+hand when one waits: then nothing is fetched until nothing is in hand.
 """
 
 from __future__ import annotations
@@ -45,11 +48,14 @@ GIVE_BACK_SHARE: Final = 0.5
 LIE_S: Final = 2 * AHEAD_S
 """And after so many seconds, unless it is there for somebody who may come back."""
 
-IDLE_EVERY_S: Final = 30.0
-"""After so long without a moment of nothing in hand, nothing is fetched until there is one,"""
+LOOK_S: Final = 1.0
+"""How often it is looked whether what nothing is fetched for is over, while somebody waits for messages."""
 
-IDLE_WAIT_S: Final = 5.0
-"""or for so many seconds."""
+FIRST_S: Final = 1.0
+"""How long, with nothing in hand, no other replica set is asked before the one where a suspect waits has answered."""
+
+REST: Final = 4
+"""Having nothing in hand in vain, a consumer is not told again for so many times as long as that took."""
 
 TEND_S: Final = 0.1
 """How often that is looked at."""
@@ -139,9 +145,12 @@ class Prefetch:
         self._unpack = unpack
         self._in_hand = in_hand
         self._alone: Stock | None = None  # a suspect: until it is settled nothing else is fetched
-        self._idle_at = (
-            context.clock()
-        )  # when there was nothing in hand, or it was tried in vain to have nothing
+        self._told: Feed | None = None  # where a suspect waits for nothing to be in hand
+        self._told_at = 0.0  # since when
+        self._left = 0  # of what was in hand then, or in stock
+        self._left_at = 0.0  # when that changed
+        self._deaf_until = 0.0  # it was in vain
+        self._patience = float("inf")
         self._reader: Reader
         self._window_max = 0
         self._bytes_max = 0
@@ -155,9 +164,15 @@ class Prefetch:
 
     # ------------------------------------------------------------------ fetching
 
-    def open(self, reader: Reader, sets: list[ReplicaSet], *, messages: int, size: int) -> None:
-        """Have `run` fetch from these, up to so many messages and bytes in all."""
+    def open(
+        self, reader: Reader, sets: list[ReplicaSet], *, messages: int, size: int, patience: float
+    ) -> None:
+        """Have `run` fetch from these, up to so many messages and bytes in all.
+
+        For a suspect's sake nothing is fetched while something in hand is settled every ``patience`` seconds.
+        """
         self._reader = reader
+        self._patience = patience
         self._window_max = max(1, messages // len(sets))
         self._bytes_max = max(1, size // len(sets))
         self._feeds = [Feed(where) for where in sets]
@@ -195,9 +210,11 @@ class Prefetch:
         feed.wake = trio.Event()
         room, room_bytes = self._room(feed), self._bytes_max - feed.stocked_bytes
         if room <= 0 or room_bytes <= 0:
-            with trio.move_on_after(IDLE_WAIT_S / 5 if self.wanted else float("inf")):
+            with trio.move_on_after(LOOK_S if self.wanted else float("inf")):
                 await feed.wake.wait()
             return
+        idle = self._is_idle()
+        told = idle and self._told is feed
         try:
             fetched, connection = await fetch_from(
                 self._context,
@@ -205,31 +222,42 @@ class Prefetch:
                 self._reader,
                 max_messages=room,
                 max_bytes=room_bytes,
-                max_wait=LONG_POLL_MAX_S,
+                max_wait=0.0 if told and len(self._feeds) > 1 else LONG_POLL_MAX_S,
                 first=feed.first,
-                idle=self._is_idle(),
+                idle=idle,
             )
         except TooFewReplicas as exc:
+            if told:
+                self._told = None
             await trio.lowlevel.checkpoint()  # where the client was closed, this ends here, and is no trouble
             self._trouble(exc)
             return
         feed.first = connection.address
         self.error = None
+        now = self._context.clock()
+        if told:
+            self._untold(now)
+            self.want()
+        if fetched.suspects and self._told is None and now >= self._deaf_until:
+            self._told, self._told_at = feed, now
         if fetched.slices:
-            now = self._context.clock()
             for part in cast("tuple[WireSlice, ...]", fetched.slices):
                 stock = Stock(part, fetched, connection, feed, now)
-                self._stock.append(stock)
-                if any(delivery.suspect for delivery in part.deliveries):
-                    self._alone = stock
                 feed.stocked += stock.left
                 feed.stocked_bytes += len(part.body)
+                if any(delivery.suspect for delivery in part.deliveries):
+                    self._deaf_until = 0.0
+                    if self._is_alone():  # and one from elsewhere
+                        self._leave_later(self._take_stock(stock))
+                        continue
+                    self._alone = stock
+                self._stock.append(stock)
             self._filled.set()
             self.arrival.unpark_all()
 
     def _room(self, feed: Feed) -> int:
         """How many messages the next FETCH may bring; 0 while that is not worth one."""
-        if self._is_kept():
+        if self._is_alone() or (self._told is not None and self._is_kept(feed)):
             return 0
         ahead = self.pace.ahead(self._context.clock(), self.waiting)
         window = min(self._window_max, self.wanted + self.wish - (-ahead // len(self._feeds)))  # rounded up
@@ -238,27 +266,39 @@ class Prefetch:
 
     def _is_idle(self) -> bool:
         """Whether there is nothing in hand: only then a FETCH may bring a suspect (docs/protocol.md)."""
-        idle = not self._in_hand() and not any(feed.stocked for feed in self._feeds)
-        if idle:
-            self._idle_at = self._context.clock()
-        return idle
+        return not self._in_hand() and not any(feed.stocked for feed in self._feeds)
 
-    def _is_kept(self) -> bool:
-        """Whether nothing may be fetched now: a suspect is to be alone, or it is time to have nothing in hand.
+    def _is_alone(self) -> bool:
+        """Whether there is a suspect, in stock or in hand: nothing is fetched, and nothing handed over beside it.
 
-        Else a consumer that always has something in hand would never get a suspect, and perhaps nobody would.
+        For one hold time, as it came: who collects messages and settles none of them is not stuck.
         """
-        busy = self._in_hand() > 0
         alone = self._alone
-        if alone is not None:
-            # For one hold time, as it came: who collects messages and settles none of them is not stuck.
-            if (busy or alone.left) and self._context.clock() < alone.deadline:
-                return True
-            self._alone = None
-        since = self._context.clock() - self._idle_at
-        if since > IDLE_EVERY_S + IDLE_WAIT_S:
-            self._idle_at += since
-        return busy and IDLE_EVERY_S < since <= IDLE_EVERY_S + IDLE_WAIT_S
+        if alone is None:
+            return False
+        if (alone.left or self._in_hand()) and self._context.clock() < alone.deadline:
+            return True
+        self._alone = None
+        return False
+
+    def _is_kept(self, feed: Feed) -> bool:
+        """Whether this feed is to fetch nothing, as a suspect waits for nothing to be in hand."""
+        now = self._context.clock()
+        left = self._in_hand() + sum(one.stocked for one in self._feeds)
+        if left != self._left or self._left_at < self._told_at:
+            self._left, self._left_at = left, now
+        waited = now - self._left_at
+        if not left:
+            return feed is not self._told and waited < FIRST_S
+        if waited < self._patience:
+            return True
+        self._untold(now)
+        return False
+
+    def _untold(self, now: float) -> None:
+        """It had nothing in hand, or will not have: unless that brings a suspect, it is not done again soon."""
+        self._told = None
+        self._deaf_until = now + REST * (now - self._told_at)
 
     def _trouble(self, error: QuorumqError) -> None:
         self.error = error
@@ -266,8 +306,9 @@ class Prefetch:
 
     def want(self) -> None:
         """A task waits, or was handed something: wake what may fetch for it."""
+        kept = self._told is not None or self._alone is not None  # to look again, and again
         for feed in self._feeds:
-            if self._room(feed):
+            if kept or self._room(feed):
                 feed.wake.set()
 
     def handed(self, count: int) -> None:
@@ -285,6 +326,8 @@ class Prefetch:
 
     def take(self, most: int) -> list[Message]:
         """Up to ``most`` messages of one slice, handed over now: each deadline is ahead, its connection is there."""
+        if self._alone is not None and self._is_alone() and not self._is_alone_next(self._alone):
+            return []
         while True:
             stock = self._current
             if stock is None or self._at >= len(self._ready):
@@ -307,6 +350,23 @@ class Prefetch:
             self._at += len(found)
             self._unstock(stock, len(found))
             return found
+
+    def _is_alone_next(self, alone: Stock) -> bool:
+        """Whether a suspect may be handed over; then nothing is before it."""
+        if self._in_hand():
+            return False
+        if alone is not self._current:
+            self._leave_later(self._take_current())
+            self._stock.remove(alone)
+            self._stock.appendleft(alone)
+        return True
+
+    def emptied(self) -> None:
+        """Nothing is in hand any more: what waited for that may be fetched, or handed over."""
+        if self.waiting:
+            self.want()
+            if self._stock or self._current is not None:
+                self.arrival.unpark_all()
 
     def _open(self, stock: Stock) -> None:
         try:

@@ -73,6 +73,7 @@ class FetchCoordinator(GroupReader):
         "park_until",
         "parked",
         "parked_since",
+        "told",
         "tried",
         "unanswered",
         "won",
@@ -95,6 +96,7 @@ class FetchCoordinator(GroupReader):
         self.conflict = False
         self.parked = False
         self.parked_since = float("inf")
+        self.told = False  # the answer says that suspects wait
         self.unanswered = False  # a round ran out of time without a majority's answers
         self.tried = False  # a FETCH that may not wait looks once all the same
 
@@ -129,7 +131,8 @@ class FetchCoordinator(GroupReader):
             self.tried = True
             effects += self._start_rounds(context, now)
             if context.state.round_count == began and not over:
-                return effects
+                self.told = not self.won and self._tells(context, now)
+                return effects + self.answer(context, now) if self.told else effects
         return effects
 
     def _satisfied(self) -> bool:
@@ -469,7 +472,30 @@ class FetchCoordinator(GroupReader):
             detail = f"no majority of the replicas answered {context.state.me} in time: ask another node"
             return self.finish(context, too_few(Code.TOO_FEW_REPLICAS, detail, 2, 1))
         context.remember_given(self.key, given, max((won.expires for won in self.won), default=now.mono))
-        return self.finish(context, FetchReply(self.request.sent_at, self.request.hold_time, tuple(slices)))
+        told = self.told or self._tells(context, now)
+        return self.finish(
+            context, FetchReply(self.request.sent_at, self.request.hold_time, tuple(slices), told)
+        )
+
+    def _tells(self, context: Context, now: Now) -> bool:
+        """Whether to tell a client that has something in hand that it would get a suspect if it had nothing.
+
+        One is told at a time, and has its hold time to come: else everyone would have nothing in hand at once.
+        """
+        if self.request.idle or self.unregistered:
+            return False
+        views = [context.replicas[partition].group(self.request.group) for partition in self.partitions]
+        waiting = [view.suspects for view in views if view.suspects.ready]
+        if not waiting or any(now.mono < offer.told_until for offer in waiting):
+            return False
+        oldest = [
+            offer.oldest_ms for offer in (view.available for view in views) if offer.oldest_ms is not None
+        ]
+        if oldest and all(offer.oldest_ms is None or min(oldest) <= offer.oldest_ms for offer in waiting):
+            return False
+        for offer in waiting:
+            offer.told_until = now.mono + self.request.hold_time
+        return True
 
     def still_ours(self, replica: Replica, won: Won, now: Now) -> list[Span]:
         """Which parts may be delivered now: the deadline is ahead, the hold is this one, no tombstone has come."""

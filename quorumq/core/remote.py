@@ -76,7 +76,7 @@ class LegCoordinator(FetchCoordinator):
         super().finish(context, None)
         context.legs.pop((self.peer, self.number), None)
         if isinstance(reply, FetchReply):
-            return [Send(self.peer, RemoteFetchReply(self.number, "", "", reply.slices))]
+            return [Send(self.peer, RemoteFetchReply(self.number, "", "", reply.slices, reply.suspects))]
         if isinstance(reply, Failed):
             return [Send(self.peer, RemoteFetchReply(self.number, reply.code, reply.detail, ()))]
         return []
@@ -102,6 +102,7 @@ class SplitCoordinator(Coordinator):
         "request",
         "slices",
         "started",
+        "told",
         "won_bytes",
         "won_messages",
     )
@@ -125,6 +126,7 @@ class SplitCoordinator(Coordinator):
         self.asked: dict[NodeId, None] = {}  # nodes that refused or did not answer
         self.problem: Failed | None = None
         self.over = False
+        self.told = False  # a leg says that suspects wait
 
     def start(self, context: Context, now: Now) -> list[Effect]:
         return self._open_legs(context, self.partitions, now)
@@ -187,6 +189,7 @@ class SplitCoordinator(Coordinator):
         assert isinstance(message, RemoteFetchReply)
         self.legs.pop(message.round)
         self.close_round(context, message.round)
+        self.told = self.told or message.suspects
         effects: list[Effect] = []
         for part in message.slices:
             size = bytes_of(part)
@@ -218,7 +221,7 @@ class SplitCoordinator(Coordinator):
     def _go_on(self, context: Context, now: Now) -> list[Effect]:
         enough = self.won_messages >= self.request.min_messages and self.won_bytes >= self.request.min_bytes
         full = self.won_messages >= self.request.max_messages or self.won_bytes >= self.request.max_bytes
-        full = full or any(map(is_suspect, self.slices))
+        full = full or any(map(is_suspect, self.slices)) or (self.told and not self.slices)
         if not self.legs:
             if enough or full or now.mono >= self.park_until:
                 return self._answer(context, now)
@@ -293,7 +296,8 @@ class SplitCoordinator(Coordinator):
         context.remember_given(self.key, given, self.started + self.request.hold_time)
         if not self.slices and self.problem is not None:
             return effects + self.finish(context, self.problem)
-        reply = FetchReply(self.request.sent_at, self.request.hold_time, tuple(self.slices))
+        told = self.told and not self.request.idle  # a leg of an idle client may not be
+        reply = FetchReply(self.request.sent_at, self.request.hold_time, tuple(self.slices), told)
         return effects + self.finish(context, reply)
 
     def _cancel(self, context: Context) -> list[Effect]:

@@ -12,7 +12,7 @@ def tidy(core: NodeCore, now: Now, *, keeps_given: bool) -> None:
 
     Hints on who else is fetching have no effect with ``steal_after = 0``; nobody reads when a peer was heard; what
     a node was asked for its holds before it could answer waits here until it can, so nobody need ask again;
-    timers whose round, request or hold is gone do nothing when they come.
+    no client acts on being told of suspects; timers whose round, request or hold is gone do nothing when they come.
 
     Args:
         core: the node's, ours to change.
@@ -38,6 +38,7 @@ def tidy(core: NodeCore, now: Now, *, keeps_given: bool) -> None:
             replica.quarantine_until = 0.0
         for view in replica.views.groups.values():
             for offer in (view.available, view.suspects):
+                offer.told_until = 0.0
                 for key in offer.ready:
                     offer.ready[key] = 0.0
     core.context.recovery.forget_greetings()

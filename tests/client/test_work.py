@@ -253,50 +253,6 @@ async def test_several_handlers_of_several_topics() -> None:
         assert worked.done == 7
 
 
-# ---------------------------------------------------------------------------------- suspects
-
-
-@pytest.mark.parametrize("concurrency", [1, 8])
-async def test_what_ran_out_comes_again_when_nothing_else_is_in_hand(concurrency: int) -> None:
-    """A message that takes its process along would else take along all that is beside it."""
-    async with cluster_of(40) as (_, client):
-        dead = await client.fetch("jobs", "g", max_messages=5, hold_time=2.0)
-        assert len(dead) == 5
-        suspects = {message.payload for message in dead}
-        await trio.sleep(3.0)
-        running: set[bytes] = set()
-        beside: dict[bytes, int] = {}
-
-        async def handler(message: Message) -> None:
-            running.add(message.payload)
-            for one in running:
-                beside[one] = max(beside.get(one, 0), len(running) - 1)
-            await trio.sleep(0.2)
-            running.remove(message.payload)
-
-        worked = await work_for(client, 60.0, handler, concurrency=concurrency)
-        assert worked.done == 40
-        assert {beside[payload] for payload in suspects} == {0}
-        assert max(beside.values()) == concurrency - 1
-
-
-async def test_a_pool_that_always_has_something_to_do_takes_suspects_too() -> None:
-    async with cluster_of(1) as (_, client):
-        assert len(await client.fetch("jobs", "g", max_messages=1, hold_time=8.0)) == 1
-        await trio.sleep(1.0)
-        await publish(client, 1000)
-        began = trio.current_time()
-        seen: list[tuple[int, float]] = []
-
-        async def handler(message: Message) -> None:
-            seen.append((message.attempt, trio.current_time() - began))
-            await trio.sleep(0.3 + int(message.payload) % 3)
-
-        await work_for(client, 50.0, handler, concurrency=8)
-        assert [at < 40.0 for attempt, at in seen if attempt == 2] == [True]
-        assert len(seen) > 200
-
-
 # ---------------------------------------------------------------------------------- stopping
 
 

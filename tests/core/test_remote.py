@@ -100,6 +100,21 @@ def test_legs_bring_first_timers_or_one_suspect() -> None:
     assert sizes_of(all_of) == 8
 
 
+def test_a_leg_says_that_suspects_wait_and_then_no_other_leg_is_waited_for() -> None:
+    cluster = Cluster(5)
+    _, _, stranger, first, second = two_legs(cluster)
+    both = fetch(hold_time=3.0)._replace(partitions=(first, second))
+    assert sizes_of(asked(cluster, stranger, both)) == 2
+    cluster.advance(3.1)
+    assert sizes_of(asked(cluster, stranger, fetch(hold_time=30.0)._replace(partitions=(first,)))) == 1
+    busy = fetch(wait=3.0, hold_time=30.0, idle=False)._replace(partitions=(first, second))
+    reply = asked(cluster, stranger, busy, 0.2)
+    assert (sizes_of(reply), reply.suspects) == (0, True)  # type: ignore[attr-defined]
+    key = cluster.submit(stranger, busy)
+    cluster.advance(2.0)
+    assert key not in cluster.replies
+
+
 def two_legs(cluster: Cluster) -> tuple[Topic, Origin, str, int, int]:
     """Two partitions of one message each, on different nodes, and a node that has neither."""
     topic, origin = filled(cluster, 1, 6, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -142,6 +143,68 @@ def test_a_parked_fetch_of_an_idle_client_wakes_for_a_suspect_and_is_served_firs
     cluster.advance(0.1)
     assert seqs(cluster.replies[other]) == [1], "it came later, and has nothing in hand"
     assert busy not in cluster.replies
+
+
+def told(cluster: Cluster, via: str = "a", **options: Any) -> bool:
+    """Whether a FETCH of a client that has something in hand is answered by: have nothing."""
+    reply = cluster.ask(via, fetch(idle=False, **options))
+    assert isinstance(reply, FetchReply), reply
+    return reply.suspects
+
+
+def test_one_client_at_a_time_is_told_that_suspects_wait_and_has_its_hold_time_to_come() -> None:
+    cluster = Cluster()
+    published(cluster, 2)
+    assert not told(cluster, most=1, hold_time=5.0)
+    assert not told(cluster, most=1, hold_time=5.0)
+    cluster.advance(5.1)
+    assert told(cluster, hold_time=20.0)
+    assert not told(cluster), "one is enough"
+    cluster.advance(20.1)
+    assert told(cluster, hold_time=20.0), "the first did not come"
+    for seq in (0, 1):
+        reply = cluster.ask("b", fetch(hold_time=3.0))
+        assert (seqs(reply), reply.suspects) == ([seq], False), "an idle client gets it instead"
+    assert not told(cluster)
+    cluster.advance(3.1)
+    assert told(cluster), "those that it was told of were handed over; these are others"
+
+
+def test_a_client_is_told_with_what_it_gets_but_not_where_older_first_timers_wait() -> None:
+    cluster = Cluster()
+    topic, origin = published(cluster, 2)
+    old = receipts(cluster.ask("a", fetch(hold_time=30.0)))
+    cluster.advance(1.0)
+    publish(cluster, topic, origin, 2, 1)
+    expired(cluster, 1)
+    publish(cluster, topic, origin, 3, 1)
+    cluster.ask("a", LeaveRequest(old))
+    replies = [cluster.ask("a", fetch(most=1, idle=False)) for _ in range(3)]
+    assert [(seqs(reply), reply.suspects) for reply in replies] == [([0], False), ([1], True), ([3], False)]
+
+
+def test_a_parked_fetch_that_only_suspects_keep_waiting_is_answered_at_once_and_once() -> None:
+    cluster = Cluster()
+    published(cluster, 1)
+    expired(cluster, 1, via="b")
+    asked = [cluster.submit("a", fetch(wait=3.0, hold_time=30.0, idle=False)) for _ in range(2)]
+    cluster.advance(0.1)
+    assert [key in cluster.replies for key in asked] == [True, False]
+    assert (seqs(cluster.replies[asked[0]]), cluster.replies[asked[0]].suspects) == ([], True)
+    cluster.advance(3.0)
+    assert (seqs(cluster.replies[asked[1]]), cluster.replies[asked[1]].suspects) == ([], False)
+
+
+def test_a_parked_fetch_hears_of_a_suspect_as_soon_as_there_is_one() -> None:
+    cluster = Cluster()
+    published(cluster, 1)
+    assert len(seqs(cluster.ask("b", fetch(hold_time=5.0)))) == 1
+    cluster.advance(4.0)
+    parked = cluster.submit("a", fetch(wait=3.0, hold_time=30.0, idle=False))
+    cluster.advance(0.5)
+    assert parked not in cluster.replies
+    cluster.advance(1.0)
+    assert cluster.replies[parked].suspects
 
 
 def test_a_suspect_is_one_after_a_restart_and_where_anti_entropy_brings_it() -> None:

@@ -175,11 +175,15 @@ class Slice(NamedTuple):
 
 
 class FetchReply(NamedTuple):
-    """The answer to a FETCH. Empty when nothing was available within the wait."""
+    """The answer to a FETCH. Empty when nothing was available within the wait.
+
+    ``suspects``: had the client nothing in hand, it would get a suspect now, and it is the one that is asked to.
+    """
 
     sent_at: float
     hold_time: float
     slices: tuple[Slice, ...]
+    suspects: bool = False
 
 
 class Named(NamedTuple):

@@ -49,6 +49,7 @@ class RemoteFetchReply(NamedTuple):
     code: str
     detail: str
     slices: tuple[Slice, ...]
+    suspects: bool = False  # as in FetchReply
 
 
 class RemoteGone(NamedTuple):

@@ -19,14 +19,16 @@ class Offer:
         spans: the messages.
         ready: the batches that they are in, oldest first: (published_ms, batch number) -> available since (mono).
         counts: how many of them each batch has, by its number.
+        told_until: of suspects: until then nobody else is told that they wait (mono); 0.0 where there are none.
     """
 
-    __slots__ = ("counts", "ready", "spans")
+    __slots__ = ("counts", "ready", "spans", "told_until")
 
     def __init__(self) -> None:
         self.spans = SpanSet()
         self.ready: SortedDict = SortedDict()
         self.counts: dict[int, int] = {}
+        self.told_until = 0.0
 
     @property
     def messages(self) -> int:
@@ -53,6 +55,8 @@ class Offer:
         """Nothing of the batch with that key in `ready` is available any more."""
         self.ready.pop(key, None)
         self.counts.pop(key[1], None)
+        if not self.ready:
+            self.told_until = 0.0
 
     def withdraw(self, key: tuple[int, int], spans: list[Span]) -> None:
         """The batch with that key, which had ``spans``, is not here any more."""

@@ -1,0 +1,244 @@
+"""What ran out comes again alone, to whoever reads, however busy; and who reads pauses for nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+
+import pytest
+import trio
+
+from quorumq.client import Client, Consumer, Message
+from quorumq.core.messages import Fetch
+from tests.client.fake import FakeCluster, connected, fake_cluster
+from tests.client.steps import publish
+
+RUNS_OUT_S = 3.0
+
+
+@asynccontextmanager
+async def with_suspects(
+    count: int, good: int, **settings: object
+) -> AsyncIterator[tuple[FakeCluster, Client]]:
+    """A client of a cluster where so many messages are held for `RUNS_OUT_S`, and others wait that are younger."""
+    async with fake_cluster(**settings) as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        if count:
+            await publish(client, count)
+            assert len(await client.fetch("jobs", "g", max_messages=count, hold_time=RUNS_OUT_S)) == count
+        await trio.sleep(1.0)
+        await publish(client, good)
+        yield cluster, client
+
+
+class Log:
+    """What was in hand, and when.
+
+    Attributes:
+        begun: when each message was handed over, by topic, payload and attempt.
+        beside: of each suspect, the most that its reader had in hand at the same time.
+        least: the fewest that each reader had in hand after its first `warm` seconds.
+        done: how many were settled.
+    """
+
+    def __init__(self, warm: float = 0.0) -> None:
+        self.since = trio.current_time()
+        self.warm = warm
+        self.begun: list[tuple[float, str, bytes, int]] = []
+        self.beside: dict[bytes, int] = {}
+        self.least: dict[str, int] = {}
+        self.done = 0
+        self._hands: dict[str, dict[Message, None]] = {}
+
+    def begin(self, who: str, messages: list[Message]) -> None:
+        hand = self._hands.setdefault(who, {})
+        for message in messages:
+            hand[message] = None
+            at = trio.current_time() - self.since
+            self.begun.append((at, message.topic, message.payload, message.attempt))
+        for one in hand:
+            if one.attempt > 1:
+                self.beside[one.payload] = max(self.beside.get(one.payload, 0), len(hand) - 1)
+
+    def end(self, who: str, messages: list[Message]) -> None:
+        hand = self._hands[who]
+        for message in messages:
+            del hand[message]
+            self.done += 1
+        if trio.current_time() - self.since > self.warm:
+            self.least[who] = min(self.least.get(who, 1000), len(hand))
+
+    def suspects(self) -> list[float]:
+        return [at for at, _, _, attempt in self.begun if attempt > 1]
+
+
+async def work(
+    client: Client,
+    log: Log,
+    seconds: Callable[[int], float],
+    who: str = "",
+    **options: object,
+) -> None:
+    """A pool whose handlers take as long as the number of the message says."""
+
+    async def handler(message: Message) -> None:
+        log.begin(who, [message])
+        await trio.sleep(seconds(len(log.begun)))
+        log.end(who, [message])
+
+    await client.work("jobs", "g", handler, signals=False, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("concurrency", [1, 8])
+async def test_what_ran_out_comes_again_when_nothing_else_is_in_hand(concurrency: int) -> None:
+    """A message that takes its process along would else take along all that is beside it."""
+    async with with_suspects(5, 35) as (_, client):
+        await trio.sleep(RUNS_OUT_S)
+        log = Log()
+        with trio.move_on_after(60.0):
+            await work(client, log, lambda _: 0.2, concurrency=concurrency)
+        assert (log.done, len(log.suspects())) == (40, 5)
+        assert set(log.beside.values()) == {0}
+
+
+async def test_a_full_pool_of_slow_handlers_takes_a_suspect_within_a_handlers_time() -> None:
+    async with with_suspects(1, 90) as (_, client):
+        log = Log()
+        with trio.move_on_after(100.0):
+            await work(client, log, lambda count: 2.5 * count if count <= 8 else 20.0, concurrency=8)
+        (at,) = log.suspects()
+        assert at < RUNS_OUT_S + 2.5 + 20.0
+        assert set(log.beside.values()) == {0}
+        # It cost what was idle meanwhile: half of the 20 s on average, and the 20 s of the suspect.
+        assert log.done > 8 * (100.0 - 20.0 - 20.0 - 20.0) / 20.0
+
+
+async def test_without_suspects_nobody_pauses() -> None:
+    async with with_suspects(0, 60) as (cluster, client):
+        log = Log(warm=8.5)
+        with trio.move_on_after(45.0):
+            await work(client, log, lambda count: 1.0 * count if count <= 8 else 8.0, concurrency=8)
+        assert log.least[""] == 7, "all others run whenever one ends"
+        assert log.done >= 8 + 8 * 36.0 / 8.0
+        assert all(request.max_messages < 8 for _, request in cluster.of(Fetch)[10:])
+
+
+def mixed(count: int) -> float:
+    """Handlers that end one by one."""
+    return 0.5 * count if count <= 16 else 8.0
+
+
+async def test_of_several_workers_one_makes_room() -> None:
+    async with with_suspects(1, 100) as (cluster, client), connected(cluster) as other:
+        log = Log(warm=RUNS_OUT_S)
+        with trio.move_on_after(30.0):
+            async with trio.open_nursery() as nursery:
+                for one, who in ((client, "x"), (other, "y")):
+                    nursery.start_soon(partial(work, one, log, mixed, who, concurrency=8))
+        (at,) = log.suspects()
+        assert at < RUNS_OUT_S + 2.0 + 8.0
+        assert sorted(log.least.values()) == [0, 7]
+
+
+async def each(consumer: Consumer, log: Log) -> None:
+    async for message in consumer:
+        log.begin("", [message])
+        await trio.sleep(0.1)
+        log.end("", [message])
+        await message.ack()
+
+
+async def lists(consumer: Consumer, log: Log) -> None:
+    async for messages in consumer.batches(50):
+        log.begin("", messages)
+        await trio.sleep(0.1)
+        log.end("", messages)
+        await consumer.ack(messages)
+
+
+async def taken(consumer: Consumer, log: Log) -> None:
+    while messages := await consumer.take(20):
+        log.begin("", messages)
+        await trio.sleep(0.1)
+        log.end("", messages)
+        await consumer.ack(messages)
+
+
+async def started(consumer: Consumer, log: Log) -> None:
+    async def handle(message: Message) -> None:
+        log.begin("", [message])
+        await trio.sleep(0.2 + len(log.begun) % 3 / 4)
+        log.end("", [message])
+        await message.ack()
+
+    async with trio.open_nursery() as nursery:
+        async for message in consumer:
+            nursery.start_soon(handle, message)
+
+
+@pytest.mark.parametrize("reader", [each, lists, taken, started])
+async def test_whoever_reads_gets_suspects_however_it_reads(
+    reader: Callable[[Consumer, Log], Awaitable[None]],
+) -> None:
+    async with with_suspects(3, 60) as (_, client):
+        log = Log()
+        with trio.move_on_after(9.0):
+            async with (
+                client.consumer(
+                    "jobs", "g", hold_time=10.0, max_unsettled=10 if reader is started else None
+                ) as consumer,
+                trio.open_nursery() as nursery,
+            ):
+                nursery.start_soon(reader, consumer, log)
+                while True:
+                    await publish(client, 20)
+                    await trio.sleep(1.0)
+        assert len(log.suspects()) == 3
+        assert max(log.suspects()) < RUNS_OUT_S + 4.0
+        assert set(log.beside.values()) == {0}
+        assert log.done > 30
+
+
+async def test_who_keeps_what_it_has_is_not_stuck_and_asked_again_less_often() -> None:
+    async with with_suspects(1, 20) as (_, client):
+        async with client.consumer("jobs", "g", hold_time=5.0) as consumer:
+            kept = await consumer.take(20)
+            await trio.sleep(RUNS_OUT_S)
+            came: list[float] = []
+            with trio.move_on_after(45.0):
+                while True:
+                    await publish(client, 1)
+                    began = trio.current_time()
+                    kept += await consumer.take(1)
+                    came.append(trio.current_time() - began)
+                    await trio.sleep(1.5)
+        pauses = [seconds for seconds in came if seconds > 1.0]
+        assert len(pauses) == 2, "for a fifth of the time"
+        assert all(3.0 < seconds < 7.0 for seconds in pauses), "one hold time"
+        assert len(kept) > 30
+        assert all(message.attempt == 1 for message in kept)
+
+
+async def test_what_comes_from_elsewhere_is_not_beside_a_suspect() -> None:
+    """Topics have FETCHes of their own: the one brings a suspect, the other brings first-timers all the time."""
+    async with with_suspects(3, 50) as (_, client):
+        await client.create_topic("others")
+        log = Log()
+
+        async def handle(message: Message) -> None:
+            log.begin("", [message])
+            await trio.sleep(0.3 + len(log.begun) % 3)
+            log.end("", [message])
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(
+                partial(client.work, ["jobs", "others"], "g", handle, concurrency=4, signals=False)
+            )
+            for _ in range(45):
+                await publish(client, 6, topic="others")
+                await trio.sleep(1.0)
+            nursery.cancel_scope.cancel()
+        assert len(log.suspects()) == 3
+        assert set(log.beside.values()) == {0}
+        assert log.done > 40
