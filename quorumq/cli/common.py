@@ -124,14 +124,14 @@ async def cluster(nodes: Sequence[str], timeout: float = 30.0) -> AsyncIterator[
         timeout: seconds for each operation.
 
     Raises:
-        Unreachable: no node answers within a few seconds; says what to do.
+        Unreachable: no node answers within ``timeout``, or within a few seconds if that is longer; says what to do.
     """
     from quorumq.cli.probe import nobody
     from quorumq.client import connect
 
     async with AsyncExitStack() as stack:
         try:
-            client = await stack.enter_async_context(connect(nodes, timeout=CONNECT_S))
+            client = await stack.enter_async_context(connect(nodes, timeout=min(CONNECT_S, timeout)))
         except TooFewReplicas:
             raise nobody(nodes) from None
         client.timeout = timeout
