@@ -251,7 +251,7 @@ class FetchCoordinator(GroupReader):
         )
         this.until = now.mono + longest
         self.adopt(context, this, now, longest)
-        for span, n in wants:
+        for span, n, *_ in wants:
             this.pending.add(span)
             this.redrives.set(span, n)
         message = Hold(
@@ -267,9 +267,16 @@ class FetchCoordinator(GroupReader):
             context.parks(replica.partition, view.name),
         )
         reply, effects = replica.on_hold(context.state.me, context.state.incarnation, message, now)
-        granted = SpanSet.from_spans(item.span for item in reply.granted)
+        granted: dict[tuple[int, bool], SpanSet] = {}  # by how many attempts have ended, and whether suspect
+        for item in reply.granted:
+            granted.setdefault((item.attempts, item.suspect), SpanSet()).add(item.span)
         self._count(context, this, replica, context.state.me, context.state.incarnation, reply, now)
-        asked = tuple(Want(span, n) for want in granted.items() for span, n in this.redrives.within(want))
+        asked = tuple(
+            Want(span, n, *ended)
+            for ended, spans in granted.items()
+            for want in spans.items()
+            for span, n in this.redrives.within(want)
+        )
         if asked and len(this.members) > 1:
             context.note_asked(this.number, now)
             message = message._replace(wants=asked)
@@ -370,6 +377,9 @@ class FetchCoordinator(GroupReader):
             if this.is_won(yes, mine):
                 if this.is_majority(dead):
                     buried.append((span, attempts, "max-deliveries"))
+                elif dead & ~mine and not dead & mine and attempts >= replica.topic.max_deliveries:
+                    effects += self._learn(this, replica, span, attempts, suspect, now)
+                    lost.append(span)  # to be asked for again, with the count that others know of
                 elif this.is_over(late):
                     buried.append((span, attempts, "expired"))
                 elif late and not timed_out and not this.everyone:
@@ -425,11 +435,21 @@ class FetchCoordinator(GroupReader):
                 this.partition, part, n, this.generation, this.owner, attempts + 1, this.expires, suspect
             )
             if suspect:
-                counted = (Counted(part, n, attempts, this.generation, suspect),)
-                effects += replica.learning.adopt_attempts(self.request.group, counted, now)
                 self.alone.append(won)
             else:
                 self._keep(context, won)
+        if attempts:
+            effects += self._learn(this, replica, span, attempts, suspect, now)
+        return effects
+
+    def _learn(
+        self, this: HoldRound, replica: Replica, span: Span, attempts: int, suspect: bool, now: Now
+    ) -> list[Effect]:
+        """Our own replica learns how many attempts have ended: it may have missed some."""
+        effects: list[Effect] = []
+        for part, n in this.redrives.within(span):
+            counted = Counted(part, n, attempts, this.generation, suspect)
+            effects += replica.learning.adopt_won(self.request.group, this.owner, counted, now)
         return effects
 
     def _keep(self, context: Context, won: Won) -> None:

@@ -476,13 +476,14 @@ def test_each_replica_decides_the_backoff_by_its_own_count() -> None:
     cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"x"])))
     got(cluster, "a", 1.0)
     cluster.advance(1.1)  # that attempt ended at all three
+    mine = receipts(cluster.ask("a", fetch(hold_time=1.0)))
     for name in "abc":
         view = cluster.nodes[name].replicas[PartitionId(topic.id, 0)].views.groups["g"]
-        ((_, lease),) = view.leases.items()
+        ((span, lease),) = view.leases.items()
         assert lease.attempts is not None
+        assert lease.held is not None
         if name == "b":
-            view.leases.clear()
-    mine = receipts(cluster.ask("a", fetch(hold_time=1.0)))
+            view.leases.set(span, lease._replace(attempts=None, held=lease.held._replace(ended=0)))
     cluster.drop = lambda sender, to, message: isinstance(message, SyncOffer)
     cluster.ask("a", RejectRequest(mine, limits.TOPIC_BACKOFF_S))
     assert {name: shown(cluster, name) for name in "abc"} == {

@@ -56,10 +56,15 @@ class StoreReply(NamedTuple):
 
 
 class Want(NamedTuple):
-    """Messages that a HOLD asks for, all at redrive number ``n``."""
+    """Messages that a HOLD asks for, all at redrive number ``n``.
+
+    ``ended``: how many of their attempts have ended, as far as the sender knows; ``suspect``: the last by expiry.
+    """
 
     span: Span
     n: int
+    ended: int = 0
+    suspect: bool = False
 
 
 class Freed(NamedTuple):

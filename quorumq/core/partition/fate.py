@@ -133,6 +133,8 @@ class HoldAsk(NamedTuple):
     until: float  # the end of the hold
     max_deliveries: int
     ttl: float  # the topic's, in seconds; 0: for ever
+    ended: int = 0  # attempts of the record, as far as who asks knows
+    suspect: bool = False  # the last of them ended by expiry
 
 
 class Yes(NamedTuple):
@@ -176,6 +178,8 @@ def on_hold(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: H
     early = not_due(lease, facts, ask.record)
     if early is not None:
         return heard, lease, ballots, early
+    if ask.ended:
+        lease = counted(lease, Attempts(ask.record.generation, ask.record.n, ask.ended, ask.suspect))
     held, attempts = lease.held, attempts_at(lease, ask.record)
     mine = held is not None and is_owner(held, ask.owner)
     if held is not None and mine and ballots.highest is not None:  # asked again
@@ -426,6 +430,20 @@ def on_counted(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask
     """A peer's count, or the journal's: the higher one stays, unless an ACK has ended them all."""
     done = is_acked(record, facts, ask.generation) or ask.generation < facts.since
     return record, lease if done else counted(lease, ask), ballots, None
+
+
+class WonAsk(NamedTuple):
+    owner: Owner
+    attempts: Attempts  # the greatest count of who granted the hold
+
+
+def on_won(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: WonAsk) -> Fate:
+    """The voters knew of attempts that this replica had missed: they ended before the hold that is won here."""
+    lease = counted(lease, ask.attempts)
+    held = lease.held
+    if held is not None and is_owner(held, ask.owner) and held.ended < ask.attempts.ended:
+        lease = lease._replace(held=held._replace(ended=ask.attempts.ended))
+    return record, lease, ballots, None
 
 
 def on_delay(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: Delay) -> Fate:

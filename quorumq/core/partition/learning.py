@@ -5,12 +5,12 @@ from __future__ import annotations
 from quorumq.core.effects import Effect, Persist, Send
 from quorumq.core.messages import Counted, GroupState, Merge, NotDue, Resolved
 from quorumq.core.partition import fate
-from quorumq.core.partition.fate import Attempts, Delay
+from quorumq.core.partition.fate import Attempts, Delay, WonAsk
 from quorumq.core.partition.group import Changes
 from quorumq.core.partition.sync import LETTERS_MAX
 from quorumq.core.partition.views import Views
 from quorumq.core.records import JournalRecord
-from quorumq.core.types import STAMP_ZERO, NodeId, Now, PartitionId, Span
+from quorumq.core.types import STAMP_ZERO, NodeId, Now, Owner, PartitionId, Span
 
 
 class Learning:
@@ -45,8 +45,16 @@ class Learning:
                 self.views.apply(view, span, fate.on_delay, delay, now, changes)
         return written(self.views.finish(view, changes, now))
 
+    def adopt_won(self, name: str, owner: Owner, won: Counted, now: Now) -> list[Effect]:
+        """A coordinator learns of attempts that it missed, by the voters for a hold of its own."""
+        view = self.views.named(name)
+        changes = Changes()
+        ask = WonAsk(owner, Attempts(won.generation, won.n, won.ended, won.suspect))
+        self.views.apply(view, won.span, fate.on_won, ask, now, changes)
+        return written(self.views.finish(view, changes, now))
+
     def adopt_attempts(self, name: str, attempts: tuple[Counted, ...], now: Now) -> list[Effect]:
-        """The greater count stays. So a coordinator learns that what it took for a first-timer is a suspect."""
+        """The greater count stays."""
         view = self.views.named(name)
         changes = Changes()
         for span, n, ended, generation, suspect in attempts:

@@ -216,10 +216,16 @@ class Replica:
         changes = Changes()
         owner = Owner(sender, incarnation, message.ballot)
         until = now.mono + message.hold_time
-        for span, n in message.wants:
+        for span, n, ended, suspect in message.wants:
             before = len(granted)
             ask = HoldAsk(
-                owner, view.asked(message.generation, n), until, self.topic.max_deliveries, self.topic.ttl_s
+                owner,
+                view.asked(message.generation, n),
+                until,
+                self.topic.max_deliveries,
+                self.topic.ttl_s,
+                ended,
+                suspect,
             )
             for part, answer in self.views.apply(view, span, fate.on_hold, ask, now, changes):
                 match answer:

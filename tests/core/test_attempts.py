@@ -1,0 +1,46 @@
+"""How often a message is delivered before it is a dead letter: replicas that miss a delivery learn of it in time."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from quorumq.core.messages import Hold, OpenSession, Publish, RejectRequest
+from tests.core.cluster import Cluster
+from tests.core.test_cluster_smoke import fetch, receipts
+
+MOST = 4
+
+
+def deliveries(cluster: Cluster, rng: random.Random, hears: float, rejects: float) -> list[int]:
+    """The attempts of one message whose holds run out or are given up, where one of three misses most HOLDs."""
+    published, seen = cluster.topic(max_deliveries=MOST), []
+    origin = cluster.ask("a", OpenSession()).origin  # type: ignore[union-attr]
+    cluster.ask("a", Publish(cluster.batch(published, origin, 0, [b"poison"])))
+    for _ in range(3 * MOST):
+        coordinator = rng.choice(cluster.names)
+        deaf = rng.choice([name for name in cluster.names if name != coordinator])
+        if rng.random() > hears:
+            cluster.drop = lambda sender, to, message, deaf=deaf: isinstance(message, Hold) and to == deaf
+        key = cluster.submit(coordinator, fetch(hold_time=1.0))
+        cluster.advance(0.3)
+        reply = cluster.replies[key]
+        seen += [item.attempt for part in reply.slices for item in part.deliveries]  # type: ignore[union-attr]
+        cluster.drop = lambda sender, to, message: False
+        if rng.random() < rejects and receipts(reply):
+            cluster.ask(coordinator, RejectRequest(receipts(reply), 0.1))
+            cluster.advance(0.15)  # before anti-entropy tells anybody
+        else:
+            cluster.advance(1.0)
+    return seen
+
+
+@pytest.mark.parametrize("rejects", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("hears", [0.0, 0.5])
+def test_whoever_misses_a_delivery_a_message_has_as_many_as_its_topic_says(
+    hears: float, rejects: float
+) -> None:
+    for seed in range(12):
+        cluster = Cluster(seed=seed)
+        assert deliveries(cluster, random.Random(seed), hears, rejects) == list(range(1, MOST + 1)), seed
