@@ -38,6 +38,12 @@ def settings_options(command: F) -> F:
     """Adds an option for each setting of a topic; those that are not given are None."""
     for option in (
         click.option(
+            "--auto-create-groups/--no-auto-create-groups",
+            default=None,
+            help="Whether the first consumer of a group creates it. Without, a mistyped name is refused, where it "
+            "would keep every message; `quorumq groups create` makes groups. [default: it does]",
+        ),
+        click.option(
             "--backoff",
             type=Durations(),
             metavar="TIME,...",
@@ -207,4 +213,5 @@ def facts_of(topic: Topic) -> dict[str, object]:
         "retention_s": topic.retention_s,
         "ttl_s": topic.ttl_s,
         "backoff": list(topic.backoff),
+        "auto_create_groups": topic.auto_create_groups,
     }

@@ -25,6 +25,7 @@ class TopicCalls(Calls):
         retention: Duration | None = None,
         ttl: Duration | None = None,
         backoff: Sequence[Duration] | None = None,
+        auto_create_groups: bool | None = None,
         timeout: float | None = None,
     ) -> Topic:
         """Create a topic. Done twice, it is done once: of one that is there, what is given must agree.
@@ -38,6 +39,8 @@ class TopicCalls(Calls):
             ttl: seconds or a timedelta after which a message that nobody has acked expires; 0 = never, also if None.
             backoff: seconds or timedeltas that a rejected message waits where the reject does not say, attempt by
                 attempt; the last one repeats. No wait if None.
+            auto_create_groups: whether the first consumer of a group creates it, from the beginning; true if None.
+                Where false, it hears `NotFound`: a group by a mistyped name would keep all messages for ever.
             timeout: seconds; the client's if None.
 
         Returns:
@@ -48,7 +51,10 @@ class TopicCalls(Calls):
             UsageError: a value that cannot be; names it.
             NotStored, OutcomeUnknown: too few nodes answered.
         """
-        given = {"rf": rf, **_settings(partitions, max_deliveries, retention, ttl, backoff)}
+        given = {
+            "rf": rf,
+            **_settings(partitions, max_deliveries, retention, ttl, backoff, auto_create_groups),
+        }
         named: dict[str, Any] = {field: value for field, value in given.items() if value is not None}
         unnamed = tuple(field for field in given if field not in named)
         end = self.context.end(timeout)
@@ -70,6 +76,7 @@ class TopicCalls(Calls):
         retention: Duration | None = None,
         ttl: Duration | None = None,
         backoff: Sequence[Duration] | None = None,
+        auto_create_groups: bool | None = None,
         timeout: float | None = None,
     ) -> Topic:
         """Change what is given of a topic's settings; what is None stays. Of two that change one, the last one wins.
@@ -77,7 +84,7 @@ class TopicCalls(Calls):
         Args:
             partitions: how many there are to be; never fewer than there are. Messages of a key that is published from
                 now on may go to another partition than those before.
-            max_deliveries, retention, ttl, backoff: as in `create_topic`.
+            max_deliveries, retention, ttl, backoff, auto_create_groups: as in `create_topic`.
             timeout: seconds; the client's if None.
 
         Returns:
@@ -88,7 +95,7 @@ class TopicCalls(Calls):
             UsageError: a value that cannot be, or nothing given.
             NotStored, OutcomeUnknown: too few nodes answered; repeat it.
         """
-        settings = _settings(partitions, max_deliveries, retention, ttl, backoff)
+        settings = _settings(partitions, max_deliveries, retention, ttl, backoff, auto_create_groups)
         request = m.AlterTopic(name, **settings)
         watch = self.context.calling("set_topic", name)
         reply = await self.context.ask(request, f"change topic {name!r}", timeout, writes=True, watch=watch)
@@ -167,6 +174,7 @@ def _settings(
     retention: Duration | None,
     ttl: Duration | None,
     backoff: Sequence[Duration] | None,
+    auto_create_groups: bool | None,
 ) -> dict[str, Any]:
     """A topic's settings as CreateTopic and AlterTopic name them; None where nothing is given."""
     return {
@@ -175,4 +183,5 @@ def _settings(
         "retention_s": None if retention is None else number_of("retention", retention),
         "ttl_s": None if ttl is None else number_of("ttl", ttl),
         "backoff": None if backoff is None else tuple(number_of("backoff", step) for step in backoff),
+        "auto_create_groups": auto_create_groups,
     }

@@ -84,6 +84,10 @@ class Catalogue:
         register = self.groups.get((topic, group))
         return register is not None and register.deleted
 
+    def makes_group(self, topic: Topic, group: str) -> bool:
+        """Whether a FETCH for a group that is not known here may make it."""
+        return topic.auto_create_groups and not self.is_group_deleted(topic.id, group)
+
     # ----------------------------------------------------- what to answer where there is none
 
     def partition_named(self, name: str, number: int) -> PartitionId | Failed:
@@ -124,7 +128,7 @@ class Catalogue:
         return Failed(
             Code.NOT_FOUND,
             f"no group {group!r} reads topic {topic!r}: {', '.join(known[:20]) or 'none'} "
-            f"do{'es' if len(known) == 1 else ''}",
+            f"do{'es' if len(known) == 1 else ''}; `quorumq groups create` makes one",
         )
 
     def why_not_here(self, partition: PartitionId) -> str:

@@ -99,9 +99,12 @@ def to_find(context: Context, request: ClientRequest) -> RegistersRequest | None
         if max(numbers, default=-1) >= topic.partitions:
             ids[topic.id] = None
         source = group.removesuffix(DEAD_SUFFIX)
-        needed = source != group or isinstance(request, PurgeRequest | RedriveRequest)
-        deleted = catalogue.is_group_deleted(topic.id, source)  # it may have been created again
-        if deleted or (needed and not catalogue.reads(topic.id, source)):
+        if isinstance(request, Fetch):
+            needed = source != group or not catalogue.makes_group(topic, group)
+        else:  # what is known as deleted may have been created again
+            needed = isinstance(request, PurgeRequest | RedriveRequest) or source != group
+            needed = needed or catalogue.is_group_deleted(topic.id, source)
+        if needed and not catalogue.reads(topic.id, source):
             groups[(topic.id, source)] = None
     if not (wanted or ids or groups):
         return None

@@ -346,8 +346,8 @@ class FrontDoor:
         source = request.group.removesuffix(DEAD_SUFFIX)
         found: list[PartitionId] = []
         for topic in catalogue.topics_matching(name):
-            known = catalogue.reads(topic.id, source)
-            if not known and (source != request.group or catalogue.is_group_deleted(topic.id, source)):
+            makes = source == request.group and catalogue.makes_group(topic, source)
+            if not makes and not catalogue.reads(topic.id, source):
                 if is_pattern(name):
                     continue
                 return catalogue.no_group(name, source)

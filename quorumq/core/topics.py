@@ -15,7 +15,7 @@ from quorumq.core import limits
 from quorumq.core.messages import AlterTopic, CreateTopic
 from quorumq.core.types import STAMP_ZERO, Creation, NodeId, Stamp, Topic, rendezvous, topic_id
 
-SETTINGS = ("max_deliveries", "retention_s", "ttl_s", "backoff")
+SETTINGS = ("max_deliveries", "retention_s", "ttl_s", "backoff", "auto_create_groups")
 """Those of a topic that stamps order, each by its own, as they are called in Topic, CreateTopic and AlterTopic."""
 
 
@@ -79,6 +79,7 @@ def first_topic(request: CreateTopic, nodes: tuple[NodeId, ...], deletions: int,
         born=request.partitions,
         deletions=deletions,
         made=made,
+        auto_create_groups=request.auto_create_groups,
     )
     return with_partitions(topic, request.partitions, nodes)
 
@@ -137,8 +138,7 @@ def check_alteration(request: AlterTopic, topic: Topic) -> str:
             f"partitions is {partitions}: topic {topic.name!r} has {topic.partitions}, which can only become more, up "
             f"to {limits.PARTITIONS_MAX}"
         )
-    changed = {**topic._asdict(), **named(request)}
-    return check_settings(*(changed[name] for name in SETTINGS))
+    return check_settings(topic._replace(**named(request)))
 
 
 def with_proposed(topic: Topic, partitions: int) -> Topic:
@@ -189,19 +189,19 @@ def check_topic_request(request: CreateTopic, nodes: tuple[NodeId, ...]) -> str:
         )
     if not 1 <= request.partitions <= limits.PARTITIONS_MAX:
         return f"partitions is {request.partitions}: it must be from 1 to {limits.PARTITIONS_MAX}"
-    return check_settings(request.max_deliveries, request.retention_s, request.ttl_s, request.backoff)
+    return check_settings(request)
 
 
-def check_settings(max_deliveries: int, retention_s: float, ttl_s: float, backoff: tuple[float, ...]) -> str:
+def check_settings(wanted: Topic | CreateTopic) -> str:
     """What is wrong with a topic's settings, or ""."""
-    if max_deliveries < 1:
-        return f"max_deliveries is {max_deliveries}: it must be at least 1"
-    for name, seconds in (("retention_s", retention_s), ("ttl_s", ttl_s)):
+    if wanted.max_deliveries < 1:
+        return f"max_deliveries is {wanted.max_deliveries}: it must be at least 1"
+    for name, seconds in (("retention_s", wanted.retention_s), ("ttl_s", wanted.ttl_s)):
         if not 0 <= seconds <= limits.TOPIC_TIME_MAX_S:
             return f"{name} is {seconds} s: it must be from 0 to {limits.TOPIC_TIME_MAX_S:.0f} s"
-    if len(backoff) > limits.BACKOFF_STEPS_MAX:
-        return f"backoff has {len(backoff)} steps: it must have at most {limits.BACKOFF_STEPS_MAX}"
-    for seconds in backoff:
+    if len(wanted.backoff) > limits.BACKOFF_STEPS_MAX:
+        return f"backoff has {len(wanted.backoff)} steps: it must have at most {limits.BACKOFF_STEPS_MAX}"
+    for seconds in wanted.backoff:
         if not 0 <= seconds <= limits.BACKOFF_MAX_S:
             return f"backoff has a step of {seconds} s: each must be from 0 to {limits.BACKOFF_MAX_S:.0f} s"
     return ""

@@ -177,7 +177,8 @@ class Receipt(NamedTuple):
 class Topic(NamedTuple):
     """One topic's register, spread to every node. Replica sets are chosen once, at creation.
 
-    ``backoff`` is in seconds per attempt, for a REJECT that names no delay; its last entry repeats. ``stamps`` are
+    ``backoff`` is in seconds per attempt, for a REJECT that names no delay; its last entry repeats. Without
+    ``auto_create_groups`` a FETCH for a group that was never created makes none. ``stamps`` are
     those of the settings (core/topics.py), each of which goes to its last writer; () says that ``stamp`` is that of
     all. ``deletions`` counts how often the name had been deleted before: a topic with more has taken the place of the
     others. ``made`` tells the creation that this topic comes from, and like ``born`` never changes. ``proposed`` counts
@@ -201,6 +202,7 @@ class Topic(NamedTuple):
     deletions: int = 0
     made: Stamp = STAMP_ZERO  # of the proposal that was chosen
     proposed: int = 0
+    auto_create_groups: bool = True
 
     @property
     def partitions(self) -> int:

@@ -41,7 +41,9 @@ def settings_value(source: Topic | CreateTopic | AlterTopic) -> dict[str, object
     found: dict[str, object] = {}
     for name in ("partitions", *SETTINGS):
         value = getattr(source, name)
-        if value is not None:
+        if value is not None and name == "auto_create_groups":
+            found[name] = int(value)
+        elif value is not None:
             exact = name in ("partitions", "max_deliveries")
             found[name] = (
                 value if exact else [float(it) for it in value] if name == "backoff" else float(value)

@@ -273,6 +273,21 @@ async def test_a_deleted_group_ends_its_consumers_and_only_creation_makes_it_aga
         assert payloads(await client.fetch("jobs", "g", max_wait=0.5)) == [1, 2], "the first is still held"
 
 
+async def test_a_consumer_with_a_mistyped_group_hears_so_where_the_topic_wants_groups_created() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs", auto_create_groups=False)
+        await client.create_group("jobs", "main")
+        await publish(client, 1)
+        async with client.consumer("jobs", "mian") as consumer:
+            with pytest.raises(NotFound, match="no group 'mian' reads topic 'jobs': main does"):
+                await take(consumer, 1)
+        with pytest.raises(NotFound, match="no group 'mian'"):
+            await client.work("jobs", "mian", print)
+        assert payloads(await client.fetch("jobs", "main", max_wait=0.5)) == [0]
+        await client.alter_topic("jobs", auto_create_groups=True)
+        assert payloads(await client.fetch("jobs", "mian", max_wait=0.5)) == [0]
+
+
 async def test_a_backlog_counts_what_is_ready_held_delayed_and_dead_and_how_old_it_is() -> None:
     async with fake_cluster() as cluster, connected(cluster) as client:
         await client.create_topic("jobs", partitions=2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from quorumq.core.effects import Request
 from quorumq.core.messages import (
     AckRequest,
+    AlterTopic,
     BrowseReply,
     BrowseRequest,
     ExtendRequest,
@@ -629,3 +630,20 @@ def test_an_ack_ends_delays_and_attempts_that_are_heard_of_later_too() -> None:
         assert not view.leases
     replica.views.note(view, got.receipt.span, fate.on_counted, Attempts(5, 0, 1))
     assert view.leases, "but not those of a generation above"
+
+
+def test_a_topic_may_want_its_groups_created() -> None:
+    """Then a mistyped name is refused at once, and a group that another node created is asked for."""
+    cluster = Cluster(5)
+    cluster.topic(auto_create_groups=False)
+    refused = cluster.ask("a", fetch(group="mian"))
+    assert isinstance(refused, Failed)
+    assert refused.code == "not-found"
+    assert "no group 'mian' reads topic 'jobs': none do; `quorumq groups create` makes one" in refused.detail
+    assert not any(core.catalogue.groups for core in cluster.nodes.values())
+    cluster.drop = lambda sender, to, message: "e" in (sender, to)
+    cluster.ask("a", SetGroup("jobs", "main", "earliest"))
+    cluster.drop = lambda sender, to, message: False
+    assert isinstance(cluster.ask("e", fetch(group="main")), FetchReply)
+    cluster.ask("a", AlterTopic("jobs", auto_create_groups=True))
+    assert isinstance(cluster.ask("a", fetch(group="mian")), FetchReply)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from quorumq.core import limits
 from quorumq.core.messages import AlterTopic, CreateTopic
 from quorumq.core.topics import (
+    SETTINGS,
     alter,
     as_change,
     check_topic_request,
@@ -68,9 +69,9 @@ def test_what_a_topic_was_born_with_stays_when_it_grows() -> None:
 
 def test_settings_that_a_producer_left_to_us_are_below_all_that_somebody_chooses() -> None:
     asked = CreateTopic("jobs", max_deliveries=9, unnamed=("ttl_s",))
-    assert stamps_of(made(CreateTopic("jobs", implicit=True))) == (Stamp(0, ""),) * 4
-    assert stamps_of(made(asked)) == (Stamp(1, "a"),) * 4
-    assert as_change(asked) == AlterTopic("jobs", 1, 9, 0.0, None, ())
+    assert stamps_of(made(CreateTopic("jobs", implicit=True))) == (Stamp(0, ""),) * len(SETTINGS)
+    assert stamps_of(made(asked)) == (Stamp(1, "a"),) * len(SETTINGS)
+    assert as_change(asked) == AlterTopic("jobs", 1, 9, 0.0, None, (), True)
 
 
 CREATIONS = st.builds(

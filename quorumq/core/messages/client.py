@@ -53,6 +53,7 @@ class CreateTopic(NamedTuple):
     ttl_s: float = 0.0
     backoff: tuple[float, ...] = ()
     unnamed: tuple[str, ...] = ()
+    auto_create_groups: bool = True
 
 
 class CreateTopicReply(NamedTuple):
@@ -68,6 +69,7 @@ class AlterTopic(NamedTuple):
     retention_s: float | None = None
     ttl_s: float | None = None
     backoff: tuple[float, ...] | None = None
+    auto_create_groups: bool | None = None
 
 
 class AlterTopicReply(NamedTuple):
