@@ -23,6 +23,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "consume": ("quorumq.cli.consume:consume", "Take messages from a topic, and ack or reject them."),
     "work": ("quorumq.cli.work:work", "Call a Python function with each message."),
     "peek": ("quorumq.cli.peek:peek", "Look at messages without taking them."),
+    "show": ("quorumq.cli.show:show", "Show the life of one message."),
     "deadletters": ("quorumq.cli.deadletters:deadletters", "List, redrive and purge dead letters."),
     "purge": ("quorumq.cli.purge:purge", "Settle a group's backlog unread."),
     "groups": ("quorumq.cli.groups:groups", "Create, rewind and list groups."),

@@ -17,6 +17,7 @@ from quorumq.client.nodes import Closed
 from quorumq.client.options import NewMessage, Options
 from quorumq.client.partitioner import DefaultPartitioner, Partitioner, partition_of_key
 from quorumq.client.producer import Producer
+from quorumq.client.show import Life, Replica, Seen
 from quorumq.client.work import Task, Worked
 from quorumq.core.errors import (
     AlreadyResolved,
@@ -54,6 +55,9 @@ __all__ = [
     "Redriven",
     "Backlog",
     "PartitionBacklog",
+    "Life",
+    "Replica",
+    "Seen",
     "Task",
     "Worked",
     "receipt_from_text",

@@ -354,6 +354,7 @@ class Client(Counterpart[waiting.Client]):
     rewind = _blocking(waiting.Client.rewind)
     delete_group = _blocking(waiting.Client.delete_group)
     backlog = _blocking(waiting.Client.backlog)
+    show = _blocking(waiting.Client.show)
     purge = _blocking(waiting.Client.purge)
     metadata = _blocking(waiting.Client.metadata)
     status = _blocking(waiting.Client.status)

@@ -31,6 +31,7 @@ from quorumq.client.partitioner import Partitioner
 from quorumq.client.producer import BATCH_BYTES, BUFFER_BYTES, IN_FLIGHT, LINGER_S, Producer
 from quorumq.client.publishing import PublishCalls
 from quorumq.client.settling import SettleCalls
+from quorumq.client.show import ShowCalls
 from quorumq.client.times import Duration
 from quorumq.client.topics import TopicCalls
 from quorumq.client.work import GRACE_S, Handler, Pool, Task, Worked, stopped_by_signals
@@ -70,7 +71,7 @@ async def _serve(
         serving.ended.set()
 
 
-class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, SettleCalls):
+class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, ShowCalls, SettleCalls):
     """A connection to a cluster. Made by `connect`, or by `Client.open`.
 
     Attributes:

@@ -47,6 +47,7 @@ ANSWERS: Final[Mapping[type, type]] = {
     m.DeleteGroup: m.DeleteGroupReply,
     m.PurgeRequest: m.PurgeReply,
     m.BrowseRequest: m.BrowseReply,
+    m.ShowRequest: m.ShowReply,
     m.DeclareSurvivors: m.DeclareSurvivorsReply,
     m.StatusRequest: m.StatusReply,
 }

@@ -46,10 +46,12 @@ from quorumq.core.messages import (
     RemoteFetch,
     RemoteFetchReply,
     SetGroup,
+    ShowRequest,
     StatusReply,
     StatusRequest,
 )
 from quorumq.core.partition.group import DEAD_LETTER_TOPIC, DEAD_SUFFIX, dead_letter_names
+from quorumq.core.partition.listing import shown_of
 from quorumq.core.peek import PeekCoordinator
 from quorumq.core.publish import PublishCoordinator
 from quorumq.core.registers import AlterTopicCoordinator, DeleteTopicCoordinator
@@ -175,6 +177,8 @@ class FrontDoor:
                 return self._redrive(key, request)
             case BrowseRequest():
                 return self._peek(key, request, now)
+            case ShowRequest():
+                return self._show(request, now)
             case DeclareSurvivors():
                 return DeclareCoordinator(key, request)
         return Failed(Code.USAGE, f"{type(request).__name__} is not a request")
@@ -295,6 +299,15 @@ class FrontDoor:
             return PeekCoordinator(key, peek)
         page = replica.on_peek(peek, now)
         return BrowseReply(partition, page.items, page.cursor, page.slices)
+
+    def _show(self, request: ShowRequest, now: Now) -> Admitted:
+        replica = self.context.replicas.get(request.partition)
+        if replica is None:
+            detail = f"node {self.context.state.me} has no replica of that partition: ask one that has"
+            return Failed(Code.NOT_FOUND, detail)
+        if request.span.size != 1:
+            return Failed(Code.USAGE, f"{request.span.size} messages are named: one can be shown")
+        return shown_of(replica.batches, replica.views.groups, request.span, now)
 
     # ---------------------------------------------------------------------- deliveries
 

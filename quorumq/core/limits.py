@@ -49,6 +49,9 @@ HOLD_TIME_MAX_DEFAULT_S = 60.0
 MAX_DELIVERIES_DEFAULT = 5
 LONG_POLL_MAX_S = 20.0
 REQUEST_TIMEOUT_S = 5.0
+SHOWN_GROUPS_MAX = 1000
+"""Groups of a topic that the answer to `quorumq show` tells of, dead-letter groups included."""
+
 PARTITIONS_MAX = 1024
 FETCH_PARTITIONS_MAX = 4096
 """Partitions that one FETCH looks at; of more, as a pattern may match, each FETCH takes the next so many."""

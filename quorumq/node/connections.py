@@ -44,6 +44,7 @@ from quorumq.core.messages import (
     Metadata,
     PeerMessage,
     Publish,
+    ShowRequest,
     StatusRequest,
     Welcome,
 )
@@ -490,7 +491,7 @@ def weight_of(request: Any, frame_bytes: int) -> int:
             return frame_bytes + KIB + 32 * min(max(0, request.max_messages), 1 << 16)
         case BrowseRequest():
             return frame_bytes + KIB + 256 * min(max(0, request.limit), SPANS_PER_REQUEST_MAX)
-        case Metadata() | StatusRequest():
+        case Metadata() | StatusRequest() | ShowRequest():
             return frame_bytes + 256 * KIB
     return 2 * frame_bytes + KIB
 

@@ -44,7 +44,7 @@ TYPES: Final[Mapping[int, type]] = {
     85: m.AlterTopic, 86: m.AlterTopicReply, 87: m.DeleteTopic, 88: m.DeleteTopicReply,
     90: m.SetGroup, 91: m.SetGroupReply, 92: m.PurgeRequest, 93: m.PurgeReply,
     94: m.DeclareSurvivors, 95: m.DeclareSurvivorsReply, 96: m.DeleteGroup, 97: m.DeleteGroupReply,
-    98: m.CloseSession, 99: m.CloseSessionReply,
+    98: m.CloseSession, 99: m.CloseSessionReply, 100: m.ShowRequest, 101: m.ShowReply,
 }  # fmt: skip
 
 TYPE_OF: Final[Mapping[type, int]] = {cls: number for number, cls in TYPES.items()}

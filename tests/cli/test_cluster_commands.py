@@ -105,6 +105,19 @@ def test_peek_shows_each_state_and_takes_nothing(shell: Shell) -> None:
     )
 
 
+def test_the_life_of_a_message_is_shown(shell: Shell) -> None:
+    mid = shell("publish", "lives", "a").out.strip()
+    shell("consume", "lives", "--group", "g", "--max", "1")
+    told = shell("show", "lives", mid).out
+    assert told.startswith(f"{mid}\npublished ")
+    assert told.count("\n  g: acked · token ") == 3
+    (life,) = shell("show", "lives", mid, "--json").lines()
+    assert sorted((replica["node"], replica["payload"]) for replica in life["replicas"]) == [
+        (node, True) for node in shell.cluster.nodes
+    ]
+    assert "not a message id" in shell("show", "lives", "x", code=64).err
+
+
 def test_a_delayed_message_waits_and_an_expired_one_is_a_dead_letter(shell: Shell) -> None:
     shell("publish", "timed", "now")
     shell("publish", "timed", "soon", "--delay", "1.5s")

@@ -50,12 +50,12 @@ class Envelope(NamedTuple):
 ClientRequest = Union[
     Hello, OpenSession, CloseSession, CreateTopic, AlterTopic, DeleteTopic, Metadata, Publish, Fetch, AckRequest,
     RejectRequest, ExtendRequest, LeaveRequest, RedriveRequest, SetGroup, DeleteGroup, PurgeRequest, BrowseRequest,
-    DeclareSurvivors, StatusRequest,
+    ShowRequest, DeclareSurvivors, StatusRequest,
 ]  # fmt: skip
 
 ClientReply = Union[
     Welcome, OpenSessionReply, CloseSessionReply, CreateTopicReply, AlterTopicReply, DeleteTopicReply,
     MetadataReply, PublishReply, FetchReply,
-    SettleReply, LeaveReply, SetGroupReply, DeleteGroupReply, PurgeReply, BrowseReply, DeclareSurvivorsReply,
-    StatusReply, Failed,
+    SettleReply, LeaveReply, SetGroupReply, DeleteGroupReply, PurgeReply, BrowseReply, ShowReply,
+    DeclareSurvivorsReply, StatusReply, Failed,
 ]  # fmt: skip

@@ -15,6 +15,7 @@ from quorumq.core.types import (
     PartitionId,
     Receipt,
     Span,
+    Stamp,
     Topic,
 )
 
@@ -329,6 +330,30 @@ class BrowseReply(NamedTuple):
     cursor: tuple[int, int] | None
     slices: tuple[Slice, ...] = ()
     upto: Span | None = None  # of a complete PEEK: where to go on; None at the end
+
+
+class ShowRequest(NamedTuple):
+    """What the answering node's own replica has in memory of one message."""
+
+    partition: PartitionId
+    span: Span
+
+
+class ShownGroup(NamedTuple):
+    """What one replica's group makes of a message. ``granted`` is the highest ballot that it granted, or zero."""
+
+    group: str
+    found: Peeked
+    granted: Stamp
+
+
+class ShowReply(NamedTuple):
+    """``payload``: whether the node has it. ``published_ms`` is 0 where it has not."""
+
+    payload: bool
+    published_ms: int
+    delay_ms: int
+    groups: tuple[ShownGroup, ...]
 
 
 class DeclareSurvivors(NamedTuple):

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from quorumq.core import limits
-from quorumq.core.messages import Peeked, PeekReply, PeekRequest, Slice, Survey
+from quorumq.core.messages import Peeked, PeekReply, PeekRequest, ShownGroup, ShowReply, Slice, Survey
 from quorumq.core.partition import fate
 from quorumq.core.partition.batches import Batches, StoredBatch
-from quorumq.core.partition.fate import FREE
+from quorumq.core.partition.fate import FREE, NO_BALLOTS
 from quorumq.core.partition.group import DEAD_SUFFIX, GroupView, join
 from quorumq.core.spans import SpanSet
-from quorumq.core.types import Kind, Now, Span
+from quorumq.core.types import STAMP_ZERO, Kind, Now, Span
 
 PEEK_BYTES_MAX = limits.MIB
 
@@ -108,6 +108,21 @@ def survey_of(
             items.append(item)
             room -= letter_bytes(item)
     return tuple(items), None
+
+
+def shown_of(batches: Batches, views: Mapping[str, GroupView], span: Span, now: Now) -> ShowReply:
+    """What every group makes of one message, and whether its payload is here."""
+    batch = next((batches.stored[slot.number] for _, slot in batches.index.within(span)), None)
+    groups = [
+        ShownGroup(name, found, ballots.highest or STAMP_ZERO)
+        for name, view in sorted(views.items())
+        for found in peek(batches, view, span, batch, now)
+        for _, known in view.ballots.split(span)
+        for ballots in (known or NO_BALLOTS,)
+    ]
+    header = batch.header if batch is not None else None
+    times = (header.published_ms, header.delay_ms) if header is not None else (0, 0)
+    return ShowReply(header is not None, *times, tuple(groups[: limits.SHOWN_GROUPS_MAX]))
 
 
 def known_after(batches: Batches, after: Span | None) -> Iterator[tuple[Span, StoredBatch | None]]:

@@ -1,0 +1,147 @@
+"""`quorumq show`: the life of one message."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from quorumq.cli.common import json_option, nodes_option, plural, print_json, run_with, shown
+
+if TYPE_CHECKING:
+    from quorumq.client import Client
+    from quorumq.client.show import Life, Replica, Seen
+    from quorumq.history import Row
+
+
+@click.command()
+@click.argument("topic")
+@click.argument("id")
+@click.option(
+    "--history",
+    multiple=True,
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Tell also what this history has of the message (docs/history.md); may be given several times.",
+)
+@nodes_option
+@json_option
+def show(topic: str, id: str, history: tuple[Path, ...], nodes: tuple[str, ...], as_json: bool) -> None:
+    """Show the life of one message of TOPIC, as every replica has it in memory.
+
+    It answers why a message was delivered twice, or not at all. Each replica is asked by itself: whether it has the
+    payload, and for each group what became of the message, how many deliveries ended without an ack, who holds it for
+    how long, the fencing token of the last delivery, and how a dead letter died. A replica that does not answer is
+    named. Consumers, and deliveries that were followed by others, are in histories only: give them with --history, and
+    their lines come in the order of time.
+
+    ID is what `publish` prints, and `peek` and `deadletters list --json`.
+    """
+
+    async def make(client: Client) -> None:
+        found = await client.show(topic, id)
+        told = sorted(_lines(history, found), key=lambda row: row["wall_ms"])
+        if as_json:
+            print_json({**_facts(found), "history": told})
+            return
+        _print(found)
+        if history:
+            click.echo(f"\nhistories, by each writer's own time of day: {plural(len(told), 'line')}")
+        for row in told:
+            click.echo(f"  {_told(row)}")
+
+    run_with(nodes, make)
+
+
+def _facts(life: Life) -> dict[str, Any]:
+    """A life for JSON."""
+    return {
+        "id": str(life.id),
+        "topic": life.topic,
+        "published_ms": life.published_ms,
+        "delay_s": life.delay,
+        "session": life.session,
+        "replicas": [
+            {
+                "node": replica.node,
+                "error": replica.error,
+                "payload": replica.payload,
+                "groups": [
+                    {**seen._asdict(), "letter": seen.letter._asdict() if seen.letter else None}
+                    for seen in replica.groups
+                ],
+            }
+            for replica in life.replicas
+        ],
+    }
+
+
+def _print(life: Life) -> None:
+    click.echo(f"{life.id}")
+    when = _when(life.published_ms) if life.published_ms is not None else "when is not known: no payload left"
+    due = f", due {life.delay:g} s later" if life.delay else ""
+    click.echo(f"published {when}{due}")
+    click.echo(f"by session {life.session}")
+    for replica in life.replicas:
+        click.echo(f"{replica.node}: {_said(replica)}")
+        for seen in replica.groups:
+            click.echo(f"  {shown(seen.group.encode(), 30)}: {_state(seen)}")
+            if seen.letter is not None:
+                click.echo(
+                    f"    died of {shown(seen.letter.reason.encode(), 60)}, {_when(seen.letter.died_ms)}"
+                )
+                for text in (seen.letter.error_class, seen.letter.message, seen.letter.consumer):
+                    if text:
+                        click.echo(f"    {shown(text.encode(), 72)}")
+
+
+def _said(replica: Replica) -> str:
+    if replica.error is not None:
+        return f"no answer: {shown(replica.error.encode(), 60)}"
+    return "has the payload" if replica.payload else "has no payload"
+
+
+def _state(seen: Seen) -> str:
+    """`held by n2 for 12 s more · 1 delivery ended without an ack · token 1795…`"""
+    parts = [seen.state]
+    if seen.state == "held":
+        parts = [f"held through {seen.holder} for {seen.remaining:.0f} s more"]
+    elif seen.state == "delayed":
+        parts = [f"delayed for {seen.remaining:.0f} s more"]
+    if seen.ended:
+        ended = "delivery" if seen.ended == 1 else "deliveries"
+        parts.append(f"{seen.ended} {ended} ended without ack")
+    if seen.redrives:
+        parts.append(f"redriven {'once' if seen.redrives == 1 else f'{seen.redrives} times'}")
+    if seen.token:
+        parts.append(f"token {seen.token}")
+    return " · ".join(parts)
+
+
+def _lines(paths: tuple[Path, ...], life: Life) -> list[Row]:
+    """What the histories say of the message."""
+    if not paths:
+        return []
+    from quorumq.history import origin_text, read_history, topic_label
+
+    label, origin = topic_label(life.id.partition.topic, life.topic), origin_text(life.id.origin)
+    return [
+        row
+        for row in read_history(paths)
+        if (row.get("topic"), row.get("partition")) == (label, life.id.partition.number)
+        and any(span[0] == origin and span[1] <= life.id.seq < span[2] for span in row.get("spans", ()))
+    ]
+
+
+def _told(row: Row) -> str:
+    """`12:03:04.125 client:w1 deliver of g · attempt 2 · token …`"""
+    time = datetime.fromtimestamp(row["wall_ms"] / 1000, UTC).astimezone().strftime("%H:%M:%S.%f")[:-3]
+    of = f" of {row['group']}" if "group" in row else ""
+    facts = [f"{name} {row[name]}" for name in ("outcome", "attempt", "n", "reason", "token") if name in row]
+    return shown(" · ".join([f"{time} {row['who']} {row['kind']}{of}", *facts]).encode(), 78)
+
+
+def _when(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).astimezone().isoformat(sep=" ", timespec="milliseconds")

@@ -1,0 +1,158 @@
+"""The life of one message: what every replica of its partition has in memory of it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import trio
+
+from quorumq.client.context import Calls
+from quorumq.client.message import MessageId
+from quorumq.core import messages as m
+from quorumq.core.errors import NotFound, QuorumqError, TooFewReplicas, UsageError
+from quorumq.core.types import STAMP_ZERO, Letter, Span
+
+
+class Seen(NamedTuple):
+    """What one group makes of the message, as one node sees it.
+
+    ``state`` is ready, held, delayed, acked, dead, skipped (never to be delivered) or purged; ``remaining`` are the
+    seconds of a hold or a delay that are left. ``ended`` deliveries ended without an ack, at redrive number
+    ``redrives``. ``holder`` is the node that delivered it to whom holds it, ``token`` the fencing token of the last
+    delivery that this node voted for (0: none that it remembers). ``letter`` says how a dead letter died.
+    """
+
+    group: str
+    state: str
+    remaining: float
+    ended: int
+    redrives: int
+    generation: int
+    holder: str | None
+    token: int
+    letter: Letter | None
+
+
+class Replica(NamedTuple):
+    """What one node has of the message. ``error``: why it did not say; then the rest is empty."""
+
+    node: str
+    payload: bool
+    groups: tuple[Seen, ...]
+    error: str | None = None
+
+
+class Life(NamedTuple):
+    """The life of one message, from `Client.show`.
+
+    ``published_ms``: when its batch was made, by its producer's clock (ms since 1970); None where no payload is left.
+    ``session`` is the producer's, which begins with the node that opened it.
+    """
+
+    id: MessageId
+    topic: str
+    published_ms: int | None
+    delay: float
+    session: str
+    replicas: tuple[Replica, ...]
+
+
+class ShowCalls(Calls):
+    """Tells the life of one message."""
+
+    async def show(self, topic: str, message: MessageId | str, *, timeout: float | None = None) -> Life:
+        """What every replica has in memory of one message: who has its payload, and what each group makes of it.
+
+        Every replica is asked by itself, and nothing is merged: where they differ, that is seen. What is over is known
+        as long as it leaves a trace: a count of deliveries that ended, the last one's fencing token, a tombstone, a
+        dead letter. Each delivery with its consumer is in the histories (docs/history.md), where they are written.
+
+        Args:
+            topic: its name.
+            message: its id, or that as text.
+            timeout: seconds for each node; the client's if None.
+
+        Returns:
+            what each replica said, or why it did not.
+
+        Raises:
+            NotFound: no such topic or partition, or all replicas answer and none has heard of the message.
+            UsageError: no id, or one of another topic.
+            TooFewReplicas: no replica answered.
+        """
+        try:
+            name = MessageId.parse(message) if isinstance(message, str) else message
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+        register = await self.context.topic(topic, timeout=timeout)
+        if name.partition.topic != register.id:
+            raise UsageError(
+                f"{name} is of another topic than {topic!r}, which has the id {register.id.hex()}"
+            )
+        if name.partition.number >= register.partitions:
+            raise NotFound(
+                f"topic {topic!r} has {register.partitions} partitions: there is no {name.partition.number}"
+            )
+        members = register.replicas[name.partition.number]
+        request = m.ShowRequest(name.partition, Span(name.origin, name.seq, name.seq + 1))
+        replies: dict[str, m.ShowReply] = {}
+        errors: dict[str, str] = {}
+
+        async def ask(node: str) -> None:
+            only = self.context.nodes.addresses_of((node,))
+            try:
+                replies[node] = await self.context.ask(
+                    request, f"show a message at {node}", timeout, writes=False, only=only
+                )
+            except QuorumqError as error:
+                errors[node] = str(error)
+
+        async with trio.open_nursery() as nursery:
+            for node in members:
+                nursery.start_soon(ask, node)
+        if not replies:
+            raise TooFewReplicas(
+                f"no replica of {topic!r}/{name.partition.number} answers: {errors[members[0]]}",
+                needed=1,
+                answered=0,
+            )
+        replicas = tuple(
+            Replica(node, replies[node].payload, tuple(map(seen, replies[node].groups)))
+            if node in replies
+            else Replica(node, False, (), errors[node])
+            for node in members
+        )
+        if not errors and not any(replica.payload or knows(replica) for replica in replicas):
+            raise NotFound(
+                f"no replica knows {name}: it was never stored, or is reclaimed and every group is done with it"
+            )
+        first = next((reply for reply in replies.values() if reply.payload), None)
+        node, n, nonce, k = name.origin
+        return Life(
+            name,
+            topic,
+            first.published_ms if first is not None else None,
+            first.delay_ms / 1000 if first is not None else 0.0,
+            f"{node}.{n}.{nonce:016x}.{k}",
+            replicas,
+        )
+
+
+def seen(shown: m.ShownGroup) -> Seen:
+    found = shown.found
+    return Seen(
+        shown.group,
+        found.state,
+        found.remaining,
+        found.attempts,
+        found.record.n,
+        found.record.generation,
+        found.owner.node if found.owner is not None else None,
+        shown.granted.time if shown.granted != STAMP_ZERO else 0,
+        found.record.letter,
+    )
+
+
+def knows(replica: Replica) -> bool:
+    """Whether a group of it has heard of the message: of one that it has not, all is ready, and never delivered."""
+    return any(seen.state != "ready" or seen.ended or seen.token for seen in replica.groups)

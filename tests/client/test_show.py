@@ -1,0 +1,115 @@
+"""`client.show` and `quorumq show`: the life of one message."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from quorumq.cli.show import _lines, _print, _told
+from quorumq.client import Life, MessageId, NotFound, TooFewReplicas, UsageError
+from quorumq.core.messages import ShowRequest
+from quorumq.history import HistoryWriter
+from tests.client.fake import connected, fake_cluster
+from tests.client.steps import publish
+
+
+def states(life: Life, group: str = "g") -> list[tuple[str, int]]:
+    """What each replica makes of the message, and how many deliveries ended."""
+    return [
+        (seen.state, seen.ended)
+        for replica in life.replicas
+        for seen in replica.groups
+        if seen.group == group
+    ]
+
+
+async def test_a_life_is_told_from_its_publish_to_its_dead_letter(capsys: pytest.CaptureFixture[str]) -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs", max_deliveries=5)
+        await client.create_group("jobs", "other")
+        mid = await client.publish("jobs", b"x", delay=1.0)
+        await trio.sleep(0.5)
+        life = await client.show("jobs", str(mid))
+        assert (life.id, life.topic, life.delay) == (mid, "jobs", 1.0)
+        assert life.published_ms is not None
+        assert [replica.payload for replica in life.replicas] == [True] * 3
+        assert states(life, "other") == [("delayed", 0)] * 3
+        await trio.sleep(1.0)
+        (first,) = await client.fetch("jobs", "g", hold_time=2.0)
+        held = await client.show("jobs", mid)
+        (seen,) = [seen for seen in held.replicas[0].groups if seen.group == "g"]
+        assert (seen.state, seen.holder is not None) == ("held", True)
+        assert seen.token == first.fencing_token.time
+        assert 1.0 < seen.remaining <= 2.0
+        _print(held)
+        await trio.sleep(2.5)
+        assert states(await client.show("jobs", mid)) == [("ready", 1)] * 3
+        messages = await client.fetch("jobs", "g", hold_time=2.0)
+        await client.dead_letter(messages, error=ValueError("no such account"))
+        dead = await client.show("jobs", mid)
+        assert states(dead) == [("dead", 1)] * 3
+        assert states(dead, "other") == [("ready", 0)] * 3
+        letter = next(seen.letter for seen in dead.replicas[0].groups if seen.group == "g")
+        assert letter is not None
+        assert letter.message == "no such account"
+        _print(dead)
+    out = capsys.readouterr().out
+    assert "g: held through " in out
+    assert "g: dead · 1 delivery ended without ack · token " in out
+    assert "no such account" in out
+    assert max(map(len, out.splitlines())) <= 80, out
+
+
+async def test_histories_tell_each_delivery_in_order(tmp_path: Path) -> None:
+    path = tmp_path / "client.jsonl"
+    with HistoryWriter(path, run="r", who="client:x") as history:
+        async with fake_cluster() as cluster, connected(cluster, history=history) as client:
+            await client.create_topic("jobs")
+            mid = await client.publish("jobs", b"x")
+            await client.fetch("jobs", "g", max_messages=1, hold_time=1.0)
+            await trio.sleep(1.5)
+            (message,) = await client.fetch("jobs", "g", max_messages=1)
+            await message.ack()
+            await client.publish("jobs", b"another")
+            life = await client.show("jobs", mid)
+    told = [_told(row).split(" ", 1)[1] for row in _lines((path,), life)]
+    assert told[0] == "client:x publish · outcome invoke"
+    assert [line.split(" · token")[0] for line in told if "deliver" in line] == [
+        "client:x deliver of g · attempt 1 · n 0",
+        "client:x deliver of g · attempt 2 · n 0",
+    ]
+    assert told[-1].startswith("client:x ack of g · outcome acked")
+
+
+async def test_who_does_not_answer_is_named_and_what_cannot_be_shown_is_refused() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        await client.create_topic("others")
+        await publish(client, 1)
+        (message,) = await client.fetch("jobs", "g")
+        await message.ack()
+        cluster.kill("b")
+        life = await client.show("jobs", message.id, timeout=1.0)
+        assert [replica.node for replica in life.replicas if replica.error] == ["b"]
+        assert states(life) == [("acked", 0)] * 2
+        never = message.id._replace(seq=999)
+        with pytest.raises(UsageError, match="not a message id: 'x'"):
+            await client.show("jobs", "x")
+        with pytest.raises(UsageError, match="of another topic than 'others'"):
+            await client.show("others", message.id)
+        with pytest.raises(NotFound, match="has 1 partitions: there is no 7"):
+            await client.show("jobs", MessageId(message.id.partition._replace(number=7), *message.id[1:]))
+        assert not any(
+            replica.payload for replica in (await client.show("jobs", never, timeout=1.0)).replicas
+        )
+        cluster.revive("b")
+        await trio.sleep(5)
+        with pytest.raises(NotFound, match="no replica knows"):
+            await client.show("jobs", never)
+        assert {name for name, _ in cluster.of(ShowRequest)} == {"a", "b", "c"}
+        for name in "abc":
+            cluster.kill(name)
+        with pytest.raises(TooFewReplicas):
+            await client.show("jobs", message.id, timeout=1.0)
