@@ -46,6 +46,7 @@ class Wanted(NamedTuple):
     error_class: str | None
     fingerprint: str | None
     partition: int | None
+    ids: tuple[str, ...] = ()
 
 
 def _filters(command: Any) -> Any:
@@ -55,6 +56,13 @@ def _filters(command: Any) -> Any:
         ),
         click.option("--fingerprint", metavar="HEX", help="Only those with this fingerprint (see the list)."),
         click.option("--partition", type=click.IntRange(0), help="Only this partition."),
+        click.option(
+            "--id",
+            "ids",
+            multiple=True,
+            metavar="ID",
+            help="Only this message; may be given several times. One that is no dead letter of the group is named.",
+        ),
     )
     for option in reversed(options):
         command = option(command)
@@ -87,6 +95,7 @@ def list_letters(
     error_class: str | None,
     fingerprint: str | None,
     partition: int | None,
+    ids: tuple[str, ...],
     limit: int,
     each: bool,
     nodes: tuple[str, ...],
@@ -98,7 +107,7 @@ def list_letters(
     with --json the ids of some of them. Everything is listed that a majority of the replicas has. With --each and
     --json every dead letter comes with its whole history.
     """
-    run(_list, nodes, Wanted(topic, group, error_class, fingerprint, partition), limit, each, as_json)
+    run(_list, nodes, Wanted(topic, group, error_class, fingerprint, partition, ids), limit, each, as_json)
 
 
 @deadletters.command()
@@ -126,6 +135,7 @@ def redrive(
     error_class: str | None,
     fingerprint: str | None,
     partition: int | None,
+    ids: tuple[str, ...],
     plan: Path | None,
     limit: int | None,
     everything: bool,
@@ -137,8 +147,8 @@ def redrive(
 ) -> None:
     """Make dead letters of TOPIC available to the group again.
 
-    Choose which by their error class, fingerprint or partition, by --limit, or take --all, which asks before it acts
-    unless --yes is given. A redriven message starts anew, with all its deliveries before it.
+    Choose which by their id, error class, fingerprint or partition, by --limit, or take --all, which asks before it
+    acts unless --yes is given. A redriven message starts anew, with all its deliveries before it.
 
     Redriving twice is redriving once, whoever does it, also at the same time. After Ctrl-C, or exit code 75 (too few
     replicas answered), run it again: it goes on with what is left.
@@ -147,7 +157,16 @@ def redrive(
     acked or purged since the plan was made is left alone and counted, so it can be run again.
     """
     if plan is not None:
-        if topic or group or error_class or fingerprint or partition is not None or limit or everything:
+        if (
+            topic
+            or group
+            or error_class
+            or fingerprint
+            or ids
+            or partition is not None
+            or limit
+            or everything
+        ):
             raise click.UsageError(
                 "a plan says which dead letters: beside --plan give only --rate and --dry-run"
             )
@@ -157,11 +176,11 @@ def redrive(
         return
     if not topic or not group:
         raise click.UsageError("give TOPIC and --group, or --plan FILE")
-    if not (error_class or fingerprint or limit or everything or partition is not None):
+    if not (error_class or fingerprint or ids or limit or everything or partition is not None):
         raise click.UsageError(
-            "say which dead letters: --error-class, --fingerprint, --partition, --limit, or --all for all of them"
+            "say which dead letters: --id, --error-class, --fingerprint, --partition, --limit, or --all for all of them"
         )
-    wanted = Wanted(topic, group, error_class, fingerprint, partition)
+    wanted = Wanted(topic, group, error_class, fingerprint, partition, ids)
     run(_redrive, nodes, wanted, limit, rate, dry_run, everything and not yes, as_json)
 
 
@@ -187,9 +206,11 @@ def purge(
 
 async def _letters(client: Client, wanted: Wanted) -> AsyncIterator[Peek]:
     """The dead letters that are meant, in the order of partitions and ids."""
-    async for found in client.peek(
-        wanted.topic, wanted.group, "dead", partition=wanted.partition, complete=True
-    ):
+    if wanted.ids:
+        source = _by_id(client, wanted)
+    else:
+        source = client.peek(wanted.topic, wanted.group, "dead", partition=wanted.partition, complete=True)
+    async for found in source:
         letter = found.peeked.record.letter
         if letter is None:
             continue
@@ -198,6 +219,24 @@ async def _letters(client: Client, wanted: Wanted) -> AsyncIterator[Peek]:
         if wanted.fingerprint is not None and letter.fingerprint != wanted.fingerprint:
             continue
         yield found
+
+
+async def _by_id(client: Client, wanted: Wanted) -> AsyncIterator[Peek]:
+    """Those of the ids that are dead letters; of the others, what they are instead is said."""
+    from quorumq.client import MessageId, UsageError
+
+    try:
+        names = sorted({MessageId.parse(text) for text in wanted.ids})
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    known = await client.lookup(wanted.topic, wanted.group, names)
+    for name in names:
+        found = known.get(name)
+        if found is not None and found.peeked.state == "dead":
+            yield found
+        else:
+            state = found.peeked.state if found is not None else "not known"
+            click.echo(f"{name} is no dead letter of {wanted.group}: it is {state}", err=True)
 
 
 def _named(wanted: Wanted) -> Wanted:

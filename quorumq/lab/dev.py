@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from quorumq.cli.common import NODES_DEFAULT, NODES_VARIABLE, json_option, print_json
+from quorumq.core import limits
 
 
 @click.command()
@@ -27,7 +28,7 @@ from quorumq.cli.common import NODES_DEFAULT, NODES_VARIABLE, json_option, print
 @click.option("--topic", "topics", multiple=True, metavar="NAME", help="Create this topic; may be repeated.")
 @click.option(
     "--hold-time-max",
-    default=5.0,
+    default=limits.HOLD_TIME_MAX_DEFAULT_S,
     show_default=True,
     type=click.FloatRange(0.1, 3600),
     help="Longest hold in seconds, and how long a node that crashed stays in quarantine.",

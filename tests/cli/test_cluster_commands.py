@@ -165,6 +165,19 @@ def test_dead_letters_are_listed_by_kind_and_redriven_when_told(shell: Shell) ->
     assert "redrive all 3 dead letters" in refused.err
     assert len(shell("peek", "sick", "--group", "g", "--which", "dead", "--json").lines()) == 3
 
+    mine = kinds[0]["samples"][0]
+    (line,) = shell("deadletters", "list", "sick", "--group", "g", "--id", mine, "--each", "--json").lines()
+    assert line["id"] == mine
+    never = mine.rpartition("/")[0] + "/99"
+    both = ("--id", mine, "--id", never)
+    dry = shell("deadletters", "redrive", "sick", "--group", "g", *both, "--dry-run")
+    assert dry.out == "1 dead letter would be redriven\n"
+    assert f"{never} is no dead letter of g: it is not known" in dry.err
+    assert (
+        "not a message id: 'x'"
+        in shell("deadletters", "redrive", "sick", "--group", "g", "--id", "x", code=64).err
+    )
+
     one = shell(
         "deadletters", "redrive", "sick", "--group", "g", "--fingerprint", kinds[1]["fingerprint"], "--json"
     ).lines()
