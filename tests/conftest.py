@@ -1,8 +1,9 @@
-"""Which tests may run beside each other: `make test` runs pytest on two processes.
+"""Which tests may run beside each other: `make test` runs pytest on three processes.
 
-Files with tests that start processes (marker `e2e`) run one after another in one process of pytest, so that one cluster
-at a time has the second core; those of Spark share one session, and so one process, too. Other files go where there is
-room. pytest-xdist has groups by a mark, but reads them in a way that pytest 9 ended.
+Files with tests that start processes (marker `e2e`) run one after another in one process of pytest, so that there is
+one cluster at a time; those of Spark share one session, and so one process, too. Both wait much, so that the third
+process, and other files where there is room, have work for two cores. pytest-xdist has groups by a mark, but reads
+them in a way that pytest 9 ended.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from sim.sometimes import ENOUGH_SEEDS, SOMETIMES
 from sim.world import SimError
 
 
-@pytest.mark.parametrize(("profile", "seeds"), [("swarm", 30), ("store", 10), ("checked", 3), ("quiet", 5)])
+@pytest.mark.parametrize(("profile", "seeds"), [("swarm", 20), ("store", 10), ("checked", 3), ("quiet", 5)])
 def test_seeds_pass(profile: str, seeds: int) -> None:
     report = run_campaign(profile, 500, seeds, 1)
     assert report.failures == []
