@@ -34,14 +34,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from quorumq.core.types import (
-    Incarnation,
-    Kind,
-    Owner,
-    Record,
-    Stamp,
-    merge_records,
-)
+from quorumq.core.types import Incarnation, Kind, Owner, Record, Stamp, merge_records
 
 NOBODY = Owner("", Incarnation(0, 0), Stamp(0, ""))
 """The owner of what two owners were reported of: it matches none, so nothing can be done in its name."""
@@ -439,10 +432,9 @@ class WonAsk(NamedTuple):
 
 def on_won(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: WonAsk) -> Fate:
     """The voters knew of attempts that this replica had missed: they ended before the hold that is won here."""
-    lease = counted(lease, ask.attempts)
-    held = lease.held
-    if held is not None and is_owner(held, ask.owner) and held.ended < ask.attempts.ended:
-        lease = lease._replace(held=held._replace(ended=ask.attempts.ended))
+    lease, held = counted(lease, ask.attempts), lease.held
+    if held is not None and is_owner(held, ask.owner):
+        lease = lease._replace(held=held._replace(ended=max(held.ended, ask.attempts.ended)))
     return record, lease, ballots, None
 
 
