@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import trio
 
@@ -11,6 +11,9 @@ from quorumq.client.context import Calls
 from quorumq.client.groups import source_of
 from quorumq.core import messages as m
 from quorumq.core.errors import NotFound, QuorumqError, TooFewReplicas
+
+EACH_S: Final = 3.0
+"""How long a node is waited for that may be down, while the others have answered."""
 
 
 class PartitionBacklog(NamedTuple):
@@ -50,7 +53,7 @@ class BacklogCalls(Calls):
 
         Args:
             topic, group: whose.
-            timeout: seconds for each node; the client's if None.
+            timeout: seconds for each node; 3 if None, as one may be down.
 
         Returns:
             the sums, and each partition's part.
@@ -67,11 +70,13 @@ class BacklogCalls(Calls):
             raise NotFound(f"no group {group!r} reads topic {topic!r}: {names} does")
         answers: list[Mapping[str, Any]] = []
 
+        each = EACH_S if timeout is None else timeout
+
         async def ask(node: str) -> None:
             only = self.context.nodes.addresses_of((node,))
             try:
                 reply = await self.context.ask(
-                    m.StatusRequest(), f"status of {node}", timeout, writes=False, only=only
+                    m.StatusRequest(), f"status of {node}", each, writes=False, only=only
                 )
             except QuorumqError:
                 return  # the others may do

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import trio
 
+from quorumq.client.backlog import EACH_S
 from quorumq.client.context import Calls
 from quorumq.client.message import MessageId
 from quorumq.core import messages as m
@@ -70,7 +71,7 @@ class ShowCalls(Calls):
         Args:
             topic: its name.
             message: its id, or that as text.
-            timeout: seconds for each node; the client's if None.
+            timeout: seconds for each node; 3 if None, as one may be down.
 
         Returns:
             what each replica said, or why it did not.
@@ -98,11 +99,13 @@ class ShowCalls(Calls):
         replies: dict[str, m.ShowReply] = {}
         errors: dict[str, str] = {}
 
+        each = EACH_S if timeout is None else timeout
+
         async def ask(node: str) -> None:
             only = self.context.nodes.addresses_of((node,))
             try:
                 replies[node] = await self.context.ask(
-                    request, f"show a message at {node}", timeout, writes=False, only=only
+                    request, f"show a message at {node}", each, writes=False, only=only
                 )
             except QuorumqError as error:
                 errors[node] = str(error)
