@@ -47,6 +47,9 @@ class NoLoss(Checker):
         self.created: dict[str, float] = {}  # groups that were created while the run went on, and when
         self.unmade: dict[str, None] = {}  # groups of which a deletion was asked for
         self.groups: dict[str, None] = {}
+        self.known: dict[
+            str, dict[str, float]
+        ] = {}  # groups that began with a generation: since when, by node
         self.registers: dict[tuple[str, str], tuple[int, int]] = {}  # (group, node) -> generation, from_ms
         self.latest: dict[str, int] = {}  # the latest beginning that a group has ever had
         self.delivered: dict[GroupKey, int] = {}  # the newest generation in which it was
@@ -94,6 +97,10 @@ class NoLoss(Checker):
             if row["phase"] == "drained":
                 self.drained_at = row["at"]
         elif kind == "register":
+            if row["generation"] and row["group"] not in self.groups:
+                self.known[row["group"]] = {}
+            if row["group"] in self.known:
+                self.known[row["group"]].setdefault(row["who"], row["at"])
             self.groups[row["group"]] = None
             self.registers[(row["group"], row["who"])] = (row["generation"], row["from_ms"])
             self.latest[row["group"]] = max(row["from_ms"], self.latest.get(row["group"], 0))
@@ -152,7 +159,9 @@ class NoLoss(Checker):
                 continue  # what only it kept was dropped while it was deleted
             if not self.kept:
                 from_ms = self.latest.get(group, 0)
-                generation, began = 0, self.created.get(group, 0.0)
+                generation = 0
+                heard = self.known.get(group, {}).values()  # nobody may have heard that it was created
+                began = self.created.get(group, max(heard, default=0.0))
             for key, at in self.confirmed.items():
                 if self.sent.get(key, at) < began:
                     continue

@@ -432,7 +432,8 @@ class WonAsk(NamedTuple):
 
 def on_won(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: WonAsk) -> Fate:
     """The voters knew of attempts that this replica had missed: they ended before the hold that is won here."""
-    lease, held = counted(lease, ask.attempts), lease.held
+    record, lease, ballots, _ = on_counted(record, lease, ballots, facts, ask.attempts)
+    held = lease.held
     if held is not None and is_owner(held, ask.owner):
         lease = lease._replace(held=held._replace(ended=max(held.ended, ask.attempts.ended)))
     return record, lease, ballots, None
