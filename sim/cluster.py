@@ -7,6 +7,8 @@ within a bound (promise G4). What is then left is listed, and the checkers judge
 
 from __future__ import annotations
 
+from itertools import islice
+
 from quorumq.core.partition.group import DEAD_SUFFIX
 from quorumq.core.types import NodeId
 from quorumq.history import VERSION
@@ -81,6 +83,7 @@ class Cluster:
         self.faults.on_cut = self.moments.on_cut
         self.drain = Drain(self.world, self.topics, self.hosts, self.observer, self.producers, groups)
         self.healed_at = 0.0
+        self.bound = 0.0
         self.drained = False
 
     def run(self) -> None:
@@ -108,8 +111,11 @@ class Cluster:
             world.at(fault.at, self.faults.inflict, fault)
         world.run(options.fault_time)
         self.heal()
-        self.drained = world.run(world.time + options.drain_bound, self.drain.is_drained)
-        world.note("sim", "phase", phase="drained" if self.drained else "end")
+        self.drained = world.run(world.time + self.bound, self.drain.is_drained)
+        if self.drained:
+            world.note("sim", "phase", phase="drained")
+        else:
+            world.note("sim", "phase", phase="end", detail=" · ".join(islice(self.drain.unsettled(), 4)))
         self.drain.list_settled(complete=self.drained)
         if self.drained:
             for host in self.hosts.values():
@@ -128,7 +134,8 @@ class Cluster:
             host.boot(host.life)
         for client in self.clients.values():
             client.paused_until = min(client.paused_until, world.time)
-        world.note("sim", "phase", phase="healed", seconds=self.options.drain_bound)
+        self.bound = self.options.drain_bound + self.options.turn_bound * self.drain.one_by_one()
+        world.note("sim", "phase", phase="healed", seconds=self.bound)
 
     def dispose(self) -> None:
         """Cut the cycles, so that everything is freed at once and campaigns need no garbage collector."""

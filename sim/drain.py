@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from quorumq.core.messages import PeekRequest
@@ -63,64 +63,103 @@ class Drain:
 
     def is_drained(self) -> bool:
         """Whether every publish is confirmed, and every replica knows of every message that it is settled."""
-        if not all(producer.finished for producer in self.producers) or not all(self.topics.deleted.values()):
-            return False
-        if not self.topics.created and not self.topics.gone:
-            return False
+        return next(self.unsettled(), None) is None
+
+    def unsettled(self) -> Iterator[str]:
+        """What keeps the run from being drained, one text each."""
+        topics = self.topics
+        for producer in self.producers:
+            if not producer.finished:
+                yield f"producer {producer.name} waits for what it published"
+        for name, confirmed in topics.deleted.items():
+            if not confirmed:
+                yield f"the deletion of {name} is not confirmed"
+        if not topics.created and not topics.gone:
+            yield "no topic was created"
+        expected = self.expected()
+        for host in self.hosts.values():
+            yield from self.unsettled_at(host, expected)
+        cores = {name: host.core for name, host in self.hosts.items() if host.core is not None}
+        registers = {
+            name: (tuple(core.catalogue.registers()), tuple(sorted(core.catalogue.groups.items())))
+            for name, core in cores.items()
+        }
+        yield from differing("their registers", registers)
+        for partition in expected:
+            replicas = {
+                name: core.replicas[partition] for name, core in cores.items() if partition in core.replicas
+            }
+            for group in self.groups_of(partition):
+                views = {name: replica.views.groups.get(group) for name, replica in replicas.items()}
+                among = list(replicas.values())
+                yield from differing(
+                    f"group {group} of {topics.name_of(partition)}/{partition.number}",
+                    {name: digest_of(view, among) for name, view in views.items() if view is not None},
+                )
+
+    def expected(self) -> dict[PartitionId, dict[Origin, int]]:
+        """How many messages of each origin each replica must know, of topics that are not over."""
         expected: dict[PartitionId, dict[Origin, int]] = {}
         for producer in self.producers:
             for (partition, origin), count in producer.published.items():
-                if self.topics.is_over(partition.topic):
-                    continue
-                expected.setdefault(partition, {})[origin] = count
+                if not self.topics.is_over(partition.topic):
+                    expected.setdefault(partition, {})[origin] = count
         for (partition, origin), known in self.topics.confirmed_outputs.items():
             expected.setdefault(partition, {})[origin] = len(known)
-        for host in self.hosts.values():
-            core = host.core
-            if core is None or not host.started or not core.state.vouched:
-                return False
-            for partition, replica in core.replicas.items():
-                if self.topics.is_over(partition.topic):
+        return expected
+
+    def unsettled_at(self, host: Host, expected: dict[PartitionId, dict[Origin, int]]) -> Iterator[str]:
+        """What one node still lacks."""
+        core = host.core
+        if core is None or not host.started or not core.state.vouched:
+            yield f"node {host.name} is not in service"
+            return
+        for partition, replica in core.replicas.items():
+            if self.topics.is_over(partition.topic):
+                continue
+            where = f"node {host.name}, {self.topics.name_of(partition)}/{partition.number}"
+            if any(map(host.journal.is_set_aside, replica.batches.stored)):
+                yield f"{where}: a damaged batch is not repaired"
+            for origin, count in expected.get(partition, {}).items():
+                here = known_of(replica, origin)
+                lacks = here < count and origin not in replica.batches.closed
+                if lacks and not self.is_gone_everywhere(replica, origin, count):
+                    yield f"{where}: {here} of {count} messages of origin {origin}"
+            if partition not in expected:
+                continue
+            for group in self.groups_of(partition):
+                view = replica.views.groups.get(group)
+                if view is None:
+                    yield f"{where}: group {group} is unknown"
                     continue
-                if any(map(host.journal.is_set_aside, replica.batches.stored)):
-                    return False
-                for origin, count in expected.get(partition, {}).items():
-                    here = sum(
-                        span.size
-                        for table in (replica.batches.present, replica.batches.reclaimed)
-                        for span in table.spans_of(origin)
-                    )
-                    if here < count and origin not in replica.batches.closed:
-                        return False
-                if partition not in expected:
-                    continue
-                for group in self.groups_of(partition):
-                    view = replica.views.groups.get(group)
-                    if view is None:
-                        return False
-                    for span, slot in replica.batches.index.items():
-                        covered = view.covers(replica.batches.stored[slot.number].header.published_ms)
-                        if view.readable(span, covered):
-                            return False
-        registers: dict[Any, None] = {}
+                for span, slot in replica.batches.index.items():
+                    covered = view.covers(replica.batches.stored[slot.number].header.published_ms)
+                    if open_spans := view.readable(span, covered):
+                        yield f"{where}: group {group} has not settled {open_spans[0]}"
+
+    def is_gone_everywhere(self, here: Replica, origin: Origin, count: int) -> bool:
+        """Whether what this replica never heard of was reclaimed by who had it, and wanted by a group that came later.
+
+        It counts as absent then: replicas that compare find no difference, and nobody has it to give.
+        """
+        replicas = [
+            host.core.replicas[here.partition]
+            for host in self.hosts.values()
+            if host.core is not None and here.partition in host.core.replicas
+        ]
+        return any(known_of(other, origin) == count for other in replicas) and all(
+            other.batches.digest(origin) == here.batches.digest(origin) for other in replicas
+        )
+
+    def one_by_one(self) -> int:
+        """How many messages are suspects, or may be when their hold ends: each of them is delivered alone."""
+        most: dict[tuple[PartitionId, str], int] = {}
         for host in self.hosts.values():
-            assert host.core is not None
-            groups = tuple(sorted(host.core.catalogue.groups.items()))
-            registers[(tuple(host.core.catalogue.registers()), groups)] = None
-        if len(registers) > 1:
-            return False
-        for partition in expected:
-            cores = [host.core for host in self.hosts.values() if host.core is not None]
-            replicas = [core.replicas[partition] for core in cores if partition in core.replicas]
-            views: dict[tuple[Any, ...], None] = {}
-            for replica in replicas:
-                found = tuple(
-                    digest_of(replica.views.groups[group], replicas) for group in self.groups_of(partition)
-                )
-                views[found] = None
-            if len(views) > 1:
-                return False
-        return True
+            for partition, replica in host.core.replicas.items() if host.core is not None else ():
+                for view in replica.views.sorted():
+                    key = (partition, view.name)
+                    most[key] = max(most.get(key, 0), view.held_count + view.suspects.messages)
+        return sum(most.values())
 
     def list_settled(self, *, complete: bool) -> None:
         """What each replica has of each group at the end: its register, its dead letters as PEEK shows them, and
@@ -189,6 +228,21 @@ class Drain:
 def settings_of(topic: Topic) -> dict[str, Any]:
     """A register as the history has it."""
     return {"partitions": topic.partitions} | {name: getattr(topic, name) for name in SETTINGS}
+
+
+def known_of(replica: Replica, origin: Origin) -> int:
+    """How many messages of an origin a replica has or reclaimed."""
+    batches = replica.batches
+    return sum(span.size for table in (batches.present, batches.reclaimed) for span in table.spans_of(origin))
+
+
+def differing(what: str, found: dict[NodeId, Any]) -> Iterator[str]:
+    """One text if nodes do not have the same."""
+    first = next(iter(found), None)
+    for name in found:
+        if found[name] != found[first]:
+            yield f"{what}: {first} and {name} differ"
+            return
 
 
 def digest_of(view: Any, replicas: list[Replica]) -> tuple[Any, ...]:

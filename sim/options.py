@@ -190,3 +190,11 @@ class Options:
         if self.deletions:  # the topic and its groups are created again, and producers begin anew
             rounds += 4 * self.request_timeout + 3.0
         return 2.2 * self.hold_time_max + self.delay + self.delayed_by + rounds
+
+    @property
+    def turn_bound(self) -> float:
+        """How long a suspect takes, which is delivered with nothing beside it: a FETCH, a HOLD, an ACK, and its fsyncs.
+
+        What was held by the thousand when its consumer died comes back one by one.
+        """
+        return 2 * (8 * self.latency + 2 * self.fsync) / max(1, self.consumers)

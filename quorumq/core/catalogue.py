@@ -176,10 +176,13 @@ class Catalogue:
         return True
 
     def take_group(self, group: Group) -> Group | None:
-        """Merge a group's register; the merged one if it changed anything, else None."""
+        """Merge a group's register; the merged one if it changed anything, else None.
+
+        One of an unknown topic is left out: the topic may be deleted. It comes again with its topic, the topic first.
+        """
         ours = self.groups.get((group.topic, group.name))
         merged = merge_groups(ours, group) if ours is not None else group
-        if self.is_deleted(group.topic) or merged == ours:
+        if group.topic not in self.topics or self.is_deleted(group.topic) or merged == ours:
             return None
         self.groups[(group.topic, group.name)] = merged
         if merged.buried > (
@@ -198,6 +201,9 @@ class Catalogue:
 
     def check(self) -> None:
         """Assert what holds between any two steps."""
+        for topic, group in self.groups:
+            assert topic in self.topics, f"group {group!r} is of an unknown topic"
+            assert not self.topics[topic].deleted, f"group {group!r} outlived its topic"
         for (name, deletions), creation in self.creations.items():
             known = self.register_named(name)
             assert known is None or known.deletions < deletions, f"{name!r} is decided"

@@ -278,9 +278,9 @@ class Context:
 
     def take_in_group(self, group: Group, now: Now) -> list[Effect]:
         """Merge a group's register, and have every replica of its topic read by it; or end what reads as the group."""
-        merged = self.catalogue.take_group(group) if group.topic in self.catalogue.topics else None
+        merged = self.catalogue.take_group(group)
         if merged is None:
-            return []  # of an unknown topic, it may be of one that was deleted: a peer tells both, the topic first
+            return []
         self.state.clock.merge(merged.generation // NODES_MAX)
         for partition, replica in self.replicas.items():
             if partition.topic == group.topic:
@@ -313,7 +313,6 @@ class Context:
             return []
         self.state.clock.merge(topic.stamp.time)
         effects: list[Effect] = [Persist((TopicPut(merged),))]
-        # Groups may have been heard of before their topic.
         there = before if before is not None and not before.deleted else merged
         for over in dict.fromkeys((there, merged)):
             if self.catalogue.is_deleted(over.id):

@@ -18,6 +18,7 @@ class Live(Checker):
         self.bound = 0.0
         self.drained_at: float | None = None
         self.ended_at: float | None = None
+        self.missing = ""
         self.until: dict[GroupKey, float] = {}
         self.found: list[Violation] = []
 
@@ -30,6 +31,7 @@ class Live(Checker):
                 self.drained_at = at
             elif row["phase"] == "end":
                 self.ended_at = at
+                self.missing = row.get("detail", "")
             return
         for key in group_messages(row):
             if self.healed_at is not None:
@@ -43,7 +45,7 @@ class Live(Checker):
         if self.healed_at is not None and self.drained_at is None and self.ended_at is not None:
             text = (
                 f"healed at {self.healed_at:.2f} s, and after the {self.bound:.2f} s that it may take not every "
-                "message is settled on every replica"
+                f"message is settled on every replica: {self.missing or 'the history does not say what'}"
             )
             self.found.append(Violation(self.promise, self.ended_at, text))
         return self.found

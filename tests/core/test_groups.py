@@ -8,6 +8,8 @@ from quorumq.core.messages import (
     AlterTopic,
     BrowseReply,
     BrowseRequest,
+    DeleteTopic,
+    DeleteTopicReply,
     ExtendRequest,
     Failed,
     FetchReply,
@@ -31,6 +33,7 @@ from quorumq.core.messages import (
 )
 from quorumq.core.partition import fate
 from quorumq.core.partition.fate import Attempts, Delay
+from quorumq.core.records import TopicPut, VouchingLost
 from quorumq.core.types import Kind, Letter, Origin, Record, Span, Stamp, Topic
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
@@ -613,6 +616,24 @@ def test_a_group_is_not_taken_in_before_its_topic() -> None:
     cluster.drop = lambda sender, to, message: False
     cluster.advance(5.0)
     assert (topic.id, "g") in c.catalogue.groups
+
+
+def test_a_damaged_journal_that_lost_a_topic_gives_back_none_of_its_groups() -> None:
+    """As above: the topic was deleted meanwhile, and made again under another id. Seed 30997 of the simulator."""
+    cluster = Cluster()
+    topic = cluster.topic()
+    assert isinstance(cluster.ask("a", SetGroup("jobs", "g")), SetGroupReply)
+    cluster.kill("c")
+    journal = cluster.journals["c"]
+    journal[:] = [record for record in journal if not isinstance(record, TopicPut)]
+    journal.append(VouchingLost(0, "damaged"))
+    assert isinstance(cluster.ask("a", DeleteTopic("jobs", topic.id)), DeleteTopicReply)
+    again = cluster.topic()
+    cluster.start("c")
+    assert not cluster.nodes["c"].catalogue.groups
+    cluster.advance(5.0)
+    assert again.id in cluster.nodes["c"].topics
+    assert not cluster.nodes["c"].catalogue.groups
 
 
 def test_an_ack_ends_delays_and_attempts_that_are_heard_of_later_too() -> None:
