@@ -132,7 +132,9 @@ class SettleCoordinator(Coordinator):
             return f"needed {ballot.round.majority} replicas, {answered} answered: retry it, through any node"
         if outcome == Code.NOT_FOUND:
             return "the group was deleted"
-        if outcome == Code.ALREADY_RESOLVED and ballot.resolved:
+        if outcome == Code.ALREADY_RESOLVED and not ballot.resolved:
+            return "it is no dead letter"
+        if outcome == Code.ALREADY_RESOLVED:
             kinds = sorted({f"{item.record.kind.name} at n={item.record.n}" for item in ballot.resolved})
             return f"its record is now {', '.join(kinds)}"
         return ""
@@ -373,8 +375,17 @@ class ExtendCoordinator(SettleCoordinator):
 NOBODY = Owner("", Incarnation(0, 0), (0, ""))  # type: ignore[arg-type]
 
 
+UNHEARD = "unheard"
+"""Some have the dead letter, and the others that answered have not heard of it."""
+
+
 class RedriveCoordinator(SettleCoordinator):
-    """REDRIVE: OPEN at n + 1 for a dead letter at n. Done twice, it is done once."""
+    """REDRIVE: OPEN at n + 1 for a dead letter at n. Done twice, it is done once.
+
+    A client names message and n, nothing else is believed: the generation is the group's, and a replica votes only
+    where it has the message as a dead letter at that n. Where some have and others have not heard of it, these are told
+    what becomes of it, in a round of its own.
+    """
 
     __slots__ = ("partition", "request")
 
@@ -384,27 +395,36 @@ class RedriveCoordinator(SettleCoordinator):
         self.partition = partition
 
     def start(self, context: Context, now: Now) -> list[Effect]:
-        entries: list[Resolved] = []
         items: list[tuple[int, Span, Owner]] = []
+        group = context.catalogue.groups.get((self.partition.topic, self.request.group))
         for index, (span, record) in enumerate(self.request.entries):
             if record.kind != Kind.DEAD:
                 text = f"{span} is {record.kind.name}, not a dead letter"
                 self.verdicts.append(Verdict(index, span, Code.USAGE, text))
-                continue
-            # A dead letter that a rewind left standing is redriven into the group as it is read now.
-            group = context.catalogue.groups.get((self.partition.topic, self.request.group))
-            if group is not None and record.generation < group.buried:
+            elif group is not None and record.generation < group.buried:
                 text = "the group was deleted since, with its dead letters"
                 self.verdicts.append(Verdict(index, span, Code.NOT_FOUND, text))
-                continue
-            generation = max(record.generation, group.generation if group is not None else 0)
-            entries.append(Resolved(span, Record(generation, record.n + 1, Kind.OPEN)))
-            items.append((index, span, NOBODY))
-        ballot = self.put(context, self.partition, items, now) if items else None
+            else:
+                items.append((index, span, NOBODY))
+        return self.write(context, items, now, redrive=True) if items else self.answer(context)
+
+    def write(
+        self, context: Context, items: list[tuple[int, Span, Owner]], now: Now, *, redrive: bool
+    ) -> list[Effect]:
+        """A round that opens these again: where they are dead letters, or for those that have not heard of it."""
+        ballot = self.put(context, self.partition, items, now)
         if ballot is None:
             return self.answer(context)
+        group = context.catalogue.groups.get((self.partition.topic, self.request.group))
+        generation = group.generation if group is not None else 0
+        entries = tuple(
+            Resolved(span, Record(generation, self.request.entries[index].record.n + 1, Kind.OPEN))
+            for index, span, _ in items
+        )
         epoch = context.catalogue.topics[self.partition.topic].epoch
-        merge = Merge(ballot.round.number, self.partition, epoch, self.request.group, tuple(entries))
+        merge = Merge(
+            ballot.round.number, self.partition, epoch, self.request.group, entries, redrive=redrive
+        )
         return self.ask(context, ballot.round, self.partition, merge)
 
     def on_reply(
@@ -417,15 +437,47 @@ class RedriveCoordinator(SettleCoordinator):
         if bit:
             ballot.yes[NOBODY].add(message.exact, bit)
             ballot.no[NOBODY].add([item.span for item in message.higher], bit)
+            ballot.stood.add(message.unheard, bit)
             ballot.resolved += message.higher
-        return self.decide(context, message.round, last=False)
+        return self.conclude(context, message.round, now, last=False)
 
-    def judge(self, ballot: Ballot, span: Span, yes: int, no: int, valid: int, *, last: bool) -> str | None:
-        if ballot.round.is_majority(yes):
+    def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
+        return self.conclude(context, number, now, last=True)
+
+    def conclude(self, context: Context, number: int, now: Now, *, last: bool) -> list[Effect]:
+        """Close the round if every piece has its outcome, or waits for those that have not heard of it: tell these."""
+        ballot = self.ballots[number]
+        valid = ballot.round.valid(context.state)
+        last = last or ballot.round.everyone
+        found: list[Verdict] = []
+        waiting: list[tuple[int, Span, Owner]] = []
+        for item, span, owner in ballot.items:
+            for whole, yes, no in ballot.pieces(span, owner):
+                for part, unheard in ballot.stood.pieces(whole):
+                    outcome = self.outcome(ballot, yes & valid, no & valid, unheard & valid, last=last)
+                    if outcome is None:
+                        return []
+                    if outcome == UNHEARD:
+                        waiting.append((item, part, owner))
+                    else:
+                        found.append(Verdict(item, part, outcome, self.detail(ballot, outcome)))
+        self.verdicts += found
+        del self.ballots[number]
+        self.close_round(context, number)
+        return self.write(context, waiting, now, redrive=False) if waiting else self.answer(context)
+
+    def outcome(self, ballot: Ballot, yes: int, no: int, unheard: int, *, last: bool) -> str | None:
+        """What came of a piece, None while it is open, UNHEARD where only those that have not heard can decide it."""
+        this = ballot.round
+        if this.is_majority(yes):
             return "ok"
-        if ballot.round.is_refused(no):
+        if this.is_refused(no):
             return Code.ALREADY_RESOLVED
-        return self.unknown(ballot) if last else None
+        if yes and unheard and (last or this.is_out_of_reach(no | unheard)):
+            return UNHEARD
+        if last:
+            return Code.ALREADY_RESOLVED if this.is_refused(no | unheard) else self.unknown(ballot)
+        return None
 
 
 def by_group(items: tuple[Named, ...]) -> dict[tuple[PartitionId, str, int], list[tuple[int, Span, Owner]]]:

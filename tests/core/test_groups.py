@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from quorumq.core.effects import Request
 from quorumq.core.messages import (
     AckRequest,
@@ -23,6 +25,7 @@ from quorumq.core.messages import (
     PutGroup,
     PutTopic,
     RedriveRequest,
+    Reject,
     RejectRequest,
     Resolved,
     SetGroup,
@@ -494,6 +497,41 @@ def test_one_replica_that_answers_twice_does_not_purge_alone() -> None:
     assert key not in cluster.replies, "z alone decided, and has not got the message"
     cluster.advance(6.0)
     assert cluster.replies[key].code == "outcome-unknown"
+
+
+def test_a_redrive_believes_no_generation_that_a_client_names() -> None:
+    """Above the group's own it would deliver again what was acked, and no rewind would ever be above it."""
+    cluster = Cluster()
+    _, origin = published(cluster, 2)
+    got = receipts(cluster.ask("b", fetch(most=1)))
+    assert outcomes(cluster.ask("b", AckRequest(got))) == ["acked"]
+    for generation in (0, 7, 1 << 61):
+        for n in (0, 5):
+            made_up = Resolved(Span(origin, 0, 2), Record(generation, n, Kind.DEAD, LETTER))
+            reply = cluster.ask("a", RedriveRequest("jobs", 0, "g", (made_up,)))
+            assert set(outcomes(reply)) == {"already-resolved"}, (generation, n, reply)
+    cluster.advance(3.0)
+    assert spans(cluster.ask("c", fetch())) == [(1, 2)]
+    rewind(cluster)
+    cluster.advance(3.0)
+    assert spans(cluster.ask("c", fetch())) == [(0, 1)], "nothing stands above a rewind; the other is held"
+
+
+@pytest.mark.parametrize("of", [3, 5])
+def test_a_redrive_tells_those_that_have_not_heard_of_the_dead_letter(of: int) -> None:
+    cluster = Cluster(of)
+    topic, _ = published(cluster, 1)
+    heard, *others = topic.replicas[0]
+    got = receipts(cluster.ask(heard, fetch()))
+    cluster.drop = lambda sender, to, message: to in others and isinstance(message, Reject | SyncState)
+    cluster.submit(heard, RejectRequest(got, letter=LETTER))
+    cluster.advance(6.0)
+    (dead,) = cluster.ask(heard, BrowseRequest("jobs", 0, "g", "dead", (0, 0), 10)).items
+    entries = (Resolved(dead.span, dead.record),)
+    assert outcomes(cluster.ask(others[0], RedriveRequest("jobs", 0, "g", entries))) == ["ok"]
+    cluster.advance(60.0)  # who did not hear of the REJECT has it still held
+    (again,) = receipts(cluster.ask(others[0], fetch()))
+    assert again.receipt.n == 1
 
 
 def test_a_redrive_does_not_make_a_group() -> None:

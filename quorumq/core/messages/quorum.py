@@ -276,13 +276,17 @@ class RejectReply(NamedTuple):
 
 
 class Merge(NamedTuple):
-    """Merge these records (REDRIVE, read repair). Answered once durable."""
+    """Merge these records (REDRIVE, PURGE, read repair). Answered once durable.
+
+    ``redrive``: only where the message is a dead letter, at one n less than the record's; else it is `unheard`.
+    """
 
     round: int
     partition: PartitionId
     epoch: int
     group: str
     entries: tuple[Resolved, ...]
+    redrive: bool = False
 
     def refusal(self, error: str, known: tuple[Incarnation, ...] = ()) -> MergeReply:
         """The answer where nothing was done."""
@@ -290,13 +294,16 @@ class Merge(NamedTuple):
 
 
 class MergeReply(NamedTuple):
-    """``exact``: our record is now what was asked. ``higher``: it is this one instead."""
+    """``exact``: our record is now what was asked. ``higher``: it is this one instead. ``unheard``: of these we have
+    not heard that they are dead letters, and nothing was written.
+    """
 
     round: int
     exact: tuple[Span, ...]
     higher: tuple[Resolved, ...]
     error: str
     known: tuple[Incarnation, ...]
+    unheard: tuple[Span, ...] = ()
 
 
 class PutTopic(NamedTuple):

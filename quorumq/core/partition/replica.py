@@ -72,9 +72,10 @@ from quorumq.core.partition.views import Views
 from quorumq.core.records import (
     Reclaimed,
 )
-from quorumq.core.spans import SpanSet, merge_spans
+from quorumq.core.spans import SpanSet, merge_spans, subtract
 from quorumq.core.state import NodeState
 from quorumq.core.types import (
+    OPEN_ZERO,
     Incarnation,
     Kind,
     NodeId,
@@ -85,6 +86,7 @@ from quorumq.core.types import (
     Span,
     Stamp,
     Topic,
+    record_rank,
 )
 
 EXPIRE_MAX = 1024
@@ -408,15 +410,23 @@ class Replica:
             return [Send(sender, MergeReply(message.round, (), (), Code.STALE_GENERATION, self.vector()))]
         exact: list[Span] = []
         higher: list[Resolved] = []
+        unheard: list[Span] = []
         changes = Changes()
         for span, asked in message.entries:
-            for part, record in self.views.apply(view.home, span, fate.on_merge, asked, now, changes):
-                if record[:3] == asked[:3]:
-                    exact.append(part)
-                else:
-                    higher.append(Resolved(part, record))
+            lacking: list[Span] = []
+            if message.redrive:
+                lacking = [part for part, ours in view.home.records.split(span) if is_unheard(ours, asked)]
+                unheard += lacking
+            for whole in subtract(span, lacking):
+                for part, record in self.views.apply(view.home, whole, fate.on_merge, asked, now, changes):
+                    if record[:3] == asked[:3]:
+                        exact.append(part)
+                    else:
+                        higher.append(Resolved(part, record))
         records = self.views.finish(view.home, changes, now)
-        reply = MergeReply(message.round, tuple(exact), tuple(higher), "", self.vector())
+        reply = MergeReply(
+            message.round, tuple(exact), tuple(higher), "", self.vector(), merge_spans(unheard)
+        )
         return [Persist(records, (Send(sender, reply),) if message.round else ())]
 
     # ------------------------------------------- PEEK, anti-entropy, closing origins
@@ -494,3 +504,10 @@ class Replica:
         self.batches.check(now)
         self.views.check(now)
         self.reclaim.check()
+
+
+def is_unheard(ours: Record | None, redriven: Record) -> bool:
+    """Whether a replica with this record has not heard of a dead letter, or a purged one, that may be redriven so."""
+    ours = ours or OPEN_ZERO
+    was_dead = ours.kind in (Kind.DEAD, Kind.PURGED) and ours.n == redriven.n - 1
+    return not was_dead and record_rank(ours) < record_rank(redriven)
