@@ -15,7 +15,7 @@ Where the two may differ, nothing is promised:
 - which of two batches that overlap a message is read from, and, where one of them was reclaimed, whether the other
   one still counts as payload;
 - ages that peers told, which are asked for again;
-- batches of topics whose register was damaged, until a start that knows the topic again;
+- batches and records of topics whose register was damaged, until a start that knows the topic again;
 - times, where a clock was set: a delay is counted from the time of day.
 """
 
@@ -23,19 +23,22 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, get_args
 
 from quorumq.core.nodecore import NodeCore
 from quorumq.core.partition.fate import Lease
 from quorumq.core.partition.group import GroupView
+from quorumq.core.partition.recall import PartitionRecord
 from quorumq.core.partition.replica import Replica
-from quorumq.core.records import BatchStored, JournalRecord
+from quorumq.core.records import BatchStored, JournalRecord, Started, TopicPut
 from quorumq.core.spans import SpanMap, SpanSet, across
 from quorumq.core.types import NodeId, Now
 from sim.world import SimError
 
 TIMES_WITHIN_S = 0.05
 """Times of day are journaled in milliseconds, more than once."""
+
+PARTITIONED = get_args(PartitionRecord)
 
 Known = dict[str, Any]
 
@@ -56,7 +59,11 @@ def compare(
         SimError: what differs, and how.
     """
     orphans = dict.fromkeys(core.orphans)  # of topics unknown at this start, which the next one may know
-    records = [r for r in journal if not (isinstance(r, BatchStored) and r.number in orphans)]
+    records = [
+        record
+        for record in without_lost_topics(list(journal))
+        if not (isinstance(record, BatchStored) and record.number in orphans)
+    ]
     batches = [record for record in records if isinstance(record, BatchStored)]
     told = {record.number for record in batches if record.age_ms < 0}
     unwritten = core.context.peers.positions.fresh
@@ -76,6 +83,20 @@ def compare(
             raise SimError(f"node {core.config.node} has used stamps above the reserve in {name}")
         if times:
             compare_times(core, other, told, name, now)
+
+
+def without_lost_topics(records: list[JournalRecord]) -> list[JournalRecord]:
+    """``records`` without those that the last start could not place: their topic's register had been damaged."""
+    starts = [at for at, record in enumerate(records) if isinstance(record, Started)]
+    last = starts[-1] if starts else 0
+    known = dict.fromkeys(record.topic.id for record in records[:last] if isinstance(record, TopicPut))
+    lost = [
+        at
+        for at, record in enumerate(records[:last])
+        if isinstance(record, PARTITIONED) and record.partition.topic not in known
+    ]
+    gone = dict.fromkeys(lost)
+    return [record for at, record in enumerate(records) if at not in gone]
 
 
 def rebuilt(core: NodeCore, records: Iterable[JournalRecord], now: Now) -> NodeCore:

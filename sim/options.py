@@ -193,8 +193,8 @@ class Options:
 
     @property
     def turn_bound(self) -> float:
-        """How long a suspect takes, which is delivered with nothing beside it: a FETCH, a HOLD, an ACK, and its fsyncs.
+        """How long a suspect takes, delivered with nothing beside it: FETCH, HOLD, ACK, their fsyncs, and its handler.
 
         What was held by the thousand when its consumer died comes back one by one.
         """
-        return 2 * (8 * self.latency + 2 * self.fsync) / max(1, self.consumers)
+        return (2 * (8 * self.latency + 2 * self.fsync) + 0.1) / max(1, self.consumers)
