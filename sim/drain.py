@@ -152,14 +152,18 @@ class Drain:
         )
 
     def one_by_one(self) -> int:
-        """How many messages are suspects, or may be when their hold ends: each of them is delivered alone."""
+        """How many messages are suspects, or may be when their hold ends: each of them is delivered alone.
+
+        A consumer may give up one more FETCH, which waits for an answer as the cluster is healed.
+        """
         most: dict[tuple[PartitionId, str], int] = {}
         for host in self.hosts.values():
             for partition, replica in host.core.replicas.items() if host.core is not None else ():
                 for view in replica.views.sorted():
                     key = (partition, view.name)
                     most[key] = max(most.get(key, 0), view.held_count + view.suspects.messages)
-        return sum(most.values())
+        options = self.world.options
+        return sum(most.values()) + options.consumers * options.fetch_healed
 
     def list_settled(self, *, complete: bool) -> None:
         """What each replica has of each group at the end: its register, its dead letters as PEEK shows them, and

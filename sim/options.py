@@ -192,9 +192,14 @@ class Options:
         return 2.2 * self.hold_time_max + self.delay + self.delayed_by + rounds
 
     @property
+    def fetch_healed(self) -> int:
+        """How many messages a consumer asks for at once, when all is healed."""
+        return max(64, self.fetch_messages)
+
+    @property
     def turn_bound(self) -> float:
         """How long a suspect takes, delivered with nothing beside it: FETCH, HOLD, ACK, their fsyncs, and its handler.
 
         What was held by the thousand when its consumer died comes back one by one.
         """
-        return (2 * (8 * self.latency + 2 * self.fsync) + 0.1) / max(1, self.consumers)
+        return (16 * (self.latency + self.distance) + 4 * self.fsync + 0.1) / max(1, self.consumers)
