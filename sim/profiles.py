@@ -40,7 +40,7 @@ def draw_swarm(rng: random.Random, shapes: dict[tuple[int, int], int] = SHAPES) 
     if idle != 86_400.0:
         options = dataclasses.replace(options, origin_idle=idle, sync_interval=rng.choice((0.2, 0.5, 1.0)))
     recall = sometimes(rng, 0.25, 0.01, 0.05)
-    if options.batch_messages > 100:  # each time the whole journal is read anew, with its thousands of records
+    if options.batch_messages > 100:  # a recall reads the whole journal anew
         recall /= 10
     if rng.random() < RIVALS:
         others = [rf for rf in (1, 3, 5) if rf != options.rf and rf <= options.nodes]

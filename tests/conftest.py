@@ -30,7 +30,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # Whatever a test starts ends with the tests, also where those are killed.
 subprocess.Popen = Leashed  # type: ignore[misc]
 
-FIRST = ("processes", "spark")
+SIM = Path(__file__).parent / "sim"
+FIRST = ("processes", "spark", str(SIM / "test_explorer.py"), str(SIM / "test_rules.py"))
 """The longest groups begin first, so that the short ones fill the gaps at the end."""
 
 
