@@ -1,7 +1,8 @@
 """A consumer whose process dies on a poison message, and loses all that it has in hand.
 
-It keeps some messages in stock, as the client library does, but nothing beside a suspect. Nobody ever hears what became
-of what a dead process had. A supervisor starts it again at once. Each life has a name of its own in the history.
+It keeps some messages in stock, as the client library does, but nothing beside a suspect, and makes room where one
+waits. Nobody ever hears what became of what a dead process had. A supervisor starts it again at once. Each life has a
+name of its own in the history.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Worker(Consumer):
         super().__init__(around, name, group)
         self.hand: list[tuple[Receipt, int]] = []
         self.life = 0
-        self.alone = False  # what is in hand is a suspect
+        self.alone = False  # what is in hand is a suspect, or one waits until nothing is in hand
         self.fetching = False
 
     def fetch(self, _: object = None, __: object = None) -> None:
@@ -58,7 +59,8 @@ class Worker(Consumer):
         return super().ask(node, request, timeout, answered, op)
 
     def on_fetched(self, answer: FetchReply, batches: tuple[Batch, ...], asked: float, node: str) -> None:
-        self.alone = any(delivery.suspect for part in answer.slices for delivery in part.deliveries)
+        some = any(delivery.suspect for part in answer.slices for delivery in part.deliveries)
+        self.alone = some or (answer.suspects and bool(self.hand))
         super().on_fetched(answer, batches, asked, node)
 
     def work(self, taken: list[Taken], hold: float) -> None:

@@ -18,6 +18,10 @@ def win_whatever_voters_say(self: FetchCoordinator, *args: Any) -> Any:
     return _win(self, *rest, False, now)
 
 
+def first_timers_only(self: FetchCoordinator, context: Any) -> list[tuple[Any, bool]]:
+    return [(partition, False) for partition in self.partitions]
+
+
 BESIDE_OTHERS = Scenario(
     "beside-others",
     "1 attempt that runs out, 1 of a client that has something in hand",
@@ -41,5 +45,11 @@ RULES: tuple[Rule, ...] = (
         ((FetchCoordinator, "_win", win_whatever_voters_say),),
         off="the coordinator goes by its own record alone",
         scenario=BESIDE_OTHERS,
+    ),
+    Rule(
+        "idle-clients-get-suspects",
+        "a client that has nothing in hand gets a suspect, where there is one",
+        ((FetchCoordinator, "_turns", first_timers_only),),
+        hunted=True,
     ),
 )

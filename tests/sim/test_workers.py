@@ -6,12 +6,13 @@ import dataclasses
 
 import pytest
 
-from sim.checkers.base import name
+from sim.checkers.base import Checker, name
+from sim.checkers.idle import NobodyIdles
 from sim.checkers.neighbours import NobodyDiesByANeighbour
 from sim.clients.worker import is_poison
 from sim.options import Options
 from sim.rules import patched, rule_named
-from sim.runner import run_schedule
+from sim.runner import Outcome, run_schedule
 from sim.schedule import Schedule
 
 POISONED = Options(
@@ -29,16 +30,27 @@ POISONED = Options(
 
 def run(seed: int, **options: object) -> tuple[list[str], list[str], list[str]]:
     """Which messages died, poison and good; and what the judge of neighbours says."""
-    drawn = dataclasses.replace(POISONED, **options)  # type: ignore[arg-type]
-    outcome = run_schedule(Schedule(seed, "quiet", drawn), keep=True)
+    outcome = outcome_of(seed, **options)
     assert outcome.violations == []
     judge = NobodyDiesByANeighbour()
+    found = judged(judge, outcome)
+    poison = [name(key) for key in judge.dead if is_poison(key[3], POISONED.poison)]
+    good = [name(key) for key in judge.dead if not is_poison(key[3], POISONED.poison)]
+    return poison, good, found
+
+
+def outcome_of(seed: int, **options: object) -> Outcome:
+    """One run, with its history."""
+    drawn = dataclasses.replace(POISONED, **options)  # type: ignore[arg-type]
+    return run_schedule(Schedule(seed, "quiet", drawn), keep=True)
+
+
+def judged(judge: Checker, outcome: Outcome) -> list[str]:
+    """What a judge says of it."""
     for row in outcome.rows:
         if row["kind"] in judge.kinds:
             judge.see(row)
-    poison = [name(key) for key in judge.dead if is_poison(key[3], POISONED.poison)]
-    good = [name(key) for key in judge.dead if not is_poison(key[3], POISONED.poison)]
-    return poison, good, [str(violation) for violation in judge.verdict()]
+    return [str(violation) for violation in judge.verdict()]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -66,3 +78,16 @@ def test_without_suspects_good_messages_die() -> None:
 def test_where_voters_are_not_heard_a_coordinator_that_missed_a_hold_gives_company() -> None:
     with patched(rule_named("voters-name-suspects").patches):
         assert [seed for seed in range(4) if run(seed, loss=0.15)[2]]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("stock", [1, 8])
+def test_nobody_idles_while_work_waits(seed: int, stock: int) -> None:
+    outcome = outcome_of(seed, fetch_messages=stock, consumers=3)
+    assert outcome.violations == []
+    assert judged(NobodyIdles(), outcome) == []
+
+
+def test_somebody_idles_where_no_idle_client_gets_suspects() -> None:
+    with patched(rule_named("idle-clients-get-suspects").patches):
+        assert judged(NobodyIdles(), outcome_of(0, consumers=3))
