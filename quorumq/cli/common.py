@@ -8,12 +8,12 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from functools import partial
+from functools import partial, wraps
 from threading import current_thread, main_thread
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
 import click
 
@@ -98,6 +98,30 @@ def nodes_option(command: F) -> F:
     )(command)
 
 
+class Where(NamedTuple):
+    """The cluster that a command talks to."""
+
+    addresses: tuple[str, ...]
+    timeout: float = 30.0  # seconds
+
+
+def cluster_options(command: F) -> F:
+    """Adds ``--node`` and ``--timeout``; the command gets ``where``, a `Where`."""
+
+    @wraps(command)
+    def with_both(*args: Any, nodes: tuple[str, ...], timeout: float, **more: Any) -> Any:
+        return command(*args, where=Where(nodes, timeout), **more)
+
+    timeout = click.option(
+        "--timeout",
+        default=30.0,
+        show_default=True,
+        type=click.FloatRange(0.1),
+        help="Seconds to go on trying; each request has so many where there are several.",
+    )
+    return cast("F", nodes_option(timeout(with_both)))
+
+
 def json_option(command: F) -> F:
     """Adds ``--json``; the command gets ``as_json``."""
     return click.option(
@@ -116,33 +140,39 @@ def group_option(command: F) -> F:
 
 
 @asynccontextmanager
-async def cluster(nodes: Sequence[str], timeout: float = 30.0) -> AsyncIterator[Client]:
-    """The client library, connected.
-
-    Args:
-        nodes: addresses.
-        timeout: seconds for each operation.
+async def cluster(where: Where) -> AsyncIterator[Client]:
+    """The client library, connected. Each operation has the seconds of ``where``, less what it took to connect.
 
     Raises:
-        Unreachable: no node answers within ``timeout``, or within a few seconds if that is longer; says what to do.
+        Unreachable: no node answers within those seconds, or within a few if they are more; says what to do.
     """
+    import trio
+
     from quorumq.cli.probe import nobody
     from quorumq.client import connect
+    from quorumq.client.client import CONNECT_TIMEOUT_S
 
+    began = trio.current_time()
+    each = min(
+        CONNECT_TIMEOUT_S, where.timeout / len(where.addresses)
+    )  # one that is silent leaves time for others
+    wait = min(CONNECT_S, where.timeout)
     async with AsyncExitStack() as stack:
         try:
-            client = await stack.enter_async_context(connect(nodes, timeout=min(CONNECT_S, timeout)))
+            client = await stack.enter_async_context(
+                connect(where.addresses, timeout=wait, connect_timeout=each)
+            )
         except TooFewReplicas:
-            raise nobody(nodes) from None
-        client.timeout = timeout
+            raise nobody(where.addresses) from None
+        client.timeout = where.timeout - (trio.current_time() - began)
         yield client
 
 
-def run_with(nodes: tuple[str, ...], make: Callable[[Client], Awaitable[None]]) -> None:
+def run_with(where: Where, make: Callable[[Client], Awaitable[None]]) -> None:
     """Run ``make`` with a client of the cluster."""
 
     async def connected() -> None:
-        async with cluster(nodes) as client:
+        async with cluster(where) as client:
             await make(client)
 
     run(connected)

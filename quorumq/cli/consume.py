@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 import click
 
 from quorumq.cli.common import (
+    Where,
     cluster,
+    cluster_options,
     group_option,
     json_option,
-    nodes_option,
     plural,
     print_json,
     run,
@@ -116,7 +117,7 @@ class Plan(NamedTuple):
     type=click.IntRange(1),
     help="With --exec: after so many failures it is a dead letter. [default: the topic's max deliveries]",
 )
-@nodes_option
+@cluster_options
 @json_option
 def consume(
     topics: tuple[str, ...],
@@ -131,7 +132,7 @@ def consume(
     command: str | None,
     backoff: float | None,
     tries: int | None,
-    nodes: tuple[str, ...],
+    where: Where,
     as_json: bool,
 ) -> None:
     """Take messages of TOPIC for a group: print them, or run a command for each.
@@ -173,14 +174,14 @@ def consume(
         as_json,
         start,
     )
-    run(_consume, nodes, plan)
+    run(_consume, where, plan)
 
 
-async def _consume(nodes: tuple[str, ...], plan: Plan) -> None:
+async def _consume(where: Where, plan: Plan) -> None:
     from quorumq.cli.progress import counter
 
     count = 0
-    async with cluster(nodes) as client:
+    async with cluster(where) as client:
         # A consumer fetches ahead. Where so many messages are asked for and not more, the next one would be taken
         # only to be given back, so those are fetched as they are wanted; so is what is there and nothing else.
         exactly = (plan.most is not None or plan.wait == 0) and plan.command is None and len(plan.topics) == 1
@@ -248,7 +249,12 @@ async def _last_look(client: Client, plan: Plan) -> list[Message]:
     """
     for topic in plan.topics:
         found = await client.fetch(
-            topic, plan.group, max_messages=1, hold_time=plan.hold_time, start=plan.start, timeout=LAST_LOOK_S
+            topic,
+            plan.group,
+            max_messages=1,
+            hold_time=plan.hold_time,
+            start=plan.start,
+            timeout=min(LAST_LOOK_S, client.timeout),
         )
         if found:
             return found

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import click
 
 from quorumq.cli.common import (
+    Where,
     cluster,
+    cluster_options,
     confirmed,
     console,
     group_option,
     json_option,
-    nodes_option,
     plural,
     print_json,
     run,
@@ -87,7 +88,7 @@ def deadletters() -> None:
     "--limit", default=20, show_default=True, type=click.IntRange(1), help="Show at most so many lines."
 )
 @click.option("--each", is_flag=True, help="One line for each dead letter, not for each kind of failure.")
-@nodes_option
+@cluster_options
 @json_option
 def list_letters(
     topic: str,
@@ -98,7 +99,7 @@ def list_letters(
     ids: tuple[str, ...],
     limit: int,
     each: bool,
-    nodes: tuple[str, ...],
+    where: Where,
     as_json: bool,
 ) -> None:
     """List the dead letters of TOPIC for a group, equal failures together.
@@ -107,7 +108,7 @@ def list_letters(
     with --json the ids of some of them. Everything is listed that a majority of the replicas has. With --each and
     --json every dead letter comes with its whole history.
     """
-    run(_list, nodes, Wanted(topic, group, error_class, fingerprint, partition, ids), limit, each, as_json)
+    run(_list, where, Wanted(topic, group, error_class, fingerprint, partition, ids), limit, each, as_json)
 
 
 @deadletters.command()
@@ -127,7 +128,7 @@ def list_letters(
     "--rate", type=click.FloatRange(0, min_open=True), help="Redrive at most so many messages a second."
 )
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@nodes_option
+@cluster_options
 @json_option
 def redrive(
     topic: str | None,
@@ -142,7 +143,7 @@ def redrive(
     dry_run: bool,
     rate: float | None,
     yes: bool,
-    nodes: tuple[str, ...],
+    where: Where,
     as_json: bool,
 ) -> None:
     """Make dead letters of TOPIC available to the group again.
@@ -172,7 +173,7 @@ def redrive(
             )
         from quorumq.cli.plans import carry_out
 
-        run(carry_out, nodes, plan, rate, dry_run, as_json)
+        run(carry_out, where, plan, rate, dry_run, as_json)
         return
     if not topic or not group:
         raise click.UsageError("give TOPIC and --group, or --plan FILE")
@@ -181,7 +182,7 @@ def redrive(
             "say which dead letters: --id, --error-class, --fingerprint, --partition, --limit, or --all for all of them"
         )
     wanted = Wanted(topic, group, error_class, fingerprint, partition, ids)
-    run(_redrive, nodes, wanted, limit, rate, dry_run, everything and not yes, as_json)
+    run(_redrive, where, wanted, limit, rate, dry_run, everything and not yes, as_json)
 
 
 @deadletters.command()
@@ -189,11 +190,9 @@ def redrive(
 @group_option
 @click.option("--partition", type=click.IntRange(0), help="Only this partition.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@nodes_option
+@cluster_options
 @json_option
-def purge(
-    topic: str, group: str, partition: int | None, yes: bool, nodes: tuple[str, ...], as_json: bool
-) -> None:
+def purge(topic: str, group: str, partition: int | None, yes: bool, where: Where, as_json: bool) -> None:
     """Purge the dead letters of TOPIC for a group: all of them, or those of a partition.
 
     It asks first, with their number, unless --yes is given. To purge some, read them with `quorumq consume` as group
@@ -201,7 +200,7 @@ def purge(
     """
     from quorumq.cli.purge import purge_group
 
-    purge_group(nodes, topic, group, True, partition, not yes, as_json)
+    purge_group(where, topic, group, True, partition, not yes, as_json)
 
 
 async def _letters(client: Client, wanted: Wanted) -> AsyncIterator[Peek]:
@@ -247,9 +246,9 @@ def _named(wanted: Wanted) -> Wanted:
     return wanted._replace(topic=topic, group=group)
 
 
-async def _list(nodes: tuple[str, ...], wanted: Wanted, limit: int, each: bool, as_json: bool) -> None:
+async def _list(where: Where, wanted: Wanted, limit: int, each: bool, as_json: bool) -> None:
     wanted = _named(wanted)
-    async with cluster(nodes) as client:
+    async with cluster(where) as client:
         known = await client.metadata(wanted.topic)
         topic_id = known.topics[0].id
         lines = await (
@@ -317,7 +316,7 @@ async def _kinds(client: Client, wanted: Wanted, topic_id: bytes) -> list[dict[s
 
 
 async def _redrive(
-    nodes: tuple[str, ...],
+    where: Where,
     wanted: Wanted,
     limit: int | None,
     rate: float | None,
@@ -330,7 +329,7 @@ async def _redrive(
     wanted = _named(wanted)
     about = {"topic": wanted.topic, "group": wanted.group}
     chosen = done = already = 0
-    async with cluster(nodes) as client:
+    async with cluster(where) as client:
         if dry_run or ask:
             async for item in _chosen(client, wanted, limit):
                 chosen += item.peeked.span.size

@@ -9,10 +9,11 @@ import click
 
 from quorumq.cli.common import (
     Duration,
+    Where,
+    cluster_options,
     console,
     group_option,
     json_option,
-    nodes_option,
     print_json,
     run_with,
 )
@@ -65,9 +66,9 @@ def groups() -> None:
     help="earliest, latest, a time as 2026-11-21T08:00 (of this machine's zone, unless it has one), or how long ago, "
     "as 90m or 2d.",
 )
-@nodes_option
+@cluster_options
 @json_option
-def create(topic: str, group: str, start: Any, nodes: tuple[str, ...], as_json: bool) -> None:
+def create(topic: str, group: str, start: Any, where: Where, as_json: bool) -> None:
     """Create a group of TOPIC before anybody reads.
 
     One that is there stays as it is: `rewind` moves it. A time is compared with when a message was published, by its
@@ -77,7 +78,7 @@ def create(topic: str, group: str, start: Any, nodes: tuple[str, ...], as_json: 
     async def make(client: Client) -> None:
         show(topic, await client.create_group(topic, group, start=start), as_json)
 
-    run_with(nodes, make)
+    run_with(where, make)
 
 
 @groups.command()
@@ -92,9 +93,9 @@ def create(topic: str, group: str, start: Any, nodes: tuple[str, ...], as_json: 
     help="earliest, latest, a time as 2026-11-21T08:00 (of this machine's zone, unless it has one), or how long ago, "
     "as 90m or 2d.",
 )
-@nodes_option
+@cluster_options
 @json_option
-def rewind(topic: str, group: str, start: Any, nodes: tuple[str, ...], as_json: bool) -> None:
+def rewind(topic: str, group: str, start: Any, where: Where, as_json: bool) -> None:
     """Have a group read TOPIC again from another place, backwards or forwards.
 
     Everything published from there on is delivered again, what was acked and what died included, as far as the topic
@@ -110,16 +111,16 @@ def rewind(topic: str, group: str, start: Any, nodes: tuple[str, ...], as_json: 
     async def make(client: Client) -> None:
         show(topic, await client.rewind(topic, group, start), as_json)
 
-    run_with(nodes, make)
+    run_with(where, make)
 
 
 @groups.command()
 @click.argument("topic")
 @click.argument("names", nargs=-1, required=True, metavar="GROUP...")
 @click.option("--yes", is_flag=True, help="Do it without asking.")
-@nodes_option
+@cluster_options
 @json_option
-def delete(topic: str, names: tuple[str, ...], yes: bool, nodes: tuple[str, ...], as_json: bool) -> None:
+def delete(topic: str, names: tuple[str, ...], yes: bool, where: Where, as_json: bool) -> None:
     """Delete groups of TOPIC, with their dead letters.
 
     For good: their consumers hear that the group was deleted, and none makes it again. What only these groups kept of
@@ -139,15 +140,15 @@ def delete(topic: str, names: tuple[str, ...], yes: bool, nodes: tuple[str, ...]
             else:
                 click.echo(f"{name} of {topic}: deleted")
 
-    run_with(nodes, make)
+    run_with(where, make)
 
 
 @groups.command()
 @click.argument("topic")
 @click.argument("group")
-@nodes_option
+@cluster_options
 @json_option
-def describe(topic: str, group: str, nodes: tuple[str, ...], as_json: bool) -> None:
+def describe(topic: str, group: str, where: Where, as_json: bool) -> None:
     """Show what GROUP has still to do in each partition of TOPIC.
 
     How many messages are ready, held by consumers, delayed and dead letters, and how old the oldest is that is not
@@ -162,14 +163,14 @@ def describe(topic: str, group: str, nodes: tuple[str, ...], as_json: bool) -> N
         else:
             _print_backlog(found)
 
-    run_with(nodes, make)
+    run_with(where, make)
 
 
 @groups.command("list")
 @click.argument("topics", nargs=-1, metavar="[TOPIC]...")
-@nodes_option
+@cluster_options
 @json_option
-def list_groups(topics: tuple[str, ...], nodes: tuple[str, ...], as_json: bool) -> None:
+def list_groups(topics: tuple[str, ...], where: Where, as_json: bool) -> None:
     """List groups, of all topics or of those that are named.
 
     Each with where it begins, and since when it reads from there. How many messages are ready, held, dead and done
@@ -189,7 +190,7 @@ def list_groups(topics: tuple[str, ...], nodes: tuple[str, ...], as_json: bool) 
         else:
             click.echo("no groups yet: the first consumer makes one, or `quorumq groups create`", err=True)
 
-    run_with(nodes, make)
+    run_with(where, make)
 
 
 def facts_of(topic: str, group: Group) -> dict[str, Any]:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from quorumq.cli.common import (
+    Where,
     cluster,
+    cluster_options,
     group_option,
     json_option,
-    nodes_option,
     plural,
     print_json,
     run,
@@ -46,7 +47,7 @@ STATES: Final = ("ready", "held", "delayed", "acked", "dead", "skipped", "purged
     is_flag=True,
     help="Ask several replicas, so that what a majority has is there; in the order of ids, without bodies.",
 )
-@nodes_option
+@cluster_options
 @json_option
 def peek(
     topic: str,
@@ -56,7 +57,7 @@ def peek(
     limit: int,
     bodies: bool,
     complete: bool,
-    nodes: tuple[str, ...],
+    where: Where,
     as_json: bool,
 ) -> None:
     """Look at TOPIC as a group sees it, without taking anything.
@@ -70,11 +71,11 @@ def peek(
     """
     if bodies and complete:
         raise click.UsageError("--complete has no --bodies: give one of them")
-    run(_peek, nodes, topic, group, which, partition, limit, bodies, complete, as_json)
+    run(_peek, where, topic, group, which, partition, limit, bodies, complete, as_json)
 
 
 async def _peek(
-    nodes: tuple[str, ...],
+    where: Where,
     topic: str,
     group: str,
     which: str,
@@ -87,7 +88,7 @@ async def _peek(
     from quorumq.client.groups import names_of
 
     (topic,), group = names_of((topic,), group)
-    async with cluster(nodes) as client:
+    async with cluster(where) as client:
         known = await client.metadata(topic)
         groups = [found.name for found in known.groups]
         if group.removesuffix("!dead") not in groups and not as_json:

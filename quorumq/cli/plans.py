@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
-from quorumq.cli.common import cluster, plural, print_json
+from quorumq.cli.common import Where, cluster, plural, print_json
 from quorumq.cli.pieces import pieces
 from quorumq.client.message import MessageId
 from quorumq.core.errors import AlreadyResolved, ClusterMismatch, NotFound, StorageError, UsageError
@@ -166,9 +166,7 @@ def _message(path: Path, line: int, fields: dict[str, Any], decision: Decision |
     return Wanted(line, name, fields["generation"], fields["n"])
 
 
-async def carry_out(
-    nodes: tuple[str, ...], path: Path, rate: float | None, dry_run: bool, as_json: bool
-) -> None:
+async def carry_out(where: Where, path: Path, rate: float | None, dry_run: bool, as_json: bool) -> None:
     """Redrive what the plan says, decision by decision, in its order.
 
     Args:
@@ -197,7 +195,7 @@ async def carry_out(
                 raise _bad(path, part.line, part.topic_id.hex(), problem)
         else:
             head = part
-    async with cluster(nodes) as client:
+    async with cluster(where) as client:
         await _check(client, path, head, topics)
         total: Counter[str] = Counter()
         try:

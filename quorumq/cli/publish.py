@@ -10,6 +10,7 @@ import click
 
 from quorumq.cli.common import (
     Duration,
+    Where,
     cluster,
     json_option,
     nodes_option,
@@ -111,7 +112,7 @@ def publish(
         "delay": delay,
         "ttl": ttl,
     }
-    run(_publish, nodes, topic, _payloads(messages, files, lines), options, timeout, as_json)
+    run(_publish, Where(nodes, timeout), topic, _payloads(messages, files, lines), options, as_json)
 
 
 async def _payloads(messages: tuple[str, ...], files: tuple[str, ...], lines: bool) -> AsyncIterator[bytes]:
@@ -156,11 +157,10 @@ async def _read(file: str) -> bytes:
 
 
 async def _publish(
-    nodes: tuple[str, ...],
+    where: Where,
     topic: str,
     payloads: AsyncIterator[bytes],
     options: dict[str, Any],
-    timeout: float,
     as_json: bool,
 ) -> None:
     import trio
@@ -183,7 +183,7 @@ async def _publish(
                     click.echo(str(found))
 
         async with (
-            cluster(nodes, timeout) as client,
+            cluster(where) as client,
             client.producer(topic) as producer,
             trio.open_nursery() as nursery,
             send,

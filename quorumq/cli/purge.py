@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 import click
 
 from quorumq.cli.common import (
+    Where,
+    cluster_options,
     confirmed,
     group_option,
     json_option,
-    nodes_option,
     plural,
     print_json,
     run_with,
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 @click.option("--dead", is_flag=True, help="Purge the group's dead letters, not its backlog.")
 @click.option("--partition", type=click.IntRange(0), help="Only this partition.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@nodes_option
+@cluster_options
 @json_option
 def purge(
     topic: str,
@@ -34,7 +35,7 @@ def purge(
     dead: bool,
     partition: int | None,
     yes: bool,
-    nodes: tuple[str, ...],
+    where: Where,
     as_json: bool,
 ) -> None:
     """Settle what a group has not read of TOPIC, so that it is never delivered to it.
@@ -45,11 +46,11 @@ def purge(
 
     After exit code 75 (too few replicas answered) run it again: it does the rest.
     """
-    purge_group(nodes, topic, group, dead, partition, not yes, as_json)
+    purge_group(where, topic, group, dead, partition, not yes, as_json)
 
 
 def purge_group(
-    nodes: tuple[str, ...],
+    where: Where,
     topic: str,
     group: str,
     dead: bool,
@@ -79,4 +80,4 @@ def purge_group(
         else:
             click.echo(f"purged {plural(count, what)}")
 
-    run_with(nodes, make)
+    run_with(where, make)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from quorumq.cli.common import json_option, nodes_option, plural, print_json, run_with, shown
+from quorumq.cli.common import Where, cluster_options, json_option, plural, print_json, run_with, shown
 
 if TYPE_CHECKING:
     from quorumq.client import Client
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Tell also what this history has of the message (docs/history.md); may be given several times.",
 )
-@nodes_option
+@cluster_options
 @json_option
-def show(topic: str, id: str, history: tuple[Path, ...], nodes: tuple[str, ...], as_json: bool) -> None:
+def show(topic: str, id: str, history: tuple[Path, ...], where: Where, as_json: bool) -> None:
     """Show the life of one message of TOPIC, as every replica has it in memory.
 
     It answers why a message was delivered twice, or not at all. Each replica is asked by itself: whether it has the
@@ -52,7 +52,7 @@ def show(topic: str, id: str, history: tuple[Path, ...], nodes: tuple[str, ...],
         for row in told:
             click.echo(f"  {_told(row)}")
 
-    run_with(nodes, make)
+    run_with(where, make)
 
 
 def _facts(life: Life) -> dict[str, Any]:

@@ -40,8 +40,15 @@ N = TypeVar("N", int, float)
     type=click.FloatRange(0.1, 3600),
     help="Seconds between, with --watch.",
 )
+@click.option(
+    "--timeout",
+    default=ASK_TIMEOUT_S,
+    show_default=True,
+    type=click.FloatRange(0.1),
+    help="Seconds that a node has to answer, before it is shown as down.",
+)
 @json_option
-def status(nodes: tuple[str, ...], watch: bool, every: float, as_json: bool) -> None:
+def status(nodes: tuple[str, ...], watch: bool, every: float, timeout: float, as_json: bool) -> None:
     """Show every node of a cluster, its topics and groups, and what is wrong.
 
     One address is enough: that node tells the others'. Nodes that do not answer are shown as down, and the rest
@@ -49,7 +56,7 @@ def status(nodes: tuple[str, ...], watch: bool, every: float, as_json: bool) -> 
     how long. The exit code is 69 if no node answers.
     """
     if not watch:
-        found = survey(nodes)
+        found = survey(nodes, timeout)
         if as_json:
             print_json(found)
         else:
@@ -58,7 +65,7 @@ def status(nodes: tuple[str, ...], watch: bool, every: float, as_json: bool) -> 
         return
     if as_json or sys.stdout is None or not sys.stdout.isatty():
         while True:
-            (print_json if as_json else _print)(survey(nodes))
+            (print_json if as_json else _print)(survey(nodes, timeout))
             if sys.stdout is not None:
                 sys.stdout.flush()
             time.sleep(every)
@@ -66,7 +73,7 @@ def status(nodes: tuple[str, ...], watch: bool, every: float, as_json: bool) -> 
 
     with Live(console=console(), auto_refresh=False) as live:
         while True:
-            live.update(_tables(survey(nodes)), refresh=True)
+            live.update(_tables(survey(nodes, timeout)), refresh=True)
             time.sleep(every)
 
 

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from quorumq.cli.common import json_option, nodes_option, plural, print_json
-from quorumq.cli.status import survey
+from quorumq.cli.status import ASK_TIMEOUT_S, survey
 from quorumq.core.errors import TooFewReplicas
 
 if TYPE_CHECKING:
     from quorumq.core.messages import DeclareSurvivorsReply
 
 ANSWER_S: Final = 30.0
-"""How long a node may take to ask all others, twice."""
+"""How long a node may take to ask all others, twice, unless told otherwise."""
 
 NAMED_MAX: Final = 20
 """Partitions that are named to a person; JSON has all of them."""
@@ -43,9 +43,18 @@ def survivors() -> None:
     type=click.FloatRange(0.0),
     help="Seconds to wait until all nodes take part again.",
 )
+@click.option(
+    "--timeout",
+    default=ANSWER_S,
+    show_default=True,
+    type=click.FloatRange(0.1),
+    help="Seconds that a node has to ask all others.",
+)
 @nodes_option
 @json_option
-def declare(yes: bool, dry_run: bool, wait: float, nodes: tuple[str, ...], as_json: bool) -> None:
+def declare(
+    yes: bool, dry_run: bool, wait: float, timeout: float, nodes: tuple[str, ...], as_json: bool
+) -> None:
     """Declare that the nodes that can vouch for their directories are all that is left.
 
     A node that lost its directory takes what it may have promised from the others, and waits where too few of them
@@ -60,14 +69,14 @@ def declare(yes: bool, dry_run: bool, wait: float, nodes: tuple[str, ...], as_js
     from quorumq.cli.probe import ask
     from quorumq.core.messages import DeclareSurvivors, DeclareSurvivorsReply, Metadata, MetadataReply
 
-    rows = survey(nodes)["nodes"]
+    rows = survey(nodes, min(ASK_TIMEOUT_S, timeout))["nodes"]
     left = [row["address"] for row in rows if row["up"] and row["vouched"]]
     if not left:
         raise TooFewReplicas(
             f"no node that answers at {', '.join(row['address'] for row in rows)} can vouch for its directory: start "
             "one with a directory that is whole; `quorumq export` reads messages out of one that is not"
         )
-    _, plan, known = ask(left[0], DeclareSurvivors(), Metadata(), timeout=ANSWER_S)
+    _, plan, known = ask(left[0], DeclareSurvivors(), Metadata(), timeout=timeout)
     assert isinstance(plan, DeclareSurvivorsReply), plan
     assert isinstance(known, MetadataReply), known
     facts = _facts(plan, known)
@@ -76,7 +85,7 @@ def declare(yes: bool, dry_run: bool, wait: float, nodes: tuple[str, ...], as_js
     if not dry_run:
         if not yes:
             click.confirm(f"declare that {_names(plan.survivors)} is all there is?", abort=True, err=True)
-        ask(left[0], DeclareSurvivors(plan.survivors), timeout=ANSWER_S)
+        ask(left[0], DeclareSurvivors(plan.survivors), timeout=timeout)
         facts["waiting"] = _wait(left, plan, wait)
     if as_json:
         print_json({**facts, "declared": not dry_run})

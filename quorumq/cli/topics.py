@@ -10,9 +10,10 @@ import click
 from quorumq.cli.common import (
     Duration,
     Durations,
+    Where,
+    cluster_options,
     console,
     json_option,
-    nodes_option,
     plural,
     print_json,
     run_with,
@@ -21,6 +22,7 @@ from quorumq.core import limits
 
 if TYPE_CHECKING:
     from quorumq.client import Client
+    from quorumq.core.messages import MetadataReply
     from quorumq.core.types import Topic
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -86,12 +88,12 @@ def settings_options(command: F) -> F:
     help="Replicas of each partition, an odd number. [default: 3, or as many as there are nodes for]",
 )
 @settings_options
-@nodes_option
+@cluster_options
 @json_option
 def create(
     names: tuple[str, ...],
     rf: int | None,
-    nodes: tuple[str, ...],
+    where: Where,
     as_json: bool,
     **settings: Any,
 ) -> None:
@@ -105,15 +107,15 @@ def create(
         for name in names:
             show(await client.create_topic(name, rf=rf, **settings), as_json)
 
-    run_with(nodes, make)
+    run_with(where, make)
 
 
 @topics.command("set")
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @settings_options
-@nodes_option
+@cluster_options
 @json_option
-def change(names: tuple[str, ...], nodes: tuple[str, ...], as_json: bool, **settings: Any) -> None:
+def change(names: tuple[str, ...], where: Where, as_json: bool, **settings: Any) -> None:
     """Change settings of topics that exist.
 
     Only what is given changes. Of two operators who change one setting, the last one wins, on every node. More
@@ -124,15 +126,15 @@ def change(names: tuple[str, ...], nodes: tuple[str, ...], as_json: bool, **sett
         for name in names:
             show(await client.alter_topic(name, **settings), as_json)
 
-    run_with(nodes, make)
+    run_with(where, make)
 
 
 @topics.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option("--yes", is_flag=True, help="Do it without asking.")
-@nodes_option
+@cluster_options
 @json_option
-def delete(names: tuple[str, ...], yes: bool, nodes: tuple[str, ...], as_json: bool) -> None:
+def delete(names: tuple[str, ...], yes: bool, where: Where, as_json: bool) -> None:
     """Delete topics, with their messages, groups and dead letters.
 
     For good: a topic made later under the same name is another one, and receipts of the old one do nothing to it.
@@ -148,7 +150,7 @@ def delete(names: tuple[str, ...], yes: bool, nodes: tuple[str, ...], as_json: b
             else:
                 click.echo(f"{name}: deleted")
 
-    run_with(nodes, make)
+    run_with(where, make)
 
 
 def show(topic: Topic, as_json: bool) -> None:
@@ -162,18 +164,21 @@ def show(topic: Topic, as_json: bool) -> None:
 
 
 @topics.command("list")
-@nodes_option
+@cluster_options
 @json_option
-def list_topics(nodes: tuple[str, ...], as_json: bool) -> None:
+def list_topics(where: Where, as_json: bool) -> None:
     """List topics with their settings, replicas and groups.
 
     Counts of messages are in `quorumq status`. A node that has just started may not know of a topic for a moment.
     """
-    from quorumq.cli.probe import ask_any
-    from quorumq.core.messages import Metadata, MetadataReply
 
-    reply = ask_any(nodes, Metadata())
-    assert isinstance(reply, MetadataReply), reply
+    async def make(client: Client) -> None:
+        _list(await client.metadata(), as_json)
+
+    run_with(where, make)
+
+
+def _list(reply: MetadataReply, as_json: bool) -> None:
     groups: dict[bytes, list[str]] = {}
     for group in reply.groups:
         groups.setdefault(group.topic, []).append(group.name)

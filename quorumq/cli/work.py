@@ -15,6 +15,7 @@ import click
 
 from quorumq.cli.common import (
     Duration,
+    Where,
     cluster,
     group_option,
     json_option,
@@ -119,18 +120,18 @@ def work(
         "start": start,
         "grace": grace,
     }
-    run(_work, nodes, topics[:-1], group, named(topics[-1]), options, as_json)
+    run(_work, Where(nodes), topics[:-1], group, named(topics[-1]), options, as_json)
 
 
 async def _work(
-    nodes: tuple[str, ...],
+    where: Where,
     topics: tuple[str, ...],
     group: str,
     handler: Callable[[Any], Any],
     options: dict[str, Any],
     as_json: bool,
 ) -> None:
-    async with cluster(nodes) as client:
+    async with cluster(where) as client:
         worked = await client.work(topics, group, handler, **options)
     if as_json:
         print_json(asdict(worked))

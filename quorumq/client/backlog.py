@@ -53,7 +53,7 @@ class BacklogCalls(Calls):
 
         Args:
             topic, group: whose.
-            timeout: seconds for each node; 3 if None, as one may be down.
+            timeout: seconds for each node; if None the client's, and at most 3, as one may be down.
 
         Returns:
             the sums, and each partition's part.
@@ -70,7 +70,7 @@ class BacklogCalls(Calls):
             raise NotFound(f"no group {group!r} reads topic {topic!r}: {names} does")
         answers: list[Mapping[str, Any]] = []
 
-        each = EACH_S if timeout is None else timeout
+        each = min(EACH_S, self.context.timeout) if timeout is None else timeout
 
         async def ask(node: str) -> None:
             only = self.context.nodes.addresses_of((node,))

@@ -71,7 +71,7 @@ class ShowCalls(Calls):
         Args:
             topic: its name.
             message: its id, or that as text.
-            timeout: seconds for each node; 3 if None, as one may be down.
+            timeout: seconds for each node; if None the client's, and at most 3, as one may be down.
 
         Returns:
             what each replica said, or why it did not.
@@ -99,7 +99,7 @@ class ShowCalls(Calls):
         replies: dict[str, m.ShowReply] = {}
         errors: dict[str, str] = {}
 
-        each = EACH_S if timeout is None else timeout
+        each = min(EACH_S, self.context.timeout) if timeout is None else timeout
 
         async def ask(node: str) -> None:
             only = self.context.nodes.addresses_of((node,))

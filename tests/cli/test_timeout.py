@@ -1,15 +1,102 @@
-"""Looking for a node takes no longer than a command's --timeout."""
+"""No command waits longer for nodes than its --timeout says."""
 
 from __future__ import annotations
 
 import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+import click
 import pytest
 import trio
+from click.testing import CliRunner
 from trio.testing import MockClock
 
-from quorumq.cli.common import cluster
+from quorumq.cli.common import Where, cluster
+from quorumq.cli.main import main
 from quorumq.core.errors import QuorumqError
+from quorumq.core.messages import Welcome
+from quorumq.core.types import Incarnation
+from quorumq.wire.codec import encode_message
+from tests.cli.test_help import commands
+
+ID = f"{bytes(16).hex()}/0/n1.1.{0:016x}.0/0"
+COMMANDS = {
+    "publish": ("jobs", "x"),
+    "consume": ("jobs", "--group", "g"),
+    "peek": ("jobs", "--group", "g"),
+    "show": ("jobs", ID),
+    "deadletters list": ("jobs", "--group", "g"),
+    "deadletters redrive": ("jobs", "--group", "g", "--limit", "1"),
+    "deadletters purge": ("jobs", "--group", "g"),
+    "purge": ("jobs", "--group", "g"),
+    "groups create": ("jobs", "--group", "g"),
+    "groups rewind": ("jobs", "--group", "g", "--to", "latest"),
+    "groups delete": ("jobs", "g", "--yes"),
+    "groups describe": ("jobs", "g"),
+    "groups list": (),
+    "status": (),
+    "topics create": ("jobs",),
+    "topics set": ("jobs", "--ttl", "1"),
+    "topics delete": ("jobs", "--yes"),
+    "topics list": (),
+    "survivors declare": (),
+}
+"""Every command with a --timeout for nodes, and what else it needs."""
+
+OTHERWISE = {"work", "bench drain", "bench stream", "bench latency"}
+"""Those that go on until they are stopped: `work` has its --timeout for a handler."""
+
+
+@contextmanager
+def node(*, welcomes: bool) -> Iterator[str]:
+    """The address of a node that accepts, answers HELLO where that is wanted, and then says nothing."""
+    welcome = Welcome(1, "cluster", "n1", Incarnation(1, 2), 3, int(time.time() * 1000), 5, 0, ())
+    accepted: list[socket.socket] = []
+
+    def serve() -> None:
+        while True:
+            try:
+                accepted.append(listener.accept()[0])
+                if welcomes:
+                    accepted[-1].sendall(b"".join(encode_message(welcome, request=1)))
+            except OSError:  # closed
+                return
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+            for one in accepted:
+                one.close()
+
+
+def test_every_command_that_talks_to_a_cluster_has_a_timeout() -> None:
+    found = {
+        " ".join(path)
+        for path, command in commands(main, ())
+        if any(param.name == "nodes" and isinstance(param, click.Option) for param in command.params)
+        and path not in (("dev",), ("init",))
+    }
+    assert found - OTHERWISE == set(COMMANDS)
+
+
+@pytest.mark.parametrize("welcomes", [False, True], ids=["says nothing", "stands still after HELLO"])
+def test_a_node_that_does_not_answer_is_given_up_when_the_time_is_over(welcomes: bool) -> None:
+    with node(welcomes=welcomes) as address:
+        for name, arguments in COMMANDS.items():
+            began = time.monotonic()
+            done = CliRunner().invoke(
+                main, [*name.split(), *arguments, "--node", address, "--timeout", "0.1"], input="y\n"
+            )
+            assert time.monotonic() - began < 2.5, name
+            assert done.exit_code in (69, 75), f"{name}: {done.output} {done.exception}"
 
 
 @pytest.mark.parametrize("listens", [True, False], ids=["a node that says nothing", "nobody"])
@@ -17,7 +104,7 @@ def test_looking_for_a_node_takes_no_longer_than_the_timeout(listens: bool) -> N
     async def took(address: str) -> float:
         begun = trio.current_time()
         with pytest.raises(QuorumqError, match="no node answers"):
-            async with cluster([address], 1.0):
+            async with cluster(Where((address,), 1.0)):
                 pass
         return trio.current_time() - begun
 
@@ -27,3 +114,13 @@ def test_looking_for_a_node_takes_no_longer_than_the_timeout(listens: bool) -> N
             silent.listen()
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         assert trio.run(took, address, clock=MockClock(autojump_threshold=0.01)) < 1.5
+
+
+def test_a_silent_node_leaves_time_for_the_others() -> None:
+    async def connect(addresses: tuple[str, ...]) -> None:
+        async with cluster(Where(addresses, 1.0)) as client:
+            assert client.timeout > 0.4
+
+    with node(welcomes=False) as silent, node(welcomes=True) as there:
+        for _ in range(4):  # it begins with any
+            trio.run(connect, (silent, there))
