@@ -216,6 +216,21 @@ def console(stderr: bool = False) -> Any:
     return Console(stderr=stderr, width=wide, highlight=False, soft_wrap=False)
 
 
+def table(title: str | None = None) -> Any:
+    """A rich table without frames, for 80 columns: the frames of eight columns take 25."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    return Table(
+        title=title,
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+
+
 def run(main: Callable[..., Awaitable[T]], *args: object) -> T:
     """What ``main(*args)`` returns, run by trio. Ctrl-C, or SIGTERM, cancels it; the same again stops it at once.
 

@@ -28,6 +28,7 @@ from quorumq.cli.common import (
     print_json,
     run,
     shown,
+    table,
 )
 from quorumq.cli.pieces import first, pieces
 
@@ -396,30 +397,30 @@ def _oldest(found: list[tuple[int, Peek]], limit: int) -> list[tuple[int, Peek]]
 
 def _print(lines: list[dict[str, Any]], each: bool) -> None:
     from rich.markup import escape
-    from rich.table import Table
 
     def died(ms: int) -> str:
         return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ms / 1000)) if ms else ""
 
-    def error(line: dict[str, Any]) -> str:
+    def error(line: dict[str, Any], width: int) -> str:
         first = line["message"].strip().splitlines()[0] if line["message"].strip() else ""
         cause = ": ".join(part for part in (line["error_class"], first) if part) or line["reason"]
-        return escape(shown(cause.encode(), 80))
+        return shown(cause.encode(), width)
 
-    table = Table()
-    if each:
-        for column in ("id", "attempts", "error", "died"):
-            table.add_column(column, overflow="fold", justify="right" if column == "attempts" else "left")
+    if each:  # an id alone takes most of a line
         for line in lines:
-            table.add_row(line["id"], str(line["attempts"]), error(line), died(line["died_ms"]))
-    else:
-        for column in ("count", "fingerprint", "error", "last died"):
-            table.add_column(
-                column,
-                overflow="fold",
-                no_wrap=column != "error",
-                justify="right" if column == "count" else "left",
-            )
-        for line in lines:
-            table.add_row(f"{line['count']:,}", line["fingerprint"], error(line), died(line["last_died_ms"]))
-    console().print(table)
+            attempts = plural(line["attempts"], "attempt")
+            click.echo(f"{line['id']}\n    {died(line['died_ms'])}  {attempts}")
+            click.echo(f"    {error(line, 76)}")
+        return
+    kinds = table()
+    for column in ("count", "fingerprint", "error", "last died"):
+        kinds.add_column(
+            column,
+            overflow="fold",
+            no_wrap=column != "error",
+            justify="right" if column == "count" else "left",
+        )
+    for line in lines:
+        when = died(line["last_died_ms"])
+        kinds.add_row(f"{line['count']:,}", line["fingerprint"], escape(error(line, 80)), when)
+    console().print(kinds)

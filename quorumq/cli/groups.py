@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from quorumq.cli.common import (
     json_option,
     print_json,
     run_with,
+    table,
 )
 
 if TYPE_CHECKING:
@@ -173,8 +175,9 @@ def describe(topic: str, group: str, where: Where, as_json: bool) -> None:
 def list_groups(topics: tuple[str, ...], where: Where, as_json: bool) -> None:
     """List groups, of all topics or of those that are named.
 
-    Each with where it begins, and since when it reads from there. How many messages are ready, held, dead and done
-    for each is in `quorumq status`. A node that has just started may not know of a group for a moment.
+    Each with where it begins, in this machine's time of day, and since when it reads from there; --json has the
+    generation as well. How many messages are ready, held, dead and done for each is in `quorumq status`. A node that
+    has just started may not know of a group for a moment.
     """
 
     async def make(client: Client) -> None:
@@ -230,28 +233,26 @@ def show(topic: str, group: Group, as_json: bool) -> None:
 
 
 def _print_backlog(found: Backlog) -> None:
-    from rich.table import Table
-
-    table = Table()
+    lines = table()
     for column in ("partition", "ready", "held", "delayed", "dead", "oldest"):
-        table.add_column(column, justify="right")
+        lines.add_column(column, justify="right", no_wrap=True)
     rows = [(str(part.partition), part[1:]) for part in found.partitions]
     for name, (*counts, oldest) in [*rows, ("all", found[:5])]:
         age = "" if oldest is None else str(timedelta(seconds=round(oldest)))
-        table.add_row(name, *(f"{count:,}" for count in counts), age)
-    console().print(table)
+        lines.add_row(name, *(f"{count:,}" for count in counts), age)
+    console().print(lines)
 
 
 def _print(lines: list[dict[str, Any]]) -> None:
     from rich.markup import escape
-    from rich.table import Table
 
-    table = Table()
-    for column in ("topic", "group", "begins with", "since", "generation"):
-        table.add_column(column, overflow="fold", justify="right" if column == "generation" else "left")
+    def moment(ms: int | None, otherwise: str) -> str:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ms / 1000)) if ms else otherwise
+
+    found = table()
+    for column in ("topic", "group", "begins with", "since"):
+        found.add_column(column, overflow="fold", no_wrap=column in ("begins with", "since"))
     for line in lines:
-        since = local_time(line["since_ms"]) if line["since_ms"] else "the start"
-        table.add_row(
-            escape(line["topic"]), escape(line["group"]), beginning(line), since, str(line["generation"])
-        )
-    console().print(table)
+        begins, since = moment(line["from_ms"], "the oldest message"), moment(line["since_ms"], "the start")
+        found.add_row(escape(line["topic"]), escape(line["group"]), begins, since)
+    console().print(found)

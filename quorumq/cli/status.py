@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from quorumq.cli.common import console, json_option, nodes_option, plural, print_json
+from quorumq.cli.common import console, json_option, nodes_option, plural, print_json, table
 
 CLOCK_WARN_S: Final = 5.0
 """Above this difference of the time of day, delays and retention are off by as much (docs/protocol.md, section 2)."""
@@ -289,22 +289,9 @@ def _node_state(row: Mapping[str, Any]) -> str:
 
 
 def _tables(found: Mapping[str, Any]) -> Any:
-    from rich.box import SIMPLE_HEAD
     from rich.console import Group
     from rich.markup import escape
-    from rich.table import Table
     from rich.text import Text
-
-    def table(title: str | None = None) -> Table:
-        # Without frames, for 80 columns: the frames of eight columns take 25.
-        return Table(
-            title=title,
-            title_justify="left",
-            box=SIMPLE_HEAD,
-            show_edge=False,
-            pad_edge=False,
-            padding=(0, 1, 0, 0),
-        )
 
     nodes = table(f"cluster {escape(found['cluster_id'])}" if found["cluster_id"] else None)
     for name in ("node", "address", "state", "start", "sees", "clock", "free", "fsync"):

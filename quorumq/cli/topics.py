@@ -17,6 +17,7 @@ from quorumq.cli.common import (
     plural,
     print_json,
     run_with,
+    table,
 )
 from quorumq.core import limits
 
@@ -190,20 +191,18 @@ def _list(reply: MetadataReply, as_json: bool) -> None:
         click.echo("no topics yet: `quorumq topics create NAME` makes one", err=True)
         return
     from rich.markup import escape
-    from rich.table import Table
 
-    table = Table()
+    lines = table()
     for column in ("topic", "partitions", "rf", "max deliveries", "nodes", "groups"):
-        table.add_column(
-            column, justify="right" if column in ("partitions", "rf", "max deliveries") else "left"
-        )
+        number = column in ("partitions", "rf", "max deliveries")
+        lines.add_column(column, justify="right" if number else "left", no_wrap=number, overflow="fold")
     for topic in reply.topics:
         homes = sorted({node for replicas in topic.replicas for node in replicas})
-        table.add_row(
+        lines.add_row(
             escape(topic.name), str(topic.partitions), str(topic.rf), str(topic.max_deliveries),
             ", ".join(homes), escape(", ".join(groups.get(topic.id, []))),
         )  # fmt: skip
-    console().print(table)
+    console().print(lines)
 
 
 def facts_of(topic: Topic) -> dict[str, object]:

@@ -301,9 +301,7 @@ _LEGS: Final = {
 
 
 def _print(result: Mapping[str, Any]) -> None:
-    from rich.table import Table
-
-    from quorumq.cli.common import console
+    from quorumq.cli.common import console, table
 
     out = console()
     machine = result["machine"]
@@ -321,14 +319,14 @@ def _print(result: Mapping[str, Any]) -> None:
         if name in result:
             rate = result[name]
             out.print(f"  {name:<8} {rate['messages_per_s']:>9,} messages/s  ({rate['seconds']} s)")
-    table = Table(title="milliseconds", title_justify="left")
+    legs = table("milliseconds")
     for column in ("", "p50", "p99", "p999", "max", "count"):
-        table.add_column(column, justify="right" if column else "left")
+        legs.add_column(column, justify="right" if column else "left", no_wrap=True)
     for key, name in _LEGS.items():
         if result.get(key):
             leg = result[key]
-            table.add_row(name, *(f"{leg[column]:,}" for column in ("p50", "p99", "p999", "max", "count")))
-    out.print(table)
+            legs.add_row(name, *(f"{leg[column]:,}" for column in ("p50", "p99", "p999", "max", "count")))
+    out.print(legs)
     if "nodes_cpu_s" in result:
         out.print(f"the nodes used {result['nodes_cpu_s']} s of processor time")
     if result["redelivered"]:

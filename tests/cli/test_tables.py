@@ -1,0 +1,120 @@
+"""On 80 columns no line is longer, and no table loses a number, a time or a part of a name."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import click
+import pytest
+from rich.console import Console
+
+from quorumq.cli import deadletters, groups, topics
+from quorumq.client import Backlog
+from quorumq.client.backlog import PartitionBacklog
+from quorumq.core.messages import MetadataReply
+from quorumq.core.types import STAMP_ZERO, Group, Topic
+from quorumq.lab import bench
+
+TOPIC = "a-topic-of-the-warehouse.orders.received.and.checked.twice"
+GROUP = "the-group-of-those-who-send-the-invoices.and.reminders"
+MANY = 123_456_789
+ID = f"{bytes(16).hex()}/12/node-1.1.{0:016x}.0/{MANY}"
+
+
+class Screen:
+    """What is printed on a terminal of 80 columns."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.file = io.StringIO()
+        for where in ("cli.groups", "cli.topics", "cli.deadletters", "cli.common"):
+            monkeypatch.setattr(f"quorumq.{where}.console", lambda: Console(file=self.file, width=80))
+        monkeypatch.setattr(click, "echo", lambda text: print(text, file=self.file))
+
+    def lines(self) -> list[str]:
+        found = self.file.getvalue().splitlines()
+        assert max(map(len, found)) <= 80, found
+        return found
+
+    def has(self, *whole: str) -> None:
+        """These stand there unbroken."""
+        text = "\n".join(self.lines())
+        for part in whole:
+            assert part in text, text
+
+    def spells(self, name: str) -> None:
+        """``name`` stands there, maybe over several lines, in the first column."""
+        assert name in "".join(line.split(" ")[0] for line in self.lines())
+
+
+@pytest.fixture
+def screen(monkeypatch: pytest.MonkeyPatch) -> Screen:
+    return Screen(monkeypatch)
+
+
+def test_a_backlog(screen: Screen) -> None:
+    part = PartitionBacklog(63, MANY, MANY, MANY, MANY, 86_400.0 * 400)
+    groups._print_backlog(Backlog(MANY, MANY, MANY, MANY, 86_400.0 * 400, (part,)))
+    assert sum(line.count("123,456,789") for line in screen.lines()) == 8
+    screen.has("400 days, 0:00:00")
+
+
+def test_groups(screen: Screen) -> None:
+    line = groups.facts_of(TOPIC, Group(b"", GROUP, 1 << 62, 1_790_000_000_000))
+    groups._print([line])
+    screen.has(*(groups.local_time(line[name])[:19] for name in ("from_ms", "since_ms")))
+    screen.spells(TOPIC)
+
+
+def test_topics(screen: Screen) -> None:
+    homes = tuple(f"warehouse-{number}" for number in range(5))
+    topic = Topic(bytes(16), TOPIC, 5, 1, (homes,) * 64, 1_000_000, STAMP_ZERO)
+    known = MetadataReply("c", "n", (), (topic,), (Group(bytes(16), GROUP, 0, 0),), 1, 1, 60.0)
+    topics._list(known, as_json=False)
+    screen.has(" 64 ", " 1000000 ")
+    screen.spells(TOPIC)
+
+
+@pytest.mark.parametrize("each", [False, True], ids=["kinds", "each"])
+def test_dead_letters(screen: Screen, each: bool) -> None:
+    line: dict[str, Any] = {
+        "id": ID,
+        "count": MANY,
+        "fingerprint": "0123456789abcdef",
+        "reason": "x",
+        "error_class": "warehouse.errors.NoSuchAccountIsKnownToAnybodyHere",
+        "message": "no such account " * 20,
+        "last_died_ms": 1_790_000_000_000,
+        "died_ms": 1_790_000_000_000,
+        "attempts": 5,
+    }
+    deadletters._print([line], each)
+    when = groups.local_time(line["died_ms"])[:19]
+    screen.has(when, *([ID, "5 attempts"] if each else ["123,456,789", "0123456789abcdef"]))
+
+
+def test_a_benchmark(screen: Screen) -> None:
+    leg = dict.fromkeys(("p50", "p99", "p999", "max", "count"), 12_345.678)
+    bench._print(
+        {
+            "bench": "stream",
+            "messages": 10_000_000,
+            "size": 1_000_000,
+            "partitions": 64,
+            "producers": 64,
+            "consumers": 64,
+            "machine": {
+                "cores": 64,
+                "cpu": "A processor with a very long name (R) of a great company @ 2.90GHz",
+                "python": "3.11.9",
+                "system": "Linux 6.1.0-generic",
+                "load_before": 1.5,
+                "fsync_ms": {"p50": 1.234, "p99": 12.345},
+            },
+            "stream": {"messages_per_s": 1_234_567, "seconds": 1000.123},
+            "publish_to_delivery_ms": leg,
+            "redelivered": MANY,
+            "outcomes": {"acked": 10_000_000, "acked-after-expiry": 10_000_000},
+        }
+    )
+    assert sum(line.count("12,345.678") for line in screen.lines()) == 5
