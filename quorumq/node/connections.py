@@ -73,6 +73,9 @@ INFLIGHT_BYTES_MAX: Final = 8 * MIB
 FLUSH_BYTES: Final = 256 * KIB
 """Encoded replies of one step are sent together up to this size."""
 
+FRAME_BYTES_PER_S: Final = 64 * KIB
+"""A frame that comes more slowly, `stall_timeout` apart, ends its connection."""
+
 LATE_S: Final = 0.1
 """For so long, or a tenth of its hold time, a FETCH's reply may wait for the client to read."""
 
@@ -108,6 +111,8 @@ class Inbound:
         self.closed = False
         self._peers = peers
         self._reader = FrameReader(HANDSHAKE_BYTES_MAX)
+        self._part = -1  # which frame is begun, by `FrameReader.frames`, and since when
+        self._part_since = 0.0
         self._out = Outflow(
             transport,
             nursery,
@@ -144,8 +149,7 @@ class Inbound:
         except ConnectionLost as lost:
             self.node.log.debug("connection_lost", client=self.name, reason=str(lost))
         except PeerError as error:
-            self.node.health.count("connections_broken")
-            self.node.log.warning("connection_broken", client=self.name, reason=str(error))
+            self.give_up(str(error))
         except Exception:  # one connection's trouble stays its own
             self.node.log.error("connection_bug", client=self.name, exc_info=True)
         finally:
@@ -176,10 +180,18 @@ class Inbound:
                 events.append(Gone(key))
         self._open.clear()
         node.room.take(-self._weight)
+        node.room.begun(self, 0)
         self._weight = 0
         self._changed.set()
         if events:
             node.feed(*events)
+
+    def give_up(self, reason: str) -> None:
+        """Hang up, and say why in the log."""
+        if not self.closed:
+            self.node.health.count("connections_broken")
+            self.node.log.warning("connection_broken", client=self.name, reason=reason)
+            self.close()
 
     def _on_lost(self, reason: str) -> None:
         if not self.closed:
@@ -239,15 +251,27 @@ class Inbound:
             self._reader.feed(data)
 
     async def _more(self) -> None:
-        """Feed the reader the next bytes. A frame that was begun has to come within the stall timeout."""
-        if not self._reader.pending_bytes:
+        """Feed the reader the next bytes. A frame that was begun has to come on, and to be complete some time."""
+        reader, now = self._reader, trio.current_time()
+        pending = reader.pending_bytes
+        anew = self._part != reader.frames
+        if anew:
+            self._part, self._part_since = reader.frames, now
+        self.node.room.begun(self, pending, anew=anew)
+        if not pending:
             data = await self.transport.receive()
         else:
             timeout = self.node.config.stall_timeout
-            with trio.move_on_after(timeout) as waiting:
+            due = self._part_since + timeout + reader.expected_bytes / FRAME_BYTES_PER_S
+            with trio.move_on_at(min(now + timeout, due)) as waiting:
                 data = await self.transport.receive()
             if waiting.cancelled_caught:
-                raise PeerError(f"a frame was begun and did not come on for {timeout:g} s")
+                behind = f"after {pending} of {reader.expected_bytes} bytes"
+                if due < now + timeout:
+                    raise PeerError(
+                        f"a frame did not become complete in {due - self._part_since:g} s, {behind}"
+                    )
+                raise PeerError(f"a frame was begun and did not come on for {timeout:g} s, {behind}")
         if not data:
             self._reader.close()
             raise ConnectionLost("the other side closed")
@@ -306,6 +330,7 @@ class Inbound:
                         while self._full and not self.closed:
                             await self._wait_for_change()
                         await node.room.wait()
+                        self._part = -1  # the time in which we did not read is not the frame's
             finally:
                 if events:
                     node.feed(*events)

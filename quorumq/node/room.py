@@ -1,8 +1,8 @@
-"""What a node may still take in: requests under way, bytes that wait for the disk, and the disk itself."""
+"""What a node may still take in: requests under way and begun, bytes that wait for the disk, and the disk itself."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import trio
 
@@ -15,6 +15,13 @@ PENDING_BYTES_MAX: Final = 64 * MIB
 
 SPACE_CHECK_BYTES: Final = 1 * MIB
 """The disk is asked for its room after every commit, and whenever so much more waits for the next one."""
+
+
+class Connection(Protocol):
+    """What is hung up on where too many frames are begun."""
+
+    def give_up(self, reason: str) -> None:
+        """Hang up."""
 
 
 class Room:
@@ -37,6 +44,10 @@ class Room:
         self._store = store
         self._log = log
         self._event = trio.Event()
+        self._parts: dict[
+            Connection, int
+        ] = {}  # bytes of frames that are not complete, the oldest frame first
+        self._parts_bytes = 0
         self._checked = 0  # bytes that waited for a commit when the disk was asked
 
     @property
@@ -52,6 +63,30 @@ class Room:
         self.inflight_bytes += weight
         if weight < 0:
             self.wake()
+
+    def begun(self, connection: Connection, size: int, *, anew: bool = False) -> None:
+        """So many bytes came of a frame that is not complete; 0 when it is, or when the connection is over.
+
+        They have a bound of their own, over all connections, of the size of ``inflight_bytes_max``. Beyond it whoever
+        began first is hung up on: frames that nobody completes must not keep out those of others.
+
+        Args:
+            connection: on which they came.
+            size: bytes.
+            anew: it is another frame than the last time.
+        """
+        if anew or not size:
+            self._parts_bytes -= self._parts.pop(connection, 0)
+        if size:
+            self._parts_bytes += size - self._parts.get(connection, 0)
+            self._parts[connection] = size
+        most = self._config.inflight_bytes_max
+        while self._parts_bytes > most:
+            oldest = next(iter(self._parts))
+            oldest.give_up(
+                f"{self._parts_bytes} bytes of frames are begun in {len(self._parts)} connections, and at most "
+                f"{most} may be (inflight_bytes_max): this one began first"
+            )
 
     def wake(self) -> None:
         """Less is under way, or less waits for the disk."""

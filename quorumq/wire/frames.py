@@ -9,8 +9,9 @@ not at all on its way out. TCP already checks frames against line noise; batch b
 own.
 
 Promise: `FrameReader` never holds more than one frame and one chunk that was fed to it, both lengths are
-checked against core/limits.py before anything is allocated for them, and the first byte that cannot be the
-protocol's ends the connection with an error that says what was seen. Nothing here reads or writes a socket.
+checked against core/limits.py, its buffer grows with the bytes that came and not with those that a prefix announces,
+and the first byte that cannot be the protocol's ends the connection with an error that says what was seen. Nothing
+here reads or writes a socket.
 """
 
 from __future__ import annotations
@@ -75,11 +76,14 @@ class FrameReader:
         for frame in reader:
             ...
 
-    A frame that lies within one chunk is not copied at all; one that spans chunks is copied once, into a buffer
-    of its exact size. A view of a frame keeps its chunk or buffer alive.
+    A frame that lies within one chunk is not copied at all; one that spans chunks is copied once, into a buffer.
+    A view of a frame keeps its chunk or buffer alive.
 
     Args:
         frame_bytes_max: the largest frame to take, prefix included. Raise it after HELLO by `open_up`.
+
+    Attributes:
+        frames: how many were given out.
     """
 
     def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
@@ -88,8 +92,8 @@ class FrameReader:
         self._prefix = b""  # of the frame to come, while it is incomplete
         self._lengths: tuple[int, int] | None = None  # of the frame in `_buffer`
         self._buffer = bytearray()
-        self._filled = 0
         self._broken: str | None = None
+        self.frames = 0
 
     def open_up(self) -> None:
         """Take frames of the full size from now on: the other side has shown who it is."""
@@ -98,7 +102,13 @@ class FrameReader:
     @property
     def pending_bytes(self) -> int:
         """Bytes taken in that no frame has given out yet."""
-        return len(self._chunk) + len(self._prefix) + self._filled
+        prefix = PREFIX_BYTES if self._lengths is not None else len(self._prefix)
+        return len(self._chunk) + prefix + len(self._buffer)
+
+    @property
+    def expected_bytes(self) -> int:
+        """The size of the frame that was begun, as far as its prefix came."""
+        return PREFIX_BYTES + (sum(self._lengths) if self._lengths is not None else 0)
 
     def feed(self, data: bytes | bytearray | memoryview) -> None:
         """Take in the next bytes of the stream. Take all frames out before feeding again.
@@ -133,19 +143,13 @@ class FrameReader:
             if len(self._chunk) >= need:
                 whole, self._chunk = self._chunk[:need], self._chunk[need:]
                 return self._cut(whole)
-            # Zeroed pages cost nothing until bytes come to fill them.
-            self._buffer = bytearray(need)
-            self._filled = 0
-        need = len(self._buffer)
-        part = self._chunk[: need - self._filled]
-        self._buffer[self._filled : self._filled + len(part)] = part
-        self._filled += len(part)
-        self._chunk = self._chunk[len(part) :]
-        if self._filled < need:
+        need = sum(self._lengths) - len(self._buffer)
+        self._buffer += self._chunk[:need]
+        come, self._chunk = len(self._chunk), self._chunk[need:]
+        if come < need:
             return None
         whole = memoryview(self._buffer).toreadonly()
         self._buffer = bytearray()
-        self._filled = 0
         return self._cut(whole)
 
     def close(self) -> None:
@@ -154,14 +158,15 @@ class FrameReader:
         Raises:
             PeerError: in the middle of a frame.
         """
-        if self._broken is None and self.pending_bytes + (self._lengths is not None):
-            wanted = f" of {sum(self._lengths)}" if self._lengths is not None else ""
+        if self._broken is None and self.pending_bytes:
+            wanted = f" of {self.expected_bytes}" if self._lengths is not None else ""
             self._break(f"the connection ended inside a frame, after {self.pending_bytes}{wanted} bytes")
 
     def _cut(self, whole: memoryview) -> Frame:
         assert self._lengths is not None
         header_bytes, _ = self._lengths
         self._lengths = None
+        self.frames += 1
         return Frame(whole[:header_bytes], whole[header_bytes:])
 
     def _take_prefix(self) -> bool:
@@ -191,7 +196,7 @@ class FrameReader:
         self._chunk = memoryview(b"")
         self._prefix = b""
         self._buffer = bytearray()
-        self._filled = 0
+        self._lengths = None
         raise PeerError(reason)
 
 

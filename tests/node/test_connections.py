@@ -66,6 +66,36 @@ async def test_silence_before_hello_and_half_a_frame_after_it_have_their_time() 
         assert not await idle.closed(1000)
 
 
+async def test_a_prefix_alone_and_a_frame_that_trickles_have_their_time() -> None:
+    async with world("a", stall_timeout=30.0) as cluster:
+        silent, slow = await cluster.client("a"), await cluster.client("a")
+        for client, size in ((silent, 16_000_000), (slow, 655_360)):  # ten seconds more than the timeout
+            await client.push(MAGIC + struct.pack(">II", 4, size))
+        for _ in range(13):
+            await slow.push(b"\x00")
+            await trio.sleep(3.0)
+        assert await silent.closed(0.1)
+        assert not await slow.closed(0.5)
+        assert await slow.closed(1.0)
+        reasons = [line["reason"] for line in cluster.logs["a"].of("connection_broken")]
+        assert "did not come on for 30 s" in reasons[0]
+        assert "did not become complete in 40" in reasons[1]
+
+
+async def test_of_too_many_begun_frames_the_oldest_is_given_up() -> None:
+    async with world("a", inflight_bytes_max=16 * MIB) as cluster:
+        begun = [await cluster.client("a") for _ in range(3)]
+        for client in begun:
+            await client.push(MAGIC + struct.pack(">II", 4, 7_000_000) + bytes(6_000_000))
+        assert await begun[0].closed(1.0)
+        assert not await begun[1].closed(0.1)
+        assert not await begun[2].closed(0.1)
+        (line,) = cluster.logs["a"].of("connection_broken")
+        assert "inflight_bytes_max" in line["reason"]
+        last = await cluster.client("a")
+        assert isinstance(await last.ask(m.StatusRequest()), m.StatusReply)
+
+
 async def test_requests_that_came_with_hello_are_served_after_it() -> None:
     async with world("a") as cluster:
         client = Client(cluster.connect("a"))
