@@ -8,7 +8,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial, wraps
 from threading import current_thread, main_thread
@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
 import click
 
-from quorumq.core.errors import TooFewReplicas, UsageError
+from quorumq.core.errors import NotFound, TooFewReplicas, UsageError
 
 if TYPE_CHECKING:
-    from quorumq.client import Client
+    from quorumq.client import Client, MessageId
 
 NODES_VARIABLE: Final = "QUORUMQ_NODES"
 NODES_DEFAULT: Final = ("127.0.0.1:7401", "127.0.0.1:7402", "127.0.0.1:7403")
@@ -31,6 +31,9 @@ CONNECT_S: Final = 5.0
 
 ANSWER_MAX: Final = 1_000
 """Bytes of an answer to a question."""
+
+MISSED_SHOWN: Final = 8
+"""Ids that nothing was found for, and that are named."""
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -137,6 +140,32 @@ def group_option(command: F) -> F:
         metavar="NAME",
         help="The group that reads: each group gets every message, its consumers share them.",
     )(command)
+
+
+def ids_option(help: str) -> Callable[[F], F]:
+    """Adds ``--id``, several times where wanted; the command gets ``ids``, as text."""
+    return click.option("--id", "ids", multiple=True, metavar="ID", help=help)
+
+
+def parsed(ids: Sequence[str]) -> list[MessageId]:
+    """The ids that a person gave, in order and each once.
+
+    Raises:
+        UsageError: one is no id.
+    """
+    from quorumq.client import MessageId
+
+    try:
+        return sorted({MessageId.parse(text) for text in ids})
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def check_missed(missed: Sequence[str]) -> None:
+    """End with the exit code of NotFound where sentences tell of ids that were given and are not there."""
+    if missed:
+        more = f"; and {len(missed) - MISSED_SHOWN} more" if len(missed) > MISSED_SHOWN else ""
+        raise NotFound("; ".join(missed[:MISSED_SHOWN]) + more)
 
 
 @asynccontextmanager

@@ -18,12 +18,15 @@ import click
 
 from quorumq.cli.common import (
     Where,
+    check_missed,
     cluster,
     cluster_options,
     confirmed,
     console,
     group_option,
+    ids_option,
     json_option,
+    parsed,
     plural,
     print_json,
     run,
@@ -33,7 +36,7 @@ from quorumq.cli.common import (
 from quorumq.cli.pieces import first, pieces
 
 if TYPE_CHECKING:
-    from quorumq.client import Client, Peek
+    from quorumq.client import Client, MessageId, Peek
 
 SAMPLES: Final = 3
 REDRIVE_MESSAGES: Final = 10_000
@@ -58,12 +61,9 @@ def _filters(command: Any) -> Any:
         ),
         click.option("--fingerprint", metavar="HEX", help="Only those with this fingerprint (see the list)."),
         click.option("--partition", type=click.IntRange(0), help="Only this partition."),
-        click.option(
-            "--id",
-            "ids",
-            multiple=True,
-            metavar="ID",
-            help="Only this message; may be given several times. One that is no dead letter of the group is named.",
+        ids_option(
+            "Only this message; may be given several times. One that is no dead letter of the group is named, and the "
+            "exit code is 66."
         ),
     )
     for option in reversed(options):
@@ -204,10 +204,10 @@ def purge(topic: str, group: str, partition: int | None, yes: bool, where: Where
     purge_group(where, topic, group, True, partition, not yes, as_json)
 
 
-async def _letters(client: Client, wanted: Wanted) -> AsyncIterator[Peek]:
-    """The dead letters that are meant, in the order of partitions and ids."""
+async def _letters(client: Client, wanted: Wanted, missed: dict[MessageId, str]) -> AsyncIterator[Peek]:
+    """The dead letters that are meant, in the order of partitions and ids; what other ids are goes into ``missed``."""
     if wanted.ids:
-        source = _by_id(client, wanted)
+        source = _by_id(client, wanted, missed)
     else:
         source = client.peek(wanted.topic, wanted.group, "dead", partition=wanted.partition, complete=True)
     async for found in source:
@@ -221,14 +221,8 @@ async def _letters(client: Client, wanted: Wanted) -> AsyncIterator[Peek]:
         yield found
 
 
-async def _by_id(client: Client, wanted: Wanted) -> AsyncIterator[Peek]:
-    """Those of the ids that are dead letters; of the others, what they are instead is said."""
-    from quorumq.client import MessageId, UsageError
-
-    try:
-        names = sorted({MessageId.parse(text) for text in wanted.ids})
-    except ValueError as error:
-        raise UsageError(str(error)) from None
+async def _by_id(client: Client, wanted: Wanted, missed: dict[MessageId, str]) -> AsyncIterator[Peek]:
+    names = parsed(wanted.ids)
     known = await client.lookup(wanted.topic, wanted.group, names)
     for name in names:
         found = known.get(name)
@@ -236,7 +230,7 @@ async def _by_id(client: Client, wanted: Wanted) -> AsyncIterator[Peek]:
             yield found
         else:
             state = found.peeked.state if found is not None else "not known"
-            click.echo(f"{name} is no dead letter of {wanted.group}: it is {state}", err=True)
+            missed[name] = f"{name} is no dead letter of {wanted.group}: it is {state}"
 
 
 def _named(wanted: Wanted) -> Wanted:
@@ -249,17 +243,23 @@ def _named(wanted: Wanted) -> Wanted:
 
 async def _list(where: Where, wanted: Wanted, limit: int, each: bool, as_json: bool) -> None:
     wanted = _named(wanted)
+    missed: dict[MessageId, str] = {}
     async with cluster(where) as client:
         known = await client.metadata(wanted.topic)
         topic_id = known.topics[0].id
         lines = await (
-            _each(client, wanted, topic_id, limit + 1) if each else _kinds(client, wanted, topic_id)
+            _each(client, wanted, topic_id, limit + 1, missed)
+            if each
+            else _kinds(client, wanted, topic_id, missed)
         )
     if as_json:
         for line in lines[:limit]:
             print_json(line)
-        return
-    if not lines:
+    elif lines:
+        _print(lines[:limit], each)
+        if len(lines) > limit:
+            click.echo(f"there are more; --limit {2 * limit} shows more of them", err=True)
+    elif not missed:
         groups = [found.name for found in known.groups]
         has = f"it has {', '.join(groups)}" if groups else "it has none yet"
         why = (
@@ -268,17 +268,16 @@ async def _list(where: Where, wanted: Wanted, limit: int, each: bool, as_json: b
             else f": there is no group {wanted.group!r} of {wanted.topic!r}, {has}"
         )
         click.echo(f"no dead letters{why}", err=True)
-        return
-    _print(lines[:limit], each)
-    if len(lines) > limit:
-        click.echo(f"there are more; --limit {2 * limit} shows more of them", err=True)
+    check_missed([*missed.values()])
 
 
-async def _each(client: Client, wanted: Wanted, topic_id: bytes, most: int) -> list[dict[str, Any]]:
+async def _each(
+    client: Client, wanted: Wanted, topic_id: bytes, most: int, missed: dict[MessageId, str]
+) -> list[dict[str, Any]]:
     from quorumq.cli.peek import letter_fields
 
     lines: list[dict[str, Any]] = []
-    async for found in _letters(client, wanted):
+    async for found in _letters(client, wanted, missed):
         fields = letter_fields(found.peeked.record.letter)
         for name in found.ids(topic_id):
             if len(lines) == most:
@@ -289,10 +288,12 @@ async def _each(client: Client, wanted: Wanted, topic_id: bytes, most: int) -> l
     return lines
 
 
-async def _kinds(client: Client, wanted: Wanted, topic_id: bytes) -> list[dict[str, Any]]:
+async def _kinds(
+    client: Client, wanted: Wanted, topic_id: bytes, missed: dict[MessageId, str]
+) -> list[dict[str, Any]]:
     """Dead letters by fingerprint, the most frequent first; those without one by their reason."""
     kinds: dict[tuple[str, str, str], dict[str, Any]] = {}
-    async for found in _letters(client, wanted):
+    async for found in _letters(client, wanted, missed):
         letter = found.peeked.record.letter
         assert letter is not None
         key = (letter.fingerprint, letter.error_class, "" if letter.fingerprint else letter.reason)
@@ -330,15 +331,17 @@ async def _redrive(
     wanted = _named(wanted)
     about = {"topic": wanted.topic, "group": wanted.group}
     chosen = done = already = 0
+    missed: dict[MessageId, str] = {}
     async with cluster(where) as client:
         if dry_run or ask:
-            async for item in _chosen(client, wanted, limit):
+            async for item in _chosen(client, wanted, limit, missed):
                 chosen += item.peeked.span.size
         if dry_run:
             if as_json:
                 print_json({**about, "chosen": chosen, "dry_run": True})
             else:
                 click.echo(f"{plural(chosen, 'dead letter')} would be redriven")
+            check_missed([*missed.values()])
             return
         if ask and chosen:
             question = f"redrive all {plural(chosen, 'dead letter')} of {wanted.topic} for {wanted.group}?"
@@ -347,7 +350,7 @@ async def _redrive(
         began = trio.current_time()
         most = REDRIVE_MESSAGES if rate is None else max(1, int(rate / 10))
         try:
-            async for items in pieces(_chosen(client, wanted, limit), most):
+            async for items in pieces(_chosen(client, wanted, limit, missed), most):
                 if rate is not None:
                     await trio.sleep_until(began + chosen / rate)
                 chosen += sum(item.peeked.span.size for item in items)
@@ -359,19 +362,22 @@ async def _redrive(
             raise
     if as_json:
         print_json({**about, "chosen": chosen, "redriven": done, "already": already})
-        return
-    click.echo(f"redriven {plural(done, 'message')}" if chosen else "no dead letters to redrive")
-    if already:
-        click.echo(f"{plural(already, 'message')} had been redriven, purged or acked meanwhile", err=True)
+    else:
+        click.echo(f"redriven {plural(done, 'message')}" if chosen else "no dead letters to redrive")
+        if already:
+            click.echo(f"{plural(already, 'message')} had been redriven, purged or acked meanwhile", err=True)
+    check_missed([*missed.values()])
 
 
-async def _chosen(client: Client, wanted: Wanted, limit: int | None) -> AsyncIterator[Peek]:
+async def _chosen(
+    client: Client, wanted: Wanted, limit: int | None, missed: dict[MessageId, str]
+) -> AsyncIterator[Peek]:
     """The dead letters to redrive; with a limit, so many of those published first.
 
     The letter stays where it is: what is redriven is named by generation and n.
     """
     found: list[tuple[int, Peek]] = []
-    async for item in _letters(client, wanted):
+    async for item in _letters(client, wanted, missed):
         record = item.peeked.record
         bare = item._replace(peeked=item.peeked._replace(record=record._replace(letter=None)))
         if limit is None:

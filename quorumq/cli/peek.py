@@ -9,10 +9,13 @@ import click
 
 from quorumq.cli.common import (
     Where,
+    check_missed,
     cluster,
     cluster_options,
     group_option,
+    ids_option,
     json_option,
+    parsed,
     plural,
     print_json,
     run,
@@ -21,7 +24,7 @@ from quorumq.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from quorumq.client import Client
+    from quorumq.client import Client, MessageId, Peek
 
 STATES: Final = ("ready", "held", "delayed", "acked", "dead", "skipped", "purged", "all")
 
@@ -29,13 +32,15 @@ STATES: Final = ("ready", "held", "delayed", "acked", "dead", "skipped", "purged
 @click.command()
 @click.argument("topic")
 @group_option
+@ids_option(
+    "Only this message, in whatever state it is, as a majority knows it; may be given several times. For one that "
+    "nobody knows the exit code is 66."
+)
 @click.option(
     "--which",
-    default="ready",
-    show_default=True,
     type=click.Choice(STATES),
     help="ready to deliver, held by a consumer, delayed, acked, dead letters, skipped (purged unread, or before the "
-    "group's beginning), purged dead letters, or all.",
+    "group's beginning), purged dead letters, or all. [default: ready]",
 )
 @click.option("--partition", type=click.IntRange(0), help="Only this partition.")
 @click.option(
@@ -52,7 +57,8 @@ STATES: Final = ("ready", "held", "delayed", "acked", "dead", "skipped", "purged
 def peek(
     topic: str,
     group: str,
-    which: str,
+    ids: tuple[str, ...],
+    which: str | None,
     partition: int | None,
     limit: int,
     bodies: bool,
@@ -71,6 +77,12 @@ def peek(
     """
     if bodies and complete:
         raise click.UsageError("--complete has no --bodies: give one of them")
+    if ids:
+        if which or bodies or partition is not None:
+            raise click.UsageError("--id has no --which, --partition or --bodies: `quorumq show` tells more")
+        run(_peek_ids, where, topic, group, parsed(ids), as_json)
+        return
+    which = which or "ready"
     run(_peek, where, topic, group, which, partition, limit, bodies, complete, as_json)
 
 
@@ -114,6 +126,22 @@ async def _peek(
         click.echo(f"no {what} in {topic}", err=True)
 
 
+async def _peek_ids(where: Where, topic: str, group: str, names: list[MessageId], as_json: bool) -> None:
+    missed = []
+    async with cluster(where) as client:
+        known = await client.lookup(topic, group, names)
+    for name in names:
+        if name not in known:
+            missed.append(f"no replica that answered knows {name}")
+            continue
+        line = _line(known[name], name)
+        if as_json:
+            print_json(line)
+        else:
+            _print(line)
+    check_missed(missed)
+
+
 async def _lines(
     client: Client,
     topic_id: bytes,
@@ -128,26 +156,31 @@ async def _lines(
     async for found in client.peek(
         topic, group, which, partition=partition, limit=limit, bodies=bodies, complete=complete
     ):
-        item = found.peeked
         for name in found.ids(topic_id):
-            line: dict[str, Any] = {
-                "id": str(name),
-                "partition": found.partition,
-                "state": item.state,
-                "attempts": item.attempts,
-                "redrives": item.record.n,
-                "remaining_s": round(item.remaining, 3),
-                "owner": str(item.owner) if item.owner is not None else None,
-            }
-            if item.record.letter is not None:
-                line["letter"] = letter_fields(item.record.letter)
-            message = found.bodies.get(name.seq)
-            if message is not None:
-                line["published_ms"] = found.published_ms
-                line.update(text_fields("key", message.key))
-                line["headers"] = {key: header_value(value) for key, value in message.headers.items()}
-                line.update(text_fields("payload", message.payload))
-            yield line
+            yield _line(found, name)
+
+
+def _line(found: Peek, name: MessageId) -> dict[str, Any]:
+    """One message for JSON."""
+    item = found.peeked
+    line: dict[str, Any] = {
+        "id": str(name),
+        "partition": found.partition,
+        "state": item.state,
+        "attempts": item.attempts,
+        "redrives": item.record.n,
+        "remaining_s": round(item.remaining, 3),
+        "owner": str(item.owner) if item.owner is not None else None,
+    }
+    if item.record.letter is not None:
+        line["letter"] = letter_fields(item.record.letter)
+    message = found.bodies.get(name.seq)
+    if message is not None:
+        line["published_ms"] = found.published_ms
+        line.update(text_fields("key", message.key))
+        line["headers"] = {key: header_value(value) for key, value in message.headers.items()}
+        line.update(text_fields("payload", message.payload))
+    return line
 
 
 def letter_fields(letter: Any) -> dict[str, Any]:

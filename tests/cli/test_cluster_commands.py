@@ -94,9 +94,13 @@ def test_peek_shows_each_state_and_takes_nothing(shell: Shell) -> None:
     shell("consume", "seen", "--group", "g", "--max", "1")
     shell("consume", "seen", "--group", "g", "--max", "1", "--reject", "60")
     shell("consume", "seen", "--group", "g", "--max", "1", "--no-ack")
-    states = [
-        line["state"] for line in shell("peek", "seen", "--group", "g", "--which", "all", "--json").lines()
-    ]
+    found = shell("peek", "seen", "--group", "g", "--which", "all", "--json").lines()
+    states = [line["state"] for line in found]
+    (held,) = [line["id"] for line in found if line["state"] == "held"]
+    never = held.rpartition("/")[0] + "/99"
+    one = shell("peek", "seen", "--group", "g", "--id", held, "--id", never, "--json", code=66)
+    assert [(line["id"], line["state"]) for line in one.lines()] == [(held, "held")]
+    assert one.err == f"quorumq: no replica that answered knows {never}\n"
     assert states == ["acked", "delayed", "held", "ready"]
     assert "there are more" in shell("peek", "seen", "--group", "g", "--which", "all", "--limit", "3").err
     assert (
@@ -170,9 +174,12 @@ def test_dead_letters_are_listed_by_kind_and_redriven_when_told(shell: Shell) ->
     assert line["id"] == mine
     never = mine.rpartition("/")[0] + "/99"
     both = ("--id", mine, "--id", never)
-    dry = shell("deadletters", "redrive", "sick", "--group", "g", *both, "--dry-run")
+    dry = shell("deadletters", "redrive", "sick", "--group", "g", *both, "--dry-run", code=66)
     assert dry.out == "1 dead letter would be redriven\n"
-    assert f"{never} is no dead letter of g: it is not known" in dry.err
+    assert dry.err == f"quorumq: {never} is no dead letter of g: it is not known\n"
+    listed = shell("deadletters", "list", "sick", "--group", "g", *both, "--each", code=66)
+    assert listed.out.startswith(f"{mine}\n    20")
+    assert never in listed.err
     assert (
         "not a message id: 'x'"
         in shell("deadletters", "redrive", "sick", "--group", "g", "--id", "x", code=64).err
@@ -190,6 +197,9 @@ def test_dead_letters_are_listed_by_kind_and_redriven_when_told(shell: Shell) ->
         shell("deadletters", "redrive", "sick", "--group", "g", "--all", "--yes").out
         == "no dead letters to redrive\n"
     )
+    again = shell("deadletters", "redrive", "sick", "--group", "g", "--id", mine, code=66)
+    assert again.out == "no dead letters to redrive\n"
+    assert again.err == f"quorumq: {mine} is no dead letter of g: it is ready\n"
     got = shell("consume", "sick", "--group", "g", "--max", "3").out.split()
     assert sorted(got) == ["a", "b", "c"]
     assert "there is no group 'none'" in shell("deadletters", "list", "sick", "--group", "none").err
