@@ -17,10 +17,10 @@ from sortedcontainers import SortedDict, SortedList
 from quorumq.core.messages import (
     AckRequest,
     Envelope,
-    ExtendReply,
     LeaveReply,
     LeaveRequest,
-    MergeReply,
+    Release,
+    ReleaseReply,
     SettleReply,
 )
 from quorumq.core.nodecore import NodeCore
@@ -30,7 +30,6 @@ from quorumq.core.types import Incarnation
 from sim.__main__ import main
 from sim.explorer.clone import clone, key_of
 from sim.explorer.nodes import Nodes
-from sim.explorer.requests import SPAN
 from sim.explorer.scenario import Scenario
 from sim.explorer.scenarios import SCENARIOS
 from sim.explorer.search import Result, search
@@ -204,13 +203,13 @@ SOME = Scenario(name="some", about="for its world")
 def test_messages_and_requests_of_two_types_are_two_though_they_are_equal_as_tuples() -> None:
     explorer = Explorer(SOME)
     nodes, traffic = explorer.nodes, explorer.traffic
-    extended, merged = ExtendReply(2, (SPAN,), (), "", ()), MergeReply(2, (SPAN,), (), "", ())
-    assert extended == merged
+    release, released = Release(()), ReleaseReply(())
+    assert release == released
     inc = Incarnation(1, 1)
-    first, second = (traffic.message(Envelope("a", inc, "b", inc, 0, item)) for item in (extended, merged))
+    first, second = (traffic.message(Envelope("a", inc, "b", inc, 0, item)) for item in (release, released))
     assert [type(traffic.messages.all[number].message) for number in (first, second)] == [
-        ExtendReply,
-        MergeReply,
+        Release,
+        ReleaseReply,
     ]
     assert AckRequest(()) == LeaveRequest(())
     local = explorer.first[0]
