@@ -6,12 +6,18 @@ import signal
 import time
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from quorumq.cli.common import NODES_DEFAULT, NODES_VARIABLE, json_option, print_json
 from quorumq.core import limits
+from quorumq.core.errors import QuorumqError
+
+WAIT_S: Final = 90.0
+"""How long `--wait` waits: a quarantine of the default hold time has room in it."""
+
+POLL_S: Final = 0.1
 
 
 @click.command()
@@ -33,6 +39,15 @@ from quorumq.core import limits
     type=click.FloatRange(0.1, 3600),
     help="Longest hold in seconds, and how long a node that crashed stays in quarantine.",
 )
+@click.option(
+    "--wait",
+    is_flag=False,
+    flag_value=WAIT_S,
+    type=click.FloatRange(0.1),
+    metavar="[SECONDS]",
+    help="Start nothing: wait until the cluster that another `quorumq dev` starts on these ports serves, for so long "
+    f"at most. [default: {WAIT_S:g}]",
+)
 @json_option
 def dev(
     nodes: int,
@@ -40,16 +55,30 @@ def dev(
     directory: Path | None,
     topics: tuple[str, ...],
     hold_time_max: float,
+    wait: float | None,
     as_json: bool,
 ) -> None:
     """Run a cluster of real node processes on this machine until Ctrl-C.
 
     Publishing to a topic creates it here, and the other commands find the cluster by themselves unless --port
     is given. The nodes are ordinary processes, so kill one to see what happens: its messages stay available, and
-    when nodes are killed `quorumq dev` tells so and goes on. Their logs are in the directory that it prints.
+    when nodes are killed `quorumq dev` tells so and goes on. Their logs are in the directory that it prints, which
+    stays where the cluster does not start, or a node ended by itself.
+
+    What it prints comes once the cluster serves. A script that starts it in the background waits with another one:
+    `quorumq dev & quorumq dev --wait && ...`, with the same --nodes, --port and --topic. If the cluster does not
+    serve in time, the exit code is 69.
     """
     from quorumq.lab.local import LocalCluster
 
+    if wait is not None:
+        addresses = [f"127.0.0.1:{port + index}" for index in range(nodes)]
+        _wait(addresses, topics, wait)
+        if as_json:
+            print_json({"ready": True, "addresses": addresses})
+        else:
+            click.echo(f"ready: {', '.join(addresses)}")
+        return
     count = nodes
     stop: list[int] = []
 
@@ -60,15 +89,25 @@ def dev(
     previous = signal.signal(signal.SIGTERM, on_signal)
     try:
         cluster = LocalCluster(count, keep=directory, base_port=port, hold_time_max=hold_time_max)
+        died: dict[str, None] = {}
         try:
-            with cluster:
-                _create(cluster.addresses, topics, min(3, count if count % 2 else count - 1))
-                _announce(cluster, topics, directory, as_json)
-                _watch(cluster, as_json)
+            cluster.start_all()
+            _create(cluster.addresses, topics, min(3, count if count % 2 else count - 1))
+            _announce(cluster, topics, directory, as_json)
+            _watch(cluster, died, as_json)
         except KeyboardInterrupt:
+            if died:
+                cluster.keep()
             if not as_json:
-                kept = "" if directory is None else f"; everything is in {directory}"
+                kept = f"; everything is in {cluster.directory}" if directory or died else ""
                 click.echo(f"\nstopped{kept}", err=True)
+        except QuorumqError as error:
+            cluster.keep()
+            raise type(error)(
+                f"{error}\nthe nodes' logs are kept: {cluster.directory}/n*/node.log"
+            ) from error
+        finally:
+            cluster.close()
     finally:
         signal.signal(signal.SIGTERM, previous)
 
@@ -102,8 +141,40 @@ def _announce(cluster: Any, topics: tuple[str, ...], directory: Path | None, as_
     click.echo("\nCtrl-C stops the cluster.")
 
 
-def _watch(cluster: Any, as_json: bool) -> None:
-    """Until Ctrl-C: tell of nodes that ended."""
+def _wait(addresses: list[str], topics: tuple[str, ...], seconds: float) -> None:
+    """Until the nodes at these addresses can publish and deliver, and know the topics.
+
+    Raises:
+        NotReady: not within so many seconds; with what each lacks.
+    """
+    from quorumq.cli.probe import ask
+    from quorumq.core.messages import Metadata
+    from quorumq.lab.local import NotReady, lack
+
+    names = [f"n{index}" for index in range(1, len(addresses) + 1)]
+    end = time.monotonic() + seconds
+    while True:
+        lacks = []
+        for name, address in zip(names, addresses, strict=True):
+            what = lack(address, name, names, connected=True, quarantine=True)
+            if what:
+                lacks.append(f"{name} at {address} {what}")
+        if not lacks:
+            try:
+                ask(addresses[0], Metadata(topics), timeout=1.0)
+                return
+            except QuorumqError as error:
+                lacks.append(str(error))
+        if time.monotonic() > end:
+            raise NotReady(
+                f"the cluster does not serve after {seconds:g} s: {'; '.join(lacks)}. See what the `quorumq dev` "
+                "that starts it says"
+            )
+        time.sleep(POLL_S)
+
+
+def _watch(cluster: Any, died: dict[str, None], as_json: bool) -> None:
+    """Until Ctrl-C: tell of nodes that ended; in ``died`` of those that nobody killed."""
     told: dict[str, None] = {}
     while True:
         time.sleep(0.2)
@@ -111,7 +182,11 @@ def _watch(cluster: Any, as_json: bool) -> None:
             if not cluster.running(name) and name not in told:
                 told[name] = None
                 left = sum(cluster.running(other) for other in cluster.nodes)
+                code, log = cluster.exit_code(name), str(cluster.log_path(name))
+                if code > 0:
+                    died[name] = None
                 if as_json:
-                    print_json({"ended": name, "running": left})
+                    print_json({"ended": name, "running": left, "exit_code": code, "log": log})
                 else:
-                    click.echo(f"{name} has ended; {left} of {len(cluster.nodes)} nodes run", err=True)
+                    why = f" with exit code {code}, see {log}" if code > 0 else ""
+                    click.echo(f"{name} has ended{why}; {left} of {len(cluster.nodes)} nodes run", err=True)

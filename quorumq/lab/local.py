@@ -180,6 +180,10 @@ class LocalCluster:
         """Whether the node's process is there, paused or not."""
         return self.pid(name) is not None
 
+    def exit_code(self, name: str) -> int | None:
+        """How the node's process ended, minus the signal's number where one killed it; None while it runs."""
+        return self._processes[name].poll()
+
     def spawn(self, name: str) -> None:
         """Start one node's process and do not wait for anything. A node that runs is left alone."""
         if self.running(name):
@@ -296,6 +300,10 @@ class LocalCluster:
                 if process.poll() is None:
                     process.kill()
                     process.wait()
+
+    def keep(self) -> None:
+        """Leave the directory behind at the end, though none was given."""
+        self._temporary = False
 
     def close(self) -> None:
         """`stop`, and remove the directory unless it was given. Safe to repeat."""
@@ -414,35 +422,20 @@ class LocalCluster:
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
             raise NodeDied(f"node {name} ended with {how}; the end of its log:\n{self.log_tail(name)}")
 
-    def _lacks(self, name: str, names: list[str], connected: bool, quarantine: bool) -> str:
-        """What one node lacks to be ready; "" if nothing."""
-        try:
-            facts = self.status(name, timeout=1.0)
-        except Unreachable:
-            return "does not answer"
-        if not connected:
-            return ""
-        if not facts.get("vouched", True):
-            return "waits for the other nodes to say that it is new"
-        peers = facts.get("peers", {})
-        unseen = [other for other in names if other != name and not peers.get(other, {}).get("up")]
-        if unseen:
-            return f"has no connection to {', '.join(unseen)}"
-        if quarantine and facts.get("quarantine_s", 0) > 0:
-            return f"is in quarantine for another {facts['quarantine_s']:.1f} s"
-        return ""
-
     def _poll(self, names: list[str], connected: bool, quarantine: bool) -> dict[str, str]:
         for name in names:
             self._check_alive(name)
-        lacks = {name: self._lacks(name, names, connected, quarantine) for name in names}
+        lacks = {
+            name: lack(self.address(name), name, names, connected=connected, quarantine=quarantine)
+            for name in names
+        }
         return {name: what for name, what in lacks.items() if what}
 
     def _wait(self, names: list[str], timeout: float, *, connected: bool, quarantine: bool) -> None:
         end = time.monotonic() + timeout
         while lacks := self._poll(names, connected, quarantine):
             if time.monotonic() > end:
-                raise _not_ready(lacks, timeout)
+                raise not_ready(lacks, timeout)
             time.sleep(POLL_S)
 
     async def _wait_async(
@@ -452,7 +445,33 @@ class LocalCluster:
         await trio.to_thread.run_sync(wait, abandon_on_cancel=True)
 
 
-def _not_ready(lacks: Mapping[str, str], timeout: float) -> NotReady:
+def lack(address: str, name: str, names: Iterable[str], *, connected: bool, quarantine: bool) -> str:
+    """What the node ``name`` at ``address`` lacks to be ready, in words; "" if nothing.
+
+    Args:
+        names: the nodes that it should see, itself among them.
+        connected: whether it has to vouch for its directory and to see them, or only to answer.
+        quarantine: whether its quarantine has to be over.
+    """
+    try:
+        facts = status_of(address, timeout=1.0)
+    except Unreachable:
+        return "does not answer"
+    if not connected:
+        return ""
+    if not facts.get("vouched", True):
+        return "waits for the other nodes to say that it is new"
+    peers = facts.get("peers", {})
+    unseen = [other for other in names if other != name and not peers.get(other, {}).get("up")]
+    if unseen:
+        return f"has no connection to {', '.join(unseen)}"
+    if quarantine and facts.get("quarantine_s", 0) > 0:
+        return f"is in quarantine for another {facts['quarantine_s']:.1f} s"
+    return ""
+
+
+def not_ready(lacks: Mapping[str, str], timeout: float) -> NotReady:
+    """The error where nodes lack something after so many seconds."""
     what = "; ".join(f"node {name} {lack}" for name, lack in lacks.items())
     return NotReady(f"not ready after {timeout:g} s: {what}. Look at the nodes' logs, or allow more time")
 

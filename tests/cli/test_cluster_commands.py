@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from click.testing import CliRunner
 
 from quorumq.cli.main import main
 from quorumq.core.errors import UsageError
+from quorumq.lab import dev
 from quorumq.lab.local import LocalCluster, NodeDied, NotReady
 from quorumq.lab.ports import free_ports
 
@@ -401,8 +403,13 @@ def test_dev_prints_where_it_is_and_stops_everything_on_a_signal() -> None:
     (port,) = free_ports(1)
     command = [sys.executable, "-c", "from quorumq.cli.main import main; main()", "dev"]
     options = ["--nodes", "1", "--port", str(port), "--topic", "jobs", "--json"]
+    early = CliRunner().invoke(main, ["dev", *options, "--wait", "0.1"])
+    assert early.exit_code == 69
+    assert f"n1 at 127.0.0.1:{port} does not answer" in early.output
     with subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True) as dev:
         try:
+            ready = CliRunner().invoke(main, ["dev", *options, "--wait"])
+            assert json.loads(ready.stdout) == {"ready": True, "addresses": [f"127.0.0.1:{port}"]}
             assert dev.stdout is not None
             said = json.loads(dev.stdout.readline())
             assert said["addresses"] == {"n1": f"127.0.0.1:{port}"}
@@ -414,3 +421,51 @@ def test_dev_prints_where_it_is_and_stops_everything_on_a_signal() -> None:
     with pytest.raises(ProcessLookupError):
         os.kill(said["pids"]["n1"], 0)
     assert not Path(said["directory"]).exists()
+
+
+def test_dev_keeps_the_logs_of_a_cluster_that_does_not_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    begin = LocalCluster.start_all
+
+    def start_all(cluster: LocalCluster) -> None:
+        with cluster.config_path("n1").open("r+") as file:  # a key that no node knows
+            text = file.read()
+            file.seek(0)
+            file.write("no_such_key = 1\n" + text)
+        begin(cluster)
+
+    monkeypatch.setattr(LocalCluster, "start_all", start_all)
+    done = CliRunner().invoke(main, ["dev", "--nodes", "1", "--port", str(free_ports(1)[0])])
+    (directory,) = tmp_path.glob("quorumq-*")
+    assert done.exit_code == 70
+    assert done.output.endswith(f"the nodes' logs are kept: {directory}/n*/node.log\n")
+    assert "no_such_key" in (directory / "n1" / "node.log").read_text()
+
+
+def test_dev_names_the_log_of_a_node_that_ended_by_itself_and_not_of_one_that_was_killed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Ended:
+        nodes = ("n1", "n2")
+
+        def running(self, name: str) -> bool:
+            return False
+
+        def exit_code(self, name: str) -> int:
+            return 74 if name == "n1" else -signal.SIGKILL
+
+        def log_path(self, name: str) -> Path:
+            return Path(f"/logs/{name}/node.log")
+
+    rounds = iter(range(2))
+    monkeypatch.setattr(dev.time, "sleep", lambda seconds: next(rounds))
+    died: dict[str, None] = {}
+    with pytest.raises(StopIteration):
+        dev._watch(Ended(), died, as_json=False)
+    assert list(died) == ["n1"]
+    assert capsys.readouterr().err == (
+        "n1 has ended with exit code 74, see /logs/n1/node.log; 0 of 2 nodes run\n"
+        "n2 has ended; 0 of 2 nodes run\n"
+    )
