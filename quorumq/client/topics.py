@@ -9,7 +9,8 @@ from quorumq.client.context import Calls
 from quorumq.client.nodes import left_of
 from quorumq.client.times import Duration, number_of
 from quorumq.core import messages as m
-from quorumq.core.types import Topic
+from quorumq.core.errors import Conflict, NotFound
+from quorumq.core.types import STAMP_ZERO, Topic
 
 
 class TopicCalls(Calls):
@@ -47,7 +48,8 @@ class TopicCalls(Calls):
             the topic; where it was there, with whatever settings it has beside those given.
 
         Raises:
-            Conflict: the topic exists with another value of something given; names it. `alter_topic` changes it.
+            Conflict: the topic exists with another value of something given; names it. Or publishing made it, it has
+                messages, and more partitions are asked for than it has. `alter_topic` changes it.
             UsageError: a value that cannot be; names it.
             NotStored, OutcomeUnknown: too few nodes answered.
         """
@@ -58,6 +60,8 @@ class TopicCalls(Calls):
         named: dict[str, Any] = {field: value for field, value in given.items() if value is not None}
         unnamed = tuple(field for field in given if field not in named)
         end = self.context.end(timeout)
+        if partitions is not None and partitions > 1:
+            await self._check_unspoilt(name, partitions, end)
         if rf is None:
             named["rf"] = await self.context.default_rf(left_of(end))
         request = m.CreateTopic(name, unnamed=unnamed, **named)
@@ -66,6 +70,28 @@ class TopicCalls(Calls):
             request, f"create topic {name!r}", left_of(end), writes=True, watch=watch
         )
         return self.context.known(reply.topic)
+
+    async def _check_unspoilt(self, name: str, partitions: int, end: float) -> None:
+        """Refuse more partitions of a topic that publishing made, once there are messages that they do not share.
+
+        What is published at this moment is not seen. It is then as if `alter_topic` had been called.
+        """
+        try:
+            (topic,) = (await self.context.metadata(name, timeout=left_of(end))).topics
+        except NotFound:
+            return
+        if topic.stamp != STAMP_ZERO or topic.partitions >= partitions:
+            return
+        for number in range(topic.partitions):
+            look = m.BrowseRequest(name, number, "", "all", (0, 0), 1, False, True)
+            reply = await self.context.ask(look, f"look at {name!r}/{number}", left_of(end), writes=False)
+            if reply.items:
+                has = "1 partition" if topic.partitions == 1 else f"{topic.partitions} partitions"
+                raise Conflict(
+                    f"topic {name!r} was made by publishing, with {has}, and has messages: with {partitions} those of "
+                    "one key would be in two partitions, out of their order. `quorumq topics set` adds partitions all "
+                    "the same; or use it as it is"
+                )
 
     async def alter_topic(
         self,

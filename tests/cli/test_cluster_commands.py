@@ -223,6 +223,14 @@ def test_topics_are_created_once_and_listed(shell: Shell) -> None:
     assert "rf = 3" in shell("topics", "create", "wide", "--rf", "1", code=64).err
 
 
+def test_partitions_are_no_afterthought_of_a_topic_that_has_messages(shell: Shell) -> None:
+    shell("publish", "grown", "one", "--key", "k")
+    refused = shell("topics", "create", "grown", "--partitions", "3", code=64)
+    assert "topic 'grown' was made by publishing, with 1 partition, and has messages" in refused.err
+    shell("topics", "create", "grown", "--max-deliveries", "7")
+    assert json.loads(shell("topics", "set", "grown", "--partitions", "3", "--json").out)["partitions"] == 3
+
+
 def test_settings_change_one_by_one(shell: Shell) -> None:
     (made,) = shell("topics", "create", "tuned", "--ttl", "5m", "--backoff", "1s,10s", "--json").lines()
     assert (made["ttl_s"], made["backoff"], made["retention_s"]) == (300.0, [1.0, 10.0], 0.0)

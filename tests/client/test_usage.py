@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import trio
 
-from quorumq.client import Client, Closed, Outcome, UsageError, connect
+from quorumq.client import Client, Closed, Conflict, Outcome, UsageError, connect
 from tests.client.fake import connected, fake_cluster
 from tests.client.steps import publish, take
 
@@ -196,3 +196,15 @@ async def test_a_client_of_another_run_is_refused() -> None:
         await client.create_topic("jobs")
         with concurrent.futures.ThreadPoolExecutor(1) as threads:
             threads.submit(trio.run, elsewhere, client).result()
+
+
+async def test_partitions_are_added_by_create_only_while_a_topic_made_by_publishing_is_empty() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.topic("empty", create=True)
+        assert (await client.create_topic("empty", partitions=3)).partitions == 3
+        await client.publish("jobs", b"one")
+        with pytest.raises(Conflict, match="made by publishing, with 1 partition, and has messages"):
+            await client.create_topic("jobs", partitions=3)
+        assert (await client.create_topic("jobs", partitions=1, max_deliveries=7)).partitions == 1
+        assert (await client.alter_topic("jobs", partitions=3)).partitions == 3
+        assert (await client.create_topic("jobs", partitions=3)).partitions == 3
