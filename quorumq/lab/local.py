@@ -120,7 +120,7 @@ class LocalCluster:
             self.addresses = [f"127.0.0.1:{port}" for port in ports]
             shared: dict[str, Any] = {
                 "cluster_id": self._cluster_id(),
-                "secret": self._secret(),
+                "secret_file": str(self._secret_path()),
                 "hold_time_max": float(hold_time_max),
                 "auto_create_topics": auto_create_topics,
                 **(settings or {}),
@@ -374,17 +374,14 @@ class LocalCluster:
             raise UsageError(f"node {name} is not running: start it first")
         process.send_signal(number)
 
-    def _secret(self) -> str:
+    def _secret_path(self) -> Path:
         """The cluster's secret: of the earlier run in this directory, or a new one."""
         path = self.directory / "secret"
-        try:
-            return path.read_text().strip()
-        except FileNotFoundError:
-            secret = os.urandom(32).hex()
+        if not path.exists():
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with open(fd, "w") as file:
-                file.write(secret + "\n")
-            return secret
+                file.write(os.urandom(32).hex() + "\n")
+        return path
 
     def _cluster_id(self) -> str:
         """The cluster's id: of the earlier run in this directory, or that of any local cluster."""

@@ -15,7 +15,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, BinaryIO, Final, Literal
 
 import msgspec
 from msgspec import Meta
@@ -27,12 +27,15 @@ from quorumq.core.state import NodeConfig
 from quorumq.storage.journal import RESERVE_BYTES
 from quorumq.storage.segments import SEGMENT_BYTES
 from quorumq.wire.address import split_address
-from quorumq.wire.receipts import SECRET_BYTES_MAX, SECRET_BYTES_MIN
+from quorumq.wire.receipts import SECRET_BYTES_MAX, SECRET_BYTES_MIN, key_number
 
 NODE_ID: Final = re.compile(r"[a-z0-9-]{1,32}")
 ALIASES: Final = {"data": "data_dir"}
 HIDDEN: Final = ("secret",)
 """Values that no error text and no log shows."""
+SECRETS_MAX: Final = 4
+"""While secrets are changed there are two."""
+SECRET_FILE_BYTES_MAX: Final = 4096
 
 SECONDS_MAX: Final = 366 * 86400.0
 Seconds = Annotated[float, Meta(gt=0, le=SECONDS_MAX)]
@@ -51,7 +54,8 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     node: str
     cluster_id: str
-    secret: str
+    secret: str = ""
+    secret_file: str = ""
     data_dir: str
     nodes: dict[str, str] = {}
     listen: str = "127.0.0.1:7401"
@@ -83,9 +87,9 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return self.advertise or self.nodes.get(self.node, "") or self.listen
 
     @property
-    def secret_bytes(self) -> bytes:
-        """The key that receipts are sealed with."""
-        return self.secret.encode()
+    def secrets(self) -> tuple[bytes, ...]:
+        """What receipts are sealed with and peers are shown, and behind it what is believed in as well."""
+        return tuple(line.encode() for line in lines_of(self.secret))
 
     def core(self) -> NodeConfig:
         """The part that the node core decides by."""
@@ -120,6 +124,11 @@ def load_config(path: str | os.PathLike[str]) -> ServeConfig:
     try:
         with open(path, "rb") as file:
             values = tomllib.load(file)
+            if "secret" in values and (problem := exposed(file)):
+                raise ConfigError(
+                    f"{path}: has the cluster's secret, and {problem}: chmod 600 it, or keep the secret in a file "
+                    "of its own (secret_file)"
+                )
     except OSError as error:
         raise ConfigError(
             f"{path}: cannot be read ({error.strerror}); give the path of a node's TOML file"
@@ -127,7 +136,7 @@ def load_config(path: str | os.PathLike[str]) -> ServeConfig:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: is not TOML: {error}") from None
     base = Path(path).resolve().parent
-    for key in ("data_dir", "data", "history"):
+    for key in ("data_dir", "data", "history", "secret_file"):
         if isinstance(values.get(key), str) and values[key]:
             values[key] = str(base / values[key])
     return make_config(values, str(path))
@@ -164,17 +173,26 @@ def make_config(values: Mapping[str, Any], where: str = "configuration") -> Serv
         named = {ALIASES.get(key, key) for key in values}
         if field.required and name not in named:
             problems.append(f"{name} is missing: {_REQUIRED[name]}")
+    if not {"secret", "secret_file"} & {ALIASES.get(key, key) for key in values}:
+        problems.append(f"secret is missing: {_SECRET}")
+    if found.get("secret_file"):
+        if "secret" in found:
+            problems.append("secret and secret_file are both given: keep one")
+        else:
+            problems += _read_secret(found)
     problems += _problems(found)
     if problems:
         raise ConfigError(f"{where}: " + "; ".join(problems))
     return ServeConfig(**found)
 
 
+_SECRET: Final = (
+    f"give the cluster a secret of {SECRET_BYTES_MIN} to {SECRET_BYTES_MAX} bytes, the same on every node, or a "
+    "secret_file with it (`openssl rand -hex 32` makes one, `quorumq init` all files)"
+)
 _REQUIRED: Final = {
     "node": 'give this node its id, such as node = "a"',
     "cluster_id": "give the cluster a name, the same on every node",
-    "secret": f"give the cluster a secret of {SECRET_BYTES_MIN} to {SECRET_BYTES_MAX} bytes, the same on every node "
-    "(`openssl rand -hex 32` makes one, `quorumq init` the whole file)",
     "data_dir": "give this node a directory of its own, on a disk that honours fsync",
 }
 
@@ -194,11 +212,8 @@ def _problems(found: Mapping[str, Any]) -> list[str]:
         )
     if "cluster_id" in found and not 1 <= len(found["cluster_id"].encode()) <= limits.NAME_BYTES_MAX:
         problems.append(f"cluster_id = {found['cluster_id']!r}: must have 1 to {limits.NAME_BYTES_MAX} bytes")
-    if "secret" in found and not SECRET_BYTES_MIN <= len(found["secret"].encode()) <= SECRET_BYTES_MAX:
-        size = len(found["secret"].encode())
-        problems.append(f"secret has {size} bytes: it must have {SECRET_BYTES_MIN} to {SECRET_BYTES_MAX}")
-    if "…" in found.get("secret", ""):
-        problems.append(f"secret is the placeholder of the documentation: {_REQUIRED['secret']}")
+    if "secret" in found:
+        problems += _problems_of_secret(found["secret"])
     if "data_dir" in found and not found["data_dir"]:
         problems.append(f"data_dir is empty: {_REQUIRED['data_dir']}")
     places = {"listen": found.get("listen"), "advertise": found.get("advertise") or None}
@@ -217,6 +232,50 @@ def _problems(found: Mapping[str, Any]) -> list[str]:
                 f"nodes.{other} and nodes.{name} are both {address!r}: each node has its own address"
             )
     return problems
+
+
+def _problems_of_secret(text: str) -> list[str]:
+    if "…" in text:
+        return [f"secret is the placeholder of the documentation: {_SECRET}"]
+    secrets = lines_of(text)
+    for secret in secrets or [""]:
+        if not SECRET_BYTES_MIN <= (size := len(secret.encode())) <= SECRET_BYTES_MAX:
+            return [f"secret has {size} bytes: it must have {SECRET_BYTES_MIN} to {SECRET_BYTES_MAX}"]
+    if len(secrets) > SECRETS_MAX:
+        return [
+            f"{len(secrets)} secrets, one a line: at most {SECRETS_MAX}; remove those that are not used any more"
+        ]
+    if len({key_number(secret.encode()) for secret in secrets}) < len(secrets):
+        return ["two of the secrets have one key number (one in 256 pairs has): make another one"]
+    return []
+
+
+def _read_secret(found: dict[str, Any]) -> list[str]:
+    """Take the secret from its file; what is wrong with that."""
+    path = found["secret_file"]
+    try:
+        with open(path, "rb") as file:
+            if problem := exposed(file):
+                return [f"secret_file {path}: {problem}: chmod 600 it"]
+            found["secret"] = file.read(SECRET_FILE_BYTES_MAX).decode()
+    except OSError as error:
+        return [f"secret_file {path} cannot be read ({error.strerror}): put the cluster's secret there"]
+    except UnicodeDecodeError:
+        return [f"secret_file {path} is not text: {_SECRET}"]
+    return []
+
+
+def exposed(file: BinaryIO) -> str:
+    """Who else can read a secret file, as text; "" where nobody can. A group may, where the file belongs to root."""
+    found = os.fstat(file.fileno())
+    if found.st_mode & 0o007:
+        return "everybody on this machine can open it"
+    return "its group can open it, and it is not root's" if found.st_mode & 0o070 and found.st_uid else ""
+
+
+def lines_of(text: str) -> list[str]:
+    """The secrets in a text, one a line."""
+    return [line.strip() for line in text.splitlines() if line.strip()]
 
 
 def _shown(value: object) -> str:

@@ -34,6 +34,7 @@ from quorumq.core.limits import (
 from quorumq.core.messages import (
     BrowseReply,
     BrowseRequest,
+    Challenge,
     ClientReply,
     ClientRequest,
     Envelope,
@@ -43,6 +44,7 @@ from quorumq.core.messages import (
     Hello,
     Metadata,
     PeerMessage,
+    Proof,
     Publish,
     ShowRequest,
     StatusRequest,
@@ -64,6 +66,7 @@ from quorumq.wire.codec import (
     open_request,
 )
 from quorumq.wire.frames import HANDSHAKE_BYTES_MAX, Frame, FrameReader
+from quorumq.wire.proofs import DIALLER, LISTENER, Handshake, fresh_nonce
 from quorumq.wire.receipts import seal_fetched
 from quorumq.wire.values import WireSlice
 
@@ -216,6 +219,8 @@ class Inbound:
             await self._finish_sending()
             self.node.log.warning("connections_max", clients=most, client=self.name)
             return False
+        if hello.node and not await self._prove(frame, decoded.request):
+            return False
         key = self._admit(decoded.request, 0)
         self.node.feed(Request(key, hello))
         while key in self._open:
@@ -229,6 +234,29 @@ class Inbound:
         if not hello.node:
             self.is_client = True
             self.node.health.clients += 1
+        return True
+
+    async def _prove(self, hello: Frame, request: int) -> bool:
+        """Have the node that dialled show that it knows the cluster's secret, and show it in return.
+
+        The core hears of a HELLO only then: what that says would be taken over.
+        """
+        node = self.node
+        challenge = fresh_nonce()
+        self._put(encode_message(Challenge(challenge)))
+        self._out.flush()
+        answer = decode_message(await self._next_frame()).message
+        if not isinstance(answer, Proof):
+            raise PeerError(f"the answer to Challenge was {type(answer).__name__}, not Proof")
+        said = Handshake(bytes(hello.header), node.config.node, challenge, answer.nonce)
+        secret = said.proven(answer.digest, node.keys.values(), DIALLER)
+        if secret is None:
+            detail = f"{self.name} does not know the secret of node {node.config.node}: give all nodes the same one"
+            self._put(encode_message(Failed(Code.UNAUTHORIZED, detail), request=request))
+            await self._finish_sending()
+            node.log.warning("peer_refused", peer=self.name, reason=detail)
+            return False
+        self._put(encode_message(Proof(answer.nonce, said.prove(secret, LISTENER))))
         return True
 
     _welcomed = False
@@ -354,7 +382,7 @@ class Inbound:
                 refusal = Failed(Code.USAGE, f"{type(message).__name__} is not a request of clients")
                 self._answer(number, refusal)
                 return None
-            request = open_request(message, keys={0: self.node.config.secret_bytes})
+            request = open_request(message, keys=self.node.keys)
         except UnknownMessage as error:
             if error.request:
                 self._answer(error.request, failed(error))
@@ -435,7 +463,7 @@ class Inbound:
         self._changed.set()
 
     def _encode_fetched(self, key: int, number: int, reply: FetchReply) -> list[bytes | memoryview]:
-        sealed = seal_fetched(reply, secret=self.node.config.secret_bytes)
+        sealed = seal_fetched(reply, secret=self.node.secret, key=self.node.secret_number)
         pieces = encode_message(sealed, request=number, read=self.node.read_slice)
         self._answering[key] = (self._out.sent + self._out.waiting, reply)
         self.node.trace.answered(reply)

@@ -19,12 +19,13 @@ import trio
 
 from quorumq.core.effects import HelloRefused, LinkDown, LinkUp, Unposted
 from quorumq.core.errors import PeerError
-from quorumq.core.messages import VERSIONS, Failed, RemoteFetchReply, Welcome
+from quorumq.core.messages import VERSIONS, Challenge, Failed, Proof, RemoteFetchReply, Welcome
 from quorumq.core.types import NodeId
 from quorumq.node.node import Node
 from quorumq.node.transport import ConnectionLost, Outflow, Transport
-from quorumq.wire.codec import decode_message, encode_message
-from quorumq.wire.frames import HANDSHAKE_BYTES_MAX, FrameReader
+from quorumq.wire.codec import Message, decode_message, encode_message
+from quorumq.wire.frames import HANDSHAKE_BYTES_MAX, PREFIX_BYTES, FrameReader
+from quorumq.wire.proofs import DIALLER, LISTENER, Handshake, fresh_nonce
 
 BACKOFF_MIN_S: Final = 0.05
 BACKOFF_MAX_S: Final = 1.0
@@ -110,10 +111,8 @@ async def _run_link(node: Node, peer: NodeId, transport: Transport, nursery: tri
     out = Outflow(
         transport, nursery, node.config.stall_timeout, lambda: node.silent, lambda reason: transport.close()
     )
-    out.put(encode_message(node.core.hello(node.clock())))
-    out.flush()
     with trio.move_on_after(node.config.hello_timeout) as waiting:
-        answer = await _answer(transport, reader)
+        answer = await _greet(node, peer, transport, reader, out)
     if waiting.cancelled_caught:
         raise PeerError(f"{peer} did not answer HELLO within {node.config.hello_timeout:g} s")
     if isinstance(answer, Failed):
@@ -158,14 +157,45 @@ async def _run_link(node: Node, peer: NodeId, transport: Transport, nursery: tri
     return True
 
 
-async def _answer(transport: Transport, reader: FrameReader) -> Welcome | Failed:
+async def _greet(
+    node: Node, peer: NodeId, transport: Transport, reader: FrameReader, out: Outflow
+) -> Welcome | Failed:
+    """Say HELLO, and show that we know the cluster's secret. Nothing is believed of who does not show it, too.
+
+    Raises:
+        PeerError: the other side did not.
+    """
+    hello = encode_message(node.core.hello(node.clock()))
+    out.put(hello)
+    out.flush()
+    challenge = await _answer(transport, reader)
+    if isinstance(challenge, Failed):
+        return challenge
+    if not isinstance(challenge, Challenge):
+        raise PeerError(f"{peer} answers HELLO with {type(challenge).__name__}, not Challenge")
+    header = bytes(memoryview(hello[0])[PREFIX_BYTES:])
+    said = Handshake(header, peer, challenge.nonce, fresh_nonce())
+    out.put(encode_message(Proof(said.answer, said.prove(node.secret, DIALLER))))
+    out.flush()
+    proof = await _answer(transport, reader)
+    if isinstance(proof, Failed):
+        return proof
+    if not isinstance(proof, Proof) or said.proven(proof.digest, (node.secret,), LISTENER) is None:
+        raise PeerError(
+            f"{peer} does not show that it knows the cluster's secret: check the address and `secret`"
+        )
+    answer = await _answer(transport, reader)
+    if isinstance(answer, Welcome | Failed):
+        return answer
+    raise PeerError(f"HELLO was answered with {type(answer).__name__}")
+
+
+async def _answer(transport: Transport, reader: FrameReader) -> Message:
+    """The next message of who is greeted."""
     while True:
         frame = reader.next_frame()
         if frame is not None:
-            message = decode_message(frame).message
-            if isinstance(message, Welcome | Failed):
-                return message
-            raise PeerError(f"HELLO was answered with {type(message).__name__}")
+            return decode_message(frame).message
         data = await transport.receive()
         if not data:
             reader.close()

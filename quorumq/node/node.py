@@ -48,7 +48,7 @@ from quorumq.storage.journal import Journal
 from quorumq.wire.batch import Corrupt, decode_header
 from quorumq.wire.cbor import BadValue
 from quorumq.wire.codec import encode_message
-from quorumq.wire.receipts import seal_slices
+from quorumq.wire.receipts import key_number, seal_slices
 
 CHECKED_WHOLE_BYTES: Final = 256 * 1024
 """Batches up to this size are checked as a whole whenever a part of one is read."""
@@ -109,6 +109,8 @@ class Node:
 
     Attributes:
         links: our connections to peers, by node id.
+        keys: the cluster's secrets by key number.
+        secret: the one that is sealed with, and shown to peers; ``secret_number`` is its key number.
         askers: who waits for the reply to a key.
         failed: exit code and reason once the node must stop; nothing is sent from then on.
         ended: set with ``failed``.
@@ -132,6 +134,8 @@ class Node:
         self.log = log
         self.health = Health(config, clock)
         self.trace = Trace(config, log)
+        self.keys = {key_number(secret): secret for secret in config.secrets}
+        self.secret_number, self.secret = next(iter(self.keys.items()))
         self.room = Room(config, store, log)
         self.committer = Committer(store, commits, lambda: core.snapshot(clock()), self, log)
         self.driver = Driver(core, self, self.committer, rng)
@@ -302,7 +306,7 @@ class Node:
     def _encode_fetched(self, message: RemoteFetchReply, stamp: int) -> list[bytes | memoryview]:
         """What was won on behalf of a peer's client, sealed and with its bytes; where that fails, why."""
         try:
-            sealed = seal_slices(message.slices, secret=self.config.secret_bytes)
+            sealed = seal_slices(message.slices, secret=self.secret, key=self.secret_number)
             answer = message._replace(slices=sealed)
             return encode_message(answer, stamp=stamp, read=self.read_slice)
         except DamagedBatch as error:

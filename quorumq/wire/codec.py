@@ -25,7 +25,7 @@ from quorumq.wire.values import Body, Decoders, Lift, SealedNamed, encode_value
 
 TYPES: Final[Mapping[int, type]] = {
     # the first frames of a connection, and the answer to anything that failed
-    1: m.Hello, 2: m.Welcome, 3: m.Failed,
+    1: m.Hello, 2: m.Welcome, 3: m.Failed, 4: m.Challenge, 5: m.Proof,
     # node to node
     10: m.Store, 11: m.StoreReply, 12: m.Hold, 13: m.HoldReply, 14: m.Release, 15: m.ReleaseReply,
     16: m.Extend, 17: m.ExtendReply, 18: m.Ack, 19: m.AckReply, 20: m.Reject, 21: m.RejectReply,
@@ -49,7 +49,7 @@ TYPES: Final[Mapping[int, type]] = {
 
 TYPE_OF: Final[Mapping[type, int]] = {cls: number for number, cls in TYPES.items()}
 
-Message = Union[m.PeerMessage, m.ClientRequest, m.ClientReply]
+Message = Union[m.PeerMessage, m.ClientRequest, m.ClientReply, m.Challenge, m.Proof]
 
 _DECODERS: Final = Decoders(TYPES)
 _ITEMS: Final = (m.AckRequest, m.RejectRequest, m.ExtendRequest, m.LeaveRequest)

@@ -2,8 +2,8 @@
 
 A delivery gives the client a receipt, and any node of the cluster takes it back: the receipt itself says
 which hold it is of, so nodes need no table of receipts. What keeps a client from naming a hold that was
-never its own is a keyed digest over the bytes (secret of the cluster; the key number is for rotating it
-later).
+never its own is a keyed digest over the bytes. The key is a secret of the cluster; the key number says which, while
+one takes the place of another.
 
     format 01 | key number | digest, 16 bytes | CBOR of the Receipt
 
@@ -39,6 +39,7 @@ SECRET_BYTES_MIN: Final = 16
 SECRET_BYTES_MAX: Final = 64
 
 _PERSON: Final = b"quorumq receipt"
+_NUMBER: Final = b"quorumq key"
 
 assert SEALED_HEAD_BYTES == 2 + DIGEST_BYTES
 
@@ -53,6 +54,11 @@ def _digest(secret: bytes, key: int, encoded: bytes) -> bytes:
     )
     digest.update(encoded)
     return digest.digest()
+
+
+def key_number(secret: bytes) -> int:
+    """Which number a secret has in receipts, 0 to 255: the same on every node that has it, in any order."""
+    return hashlib.blake2b(secret, digest_size=1, person=_NUMBER).digest()[0]
 
 
 def seal(receipt: Receipt, *, secret: bytes, key: int = 0) -> bytes:

@@ -10,7 +10,8 @@ from quorumq.core import messages as m
 from quorumq.core.types import Incarnation, Origin, PartitionId, Topic
 from quorumq.wire.batch import Message, build_batch
 from quorumq.wire.codec import decode_message, encode_message, sealed_items
-from quorumq.wire.frames import FrameReader
+from quorumq.wire.frames import PREFIX_BYTES, FrameReader
+from quorumq.wire.proofs import DIALLER, Handshake, fresh_nonce
 from quorumq.wire.values import SealedNamed
 
 TIMEOUT_S = 10.0
@@ -40,6 +41,15 @@ class Raw:
 
     def __exit__(self, *_: object) -> None:
         self.sock.close()
+
+    def greet(self, hello: m.Hello, listener: str, secret: bytes) -> Any:
+        """The answer to HELLO as a node that knows the secret."""
+        number = self.send(hello)
+        challenge = self.receive(0)
+        header = bytes(encode_message(hello, request=number)[0])[PREFIX_BYTES:]
+        said = Handshake(header, listener, challenge.nonce, fresh_nonce())
+        self.sock.sendall(b"".join(encode_message(m.Proof(said.answer, said.prove(secret, DIALLER)))))
+        return self.receive(number)
 
     def send(self, message: Any) -> int:
         """Send one request; its number."""

@@ -81,9 +81,11 @@ def test_half_a_frame_and_silence_is_closed_and_half_a_frame_and_goodbye_harms_n
 
 
 def test_a_node_or_client_of_another_cluster_is_refused_by_name(shared: LocalCluster, bystander: Raw) -> None:
+    secret = (shared.directory / "secret").read_text().strip().encode()
+
     def refusal(hello: m.Hello) -> m.Failed:
         with Raw(shared.addresses[0], hello=False) as stranger:
-            reply = stranger.ask(hello)
+            reply = stranger.greet(hello, "n1", secret) if hello.node else stranger.ask(hello)
             assert isinstance(reply, m.Failed), reply
             assert stranger.is_closed()
             return reply
@@ -115,6 +117,9 @@ def test_a_node_or_client_of_another_cluster_is_refused_by_name(shared: LocalClu
     assert (stranger.code, "'n7'" in stranger.detail) == ("cluster-mismatch", True)
     newer = refusal(ours._replace(versions=(7, 9)))
     assert newer.code == "cluster-mismatch"
+    secret = b"made up by somebody"
+    unknown = refusal(ours)
+    assert (unknown.code, "does not know the secret" in unknown.detail) == ("unauthorized", True)
 
 
 def test_receipts_old_made_up_and_altered(shared: LocalCluster, bystander: Raw) -> None:

@@ -25,9 +25,11 @@ from quorumq.storage.commit import Commit
 from quorumq.storage.memory import MemoryDisk
 from quorumq.wire.batch import Message, build_batch
 from quorumq.wire.codec import decode_message, encode_message, sealed_items
-from quorumq.wire.frames import FrameReader
+from quorumq.wire.frames import PREFIX_BYTES, FrameReader
+from quorumq.wire.proofs import DIALLER, LISTENER, Handshake, fresh_nonce
 from quorumq.wire.values import SealedNamed
 
+SECRET = b"0123456789abcdef"
 WALL_MS = 1_700_000_000_000
 CAPACITY = 256 * 1024
 """What a connection keeps for a reader that does not read, as a kernel does."""
@@ -183,7 +185,7 @@ class World:
             {
                 "node": name,
                 "cluster_id": "test",
-                "secret": "0123456789abcdef",
+                "secret": SECRET.decode(),
                 "data_dir": "/nonexistent",
                 "nodes": {other: f"127.0.0.1:{7401 + index}" for index, other in enumerate(self.names)},
                 **self.settings,
@@ -281,6 +283,19 @@ class Client:
             m.Hello(m.VERSIONS, "", b"", 0.0, "", Incarnation(0, 0), 0, now().wall_ms, 0, "test")
         )
         assert isinstance(reply, m.Welcome), reply
+
+    async def greet(self, hello: m.Hello, listener: str, secret: bytes = SECRET) -> Any:
+        """The answer to HELLO as a node of the cluster that has ``secret``."""
+        number = await self.send(hello)
+        challenge = await self.receive(0)
+        assert isinstance(challenge, m.Challenge), challenge
+        header = bytes(encode_message(hello, request=number)[0])[PREFIX_BYTES:]
+        said = Handshake(header, listener, challenge.nonce, fresh_nonce())
+        await self.push(b"".join(encode_message(m.Proof(said.answer, said.prove(secret, DIALLER)))))
+        reply = await self.receive(number)
+        if not isinstance(reply, m.Failed) or reply.code != "unauthorized":
+            assert said.proven(self.replies.pop(0).digest, (secret,), LISTENER)
+        return reply
 
     async def push(self, data: bytes) -> None:
         """Send bytes as they are."""

@@ -98,6 +98,9 @@ def test_a_file_is_read_and_its_paths_count_from_its_directory(tmp_path: Path) -
     path.write_text(
         'node = "a"\ncluster_id = "c"\nsecret = "0123456789abcdef"\ndata = "here"\nhistory = "h.jsonl"\n'
     )
+    with pytest.raises(ConfigError, match="everybody on this machine can open it: chmod 600"):
+        load_config(path)
+    path.chmod(0o600)
     config = load_config(path)
     assert (config.data_dir, config.history) == (str(tmp_path / "here"), str(tmp_path / "h.jsonl"))
     path.write_text("node = a")
@@ -105,6 +108,26 @@ def test_a_file_is_read_and_its_paths_count_from_its_directory(tmp_path: Path) -
         load_config(path)
     with pytest.raises(ConfigError, match="cannot be read"):
         load_config(tmp_path / "missing.toml")
+
+
+def test_a_secret_may_have_a_file_and_another_that_is_accepted(tmp_path: Path) -> None:
+    path, file = tmp_path / "node.toml", tmp_path / "key"
+    path.write_text('node = "a"\ncluster_id = "c"\nsecret_file = "key"\ndata = "here"\n')
+    with pytest.raises(ConfigError, match="key cannot be read"):
+        load_config(path)
+    file.write_text("n" * 32 + "\n\n" + "o" * 32 + "\n")
+    file.chmod(0o644)
+    with pytest.raises(ConfigError, match="everybody on this machine can open it: chmod 600"):
+        load_config(path)
+    file.chmod(0o600)
+    assert load_config(path).secrets == (b"n" * 32, b"o" * 32)
+    file.write_text("n" * 32 + "\nshort\n")
+    with pytest.raises(ConfigError, match="secret has 5 bytes"):
+        load_config(path)
+    file.write_text("\n".join(letter * 32 for letter in "vwxyz"))
+    with pytest.raises(ConfigError, match="5 secrets, one a line: at most 4"):
+        load_config(path)
+    assert "keep one" in problem(secret_file=str(file))
 
 
 def test_the_page_lists_every_key_with_its_default() -> None:
@@ -117,6 +140,8 @@ def test_the_page_lists_every_key_with_its_default() -> None:
         shown = defaults[field.name]
         if field.required:
             assert shown == "required"
+        elif field.name.startswith("secret"):
+            assert shown.startswith("this or the ")
         elif isinstance(field.default, bool):
             assert shown == str(field.default).lower()
         elif isinstance(field.default, int | float):

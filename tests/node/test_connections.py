@@ -13,9 +13,10 @@ from quorumq.core.peers import node_list_digest
 from quorumq.core.types import Batch, Incarnation, PartitionId
 from quorumq.wire.batch import Message, encode_header, pack_batch
 from quorumq.wire.codec import encode_message, sealed_items
-from quorumq.wire.frames import MAGIC
+from quorumq.wire.frames import MAGIC, PREFIX_BYTES
+from quorumq.wire.proofs import DIALLER, LISTENER, Handshake
 from quorumq.wire.values import SealedNamed
-from tests.node.memory import Client, fetch, outcomes, payloads, publish, receipts, world
+from tests.node.memory import SECRET, Client, fetch, now, outcomes, payloads, publish, receipts, world
 
 HELLO = b"".join(encode_message(m.Hello(m.VERSIONS, "", b"", 0.0, "", Incarnation(0, 0), 0, 0, 0), request=1))
 STATUS = b"".join(encode_message(m.StatusRequest(), request=2))
@@ -293,9 +294,64 @@ async def test_another_cluster_list_or_version_is_refused_by_name_and_hung_up_on
             (ours._replace(cluster_id="other", node=""), "'other'"),
         ):
             stranger = Client(cluster.connect("a"))
-            refused = await stranger.ask(hello)
+            refused = await (stranger.greet(hello, "a") if hello.node else stranger.ask(hello))
             assert (refused.code, name in refused.detail) == ("cluster-mismatch", True), refused
             assert await stranger.closed(1)
+
+
+async def test_who_does_not_know_the_secret_is_no_peer_and_nothing_of_its_hello_is_believed() -> None:
+    async with world() as cluster:
+        await cluster.ready()
+        core = cluster.services["a"].node.core
+        hello = core.hello(now())._replace(node="b", incarnation=Incarnation(9, 9), stamp=1 << 61)
+        stamp = core.state.clock.reserve
+        stranger = Client(cluster.connect("a"))
+        refused = await stranger.greet(hello, "a", b"another secret, as long")
+        assert (refused.code, "secret of node a" in refused.detail) == ("unauthorized", True)
+        assert await stranger.closed(1)
+        for answer in (m.StatusRequest(), m.Proof(b"", b""), hello):
+            stranger = Client(cluster.connect("a"))
+            await stranger.send(hello)
+            await stranger.receive(0)
+            await stranger.send(answer)
+            assert await stranger.closed(1)
+        assert core.state.clock.reserve == stamp
+        assert core.state.links.keys() == {"b", "c"}
+
+
+async def test_a_proof_is_of_use_on_its_own_connection_alone() -> None:
+    async with world("ab") as cluster:
+        await cluster.ready()
+        hello = cluster.services["b"].node.core.hello(now())
+        first, second = Client(cluster.connect("a")), Client(cluster.connect("a"))
+        nonces = []
+        for client in (first, second):
+            await client.send(hello)
+            nonces.append((await client.receive(0)).nonce)
+        header = bytes(encode_message(hello, request=1)[0])[PREFIX_BYTES:]
+        said = Handshake(header, "a", nonces[0], b"n" * 16)
+        for client, proof in (
+            (second, said.prove(SECRET, DIALLER)),
+            (first, said.prove(SECRET, LISTENER)),
+        ):
+            await client.push(b"".join(encode_message(m.Proof(said.answer, proof))))
+            assert (await client.receive(1)).code == "unauthorized"
+
+
+async def test_while_a_secret_is_changed_nodes_with_either_order_are_peers_and_take_receipts() -> None:
+    async with world() as cluster:
+        old, new = SECRET.decode(), "another secret, as long"
+        orders = {"a": f"{old}\n{new}", "b": f"{new}\n{old}", "c": f"{new}\n{old}"}
+        for name, secret in orders.items():
+            await cluster.stop(name)
+            cluster.settings["secret"] = secret
+            cluster.start(name)
+        await cluster.ready()
+        first, second = await cluster.client("a"), await cluster.client("b")
+        topic, origin = await first.topic(), await first.session()
+        assert isinstance(await first.ask(publish(topic, origin, 0, b"x")), m.PublishReply)
+        got = receipts(await first.ask(fetch()))
+        assert outcomes(await second.ask(m.AckRequest(sealed_items(got)))) == ["acked"]
 
 
 async def test_a_peer_that_says_what_peers_do_not_say_is_hung_up_on_and_dials_again() -> None:

@@ -34,6 +34,7 @@ def write_config(directory: Path, **values: object) -> Path:
     path = directory / "node.toml"
     lines = [f"{key} = {value if isinstance(value, int) else repr(value)}" for key, value in settings.items()]
     path.write_text("\n".join(lines).replace("'", '"') + "\n")
+    path.chmod(0o600)
     return path
 
 

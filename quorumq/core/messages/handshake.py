@@ -44,3 +44,19 @@ class Welcome(NamedTuple):
     software: str = ""
     position: int = 0  # of the dialler's directory, as it last told us, and the start of it that told
     position_by: int = 0
+
+
+class Challenge(NamedTuple):
+    """The answer to a node's HELLO: show that you know the cluster's secret. ``nonce`` has 16 bytes."""
+
+    nonce: bytes
+
+
+class Proof(NamedTuple):
+    """The dialler's answer to `Challenge`, and the other side's answer to that, which repeats ``nonce``.
+
+    ``digest`` is keyed with the secret, over all that was said on the connection (wire/proofs.py).
+    """
+
+    nonce: bytes
+    digest: bytes

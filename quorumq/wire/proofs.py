@@ -1,0 +1,68 @@
+"""How a node shows a peer that it knows the cluster's secret, without saying it.
+
+HELLO from a node is answered by `Challenge`; the dialler answers that with `Proof`, and the other side with a `Proof`
+of its own, before `Welcome`. A proof is a keyed digest over all that was said so far, so that it is of use on no other
+connection and for no other HELLO, and over the role, so that it cannot be sent back. It says nothing about what comes
+later: who can change bytes under way can do so, which only TLS ends.
+
+A secret may be one of several while it is changed (docs/operations.md): a node proves itself by its first one, and
+believes in any of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+NONCE_BYTES: Final = 16
+PROOF_BYTES: Final = 32
+
+DIALLER: Final = b"dialler"
+LISTENER: Final = b"listener"
+
+_PERSON: Final = b"quorumq peer"
+
+
+def fresh_nonce() -> bytes:
+    """What one side adds, so that no connection is like another."""
+    return secrets.token_bytes(NONCE_BYTES)
+
+
+class Handshake(NamedTuple):
+    """What was said on a connection between two nodes.
+
+    Args:
+        hello: the encoded header of the dialler's HELLO.
+        listener: the node that was dialled.
+        challenge: its nonce.
+        answer: the dialler's nonce.
+    """
+
+    hello: bytes
+    listener: str
+    challenge: bytes
+    answer: bytes
+
+    def prove(self, secret: bytes, role: bytes) -> bytes:
+        """The digest by which ``role`` shows that it knows ``secret``."""
+        digest = hashlib.blake2b(digest_size=PROOF_BYTES, key=secret, person=_PERSON)
+        for part in (
+            role,
+            hashlib.blake2b(self.hello).digest(),
+            self.listener.encode(),
+            self.challenge,
+            self.answer,
+        ):
+            digest.update(len(part).to_bytes(2, "big"))
+            digest.update(part)
+        return digest.digest()
+
+    def proven(self, proof: bytes, keys: Iterable[bytes], role: bytes) -> bytes | None:
+        """Which of ``keys`` the other side, in its ``role``, knows; None: none of them."""
+        for secret in keys:
+            if hmac.compare_digest(self.prove(secret, role), proof):
+                return secret
+        return None
