@@ -260,13 +260,15 @@ async def _list(where: Where, wanted: Wanted, limit: int, each: bool, as_json: b
         if len(lines) > limit:
             click.echo(f"there are more; --limit {2 * limit} shows more of them", err=True)
     elif not missed:
+        from quorumq.core.catalogue import meant
+
         groups = [found.name for found in known.groups]
         has = f"it has {', '.join(groups)}" if groups else "it has none yet"
         why = (
             ""
             if wanted.group in groups
-            else f": there is no group {wanted.group!r} of {wanted.topic!r}, {has}"
-        )
+            else f": there is no group {wanted.group!r} of {wanted.topic!r}, {has}; {meant(wanted.group, groups)}"
+        ).rstrip("; ")
         click.echo(f"no dead letters{why}", err=True)
     check_missed([*missed.values()])
 

@@ -104,10 +104,10 @@ async def _peek(
         known = await client.metadata(topic)
         groups = [found.name for found in known.groups]
         if group.removesuffix("!dead") not in groups and not as_json:
-            click.echo(
-                f"the node that was asked knows no group {group!r} of {topic!r}: to a new one, everything is ready",
-                err=True,
-            )
+            from quorumq.core.catalogue import meant
+
+            text = f"the node that was asked knows no group {group!r} of {topic!r}: to a new one, everything is ready"
+            click.echo(f"{text}; {meant(group, groups)}".rstrip("; "), err=True)
         count = 0
         async for line in _lines(
             client, known.topics[0].id, topic, group, which, partition, limit + 1, bodies, complete

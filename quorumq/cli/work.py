@@ -7,6 +7,7 @@ import importlib
 import logging
 import os
 import sys
+import traceback
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, Literal
@@ -35,14 +36,28 @@ def named(text: str) -> Any:
     """
     module, _, attribute = text.rpartition(":")
     try:
-        found: Any = importlib.import_module(module) if module else builtins
+        found: Any = _imported(text, module) if module else builtins
         for part in attribute.split("."):
             found = getattr(found, part)
-    except ImportError as error:
-        raise UsageError(f"{text!r} cannot be imported from {os.getcwd()}: {error}") from error
     except AttributeError as error:
         raise UsageError(f"{text!r} is not there: {error}; write it as module:name") from error
     return found
+
+
+def _imported(text: str, module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except Exception as error:
+        # The place in the user's file, and neither the machinery of imports nor this.
+        places = [
+            place
+            for place in traceback.extract_tb(error.__traceback__)
+            if place.filename != __file__ and "importlib" not in place.filename
+        ]
+        where = f" ({places[-1].filename}, line {places[-1].lineno})" if places else ""
+        said = (str(error).strip().splitlines() or [""])[0]
+        why = said if isinstance(error, ImportError) else f"{type(error).__name__}: {said}"
+        raise UsageError(f"{text!r} cannot be imported from {os.getcwd()}: {why}{where}") from error
 
 
 @click.command()
@@ -112,6 +127,11 @@ def work(
         )
     sys.path.insert(0, os.getcwd())
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
+    handler = named(topics[-1])
+    if not callable(handler):
+        raise UsageError(
+            f"{topics[-1]!r} is {handler!r}, and no function that could be called with a message"
+        )
     options: dict[str, Any] = {
         "concurrency": concurrency,
         "retry": tuple(named(text) for text in retry),
@@ -120,7 +140,7 @@ def work(
         "start": start,
         "grace": grace,
     }
-    run(_work, Where(nodes), topics[:-1], group, named(topics[-1]), options, as_json)
+    run(_work, Where(nodes), topics[:-1], group, handler, options, as_json)
 
 
 async def _work(

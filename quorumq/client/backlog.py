@@ -10,6 +10,7 @@ import trio
 from quorumq.client.context import Calls
 from quorumq.client.groups import source_of
 from quorumq.core import messages as m
+from quorumq.core.catalogue import unknown_group
 from quorumq.core.errors import NotFound, QuorumqError, TooFewReplicas
 
 EACH_S: Final = 3.0
@@ -66,8 +67,7 @@ class BacklogCalls(Calls):
         known = await self.context.metadata(topic, timeout=timeout)
         register = self.context.known(known.topics[0])
         if group not in [found.name for found in known.groups]:
-            names = ", ".join(found.name for found in known.groups) or "none"
-            raise NotFound(f"no group {group!r} reads topic {topic!r}: {names} does")
+            raise NotFound(unknown_group(topic, group, [found.name for found in known.groups]))
         answers: list[Mapping[str, Any]] = []
 
         each = min(EACH_S, self.context.timeout) if timeout is None else timeout

@@ -14,6 +14,7 @@ import trio
 from quorumq.client.batches import DerivedParcel, Parcel, Pending, Times
 from quorumq.client.context import Context
 from quorumq.client.derived import derived_origin
+from quorumq.client.log import messages
 from quorumq.client.message import Message
 from quorumq.client.sending import Session
 from quorumq.core.errors import NotStored, OutcomeUnknown, QuorumqError
@@ -196,8 +197,8 @@ class Outbox:
         if len(places) > parcel.logged:
             self._context.log.error(
                 ("given up", self._topic),
-                "%d messages to %r were given up and nobody waits for them: %s",
-                len(places) - parcel.logged, self._topic, parcel.error or parcel.refused[places[-1]],
+                "given up, and nobody waits: %s to %r: %s",
+                messages(len(places) - parcel.logged), self._topic, parcel.error or parcel.refused[places[-1]],
             )  # fmt: skip
             parcel.logged = len(places)
 

@@ -20,6 +20,7 @@ from quorumq.client.batches import Parcel, Pending, Times
 from quorumq.client.bulk import Bulk
 from quorumq.client.context import REFRESH_S, Context
 from quorumq.client.derived import derived_partition
+from quorumq.client.log import messages
 from quorumq.client.message import Message, MessageId, again
 from quorumq.client.nodes import left_of
 from quorumq.client.options import Options, Outgoing, parts_of
@@ -269,7 +270,7 @@ class Producer:
 
     def _given_up(self, errors: Sequence[QuorumqError]) -> QuorumqError:
         error = again(errors[0])
-        error.add_note(f"{len(errors)} messages to {self.topic!r} were given up and nobody waited for them")
+        error.add_note(f"given up, and nobody waited: {messages(len(errors))} to {self.topic!r}")
         return error
 
     async def _take(

@@ -7,11 +7,31 @@ replicas, is in core/context.py.
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
+from typing import Final
 
 from quorumq.core.errors import Code
 from quorumq.core.messages import Failed
 from quorumq.core.topics import closed, is_pattern, matching, merge_creations, merge_topics, rank
 from quorumq.core.types import STAMP_ZERO, Creation, Group, NodeId, PartitionId, Topic, merge_groups
+
+MEANT_MAX: Final = 1000
+"""Names that one is compared with, which takes some microseconds each."""
+
+
+def meant(name: str, names: Sequence[str]) -> str:
+    """A question for whoever may have mistyped one of ``names``, or ""; looks at the first `MEANT_MAX` of them."""
+    close = difflib.get_close_matches(name, names[:MEANT_MAX], n=1, cutoff=0.5)
+    return f"did you mean {close[0]!r}?" if close else ""
+
+
+def unknown_group(topic: str, group: str, known: Sequence[str]) -> str:
+    """What is said of a group that does not read a topic, with those that do."""
+    hint = meant(group, known)
+    return (
+        f"no group {group!r} reads topic {topic!r}: {', '.join(known[:20]) or 'none'} "
+        f"do{'es' if len(known) == 1 else ''}; {f'{hint} ' if hint else ''}`quorumq groups create` makes one"
+    )
 
 
 class Catalogue:
@@ -108,12 +128,7 @@ class Catalogue:
                 Code.NOT_FOUND, f"topic {name!r} was deleted; `create` makes a new one of that name"
             )
         names = sorted(name for name, found in self.names.items() if not self.topics[found].deleted)
-        close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-        hint = (
-            f"did you mean {close[0]!r}?"
-            if close
-            else "publishing with auto_create_topics, or `create`, makes it"
-        )
+        hint = meant(name, names) or "publishing with auto_create_topics, or `create`, makes it"
         return Failed(Code.NOT_FOUND, f"there is no topic {name!r}: {hint}")
 
     def no_group(self, topic: str, group: str) -> Failed:
@@ -125,11 +140,7 @@ class Catalogue:
             )
         registers = self.group_registers(self.names.get(topic, b""))
         known = [register.name for register in registers if not register.deleted]
-        return Failed(
-            Code.NOT_FOUND,
-            f"no group {group!r} reads topic {topic!r}: {', '.join(known[:20]) or 'none'} "
-            f"do{'es' if len(known) == 1 else ''}; `quorumq groups create` makes one",
-        )
+        return Failed(Code.NOT_FOUND, unknown_group(topic, group, known))
 
     def why_not_here(self, partition: PartitionId) -> str:
         """Why a request for a partition without a replica set fails."""

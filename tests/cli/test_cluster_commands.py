@@ -205,6 +205,11 @@ def test_dead_letters_are_listed_by_kind_and_redriven_when_told(shell: Shell) ->
     got = shell("consume", "sick", "--group", "g", "--max", "3").out.split()
     assert sorted(got) == ["a", "b", "c"]
     assert "there is no group 'none'" in shell("deadletters", "list", "sick", "--group", "none").err
+    hint = "it has g; did you mean 'g'?\n"
+    assert shell("deadletters", "list", "sick", "--group", "gg").err.endswith(hint)
+    assert "did you mean 'g'?\n" in shell("peek", "sick", "--group", "gg").err
+    refused = shell("groups", "describe", "sick", "gg", code=66)
+    assert "no group 'gg' reads topic 'sick': g does; did you mean 'g'?" in refused.err
 
 
 def test_topics_are_created_once_and_listed(shell: Shell) -> None:

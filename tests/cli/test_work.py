@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from quorumq.cli.main import main
 from quorumq.cli.work import named
 from quorumq.core.errors import UsageError
 from quorumq.lab.local import LocalCluster
@@ -143,3 +145,27 @@ def test_what_cannot_be_imported_is_named() -> None:
         named("nowhere:f")
     with pytest.raises(UsageError, match="'json:nothing' is not there"):
         named("json:nothing")
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("def f(:", "SyntaxError: invalid syntax"),
+        ("x = 1\nraise ValueError('no\\nsuch')", "ValueError: no ({path}, line 2)"),
+        ("import nothing_there", "No module named 'nothing_there' ({path}, line 1)"),
+        ("f = 3", "'{module}:f' is 3, and no function"),
+        ("", "'{module}:f' is not there"),
+    ],
+)
+def test_a_function_that_cannot_be_had_is_said_in_three_lines_at_most(
+    code: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = f"tasks_{abs(hash(code))}"
+    path = tmp_path / f"{module}.py"
+    path.write_text(code)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    done = CliRunner().invoke(main, ["work", "jobs", f"{module}:f", "--group", "g"])
+    assert done.exit_code == 64
+    assert said.format(path=path, module=module) in done.output
+    assert len(done.output.splitlines()) <= 3

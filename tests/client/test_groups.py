@@ -279,7 +279,9 @@ async def test_a_consumer_with_a_mistyped_group_hears_so_where_the_topic_wants_g
         await client.create_group("jobs", "main")
         await publish(client, 1)
         async with client.consumer("jobs", "mian") as consumer:
-            with pytest.raises(NotFound, match="no group 'mian' reads topic 'jobs': main does"):
+            with pytest.raises(
+                NotFound, match="no group 'mian' reads topic 'jobs': main does; did you mean 'main'"
+            ):
                 await take(consumer, 1)
         with pytest.raises(NotFound, match="no group 'mian'"):
             await client.work("jobs", "mian", print)

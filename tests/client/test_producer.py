@@ -273,7 +273,7 @@ async def test_when_all_are_down_it_raises_what_was_tried() -> None:
             with pytest.raises(NotStored) as caught:
                 await pending.wait()
             assert trio.current_time() - began == pytest.approx(4.0, abs=0.5)
-            for part in ("publish of 1 messages to 'jobs'/0", "a:1", "b:1", "c:1", "connection refused"):
+            for part in ("publish of 1 message to 'jobs'/0", "a:1", "b:1", "c:1", "connection refused"):
                 assert part in str(caught.value)
 
 

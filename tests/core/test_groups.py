@@ -469,6 +469,14 @@ def test_purge_settles_the_backlog_of_one_group_only() -> None:
     assert spans(cluster.ask("b", fetch("other"))) == [(0, 10), (10, 11)]
 
 
+def test_a_mistyped_group_is_answered_with_the_one_that_may_be_meant() -> None:
+    cluster = Cluster()
+    died(cluster)
+    refused = cluster.ask("b", PurgeRequest("jobs", 0, "gg"))
+    assert isinstance(refused, Failed)
+    assert "'gg' reads topic 'jobs': g does; did you mean 'g'? `quorumq groups create`" in refused.detail
+
+
 def test_purging_dead_letters_and_redriving_them_at_once_leaves_one_of_both() -> None:
     cluster = Cluster()
     died(cluster)
