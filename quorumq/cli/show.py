@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quorumq.cli.common import Where, cluster_options, json_option, plural, print_json, run_with, shown
+from quorumq.core.errors import TooFewReplicas
 
 if TYPE_CHECKING:
     from quorumq.client import Client
@@ -34,8 +35,10 @@ def show(topic: str, id: str, history: tuple[Path, ...], where: Where, as_json: 
     It answers why a message was delivered twice, or not at all. Each replica is asked by itself: whether it has the
     payload, and for each group what became of the message, how many deliveries ended without an ack, who holds it for
     how long, the fencing token of the last delivery, and how a dead letter died. A replica that does not answer is
-    named. Consumers, and deliveries that were followed by others, are in histories only: give them with --history, and
-    their lines come in the order of time.
+    named; if no other knows the message, the exit code is 75.
+
+    Consumers, and deliveries that were followed by others, are in histories only: give them with --history, and their
+    lines come in the order of time.
 
     ID is what `publish` prints, and `peek` and `deadletters list --json`.
     """
@@ -45,14 +48,33 @@ def show(topic: str, id: str, history: tuple[Path, ...], where: Where, as_json: 
         told = sorted(_lines(history, found), key=lambda row: row["wall_ms"])
         if as_json:
             print_json({**_facts(found), "history": told})
-            return
-        _print(found)
-        if history:
-            click.echo(f"\nhistories, by each writer's own time of day: {plural(len(told), 'line')}")
-        for row in told:
-            click.echo(f"  {_told(row)}")
+        else:
+            _print(found)
+            if history:
+                click.echo(f"\nhistories, by each writer's own time of day: {plural(len(told), 'line')}")
+            for row in told:
+                click.echo(f"  {_told(row)}")
+        _check_known(found)
 
     run_with(where, make)
+
+
+def _check_known(life: Life) -> None:
+    """Fail where nobody who answered knows the message, which therefore may be with who did not.
+
+    Raises:
+        TooFewReplicas: that is so; with their names.
+    """
+    from quorumq.client.show import knows
+
+    silent = [replica.node for replica in life.replicas if replica.error is not None]
+    if silent and not any(replica.payload or knows(replica) for replica in life.replicas):
+        raise TooFewReplicas(
+            f"no replica that answered knows {life.id}; {' and '.join(silent)} did not answer and may have it: ask "
+            "again when all are up",
+            needed=len(life.replicas),
+            answered=len(life.replicas) - len(silent),
+        )
 
 
 def _facts(life: Life) -> dict[str, Any]:
@@ -68,6 +90,7 @@ def _facts(life: Life) -> dict[str, Any]:
                 "node": replica.node,
                 "error": replica.error,
                 "payload": replica.payload,
+                "groups_left_out": replica.left_out,
                 "groups": [
                     {**seen._asdict(), "letter": seen.letter._asdict() if seen.letter else None}
                     for seen in replica.groups
@@ -95,6 +118,8 @@ def _print(life: Life) -> None:
                 for text in (seen.letter.error_class, seen.letter.message, seen.letter.consumer):
                     if text:
                         click.echo(f"    {shown(text.encode(), 72)}")
+        if replica.left_out:
+            click.echo(f"  groups: {replica.left_out:,} more, by name after these, are not shown")
 
 
 def _said(replica: Replica) -> str:

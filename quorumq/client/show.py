@@ -35,12 +35,16 @@ class Seen(NamedTuple):
 
 
 class Replica(NamedTuple):
-    """What one node has of the message. ``error``: why it did not say; then the rest is empty."""
+    """What one node has of the message. ``error``: why it did not say; then the rest is empty.
+
+    ``left_out``: how many groups it has beside ``groups``, which are the first 1,000 by name.
+    """
 
     node: str
     payload: bool
     groups: tuple[Seen, ...]
     error: str | None = None
+    left_out: int = 0
 
 
 class Life(NamedTuple):
@@ -74,7 +78,7 @@ class ShowCalls(Calls):
             timeout: seconds for each node; if None the client's, and at most 3, as one may be down.
 
         Returns:
-            what each replica said, or why it did not.
+            what each replica said, or why it did not. Where some did not, and no other knows the message, they may.
 
         Raises:
             NotFound: no such topic or partition, or all replicas answer and none has heard of the message.
@@ -120,7 +124,12 @@ class ShowCalls(Calls):
                 answered=0,
             )
         replicas = tuple(
-            Replica(node, replies[node].payload, tuple(map(seen, replies[node].groups)))
+            Replica(
+                node,
+                replies[node].payload,
+                tuple(map(seen, replies[node].groups)),
+                left_out=replies[node].left_out,
+            )
             if node in replies
             else Replica(node, False, (), errors[node])
             for node in members

@@ -311,7 +311,7 @@ def test_status_counts_what_is_ready_held_dead_and_done(shell: Shell) -> None:
 
 
 def test_nodes_that_are_down_are_named_and_without_a_majority_nothing_is_delivered(shell: Shell) -> None:
-    shell("publish", "outage", "before", "left")
+    mid = shell("publish", "outage", "before", "left").out.split()[0]
     shell("consume", "outage", "--group", "g", "--max", "1")
     shell.cluster.kill("n3")
     try:
@@ -319,6 +319,10 @@ def test_nodes_that_are_down_are_named_and_without_a_majority_nothing_is_deliver
         assert "down" in out
         assert "n3 is down" in out
         shell("publish", "outage", "with two of three")
+        assert "n3: no answer" in shell("show", "outage", mid, "--timeout", "1").out
+        never = mid.rpartition("/")[0] + "/99"
+        unknown = shell("show", "outage", never, "--timeout", "1", code=75)
+        assert "n3 did not answer and may have it" in unknown.err
         assert shell("consume", "outage", "--group", "g", "--max", "1").out
 
         shell.cluster.kill("n2")

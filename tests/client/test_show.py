@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from quorumq.cli.show import _lines, _print, _told
+from quorumq.cli.show import _check_known, _facts, _lines, _print, _told
 from quorumq.client import Life, MessageId, NotFound, TooFewReplicas, UsageError
 from quorumq.client.backlog import EACH_S
+from quorumq.core import limits
 from quorumq.core.messages import ShowRequest
 from quorumq.history import HistoryWriter
 from tests.client.fake import connected, fake_cluster
@@ -106,9 +107,11 @@ async def test_who_does_not_answer_is_named_and_what_cannot_be_shown_is_refused(
             await client.show("others", message.id)
         with pytest.raises(NotFound, match="has 1 partitions: there is no 7"):
             await client.show("jobs", MessageId(message.id.partition._replace(number=7), *message.id[1:]))
-        assert not any(
-            replica.payload for replica in (await client.show("jobs", never, timeout=1.0)).replicas
-        )
+        _check_known(life)
+        nobody = await client.show("jobs", never, timeout=1.0)
+        assert not any(replica.payload for replica in nobody.replicas)
+        with pytest.raises(TooFewReplicas, match=f"knows {never}; b did not answer and may have it"):
+            _check_known(nobody)
         cluster.revive("b")
         await trio.sleep(5)
         with pytest.raises(NotFound, match="no replica knows"):
@@ -118,3 +121,19 @@ async def test_who_does_not_answer_is_named_and_what_cannot_be_shown_is_refused(
             cluster.kill(name)
         with pytest.raises(TooFewReplicas):
             await client.show("jobs", message.id, timeout=1.0)
+
+
+async def test_groups_beyond_the_limit_are_counted(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "SHOWN_GROUPS_MAX", 2)
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        for number in range(3):
+            await client.create_group("jobs", f"g{number}")
+        life = await client.show("jobs", await client.publish("jobs", b"x"))
+        assert [seen.group for seen in life.replicas[0].groups] == ["g0", "g1"]
+        assert [replica.left_out for replica in life.replicas] == [1] * 3
+        assert _facts(life)["replicas"][0]["groups_left_out"] == 1
+        _print(life)
+        assert capsys.readouterr().out.count("groups: 1 more, by name after these, are not shown") == 3

@@ -348,12 +348,16 @@ class ShownGroup(NamedTuple):
 
 
 class ShowReply(NamedTuple):
-    """``payload``: whether the node has it. ``published_ms`` is 0 where it has not."""
+    """``payload``: whether the node has it. ``published_ms`` is 0 where it has not.
+
+    ``left_out``: how many groups there are beside these, which are the first by name.
+    """
 
     payload: bool
     published_ms: int
     delay_ms: int
     groups: tuple[ShownGroup, ...]
+    left_out: int = 0
 
 
 class DeclareSurvivors(NamedTuple):
