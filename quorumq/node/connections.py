@@ -16,7 +16,7 @@ read, it is not sent late: it is given back (`Unsent`), and the client is told t
 from __future__ import annotations
 
 import typing
-from collections import deque
+from collections import Counter, deque
 from typing import Any, Final
 
 import trio
@@ -95,6 +95,7 @@ class Inbound:
         address: of the other side, for the log.
         nursery: for sending what the transport does not take at once.
         peers: the inbound connection of each peer, so that a newer one replaces an older.
+        clients: how many of them each address has.
     """
 
     def __init__(
@@ -104,15 +105,18 @@ class Inbound:
         address: str,
         nursery: trio.Nursery,
         peers: dict[NodeId, Inbound],
+        clients: Counter[str],
     ) -> None:
         self.node = node
         self.transport = transport
         self.address = address
+        self.host = address.rpartition(":")[0]
         self.name = address  # who it is, for the log
         self.hello: Hello | None = None
         self.is_client = False
         self.closed = False
         self._peers = peers
+        self._clients = clients
         self._reader = FrameReader(HANDSHAKE_BYTES_MAX)
         self._part = -1  # which frame is begun, by `FrameReader.frames`, and since when
         self._part_since = 0.0
@@ -171,6 +175,9 @@ class Inbound:
             del self._peers[self.hello.node]
         if self.is_client:
             node.health.clients -= 1
+            self._clients[self.host] -= 1
+            if not self._clients[self.host]:
+                del self._clients[self.host]
         never_begun = {key: reply for key, reply, _ in self._queue if isinstance(reply, FetchReply)}
         never_begun |= {key: reply for key, (begins, reply) in self._answering.items() if begins >= sent}
         for reply in never_begun.values():
@@ -212,12 +219,11 @@ class Inbound:
             raise PeerError(f"the first message was {type(hello).__name__}, not Hello")
         self.hello = hello
         self.name = f"{hello.node or hello.software or 'client'} at {self.address}"
-        if not hello.node and self.node.health.clients >= self.node.config.connections_max:
-            most = self.node.config.connections_max
-            detail = f"node {self.node.config.node} has {most} clients, its connections_max: ask another node"
+        if not hello.node and (crowd := self._crowd()):
+            detail = f"node {self.node.config.node} has {crowd}: ask another node"
             self._put(encode_message(Failed(Code.NOT_STORED, detail), request=decoded.request))
             await self._finish_sending()
-            self.node.log.warning("connections_max", clients=most, client=self.name)
+            self.node.log.warning("connections_max", reason=crowd, client=self.name)
             return False
         if hello.node and not await self._prove(frame, decoded.request):
             return False
@@ -234,7 +240,22 @@ class Inbound:
         if not hello.node:
             self.is_client = True
             self.node.health.clients += 1
+            self._clients[self.host] += 1
         return True
+
+    def _crowd(self) -> str:
+        """Of which clients there are too many for one more; "" where there is room."""
+        config = self.node.config
+        if self.node.health.clients >= config.connections_max:
+            return f"{config.connections_max} clients, its connections_max"
+        if self._clients[self.host] >= config.connections_per_address:
+            return f"{config.connections_per_address} clients from {self.host}, its connections_per_address"
+        return ""
+
+    @property
+    def is_stranger(self) -> bool:
+        """Whether it has not said who it is."""
+        return not (self._welcomed or self.closed)
 
     async def _prove(self, hello: Frame, request: int) -> bool:
         """Have the node that dialled show that it knows the cluster's secret, and show it in return.

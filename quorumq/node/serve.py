@@ -17,6 +17,7 @@ import resource
 import secrets
 import signal
 import socket
+from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import Any, Final
@@ -45,6 +46,11 @@ DIAL_TIMEOUT_S: Final = 2.0
 PEER_USER_TIMEOUT_S: Final = 10.0
 SPARE_CONNECTIONS: Final = 64
 """Accepted beyond connections_max: peers, and those that have not said who they are."""
+
+STRANGERS_MAX: Final = 48
+"""Connections that have not said who they are. One more ends another of them: no mute one keeps out a peer."""
+
+assert STRANGERS_MAX + 9 < SPARE_CONNECTIONS
 
 OTHER_FILES: Final = 256
 """File descriptors that are no accepted connections: a journal that gets none stops the node."""
@@ -244,7 +250,9 @@ class Service:
         self.node = node
         self._dial = dial
         self._inbound: dict[int, Inbound] = {}
+        self._strangers: list[Inbound] = []  # some of them may have said who they are
         self._peers: dict[NodeId, Inbound] = {}
+        self._clients: Counter[str] = Counter()
         self._stop = trio.Event()
         self._nursery: trio.Nursery | None = None
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -353,18 +361,35 @@ class Service:
                     await trio.sleep(0.1)
                     continue
                 text = f"{address[0]}:{address[1]}"
-                if len(self._inbound) >= self._inbound_max:
-                    self.node.log.warning("connections_max", connections=len(self._inbound), client=text)
-                    sock.close()
-                    continue
                 self.serve(SocketTransport(sock), text)
         listener.close()
 
+    def _make_room(self) -> bool:
+        """Whether one more connection may be accepted, where others that do not say who they are must end for it.
+
+        Of those the oldest ends, of the address that has the most of them: who floods a node crowds out himself.
+        """
+        self._strangers = strangers = [it for it in self._strangers if it.is_stranger]
+        if len(strangers) < STRANGERS_MAX and len(self._inbound) < self._inbound_max:
+            return True
+        if not strangers:
+            return False
+        hosts = Counter(it.host for it in strangers)
+        most = max(hosts.values())
+        oldest = next(it for it in strangers if hosts[it.host] == most)
+        oldest.give_up(f"{len(strangers)} connections have not said who they are, {most} from {oldest.host}")
+        return True
+
     def serve(self, transport: Transport, address: str) -> None:
-        """Serve an accepted connection until it ends."""
+        """Serve an accepted connection until it ends; hang up where there is no room for it."""
         assert self._nursery is not None, "the service runs"
-        inbound = Inbound(self.node, transport, address, self._nursery, self._peers)
+        if not self._make_room():
+            self.node.log.warning("connections_max", connections=len(self._inbound), client=address)
+            transport.close()
+            return
+        inbound = Inbound(self.node, transport, address, self._nursery, self._peers, self._clients)
         self._inbound[id(inbound)] = inbound
+        self._strangers.append(inbound)
         self.node.health.connections = len(self._inbound)
         self._nursery.start_soon(self._run_inbound, inbound)
 

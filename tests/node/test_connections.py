@@ -281,6 +281,36 @@ async def test_one_client_too_many_is_sent_elsewhere_and_peers_are_not_counted()
         await cluster.client("a")
 
 
+async def test_no_address_shuts_out_the_others() -> None:
+    async with world("a", connections_max=5, connections_per_address=2) as cluster:
+        first = [await cluster.client("a", address=f"10.0.0.1:{port}") for port in (1, 2)]
+        third = Client(cluster.connect("a", "10.0.0.1:3"))
+        refused = await third.ask(m.Hello(m.VERSIONS, "", b"", 0.0, "", Incarnation(0, 0), 0, 0, 0))
+        assert (refused.code, "2 clients from 10.0.0.1" in refused.detail) == ("not-stored", True)
+        await cluster.client("a", address="10.0.0.2:1")
+        first[0].transport.close()
+        await trio.sleep(0.1)
+        await cluster.client("a", address="10.0.0.1:4")
+
+
+async def test_connections_that_never_say_who_they_are_shut_out_nobody() -> None:
+    async with world("ab") as cluster:
+        await cluster.ready()
+        quiet = Client(cluster.connect("a", "10.0.0.9:1"))
+        mute = [Client(cluster.connect("a", f"10.0.0.1:{port}")) for port in range(200)]
+        client = await cluster.client("a", address="10.0.0.2:1")
+        assert await mute[0].closed(0.1)
+        assert not await mute[-1].closed(0.1)
+        assert not await quiet.closed(0.1)
+        assert isinstance(await client.ask(m.StatusRequest()), m.StatusReply)
+        cluster.services["b"].node.links["a"].out.transport.close()
+        await trio.sleep(1.0)
+        await cluster.ready()
+        broken = cluster.logs["a"].of("connection_broken")
+        assert len(broken) < 200
+        assert "have not said who they are" in broken[0]["reason"]
+
+
 async def test_another_cluster_list_or_version_is_refused_by_name_and_hung_up_on() -> None:
     async with world() as cluster:
         ours = m.Hello(
