@@ -72,7 +72,7 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     segment_bytes: Annotated[int, Meta(ge=MIB)] = SEGMENT_BYTES
     disk_reserve_bytes: Annotated[int, Meta(ge=0)] = RESERVE_BYTES
     connections_max: Annotated[int, Meta(ge=1, le=100_000)] = 2_000
-    connections_per_address: Annotated[int, Meta(ge=1, le=100_000)] = 1_000
+    connections_per_address: Annotated[int, Meta(ge=1, le=100_000)] = 1_500
     inflight_bytes_max: Annotated[int, Meta(ge=16 * MIB)] = 256 * MIB
     link_bytes_max: Annotated[int, Meta(ge=limits.FRAME_BYTES_MAX)] = 32 * MIB
     hello_timeout: Seconds = 5.0
