@@ -19,6 +19,7 @@ from quorumq.core.errors import (
     UsageError,
     error_from,
 )
+from quorumq.core.limits import NUMBERS_END
 from quorumq.core.spans import SpanSet
 from quorumq.core.types import Kind, Origin, PartitionId, Span
 from quorumq.wire.batch import Message as Parts
@@ -29,7 +30,7 @@ REDRIVE_ENTRIES_MAX: Final = 1000
 LOOKUP_FIRST: Final = 16
 """Items of the first page of a lookup: more only where the messages asked for are close together."""
 
-SEQ_MAX: Final = (1 << 63) - 1
+SEQ_MAX: Final = NUMBERS_END
 """Above every number of a message."""
 
 Which = Literal["ready", "held", "delayed", "acked", "dead", "skipped", "purged", "all"]

@@ -3,11 +3,13 @@
 The promise: a stamp that this node has used, or has granted a ballot at, is never above the reserve
 that is durable in its journal. So after any start the reserve is a floor: everything that the node can
 have forgotten lies at or below it. A clock that runs ahead of the time of day (a peer's was a year ahead)
-counts on from there: stamps serve order only.
+counts on from there: stamps serve order only. Stamps end at `STAMPS_END`; a clock that got there, which only a peer
+that lies can bring about, makes no more of them, and its node goes on with what needs none.
 """
 
 from __future__ import annotations
 
+from quorumq.core.limits import CLOCK_END, STAMP_LAST, STAMPS_END
 from quorumq.core.types import NodeId, Now, Stamp
 
 RESERVE_STEP = 60_000 << 16
@@ -34,13 +36,28 @@ class HybridClock:
         self.wanted = floor  # the highest stamp seen, which may lie above the reserve
 
     def fresh(self, now: Now) -> Stamp | None:
-        """A stamp above every stamp used or seen; None while that needs a higher reserve first."""
-        value = max(self.value + 1, self.wanted + 1, now.wall_ms << 16)
+        """A stamp above every stamp used or seen; None while that needs a higher reserve, or where there is none."""
+        value = max(self.value + 1, self.wanted + 1, self.by_day(now))
         if value > self.reserve:
-            self.wanted = max(self.wanted, value)
+            self.wanted = max(self.wanted, min(value, STAMPS_END - 1))
             return None
         self.value = value
         return Stamp(value, self.node)
+
+    @property
+    def used_up(self) -> bool:
+        """Whether there is no stamp above those that were used or seen."""
+        return max(self.value, self.wanted) >= STAMP_LAST
+
+    def by_day(self, now: Now) -> int:
+        """The stamp that the time of day makes; 0 where it is one that no clock shows that is right."""
+        value = now.wall_ms << 16
+        return value if value < CLOCK_END else 0
+
+    def first_reserve(self, now: Now) -> int:
+        """The reserve that a start makes durable before it speaks."""
+        self.reserving = min(max(self.floor, self.by_day(now)) + RESERVE_STEP, max(self.floor, STAMP_LAST))
+        return self.reserving
 
     def merge(self, time: int) -> bool:
         """Take note of a stamp's time seen elsewhere; False while it lies above the durable reserve."""
@@ -50,10 +67,10 @@ class HybridClock:
 
     def next_reserve(self, now: Now) -> int | None:
         """The reserve to make durable now, or None. Asked for when half of the current one is used."""
-        highest = max(self.value, self.wanted, now.wall_ms << 16)
-        if highest + RESERVE_STEP // 2 <= self.reserving:
+        highest = max(self.value, self.wanted, self.by_day(now))
+        if min(highest + RESERVE_STEP // 2, STAMP_LAST) <= self.reserving:
             return None
-        self.reserving = highest + RESERVE_STEP
+        self.reserving = min(highest + RESERVE_STEP, STAMP_LAST)
         return self.reserving
 
     def reserved(self, time: int) -> None:
@@ -64,4 +81,5 @@ class HybridClock:
     def check(self) -> None:
         """Assert what holds between any two events."""
         assert self.floor <= self.value <= self.reserve <= self.reserving
-        assert self.wanted >= self.floor
+        assert self.floor <= self.wanted < STAMPS_END
+        assert self.reserving < STAMPS_END

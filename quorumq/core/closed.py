@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from quorumq.core.limits import NUMBERS_END
 from quorumq.core.spans import SpanMap, SpanSet
 from quorumq.core.types import DERIVED, Origin, Span
-
-SEQ_END = 1 << 63
-"""Above every sequence number."""
 
 
 def number_of(origin: Origin) -> Span:
@@ -38,7 +36,7 @@ class ClosedOrigins:
             return
         for origin in table.origins():
             if origin in self:
-                table.remove(Span(origin, 0, SEQ_END))
+                table.remove(Span(origin, 0, NUMBERS_END))
 
 
 def may_close(origin: Origin) -> bool:

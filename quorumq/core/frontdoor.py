@@ -67,6 +67,15 @@ Admitted = Coordinator | ClientReply
 """Who carries a request through, or the answer."""
 
 
+STAMPED = (Fetch, CreateTopic, AlterTopic, DeleteTopic, SetGroup, DeleteGroup)
+"""Requests that are nothing without a fresh stamp."""
+USED_UP = (
+    f"the stamps of this cluster are used up: no stamp reaches {limits.STAMPS_END}, and a node said that it had one "
+    "just below. Nothing is lost: export what is there (`quorumq export`), and make another cluster, whose ports "
+    "only its nodes and clients reach"
+)
+
+
 class FrontDoor:
     """Takes clients' requests, and FETCHes of other nodes.
 
@@ -138,6 +147,8 @@ class FrontDoor:
         return self.context.peers.on_hello(key, hello, now)
 
     def _admit(self, key: int, request: ClientRequest, now: Now) -> Admitted:
+        if isinstance(request, STAMPED) and self.context.state.clock.used_up:
+            return Failed(Code.NOT_STORED, USED_UP)
         match request:
             case OpenSession():
                 self.sessions += 1

@@ -69,6 +69,30 @@ NAME_BYTES_MAX = 200
 LETTER_TEXT_MAX = 8 * KIB
 """Characters of a dead letter's message or stack; longer ones are cut in the middle."""
 
+NUMBERS_END = 1 << 62
+"""No number that nodes or clients count with reaches this: sequence numbers, sessions, redrives, attempts, positions.
+
+This and the next are absolute: not relative to a time of day, as a node whose clock was a year ahead has to come back
+once it is right; nor to what was seen, as a node that was cut off for long has grown meanwhile, and one that was
+emptied begins far above what the others know. What is beyond them is refused where it comes in, and where it grows.
+"""
+STAMPS_END = 1 << 58
+"""No stamp's time reaches this, which is in the year 2109: a generation is a stamp's time times NODES_MAX, and has to
+fit into 64 bits."""
+GENERATIONS_END = 1 << 64
+"""No generation reaches this."""
+STAMP_LAST = STAMPS_END - (1 << 16)
+"""The highest reserve: reserves are whole milliseconds."""
+CLOCK_END = STAMPS_END - (366 * 86_400_000 << 16)
+"""A time of day from here on, which no clock shows that is right, makes no stamps: these count on without it. What is
+left above is enough for longer than the others need to be set right."""
+WORDS_END = 1 << 64
+"""Random numbers, digests and round numbers have 64 bits."""
+AGES_END = 1 << 62
+"""Milliseconds: no batch is that old."""
+AGES_ASKED_END = 1 << 61
+"""Nor as old as this when its producer publishes it: it ages on the way."""
+
 STARTS_FAR = 65_536
 """Start counts come in blocks of this size: between two resyncs of a node id must be fewer starts than that."""
 STARTS_MAX = 1 << 32
@@ -88,5 +112,6 @@ QUARANTINE_SHARE = 1.02
 # before the end of a quarantine that a fast clock cuts short.
 assert DEADLINE_SHARE / (1 - CLOCK_RATE_MAX) < 1 / (1 + CLOCK_RATE_MAX)
 assert DEADLINE_SHARE / (1 - CLOCK_RATE_MAX) < QUARANTINE_SHARE / (1 + CLOCK_RATE_MAX)
+assert CLOCK_END < STAMP_LAST < STAMPS_END
 assert MESSAGE_BYTES_MAX <= BATCH_BYTES_MAX < FETCH_BYTES_MAX < FRAME_BYTES_MAX
 assert HEADER_BYTES_MAX + FETCH_BYTES_MAX < FRAME_BYTES_MAX

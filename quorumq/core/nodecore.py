@@ -17,7 +17,6 @@ from collections.abc import Iterable, Sequence
 
 from quorumq.core import census, recovery, resync, survivors
 from quorumq.core.catalogue import Catalogue
-from quorumq.core.clock import RESERVE_STEP
 from quorumq.core.context import Context, forget
 from quorumq.core.creation import vote
 from quorumq.core.effects import (
@@ -193,8 +192,7 @@ class NodeCore:
     def start(self, now: Now) -> list[Effect]:
         """The first effects. Until `Durable(TOKEN_STARTED)` is fed back, the node must not speak to anyone."""
         state, config = self.state, self.config
-        reserve = max(state.clock.floor, now.wall_ms << 16) + RESERVE_STEP
-        state.clock.reserving = reserve
+        reserve = state.clock.first_reserve(now)
         records: list[JournalRecord] = []
         if self.is_new:
             records.append(DirectoryMade(config.node, config.cluster_id, state.directory))

@@ -10,6 +10,7 @@ from quorumq.core.context import Context
 from quorumq.core.coordinator import Coordinator
 from quorumq.core.effects import Effect
 from quorumq.core.errors import Code
+from quorumq.core.limits import NUMBERS_END
 from quorumq.core.messages import (
     Ack,
     AckEntry,
@@ -400,6 +401,9 @@ class RedriveCoordinator(SettleCoordinator):
         for index, (span, record) in enumerate(self.request.entries):
             if record.kind != Kind.DEAD:
                 text = f"{span} is {record.kind.name}, not a dead letter"
+                self.verdicts.append(Verdict(index, span, Code.USAGE, text))
+            elif record.n + 1 >= NUMBERS_END:
+                text = f"n is {record.n}: a dead letter's n is below {NUMBERS_END - 1}"
                 self.verdicts.append(Verdict(index, span, Code.USAGE, text))
             elif group is not None and record.generation < group.buried:
                 text = "the group was deleted since, with its dead letters"

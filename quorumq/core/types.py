@@ -12,12 +12,16 @@ import hashlib
 from enum import IntEnum
 from typing import NamedTuple
 
+from quorumq.core.limits import GENERATIONS_END, STAMPS_END
+
 NodeId = str
 """The configured name of a node, 1 to 32 characters of ``a-z 0-9 -``."""
 
 
 NODES_MAX = 64
 """Nodes in a cluster's list. A generation has this many numbers for one stamp's time."""
+
+assert STAMPS_END * NODES_MAX <= GENERATIONS_END
 
 
 class Incarnation(NamedTuple):
@@ -71,7 +75,7 @@ class PartitionId(NamedTuple):
 
 
 class Stamp(NamedTuple):
-    """A hybrid logical clock value: 64 bits of time (milliseconds << 16 | counter), then the node id.
+    """A hybrid logical clock value: 58 bits of time (milliseconds << 16 | counter), then the node id.
 
     Stamps order ballots and settings. They are never compared with a time of day
     (docs/protocol.md, "stamp, ballot").

@@ -28,8 +28,10 @@ from quorumq.core.limits import (
     BATCH_MESSAGES_MAX,
     DELAY_MAX_S,
     MESSAGE_BYTES_MAX,
+    NUMBERS_END,
     PARTITIONS_MAX,
     TOPIC_TIME_MAX_S,
+    WORDS_END,
 )
 from quorumq.core.types import Batch, BatchHeader, Origin, PartitionId, Span
 from quorumq.wire import cbor
@@ -39,7 +41,7 @@ BATCH_VERSION: Final = 1
 TOPIC_ID_BYTES: Final = 16
 SECTIONS_MAX: Final = 1024
 """Sections in one batch: a node joins at most that many producers' records into one."""
-SEQ_MAX: Final = (1 << 63) - BATCH_MESSAGES_MAX - 1
+SEQ_MAX: Final = NUMBERS_END - BATCH_MESSAGES_MAX - 1
 """The highest number that a section may begin with."""
 HEADERS_MAX: Final = 256
 """Headers of one message."""
@@ -122,9 +124,9 @@ def decode_sections(value: object, where: str = "batch.sections") -> tuple[Span,
             bad(f"{where}.node", node, f"must be text of 1 to {NODE_CHARS_MAX} characters")
         origin = Origin(
             node,
-            _uint(f"{where}.n", n, 1 << 64),
-            _uint(f"{where}.nonce", nonce, 1 << 64),
-            _uint(f"{where}.k", k, 1 << 64),
+            _uint(f"{where}.n", n, NUMBERS_END),
+            _uint(f"{where}.nonce", nonce, WORDS_END),
+            _uint(f"{where}.k", k, NUMBERS_END),
         )
         first = _uint(f"{where}.first", first, SEQ_MAX + 1)
         count = _uint(f"{where}.count", count, BATCH_MESSAGES_MAX + 1)

@@ -8,11 +8,18 @@ from typing import Final
 
 from quorumq.core import messages, records
 from quorumq.core.limits import (
+    AGES_ASKED_END,
+    AGES_END,
     BACKOFF_STEPS_MAX,
+    GENERATIONS_END,
     LETTER_TEXT_MAX,
     NAME_BYTES_MAX,
+    NUMBERS_END,
     PARTITIONS_MAX,
     SPANS_PER_REQUEST_MAX,
+    STAMPS_END,
+    STARTS_MAX,
+    WORDS_END,
 )
 from quorumq.wire import batch as batches
 
@@ -51,11 +58,25 @@ BYTES_EXACT: Final[Mapping[tuple[str, str], int]] = {
     ("Group", "topic"): batches.TOPIC_ID_BYTES,
 }
 _INT_RANGES: Final[Mapping[tuple[str, str], tuple[int, int]]] = {
-    ("Span", "start"): (0, 1 << 63),
-    ("Span", "stop"): (1, 1 << 63),
+    ("Span", "start"): (0, NUMBERS_END),
+    ("Span", "stop"): (1, NUMBERS_END + 1),
+    ("Incarnation", "n"): (0, STARTS_MAX),
+    ("GroupsRequest", "number"): (0, WORDS_END),  # a round
+    ("GroupsReply", "number"): (0, WORDS_END),
     ("PartitionId", "number"): (0, PARTITIONS_MAX),
     ("Heartbeat", "disk_free"): (-1, 1 << 63),
+    ("Publish", "age_ms"): (-AGES_ASKED_END, AGES_ASKED_END),
 }
+_INT_ENDS: Final[Mapping[str, int]] = {
+    **dict.fromkeys(("stamp", "time", "floor", "ballot"), STAMPS_END),
+    **dict.fromkeys(("generation", "made", "buried"), GENERATIONS_END),
+    **dict.fromkeys(("seen_n", "position_by"), STARTS_MAX),
+    **dict.fromkeys(
+        ("round", "nonce", "directory", "seen_directories", "digest", "digests", "messages", "place"),
+        WORDS_END,
+    ),
+}
+"""Fields that have one limit in whatever they are; all others end at `NUMBERS_END`."""
 CHECKS: Final[Mapping[str, tuple[str, str, str]]] = {
     # type: (what must hold of its fields, each named v_…, the field to name, the rule in words)
     "Span": ("v_start < v_stop", "stop", "a span is never empty: stop must be above start"),
@@ -68,9 +89,11 @@ def int_range(owner: str, field: str) -> tuple[int, int]:
     found = _INT_RANGES.get((owner, field))
     if found is not None:
         return found
+    if field == "age_ms":
+        return -AGES_END, AGES_END
     if field.endswith("_ms") or field == "cursor":
         return -(1 << 63), 1 << 63  # times of day may lie before 1970 where a clock is wrong
-    return 0, 1 << 64
+    return 0, _INT_ENDS.get(field, NUMBERS_END)
 
 
 def chars_max(owner: str, field: str) -> int:

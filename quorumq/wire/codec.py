@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple, Union, cast
 
 from quorumq.core import messages as m
 from quorumq.core.errors import Code, PeerError, QuorumqError, TooFewReplicas, error_from
+from quorumq.core.limits import STAMPS_END, WORDS_END
 from quorumq.wire import cbor
 from quorumq.wire.bounds import TEXT_CHARS_MAX
 from quorumq.wire.cbor import BadValue, bad
@@ -141,8 +142,9 @@ def decode_message(frame: Frame) -> Decoded:
             bad("the frame header", data, "must be an array of TYPE, request, stamp and fields")
         number, request, stamp = data[:3]
         for field, value in (("TYPE", number), ("request", request), ("stamp", stamp)):
-            if type(value) is not int or not 0 <= value < 1 << 64:
-                bad(field, value, f"must be an integer from 0 to {(1 << 64) - 1}")
+            end = STAMPS_END if field == "stamp" else WORDS_END
+            if type(value) is not int or not 0 <= value < end:
+                bad(field, value, f"must be an integer from 0 to {end - 1}")
         decode = _DECODERS[number]
         if decode is None:
             raise UnknownMessage(

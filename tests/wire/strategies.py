@@ -12,6 +12,7 @@ from crc32c import crc32c
 from hypothesis import strategies as st
 
 from quorumq.core import messages, records
+from quorumq.core.limits import NUMBERS_END, STAMPS_END, STARTS_MAX
 from quorumq.core.types import (
     Batch,
     BatchHeader,
@@ -25,6 +26,7 @@ from quorumq.core.types import (
     Stamp,
 )
 from quorumq.wire.batch import Message, build_batch, encode_header
+from quorumq.wire.bounds import int_range
 from quorumq.wire.receipts import seal
 from quorumq.wire.values import SealedNamed, WireDelivery, WireSlice
 
@@ -81,17 +83,21 @@ node_ids = st.text("abcz019-", min_size=0, max_size=32)
 names = st.text(max_size=30)
 texts = st.text(max_size=60)
 u64 = st.integers(0, 2**64 - 1) | st.integers(0, 300)
-seqs = st.integers(0, 2**63 - 2) | st.integers(0, 300)
+numbers = st.integers(0, NUMBERS_END - 1) | st.integers(0, 300)
+stamps = st.integers(0, STAMPS_END - 1) | st.integers(0, 300)
 finite = st.floats(allow_nan=False, allow_infinity=False, min_value=-1e299, max_value=1e299)
 plain = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63) | texts | finite,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
     max_leaves=6,
 )
-incarnations = st.builds(Incarnation, u64, u64)
-origins = st.builds(Origin, node_ids, u64, u64, u64)
+incarnations = st.builds(Incarnation, st.integers(0, STARTS_MAX - 1), u64)
+origins = st.builds(Origin, node_ids, numbers, u64, numbers)
 spans = st.builds(
-    lambda origin, a, size: Span(origin, a, min(a + size, 2**63 - 1)), origins, seqs, st.integers(1, 2**32)
+    lambda origin, a, size: Span(origin, a, min(a + size, NUMBERS_END)),
+    origins,
+    numbers,
+    st.integers(1, 2**32),
 )
 partitions = st.builds(PartitionId, st.binary(min_size=16, max_size=16), st.integers(0, 1023))
 receipts = st.builds(
@@ -99,9 +105,9 @@ receipts = st.builds(
     partitions,
     names,
     u64,
-    u64,
+    numbers,
     spans,
-    st.builds(Owner, node_ids, incarnations, st.builds(Stamp, u64, node_ids)),
+    st.builds(Owner, node_ids, incarnations, st.builds(Stamp, stamps, node_ids)),
 )
 
 
@@ -128,15 +134,8 @@ def slices(draw: st.DrawFn) -> messages.Slice:
 def by_hint(hint: Any, owner: str, field: str) -> st.SearchStrategy[Any]:
     """A strategy for one field."""
     if hint is int:
-        if (owner, field) == ("PartitionId", "number"):
-            return st.integers(0, 1023)
-        return (
-            st.integers(-(2**63), 2**63 - 1)
-            if field.endswith("_ms")
-            else seqs
-            if field == "disk_free"
-            else u64
-        )
+        low, end = int_range(owner, field)
+        return st.integers(low, end - 1) | st.integers(0, min(300, end - 1))
     if hint is str:
         return node_ids if field in ("node", "replicas") else names
     if hint is bytes:
@@ -164,7 +163,7 @@ def by_hint(hint: Any, owner: str, field: str) -> st.SearchStrategy[Any]:
         return st.lists(by_hint(args[0], owner, field), max_size=3).map(tuple)
     if origin is tuple:
         if field == "versions":
-            return st.tuples(u64, u64).map(lambda pair: tuple(sorted(pair)))
+            return st.tuples(numbers, numbers).map(lambda pair: tuple(sorted(pair)))
         if field == "cursor":
             return st.tuples(*[st.integers(-(2**63), 2**63 - 1)] * len(args))
         return st.tuples(*[by_hint(arg, owner, field) for arg in args])

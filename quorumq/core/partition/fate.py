@@ -34,6 +34,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from quorumq.core.limits import NUMBERS_END
 from quorumq.core.types import Incarnation, Kind, Owner, Record, Stamp, merge_records
 
 NOBODY = Owner("", Incarnation(0, 0), Stamp(0, ""))
@@ -551,7 +552,7 @@ def count_attempt(lease: Lease, held: Held, *, suspect: bool) -> Lease:
 
     A peer's count of the same hold may be here already.
     """
-    return counted(lease, Attempts(held.generation, held.n, held.ended + 1, suspect))
+    return counted(lease, Attempts(held.generation, held.n, min(held.ended + 1, NUMBERS_END - 1), suspect))
 
 
 def counted(lease: Lease, attempts: Attempts) -> Lease:
