@@ -34,6 +34,7 @@ from quorumq.cli.common import (
     table,
 )
 from quorumq.cli.pieces import first, pieces
+from quorumq.cli.purge import purge_group, purged_ids
 
 if TYPE_CHECKING:
     from quorumq.client import Client, MessageId, Peek
@@ -190,18 +191,26 @@ def redrive(
 @click.argument("topic")
 @group_option
 @click.option("--partition", type=click.IntRange(0), help="Only this partition.")
+@purged_ids
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @cluster_options
 @json_option
-def purge(topic: str, group: str, partition: int | None, yes: bool, where: Where, as_json: bool) -> None:
-    """Purge the dead letters of TOPIC for a group: all of them, or those of a partition.
+def purge(
+    topic: str,
+    group: str,
+    partition: int | None,
+    ids: tuple[str, ...],
+    yes: bool,
+    where: Where,
+    as_json: bool,
+) -> None:
+    """Purge the dead letters of TOPIC for a group: all of them, those of a partition, or some by their ids.
 
-    It asks first, with their number, unless --yes is given. To purge some, read them with `quorumq consume` as group
-    GROUP!dead and ack those. After exit code 75 (too few replicas answered) run it again: it does the rest.
+    It asks first, with their number, unless --yes is given. To look at each before, read them with `quorumq consume`
+    as group GROUP!dead, where an ack purges. After exit code 75 (too few replicas answered) run it again: it does the
+    rest.
     """
-    from quorumq.cli.purge import purge_group
-
-    purge_group(where, topic, group, True, partition, not yes, as_json)
+    purge_group(where, topic, group, True, partition, ids, not yes, as_json)
 
 
 async def _letters(client: Client, wanted: Wanted, missed: dict[MessageId, str]) -> AsyncIterator[Peek]:

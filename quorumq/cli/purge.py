@@ -8,17 +8,26 @@ import click
 
 from quorumq.cli.common import (
     Where,
+    check_missed,
     cluster_options,
     confirmed,
     group_option,
+    ids_option,
     json_option,
+    parsed,
     plural,
     print_json,
     run_with,
 )
 
 if TYPE_CHECKING:
-    from quorumq.client import Client
+    from quorumq.client import Client, MessageId
+
+
+purged_ids = ids_option(
+    "Only this message; may be given several times. One that is there no more to be purged is named, and the exit code "
+    "is 66."
+)
 
 
 @click.command()
@@ -26,6 +35,7 @@ if TYPE_CHECKING:
 @group_option
 @click.option("--dead", is_flag=True, help="Purge the group's dead letters, not its backlog.")
 @click.option("--partition", type=click.IntRange(0), help="Only this partition.")
+@purged_ids
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @cluster_options
 @json_option
@@ -34,6 +44,7 @@ def purge(
     group: str,
     dead: bool,
     partition: int | None,
+    ids: tuple[str, ...],
     yes: bool,
     where: Where,
     as_json: bool,
@@ -46,7 +57,7 @@ def purge(
 
     After exit code 75 (too few replicas answered) run it again: it does the rest.
     """
-    purge_group(where, topic, group, dead, partition, not yes, as_json)
+    purge_group(where, topic, group, dead, partition, ids, not yes, as_json)
 
 
 def purge_group(
@@ -55,10 +66,13 @@ def purge_group(
     group: str,
     dead: bool,
     partition: int | None,
+    ids: tuple[str, ...],
     ask: bool,
     as_json: bool,
 ) -> None:
     """Purge a backlog or dead letters, having asked with their number if that is wanted."""
+    if ids and partition is not None:
+        raise click.UsageError("--id names its partition: leave out --partition")
 
     async def make(client: Client) -> None:
         from quorumq.client.groups import is_dead, names_of
@@ -68,16 +82,41 @@ def purge_group(
             whose += "!dead"
         what = "dead letter" if is_dead(whose) else "message"
         source = whose.removesuffix("!dead")
-        if ask:
+        names = parsed(ids) if ids else None
+        missed: list[str] = []
+        if names is not None:
+            names = await _there(client, name, whose, names, missed)
+        if ask and names is not None and names:
+            await confirmed(f"purge {plural(len(names), what)} of {name} for {source}?")
+        elif ask and names is None:
             count = 0
             async for found in client.peek(name, whose, "all", partition=partition, complete=True):
                 if found.peeked.state in ("ready", "held", "delayed"):
                     count += found.peeked.span.size
             await confirmed(f"purge {plural(count, what)} of {name} for {source}?")
-        count = await client.purge(name, whose, partition=partition)
+        count = await client.purge(name, whose, partition=partition, ids=names)
         if as_json:
             print_json({"topic": name, "group": whose, "purged": count})
         else:
             click.echo(f"purged {plural(count, what)}")
+        check_missed(missed)
 
     run_with(where, make)
+
+
+async def _there(
+    client: Client, topic: str, group: str, names: list[MessageId], missed: list[str]
+) -> list[MessageId]:
+    """Those of the messages that can be purged; what the others are goes into ``missed``."""
+    from quorumq.client.groups import is_dead
+
+    states = ("dead",) if is_dead(group) else ("ready", "held", "delayed")
+    known = await client.lookup(topic, group, names)
+    found = {name: known[name].peeked.state if name in known else "not known" for name in names}
+    what = "no dead letter" if is_dead(group) else "not open"
+    missed += [
+        f"{name} is {what} for {group.removesuffix('!dead')}: it is {state}"
+        for name, state in found.items()
+        if state not in states
+    ]
+    return [name for name, state in found.items() if state in states]

@@ -8,7 +8,7 @@ from typing import Final, Literal, NamedTuple, cast
 from quorumq.client.context import Calls
 from quorumq.client.fetching import readable
 from quorumq.client.groups import names_of, source_of
-from quorumq.client.message import MessageId
+from quorumq.client.message import MessageId, check_topic
 from quorumq.core import messages as m
 from quorumq.core.errors import (
     AlreadyResolved,
@@ -19,8 +19,7 @@ from quorumq.core.errors import (
     UsageError,
     error_from,
 )
-from quorumq.core.limits import NUMBERS_END
-from quorumq.core.spans import SpanSet
+from quorumq.core.spans import SpanSet, just_before
 from quorumq.core.types import Kind, Origin, PartitionId, Span
 from quorumq.wire.batch import Message as Parts
 from quorumq.wire.values import WireSlice
@@ -29,9 +28,6 @@ PEEK_LIMIT: Final = 500
 REDRIVE_ENTRIES_MAX: Final = 1000
 LOOKUP_FIRST: Final = 16
 """Items of the first page of a lookup: more only where the messages asked for are close together."""
-
-SEQ_MAX: Final = NUMBERS_END
-"""Above every number of a message."""
 
 Which = Literal["ready", "held", "delayed", "acked", "dead", "skipped", "purged", "all"]
 
@@ -160,10 +156,7 @@ class BrowseCalls(Calls):
         register = await self.context.topic(topic, timeout=timeout)
         by_partition: dict[int, list[MessageId]] = {}
         for name in sorted(set(ids)):
-            if name.partition.topic != register.id:
-                raise UsageError(
-                    f"{name} is of another topic than {topic!r}, which has the id {register.id.hex()}"
-                )
+            check_topic(name, register)
             by_partition.setdefault(name.partition.number, []).append(name)
         found: dict[MessageId, Peek] = {}
         for number, names in by_partition.items():
@@ -172,7 +165,7 @@ class BrowseCalls(Calls):
             after: Span | None = None
             while at < len(names):
                 # What is between is skipped; but a page may end before the message, and then the next follows it.
-                skip = _before(names[at])
+                skip = just_before(names[at].origin, names[at].seq)
                 if after is None or (
                     skip is not None and (skip.origin, skip.stop) > (after.origin, after.stop)
                 ):
@@ -245,16 +238,6 @@ class BrowseCalls(Calls):
                     else:
                         refused.append((verdict.span, error_from(verdict.outcome, verdict.detail)))
         return Redriven(count, tuple(refused))
-
-
-def _before(name: MessageId) -> Span | None:
-    """A place in the order of ids just before a message, with nothing or little between; None for the beginning."""
-    origin = name.origin
-    if name.seq:
-        return Span(origin, 0, name.seq)
-    if origin.k:
-        return Span(origin._replace(k=origin.k - 1), 0, SEQ_MAX)
-    return Span(origin._replace(nonce=origin.nonce - 1), 0, SEQ_MAX) if origin.nonce else None
 
 
 def judge_redrive(reply: m.ClientReply) -> QuorumqError | None:

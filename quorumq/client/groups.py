@@ -7,15 +7,18 @@ sets are those of the topic itself.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Literal, cast
 
 from quorumq.client.context import Calls
+from quorumq.client.message import MessageId, check_topic
 from quorumq.core import messages as m
 from quorumq.core.errors import UsageError
+from quorumq.core.limits import SPANS_PER_REQUEST_MAX
 from quorumq.core.partition.group import DEAD_LETTER_TOPIC, DEAD_SUFFIX, dead_letter_names
-from quorumq.core.types import Group
+from quorumq.core.spans import merge_spans
+from quorumq.core.types import Group, Span, Topic
 
 Start = Literal["earliest", "latest"] | datetime
 """Where a group begins: with the oldest message, with what is published from now on, or at a time of day."""
@@ -147,7 +150,13 @@ class GroupCalls(Calls):
         return cast("Group", (await self.context.ask(request, what, timeout, writes=True, watch=watch)).group)
 
     async def purge(
-        self, topic: str, group: str, *, partition: int | None = None, timeout: float | None = None
+        self,
+        topic: str,
+        group: str,
+        *,
+        partition: int | None = None,
+        ids: Iterable[MessageId] | None = None,
+        timeout: float | None = None,
     ) -> int:
         """Settle a group's backlog unread, or its dead letters (group "g!dead", or topic "t.deadletters").
 
@@ -157,6 +166,7 @@ class GroupCalls(Calls):
         Args:
             topic, group: whose.
             partition: only this one; all if None.
+            ids: only these messages, where they are not settled yet, or are dead letters; all if None.
             timeout: seconds for each partition; the client's if None.
 
         Returns:
@@ -165,14 +175,33 @@ class GroupCalls(Calls):
 
         Raises:
             NotFound: no such topic, group or partition.
+            UsageError: an id is of another topic, or there are ids and a partition.
             TooFewReplicas, OutcomeUnknown: too few replicas answered; purge again.
         """
         (topic,), group = names_of((topic,), group)
         register = await self.context.topic(topic, timeout=timeout)
+        if ids is not None and partition is not None:
+            raise UsageError("ids name their partitions: give no other one beside them")
+        numbers = range(register.partitions) if partition is None else (partition,)
+        asked = [(number, ()) for number in numbers] if ids is None else _named(register, ids)
         count = 0
-        for number in range(register.partitions) if partition is None else (partition,):
-            request = m.PurgeRequest(topic, number, group)
+        for number, spans in asked:
+            request = m.PurgeRequest(topic, number, group, spans)
             what = f"purge of group {group!r} in {topic!r}/{number}"
             watch = self.context.calling("purge", topic, partition=number, group=group)
             count += (await self.context.ask(request, what, timeout, writes=True, watch=watch)).messages
         return count
+
+
+def _named(register: Topic, ids: Iterable[MessageId]) -> list[tuple[int, tuple[Span, ...]]]:
+    """The messages as spans, by partition, as many at once as a request may name."""
+    found: dict[int, list[Span]] = {}
+    for name in ids:
+        check_topic(name, register)
+        found.setdefault(name.partition.number, []).append(Span(name.origin, name.seq, name.seq + 1))
+    return [
+        (number, spans[at : at + SPANS_PER_REQUEST_MAX])
+        for number, some in sorted(found.items())
+        for spans in (merge_spans(some),)
+        for at in range(0, len(spans), SPANS_PER_REQUEST_MAX)
+    ]

@@ -335,6 +335,8 @@ class Calling:
             self._asked["defaults"] = {name: value for name, value in values.items() if name in left}
         elif isinstance(request, m.AlterTopic):
             self._asked["settings"] = settings_value(request)
+        elif isinstance(request, m.PurgeRequest) and request.spans:
+            self._fields["spans"] = spans_value(request.spans)
         if isinstance(request, m.DeleteTopic):
             self._invoke(topic_label(request.id, self._topic))
         else:
@@ -355,6 +357,7 @@ class Calling:
         more: dict[str, Any] = {}
         reached = b""
         if isinstance(reply, m.PurgeReply):
+            outcome = "named" if "spans" in self._fields else "ok"
             more = {"messages": reply.messages}
         elif isinstance(reply, m.SetGroupReply):
             more = {"generation": reply.group.generation, "from_ms": reply.group.from_ms}

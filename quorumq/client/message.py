@@ -16,9 +16,9 @@ from enum import Enum
 from typing import Any, Final, NamedTuple, Protocol
 
 from quorumq.client.times import Duration
-from quorumq.core.errors import BadReceipt, QuorumqError, TooFewReplicas
+from quorumq.core.errors import BadReceipt, QuorumqError, TooFewReplicas, UsageError
 from quorumq.core.limits import DEADLINE_SHARE
-from quorumq.core.types import Letter, Origin, PartitionId, Receipt, Span, Stamp
+from quorumq.core.types import Letter, Origin, PartitionId, Receipt, Span, Stamp, Topic
 from quorumq.wire import cbor
 from quorumq.wire.batch import HeaderValue
 from quorumq.wire.cbor import BadValue
@@ -73,6 +73,12 @@ class MessageId(NamedTuple):
 
 
 _ID: Final = re.compile(r"([0-9a-f]{32})/(\d+)/([^./]+)\.(\d+)\.([0-9a-f]{16})\.(\d+)/(\d+)")
+
+
+def check_topic(name: MessageId, topic: Topic) -> None:
+    """Raises UsageError where the message is of another topic."""
+    if name.partition.topic != topic.id:
+        raise UsageError(f"{name} is of another topic than {topic.name!r}, which has the id {topic.id.hex()}")
 
 
 class Settler(Protocol):

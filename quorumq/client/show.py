@@ -8,7 +8,7 @@ import trio
 
 from quorumq.client.backlog import EACH_S
 from quorumq.client.context import Calls
-from quorumq.client.message import MessageId
+from quorumq.client.message import MessageId, check_topic
 from quorumq.core import messages as m
 from quorumq.core.errors import NotFound, QuorumqError, TooFewReplicas, UsageError
 from quorumq.core.types import STAMP_ZERO, Letter, Span
@@ -90,10 +90,7 @@ class ShowCalls(Calls):
         except ValueError as error:
             raise UsageError(str(error)) from None
         register = await self.context.topic(topic, timeout=timeout)
-        if name.partition.topic != register.id:
-            raise UsageError(
-                f"{name} is of another topic than {topic!r}, which has the id {register.id.hex()}"
-            )
+        check_topic(name, register)
         if name.partition.number >= register.partitions:
             raise NotFound(
                 f"topic {topic!r} has {register.partitions} partitions: there is no {name.partition.number}"

@@ -280,7 +280,7 @@ class FrontDoor:
     def _purge(self, key: int, request: PurgeRequest) -> Admitted:
         topics, group = dead_letter_names((request.topic,), request.group)
         found = self._read_by(topics[0], request.partition, group.removesuffix(DEAD_SUFFIX))
-        return found if isinstance(found, Failed) else PurgeCoordinator(key, found, group)
+        return found if isinstance(found, Failed) else PurgeCoordinator(key, found, group, request.spans)
 
     def _redrive(self, key: int, request: RedriveRequest) -> Admitted:
         request = request._replace(group=request.group.removesuffix(DEAD_SUFFIX))

@@ -36,7 +36,7 @@ from quorumq.core.messages import (
 from quorumq.core.partition.group import DEAD_SUFFIX, source_of
 from quorumq.core.partition.listing import is_shown
 from quorumq.core.rounds import Round, Votes, majority_of
-from quorumq.core.spans import SpanMap
+from quorumq.core.spans import SpanMap, SpanSet, just_before
 from quorumq.core.topics import all_sets
 from quorumq.core.types import (
     Group,
@@ -335,16 +335,18 @@ class PurgeCoordinator(SurveyCoordinator):
 
     It settles what RF - majority + 1 replicas report as known when they are asked, page by page; what is published
     meanwhile may stay. A delivery that is under way may still be acked: ACKED is above SKIPPED. Interrupted and run
-    again, it does the rest.
+    again, it does the rest. Where messages are named, it goes from one to the next and leaves all others alone.
     """
 
-    __slots__ = ("purged", "upto", "votes", "wanted")
+    __slots__ = ("only", "purged", "upto", "votes", "wanted")
 
-    def __init__(self, key: int, partition: PartitionId, group: str) -> None:
+    def __init__(self, key: int, partition: PartitionId, group: str, spans: tuple[Span, ...] = ()) -> None:
         which = "dead" if group.endswith(DEAD_SUFFIX) else "open"
         super().__init__(key, partition, source_of(group), which, None, SURVEY_LIMIT)
+        self.only = SpanSet.from_spans(spans)
         self.purged = 0
         self.upto: Span | None = None
+        self._skip()
         self.wanted: tuple[Resolved, ...] = ()
         self.votes = Votes()
 
@@ -353,9 +355,10 @@ class PurgeCoordinator(SurveyCoordinator):
         below = Kind.DEAD if self.which == "dead" else Kind.OPEN
         self.upto = upto
         self.wanted = tuple(
-            Resolved(item.span, Record(item.record.generation, item.record.n, kind))
+            Resolved(span, Record(item.record.generation, item.record.n, kind))
             for item in items
             if is_shown(item, self.group, self.which) and item.record.kind == below
+            for span in (self.only.within(item.span) if self.only else (item.span,))
         )
         if not self.wanted:
             return self._next(context, now)
@@ -397,10 +400,22 @@ class PurgeCoordinator(SurveyCoordinator):
         return this.is_majority(bits)
 
     def _next(self, context: Context, now: Now) -> list[Effect]:
-        if self.upto is None:
+        if self.upto is None or not self._skip():
             return self.finish(context, PurgeReply(self.purged))
-        self.after = self.upto
         return self.survey(context, now)
+
+    def _skip(self) -> bool:
+        """Go on behind the last page, or before the next message that is named; False where none is left."""
+        self.after = self.upto
+        upto = (self.upto.origin, self.upto.stop) if self.upto is not None else None
+        left = (span for span in self.only.items() if upto is None or (span.origin, span.stop) > upto)
+        following = next(left, None)
+        if following is None:
+            return not self.only
+        place = just_before(following.origin, following.start)
+        if place is not None and (upto is None or (place.origin, place.stop) > upto):
+            self.after = place
+        return True
 
     def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
         return self.finish(context, self._unknown(context))

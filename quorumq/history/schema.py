@@ -161,8 +161,10 @@ KINDS: Final[dict[str, KindOf]] = {
     "redrive": _kind("client", "topic partition group generation n spans op outcome", "via detail",
         "invoke ok already-resolved unknown fail",
         "REDRIVE of dead letters that were listed at redrive number `n`."),
-    "purge": _kind("client", "topic partition group op outcome", "messages via detail", _CALL,
-        "PURGE of a group's backlog, or of its dead letters where the group's name ends in `!dead`."),
+    "purge": _kind("client", "topic partition group op outcome", "spans messages via detail",
+        "invoke ok named unknown fail",
+        "PURGE of a group's backlog, or of its dead letters where the group's name ends in `!dead`; only of `spans`, "
+        "where these are named: then the outcome is `named`, not `ok`."),
     "set_group": _kind("client", "topic group op outcome", "start from_ms rewind generation via detail", _CALL,
         "A group is created, or rewound. With `ok`, `generation` and `from_ms` are what it is now."),
     "delete_group": _kind("client", "topic group op outcome", "generation via detail", _CALL,

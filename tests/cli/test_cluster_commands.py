@@ -187,6 +187,17 @@ def test_dead_letters_are_listed_by_kind_and_redriven_when_told(shell: Shell) ->
         in shell("deadletters", "redrive", "sick", "--group", "g", "--id", "x", code=64).err
     )
 
+    ready = shell("publish", "sick", "d", "e").out.split()
+    purge = ("purge", "sick", "--group", "g", "--yes")
+    gone = shell(*purge, "--id", ready[0], "--id", mine, code=66)
+    assert gone.out == "purged 1 message\n"
+    assert gone.err == f"quorumq: {mine} is not open for g: it is dead\n"
+    assert "purge 1 message of sick for g?" in shell(*purge[:-1], "--id", ready[1], stdin=b"n\n", code=1).err
+    assert shell(*purge, "--id", ready[1]).out == "purged 1 message\n"
+    letters = shell("deadletters", *purge, "--id", ready[1], code=66)
+    assert letters.err == f"quorumq: {ready[1]} is no dead letter for g: it is skipped\n"
+    assert "leave out --partition" in shell(*purge, "--id", mine, "--partition", "0", code=2).err
+
     one = shell(
         "deadletters", "redrive", "sick", "--group", "g", "--fingerprint", kinds[1]["fingerprint"], "--json"
     ).lines()

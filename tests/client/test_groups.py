@@ -343,6 +343,27 @@ async def test_purging_dead_letters_leaves_the_backlog(topic: str, group: str) -
         assert await counts(client) == {"purged": 3, "ready": 1}
 
 
+async def test_named_messages_are_purged_and_no_others() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs", partitions=2)
+        await client.create_topic("others")
+        await client.create_group("jobs", "g")
+        mids = [await client.publish("jobs", b"x", partition=number % 2) for number in range(6)]
+        assert await client.purge("jobs", "g", ids=[mids[0], mids[3], mids[0]]) == 2
+        assert await client.purge("jobs", "g", ids=[]) == 0
+        states = await client.lookup("jobs", "g", mids)
+        assert [states[mid].peeked.state for mid in mids] == [
+            "skipped",
+            *["ready"] * 2,
+            "skipped",
+            *["ready"] * 2,
+        ]
+        with pytest.raises(UsageError, match="of another topic than 'others'"):
+            await client.purge("others", "g", ids=mids[:1])
+        with pytest.raises(UsageError, match="name their partitions"):
+            await client.purge("jobs", "g", ids=mids[:1], partition=0)
+
+
 async def test_purge_goes_on_at_another_node() -> None:
     async with fake_cluster() as cluster, connected(cluster) as client:
         await dying(client)

@@ -112,6 +112,19 @@ async def test_purges_and_rewinds_are_written_with_what_came_of_them() -> None:
     assert len({row["op"] for row in found}) == 3
 
 
+async def test_a_purge_of_named_messages_is_not_written_as_one_of_all() -> None:
+    file = io.StringIO()
+    writer = HistoryWriter(file, run="r", who="client:c")
+    async with fake_cluster() as cluster, connected(cluster, history=writer) as client:
+        await client.create_topic("jobs")
+        await client.create_group("jobs", "g")
+        await publish(client, 3)
+        mid = await client.publish("jobs", b"x")
+        assert await client.purge("jobs", "g", ids=[mid]) == 1
+    found = [row for row in rows(file, writer) if row["kind"] == "purge"]
+    assert [(row["outcome"], len(row["spans"])) for row in found] == [("invoke", 1), ("named", 1)]
+
+
 async def test_changes_of_topics_are_written_with_what_they_name_and_what_they_leave_to_the_node() -> None:
     file = io.StringIO()
     writer = HistoryWriter(file, run="r", who="client:c")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from quorumq.core import groups
 from quorumq.core.effects import Request
 from quorumq.core.messages import (
     AckRequest,
@@ -30,6 +31,7 @@ from quorumq.core.messages import (
     Resolved,
     SetGroup,
     SetGroupReply,
+    Survey,
     SurveyReply,
     SyncState,
     SyncTopics,
@@ -467,6 +469,41 @@ def test_purge_settles_the_backlog_of_one_group_only() -> None:
     more(cluster, topic, origin, 10)
     assert spans(cluster.ask("b", fetch())) == [(10, 11)]
     assert spans(cluster.ask("b", fetch("other"))) == [(0, 10), (10, 11)]
+
+
+def test_purge_of_named_messages_leaves_all_others() -> None:
+    cluster = Cluster()
+    _, origin = died(cluster)
+    names = (Span(origin, 7, 8), Span(origin, 1, 2), Span(origin, 5, 6), Span(origin._replace(k=99), 0, 5))
+    assert cluster.ask("c", PurgeRequest("jobs", 0, "g", names)) == PurgeReply(2), "1 is a dead letter"
+    assert cluster.ask("c", PurgeRequest("jobs", 0, "g", names)) == PurgeReply(0)
+    assert cluster.ask("a", PurgeRequest("jobs", 0, "g!dead", names)) == PurgeReply(1)
+    assert spans(cluster.ask("b", fetch("g!dead"))) == [(0, 1), (2, 3)]
+    assert spans(cluster.ask("b", fetch())) == [(3, 5), (6, 7), (8, 10)]
+    assert spans(cluster.ask("b", fetch("other"))) == [(0, 10)]
+
+
+def test_purge_of_named_messages_looks_at_little_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One page for each that is far from the one before, and none behind the last."""
+    monkeypatch.setattr(groups, "SURVEY_LIMIT", 1)
+    cluster = Cluster()
+    topic = cluster.topic()
+    cluster.ask("a", SetGroup("jobs", "g"))
+    origins = [cluster.ask("a", OpenSession()).origin for _ in range(30)]
+    for origin in origins:
+        cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"m"])))
+    asked: dict[int, None] = {}
+
+    def watch(sender: str, to: str, message: object) -> bool:
+        if isinstance(message, Survey):
+            asked[message.round] = None
+        return False
+
+    cluster.drop = watch
+    ordered = sorted(origins)
+    names = (Span(ordered[3], 0, 1), Span(ordered[20], 0, 1))
+    assert cluster.ask("a", PurgeRequest("jobs", 0, "g", names)) == PurgeReply(2)
+    assert len(asked) <= 4
 
 
 def test_a_mistyped_group_is_answered_with_the_one_that_may_be_meant() -> None:

@@ -293,11 +293,15 @@ class DeleteGroupReply(NamedTuple):
 
 
 class PurgeRequest(NamedTuple):
-    """PURGE a group's backlog in one partition, or its dead letters where ``group`` ends in "!dead"."""
+    """PURGE a group's backlog in one partition, or its dead letters where ``group`` ends in "!dead".
+
+    ``spans``: only these messages; all where there are none.
+    """
 
     topic: str
     partition: int
     group: str
+    spans: tuple[Span, ...] = ()
 
 
 class PurgeReply(NamedTuple):
