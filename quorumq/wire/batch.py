@@ -42,7 +42,7 @@ TOPIC_ID_BYTES: Final = 16
 SECTIONS_MAX: Final = 1024
 """Sections in one batch: a node joins at most that many producers' records into one."""
 SEQ_MAX: Final = NUMBERS_END - BATCH_MESSAGES_MAX - 1
-"""The highest number that a section may begin with."""
+"""A batch of any size may begin with this number."""
 HEADERS_MAX: Final = 256
 """Headers of one message."""
 HEADER_NAME_CHARS_MAX: Final = 256
@@ -128,8 +128,8 @@ def decode_sections(value: object, where: str = "batch.sections") -> tuple[Span,
             _uint(f"{where}.nonce", nonce, WORDS_END),
             _uint(f"{where}.k", k, NUMBERS_END),
         )
-        first = _uint(f"{where}.first", first, SEQ_MAX + 1)
         count = _uint(f"{where}.count", count, BATCH_MESSAGES_MAX + 1)
+        first = _uint(f"{where}.first", first, NUMBERS_END - count + 1)
         if count == 0:
             bad(f"{where}.count", count, "a section holds at least one record")
         sections.append(Span(origin, first, first + count))

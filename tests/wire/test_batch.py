@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quorumq.core.errors import TooLarge
-from quorumq.core.limits import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, MESSAGE_BYTES_MAX
+from quorumq.core.limits import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, MESSAGE_BYTES_MAX, NUMBERS_END
 from quorumq.core.types import Batch, Span
 from quorumq.wire.batch import (
     DELAY_MS_MAX,
-    SEQ_MAX,
     TTL_MS_MAX,
     Corrupt,
     Message,
@@ -45,7 +44,7 @@ messages = st.builds(
 )
 
 
-@given(st.lists(messages, min_size=1, max_size=6), st.integers(0, SEQ_MAX), st.data())
+@given(st.lists(messages, min_size=1, max_size=6), st.integers(0, NUMBERS_END - 6), st.data())
 def test_what_is_published_is_what_is_read(sent: list[Message], first_seq: int, data: st.DataObject) -> None:
     batch = build_batch(PARTITION, ORIGIN, first_seq, 1_790_000_000_000, sent)
     header = decode_header(batch.raw)

@@ -1,0 +1,207 @@
+"""Whatever a core writes, its own reader takes, however far the numbers of a request go; and none moves stamps far."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quorumq.core import messages as m
+from quorumq.core.clock import RESERVE_STEP
+from quorumq.core.limits import AGES_ASKED_END, DELAY_MAX_S, NUMBERS_END, STAMPS_END, STARTS_MAX, WORDS_END
+from quorumq.core.types import (
+    Batch,
+    Kind,
+    Letter,
+    Origin,
+    PartitionId,
+    Record,
+    Span,
+    Stamp,
+    Topic,
+)
+from quorumq.wire.batch import Message, build_batch, encode_header
+from quorumq.wire.values import SealedNamed
+from tests.core.coded import Coded
+
+ENDS = (NUMBERS_END, AGES_ASKED_END, STAMPS_END, STARTS_MAX, 1 << 63, WORDS_END)
+FAR = sorted({0, 1, *(end - by for end in ENDS for by in (65_538, 2, 1)), *ENDS} - {WORDS_END})
+numbers = st.sampled_from(FAR)
+taken = st.sampled_from([number for number in FAR if number < AGES_ASKED_END]) | st.just(NUMBERS_END - 65_538)
+"""Those that no field refuses."""
+small = st.sampled_from([1, 100])
+times = numbers | numbers.filter(lambda n: n <= 1 << 63).map(lambda n: -n)
+
+
+def made(cls: Any, *fields: Any) -> st.SearchStrategy[Any]:
+    """A ``cls`` of fields that are drawn where they are strategies. Those that are not named have their defaults."""
+    drawn = [field if isinstance(field, st.SearchStrategy) else st.just(field) for field in fields]
+    return st.tuples(*drawn).map(lambda values: cls(*values))
+
+
+nodes = st.sampled_from(["a", "x", "~derived"])
+origins = made(
+    Origin, nodes, taken | st.just(NUMBERS_END - 1), numbers, taken | st.just(NUMBERS_END - 1)
+) | made(Origin, nodes, numbers, numbers, numbers)
+spans = st.builds(
+    lambda origin, start, size: Span(
+        origin, min(start, WORDS_END - 1 - size), min(start + size, WORDS_END - 1)
+    ),
+    origins,
+    numbers,
+    st.sampled_from([1, 2, 1 << 32]),
+)
+LAST = Span(Origin("a", NUMBERS_END - 1, WORDS_END - 1, NUMBERS_END - 1), NUMBERS_END - 3, NUMBERS_END)
+"""The last messages that can be: published before the drawn requests, and redriven, shown and settled by them."""
+spans |= st.sampled_from([LAST, LAST._replace(stop=NUMBERS_END - 2)])
+letters = made(
+    Letter,
+    made(Stamp, numbers, "b"),
+    "rejected",
+    "",
+    "",
+    "",
+    "",
+    numbers,
+    times,
+    times,
+    times,
+    times,
+    "",
+    "",
+    "",
+    "",
+    numbers,
+)
+resolved = made(m.Resolved, spans, made(Record, numbers, numbers, st.sampled_from(Kind), st.none() | letters))
+
+
+def far_batch(origin: Origin, start: int, published_ms: int, ttl_ms: int, topic: bytes) -> Batch:
+    """A batch whose header was written by hand: its producer checked nothing."""
+    good = build_batch(PartitionId(topic, 0), Origin("a", 1, 1, 1), 0, 0, [Message(b"x")])
+    section = Span(origin, min(start, WORDS_END - 2), min(start, WORDS_END - 2) + 1)
+    header = good.header._replace(sections=(section,), published_ms=published_ms, ttl_ms=ttl_ms)
+    return good._replace(header=header, raw=encode_header(header))
+
+
+def requests(topic: bytes, items: tuple[SealedNamed, ...]) -> st.SearchStrategy[Any]:
+    """A request with numbers at and near the limits."""
+    here = PartitionId(topic, 0)
+    batches = st.builds(
+        far_batch, origins, taken | numbers, times, st.sampled_from([0, 1, 1 << 32]), st.just(topic)
+    )
+    asked = [
+        made(m.Publish, batches, taken | times),
+        made(m.CloseSession, origins, (here,)),
+        made(m.Fetch, ("jobs",), "g", small | numbers, small | numbers, numbers, numbers, 0.0, 1.0, 0.0),
+        made(m.RedriveRequest, "jobs", 0, "g", st.tuples(resolved)),
+        made(m.SetGroup, "jobs", "g", "time", times, st.booleans()),
+        made(m.AlterTopic, "jobs", st.none() | numbers, st.none() | numbers),
+        made(
+            m.BrowseRequest, "jobs", 0, "g", "all", st.tuples(times, times), small | numbers,
+            st.booleans(), st.booleans(), st.none() | spans,
+        ),
+        made(m.ShowRequest, here, spans),
+        made(m.PurgeRequest, "jobs", numbers, "g"),
+    ]  # fmt: skip
+    if items:
+        some = st.tuples(
+            st.builds(
+                lambda item, parts: item._replace(spans=parts),
+                st.sampled_from(items),
+                st.just(()) | st.tuples(spans),
+            )
+        )
+        asked += [
+            made(m.AckRequest, some),
+            made(m.RejectRequest, some, st.sampled_from([0.0, DELAY_MAX_S]), st.none() | letters),
+            made(m.ExtendRequest, some, 60.0, st.sampled_from([0.0, 1e299])),
+            made(m.LeaveRequest, some),
+        ]
+    return st.one_of(asked)
+
+
+def receipts(reply: Any) -> tuple[SealedNamed, ...]:
+    return tuple(SealedNamed(found.sealed) for part in reply.slices for found in part.deliveries)
+
+
+def begun() -> tuple[Coded, Topic, tuple[SealedNamed, ...]]:
+    """A cluster that has the last messages that can be, two of them delivered."""
+    cluster = Coded()
+    cluster.checks = False
+    topic = cluster.topic()
+    batch = cluster.batch(topic, LAST.origin, LAST.start, [b"x"] * LAST.size)
+    assert isinstance(cluster.ask("a", m.Publish(batch, AGES_ASKED_END - 1)), m.PublishReply)
+    return cluster, topic, receipts(cluster.ask("a", m.Fetch(("jobs",), "g", 2, 100, 1, 1, 0.0, 1.0, 0.0)))
+
+
+def see_stamps(cluster: Coded) -> None:
+    """No request made a stamp take a step beyond the time of day."""
+    for node in cluster.nodes.values():
+        clock = node.state.clock
+        assert max(clock.value, clock.wanted) <= (cluster.now.wall_ms << 16) + RESERVE_STEP
+
+
+def start_again(cluster: Coded, topic: Topic) -> None:
+    for name in cluster.names:
+        cluster.stop(name)
+    for name in cluster.names:
+        cluster.start(name)
+        cluster.journals[name] += tuple(cluster.nodes[name].snapshot(cluster.now))
+    origin = cluster.ask("a", m.OpenSession()).origin  # type: ignore[union-attr]
+    assert isinstance(
+        cluster.ask("b", m.Publish(cluster.batch(topic, origin, 0, [b"after"]))), m.PublishReply
+    )
+
+
+def test_each_number_of_each_request_at_and_near_each_limit() -> None:
+    cluster, topic, items = begun()
+    here, plain = PartitionId(topic.id, 0), Origin("x", 1, 1, 1)
+    assert items
+    dead = Letter(Stamp(0, ""), "rejected")
+    assert outcomes(cluster.ask("a", m.RejectRequest(items[:1], 0.0, dead))) == ["ok"]
+    for at, far in enumerate(FAR):
+        for number, origin in enumerate(
+            (plain._replace(n=far), plain._replace(nonce=far), plain._replace(k=far))
+        ):
+            batch = far_batch(origin, 0, 0, 0, topic.id)
+            reply = cluster.ask("abc"[number], m.Publish(batch))
+            taken = far < (WORDS_END if number == 1 else NUMBERS_END)
+            assert isinstance(reply, m.PublishReply) == taken, (origin, reply)
+            closed = cluster.ask("abc"[number], m.CloseSession(origin, (here,)))
+            assert isinstance(closed, m.CloseSessionReply) == taken
+        aged = cluster.ask("a", m.Publish(far_batch(plain._replace(k=100 + at), 0, 0, 0, topic.id), far))
+        assert isinstance(aged, m.PublishReply) == (far < AGES_ASKED_END), (far, aged)
+        reply = cluster.ask("a", m.Publish(far_batch(plain._replace(k=200 + at), far, 0, 0, topic.id)))
+        assert isinstance(reply, m.PublishReply) == (far < NUMBERS_END), (far, reply)
+        for span in (LAST._replace(stop=LAST.start + 1), LAST._replace(start=LAST.stop - 1)):
+            entry = m.Resolved(span, Record(far, min(far, NUMBERS_END - 1), Kind.DEAD))
+            cluster.ask("b", m.RedriveRequest("jobs", 0, "g", (entry,)))
+        for ms in (far, -far):
+            cluster.ask("c", m.SetGroup("jobs", "far", "time", ms, True))
+        cluster.ask("c", m.BrowseRequest("jobs", 0, "g", "all", (far, far), far, True))
+        see_stamps(cluster)
+    cluster.advance(5.0)
+    start_again(cluster, topic)
+
+
+def outcomes(reply: Any) -> list[str]:
+    return [verdict.outcome for verdict in reply.verdicts]
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.data())
+def test_whatever_a_core_writes_for_extreme_requests_is_read_again_and_every_node_starts(
+    data: st.DataObject,
+) -> None:
+    cluster, topic, items = begun()
+    for _ in range(data.draw(st.integers(1, 8))):
+        name = data.draw(st.sampled_from(cluster.names))
+        reply = cluster.ask(name, data.draw(requests(topic.id, items)))
+        if isinstance(reply, m.FetchReply):
+            items += receipts(reply)
+        if data.draw(st.booleans()):
+            cluster.advance(2.5)  # holds run out; anti-entropy and RECLAIM say what they have
+        see_stamps(cluster)
+    start_again(cluster, topic)
