@@ -17,6 +17,7 @@ from quorumq.core.context import Context
 from quorumq.core.coordinator import too_few
 from quorumq.core.effects import Effect, Persist, Send
 from quorumq.core.errors import Code
+from quorumq.core.limits import NUMBERS_END
 from quorumq.core.messages import (
     Accept,
     CreateTopic,
@@ -175,6 +176,12 @@ class CreateTopicCoordinator(ChangeCoordinator):
         return self.refuse(context, differs)
 
     def on_buried(self, context: Context, now: Now) -> list[Effect]:
+        if self.merged.deletions + 1 >= NUMBERS_END:
+            detail = (
+                f"topic {self.name!r} was deleted {self.merged.deletions} times, as some node says, and no count "
+                f"reaches {NUMBERS_END}: choose another name"
+            )
+            return self.finish(context, Failed(Code.CONFLICT, detail))
         self.deletions = self.merged.deletions + 1
         return self.prepare(context, now)
 

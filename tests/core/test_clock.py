@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 from quorumq.core.clock import RESERVE_STEP, HybridClock
+from quorumq.core.limits import CLOCK_END, STAMP_LAST, STAMPS_END
 from quorumq.core.types import Now
 
 YEAR_MS = 365 * 24 * 3600 * 1000
@@ -70,3 +71,32 @@ def test_restarts_never_go_back() -> None:
             clock.check()
         wall -= rng.randrange(0, 100_000)  # the time of day may be set back
         wall = max(wall, 0)
+
+
+def test_a_time_of_day_that_no_right_clock_shows_makes_no_stamps() -> None:
+    clock = HybridClock("a", 5000, 5000)
+    wrong = Now(0.0, CLOCK_END >> 16)
+    assert clock.first_reserve(wrong) == 5000 + RESERVE_STEP
+    clock.reserved(clock.reserving)
+    stamp = clock.fresh(wrong)
+    assert stamp is not None
+    assert stamp.time == 5001, "it counts on without it"
+    assert clock.next_reserve(wrong) is None
+    clock.check()
+
+
+def test_stamps_end_and_a_start_after_the_last_one_is_a_start_like_any_other() -> None:
+    clock = HybridClock("a", 0, 5000)
+    clock.merge(STAMPS_END - 1)
+    reserve = clock.next_reserve(Now(0.0, 1000))
+    assert reserve == STAMP_LAST
+    clock.reserved(reserve)
+    assert clock.fresh(Now(0.0, 1000)) is None
+    assert clock.next_reserve(Now(0.0, 1000)) is None, "there is none above"
+    assert clock.used_up
+    clock.check()
+    later = HybridClock("a", reserve, reserve)
+    assert later.first_reserve(Now(0.0, 1000)) == STAMP_LAST
+    assert later.fresh(Now(0.0, 1000)) is None
+    assert later.used_up
+    later.check()

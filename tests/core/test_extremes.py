@@ -9,7 +9,10 @@ from hypothesis import strategies as st
 
 from quorumq.core import messages as m
 from quorumq.core.clock import RESERVE_STEP
+from quorumq.core.effects import Received
 from quorumq.core.limits import AGES_ASKED_END, DELAY_MAX_S, NUMBERS_END, STAMPS_END, STARTS_MAX, WORDS_END
+from quorumq.core.messages import Envelope
+from quorumq.core.partition.fate import NOBODY, Held, Lease, count_attempt
 from quorumq.core.types import (
     Batch,
     Kind,
@@ -23,7 +26,7 @@ from quorumq.core.types import (
 )
 from quorumq.wire.batch import Message, build_batch, encode_header
 from quorumq.wire.values import SealedNamed
-from tests.core.coded import Coded
+from tests.core.coded import Coded, through_the_wire
 
 ENDS = (NUMBERS_END, AGES_ASKED_END, STAMPS_END, STARTS_MAX, 1 << 63, WORDS_END)
 FAR = sorted({0, 1, *(end - by for end in ENDS for by in (65_538, 2, 1)), *ENDS} - {WORDS_END})
@@ -183,6 +186,22 @@ def test_each_number_of_each_request_at_and_near_each_limit() -> None:
         cluster.ask("c", m.BrowseRequest("jobs", 0, "g", "all", (far, far), far, True))
         see_stamps(cluster)
     cluster.advance(5.0)
+    start_again(cluster, topic)
+
+
+def test_counts_that_a_node_made_up_grow_no_further() -> None:
+    cluster, topic, _ = begun()
+    gone = topic._replace(deleted=True, deletions=NUMBERS_END - 1, name="far", id=b"far topic's 16 b")
+    peer = cluster.nodes["b"].state.incarnation
+    me = cluster.nodes["a"].state.incarnation
+    cluster.feed("a", Received(Envelope("b", peer, "a", me, 1, through_the_wire(m.PutTopic(0, gone)))))
+    refused = cluster.ask("a", m.CreateTopic("far"))
+    assert isinstance(refused, m.Failed)
+    assert str(NUMBERS_END) in refused.detail
+    held = Held(NOBODY, 1.0, 0, 0, NUMBERS_END - 1)
+    counted = count_attempt(Lease(), held, suspect=False)
+    assert counted.attempts is not None
+    assert counted.attempts.ended == NUMBERS_END - 1
     start_again(cluster, topic)
 
 
