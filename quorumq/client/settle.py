@@ -82,21 +82,21 @@ def spans_of(tickets: Sequence[Ticket]) -> tuple[Span, ...]:
     return tuple(spans)
 
 
-def chunks(items: Iterable[Item]) -> list[list[Item]]:
-    """The items in requests of at most `SPANS_MAX` spans."""
+def chunks(items: Iterable[Item], most: int = 0) -> list[list[Item]]:
+    """The items in requests of at most ``most`` spans, or else of `SPANS_MAX`."""
+    most = min(most or SPANS_MAX, SPANS_MAX)
     found: list[list[Item]] = []
     room = 0
     for item in items:
         parts = [item]
-        if len(item.spans) > SPANS_MAX:  # every span holds at least one ticket
-            step = SPANS_MAX
+        if len(item.spans) > most:  # every span holds at least one ticket
             parts = [
-                Item(item.sealed, item.tickets[at : at + step]) for at in range(0, len(item.tickets), step)
+                Item(item.sealed, item.tickets[at : at + most]) for at in range(0, len(item.tickets), most)
             ]
         for part in parts:
             if len(part.spans) > room:
                 found.append([])
-                room = SPANS_MAX
+                room = most
             found[-1].append(part)
             room -= len(part.spans)
     return found
@@ -200,6 +200,7 @@ async def settle(
     what: str,
     timeout: float,
     watch: Watch | None = None,
+    most: int = 0,
 ) -> None:
     """Have each ticket settled, in as few requests as the limits allow.
 
@@ -214,9 +215,10 @@ async def settle(
         what: it is, for errors.
         timeout: seconds for all requests together, all attempts included.
         watch: told of each attempt.
+        most: spans in one request, if they are to be fewer than others have.
     """
     end = trio.current_time() + timeout
-    for chunk in chunks(items_of(tickets)):
+    for chunk in chunks(items_of(tickets), most):
         settling = Settling(chunk, on_final, failures)
 
         def request(this: Settling = settling) -> m.ClientRequest:

@@ -23,7 +23,7 @@ from quorumq.core.errors import (
     UsageError,
     error_from,
 )
-from quorumq.core.limits import DELAY_MAX_S, HOLD_TIME_DEFAULT_S, TOPIC_BACKOFF_S
+from quorumq.core.limits import DELAY_MAX_S, HOLD_TIME_DEFAULT_S, LETTERS_BYTES_MAX, TOPIC_BACKOFF_S
 from quorumq.core.types import Letter
 from quorumq.wire.receipts import read_receipt
 from quorumq.wire.values import SealedNamed
@@ -197,6 +197,7 @@ class SettleCalls(Calls):
                     what=what,
                     timeout=self.context.time(timeout),
                     watch=watch,
+                    most=0 if letter is None else LETTERS_BYTES_MAX // letter.text_bytes,
                 )
         finally:
             note_settled(messages)

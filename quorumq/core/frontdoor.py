@@ -355,8 +355,10 @@ class FrontDoor:
             start = context.fetches * limits.FETCH_PARTITIONS_MAX % len(asked)
             asked = (asked[start:] + asked[:start])[: limits.FETCH_PARTITIONS_MAX]
         here = tuple(partition for partition in asked if context.may_coordinate(partition, now))
+        most = limits.LETTERS_PER_PIECE if request.group.endswith(DEAD_SUFFIX) else limits.FETCH_MESSAGES_MAX
         capped = request._replace(
-            max_messages=min(request.max_messages, limits.FETCH_MESSAGES_MAX),
+            max_messages=min(request.max_messages, most),
+            min_messages=min(request.min_messages, most),
             max_bytes=min(request.max_bytes, limits.FETCH_BYTES_MAX),
         )
         if len(here) < len(asked):

@@ -14,6 +14,9 @@ FRAME_BYTES_MAX = 16 * MIB
 HEADER_BYTES_MAX = 4 * MIB
 """The CBOR header of a frame."""
 
+CLIENT_HEADER_BYTES_MAX = 2 * MIB
+"""That of a request of a client: what it grows into for peers has to fit `HEADER_BYTES_MAX`."""
+
 MESSAGE_BYTES_MAX = 1 * MIB
 """Key, headers and payload of one message, encoded."""
 
@@ -30,6 +33,9 @@ FETCH_MESSAGES_MAX = 65_536
 
 SPANS_PER_REQUEST_MAX = 10_000
 """Spans, receipts or entries in one request."""
+
+NAMES_PER_REQUEST_MAX = 1_000
+"""Topics that one METADATA names."""
 
 INFLIGHT_REQUESTS_MAX = 256
 """Requests of one client connection that a node works on at once; the next waits unread."""
@@ -68,6 +74,12 @@ BACKOFF_MAX_S = 7 * 86400.0
 NAME_BYTES_MAX = 200
 LETTER_TEXT_MAX = 8 * KIB
 """Characters of a dead letter's message or stack; longer ones are cut in the middle."""
+LETTER_BYTES_MAX = 96 * KIB
+"""All texts of a dead letter, in UTF-8."""
+LETTERS_BYTES_MAX = 1 * MIB
+"""What one REJECT writes of letters: its letter, once for each span."""
+LETTERS_PER_PIECE = 32
+"""Records with letters in one message, or in one record of the journal."""
 
 NUMBERS_END = 1 << 62
 """No number that nodes or clients count with reaches this: sequence numbers, sessions, redrives, attempts, positions.
@@ -115,3 +127,4 @@ assert DEADLINE_SHARE / (1 - CLOCK_RATE_MAX) < QUARANTINE_SHARE / (1 + CLOCK_RAT
 assert CLOCK_END < STAMP_LAST < STAMPS_END
 assert MESSAGE_BYTES_MAX <= BATCH_BYTES_MAX < FETCH_BYTES_MAX < FRAME_BYTES_MAX
 assert HEADER_BYTES_MAX + FETCH_BYTES_MAX < FRAME_BYTES_MAX
+assert LETTERS_PER_PIECE * LETTER_BYTES_MAX < HEADER_BYTES_MAX

@@ -135,6 +135,11 @@ class Letter(NamedTuple):
     node: NodeId = ""
     redrives: int = 0
 
+    @property
+    def text_bytes(self) -> int:
+        """The size of all texts, as UTF-8."""
+        return sum([len(value.encode()) for value in self if isinstance(value, str)])
+
 
 class Record(NamedTuple):
     """The one value of (group, message): what became of the message for that group.

@@ -68,6 +68,7 @@ from quorumq.wire.codec import (
 from quorumq.wire.frames import HANDSHAKE_BYTES_MAX, Frame, FrameReader
 from quorumq.wire.proofs import DIALLER, LISTENER, Handshake, fresh_nonce
 from quorumq.wire.receipts import seal_fetched
+from quorumq.wire.requests import check_request
 from quorumq.wire.values import WireSlice
 
 INFLIGHT_BYTES_MAX: Final = 8 * MIB
@@ -403,12 +404,13 @@ class Inbound:
                 refusal = Failed(Code.USAGE, f"{type(message).__name__} is not a request of clients")
                 self._answer(number, refusal)
                 return None
+            check_request(message, len(frame.header))
             request = open_request(message, keys=self.node.keys)
         except UnknownMessage as error:
             if error.request:
                 self._answer(error.request, failed(error))
             return None
-        except BadReceipt as error:
+        except (BadReceipt, TooLarge) as error:
             self._answer(number, failed(error))
             return None
         except BadFields as error:

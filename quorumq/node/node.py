@@ -281,17 +281,24 @@ class Node:
             self._drop(message)
             return
         stamp = self.core.state.clock.value
-        if isinstance(message, RemoteFetchReply) and message.slices:
-            pieces = self._encode_fetched(message, stamp)
-            queued = link.send(pieces, message)
-        elif isinstance(message, PeekReply) and message.slices:
-            queued = link.send(self._encode_page(message, stamp))
-        else:
-            last, at, pieces = self._last
-            if last is not message or at != stamp:
-                pieces = encode_message(message, stamp=stamp)
-                self._last = (message, stamp, pieces)  # to several peers: encoded once
-            queued = link.send(pieces)
+        try:
+            if isinstance(message, RemoteFetchReply) and message.slices:
+                queued = link.send(self._encode_fetched(message, stamp), message)
+            elif isinstance(message, PeekReply) and message.slices:
+                queued = link.send(self._encode_page(message, stamp))
+            else:
+                last, at, pieces = self._last
+                if last is not message or at != stamp:
+                    pieces = encode_message(message, stamp=stamp)
+                    self._last = (message, stamp, pieces)  # to several peers: encoded once
+                queued = link.send(pieces)
+        except (
+            TooLarge,
+            BadValue,
+        ) as error:  # what waits for an answer to it fails by its time-out; nothing else does
+            kind = type(message).__name__
+            self.log.error("message_not_sent", peer=to, message=kind, reason=str(error))
+            queued = False
         if queued:
             self._dirty[id(link)] = link
         else:

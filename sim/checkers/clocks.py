@@ -11,8 +11,8 @@ Unless too many clocks were wrong: a node's may be wrong for what it stores once
 started again since, as nothing but a start asks the time of day. A node whose directory was lost, damaged or brought
 back has no wrong clock: without the batch it does not say that it is due or expired, and what it fetches again is as
 old as enough of the others say. But it cannot help to expire a message, either, that it has not fetched again. RECLAIM
-is no fault and takes payload away as well (`kept: false`): after a rewind of the group, a replica may lack a batch that
-it once stored, so expiry is not judged there.
+is no fault and takes payload away as well (`kept: false`): after a rewind of the group, or for one that was made later
+than the message, a replica may lack a batch that it once stored, so expiry is not judged there.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ class OneWrongClock(Checker):
         "set_topic",
         "set_group",
         "delete_group",
+        "register",
         "publish",
         "store",
         "fault",
@@ -54,6 +55,7 @@ class OneWrongClock(Checker):
         self.rf = 0
         self.kept = True
         self.rewound: dict[str, None] = {}  # groups of which a rewind was asked for
+        self.known: dict[str, float] = {}  # since when a node knows the group
         self.found: list[Violation] = []
 
     def see(self, row: Row) -> None:
@@ -68,6 +70,8 @@ class OneWrongClock(Checker):
         elif kind in ("set_group", "delete_group"):
             if row.get("rewind", True):
                 self.rewound[row["group"]] = None
+        elif kind == "register":
+            self.known.setdefault(row["group"], at)
         elif kind == "set_topic":  # a creation names the topic's own RF, and what is called so has no other
             self.rf = row.get("settings", {}).get("rf", self.rf)
             asked = row.get("settings", {}).get("ttl_s")
@@ -111,7 +115,10 @@ class OneWrongClock(Checker):
                     for node, when in stored.items()
                     if node not in self.wrong and when > self.lost.get(node, 0.0)
                 ]
-                if row["group"] in self.rewound and not self.kept:
+                group = row["group"]
+                if not self.kept and (
+                    group in self.rewound or self.known.get(group, 0.0) > min(right, default=at)
+                ):
                     continue
                 if ttl and len(right) == self.rf and row["asked"] > max(right) + ttl * (1 + RATE) + SLACK_S:
                     text = f"{name(key)} was delivered, and had expired at all its replicas before that FETCH was sent"

@@ -341,6 +341,17 @@ def test_expiry_after_a_rewind_is_judged_only_where_payload_is_kept() -> None:
     )
 
 
+def test_nor_is_expiry_judged_for_a_group_that_was_made_later() -> None:
+    def story(kept: bool) -> Story:
+        story = timed(ttl=5.0)
+        story.rows[0]["settings"]["kept"] = kept
+        story.add("node:a", "register", 5.2, topic="t", group="g", generation=0, from_ms=0)
+        return story.deliver(5, at=5.5)
+
+    assert story(kept=True).broken() == ["one wrong clock"]
+    assert story(kept=False).broken() == []
+
+
 # ---------------------------------------------------------------------------------------- generations
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from quorumq.core.effects import Effect, Persist, Send
+from quorumq.core.limits import LETTERS_PER_PIECE
 from quorumq.core.messages import Counted, GroupState, Merge, NotDue, Resolved
 from quorumq.core.partition import fate
 from quorumq.core.partition.fate import Attempts, Delay, WonAsk
 from quorumq.core.partition.group import Changes
-from quorumq.core.partition.sync import LETTERS_MAX
 from quorumq.core.partition.views import Views
 from quorumq.core.records import JournalRecord
 from quorumq.core.types import STAMP_ZERO, NodeId, Now, Owner, PartitionId, Span
@@ -81,7 +81,7 @@ class Learning:
         known = [Resolved(part, record) for span in spans for part, record in home.records.within(span)]
         if not known:
             return []
-        return [Send(peer, Merge(0, self.partition, epoch, home.name, tuple(known[:LETTERS_MAX])))]
+        return [Send(peer, Merge(0, self.partition, epoch, home.name, tuple(known[:LETTERS_PER_PIECE])))]
 
 
 def written(records: tuple[JournalRecord, ...]) -> list[Effect]:

@@ -52,7 +52,7 @@ def page_of(batches: Batches, view: GroupView, message: PeekRequest, now: Now) -
                         cursor = (number, item.span.start + slot.shift)
                         return PeekReply(message.round, tuple(items), cursor, "")
                     items.append(item)
-                    room -= letter_bytes(item)
+                    room -= item.record.letter.text_bytes if item.record.letter is not None else 0
     return PeekReply(message.round, tuple(items), None, "")
 
 
@@ -106,7 +106,7 @@ def survey_of(
                 items[-1] = item._replace(span=item.span._replace(start=before.span.start))
                 continue
             items.append(item)
-            room -= letter_bytes(item)
+            room -= item.record.letter.text_bytes if item.record.letter is not None else 0
     return tuple(items), None
 
 
@@ -179,9 +179,3 @@ def is_shown(item: Peeked, group: str, which: str) -> bool:
     if which == "open" or group.endswith(DEAD_SUFFIX):
         return item.state in ("ready", "held", "delayed") and which in ("open", "dead", "all", item.state)
     return which in ("all", item.state)
-
-
-def letter_bytes(item: Peeked) -> int:
-    """How much room an item's letter may take on the wire, in bytes."""
-    letter = item.record.letter
-    return 4 * (len(letter.message) + len(letter.stack)) if letter is not None else 0

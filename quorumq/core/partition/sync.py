@@ -33,9 +33,6 @@ SYNC_BUCKETS = 64
 SYNC_DIGESTS_MAX = 4000
 """Digests in one piece of a full offer."""
 
-LETTERS_MAX = 64
-"""Records with letters in one message."""
-
 PULL_BATCHES_MAX = 64
 PULL_BYTES_MAX = 4 * limits.MIB
 
@@ -275,7 +272,7 @@ def group_states(topic: bytes, view: GroupView, origins: list[Origin], now: Now)
     attempts = [item for origin in origins for item in view.attempts_of(origin)]
     delays = [item for origin in origins for item in view.delays_of(origin, now.mono)]
     register = Group(topic, view.name, view.generation, view.from_ms)
-    limit = LETTERS_MAX if any(item.record.letter is not None for item in records) else 2048
+    limit = limits.LETTERS_PER_PIECE if any(item.record.letter is not None for item in records) else 2048
     pieces = max(1, *(-(-len(items) // limit) for items in (records, attempts, delays)))
     return [
         GroupState(
