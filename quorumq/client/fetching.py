@@ -15,7 +15,7 @@ from quorumq.client.context import Context
 from quorumq.client.message import Holder, Lot, Message, Settler, deadline_of
 from quorumq.core import messages as m
 from quorumq.core.errors import PeerError, QuorumqError
-from quorumq.core.limits import FETCH_BYTES_MAX, FETCH_MESSAGES_MAX, LONG_POLL_MAX_S, SPANS_PER_REQUEST_MAX
+from quorumq.core.limits import FETCH_BYTES_MAX, FETCH_MESSAGES_MAX, LONG_POLL_MAX_S, SPANS_SETTLED_MAX
 from quorumq.core.topics import is_pattern
 from quorumq.core.types import Topic
 from quorumq.wire.batch import Corrupt, records_of
@@ -231,16 +231,16 @@ def leave_orphan(connection: Connection, reply: m.ClientReply) -> None:
     """The answer to a FETCH came when nobody waited for it any more: give it all back, without waiting."""
     items = brought(reply)
     try:
-        for at in range(0, len(items), SPANS_PER_REQUEST_MAX):
-            connection.post(m.LeaveRequest(sealed_items(items[at : at + SPANS_PER_REQUEST_MAX])))
+        for at in range(0, len(items), SPANS_SETTLED_MAX):
+            connection.post(m.LeaveRequest(sealed_items(items[at : at + SPANS_SETTLED_MAX])))
     except Lost:
         pass  # the holds run out
 
 
 async def give_back(context: Context, items: Sequence[SealedNamed]) -> None:
     """LEAVE, through any node; if nobody takes it, the holds run out."""
-    for at in range(0, len(items), SPANS_PER_REQUEST_MAX // 2):
-        some = items[at : at + SPANS_PER_REQUEST_MAX // 2]
+    for at in range(0, len(items), SPANS_SETTLED_MAX):
+        some = items[at : at + SPANS_SETTLED_MAX]
         if context.history is not None:
             context.history.left(some, context.topic_names)
         request = m.LeaveRequest(sealed_items(some))

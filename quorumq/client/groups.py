@@ -15,7 +15,7 @@ from quorumq.client.context import Calls
 from quorumq.client.message import MessageId, check_topic
 from quorumq.core import messages as m
 from quorumq.core.errors import UsageError
-from quorumq.core.limits import SPANS_PER_REQUEST_MAX
+from quorumq.core.limits import SPANS_SETTLED_MAX
 from quorumq.core.partition.group import DEAD_LETTER_TOPIC, DEAD_SUFFIX, dead_letter_names
 from quorumq.core.spans import merge_spans
 from quorumq.core.types import Group, Span, Topic
@@ -200,8 +200,8 @@ def _named(register: Topic, ids: Iterable[MessageId]) -> list[tuple[int, tuple[S
         check_topic(name, register)
         found.setdefault(name.partition.number, []).append(Span(name.origin, name.seq, name.seq + 1))
     return [
-        (number, spans[at : at + SPANS_PER_REQUEST_MAX])
+        (number, spans[at : at + SPANS_SETTLED_MAX])
         for number, some in sorted(found.items())
         for spans in (merge_spans(some),)
-        for at in range(0, len(spans), SPANS_PER_REQUEST_MAX)
+        for at in range(0, len(spans), SPANS_SETTLED_MAX)
     ]

@@ -25,12 +25,13 @@ from quorumq.core.errors import (
     TooFewReplicas,
     error_from,
 )
+from quorumq.core.limits import SPANS_SETTLED_MAX
 from quorumq.core.types import Span
 from quorumq.wire.codec import sealed_items
 from quorumq.wire.values import SealedNamed
 
-SPANS_MAX: Final = 5_000
-"""Spans in one request: well below the wire's limits, header bytes included."""
+SPANS_MAX: Final = SPANS_SETTLED_MAX
+"""Spans in one request."""
 
 LATER: Final = frozenset({
     Code.OUTCOME_UNKNOWN, Code.TOO_FEW_REPLICAS, Code.NOT_STORED, Code.WRONG_EPOCH, Code.UNKNOWN_TOPIC,

@@ -345,11 +345,12 @@ class FrontDoor:
         if problem:
             return Failed(Code.USAGE, problem)
         asked: list[PartitionId] = []
-        for name in request.topics:
+        for name in dict.fromkeys(request.topics):
             found = self._partitions_asked(name, request)
             if isinstance(found, Failed):
                 return found
             asked += found
+        asked = list(dict.fromkeys(asked))  # several patterns may match one topic
         context.fetches += 1
         if len(asked) > limits.FETCH_PARTITIONS_MAX:
             start = context.fetches * limits.FETCH_PARTITIONS_MAX % len(asked)
@@ -377,7 +378,7 @@ class FrontDoor:
                 if is_pattern(name):
                     continue
                 return catalogue.no_group(name, source)
-            for number in request.partitions or range(topic.partitions):
+            for number in dict.fromkeys(request.partitions) or range(topic.partitions):
                 if number < topic.partitions:
                     found.append(PartitionId(topic.id, number))
                 elif not is_pattern(name):

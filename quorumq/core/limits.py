@@ -14,7 +14,7 @@ FRAME_BYTES_MAX = 16 * MIB
 HEADER_BYTES_MAX = 4 * MIB
 """The CBOR header of a frame."""
 
-CLIENT_HEADER_BYTES_MAX = 2 * MIB
+CLIENT_HEADER_BYTES_MAX = 1536 * KIB
 """That of a request of a client: what it grows into for peers has to fit `HEADER_BYTES_MAX`."""
 
 MESSAGE_BYTES_MAX = 1 * MIB
@@ -32,10 +32,15 @@ FETCH_BYTES_MAX = 8 * MIB
 FETCH_MESSAGES_MAX = 65_536
 
 SPANS_PER_REQUEST_MAX = 10_000
-"""Spans, receipts or entries in one request."""
+"""Items of any list in one request, and between nodes."""
+
+SPANS_SETTLED_MAX = 1_000
+"""Spans that one request of a client settles: that many take a step of some 50 ms, in which nobody else is served."""
 
 NAMES_PER_REQUEST_MAX = 1_000
-"""Topics that one METADATA names."""
+"""Topics that one METADATA or FETCH names."""
+PATTERNS_PER_REQUEST_MAX = 10
+"""Of them, patterns: each is compared with the name of every topic."""
 
 INFLIGHT_REQUESTS_MAX = 256
 """Requests of one client connection that a node works on at once; the next waits unread."""

@@ -68,7 +68,7 @@ from quorumq.wire.codec import (
 from quorumq.wire.frames import HANDSHAKE_BYTES_MAX, Frame, FrameReader
 from quorumq.wire.proofs import DIALLER, LISTENER, Handshake, fresh_nonce
 from quorumq.wire.receipts import seal_fetched
-from quorumq.wire.requests import check_request
+from quorumq.wire.requests import check_header, check_request
 from quorumq.wire.values import WireSlice
 
 INFLIGHT_BYTES_MAX: Final = 8 * MIB
@@ -398,13 +398,14 @@ class Inbound:
     def _take(self, frame: Frame) -> Event | None:
         """One request: the event for the core, or None where it was answered here."""
         number = 0
+        check_header(len(frame.header))
         try:
             message, number, _ = decode_message(frame)
             if type(message) not in CLIENT_REQUESTS:
                 refusal = Failed(Code.USAGE, f"{type(message).__name__} is not a request of clients")
                 self._answer(number, refusal)
                 return None
-            check_request(message, len(frame.header))
+            check_request(message)
             request = open_request(message, keys=self.node.keys)
         except UnknownMessage as error:
             if error.request:

@@ -9,41 +9,54 @@ from __future__ import annotations
 from typing import Any, Final
 
 from quorumq.core import messages as m
-from quorumq.core.errors import TooLarge
+from quorumq.core.errors import PeerError, TooLarge
 from quorumq.core.limits import (
     CLIENT_HEADER_BYTES_MAX,
     LETTER_BYTES_MAX,
     LETTERS_BYTES_MAX,
     NAMES_PER_REQUEST_MAX,
-    SPANS_PER_REQUEST_MAX,
+    PARTITIONS_MAX,
+    PATTERNS_PER_REQUEST_MAX,
+    SPANS_SETTLED_MAX,
 )
+from quorumq.core.topics import is_pattern
 
 _SETTLING: Final = (m.AckRequest, m.RejectRequest, m.ExtendRequest, m.LeaveRequest)
 
 
-def check_request(message: Any, header_bytes: int) -> None:
+def check_header(header_bytes: int) -> None:
+    """Refuse a request that takes long to read.
+
+    Raises:
+        PeerError: its header is too large; nothing behind it is read.
+    """
+    if header_bytes > CLIENT_HEADER_BYTES_MAX:
+        raise PeerError(
+            f"a request with a header of {header_bytes} bytes: at most {CLIENT_HEADER_BYTES_MAX} are allowed"
+        )
+
+
+def check_request(message: Any) -> None:
     """Refuse what asks for too much.
 
     Args:
         message: a request, decoded.
-        header_bytes: of its frame.
 
     Raises:
         TooLarge: with what it asks for, the limit, and what to do.
     """
-    if header_bytes > CLIENT_HEADER_BYTES_MAX:
-        raise TooLarge(
-            f"a request with a header of {header_bytes} bytes: at most {CLIENT_HEADER_BYTES_MAX}; ask for less at once"
-        )
-    if isinstance(message, m.Metadata):
-        if len(message.topics) > NAMES_PER_REQUEST_MAX:
-            raise TooLarge(
-                f"{len(message.topics)} names of topics: at most {NAMES_PER_REQUEST_MAX} at once; send several requests"
-            )
+    if isinstance(message, m.Metadata | m.Fetch):
+        _limit(len(message.topics), NAMES_PER_REQUEST_MAX, "names of topics")
+        _limit(sum(map(is_pattern, message.topics)), PATTERNS_PER_REQUEST_MAX, "patterns of names")
+        if isinstance(message, m.Fetch):
+            _limit(len(message.partitions), PARTITIONS_MAX, "partitions")
+    elif isinstance(message, m.RedriveRequest):
+        _limit(len(message.entries), SPANS_SETTLED_MAX, "dead letters")
+    elif isinstance(message, m.PurgeRequest):
+        _limit(len(message.spans), SPANS_SETTLED_MAX, "spans")
     elif isinstance(message, _SETTLING):
         spans = sum([len(item.spans) or 1 for item in message.items])
-        if spans > SPANS_PER_REQUEST_MAX:
-            raise TooLarge(f"{spans} spans: at most {SPANS_PER_REQUEST_MAX} at once; send several requests")
+        _limit(spans, SPANS_SETTLED_MAX, "spans")
         if isinstance(message, m.RejectRequest) and message.letter is not None:
             size = message.letter.text_bytes
             if size > LETTER_BYTES_MAX:
@@ -53,3 +66,8 @@ def check_request(message: Any, header_bytes: int) -> None:
                     f"a dead letter with {size} bytes of text for {spans} spans: at most {LETTERS_BYTES_MAX} in all; "
                     "send fewer deliveries at once"
                 )
+
+
+def _limit(count: int, most: int, what: str) -> None:
+    if count > most:
+        raise TooLarge(f"{count} {what}: at most {most} at once; send several requests")

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+import struct
 
 import pytest
 import trio
 
 from quorumq.core import messages as m
-from quorumq.core.limits import HEADER_BYTES_MAX, SPANS_PER_REQUEST_MAX
+from quorumq.core.limits import CLIENT_HEADER_BYTES_MAX, HEADER_BYTES_MAX, SPANS_SETTLED_MAX
 from quorumq.core.types import Letter, Span, Stamp
 from quorumq.storage.memory import MemoryDisk
+from quorumq.wire.frames import MAGIC
 from quorumq.wire.values import SealedNamed
 from tests.node.memory import fetch, outcomes, payloads, publish, receipts, world
 
@@ -36,7 +37,7 @@ async def test_what_a_request_names_has_one_limit_however_it_is_divided() -> Non
         assert isinstance(await client.ask(publish(topic, origin, 0, *[b"x"] * 20)), m.PublishReply)
         (receipt,) = receipts(await client.ask(fetch(20)))
         one = tuple(Span(origin, seq, seq + 1) for seq in range(20))
-        most = SPANS_PER_REQUEST_MAX // 20
+        most = SPANS_SETTLED_MAX // 20
         for count, fits in ((most, True), (most + 1, False)):
             items = (SealedNamed(receipt.sealed, one),) * count
             for request in (m.AckRequest(items), m.ExtendRequest(items, 1.0, 0.0), m.LeaveRequest(items)):
@@ -44,7 +45,7 @@ async def test_what_a_request_names_has_one_limit_however_it_is_divided() -> Non
                 if fits:
                     assert not isinstance(reply, m.Failed), reply
                 else:
-                    assert (reply.code, f"at most {SPANS_PER_REQUEST_MAX}" in reply.detail) == (
+                    assert (reply.code, f"at most {SPANS_SETTLED_MAX}" in reply.detail) == (
                         "too-large",
                         True,
                     )
@@ -69,15 +70,37 @@ async def test_a_letter_for_many_deliveries_has_a_limit_in_all(text: str) -> Non
         assert all(service.node.failed is None for service in cluster.services.values())
 
 
-async def test_names_of_metadata_cost_nobody_a_node() -> None:
+async def test_what_a_request_names_is_bounded_and_named_twice_it_counts_once() -> None:
     async with world() as cluster:
-        await cluster.ready()
         client = await cluster.client("a")
-        names = tuple(f"{number:06}" + "n" * 190 for number in range(10_000))
-        reply: Any = await client.ask(m.Metadata(names))
-        assert isinstance(reply, m.MetadataReply | m.Failed), reply
-        await client.topic()
-        assert all(service.node.failed is None for service in cluster.services.values())
+        topic, origin = await client.topic(), await client.session()
+        await client.ask(publish(topic, origin, 0, b"x"))
+        names = tuple(f"{number:06}" + "n" * 190 for number in range(1_001))
+        patterns = tuple(f"j*{number}" for number in range(11))
+        for request, says in (
+            (m.Metadata(names), "1001 names of topics: at most 1000"),
+            (m.Metadata(patterns), "11 patterns of names: at most 10"),
+            (fetch()._replace(topics=names), "1001 names of topics: at most 1000"),
+            (fetch()._replace(topics=patterns), "11 patterns of names: at most 10"),
+            (fetch()._replace(partitions=(0,) * 1_025), "1025 partitions: at most 1024"),
+            (m.PurgeRequest("jobs", 0, "g", (Span(origin, 0, 1),) * 1_001), "1001 spans: at most 1000"),
+        ):
+            reply = await client.ask(request)
+            assert (reply.code, says in reply.detail) == ("too-large", True), reply
+        reply = await client.ask(m.Metadata(names[:1000]))
+        assert reply.code == "not-found"
+        twice = fetch()._replace(topics=("jobs", "j*", "jobs"), partitions=(0, 0))
+        assert payloads(await client.ask(twice)) == [b"x"]
+
+
+async def test_a_request_that_takes_long_to_read_is_not_read() -> None:
+    async with world("a") as cluster:
+        client = await cluster.client("a")
+        header = b"\x84\x18\x44\x01\x00\x9a" + struct.pack(">I", 1 << 21) + b"\xa0" * (1 << 21)
+        await client.push(MAGIC + struct.pack(">II", len(header), 0) + header)
+        assert await client.closed(1)
+        (line,) = cluster.logs["a"].of("connection_broken")
+        assert f"a header of {len(header)} bytes: at most {CLIENT_HEADER_BYTES_MAX}" in line["reason"]
 
 
 async def test_a_node_that_lost_its_disk_gets_the_longest_dead_letters_back() -> None:
