@@ -41,7 +41,14 @@ class Reported(click.ClickException):
         self.exit_code = error.exit_code
 
     def show(self, file: Any = None) -> None:
-        click.echo(f"quorumq: {self.message}", file=file or sys.stderr)
+        click.echo(f"quorumq: {printable(self.message)}", file=file or sys.stderr)
+
+
+def printable(text: str) -> str:
+    """``text`` with all that a terminal would obey as an escape: names and texts come from others. Lines stay."""
+    if text.isprintable():
+        return text
+    return "".join([char if char.isprintable() or char in "\n\t" else repr(char)[1:-1] for char in text])
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:

@@ -8,7 +8,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial, wraps
 from threading import current_thread, main_thread
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
 import click
 
+from quorumq.commands import printable
 from quorumq.core.errors import NotFound, TooFewReplicas, UsageError
 
 if TYPE_CHECKING:
@@ -209,7 +210,15 @@ def run_with(where: Where, make: Callable[[Client], Awaitable[None]]) -> None:
 
 def print_json(value: Any) -> None:
     """One JSON object on one line of standard output, at once."""
-    click.echo(json.dumps(value, ensure_ascii=False, separators=(", ", ": ")))
+    text = json.dumps(value, ensure_ascii=False, separators=(", ", ": "))
+    if not text.isprintable():
+        text = "".join([char if char.isprintable() else json.dumps(char)[1:-1] for char in text])
+    click.echo(text)
+
+
+def say(text: str, *, err: bool = False, nl: bool = True) -> None:
+    """A line for a person, or for a script: on standard error if ``err``. A terminal finds nothing in it to obey."""
+    click.echo(printable(text), err=err, nl=nl)
 
 
 def text_fields(name: str, data: bytes | None) -> dict[str, str | None]:
@@ -225,7 +234,7 @@ def text_fields(name: str, data: bytes | None) -> dict[str, str | None]:
 def shown(data: bytes, width: int = 60) -> str:
     """``data`` on one line for a person: printable, cut at ``width`` characters."""
     text = bytes(data[: 4 * width]).decode(errors="backslashreplace")
-    text = "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+    text = printable(text).replace("\n", "\\n").replace("\t", "\\t")
     return text if len(text) <= width and len(data) <= 4 * width else text[: width - 1] + "…"
 
 
@@ -235,14 +244,22 @@ def plural(count: int, noun: str) -> str:
 
 
 def console(stderr: bool = False) -> Any:
-    """A rich console; plain text where the output is not a terminal."""
-    from rich.console import Console
+    """A rich console; plain text where the output is not a terminal, which obeys no text of others."""
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment
+
+    class Printable(Console):
+        def render(
+            self, renderable: RenderableType, options: ConsoleOptions | None = None
+        ) -> Iterator[Segment]:
+            for segment in super().render(renderable, options):
+                yield segment if segment.control else segment._replace(text=printable(segment.text))
 
     stream = sys.stderr if stderr else sys.stdout
     if stream is None:  # closed, as by >&-: there is nowhere to print to
-        return Console(file=io.StringIO())
+        return Printable(file=io.StringIO())
     wide = None if stream.isatty() else 160
-    return Console(stderr=stderr, width=wide, highlight=False, soft_wrap=False)
+    return Printable(stderr=stderr, width=wide, highlight=False, soft_wrap=False)
 
 
 def table(title: str | None = None) -> Any:
@@ -336,7 +353,7 @@ async def confirmed(question: str) -> None:
     Raises:
         click.Abort: the answer was another one, or there was none.
     """
-    click.echo(f"{question} [y/N]: ", nl=False, err=True)
+    say(f"{question} [y/N]: ", nl=False, err=True)
     answer = b""
     with suppress(UsageError):  # no answer
         while b"\n" not in answer and len(answer) < ANSWER_MAX and (more := await read_input(ANSWER_MAX)):

@@ -23,6 +23,7 @@ from quorumq.cli.common import (
     plural,
     print_json,
     run,
+    say,
     text_fields,
 )
 from quorumq.core import limits
@@ -194,7 +195,7 @@ async def _consume(where: Where, plan: Plan) -> None:
                     for _ in messages:
                         advance()
     if not count and not plan.as_json:
-        click.echo(f"nothing came from {', '.join(plan.topics)} for {plan.group}", err=True)
+        say(f"nothing came from {', '.join(plan.topics)} for {plan.group}", err=True)
 
 
 async def _fetches(client: Client, plan: Plan) -> AsyncGenerator[list[Message], None]:
@@ -278,7 +279,7 @@ async def _handle(client: Client, messages: Sequence[Message], plan: Plan) -> No
             await client.ack(messages)
     except (HoldLost, AlreadyResolved) as error:
         lost = sum(message.failure is not None for message in messages)
-        click.echo(f"{plural(lost, 'message')}: {error}", err=True)
+        say(f"{plural(lost, 'message')}: {error}", err=True)
     _doubts(messages)
 
 
@@ -288,7 +289,7 @@ def _doubts(messages: Sequence[Message]) -> None:
 
     rewound = sum(message.outcome is Outcome.REWOUND for message in messages)
     if rewound:
-        click.echo(
+        say(
             f"{plural(rewound, 'message')}: the group was rewound meanwhile, and what it covers now comes again",
             err=True,
         )
@@ -298,7 +299,7 @@ def _doubts(messages: Sequence[Message]) -> None:
         names = ", ".join(
             sorted({message.outcome.value for message in doubtful if message.outcome is not None})
         )
-        click.echo(
+        say(
             f"{plural(len(doubtful), 'message')} may have been delivered to another consumer as well ({names}): "
             "a longer --hold-time makes that rarer",
             err=True,
@@ -307,7 +308,10 @@ def _doubts(messages: Sequence[Message]) -> None:
 
 def _show(message: Message, as_json: bool) -> None:
     if not as_json:
-        sys.stdout.buffer.write(message.payload + b"\n")
+        if sys.stdout.isatty():
+            say(bytes(message.payload).decode(errors="backslashreplace"))
+        else:
+            sys.stdout.buffer.write(message.payload + b"\n")
         return
     from quorumq.cli.peek import header_value, letter_fields
 
@@ -381,7 +385,7 @@ async def _run(client: Client, message: Message, plan: Plan) -> None:
                 await message.reject(None if plan.backoff is None and topic.backoff else doubled)
     except (HoldLost, AlreadyResolved) as error:
         outcome = error.code.replace("-", "_")
-        click.echo(f"{message.id}: {error}", err=True)
+        say(f"{message.id}: {error}", err=True)
     if message.outcome is not None:
         outcome = message.outcome.value
         _doubts([message])

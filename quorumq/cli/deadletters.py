@@ -30,6 +30,7 @@ from quorumq.cli.common import (
     plural,
     print_json,
     run,
+    say,
     shown,
     table,
 )
@@ -267,7 +268,7 @@ async def _list(where: Where, wanted: Wanted, limit: int, each: bool, as_json: b
     elif lines:
         _print(lines[:limit], each)
         if len(lines) > limit:
-            click.echo(f"there are more; --limit {2 * limit} shows more of them", err=True)
+            say(f"there are more; --limit {2 * limit} shows more of them", err=True)
     elif not missed:
         from quorumq.core.catalogue import meant
 
@@ -278,7 +279,7 @@ async def _list(where: Where, wanted: Wanted, limit: int, each: bool, as_json: b
             if wanted.group in groups
             else f": there is no group {wanted.group!r} of {wanted.topic!r}, {has}; {meant(wanted.group, groups)}"
         ).rstrip("; ")
-        click.echo(f"no dead letters{why}", err=True)
+        say(f"no dead letters{why}", err=True)
     check_missed([*missed.values()])
 
 
@@ -351,7 +352,7 @@ async def _redrive(
             if as_json:
                 print_json({**about, "chosen": chosen, "dry_run": True})
             else:
-                click.echo(f"{plural(chosen, 'dead letter')} would be redriven")
+                say(f"{plural(chosen, 'dead letter')} would be redriven")
             check_missed([*missed.values()])
             return
         if ask and chosen:
@@ -369,14 +370,14 @@ async def _redrive(
                 done += redriven.messages
                 already += sum(span.size for span, _ in redriven.refused)
         except BaseException:
-            click.echo(f"redriven {plural(done, 'message')} so far; run it again to go on", err=True)
+            say(f"redriven {plural(done, 'message')} so far; run it again to go on", err=True)
             raise
     if as_json:
         print_json({**about, "chosen": chosen, "redriven": done, "already": already})
     else:
-        click.echo(f"redriven {plural(done, 'message')}" if chosen else "no dead letters to redrive")
+        say(f"redriven {plural(done, 'message')}" if chosen else "no dead letters to redrive")
         if already:
-            click.echo(f"{plural(already, 'message')} had been redriven, purged or acked meanwhile", err=True)
+            say(f"{plural(already, 'message')} had been redriven, purged or acked meanwhile", err=True)
     check_missed([*missed.values()])
 
 
@@ -426,8 +427,8 @@ def _print(lines: list[dict[str, Any]], each: bool) -> None:
     if each:  # an id alone takes most of a line
         for line in lines:
             attempts = plural(line["attempts"], "attempt")
-            click.echo(f"{line['id']}\n    {died(line['died_ms'])}  {attempts}")
-            click.echo(f"    {error(line, 76)}")
+            say(f"{line['id']}\n    {died(line['died_ms'])}  {attempts}")
+            say(f"    {error(line, 76)}")
         return
     kinds = table()
     for column in ("count", "fingerprint", "error", "last died"):

@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from quorumq.cli.common import plural, print_json, text_fields
+from quorumq.cli.common import (
+    plural,
+    print_json,
+    say,
+    text_fields,
+)
 
 if TYPE_CHECKING:
     from quorumq.storage.offline import Found
@@ -51,16 +56,16 @@ def export(data: Path, topic: str | None, group: str | None, format: str) -> Non
     count = bad = 0
     with OfflineDirectory(data, Now(time.monotonic(), int(time.time() * 1000))) as directory:
         for note in directory.notes:
-            click.echo(note, err=True)
+            say(note, err=True)
         names = {found.id: name for name, found in directory.topics().items()}
         for found in directory.messages(topic, group):
             if found.message is None:
                 bad += 1
-                click.echo(found.problem, err=True)
+                say(found.problem, err=True)
             else:
                 count += 1
                 print_json(line_of(found, names[found.partition.topic]))
-        click.echo(
+        say(
             f"{plural(count, 'message')} of node {directory.node} of cluster {directory.cluster_id}", err=True
         )
         if directory.damage or bad:

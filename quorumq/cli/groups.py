@@ -17,6 +17,7 @@ from quorumq.cli.common import (
     json_option,
     print_json,
     run_with,
+    say,
     table,
 )
 
@@ -140,7 +141,7 @@ def delete(topic: str, names: tuple[str, ...], yes: bool, where: Where, as_json:
             if as_json:
                 print_json({**facts_of(topic, group), "deleted": True})
             else:
-                click.echo(f"{name} of {topic}: deleted")
+                say(f"{name} of {topic}: deleted")
 
     run_with(where, make)
 
@@ -191,7 +192,7 @@ def list_groups(topics: tuple[str, ...], where: Where, as_json: bool) -> None:
         elif lines:
             _print(lines)
         else:
-            click.echo("no groups yet: the first consumer makes one, or `quorumq groups create`", err=True)
+            say("no groups yet: the first consumer makes one, or `quorumq groups create`", err=True)
 
     run_with(where, make)
 
@@ -229,7 +230,7 @@ def show(topic: str, group: Group, as_json: bool) -> None:
     if as_json:
         print_json(line)
     else:
-        click.echo(f"{group.name} of {topic} begins with {beginning(line)}")
+        say(f"{group.name} of {topic} begins with {beginning(line)}")
 
 
 def _print_backlog(found: Backlog) -> None:

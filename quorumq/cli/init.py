@@ -10,7 +10,11 @@ from pathlib import Path
 
 import click
 
-from quorumq.cli.common import json_option, print_json
+from quorumq.cli.common import (
+    json_option,
+    print_json,
+    say,
+)
 from quorumq.core.errors import UsageError
 
 PORT: int = 7401
@@ -72,12 +76,12 @@ def init(
         print_json({"files": [str(path) for path in texts], "addresses": addresses})
         return
     where = "in another terminal each" if shared else "on its own machine each"
-    click.echo(f"Start the nodes, {where}:\n")
+    say(f"Start the nodes, {where}:\n")
     for path in texts:
-        click.echo(f"  quorumq serve --config {shlex.quote(str(path))}")
-    click.echo("\nThen:\n")
-    click.echo(f"  export QUORUMQ_NODES={','.join(addresses.values())}")
-    click.echo("  quorumq status")
+        say(f"  quorumq serve --config {shlex.quote(str(path))}")
+    say("\nThen:\n")
+    say(f"  export QUORUMQ_NODES={','.join(addresses.values())}")
+    say("  quorumq status")
 
 
 def _addresses(nodes: tuple[str, ...]) -> dict[str, str]:

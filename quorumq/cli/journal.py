@@ -8,7 +8,10 @@ from typing import Any
 
 import click
 
-from quorumq.cli.common import json_option
+from quorumq.cli.common import (
+    json_option,
+    say,
+)
 
 
 @click.group()
@@ -60,7 +63,7 @@ def inspect(files: tuple[Path, ...], only_bad: bool, types: tuple[str, ...], as_
     damaged = 0
     for path in paths:
         if len(paths) > 1 and not as_json:
-            click.echo(f"{path}:")
+            say(f"{path}:")
         for item in inspect_segment(path):
             counts[item.type] = counts.get(item.type, 0) + 1
             bad = bool(item.notes) or item.type == UNREADABLE
@@ -70,15 +73,15 @@ def inspect(files: tuple[Path, ...], only_bad: bool, types: tuple[str, ...], as_
             if as_json:
                 line = {"file": str(path), "offset": item.offset, "type": item.type}
                 fields = {name: plain(value) for name, value in item.fields.items()}
-                click.echo(json.dumps({**line, "fields": fields, "notes": list(item.notes)}))
+                say(json.dumps({**line, "fields": fields, "notes": list(item.notes)}))
             else:
                 fields_text = "  ".join(f"{name}={_short(value)}" for name, value in item.fields.items())
-                click.echo(f"{item.offset:>10}  {item.type:<18} {fields_text}")
+                say(f"{item.offset:>10}  {item.type:<18} {fields_text}")
                 for note in item.notes:
-                    click.echo(f"{'':>10}  ! {note}")
+                    say(f"{'':>10}  ! {note}")
     if not as_json:
         summary = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
-        click.echo(f"{sum(counts.values())} in all: {summary}", err=True)
+        say(f"{sum(counts.values())} in all: {summary}", err=True)
     if damaged:
         place = "place is" if damaged == 1 else "places are"
         raise StorageError(

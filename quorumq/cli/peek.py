@@ -19,6 +19,7 @@ from quorumq.cli.common import (
     plural,
     print_json,
     run,
+    say,
     shown,
     text_fields,
 )
@@ -107,14 +108,14 @@ async def _peek(
             from quorumq.core.catalogue import meant
 
             text = f"the node that was asked knows no group {group!r} of {topic!r}: to a new one, everything is ready"
-            click.echo(f"{text}; {meant(group, groups)}".rstrip("; "), err=True)
+            say(f"{text}; {meant(group, groups)}".rstrip("; "), err=True)
         count = 0
         async for line in _lines(
             client, known.topics[0].id, topic, group, which, partition, limit + 1, bodies, complete
         ):
             if count == limit:
                 if not as_json:
-                    click.echo(f"there are more; --limit {2 * limit} shows more of them", err=True)
+                    say(f"there are more; --limit {2 * limit} shows more of them", err=True)
                 break
             count += 1
             if as_json:
@@ -123,7 +124,7 @@ async def _peek(
                 _print(line)
     if not count and not as_json:
         what = {"all": "messages", "dead": "dead letters"}.get(which, f"{which} messages")
-        click.echo(f"no {what} in {topic}", err=True)
+        say(f"no {what} in {topic}", err=True)
 
 
 async def _peek_ids(where: Where, topic: str, group: str, names: list[MessageId], as_json: bool) -> None:
@@ -209,13 +210,11 @@ def _print(line: dict[str, Any]) -> None:
             " ".join(part for part in (letter["error_class"], letter["message"]) if part) or letter["reason"]
         )
         parts.append(shown(cause.encode()))
-    click.echo("  ".join(parts))
+    say("  ".join(parts))
     if "payload" in line or "payload_base64" in line:
         if line.get("key") is not None:
-            click.echo(f"    key {shown(line['key'].encode())}")
+            say(f"    key {shown(line['key'].encode())}")
         for name, value in line["headers"].items():
-            click.echo(f"    {shown(name.encode())} = {shown(str(value).encode())}")
+            say(f"    {shown(name.encode())} = {shown(str(value).encode())}")
         text = line["payload"].encode() if "payload" in line else None
-        click.echo(
-            f"    {shown(text, 120)}" if text is not None else f"    base64 {line['payload_base64'][:110]}"
-        )
+        say(f"    {shown(text, 120)}" if text is not None else f"    base64 {line['payload_base64'][:110]}")

@@ -17,9 +17,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import click
-
-from quorumq.cli.common import Where, cluster, plural, print_json
+from quorumq.cli.common import (
+    Where,
+    cluster,
+    plural,
+    print_json,
+    say,
+)
 from quorumq.cli.pieces import pieces
 from quorumq.client.message import MessageId
 from quorumq.core.errors import AlreadyResolved, ClusterMismatch, NotFound, StorageError, UsageError
@@ -203,13 +207,9 @@ async def carry_out(where: Where, path: Path, rate: float | None, dry_run: bool,
                 if as_json:
                     print_json({**_about(decision), **_counts(counts), "dry_run": dry_run})
                 else:
-                    click.echo(
-                        f"{decision.topic} {decision.group} {decision.failure}: {_words(counts, dry_run)}"
-                    )
+                    say(f"{decision.topic} {decision.group} {decision.failure}: {_words(counts, dry_run)}")
         except BaseException:
-            click.echo(
-                f"redriven {plural(total['redriven'], 'message')} so far; run it again to go on", err=True
-            )
+            say(f"redriven {plural(total['redriven'], 'message')} so far; run it again to go on", err=True)
             raise
     if wanted and total["unknown"] == wanted and head["cluster"] is None:
         raise UsageError(
@@ -222,10 +222,10 @@ async def carry_out(where: Where, path: Path, rate: float | None, dry_run: bool,
             "hold": verdicts["hold"], "discard": verdicts["discard"],
         })  # fmt: skip
         return
-    click.echo(f"{_words(total, dry_run)}" if wanted else "the plan has nothing to redrive")
+    say(f"{_words(total, dry_run)}" if wanted else "the plan has nothing to redrive")
     left = [f"{count} to {verdict}" for verdict in VERDICTS[1:] if (count := verdicts[verdict])]
     if left:
-        click.echo(f"left alone, as the plan says: {' and '.join(left)} (kinds of failures)", err=True)
+        say(f"left alone, as the plan says: {' and '.join(left)} (kinds of failures)", err=True)
 
 
 async def _check(client: Client, path: Path, head: dict[str, Any], topics: dict[str, Decision]) -> None:

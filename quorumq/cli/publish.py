@@ -18,6 +18,7 @@ from quorumq.cli.common import (
     print_json,
     read_input,
     run,
+    say,
 )
 from quorumq.core.errors import TooLarge
 from quorumq.core.limits import MESSAGE_BYTES_MAX
@@ -180,7 +181,7 @@ async def _publish(
                 if as_json:
                     print_json({"id": str(found), "topic": topic, "partition": found.partition.number})
                 else:
-                    click.echo(str(found))
+                    say(str(found))
 
         async with (
             cluster(where) as client,
@@ -193,4 +194,4 @@ async def _publish(
                 await send.send(await producer.send(payload, **options))
             await producer.flush()
     if count > 1 and not as_json:
-        click.echo(f"published {plural(count, 'message')} to {topic}", err=True)
+        say(f"published {plural(count, 'message')} to {topic}", err=True)

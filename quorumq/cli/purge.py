@@ -18,6 +18,7 @@ from quorumq.cli.common import (
     plural,
     print_json,
     run_with,
+    say,
 )
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def purge_group(
         if as_json:
             print_json({"topic": name, "group": whose, "purged": count})
         else:
-            click.echo(f"purged {plural(count, what)}")
+            say(f"purged {plural(count, what)}")
         check_missed(missed)
 
     run_with(where, make)

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from quorumq.cli.common import Where, cluster_options, json_option, plural, print_json, run_with, shown
+from quorumq.cli.common import (
+    Where,
+    cluster_options,
+    json_option,
+    plural,
+    print_json,
+    run_with,
+    say,
+    shown,
+)
 from quorumq.core.errors import TooFewReplicas
 
 if TYPE_CHECKING:
@@ -51,9 +60,9 @@ def show(topic: str, id: str, history: tuple[Path, ...], where: Where, as_json: 
         else:
             _print(found)
             if history:
-                click.echo(f"\nhistories, by each writer's own time of day: {plural(len(told), 'line')}")
+                say(f"\nhistories, by each writer's own time of day: {plural(len(told), 'line')}")
             for row in told:
-                click.echo(f"  {_told(row)}")
+                say(f"  {_told(row)}")
         _check_known(found)
 
     run_with(where, make)
@@ -102,24 +111,22 @@ def _facts(life: Life) -> dict[str, Any]:
 
 
 def _print(life: Life) -> None:
-    click.echo(f"{life.id}")
+    say(f"{life.id}")
     when = _when(life.published_ms) if life.published_ms is not None else "when is not known: no payload left"
     due = f", due {life.delay:g} s later" if life.delay else ""
-    click.echo(f"published {when}{due}")
-    click.echo(f"by session {life.session}")
+    say(f"published {when}{due}")
+    say(f"by session {life.session}")
     for replica in life.replicas:
-        click.echo(f"{replica.node}: {_said(replica)}")
+        say(f"{replica.node}: {_said(replica)}")
         for seen in replica.groups:
-            click.echo(f"  {shown(seen.group.encode(), 30)}: {_state(seen)}")
+            say(f"  {shown(seen.group.encode(), 30)}: {_state(seen)}")
             if seen.letter is not None:
-                click.echo(
-                    f"    died of {shown(seen.letter.reason.encode(), 60)}, {_when(seen.letter.died_ms)}"
-                )
+                say(f"    died of {shown(seen.letter.reason.encode(), 60)}, {_when(seen.letter.died_ms)}")
                 for text in (seen.letter.error_class, seen.letter.message, seen.letter.consumer):
                     if text:
-                        click.echo(f"    {shown(text.encode(), 72)}")
+                        say(f"    {shown(text.encode(), 72)}")
         if replica.left_out:
-            click.echo(f"  groups: {replica.left_out:,} more, by name after these, are not shown")
+            say(f"  groups: {replica.left_out:,} more, by name after these, are not shown")
 
 
 def _said(replica: Replica) -> str:

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from quorumq.cli.common import json_option, nodes_option, plural, print_json
+from quorumq.cli.common import (
+    json_option,
+    nodes_option,
+    plural,
+    print_json,
+    say,
+)
 from quorumq.cli.status import ASK_TIMEOUT_S, survey
 from quorumq.core.errors import TooFewReplicas
 
@@ -81,7 +87,7 @@ def declare(
     assert isinstance(known, MetadataReply), known
     facts = _facts(plan, known)
     if not as_json:
-        click.echo(_words(facts), err=not dry_run)
+        say(_words(facts), err=not dry_run)
     if not dry_run:
         if not yes:
             click.confirm(f"declare that {_names(plan.survivors)} is all there is?", abort=True, err=True)
@@ -90,7 +96,7 @@ def declare(
     if as_json:
         print_json({**facts, "declared": not dry_run})
     elif not dry_run:
-        click.echo(f"declared: {_names(plan.survivors)} is all there is")
+        say(f"declared: {_names(plan.survivors)} is all there is")
     if facts["waiting"]:
         raise TooFewReplicas(
             f"{_names(facts['waiting'])} did not take part again within {wait:g} s: see `quorumq status`, and do it "

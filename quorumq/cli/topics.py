@@ -17,6 +17,7 @@ from quorumq.cli.common import (
     plural,
     print_json,
     run_with,
+    say,
     table,
 )
 from quorumq.core import limits
@@ -149,7 +150,7 @@ def delete(names: tuple[str, ...], yes: bool, where: Where, as_json: bool) -> No
             if as_json:
                 print_json({"topic": name, "id": topic.id.hex(), "deleted": True})
             else:
-                click.echo(f"{name}: deleted")
+                say(f"{name}: deleted")
 
     run_with(where, make)
 
@@ -159,9 +160,7 @@ def show(topic: Topic, as_json: bool) -> None:
     if as_json:
         print_json(facts_of(topic))
     else:
-        click.echo(
-            f"{topic.name}: {plural(topic.partitions, 'partition')}, each on {plural(topic.rf, 'node')}"
-        )
+        say(f"{topic.name}: {plural(topic.partitions, 'partition')}, each on {plural(topic.rf, 'node')}")
 
 
 @topics.command("list")
@@ -188,7 +187,7 @@ def _list(reply: MetadataReply, as_json: bool) -> None:
             print_json({**facts_of(topic), "groups": groups.get(topic.id, [])})
         return
     if not reply.topics:
-        click.echo("no topics yet: `quorumq topics create NAME` makes one", err=True)
+        say("no topics yet: `quorumq topics create NAME` makes one", err=True)
         return
     from rich.markup import escape
 

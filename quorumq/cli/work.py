@@ -24,6 +24,7 @@ from quorumq.cli.common import (
     plural,
     print_json,
     run,
+    say,
 )
 from quorumq.core.errors import UsageError
 
@@ -161,4 +162,4 @@ async def _work(
     rest = ", ".join(
         f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items() if name != "done" and count
     )
-    click.echo(f"{plural(worked.done, 'message')} done{', ' if rest else ''}{rest}", err=True)
+    say(f"{plural(worked.done, 'message')} done{', ' if rest else ''}{rest}", err=True)

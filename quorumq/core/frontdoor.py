@@ -427,4 +427,6 @@ def check_group_name(group: str) -> str:
             f"group is {group[:50]!r}: it must have 1 to {limits.NAME_BYTES_MAX} bytes and no '!', but for the "
             f"{DEAD_SUFFIX!r} of a group's dead letters"
         )
+    if not group.isprintable():
+        return f"group is {group[:50]!r}: it must be printable"
     return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -10,7 +11,10 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from rich.markup import escape
 
+from quorumq.cli.common import console, table
+from quorumq.client.blocking import connect
 from quorumq.lab.local import LocalCluster
 from tests.cli.test_cluster_commands import Shell
 
@@ -221,3 +225,52 @@ def test_a_redrive_that_is_killed_and_run_again_adds_nothing(shell: Shell, how: 
     assert states(shell, topic) == {"ready": 60}
     got = shell("consume", topic, "--group", "g", "--wait", "0.5").out.split()
     assert sorted(map(int, got)) == list(range(60)), "each once"
+
+
+ESC = "\x1b]0;owned\x07\x9b31m\u202e"
+
+
+def test_no_text_of_others_reaches_the_terminal_as_it_is(shell: Shell) -> None:
+    refused = shell("groups", "create", "evil", "--group", f"g{ESC}", code=64)
+    assert "must be printable" in refused.err
+    with connect(shell.cluster.addresses) as client:
+        for number in range(2):
+            client.publish("evil", f"{number}{ESC}".encode(), key=f"k{ESC}", headers={f"h{ESC}": f"v{ESC}"})
+        with client.consumer("evil", "g", name=f"c{ESC}") as consumer:
+            message = next(iter(consumer))
+            try:
+                raise type(f"E{ESC}", (Exception,), {})(f"no{ESC}")
+            except Exception as error:
+                message.dead_letter(error)
+    shown = [
+        shell("peek", "evil", "--group", "g", "--which", "all"),
+        shell("peek", "evil", "--group", "g", "--which", "all", "--json"),
+        shell("deadletters", "list", "evil", "--group", "g"),
+        shell("deadletters", "list", "evil", "--group", "g", "--each"),
+        shell("deadletters", "list", "evil", "--group", "g", "--each", "--json"),
+        shell("show", "evil", str(message.id)),
+        shell("show", "evil", str(message.id), "--json"),
+        shell("groups", "list"),
+        shell("groups", "describe", "evil", "g"),
+        shell("status"),
+        shell("status", "--json"),
+        shell("consume", "evil", "--group", "g", "--max", "1", "--json"),
+        shell("show", "evil", f"{message.id}{ESC}", code=64),
+        shell("consume", f"evil{ESC}", "--group", "g", "--max", "1", "--wait", "0", code=66),
+    ]
+    for done in shown:
+        for line in (done.out + done.err).splitlines():
+            assert line.isprintable(), line
+    assert sum("owned" in done.out + done.err for done in shown) > 8, "it is shown, and not obeyed"
+
+
+def test_a_console_shows_what_a_terminal_would_obey() -> None:
+    out = io.StringIO()
+    screen = console()
+    screen.file, screen.width = out, 60
+    found = table(f"t{ESC}")
+    found.add_column(f"c{ESC}")
+    found.add_row(f"x{ESC}")
+    screen.print(found, f"y{ESC}", escape(f"z{ESC}"))
+    assert out.getvalue().replace("\n", "").isprintable()
+    assert "\\x1b]0;owned" in out.getvalue()
