@@ -29,7 +29,7 @@ class Screen:
         self.file = io.StringIO()
         for where in ("cli.groups", "cli.topics", "cli.deadletters", "cli.common"):
             monkeypatch.setattr(f"quorumq.{where}.console", lambda: Console(file=self.file, width=80))
-        monkeypatch.setattr(click, "echo", lambda text: print(text, file=self.file))
+        monkeypatch.setattr(click, "echo", lambda text, **_: print(text, file=self.file))
 
     def lines(self) -> list[str]:
         found = self.file.getvalue().splitlines()
