@@ -23,7 +23,7 @@ report: $(VENV)/.spark-stamp
 	@echo "Look at $(CURDIR)/$(REPORT)/deadletters/report.html and $(CURDIR)/$(REPORT)/audit/audit.html"
 
 test: $(VENV)/.dev-stamp lint types
-	$(BIN)/python -m pytest -n 3
+	$(BIN)/python -m pytest -n 4
 
 lint: $(VENV)/.dev-stamp
 	$(BIN)/ruff check .

@@ -45,8 +45,8 @@ def test_a_record_that_is_not_written_is_found(
         ]
 
     monkeypatch.setattr(NodeCore, "step", forgetful)
-    violations = [run_schedule(watched(seed, "memory")).violations for seed in range(8)]
-    assert any("and its journal" in found[0] for found in violations if found)
+    runs = (run_schedule(watched(seed, "memory")).violations for seed in range(8))
+    assert any("and its journal" in found[0] for found in runs if found)
 
 
 def test_a_record_that_is_taken_out_of_the_journal_is_found() -> None:

@@ -17,11 +17,9 @@ QUICK = (
     "hold-majority-1",
     "no-anti-entropy",
     "no-replacing",
-    "nothing-overtakes-acked",
     "repair-not-journaled",
     "snapshot-without-reclaimed",
     "stop-forgets-ballots",
-    "tombstone-majority-1",
 )
 SURVIVORS = {rule.name: rule.survives for rule in HUNTED if rule.survives}
 

@@ -43,8 +43,8 @@ from tests.spark.audit_histories import (
     on_machines,
 )
 
-GOOD = 10
-ON_MACHINES = 6
+GOOD = 6
+ON_MACHINES = 4
 MUTANT_SEEDS = 1
 SOAK_GOOD = 1500
 SEEDS = 200
@@ -54,7 +54,7 @@ SEEDS = 200
 def simulated(seeds: int, mutant_seeds: int) -> Iterator[tuple[str, list[Row]]]:
     """Runs by name."""
     left = dict(FAULTS)
-    for seed in range(1, 10 * seeds):
+    for seed in range(1, SEEDS):
         if seed > seeds and not left:
             break
         rows = good(seed)

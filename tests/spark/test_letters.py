@@ -247,7 +247,7 @@ def test_the_main_numbers_are_those_of_plain_python_on_many_rows(spark: SparkSes
             n=rng.choice((0, 0, 1)),
             payload=b"%d" % rng.randrange(4000),
         )
-        for seq in range(5000)
+        for seq in range(2000)
     ]
     letters = made(spark, *rows).cache()
 
