@@ -32,6 +32,7 @@ from quorumq.core.effects import (
     Event,
     Forget,
     Persist,
+    Raised,
     Received,
     Reply,
     Restart,
@@ -68,6 +69,9 @@ class Port(Protocol):
 
     def end(self, effect: Stop | Restart) -> None:
         """This core must not go on."""
+
+    def raised(self, effect: Raised) -> None:
+        """A request met a bug, and was refused; the core is as it was, and goes on."""
 
     def flush(self) -> None:
         """Nothing more is sent for now."""
@@ -214,6 +218,8 @@ class Driver:
             elif isinstance(effect, Forget):
                 self.journal.forget(effect.numbers)
                 self._sync_within(LAZY_COMMIT_S)
+            elif isinstance(effect, Raised):
+                port.raised(effect)
             else:
                 port.end(effect)
 

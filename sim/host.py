@@ -20,6 +20,7 @@ from quorumq.core.effects import (
     DiskFull,
     Event,
     Gone,
+    Raised,
     Request,
     Restart,
     SendStored,
@@ -369,6 +370,9 @@ class Host:
         if isinstance(effect, Stop):
             raise SimError(f"node {self.name} stopped itself: {effect.reason}")
         self.world.after(0.0, self.begin_again, self.life)
+
+    def raised(self, effect: Raised) -> None:
+        raise effect.error
 
     def send(self, to: NodeId, message: PeerMessage) -> None:
         self.links.send(to, message)

@@ -16,6 +16,7 @@ from quorumq.core.effects import (
     Forget,
     Gone,
     Persist,
+    Raised,
     Received,
     Restart,
     Send,
@@ -87,6 +88,9 @@ class World:
 
     def end(self, effect: Stop | Restart) -> None:
         self.driver.ended = True
+
+    def raised(self, effect: Raised) -> None:
+        self.done.append(effect)
 
     def flush(self) -> None:
         if self.done[-1:] != ["flush"]:
@@ -164,6 +168,14 @@ def test_what_nobody_waits_for_is_synced_soon() -> None:
         world.driver.feed()
         assert "sync" in world.done
         assert world.driver.next_deadline() is None
+
+
+def test_who_met_a_bug_in_a_request_hears_of_it_and_the_rest_goes_on() -> None:
+    world = World()
+    bug = Raised("Fetch", ZeroDivisionError())
+    world.does(bug, Send("b", MESSAGE))
+    assert world.done[:2] == [bug, MESSAGE]
+    assert not world.driver.ended
 
 
 def test_who_is_silent_appends_and_says_nothing() -> None:

@@ -85,6 +85,13 @@ class Restart(NamedTuple):
     reason: str
 
 
+class Raised(NamedTuple):
+    """``error`` was raised where nothing had changed yet; the request was refused, and the node goes on. Say so."""
+
+    request: str  # the name of its type
+    error: Exception
+
+
 class Again(NamedTuple):
     """Take up client request ``key`` again. The core does that itself, in the same step: no driver sees this."""
 
@@ -93,7 +100,7 @@ class Again(NamedTuple):
     looked: bool  # the others were asked for what it names and is not known here
 
 
-Effect = Union[Restart, Send, Reply, Persist, SendStored, Forget, Stop, Again]
+Effect = Union[Restart, Send, Reply, Persist, SendStored, Forget, Stop, Raised, Again]
 
 # ------------------------------------------------------------------------------ events
 

@@ -6,7 +6,7 @@ from quorumq.core import limits
 from quorumq.core.context import Context
 from quorumq.core.coordinator import Coordinator
 from quorumq.core.creation import CreateTopicCoordinator
-from quorumq.core.effects import Effect, Reply, Send
+from quorumq.core.effects import Effect, Raised, Reply, Send
 from quorumq.core.errors import Code
 from quorumq.core.fetch import FetchCoordinator
 from quorumq.core.finding import FindCoordinator, to_find
@@ -69,6 +69,8 @@ Admitted = Coordinator | ClientReply
 
 STAMPED = (Fetch, CreateTopic, AlterTopic, DeleteTopic, SetGroup, DeleteGroup)
 """Requests that are nothing without a fresh stamp."""
+BUG_CHARS_MAX = 200
+"""Of an exception's text, in the answer to the client."""
 USED_UP = (
     f"the stamps of this cluster are used up: no stamp reaches {limits.STAMPS_END}, and a node said that it had one "
     "just below. Nothing is lost: export what is there (`quorumq export`), and make another cluster, whose ports "
@@ -97,25 +99,38 @@ class FrontDoor:
         context = self.context
         if isinstance(request, Hello):
             return self._on_hello(key, request, now)
-        if isinstance(request, StatusRequest):
-            return [Reply(key, StatusReply(status(context, self.vouching, now)))]
-        wanted = None if looked else to_find(context, request)
-        if isinstance(request, Metadata) and wanted is None:
-            return [Reply(key, self._metadata(request.topics))]
-        if not context.state.vouched:
-            return [Reply(key, self.vouching.refusal(context))]
-        if wanted is not None:
-            return self._coordinate(FindCoordinator(key, request, wanted), now)
-        effects: list[Effect] = []
-        if isinstance(request, CloseSession):
-            effects = self._close_session(request)
-        elif isinstance(request, LeaveRequest):
-            for receipt, spans in request.items:
-                effects += context.free(Freed(receipt.partition, receipt.group, receipt.owner, spans), now)
-        admitted = self._admit(key, request, now)
+        try:
+            admitted = self._look(key, request, now, looked=looked)
+        except Exception as error:  # nothing has changed yet: it costs this request alone
+            detail = (
+                f"node {context.state.me} has a bug, and could not begin this request ({type(error).__name__}: "
+                f"{str(error)[:BUG_CHARS_MAX]}); nothing was done. Its log has more: report it"
+            )
+            return [Raised(type(request).__name__, error), Reply(key, Failed(Code.NOT_STORED, detail))]
         if isinstance(admitted, Coordinator):
             return self._coordinate(admitted, now)
+        effects: list[Effect] = []
+        if isinstance(admitted, CloseSessionReply) and isinstance(request, CloseSession):
+            effects = self._close_session(request)
+        elif isinstance(admitted, LeaveReply) and isinstance(request, LeaveRequest):
+            for receipt, spans in request.items:
+                effects += context.free(Freed(receipt.partition, receipt.group, receipt.owner, spans), now)
         return [*effects, Reply(key, admitted)]
+
+    def _look(self, key: int, request: ClientRequest, now: Now, *, looked: bool) -> Admitted:
+        """Who carries a request through, or the answer. This and what it calls only look: what they raise is survived
+        (docs/decisions/0011-what-an-exception-ends.md)."""
+        context = self.context
+        if isinstance(request, StatusRequest):
+            return StatusReply(status(context, self.vouching, now))
+        wanted = None if looked else to_find(context, request)
+        if isinstance(request, Metadata) and wanted is None:
+            return self._metadata(request.topics)
+        if not context.state.vouched:
+            return self.vouching.refusal(context)
+        if wanted is not None:
+            return FindCoordinator(key, request, wanted)
+        return self._admit(key, request, now)
 
     def on_remote_fetch(self, sender: NodeId, message: RemoteFetch, now: Now) -> list[Effect]:
         """Serve a FETCH for a node that has no replica of these partitions."""

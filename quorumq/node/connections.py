@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import trio
 
-from quorumq.core.effects import Event, Gone, Received, Request, Unsent
+from quorumq.core.effects import Event, Gone, Raised, Received, Request, Unsent
 from quorumq.core.errors import BadReceipt, Code, PeerError, QuorumqError, StorageError, TooLarge
 from quorumq.core.limits import (
     BATCH_BYTES_MAX,
@@ -479,9 +479,12 @@ class Inbound:
         except StorageError as error:
             self.node.fail(EXIT_STORAGE, str(error))
             return
-        self._weight -= (
-            weight  # before it is sent: where that ends the connection, `close` takes back the rest
-        )
+        except Exception as error:
+            self.node.raised(Raised(type(reply).__name__, error))
+            detail = f"it was done, but a bug keeps node {self.node.config.node} from saying what came of it"
+            pieces = self._refuse(key, number, reply, Failed(Code.OUTCOME_UNKNOWN, detail))
+        # Before it is sent: where that ends the connection, `close` takes back the rest.
+        self._weight -= weight
         self.node.room.take(-weight)
         self._put(pieces)
         self._changed.set()

@@ -35,7 +35,9 @@ class Health:
         self.config = config
         self.clients = 0
         self.connections = 0
-        self.counts: dict[str, int] = {"sends_dropped": 0, "replies_late": 0, "connections_broken": 0}
+        self.counts: dict[str, int] = dict.fromkeys(
+            ("sends_dropped", "replies_late", "connections_broken", "requests_failed", "messages_not_sent"), 0
+        )
         self.outbox_bytes: Callable[[], int] = lambda: 0
         self._clock = clock
         self._began = clock().mono

@@ -21,7 +21,7 @@ from typing import Any, Final, Protocol
 import trio
 from crc32c import crc32c
 
-from quorumq.core.effects import Damaged, DiskFull, Event, Restart, SendStored, Stop, Unposted, Unsent
+from quorumq.core.effects import Damaged, DiskFull, Event, Raised, Restart, SendStored, Stop, Unposted, Unsent
 from quorumq.core.errors import Code, StorageError, TooLarge
 from quorumq.core.messages import (
     ClientReply,
@@ -275,34 +275,43 @@ class Node:
         ):  # the process builds another node from the directory (serve.py)
             self.log.warning("resync_begins", reason=effect.reason)
 
+    def raised(self, effect: Raised) -> None:
+        self.health.count("requests_failed")
+        reason = repr(effect.error)
+        self.log.error("request_failed", request=effect.request, reason=reason, exc_info=effect.error)
+
     def send(self, to: NodeId, message: PeerMessage) -> None:
         link = self.links.get(to)
         if link is None or not link.has_room():
             self._drop(message)
             return
         stamp = self.core.state.clock.value
+        answer = message if isinstance(message, RemoteFetchReply) and message.slices else None
         try:
-            if isinstance(message, RemoteFetchReply) and message.slices:
-                queued = link.send(self._encode_fetched(message, stamp), message)
-            elif isinstance(message, PeekReply) and message.slices:
-                queued = link.send(self._encode_page(message, stamp))
-            else:
-                last, at, pieces = self._last
-                if last is not message or at != stamp:
-                    pieces = encode_message(message, stamp=stamp)
-                    self._last = (message, stamp, pieces)  # to several peers: encoded once
-                queued = link.send(pieces)
-        except (
-            TooLarge,
-            BadValue,
-        ) as error:  # what waits for an answer to it fails by its time-out; nothing else does
+            pieces = self._encode(message, stamp)
+        except StorageError:
+            raise
+        except Exception as error:  # what waits for an answer to it fails by its time-out; nothing else does
             kind = type(message).__name__
-            self.log.error("message_not_sent", peer=to, message=kind, reason=str(error))
-            queued = False
-        if queued:
+            self.log.error("message_not_sent", peer=to, message=kind, reason=str(error), exc_info=error)
+            self.health.count("messages_not_sent")
+            self._drop(message)
+            return
+        if link.send(pieces, answer):
             self._dirty[id(link)] = link
         else:
             self._drop(message)
+
+    def _encode(self, message: PeerMessage, stamp: int) -> list[bytes | memoryview]:
+        if isinstance(message, RemoteFetchReply) and message.slices:
+            return self._encode_fetched(message, stamp)
+        if isinstance(message, PeekReply) and message.slices:
+            return self._encode_page(message, stamp)
+        last, at, pieces = self._last
+        if last is not message or at != stamp:
+            pieces = encode_message(message, stamp=stamp)
+            self._last = (message, stamp, pieces)  # to several peers: encoded once
+        return pieces
 
     def _drop(self, message: PeerMessage) -> None:
         """There is no way to send ``message`` now."""

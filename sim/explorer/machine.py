@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from quorumq.core.effects import Persist, Restart, SendStored, Stop
+from quorumq.core.effects import Persist, Raised, Restart, SendStored, Stop
 from quorumq.core.messages import ClientReply, Envelope, PeerMessage
 from quorumq.core.nodecore import NodeCore
 from quorumq.core.records import BatchStored, JournalRecord, PeerSeen, Reserved, Vouched
@@ -107,6 +107,9 @@ class Machine:
 
     def end(self, effect: Stop | Restart) -> None:
         self.stopped = effect.reason
+
+    def raised(self, effect: Raised) -> None:
+        raise effect.error
 
     def flush(self) -> None:
         pass

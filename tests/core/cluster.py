@@ -18,6 +18,7 @@ from quorumq.core.effects import (
     HelloRefused,
     LinkDown,
     LinkUp,
+    Raised,
     Received,
     Request,
     Restart,
@@ -313,6 +314,9 @@ class Watched(Driver):
             self.cluster.queue.append((self.name, effect))
         else:
             self.cluster.stopped[self.name] = effect.reason
+
+    def raised(self, effect: Raised) -> None:
+        raise effect.error
 
     def flush(self) -> None:
         pass

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import pytest
 import trio
 
 from quorumq.core import messages as m
+from quorumq.core.frontdoor import FrontDoor
 from quorumq.core.limits import CLIENT_HEADER_BYTES_MAX, HEADER_BYTES_MAX, SPANS_SETTLED_MAX
 from quorumq.core.types import Letter, Span, Stamp
 from quorumq.storage.memory import MemoryDisk
+from quorumq.wire.codec import encode_message
 from quorumq.wire.frames import MAGIC
 from quorumq.wire.values import SealedNamed
 from tests.node.memory import fetch, outcomes, payloads, publish, receipts, world
@@ -28,6 +31,68 @@ async def test_a_message_that_is_too_large_for_a_peer_is_dropped_and_logged_and_
         assert str(HEADER_BYTES_MAX) in line["reason"]
         origin = await client.session()
         assert isinstance(await client.ask(publish(topic, origin, 0, b"x")), m.PublishReply)
+
+
+async def test_a_message_that_cannot_be_encoded_is_dropped_whatever_was_raised() -> None:
+    async with world() as cluster:
+        await cluster.ready()
+        node = cluster.services["a"].node
+        node.send("b", m.SyncTopics((object(),), ()))  # type: ignore[arg-type]
+        (line,) = cluster.logs["a"].of("message_not_sent")
+        assert (line["peer"], line["message"]) == ("b", "SyncTopics")
+        assert line["exc_info"].__traceback__ is not None
+        client = await cluster.client("a")
+        await client.topic()
+        assert (await client.ask(m.StatusRequest())).facts["messages_not_sent"] == 1
+
+
+async def test_a_bug_met_before_anything_changed_costs_that_request_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    create = FrontDoor._create_topic
+
+    def planted(door: FrontDoor, key: int, request: m.CreateTopic) -> Any:
+        if request.name == "boom":
+            raise ZeroDivisionError("planted")
+        return create(door, key, request)
+
+    monkeypatch.setattr(FrontDoor, "_create_topic", planted)
+    async with world() as cluster:
+        await cluster.ready()
+        client = await cluster.client("a")
+        topic, origin = await client.topic(), await client.session()
+        boom = m.CreateTopic("boom")
+        batch = publish(topic, origin, 0, b"x")
+        frames = [
+            b"".join(encode_message(each, request=1000 + at))
+            for at, each in enumerate((batch, boom, fetch()))
+        ]
+        await client.push(b"".join(frames))  # they are one step of the core
+        assert isinstance(await client.receive(1000), m.PublishReply)
+        refused = await client.receive(1001)
+        assert (refused.code, "ZeroDivisionError: planted" in refused.detail) == ("not-stored", True)
+        assert isinstance(await client.receive(1002), m.FetchReply)
+        (line,) = cluster.logs["a"].of("request_failed")
+        assert (line["request"], line["exc_info"].__traceback__ is None) == ("CreateTopic", False)
+        assert (await client.ask(m.StatusRequest())).facts["requests_failed"] == 1
+        assert cluster.services["a"].node.failed is None
+
+
+async def test_an_answer_that_cannot_be_encoded_costs_that_request_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with world("a") as cluster:
+        client = await cluster.client("a")
+        await client.topic(rf=1)
+        looked = FrontDoor._metadata
+        monkeypatch.setattr(FrontDoor, "_metadata", lambda *args: looked(*args)._replace(topics=(object(),)))
+        reply = await client.ask(m.Metadata(()))
+        assert (reply.code, "it was done" in reply.detail) == ("outcome-unknown", True)
+        (line,) = cluster.logs["a"].of("request_failed")
+        assert (line["request"], line["exc_info"].__traceback__ is None) == ("MetadataReply", False)
+        status = await client.ask(m.StatusRequest())
+        assert status.facts["requests_failed"] == 1
+        assert status.facts["inflight_bytes"] < 1 << 20
 
 
 async def test_what_a_request_names_has_one_limit_however_it_is_divided() -> None:

@@ -1,0 +1,85 @@
+"""A client's request is looked at before anything is done for it: what is raised then may be survived."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+from quorumq.core import messages as m
+from quorumq.core.frontdoor import Coordinator, FrontDoor
+from quorumq.core.types import Kind, Letter, PartitionId, Record, Span, Stamp
+from tests.core.cluster import Cluster
+from tests.core.test_cluster_smoke import fetch, published, receipts
+
+
+def every_request(cluster: Cluster) -> tuple[Span, list[m.ClientRequest]]:
+    """One of each that the front door looks at, each with something to do."""
+    topic, origin = published(cluster)
+    got = receipts(cluster.ask("a", fetch(most=5)))
+    here, span = PartitionId(topic.id, 0), Span(origin, 0, 1)
+    dead = m.Resolved(span, Record(0, 1, Kind.DEAD))
+    return Span(origin, 0, 100), [
+        m.StatusRequest(),
+        m.Metadata(("jobs",)),
+        m.Metadata(("unknown",)),
+        m.OpenSession(),
+        m.CloseSession(origin, (here,)),
+        m.CreateTopic("more"),
+        m.AlterTopic("jobs", max_deliveries=7),
+        m.DeleteTopic("jobs", topic.id),
+        m.Publish(cluster.batch(topic, origin, 10, [b"x"])),
+        fetch(),
+        m.AckRequest(got),
+        m.RejectRequest(got, 0.0, Letter(Stamp(0, ""), "rejected")),
+        m.ExtendRequest(got, 5.0, 0.0),
+        m.LeaveRequest(got),
+        m.SetGroup("jobs", "other", "earliest", 0, False),
+        m.DeleteGroup("jobs", "g"),
+        m.PurgeRequest("jobs", 0, "g"),
+        m.RedriveRequest("jobs", 0, "g", (dead,)),
+        m.BrowseRequest("jobs", 0, "g", "all", (0, 0), 10, True, False, None),
+        m.BrowseRequest("jobs", 0, "unknown", "all", (0, 0), 10, True, True, None),
+        m.ShowRequest(here, span),
+        m.DeclareSurvivors(),
+    ]
+
+
+def test_looking_at_a_request_changes_nothing_that_is_kept_or_promised() -> None:
+    cluster = Cluster()
+    whole, requests = every_request(cluster)
+    core, now = cluster.nodes["a"], cluster.now
+    context = core.context
+
+    def known() -> object:
+        tables = [
+            (
+                name,
+                list(view.records.within(whole)),
+                list(view.leases.within(whole)),
+                view.attempts_of(whole.origin),
+            )
+            for replica in core.replicas.values()
+            for name, view in sorted(replica.views.groups.items())
+        ]
+        rounds = (list(context.rounds), list(context.requests), list(context.given))
+        return copy.deepcopy((core.snapshot(now), core.state.timers, core.state.clock.value, tables, rounds))
+
+    before = known()
+    begun = 0
+    for key, request in enumerate(requests):
+        begun += isinstance(core.door._look(1000 + key, request, now, looked=False), Coordinator)
+        assert known() == before, request
+    assert begun > 10, "most of them have something to do"
+    assert {type(request) for request in requests} >= set(m.ClientRequest.__args__) - {m.Hello}
+
+
+def test_a_bug_while_looking_is_not_hidden_from_who_looks_for_bugs(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster()
+
+    def planted(door: FrontDoor, *args: object) -> None:
+        raise ZeroDivisionError("planted")
+
+    monkeypatch.setattr(FrontDoor, "_admit", planted)
+    with pytest.raises(ZeroDivisionError, match="planted"):
+        cluster.ask("a", m.OpenSession())
