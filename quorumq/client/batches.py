@@ -85,7 +85,7 @@ class Parcel:
 
     __slots__ = (
         "batch", "bytes", "count", "done", "error", "event", "first", "forgotten", "heard", "logged", "made",
-        "opened", "origin", "partition", "records", "refused", "sent", "silent", "times",
+        "opened", "origin", "partition", "records", "refused", "seal", "sent", "silent", "times",
     )  # fmt: skip
 
     def __init__(
@@ -101,6 +101,7 @@ class Parcel:
         self.count = 0
         self.batch: Batch | None = None  # once it is numbered and encoded
         self.origin: Origin | None = None
+        self.seal = b""  # of the session whose origin it is
         self.first = 0
         self.sent = False
         self.done = False
@@ -123,9 +124,9 @@ class Parcel:
         self.count += 1
         return self.count - 1
 
-    def number(self, origin: Origin, first: int, wall_ms: int) -> None:
+    def number(self, origin: Origin, seal: bytes, first: int, wall_ms: int) -> None:
         """It is complete: name its messages, and encode it once and for all."""
-        self.origin, self.first = origin, first
+        self.origin, self.seal, self.first = origin, seal, first
         sections = (Span(origin, first, first + self.count),)
         self.batch = pack_sections(self.partition, sections, wall_ms, self.records, **self.times._asdict())
         self.records = []

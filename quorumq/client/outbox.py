@@ -140,7 +140,7 @@ class Outbox:
             assert origin is not None
             if lane.origin != origin:
                 lane.origin, lane.next_seq = origin, 0
-            parcel.number(lane.origin, lane.next_seq, self._context.wall_ms())
+            parcel.number(lane.origin, self._session.seal, lane.next_seq, self._context.wall_ms())
             lane.next_seq += parcel.count
         lane.unanswered += 1
         self.closed.append((lane, parcel))

@@ -29,6 +29,7 @@ class Session:
 
     def __init__(self, context: Context) -> None:
         self.origin: Origin | None = None
+        self.seal = b""
         self._context = context
         self._until = 0.0  # by the client's clock, which counts while the machine is suspended
 
@@ -41,7 +42,7 @@ class Session:
         """Open one; raises as any request does."""
         until = self._context.clock() + SESSION_S
         opened = await self._context.ask(m.OpenSession(), "open a session", timeout, writes=True)
-        self.origin, self._until = opened.origin, until
+        self.origin, self.seal, self._until = opened.origin, opened.seal, until
 
     async def close(self, used: Sequence[PartitionId]) -> None:
         """Tell the cluster that nothing more comes under our origin, so that it need not remember it for ever.
@@ -53,7 +54,7 @@ class Session:
             used: where it numbered anything; all of that is confirmed.
         """
         assert self.origin is not None
-        request = m.CloseSession(self.origin, tuple(used))
+        request = m.CloseSession(self.origin, tuple(used), self.seal)
         self.origin = None
         with trio.move_on_after(CLOSE_WAIT_S), contextlib.suppress(QuorumqError):
             await self._context.ask(request, "close a session", CLOSE_WAIT_S, writes=True)
@@ -91,7 +92,7 @@ class Sender:
         history, clock = self._context.history, self._context.clock
         header = batch.header
         await self._context.nodes.ask(
-            lambda: m.Publish(batch, max(0, int(1000 * (clock() - parcel.made)))),
+            lambda: m.Publish(batch, max(0, int(1000 * (clock() - parcel.made))), parcel.seal),
             what=f"publish of {messages(header.size)} to {self._topic!r}/{header.partition.number}",
             timeout=self._timeout,
             writes=True,

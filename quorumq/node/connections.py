@@ -37,12 +37,14 @@ from quorumq.core.messages import (
     Challenge,
     ClientReply,
     ClientRequest,
+    CloseSession,
     Envelope,
     Failed,
     Fetch,
     FetchReply,
     Hello,
     Metadata,
+    OpenSessionReply,
     PeerMessage,
     Proof,
     Publish,
@@ -67,7 +69,7 @@ from quorumq.wire.codec import (
 )
 from quorumq.wire.frames import HANDSHAKE_BYTES_MAX, Frame, FrameReader
 from quorumq.wire.proofs import DIALLER, LISTENER, Handshake, fresh_nonce
-from quorumq.wire.receipts import seal_fetched
+from quorumq.wire.receipts import check_session, seal_fetched, seal_session
 from quorumq.wire.requests import check_header, check_request
 from quorumq.wire.values import WireSlice
 
@@ -406,6 +408,11 @@ class Inbound:
                 self._answer(number, refusal)
                 return None
             check_request(message)
+            if isinstance(message, Publish):
+                for section in message.batch.header.sections:
+                    check_session(section.origin, message.seal, keys=self.node.keys)
+            elif isinstance(message, CloseSession):
+                check_session(message.origin, message.seal, keys=self.node.keys)
             request = open_request(message, keys=self.node.keys)
         except UnknownMessage as error:
             if error.request:
@@ -462,7 +469,11 @@ class Inbound:
         if isinstance(reply, Welcome):
             self._welcomed = True
         try:
-            if isinstance(reply, FetchReply) and reply.slices:
+            if isinstance(reply, OpenSessionReply):
+                node = self.node
+                seal = seal_session(reply.origin, secret=node.secret, key=node.secret_number)
+                pieces = encode_message(reply._replace(seal=seal), request=number)
+            elif isinstance(reply, FetchReply) and reply.slices:
                 pieces = self._encode_fetched(key, number, reply)
             else:
                 pieces = encode_message(reply, request=number, read=self.node.read_slice)

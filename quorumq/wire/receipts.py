@@ -21,7 +21,7 @@ from typing import Final
 
 from quorumq.core.errors import BadReceipt
 from quorumq.core.messages import FetchReply, Named, Slice
-from quorumq.core.types import Receipt, Span
+from quorumq.core.types import DERIVED, Origin, Receipt, Span
 from quorumq.wire import cbor
 from quorumq.wire.bounds import SEALED_BYTES_MAX
 from quorumq.wire.cbor import BadValue
@@ -40,6 +40,7 @@ SECRET_BYTES_MAX: Final = 64
 
 _PERSON: Final = b"quorumq receipt"
 _NUMBER: Final = b"quorumq key"
+_SESSION: Final = b"quorumq session"
 
 assert SEALED_HEAD_BYTES == 2 + DIGEST_BYTES
 
@@ -132,6 +133,35 @@ def open_items(items: Iterable[SealedNamed], *, keys: Mapping[int, bytes]) -> tu
                 )
         opened.append(Named(receipt, item.spans or (receipt.span,)))
     return tuple(opened)
+
+
+def seal_session(origin: Origin, *, secret: bytes, key: int) -> bytes:
+    """What shows that a client was given a session: key number | digest, 16 bytes."""
+    digest = hashlib.blake2b(
+        encode_value(origin), digest_size=DIGEST_BYTES, key=secret, person=_SESSION, salt=bytes((key,))
+    )
+    return bytes((key,)) + digest.digest()
+
+
+def check_session(origin: Origin, seal: bytes, *, keys: Mapping[int, bytes]) -> None:
+    """Refuse who was not given the session: it would take another producer's numbers, or end them.
+
+    Args:
+        origin: of the session. Derived messages have origins that are nobody's, and no seal.
+        seal: what came with it.
+        keys: secrets of this cluster by their key number.
+
+    Raises:
+        BadReceipt: and what to do.
+    """
+    if origin.node == DERIVED:
+        return
+    secret = keys.get(seal[0]) if seal else None
+    if secret is None or not hmac.compare_digest(seal_session(origin, secret=secret, key=seal[0]), seal):
+        raise BadReceipt(
+            f"session {origin.node}.{origin.n}.{origin.k} is not this client's: send the seal that came with the "
+            "session, or open another one"
+        )
 
 
 def _within(span: Span, whole: Span) -> bool:

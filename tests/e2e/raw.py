@@ -15,6 +15,8 @@ from quorumq.wire.proofs import DIALLER, Handshake, fresh_nonce
 from quorumq.wire.values import SealedNamed
 
 TIMEOUT_S = 10.0
+SEALS: dict[Origin, bytes] = {}
+"""Of the sessions that were opened here."""
 
 
 def client_hello(cluster_id: str = "") -> m.Hello:
@@ -98,6 +100,7 @@ class Raw:
     def session(self) -> Origin:
         reply = self.ask(m.OpenSession())
         assert isinstance(reply, m.OpenSessionReply), reply
+        SEALS[reply.origin] = reply.seal
         return reply.origin
 
     def publish(
@@ -129,7 +132,8 @@ class Raw:
 def publish(topic: Topic, origin: Origin, first: int, payloads: list[bytes], partition: int = 0) -> m.Publish:
     where = PartitionId(topic.id, partition)
     messages = [Message(payload) for payload in payloads]
-    return m.Publish(build_batch(where, origin, first, int(time.time() * 1000), messages))
+    batch = build_batch(where, origin, first, int(time.time() * 1000), messages)
+    return m.Publish(batch, seal=SEALS.get(origin, b""))
 
 
 def receipts(reply: Any) -> list[SealedNamed]:

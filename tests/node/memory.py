@@ -27,6 +27,7 @@ from quorumq.wire.batch import Message, build_batch
 from quorumq.wire.codec import decode_message, encode_message, sealed_items
 from quorumq.wire.frames import PREFIX_BYTES, FrameReader
 from quorumq.wire.proofs import DIALLER, LISTENER, Handshake, fresh_nonce
+from quorumq.wire.receipts import key_number, seal_session
 from quorumq.wire.values import SealedNamed
 
 SECRET = b"0123456789abcdef"
@@ -355,9 +356,13 @@ class Client:
 
 
 def publish(topic: Topic, origin: Origin, first: int, *payloads: bytes) -> m.Publish:
-    return m.Publish(
-        build_batch(PartitionId(topic.id, 0), origin, first, WALL_MS, [Message(p) for p in payloads])
-    )
+    batch = build_batch(PartitionId(topic.id, 0), origin, first, WALL_MS, [Message(p) for p in payloads])
+    return m.Publish(batch, seal=sealed_session(origin))
+
+
+def sealed_session(origin: Origin) -> bytes:
+    """What comes with the session, of whatever origin."""
+    return seal_session(origin, secret=SECRET, key=key_number(SECRET))
 
 
 def fetch(most: int = 100, wait: float = 0.0, hold_time: float = 4.0, size: int = 1 << 20) -> m.Fetch:

@@ -162,6 +162,28 @@ async def test_a_batch_whose_bytes_are_not_its_headers_reaches_no_core() -> None
         assert payloads(await other.ask(fetch())) == []
 
 
+async def test_a_session_is_of_use_to_its_client_alone() -> None:
+    async with world() as cluster:
+        await cluster.ready()
+        first, other, elsewhere = [await cluster.client(name) for name in "aab"]
+        topic = await first.topic()
+        opened, own = await first.ask(m.OpenSession()), await other.ask(m.OpenSession())
+        batch = publish(topic, opened.origin, 0, b"x").batch
+        here = (PartitionId(topic.id, 0),)
+        for seal in (b"", b"\x00", own.seal, opened.seal[:-1] + b"?", bytes(17)):
+            for request in (m.Publish(batch, seal=seal), m.CloseSession(opened.origin, here, seal)):
+                refused = await other.ask(request)
+                assert (refused.code, "is not this client's" in refused.detail) == ("bad-receipt", True)
+        assert isinstance(await elsewhere.ask(m.Publish(batch, seal=opened.seal)), m.PublishReply)
+        assert isinstance(
+            await elsewhere.ask(m.CloseSession(opened.origin, here, opened.seal)), m.CloseSessionReply
+        )
+        derived = publish(topic, opened.origin._replace(node="~derived"), 0, b"y").batch
+        assert isinstance(await other.ask(m.Publish(derived)), m.PublishReply), (
+            "whoever has the input derives it"
+        )
+
+
 async def test_a_receipt_that_was_altered_is_refused_and_nothing_is_done() -> None:
     async with world("a") as cluster:
         client = await cluster.client("a")

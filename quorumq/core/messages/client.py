@@ -25,7 +25,10 @@ class OpenSession(NamedTuple):
 
 
 class OpenSessionReply(NamedTuple):
+    """A session, which is the client's: PUBLISH and CloseSession for it have to bring ``seal``, made by the shell."""
+
     origin: Origin
+    seal: bytes = b""
 
 
 class CloseSession(NamedTuple):
@@ -33,6 +36,7 @@ class CloseSession(NamedTuple):
 
     origin: Origin
     partitions: tuple[PartitionId, ...]
+    seal: bytes = b""
 
 
 class CloseSessionReply(NamedTuple):
@@ -118,11 +122,13 @@ class MetadataReply(NamedTuple):
 class Publish(NamedTuple):
     """PUBLISH a batch. Safe to repeat, through any node, at any later time (promise G6).
 
-    ``age_ms``: how long ago the producer made the batch, by its monotonic clock; a retry says more.
+    ``age_ms``: how long ago the producer made the batch, by its monotonic clock; a retry says more. ``seal`` is that
+    of the session whose origin the batch has; derived messages have none.
     """
 
     batch: Batch
     age_ms: int = 0
+    seal: bytes = b""
 
 
 class PublishReply(NamedTuple):
