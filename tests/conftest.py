@@ -1,9 +1,9 @@
 """Which tests may run beside each other: `make test` runs pytest on four processes.
 
 Files with tests that start processes (marker `e2e`) run one after another in two processes of pytest, those of
-tests/e2e and the others, so that there are two clusters at a time; those of Spark share one session, and so one
-process, too. All of them wait much, so that the fourth process has work for two cores. pytest-xdist has groups by a
-mark, but reads them in a way that pytest 9 ended.
+tests/e2e and the others, so that there are two clusters at a time; those of Spark share two sessions, one for the
+audit, and so two processes, too. All of them wait much, so that four processes have work for two cores. pytest-xdist
+has groups by a mark, but reads them in a way that pytest 9 ended.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 subprocess.Popen = Leashed  # type: ignore[misc]
 
 SIM = Path(__file__).parent / "sim"
-FIRST = ("processes", "spark", "commands", str(SIM / "test_explorer.py"), str(SIM / "test_rules.py"))
+EXPLORER, RULES = str(SIM / "test_explorer.py"), str(SIM / "test_rules.py")
+FIRST = ("audit", "processes", EXPLORER, "spark", "commands", RULES)
 """The longest groups begin first, so that the short ones fill the gaps at the end."""
 
 
@@ -40,7 +41,7 @@ def group_of(path: Path) -> str:
     """The group of a file of tests."""
     folder = path.relative_to(Path(__file__).parent).parts[0]
     if folder == "spark":
-        return "spark"
+        return "audit" if path.stem == "test_audit" else "spark"
     if folder == "e2e":
         return "processes"
     return "commands" if "mark.e2e" in path.read_text() else str(path)

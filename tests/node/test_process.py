@@ -122,7 +122,9 @@ def test_an_interrupted_start_is_no_bug(tmp_path: Path) -> None:
         while not (tmp_path / "data" / "LOCK").exists():
             assert node.poll() is None
             time.sleep(0.01)
-        for _ in range(40):
+        sent = 0
+        while sent < 40:
+            sent += 1
             node.send_signal(signal.SIGINT)  # one that comes just before it waits is seen after that
             with contextlib.suppress(subprocess.TimeoutExpired):
                 node.wait(timeout=0.5)
@@ -130,7 +132,9 @@ def test_an_interrupted_start_is_no_bug(tmp_path: Path) -> None:
     finally:
         node.kill()
     _, text = node.communicate(timeout=20)
-    assert (node.returncode, "interrupted" in text, "bug" in text) == (130, True, False)
+    assert ("interrupted" in text, "bug" in text) == (True, False)
+    # The second signal may come when it has said so, and is on its way out.
+    assert node.returncode == 130 or (sent > 1 and node.returncode == -signal.SIGINT)
 
 
 def test_more_connections_than_the_system_has_files_for_stop_nothing(tmp_path: Path) -> None:
