@@ -122,7 +122,7 @@ EXHAUSTED = {
 }
 """Whose scenarios are small enough to be exhausted here; `make soak` exhausts more."""
 
-DEEP = 5_000
+DEEP = 3_500
 """States that a scenario which is not exhausted is explored for, at most."""
 
 
@@ -158,7 +158,7 @@ def test_with_all_rules_no_promise_breaks(rule: Rule) -> None:
     The others, and all of them much deeper, are explored by `make soak`.
     """
     failure = left_out_of_its_scenario(rule.name)
-    most = 16_000 if rule.name in EXHAUSTED else min(max(3_000, failure.states), DEEP)
+    most = 16_000 if rule.name in EXHAUSTED else min(max(2_000, failure.states), DEEP)
     result = explore(rule.scenario, None, states_max=most)
     while not result.exhausted and result.depth < failure.depth and most < DEEP:
         most *= 2  # states are more where the rule is kept
@@ -170,7 +170,7 @@ def test_with_all_rules_no_promise_breaks(rule: Rule) -> None:
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=name_of)
 def test_general_scenarios_hold_near_their_beginning(scenario: Scenario) -> None:
-    result = explore(scenario, None, states_max=1_500)
+    result = explore(scenario, None, states_max=800)
     assert not result.violation, "\n".join(result.trace)
 
 
