@@ -20,6 +20,7 @@ from typing import Any, Final
 import click
 
 from quorumq.core.errors import QuorumqError, StorageError
+from quorumq.core.printable import printable
 
 SIGNALLED: Final = 128
 """After Ctrl-C the exit code is 130, after SIGTERM 143: this and the signal's number, as shells have it."""
@@ -42,13 +43,6 @@ class Reported(click.ClickException):
 
     def show(self, file: Any = None) -> None:
         click.echo(f"quorumq: {printable(self.message)}", file=file or sys.stderr)
-
-
-def printable(text: str) -> str:
-    """``text`` with all that a terminal would obey as an escape: names and texts come from others. Lines stay."""
-    if text.isprintable():
-        return text
-    return "".join([char if char.isprintable() or char in "\n\t" else repr(char)[1:-1] for char in text])
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
 import click
 
-from quorumq.commands import printable
 from quorumq.core.errors import NotFound, TooFewReplicas, UsageError
+from quorumq.core.printable import printable
 
 if TYPE_CHECKING:
     from quorumq.client import Client, MessageId
@@ -116,14 +116,17 @@ def cluster_options(command: F) -> F:
     def with_both(*args: Any, nodes: tuple[str, ...], timeout: float, **more: Any) -> Any:
         return command(*args, where=Where(nodes, timeout), **more)
 
-    timeout = click.option(
-        "--timeout",
-        default=30.0,
-        show_default=True,
-        type=click.FloatRange(0.1),
-        help="Seconds to go on trying; each request has so many where there are several.",
+    timeout = timeout_option(
+        30.0, "Seconds to go on trying; each request has so many where there are several."
     )
     return cast("F", nodes_option(timeout(with_both)))
+
+
+def timeout_option(default: float, help: str) -> Callable[[F], F]:
+    """Adds ``--timeout``, in seconds; the command gets ``timeout``."""
+    return click.option(
+        "--timeout", default=default, show_default=True, type=click.FloatRange(0.1), help=help
+    )
 
 
 def json_option(command: F) -> F:

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from quorumq.cli.common import console, json_option, nodes_option, plural, print_json, table
+from quorumq.cli.common import console, json_option, nodes_option, plural, print_json, table, timeout_option
 
 CLOCK_WARN_S: Final = 5.0
 """Above this difference of the time of day, delays and retention are off by as much (docs/protocol.md, section 2)."""
@@ -40,13 +40,7 @@ N = TypeVar("N", int, float)
     type=click.FloatRange(0.1, 3600),
     help="Seconds between, with --watch.",
 )
-@click.option(
-    "--timeout",
-    default=ASK_TIMEOUT_S,
-    show_default=True,
-    type=click.FloatRange(0.1),
-    help="Seconds that a node has to answer, before it is shown as down.",
-)
+@timeout_option(ASK_TIMEOUT_S, "Seconds that a node has to answer, before it is shown as down.")
 @json_option
 def status(nodes: tuple[str, ...], watch: bool, every: float, timeout: float, as_json: bool) -> None:
     """Show every node of a cluster, its topics and groups, and what is wrong.

@@ -17,6 +17,7 @@ from quorumq.cli.common import (
     plural,
     print_json,
     say,
+    timeout_option,
 )
 from quorumq.cli.status import ASK_TIMEOUT_S, survey
 from quorumq.core.errors import TooFewReplicas
@@ -49,13 +50,7 @@ def survivors() -> None:
     type=click.FloatRange(0.0),
     help="Seconds to wait until all nodes take part again.",
 )
-@click.option(
-    "--timeout",
-    default=ANSWER_S,
-    show_default=True,
-    type=click.FloatRange(0.1),
-    help="Seconds that a node has to ask all others.",
-)
+@timeout_option(ANSWER_S, "Seconds that a node has to ask all others.")
 @nodes_option
 @json_option
 def declare(

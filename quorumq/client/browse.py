@@ -19,8 +19,8 @@ from quorumq.core.errors import (
     UsageError,
     error_from,
 )
-from quorumq.core.spans import SpanSet, just_before
-from quorumq.core.types import Kind, Origin, PartitionId, Span
+from quorumq.core.spans import SpanSet
+from quorumq.core.types import Kind, Origin, PartitionId, Span, just_before
 from quorumq.wire.batch import Message as Parts
 from quorumq.wire.values import WireSlice
 

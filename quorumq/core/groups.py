@@ -36,7 +36,7 @@ from quorumq.core.messages import (
 from quorumq.core.partition.group import DEAD_SUFFIX, source_of
 from quorumq.core.partition.listing import is_shown
 from quorumq.core.rounds import Round, Votes, majority_of
-from quorumq.core.spans import SpanMap, SpanSet, just_before
+from quorumq.core.spans import SpanMap, SpanSet
 from quorumq.core.topics import all_sets
 from quorumq.core.types import (
     Group,
@@ -49,6 +49,7 @@ from quorumq.core.types import (
     Record,
     Span,
     Topic,
+    just_before,
     record_rank,
 )
 

@@ -31,25 +31,12 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from sortedcontainers import SortedDict
 
-from quorumq.core.limits import NUMBERS_END
 from quorumq.core.types import Origin, Span
 
 V = TypeVar("V")
 
 Run = tuple[int, int, Any]
 """(start, stop, value): every seq of ``start <= seq < stop`` has the value."""
-
-
-def just_before(origin: Origin, seq: int) -> Span | None:
-    """A place in the order of ids just before a message, with nothing or little between; None for the beginning.
-
-    It is a span that is not empty, as those on the wire are: what comes after its end comes after the place.
-    """
-    if seq:
-        return Span(origin, 0, seq)
-    if origin.k:
-        return Span(origin._replace(k=origin.k - 1), 0, NUMBERS_END)
-    return Span(origin._replace(nonce=origin.nonce - 1), 0, NUMBERS_END) if origin.nonce else None
 
 
 def merge_spans(spans: Iterable[Span]) -> tuple[Span, ...]:

@@ -12,7 +12,7 @@ import hashlib
 from enum import IntEnum
 from typing import NamedTuple
 
-from quorumq.core.limits import GENERATIONS_END, STAMPS_END
+from quorumq.core.limits import GENERATIONS_END, NUMBERS_END, STAMPS_END
 
 NodeId = str
 """The configured name of a node, 1 to 32 characters of ``a-z 0-9 -``."""
@@ -62,6 +62,18 @@ class Span(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.origin}[{self.start},{self.stop})"
+
+
+def just_before(origin: Origin, seq: int) -> Span | None:
+    """A place in the order of ids just before a message, with nothing or little between; None for the beginning.
+
+    It is a span that is not empty, as those on the wire are: what comes after its end comes after the place.
+    """
+    if seq:
+        return Span(origin, 0, seq)
+    if origin.k:
+        return Span(origin._replace(k=origin.k - 1), 0, NUMBERS_END)
+    return Span(origin._replace(nonce=origin.nonce - 1), 0, NUMBERS_END) if origin.nonce else None
 
 
 class PartitionId(NamedTuple):

@@ -22,12 +22,10 @@ from typing import Any, Final
 import trio
 
 from quorumq.core.effects import Event, Gone, Raised, Received, Request, Unsent
-from quorumq.core.errors import BadReceipt, Code, PeerError, QuorumqError, StorageError, TooLarge
+from quorumq.core.errors import BadReceipt, Code, PeerError, StorageError, TooLarge
 from quorumq.core.limits import (
-    BATCH_BYTES_MAX,
     INFLIGHT_REQUESTS_MAX,
     KIB,
-    MESSAGE_BYTES_MAX,
     MIB,
     SPANS_PER_REQUEST_MAX,
 )
@@ -56,10 +54,8 @@ from quorumq.core.types import NodeId
 from quorumq.node.node import EXIT_STORAGE, Node
 from quorumq.node.transport import ConnectionLost, Outflow, Transport
 from quorumq.storage.damage import DamagedBatch
-from quorumq.wire import cbor
 from quorumq.wire.cbor import BadValue
 from quorumq.wire.codec import (
-    TYPE_OF,
     BadFields,
     UnknownMessage,
     decode_message,
@@ -70,7 +66,7 @@ from quorumq.wire.codec import (
 from quorumq.wire.frames import HANDSHAKE_BYTES_MAX, Frame, FrameReader
 from quorumq.wire.proofs import DIALLER, LISTENER, Handshake, fresh_nonce
 from quorumq.wire.receipts import check_session, seal_fetched, seal_session
-from quorumq.wire.requests import check_header, check_request
+from quorumq.wire.requests import check_header, check_request, oversize
 from quorumq.wire.values import WireSlice
 
 INFLIGHT_BYTES_MAX: Final = 8 * MIB
@@ -585,26 +581,3 @@ def weight_of(request: Any, frame_bytes: int) -> int:
         case Metadata() | StatusRequest() | ShowRequest():
             return frame_bytes + 256 * KIB
     return 2 * frame_bytes + KIB
-
-
-def oversize(frame: Frame) -> Failed | None:
-    """The answer where a well-formed PUBLISH was refused only for its size."""
-    try:
-        data = cbor.load(frame.header)
-        if not isinstance(data, tuple) or len(data) < 4 or data[0] != TYPE_OF[Publish]:
-            return None
-        batch = cbor.load(data[3], "a batch header")
-        ends = memoryview(batch[6]).cast("B")
-        sizes = [int.from_bytes(ends[at : at + 4], "little") for at in range(0, len(ends) - len(ends) % 4, 4)]
-        largest = max((after - before for before, after in zip([0, *sizes], sizes, strict=False)), default=0)
-    except (BadValue, QuorumqError, TypeError, IndexError, ValueError):
-        return None
-    if largest > MESSAGE_BYTES_MAX:
-        detail = (
-            f"a message of {largest} bytes: at most {MESSAGE_BYTES_MAX} (1 MiB), key and headers included"
-        )
-        return Failed(Code.TOO_LARGE, detail)
-    if sizes and sizes[-1] > BATCH_BYTES_MAX:
-        detail = f"a batch of {sizes[-1]} bytes: at most {BATCH_BYTES_MAX}; send it as several"
-        return Failed(Code.TOO_LARGE, detail)
-    return None

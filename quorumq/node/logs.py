@@ -17,6 +17,8 @@ from typing import Any, Final, TextIO
 
 import structlog
 
+from quorumq.core.printable import printable
+
 LINES_PER_KIND: Final = 20
 """Lines of one kind within `PERIOD_S`; errors are never held back."""
 PERIOD_S: Final = 10.0
@@ -60,6 +62,11 @@ class RateLimit:
         return event
 
 
+def escaped(logger: object, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """A structlog processor: what clients and peers call themselves and send reaches no terminal as it is."""
+    return {name: printable(value) if isinstance(value, str) else value for name, value in event.items()}
+
+
 class Lines:
     """Writes lines to a file, as far as it takes them."""
 
@@ -99,6 +106,7 @@ def make_log(
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
+            escaped,
             render,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS.get(level, logging.INFO)),

@@ -9,17 +9,23 @@ from __future__ import annotations
 from typing import Any, Final
 
 from quorumq.core import messages as m
-from quorumq.core.errors import PeerError, TooLarge
+from quorumq.core.errors import Code, PeerError, QuorumqError, TooLarge
 from quorumq.core.limits import (
+    BATCH_BYTES_MAX,
     CLIENT_HEADER_BYTES_MAX,
     LETTER_BYTES_MAX,
     LETTERS_BYTES_MAX,
+    MESSAGE_BYTES_MAX,
     NAMES_PER_REQUEST_MAX,
     PARTITIONS_MAX,
     PATTERNS_PER_REQUEST_MAX,
     SPANS_SETTLED_MAX,
 )
 from quorumq.core.topics import is_pattern
+from quorumq.wire import cbor
+from quorumq.wire.cbor import BadValue
+from quorumq.wire.codec import TYPE_OF
+from quorumq.wire.frames import Frame
 
 _SETTLING: Final = (m.AckRequest, m.RejectRequest, m.ExtendRequest, m.LeaveRequest)
 
@@ -71,3 +77,26 @@ def check_request(message: Any) -> None:
 def _limit(count: int, most: int, what: str) -> None:
     if count > most:
         raise TooLarge(f"{count} {what}: at most {most} at once; send several requests")
+
+
+def oversize(frame: Frame) -> m.Failed | None:
+    """The answer where a well-formed PUBLISH was refused only for its size."""
+    try:
+        data = cbor.load(frame.header)
+        if not isinstance(data, tuple) or len(data) < 4 or data[0] != TYPE_OF[m.Publish]:
+            return None
+        batch = cbor.load(data[3], "a batch header")
+        ends = memoryview(batch[6]).cast("B")
+        sizes = [int.from_bytes(ends[at : at + 4], "little") for at in range(0, len(ends) - len(ends) % 4, 4)]
+        largest = max((after - before for before, after in zip([0, *sizes], sizes, strict=False)), default=0)
+    except (BadValue, QuorumqError, TypeError, IndexError, ValueError):
+        return None
+    if largest > MESSAGE_BYTES_MAX:
+        detail = (
+            f"a message of {largest} bytes: at most {MESSAGE_BYTES_MAX} (1 MiB), key and headers included"
+        )
+        return m.Failed(Code.TOO_LARGE, detail)
+    if sizes and sizes[-1] > BATCH_BYTES_MAX:
+        detail = f"a batch of {sizes[-1]} bytes: at most {BATCH_BYTES_MAX}; send it as several"
+        return m.Failed(Code.TOO_LARGE, detail)
+    return None

@@ -79,6 +79,7 @@ def test_help_imports_no_command_and_nothing_heavy() -> None:
         "quorumq.commands",
         "quorumq.core",
         "quorumq.core.errors",
+        "quorumq.core.printable",
     ]
 
 

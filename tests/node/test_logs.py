@@ -6,6 +6,8 @@ import contextlib
 import io
 import json
 
+import pytest
+
 from quorumq.node.logs import LINES_PER_KIND, PERIOD_S, RateLimit, make_log
 
 
@@ -45,3 +47,13 @@ def test_the_console_form_is_one_line_per_event() -> None:
     make_log("console", "info", "a", file).info("link_up", peer="b")
     assert file.getvalue().count("\n") == 1
     assert "link_up" in file.getvalue()
+
+
+@pytest.mark.parametrize("form", ["console", "json"])
+def test_what_others_call_themselves_reaches_no_terminal_as_it_is(form: str) -> None:
+    file = io.StringIO()
+    make_log(form, "info", "a", file).warning(
+        "connection_broken", client="c\x1b]0;owned\x07", reason="\x1b[1m\x9b1m"
+    )
+    assert file.getvalue().rstrip("\n").isprintable()
+    assert "owned" in file.getvalue()
