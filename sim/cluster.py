@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from itertools import islice
 
-from quorumq.core.partition.group import DEAD_SUFFIX
+from quorumq.core.deadnames import DEAD_SUFFIX
 from quorumq.core.types import NodeId
 from quorumq.history import VERSION
 from sim.clients.client import Client

@@ -14,9 +14,9 @@ from typing import Literal, cast
 from quorumq.client.context import Calls
 from quorumq.client.message import MessageId, check_topic
 from quorumq.core import messages as m
+from quorumq.core.deadnames import DEAD_LETTER_TOPIC, DEAD_SUFFIX, dead_letter_names
 from quorumq.core.errors import UsageError
 from quorumq.core.limits import SPANS_SETTLED_MAX
-from quorumq.core.partition.group import DEAD_LETTER_TOPIC, DEAD_SUFFIX, dead_letter_names
 from quorumq.core.spans import merge_spans
 from quorumq.core.types import Group, Span, Topic
 

@@ -12,11 +12,11 @@ from collections.abc import Iterable
 from quorumq.core import limits
 from quorumq.core.catalogue import Catalogue
 from quorumq.core.census import Census
+from quorumq.core.deadnames import source_of
 from quorumq.core.effects import Effect, Forget, Persist, Send
 from quorumq.core.errors import Code
 from quorumq.core.latency import Latency
 from quorumq.core.messages import Freed, PeerMessage, PutGroup, PutReply, PutTopic, Release, Slice
-from quorumq.core.partition.group import source_of
 from quorumq.core.partition.replica import Replica
 from quorumq.core.peers import Peers
 from quorumq.core.records import CreationPut, GroupPut, TopicPut

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 
 from quorumq.core.context import Context
 from quorumq.core.coordinator import Coordinator, too_few
+from quorumq.core.deadnames import DEAD_SUFFIX, dead_letter_names
 from quorumq.core.effects import Again, Effect, Send
 from quorumq.core.errors import Code
 from quorumq.core.limits import GROUPS_PER_PIECE
@@ -38,7 +39,6 @@ from quorumq.core.messages import (
     RejectRequest,
     SetGroup,
 )
-from quorumq.core.partition.group import DEAD_SUFFIX, dead_letter_names
 from quorumq.core.rounds import Round, majority_of
 from quorumq.core.topics import is_pattern
 from quorumq.core.types import Group, Incarnation, NodeId, Now, PartitionId

@@ -6,6 +6,7 @@ from quorumq.core import limits
 from quorumq.core.context import Context
 from quorumq.core.coordinator import Coordinator
 from quorumq.core.creation import CreateTopicCoordinator
+from quorumq.core.deadnames import DEAD_LETTER_TOPIC, DEAD_SUFFIX, dead_letter_names
 from quorumq.core.effects import Effect, Raised, Reply, Send
 from quorumq.core.errors import Code
 from quorumq.core.fetch import FetchCoordinator
@@ -50,7 +51,6 @@ from quorumq.core.messages import (
     StatusReply,
     StatusRequest,
 )
-from quorumq.core.partition.group import DEAD_LETTER_TOPIC, DEAD_SUFFIX, dead_letter_names
 from quorumq.core.partition.listing import shown_of
 from quorumq.core.peek import PeekCoordinator
 from quorumq.core.publish import PublishCoordinator

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from quorumq.core.context import Context
 from quorumq.core.coordinator import Coordinator, too_few
+from quorumq.core.deadnames import DEAD_SUFFIX
 from quorumq.core.effects import Effect
 from quorumq.core.errors import Code
 from quorumq.core.messages import Fetch, PutReply
-from quorumq.core.partition.group import DEAD_SUFFIX
 from quorumq.core.rounds import Round, majority_of
 from quorumq.core.types import Group, Incarnation, NodeId, Now, PartitionId
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from quorumq.core.context import Context
 from quorumq.core.coordinator import Coordinator, too_few
+from quorumq.core.deadnames import DEAD_SUFFIX, source_of
 from quorumq.core.effects import Effect
 from quorumq.core.errors import Code
 from quorumq.core.messages import (
@@ -33,7 +34,6 @@ from quorumq.core.messages import (
     Survey,
     SurveyReply,
 )
-from quorumq.core.partition.group import DEAD_SUFFIX, source_of
 from quorumq.core.partition.listing import is_shown
 from quorumq.core.rounds import Round, Votes, majority_of
 from quorumq.core.spans import SpanMap, SpanSet

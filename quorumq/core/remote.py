@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from quorumq.core.context import Context
 from quorumq.core.coordinator import Coordinator
+from quorumq.core.deadnames import source_of
 from quorumq.core.effects import Effect, Send
 from quorumq.core.errors import Code
 from quorumq.core.fetch import FetchCoordinator
@@ -28,7 +29,6 @@ from quorumq.core.messages import (
     RemoteGone,
     Slice,
 )
-from quorumq.core.partition.group import source_of
 from quorumq.core.types import Incarnation, NodeId, Now, PartitionId, Topic
 
 GATHER_S = 0.003

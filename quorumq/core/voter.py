@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from quorumq.core.context import Context
+from quorumq.core.deadnames import source_of
 from quorumq.core.effects import Effect, Send
 from quorumq.core.errors import Code
 from quorumq.core.messages import (
@@ -19,7 +20,6 @@ from quorumq.core.messages import (
     Store,
     Survey,
 )
-from quorumq.core.partition.group import source_of
 from quorumq.core.types import Incarnation, NodeId, Now, PartitionId
 
 

@@ -16,10 +16,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from quorumq.core.deadnames import DEAD_SUFFIX
 from quorumq.core.errors import NotFound, StorageError, UsageError
 from quorumq.core.limits import HOLD_TIME_MAX_DEFAULT_S
 from quorumq.core.nodecore import NodeCore
-from quorumq.core.partition.group import DEAD_SUFFIX, GroupView
+from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.replica import Replica
 from quorumq.core.records import ClusterMade, JournalRecord, TopicPut
 from quorumq.core.state import NodeConfig

@@ -6,6 +6,7 @@ from typing import Any
 
 from crc32c import crc32c
 
+from quorumq.core.deadnames import DEAD_SUFFIX
 from quorumq.core.errors import Code
 from quorumq.core.limits import DEADLINE_SHARE, TOPIC_BACKOFF_S
 from quorumq.core.messages import (
@@ -20,7 +21,6 @@ from quorumq.core.messages import (
     RejectRequest,
     SettleReply,
 )
-from quorumq.core.partition.group import DEAD_SUFFIX
 from quorumq.core.types import Batch, Letter, Receipt, Span, Stamp
 from quorumq.history import owner_text, spans_value, token_text
 from sim.clients.client import NOTHING_DONE, OUTCOMES, Answer, refused_as_deleted

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from quorumq.core.deadnames import DEAD_SUFFIX
 from quorumq.core.errors import Code
 from quorumq.core.messages import (
     AlterTopic,
@@ -28,7 +29,6 @@ from quorumq.core.messages import (
     SetGroupReply,
     SettleReply,
 )
-from quorumq.core.partition.group import DEAD_SUFFIX
 from quorumq.core.topics import SETTINGS
 from quorumq.core.types import Topic
 from quorumq.history import spans_value

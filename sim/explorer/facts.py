@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from quorumq.core import limits
+from quorumq.core.deadnames import DEAD_SUFFIX
 from quorumq.core.messages import (
     AlterTopicReply,
     ClientReply,
@@ -22,7 +23,6 @@ from quorumq.core.messages import (
     SetGroupReply,
     SettleReply,
 )
-from quorumq.core.partition.group import DEAD_SUFFIX
 from quorumq.core.types import STAMP_ZERO, NodeId, Receipt, Stamp
 from sim.explorer.scenario import HOLD_S
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from quorumq.core.deadnames import DEAD_SUFFIX
 from quorumq.core.messages import (
     AckRequest,
     AlterTopic,
@@ -19,7 +20,6 @@ from quorumq.core.messages import (
     Resolved,
     SetGroup,
 )
-from quorumq.core.partition.group import DEAD_SUFFIX
 from quorumq.core.types import Kind, Letter, Now, Origin, Receipt, Record, Span
 from sim.explorer.scenario import HOLD_S, TICK_S, WALL_MS, ExplorerError, Scenario
 

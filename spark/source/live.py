@@ -21,8 +21,8 @@ from pyspark.sql.types import StructType
 
 from quorumq.client import Client, connect
 from quorumq.core import messages as m
+from quorumq.core.deadnames import DEAD_SUFFIX
 from quorumq.core.errors import QuorumqError, TooFewReplicas
-from quorumq.core.partition.group import DEAD_SUFFIX
 from quorumq.core.spans import SpanMap, SpanSet
 from quorumq.core.types import Kind, PartitionId, Record, Span
 from quorumq.history import origin_text, owner_text

@@ -29,12 +29,6 @@ from quorumq.core.records import BallotAtStop
 from quorumq.core.spans import SpanMap, across
 from quorumq.core.types import OPEN_ZERO, Group, Kind, Letter, Origin, Record, Span, Stamp
 
-DEAD_SUFFIX = "!dead"
-"""The dead letters of group ``g`` are read as group ``g!dead``."""
-
-DEAD_LETTER_TOPIC = ".deadletters"
-"""The dead letters of topic ``t`` have the name ``t.deadletters`` too."""
-
 
 class Changes:
     """What passes over a group have changed: for the journal, and for whoever waits for messages.
@@ -447,16 +441,3 @@ def join(items: list[Any], item: Any) -> None:
             items[-1] = (joined, *last[1:]) if type(last) is tuple else last._replace(span=joined)
             return
     items.append(item)
-
-
-def source_of(group: str) -> str:
-    """The group that keeps the records: of dead letters that where they died."""
-    return group.removesuffix(DEAD_SUFFIX)
-
-
-def dead_letter_names(topics: tuple[str, ...], group: str) -> tuple[tuple[str, ...], str]:
-    """Topics and group as they are known: ``orders.deadletters`` of group g are g!dead's messages of ``orders``."""
-    if not topics or not all(name.endswith(DEAD_LETTER_TOPIC) for name in topics):
-        return topics, group
-    group = group if group.endswith(DEAD_SUFFIX) else group + DEAD_SUFFIX
-    return tuple(name.removesuffix(DEAD_LETTER_TOPIC) for name in topics), group

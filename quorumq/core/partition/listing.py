@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from quorumq.core import limits
+from quorumq.core.deadnames import DEAD_SUFFIX
 from quorumq.core.messages import Peeked, PeekReply, PeekRequest, ShownGroup, ShowReply, Slice, Survey
 from quorumq.core.partition import fate
 from quorumq.core.partition.batches import Batches, StoredBatch
 from quorumq.core.partition.fate import FREE, NO_BALLOTS
-from quorumq.core.partition.group import DEAD_SUFFIX, GroupView, join
+from quorumq.core.partition.group import GroupView, join
 from quorumq.core.spans import SpanSet
 from quorumq.core.types import STAMP_ZERO, Kind, Now, Span
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from quorumq.core.deadnames import DEAD_SUFFIX, source_of
 from quorumq.core.partition import fate
 from quorumq.core.partition.batches import Batches, StoredBatch
 from quorumq.core.partition.fate import FREE, Facts, Rule
-from quorumq.core.partition.group import DEAD_SUFFIX, Changes, GroupView, join, source_of
+from quorumq.core.partition.group import Changes, GroupView, join
 from quorumq.core.records import AttemptsCounted, DelaysSet, JournalRecord, RecordsMerged
 from quorumq.core.spans import across, merge_spans
 from quorumq.core.state import NodeState
