@@ -18,11 +18,18 @@ from quorumq.cli.common import (
     print_json,
     run_with,
     say,
+    shown,
     table,
 )
 
 if TYPE_CHECKING:
-    from quorumq.client import Backlog, Client, Group
+    from collections.abc import Iterable
+
+    from quorumq.client import Backlog, Client, Group, GroupConsumer
+
+
+MINUTE_S = 60.0
+"""What is counted within a minute is shown for each second of it."""
 
 
 class Moment(click.ParamType):
@@ -152,17 +159,22 @@ def delete(topic: str, names: tuple[str, ...], yes: bool, where: Where, as_json:
 @cluster_options
 @json_option
 def describe(topic: str, group: str, where: Where, as_json: bool) -> None:
-    """Show what GROUP has still to do in each partition of TOPIC.
+    """Show what GROUP has still to do in each partition of TOPIC, and who reads it.
 
     How many messages are ready, held by consumers, delayed and dead letters, and how old the oldest is that is not
     settled. Every node is asked for what its replicas have in memory.
+
+    Then how many messages were delivered and settled (acked or rejected) a second, and the consumers that asked for
+    any, each over the last minute: name and version as the consumer gives them, its client, and its machine. --json
+    has the counts of the minute.
     """
 
     async def make(client: Client) -> None:
         found = await client.backlog(topic, group)
         if as_json:
-            parts = [part._asdict() for part in found.partitions]
-            print_json({"topic": topic, "group": group, **found._asdict(), "partitions": parts})
+            parts = [{**part._asdict(), "consumers": listed(part.consumers)} for part in found.partitions]
+            whole = {**found._asdict(), "partitions": parts, "consumers": listed(found.consumers)}
+            print_json({"topic": topic, "group": group, **whole})
         else:
             _print_backlog(found)
 
@@ -234,14 +246,43 @@ def show(topic: str, group: Group, as_json: bool) -> None:
 
 
 def _print_backlog(found: Backlog) -> None:
+    from rich.markup import escape
+
     lines = table()
     for column in ("partition", "ready", "held", "delayed", "dead", "oldest"):
         lines.add_column(column, justify="right", no_wrap=True)
-    rows = [(str(part.partition), part[1:]) for part in found.partitions]
+    rows = [(str(part.partition), part[1:6]) for part in found.partitions]
     for name, (*counts, oldest) in [*rows, ("all", found[:5])]:
         age = "" if oldest is None else str(timedelta(seconds=round(oldest)))
         lines.add_row(name, *(f"{count:,}" for count in counts), age)
     console().print(lines)
+    reading = table()
+    for column in ("partition", "delivered/s", "settled/s"):
+        reading.add_column(column, justify="right", no_wrap=True)
+    reading.add_column("read by", overflow="fold")
+    flows = [(str(part.partition), *part[6:]) for part in found.partitions]
+    for name, delivered, settled, consumers in [*flows, ("all", *found[6:])]:
+        names = ", ".join(dict.fromkeys(shown(consumer.name.encode()) or "?" for consumer in consumers))
+        reading.add_row(name, per_s(delivered), per_s(settled), escape(names or "nobody"))
+    console().print(reading)
+    if found.consumers:
+        who = table()
+        for column in ("consumer", "version", "client", "machine"):
+            who.add_column(column, overflow="fold")
+        who.add_column("delivered/s", justify="right", no_wrap=True)
+        for *texts, delivered in found.consumers:
+            who.add_row(*(escape(shown(text.encode())) for text in texts), per_s(delivered))
+        console().print(who)
+
+
+def per_s(count: int) -> str:
+    """What was counted in a minute, for each second of it."""
+    return f"{count / MINUTE_S:,.1f}"
+
+
+def listed(consumers: Iterable[GroupConsumer]) -> list[dict[str, Any]]:
+    """Consumers for JSON."""
+    return [consumer._asdict() for consumer in consumers]
 
 
 def _print(lines: list[dict[str, Any]]) -> None:

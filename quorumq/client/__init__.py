@@ -7,7 +7,7 @@ async with connect(["127.0.0.1:7401", "127.0.0.1:7402"]) as client:
             await message.ack()
 """
 
-from quorumq.client.backlog import Backlog, PartitionBacklog
+from quorumq.client.backlog import Backlog, GroupConsumer, PartitionBacklog
 from quorumq.client.batches import Pending
 from quorumq.client.bulk import NotAllStored
 from quorumq.client.client import Client, Peek, Redriven, connect
@@ -54,6 +54,7 @@ __all__ = [
     "Peek",
     "Redriven",
     "Backlog",
+    "GroupConsumer",
     "PartitionBacklog",
     "Life",
     "Replica",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 import trio
@@ -17,6 +17,20 @@ EACH_S: Final = 3.0
 """How long a node is waited for that may be down, while the others have answered."""
 
 
+class GroupConsumer(NamedTuple):
+    """A consumer that asked for messages in the last minute; those of one name on one machine are one.
+
+    ``name`` and ``version`` are as its program says (`Client.consumer`), ``software`` is its client's, ``address`` the
+    machine that it dials from, and ``delivered`` how many messages it got within the minute.
+    """
+
+    name: str
+    version: str
+    software: str
+    address: str
+    delivered: int
+
+
 class PartitionBacklog(NamedTuple):
     """What a group has still to do in one partition; fields as in `Backlog`."""
 
@@ -26,6 +40,9 @@ class PartitionBacklog(NamedTuple):
     delayed: int
     dead: int
     oldest: float | None
+    delivered: int = 0
+    settled: int = 0
+    consumers: tuple[GroupConsumer, ...] = ()
 
 
 class Backlog(NamedTuple):
@@ -33,6 +50,8 @@ class Backlog(NamedTuple):
 
     ``ready`` may be delivered now, ``held`` is being worked on, ``delayed`` waits for its time, and ``dead`` are dead
     letters. ``oldest`` is the age in seconds of the oldest message that is ready, held or delayed; None: there is none.
+    ``delivered`` and ``settled`` (acked, rejected or dead-lettered) are messages of the last minute, and ``consumers``
+    who asked for any meanwhile, as far as nodes answer that did not start since.
     """
 
     ready: int
@@ -41,16 +60,20 @@ class Backlog(NamedTuple):
     dead: int
     oldest: float | None
     partitions: tuple[PartitionBacklog, ...]
+    delivered: int = 0
+    settled: int = 0
+    consumers: tuple[GroupConsumer, ...] = ()
 
 
 class BacklogCalls(Calls):
     """Tells how much a group has still to do."""
 
     async def backlog(self, topic: str, group: str, *, timeout: float | None = None) -> Backlog:
-        """How many messages a group has ready, held, delayed and dead, and how old the oldest is.
+        """How many messages a group has ready, held, delayed and dead, how old the oldest is, and who reads.
 
         Every node is asked what its replicas have in memory. Of what is ready, held or delayed the middle of their
-        answers counts, which is what a majority has; of dead letters the most.
+        answers counts, which is what a majority has; of dead letters the most. What was delivered and settled is
+        summed over the nodes.
 
         Args:
             topic, group: whose.
@@ -68,31 +91,31 @@ class BacklogCalls(Calls):
         register = self.context.known(known.topics[0])
         if group not in [found.name for found in known.groups]:
             raise NotFound(unknown_group(topic, group, [found.name for found in known.groups]))
-        answers: list[Mapping[str, Any]] = []
+        answers: list[m.DescribeGroupReply] = []
 
         each = min(EACH_S, self.context.timeout) if timeout is None else timeout
 
         async def ask(node: str) -> None:
             only = self.context.nodes.addresses_of((node,))
+            request = m.DescribeGroup(topic, group)
             try:
-                reply = await self.context.ask(
-                    m.StatusRequest(), f"status of {node}", each, writes=False, only=only
-                )
+                reply = await self.context.ask(request, f"backlog at {node}", each, writes=False, only=only)
             except QuorumqError:
                 return  # the others may do
-            answers.extend(part for part in reply.facts["partitions"] if part["topic"] == topic)
+            answers.append(reply)
 
+        nodes = [node for members in register.replicas for node in members]
         async with trio.open_nursery() as nursery:
-            for node in dict.fromkeys(node for members in register.replicas for node in members):
+            for node in dict.fromkeys([*nodes, *(info.node for info in known.nodes if info.up)]):
                 nursery.start_soon(ask, node)
         parts: list[PartitionBacklog] = []
         for number in range(register.partitions):
-            views = [answer["groups"].get(group, {}) for answer in answers if answer["partition"] == number]
+            views = [part for answer in answers for part in answer.parts if part.partition == number]
             if not views:
                 raise TooFewReplicas(
                     f"no replica of {topic!r}/{number} answers: try again", needed=1, answered=0
                 )
-            parts.append(merged(number, views))
+            parts.append(merged(number, views, answers))
         return Backlog(
             ready=sum(part.ready for part in parts),
             held=sum(part.held for part in parts),
@@ -100,20 +123,50 @@ class BacklogCalls(Calls):
             dead=sum(part.dead for part in parts),
             oldest=oldest_of(part.oldest for part in parts),
             partitions=tuple(parts),
+            delivered=sum(part.delivered for part in parts),
+            settled=sum(part.settled for part in parts),
+            consumers=joined(found for part in parts for found in part.consumers),
         )
 
 
-def merged(number: int, views: Sequence[Mapping[str, Any]]) -> PartitionBacklog:
-    """What the replicas of one partition say, each of a group; {} of one that has not heard of it."""
+def merged(
+    number: int, views: Sequence[m.GroupPart], answers: Sequence[m.DescribeGroupReply]
+) -> PartitionBacklog:
+    """What the replicas of one partition say, and what all nodes delivered of it."""
 
-    def middle(name: str) -> int:
-        values = sorted(view.get(name, 0) for view in views)
-        return int(values[(len(values) - 1) // 2])
+    def middle(values: Iterable[int]) -> int:
+        ordered = sorted(values)
+        return ordered[(len(ordered) - 1) // 2]
 
-    ready, held, delayed = (middle(name) for name in ("available", "held", "delayed"))
-    dead = max(view.get("dead", 0) for view in views)
-    oldest = oldest_of(view.get("oldest_s") for view in views) if ready or held or delayed else None
-    return PartitionBacklog(number, ready, held, delayed, dead, oldest)
+    ready, held, delayed = (middle(counts) for counts in zip(*(view[1:4] for view in views), strict=True))
+    flows = [flow for answer in answers for flow in answer.flows if flow.partition == number]
+    consumers = [
+        GroupConsumer(*found[:4], delivered)
+        for answer in answers
+        for found in answer.consumers
+        for partition, delivered in zip(found.partitions, found.delivered, strict=True)
+        if partition == number
+    ]
+    return PartitionBacklog(
+        number,
+        ready,
+        held,
+        delayed,
+        dead=max(view.dead for view in views),
+        oldest=oldest_of(view.oldest_s for view in views) if ready or held or delayed else None,
+        delivered=sum(flow.delivered for flow in flows),
+        settled=sum(flow.settled for flow in flows),
+        consumers=joined(consumers),
+    )
+
+
+def joined(consumers: Iterable[GroupConsumer]) -> tuple[GroupConsumer, ...]:
+    """Each once, by name, with all that it got."""
+    sums: dict[GroupConsumer, int] = {}
+    for found in consumers:
+        who = found._replace(delivered=0)
+        sums[who] = sums.get(who, 0) + found.delivered
+    return tuple(who._replace(delivered=delivered) for who, delivered in sorted(sums.items()))
 
 
 def oldest_of(ages: Any) -> float | None:

@@ -365,6 +365,7 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Sh
                 Reader(
                     group=group,
                     name=context.host,
+                    version="",
                     hold_time=seconds,
                     start=start,
                     timeout=context.time(timeout),

@@ -136,6 +136,7 @@ class Consumer:
         reader = Reader(
             group=self.group,
             name=self.name,
+            version=self.version,
             hold_time=self.hold_time,
             start=self.start,
             timeout=timeout,

@@ -46,7 +46,8 @@ class Reader(NamedTuple):
     """What all FETCHes of one consumer, or of one `Client.fetch`, have in common."""
 
     group: str
-    name: str  # of who fetches
+    name: str  # of who fetches, and its version
+    version: str
     hold_time: float  # seconds
     start: str  # where the group begins if it is new
     timeout: float  # seconds for all attempts of one FETCH
@@ -117,6 +118,7 @@ async def fetch_from(
         partitions=where.partitions,
         start=reader.start,
         idle=idle,
+        version=reader.version,
     )
     reply, connection = await nodes.ask(
         lambda: request._replace(sent_at=nodes.clock()),

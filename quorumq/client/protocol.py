@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 from quorumq.core import messages as m
 from quorumq.core.errors import PeerError, UsageError
+from quorumq.core.messages.handshake import RELEASE
 from quorumq.core.types import Incarnation
 from quorumq.wire.cbor import BadValue
 from quorumq.wire.codec import (
@@ -26,7 +27,7 @@ from quorumq.wire.codec import (
 )
 from quorumq.wire.frames import FrameReader
 
-SOFTWARE: Final = "quorumq-client"
+SOFTWARE: Final = f"quorumq-client {RELEASE}"
 
 ANSWERS: Final[Mapping[type, type]] = {
     m.Hello: m.Welcome,
@@ -49,6 +50,7 @@ ANSWERS: Final[Mapping[type, type]] = {
     m.BrowseRequest: m.BrowseReply,
     m.ShowRequest: m.ShowReply,
     m.DeclareSurvivors: m.DeclareSurvivorsReply,
+    m.DescribeGroup: m.DescribeGroupReply,
     m.StatusRequest: m.StatusReply,
 }
 """What answers each request, unless it is `Failed`."""

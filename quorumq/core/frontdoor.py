@@ -27,6 +27,8 @@ from quorumq.core.messages import (
     DeclareSurvivors,
     DeleteGroup,
     DeleteTopic,
+    DescribeGroup,
+    DescribeGroupReply,
     ExtendRequest,
     Failed,
     Fetch,
@@ -52,6 +54,7 @@ from quorumq.core.messages import (
     StatusRequest,
 )
 from quorumq.core.partition.listing import shown_of
+from quorumq.core.partition.tally import part_of
 from quorumq.core.peek import PeekCoordinator
 from quorumq.core.publish import PublishCoordinator
 from quorumq.core.registers import AlterTopicCoordinator, DeleteTopicCoordinator
@@ -205,6 +208,8 @@ class FrontDoor:
                 return self._peek(key, request, now)
             case ShowRequest():
                 return self._show(request, now)
+            case DescribeGroup():
+                return self._describe(request, now)
             case DeclareSurvivors():
                 return DeclareCoordinator(key, request)
         return Failed(Code.USAGE, f"{type(request).__name__} is not a request")
@@ -334,6 +339,17 @@ class FrontDoor:
         if request.span.size != 1:
             return Failed(Code.USAGE, f"{request.span.size} messages are named: one can be shown")
         return shown_of(replica.batches, replica.views.groups, request.span, now)
+
+    def _describe(self, request: DescribeGroup, now: Now) -> Admitted:
+        topic = self.context.catalogue.topic_named(request.topic)
+        if topic is None:
+            return self.context.catalogue.not_found(request.topic)
+        parts = tuple(
+            part_of(replica, request.group, now)
+            for partition, replica in sorted(self.context.replicas.items())
+            if partition.topic == topic.id
+        )
+        return DescribeGroupReply(topic.id, request.group, parts)
 
     # ---------------------------------------------------------------------- deliveries
 

@@ -30,12 +30,14 @@ from quorumq.core.limits import (
     SPANS_PER_REQUEST_MAX,
 )
 from quorumq.core.messages import (
+    AckRequest,
     BrowseReply,
     BrowseRequest,
     Challenge,
     ClientReply,
     ClientRequest,
     CloseSession,
+    DescribeGroup,
     Envelope,
     Failed,
     Fetch,
@@ -46,6 +48,8 @@ from quorumq.core.messages import (
     PeerMessage,
     Proof,
     Publish,
+    RejectRequest,
+    SettleReply,
     ShowRequest,
     StatusRequest,
     Welcome,
@@ -83,6 +87,8 @@ LATE_S: Final = 0.1
 
 CLIENT_REQUESTS: Final = frozenset(set(typing.get_args(ClientRequest)) - {Hello})
 PEER_MESSAGES: Final = frozenset(typing.get_args(PeerMessage))
+Counted = Fetch | AckRequest | RejectRequest
+"""Requests of which the node keeps count (readers.py)."""
 
 
 class Inbound:
@@ -112,6 +118,7 @@ class Inbound:
         self.host = address.rpartition(":")[0]
         self.name = address  # who it is, for the log
         self.hello: Hello | None = None
+        self.software = ""
         self.is_client = False
         self.closed = False
         self._peers = peers
@@ -127,7 +134,8 @@ class Inbound:
             self._on_lost,
             self._on_drained,
         )
-        self._open: dict[int, tuple[int, int, bool]] = {}  # key -> (client's number, weight, a FETCH)
+        # key -> client's number, weight, and the request if it is a FETCH, ACK or REJECT
+        self._open: dict[int, tuple[int, int, Counted | None]] = {}
         self._weight = 0
         self._queue: deque[tuple[int, ClientReply, float]] = deque()  # (key, reply, since when)
         # By key, FETCH replies that are encoded: where in the stream they begin.
@@ -217,6 +225,7 @@ class Inbound:
         if not isinstance(hello, Hello):
             raise PeerError(f"the first message was {type(hello).__name__}, not Hello")
         self.hello = hello
+        self.software = hello.software
         self.name = f"{hello.node or hello.software or 'client'} at {self.address}"
         if not hello.node and (crowd := self._crowd()):
             detail = f"node {self.node.config.node} has {crowd}: ask another node"
@@ -421,13 +430,16 @@ class Inbound:
             self._answer(error.request, oversize(frame) or Failed(Code.USAGE, str(error)))
             return None
         weight = weight_of(request, len(frame.header) + len(frame.body))
-        key = self._admit(number, weight, isinstance(request, Fetch))
+        counted = request if isinstance(request, Counted) else None
+        key = self._admit(number, weight, counted)
+        if isinstance(counted, Fetch):
+            self.node.readers.fetching(counted, self.software, self.host, self.node.clock().mono)
         return Request(key, request)  # type: ignore[arg-type]
 
-    def _admit(self, number: int, weight: int, patient: bool = False) -> int:
+    def _admit(self, number: int, weight: int, counted: Counted | None = None) -> int:
         key = self.node.key()
         self.node.askers[key] = self
-        self._open[key] = (number, weight, patient)
+        self._open[key] = (number, weight, counted)
         self._weight += weight
         self.node.room.take(weight)
         return key
@@ -461,7 +473,7 @@ class Inbound:
             self._answering.clear()
 
     def _encode(self, key: int, reply: ClientReply) -> None:
-        number, weight, _ = self._open.pop(key)
+        number, weight, counted = self._open.pop(key)
         if isinstance(reply, Welcome):
             self._welcomed = True
         try:
@@ -471,8 +483,13 @@ class Inbound:
                 pieces = encode_message(reply._replace(seal=seal), request=number)
             elif isinstance(reply, FetchReply) and reply.slices:
                 pieces = self._encode_fetched(key, number, reply)
+                if isinstance(counted, Fetch):
+                    now = self.node.clock().mono
+                    self.node.readers.delivered(counted, reply, self.software, self.host, now)
             else:
                 pieces = encode_message(reply, request=number, read=self.node.read_slice)
+                if isinstance(counted, AckRequest | RejectRequest) and isinstance(reply, SettleReply):
+                    self.node.readers.settled(counted, reply, self.node.clock().mono)
         except DamagedBatch as error:
             self.node.damaged(error.number, error)
             detail = f"node {self.node.config.node} has a damaged copy of a batch: ask another node"
@@ -551,8 +568,8 @@ class Inbound:
 
     def stop_waiting(self) -> None:
         """The node stops: give up what the open FETCHes may have won, and tell the client to ask elsewhere."""
-        for key, (_, _, patient) in list(self._open.items()):
-            if patient and self.node.askers.pop(key, None) is not None:
+        for key, (_, _, counted) in list(self._open.items()):
+            if isinstance(counted, Fetch) and self.node.askers.pop(key, None) is not None:
                 self.node.feed(Gone(key))
                 detail = f"node {self.node.config.node} is stopping: ask another node"
                 self.reply(key, Failed(Code.TOO_FEW_REPLICAS, detail))
@@ -578,6 +595,6 @@ def weight_of(request: Any, frame_bytes: int) -> int:
             return frame_bytes + KIB + 32 * min(max(0, request.max_messages), 1 << 16)
         case BrowseRequest():
             return frame_bytes + KIB + 256 * min(max(0, request.limit), SPANS_PER_REQUEST_MAX)
-        case Metadata() | StatusRequest() | ShowRequest():
+        case Metadata() | StatusRequest() | ShowRequest() | DescribeGroup():
             return frame_bytes + 256 * KIB
     return 2 * frame_bytes + KIB

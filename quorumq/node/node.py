@@ -25,6 +25,7 @@ from quorumq.core.effects import Damaged, DiskFull, Event, Raised, Restart, Send
 from quorumq.core.errors import Code, StorageError, TooLarge
 from quorumq.core.messages import (
     ClientReply,
+    DescribeGroupReply,
     FetchReply,
     PeekReply,
     PeerMessage,
@@ -41,6 +42,7 @@ from quorumq.node.commits import CommitRunner
 from quorumq.node.committer import Committer
 from quorumq.node.config import ServeConfig
 from quorumq.node.health import Health
+from quorumq.node.readers import Readers
 from quorumq.node.room import Room
 from quorumq.node.trace import Trace
 from quorumq.storage.damage import DamagedBatch
@@ -134,6 +136,7 @@ class Node:
         self.log = log
         self.health = Health(config, clock)
         self.trace = Trace(config, log)
+        self.readers = Readers()
         self.keys = {key_number(secret): secret for secret in config.secrets}
         self.secret_number, self.secret = next(iter(self.keys.items()))
         self.room = Room(config, store, log)
@@ -372,6 +375,9 @@ class Node:
             return
         if isinstance(reply, StatusReply):
             reply = StatusReply({**reply.facts, **self.health.facts(self.room.inflight_bytes, self.store)})
+        if isinstance(reply, DescribeGroupReply):
+            topic = self.core.catalogue.topics[reply.topic]
+            reply = self.readers.describe(reply, topic, self.driver.mono)
         asker.reply(key, reply)
 
     def kept(self, records: tuple[JournalRecord, ...]) -> None:

@@ -46,6 +46,7 @@ TYPES: Final[Mapping[int, type]] = {
     90: m.SetGroup, 91: m.SetGroupReply, 92: m.PurgeRequest, 93: m.PurgeReply,
     94: m.DeclareSurvivors, 95: m.DeclareSurvivorsReply, 96: m.DeleteGroup, 97: m.DeleteGroupReply,
     98: m.CloseSession, 99: m.CloseSessionReply, 100: m.ShowRequest, 101: m.ShowReply,
+    102: m.DescribeGroup, 103: m.DescribeGroupReply,
 }  # fmt: skip
 
 TYPE_OF: Final[Mapping[type, int]] = {cls: number for number, cls in TYPES.items()}

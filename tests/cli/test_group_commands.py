@@ -15,6 +15,7 @@ from rich.markup import escape
 
 from quorumq.cli.common import console, table
 from quorumq.client.blocking import connect
+from quorumq.client.protocol import SOFTWARE
 from quorumq.lab.local import LocalCluster
 from tests.cli.test_cluster_commands import Shell
 
@@ -97,7 +98,13 @@ def test_describe_shows_what_a_group_has_still_to_do(shell: Shell) -> None:
     (found,) = shell("groups", "describe", "todo", "g", "--json").lines()
     assert (found["ready"], found["dead"], len(found["partitions"])) == (2, 1, 1)
     assert found["oldest"] >= 0
+    assert (found["delivered"], found["settled"]) == (2, 2), "one was acked, one died"
+    (reader,) = found["consumers"]
+    assert (reader["delivered"], reader["address"]) == (2, "127.0.0.1")
+    assert reader["software"] == SOFTWARE
+    assert found["partitions"][0]["consumers"] == found["consumers"]
     table = shell("groups", "describe", "todo", "g").out
+    assert all(heading in table for heading in ("delivered/s", "read by", "machine"))
     assert "oldest" in table
     assert max(map(len, table.splitlines())) <= 80
     assert "no group 'h'" in shell("groups", "describe", "todo", "h", code=66).err

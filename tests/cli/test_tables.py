@@ -10,8 +10,7 @@ import pytest
 from rich.console import Console
 
 from quorumq.cli import deadletters, groups, topics
-from quorumq.client import Backlog
-from quorumq.client.backlog import PartitionBacklog
+from quorumq.client import Backlog, GroupConsumer, PartitionBacklog
 from quorumq.core.messages import MetadataReply
 from quorumq.core.types import STAMP_ZERO, Group, Topic
 from quorumq.lab import bench
@@ -53,10 +52,19 @@ def screen(monkeypatch: pytest.MonkeyPatch) -> Screen:
 
 
 def test_a_backlog(screen: Screen) -> None:
-    part = PartitionBacklog(63, MANY, MANY, MANY, MANY, 86_400.0 * 400)
-    groups._print_backlog(Backlog(MANY, MANY, MANY, MANY, 86_400.0 * 400, (part,)))
+    lines = "a\nforged line\x1b]0;owned\x07"
+    reads = (
+        GroupConsumer(
+            GROUP, "1.2.3.dev456+gdeadbeef", "quorumq-client 0.1.0", "fe80::1234:5678:9abc:def0", MANY
+        ),
+        GroupConsumer(lines, "", "", "h", 6),
+    )
+    part = PartitionBacklog(63, MANY, MANY, MANY, MANY, 86_400.0 * 400, MANY, MANY, reads)
+    groups._print_backlog(Backlog(MANY, MANY, MANY, MANY, 86_400.0 * 400, (part,), MANY, MANY, reads))
     assert sum(line.count("123,456,789") for line in screen.lines()) == 8
-    screen.has("400 days, 0:00:00")
+    screen.has("400 days, 0:00:00", "2,057,613.1", "0.1")
+    assert sum(line.count("2,057,613.1") for line in screen.lines()) == 5
+    assert not [line for line in screen.lines() if line.startswith("forged") or not line.isprintable()]
 
 
 def test_groups(screen: Screen) -> None:

@@ -11,6 +11,7 @@ import trio
 from quorumq.client import (
     AlreadyResolved,
     Client,
+    GroupConsumer,
     Message,
     NotFound,
     Outcome,
@@ -19,6 +20,7 @@ from quorumq.client import (
     TooFewReplicas,
     UsageError,
 )
+from quorumq.core import messages as m
 from quorumq.core.messages import (
     AckRequest,
     LeaveRequest,
@@ -313,6 +315,40 @@ async def test_a_backlog_counts_what_is_ready_held_delayed_and_dead_and_how_old_
         cluster.kill("a")
         assert (await client.backlog("jobs", "g")).ready == 7, "the other replicas say so"
         await three.ack()
+
+
+async def test_a_backlog_sums_what_all_nodes_delivered_and_settled_and_to_whom() -> None:
+    reads = {
+        "a": ((m.GroupFlow(0, 5, 4),), (m.GroupConsumer("v", "1", "lib", "h", (0, 1), (5, 0)),)),
+        "b": (
+            (m.GroupFlow(0, 2, 1), m.GroupFlow(1, 9, 9)),
+            (
+                m.GroupConsumer("v", "1", "lib", "h", (0,), (2,)),
+                m.GroupConsumer("v", "2", "lib", "h", (1,), (9,)),
+            ),
+        ),
+    }
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        register = await client.create_topic("jobs", rf=1, partitions=2)
+        await client.create_group("jobs", "g")
+
+        def answer(node: str, request: object) -> m.ClientReply | None:
+            if not isinstance(request, m.DescribeGroup):
+                return None
+            parts = tuple(
+                m.GroupPart(number, ready=3) for number in (0, 1) if node in register.replicas[number]
+            )
+            return m.DescribeGroupReply(register.id, "g", parts, *reads.get(node, ()))
+
+        cluster.answer = answer
+        found = await client.backlog("jobs", "g")
+        assert (found.ready, found.delivered, found.settled) == (6, 16, 14)
+        one, two = GroupConsumer("v", "1", "lib", "h", 7), GroupConsumer("v", "2", "lib", "h", 9)
+        assert found.consumers == (one, two)
+        assert [part.consumers for part in found.partitions] == [(one,), (one._replace(delivered=0), two)]
+        assert [part.settled for part in found.partitions] == [5, 9]
+        asked = {node for node, _ in cluster.of(m.DescribeGroup)}
+        assert asked == {"a", "b", "c"}, "a node that has no replica has delivered all the same"
 
 
 # ------------------------------------------------------------------------------- PURGE, PEEK, history

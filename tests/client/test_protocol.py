@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import tomllib
+from pathlib import Path
+
 import pytest
 
-from quorumq.client.protocol import ANSWERS, ClientProtocol
+from quorumq.client.protocol import ANSWERS, SOFTWARE, ClientProtocol
 from quorumq.core import messages as m
 from quorumq.core.errors import ClusterMismatch, PeerError, TooLarge, UsageError
 from quorumq.core.types import Incarnation
@@ -152,3 +155,8 @@ def test_every_request_has_its_answer() -> None:
     requests = set(m.ClientRequest.__args__)  # type: ignore[attr-defined]
     assert set(ANSWERS) == requests
     assert set(ANSWERS.values()) | {m.Failed} == set(m.ClientReply.__args__)  # type: ignore[attr-defined]
+
+
+def test_a_client_says_the_version_that_is_installed() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert f"quorumq-client {project['version']}" == SOFTWARE

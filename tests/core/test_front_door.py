@@ -41,6 +41,8 @@ def every_request(cluster: Cluster) -> tuple[Span, list[m.ClientRequest]]:
         m.BrowseRequest("jobs", 0, "g", "all", (0, 0), 10, True, False, None),
         m.BrowseRequest("jobs", 0, "unknown", "all", (0, 0), 10, True, True, None),
         m.ShowRequest(here, span),
+        m.DescribeGroup("jobs", "g"),
+        m.DescribeGroup("jobs", "unknown"),
         m.DeclareSurvivors(),
     ]
 

@@ -50,12 +50,12 @@ class Envelope(NamedTuple):
 ClientRequest = Union[
     Hello, OpenSession, CloseSession, CreateTopic, AlterTopic, DeleteTopic, Metadata, Publish, Fetch, AckRequest,
     RejectRequest, ExtendRequest, LeaveRequest, RedriveRequest, SetGroup, DeleteGroup, PurgeRequest, BrowseRequest,
-    ShowRequest, DeclareSurvivors, StatusRequest,
+    ShowRequest, DescribeGroup, DeclareSurvivors, StatusRequest,
 ]  # fmt: skip
 
 ClientReply = Union[
     Welcome, OpenSessionReply, CloseSessionReply, CreateTopicReply, AlterTopicReply, DeleteTopicReply,
     MetadataReply, PublishReply, FetchReply,
     SettleReply, LeaveReply, SetGroupReply, DeleteGroupReply, PurgeReply, BrowseReply, ShowReply,
-    DeclareSurvivorsReply, StatusReply, Failed,
+    DescribeGroupReply, DeclareSurvivorsReply, StatusReply, Failed,
 ]  # fmt: skip

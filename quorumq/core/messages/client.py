@@ -159,6 +159,7 @@ class Fetch(NamedTuple):
     partitions: tuple[int, ...] = ()
     start: str = "earliest"  # where the group begins if this FETCH creates it: "earliest" or "latest"
     idle: bool = False
+    version: str = ""  # of the consumer, as its program says
 
 
 class Delivery(NamedTuple):
@@ -388,6 +389,64 @@ class DeclareSurvivorsReply(NamedTuple):
 
     survivors: tuple[NodeId, ...]
     learners: tuple[Learner, ...]
+
+
+class DescribeGroup(NamedTuple):
+    """What the answering node knows of a group at the moment: its replicas, and who read through it lately."""
+
+    topic: str
+    group: str
+
+
+class GroupPart(NamedTuple):
+    """What a group has still to do in one partition, as one replica has it in memory; counts of messages.
+
+    ``oldest_s`` is the age of the oldest that is ready, held or delayed; None where there is none.
+    """
+
+    partition: int
+    ready: int = 0
+    held: int = 0
+    delayed: int = 0
+    dead: int = 0
+    oldest_s: float | None = None
+
+
+class GroupFlow(NamedTuple):
+    """Messages of one partition that a node delivered to a group's consumers, and settled, in the last minute."""
+
+    partition: int
+    delivered: int
+    settled: int
+
+
+class GroupConsumer(NamedTuple):
+    """A consumer that fetched for a group through a node in the last minute.
+
+    ``software`` is the client's, ``address`` the machine it dials from. ``partitions`` are those it asked for, and
+    ``delivered`` how many messages it got of each.
+    """
+
+    name: str
+    version: str
+    software: str
+    address: str
+    partitions: tuple[int, ...]
+    delivered: tuple[int, ...]
+
+
+class DescribeGroupReply(NamedTuple):
+    """The answer to DescribeGroup. The core tells of its replicas (``parts``), the shell of consumers.
+
+    ``left_out``: how many consumers there are beside these, which fetched last.
+    """
+
+    topic: bytes
+    group: str
+    parts: tuple[GroupPart, ...]
+    flows: tuple[GroupFlow, ...] = ()
+    consumers: tuple[GroupConsumer, ...] = ()
+    left_out: int = 0
 
 
 class StatusRequest(NamedTuple):

@@ -9,6 +9,9 @@ from quorumq.core.types import Incarnation, NodeId
 VERSIONS: Final = (1, 1)
 """The lowest and highest version of the protocol that this software speaks."""
 
+RELEASE: Final = "0.1.0"
+"""The version of this software, as pyproject.toml has it."""
+
 
 class Hello(NamedTuple):
     """HELLO from a node or a client (``node`` is "" then, and so are incarnation and directory).

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 
+from quorumq.core.messages import GroupPart
 from quorumq.core.partition import fate
 from quorumq.core.partition.batches import Batches
 from quorumq.core.partition.group import GroupView
+from quorumq.core.partition.replica import Replica
 from quorumq.core.types import OPEN_ZERO, Kind, Now
 
 LOOKED_MAX = 4096
@@ -47,6 +49,17 @@ def tally(batches: Batches, view: GroupView, now: Now) -> dict[str, object]:
         "oldest_s": round(max(ages), 3) if ages else None,
         "kept_s": kept_s(batches, view, now),
     }
+
+
+def part_of(replica: Replica, group: str, now: Now) -> GroupPart:
+    """What a group has still to do here; nothing where nobody has heard of it. Looking does not make it."""
+    number, view = replica.partition.number, replica.views.groups.get(group)
+    if view is None:
+        return GroupPart(number)
+    facts = tally(replica.batches, view, now)
+    ready = view.available.messages + view.suspects.messages
+    dead = sum(span.size for span, record in view.records.items() if record.letter is not None)
+    return GroupPart(number, ready, view.held_count, facts["delayed"], dead, facts["oldest_s"])  # type: ignore[arg-type]
 
 
 def kept_s(batches: Batches, view: GroupView, now: Now) -> float | None:

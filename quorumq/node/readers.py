@@ -1,0 +1,156 @@
+"""Who reads for each group through this node, and how much: what it delivered and settled in the last minute.
+
+For people (`quorumq groups describe`), and for nothing else: it is in memory, it decides nothing, and a start begins
+with nothing. Bounds: so many consumers and flows, those that were silent longest go first; and none is kept for longer
+than a minute once something else has come.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from quorumq.core.deadnames import dead_letter_names
+from quorumq.core.messages import (
+    AckRequest,
+    DescribeGroupReply,
+    Fetch,
+    FetchReply,
+    GroupConsumer,
+    GroupFlow,
+    RejectRequest,
+    SettleReply,
+    Slice,
+)
+from quorumq.core.topics import matching
+from quorumq.core.types import PartitionId, Topic
+from quorumq.wire.values import WireSlice
+
+SPAN_S: Final = 60.0
+"""What was longer ago is not told."""
+
+SLOTS: Final = 12
+"""Parts of that span that are counted apart; the oldest goes as a whole."""
+
+TRACKED_MAX: Final = 4096
+"""Fetching consumers, and pairs of a consumer and a partition, of which this node keeps count."""
+
+TOLD_MAX: Final = 64
+"""Consumers of one group that are told of: those that fetched last."""
+
+NAME_CHARS_MAX: Final = 100
+DONE: Final = frozenset({"acked", "acked_after_expiry", "acked_unproven", "ok"})
+
+
+class Who(NamedTuple):
+    """A consumer, as far as a node can tell: several of one name and version on one machine are one."""
+
+    name: str
+    version: str
+    software: str
+    address: str
+
+
+class Window:
+    """Two counts of messages, over the last minute."""
+
+    __slots__ = ("at", "counts")
+
+    def __init__(self) -> None:
+        self.at = 0.0
+        self.counts: dict[int, tuple[int, int]] = {}
+
+    def add(self, now: float, delivered: int, settled: int) -> None:
+        """So many more."""
+        self.at = now
+        slot = int(now / SPAN_S * SLOTS)
+        before = self.counts.get(slot, (0, 0))
+        self.counts[slot] = (before[0] + delivered, before[1] + settled)
+        if len(self.counts) > SLOTS:
+            self.counts = {at: count for at, count in self.counts.items() if at > slot - SLOTS}
+
+    def sums(self, now: float) -> tuple[int, int]:
+        """Delivered and settled within the last minute."""
+        first = int(now / SPAN_S * SLOTS) - SLOTS
+        found = [count for slot, count in self.counts.items() if slot > first]
+        return sum(count[0] for count in found), sum(count[1] for count in found)
+
+
+class Readers:
+    """Keeps count of what a node delivers and settles, and to whom. Times are monotonic seconds."""
+
+    __slots__ = ("_asking", "_flows")
+
+    def __init__(self) -> None:
+        # Who asked last with which topics and partitions. The one that is silent longest is the first; so below.
+        self._asking: dict[tuple[str, Who, tuple[str, ...], tuple[int, ...]], Window] = {}
+        self._flows: dict[tuple[PartitionId, str, Who | None], Window] = {}  # None: of all consumers together
+
+    def fetching(self, fetch: Fetch, software: str, address: str, now: float) -> None:
+        """A FETCH has come."""
+        topics, group = dead_letter_names(fetch.topics, fetch.group)
+        key = (group, who_asks(fetch, software, address), topics, fetch.partitions)
+        touched(self._asking, key, now).at = now
+
+    def delivered(self, fetch: Fetch, reply: FetchReply, software: str, address: str, now: float) -> None:
+        """It is answered with messages."""
+        who = who_asks(fetch, software, address)
+        _, group = dead_letter_names(fetch.topics, fetch.group)
+        parts: tuple[Slice | WireSlice, ...] = reply.slices  # those that another node won are as it sent them
+        for part in parts:
+            partition = part.header.partition
+            count = part.header.size if isinstance(part, WireSlice) else part.stop - part.first
+            touched(self._flows, (partition, group, None), now).add(now, count, 0)
+            touched(self._flows, (partition, group, who), now).add(now, count, 0)
+
+    def settled(self, request: AckRequest | RejectRequest, reply: SettleReply, now: float) -> None:
+        """An ACK or REJECT is answered."""
+        for verdict in reply.verdicts:
+            if verdict.outcome in DONE:
+                receipt = request.items[verdict.item].receipt
+                key = (receipt.partition, receipt.group, None)
+                touched(self._flows, key, now).add(now, 0, verdict.span.size)
+
+    def describe(self, reply: DescribeGroupReply, topic: Topic, now: float) -> DescribeGroupReply:
+        """``reply`` with what was counted here."""
+        flows: list[GroupFlow] = []
+        counts: dict[Who, dict[int, int]] = {}  # delivered, by partition
+        for (partition, group, who), window in self._flows.items():
+            sums = window.sums(now)
+            if (partition.topic, group) != (topic.id, reply.group) or not any(sums):
+                continue
+            if who is None:
+                flows.append(GroupFlow(partition.number, *sums))
+            else:
+                counts.setdefault(who, {})[partition.number] = sums[0]
+        consumers: dict[Who, dict[int, int]] = {}
+        for (group, who, topics, partitions), window in reversed(self._asking.items()):
+            named = any(matching(pattern, (topic.name,)) for pattern in topics)
+            if group == reply.group and named and window.at > now - SPAN_S:
+                asked = consumers.setdefault(who, dict(counts.get(who, {})))
+                for number in partitions or range(topic.partitions):
+                    asked.setdefault(number, 0)
+        told = tuple(
+            GroupConsumer(*who, tuple(sorted(asked)), tuple(count for _, count in sorted(asked.items())))
+            for who, asked in list(consumers.items())[:TOLD_MAX]
+        )
+        return reply._replace(
+            flows=tuple(sorted(flows)), consumers=told, left_out=max(0, len(consumers) - TOLD_MAX)
+        )
+
+
+def who_asks(fetch: Fetch, software: str, address: str) -> Who:
+    """Whose FETCH it is."""
+    names = (fetch.consumer, fetch.version, software, address)
+    return Who(*(name[:NAME_CHARS_MAX] for name in names))
+
+
+def touched(table: dict[Any, Window], key: object, now: float) -> Window:
+    """The entry of that key, which is now the last one. Those that are old, or too many, go."""
+    found = table.pop(key, None) or Window()
+    while table:
+        first = next(iter(table))
+        if table[first].at > now - SPAN_S and len(table) < TRACKED_MAX:
+            break
+        del table[first]
+    table[key] = found
+    return found

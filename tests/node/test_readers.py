@@ -1,0 +1,104 @@
+"""Who reads a group, and how much: each node keeps count for a minute, of so many consumers."""
+
+from __future__ import annotations
+
+import trio
+
+from quorumq.core import messages as m
+from quorumq.core.types import STAMP_ZERO, Origin, PartitionId, Topic
+from quorumq.node.readers import SPAN_S, TOLD_MAX, TRACKED_MAX, Readers
+from quorumq.wire.batch import Message, build_batch
+from tests.node.memory import fetch, payloads, publish, receipts, world
+
+TOPIC = Topic(bytes(16), "jobs", 3, 1, (("a",), ("a",)), 5, STAMP_ZERO)
+ASKED = m.DescribeGroupReply(TOPIC.id, "g", ())
+
+
+def request(name: str = "w", *topics: str, partitions: tuple[int, ...] = (), group: str = "g") -> m.Fetch:
+    return m.Fetch(topics or ("jobs",), group, 10, 10, 1, 0, 0.0, 5.0, 0.0, name, partitions)
+
+
+def won(number: int, count: int, topic: bytes = TOPIC.id) -> m.FetchReply:
+    """So many messages, of a batch of twice as many."""
+    here = PartitionId(topic, number)
+    header = build_batch(here, Origin("a", 1, 1, 1), 0, 0, [Message(b"")] * 2 * count).header
+    return m.FetchReply(0.0, 5.0, (m.Slice("jobs", here, 1, 1, 1 + count, header, ()),))
+
+
+async def test_what_another_node_won_is_counted_where_it_was_asked_for() -> None:
+    async with world() as cluster:
+        client = await cluster.client("a")
+        topic, origin = await client.topic(rf=1), await client.session()
+        await client.ask(publish(topic, origin, 0, b"x", b"y"))
+        far = await cluster.client(next(name for name in "abc" if name not in topic.replicas[0]))
+        assert len(payloads(await far.ask(fetch()))) == 2
+        told = await far.ask(m.DescribeGroup("jobs", "g"))
+        assert (told.parts, told.flows) == ((), (m.GroupFlow(0, 2, 0),))
+
+
+async def test_a_node_tells_who_fetched_from_where_what_was_delivered_and_what_settled() -> None:
+    async with world() as cluster:
+        client = await cluster.client("a", address="10.0.0.9:5555")
+        topic, origin = await client.topic(), await client.session()
+        await client.ask(publish(topic, origin, 0, b"x", b"y", b"z"))
+        got = await client.ask(fetch(2)._replace(consumer="worker", version="2.1"))
+        assert payloads(got) == [b"x", b"y"]
+        await client.ack(*receipts(got)[:1])
+        other = await cluster.client("a")
+        await other.ask(fetch()._replace(consumer="idle", topics=("jo*",), group="h"))
+        told = await client.ask(m.DescribeGroup("jobs", "g"))
+        assert told.parts == (m.GroupPart(0, ready=1, held=0, oldest_s=told.parts[0].oldest_s),)
+        assert told.flows == (m.GroupFlow(0, delivered=2, settled=2),), "both are of one receipt"
+        assert told.consumers == (m.GroupConsumer("worker", "2.1", "test", "10.0.0.9", (0,), (2,)),)
+        (idle,) = (await client.ask(m.DescribeGroup("jobs", "h"))).consumers
+        assert idle.name == "idle"
+        elsewhere = await (await cluster.client("b")).ask(m.DescribeGroup("jobs", "g"))
+        assert elsewhere[3:] == ((), (), 0)
+        await trio.sleep(SPAN_S + 5)
+        assert (await client.ask(m.DescribeGroup("jobs", "g")))[3:] == ((), (), 0), "that was a minute ago"
+        assert isinstance(await client.ask(m.DescribeGroup("nothing", "g")), m.Failed)
+
+
+def test_counts_are_of_one_group_one_topic_and_one_minute() -> None:
+    readers = Readers()
+    readers.fetching(request(), "lib", "host", 0.0)
+    readers.delivered(request(), won(1, 5), "lib", "host", 1.0)
+    readers.delivered(request(), won(1, 7), "lib", "host", 30.0)
+    readers.delivered(request("v"), won(0, 1), "lib", "host", 30.0)
+    readers.delivered(request(), won(1, 1, topic=bytes(15) + b"x"), "lib", "host", 30.0)
+    readers.delivered(request(group="h"), won(1, 1), "lib", "host", 30.0)
+    told = readers.describe(ASKED, TOPIC, 50.0)
+    assert told.flows == (m.GroupFlow(0, 1, 0), m.GroupFlow(1, 12, 0))
+    assert told.consumers == (m.GroupConsumer("w", "", "lib", "host", (0, 1), (0, 12)),)
+    readers.fetching(request(partitions=(1,)), "lib", "host", 70.0)
+    told = readers.describe(ASKED, TOPIC, 70.0)
+    assert told.flows == (m.GroupFlow(0, 1, 0), m.GroupFlow(1, 7, 0))
+    assert told.consumers[0][4:] == ((1,), (7,))
+    assert readers.describe(ASKED, TOPIC, 200.0) == ASKED
+
+
+def test_consumers_of_a_pattern_and_of_dead_letters_read_what_they_name() -> None:
+    readers = Readers()
+    readers.fetching(request("all", "jo*"), "", "", 0.0)
+    readers.fetching(request("dead", "jobs.deadletters"), "", "", 0.0)
+    readers.fetching(request("else", "nobs"), "", "", 0.0)
+    assert [found.name for found in readers.describe(ASKED, TOPIC, 0.0).consumers] == ["all"]
+    dead = readers.describe(ASKED._replace(group="g!dead"), TOPIC, 0.0)
+    assert [found.name for found in dead.consumers] == ["dead"]
+
+
+def test_a_crowd_takes_bounded_room_and_is_gone_after_a_minute() -> None:
+    readers = Readers()
+    for number in range(TRACKED_MAX + 100):
+        crowd = request(f"{number}{'x' * 500}")
+        readers.fetching(crowd, "lib", "host", 1.0)
+        readers.delivered(crowd, won(0, 1), "lib", "host", 1.0)
+    assert max(len(readers._asking), len(readers._flows)) == TRACKED_MAX
+    told = readers.describe(ASKED, TOPIC, 1.0)
+    assert (len(told.consumers), told.left_out) == (TOLD_MAX, TRACKED_MAX - TOLD_MAX)
+    assert told.consumers[0].name.startswith(str(TRACKED_MAX + 99)), "who asked last"
+    assert max(len(found.name) for found in told.consumers) == 100
+    assert told.flows == (m.GroupFlow(0, TRACKED_MAX + 100, 0),), "the sum is of all"
+    readers.fetching(request("one"), "lib", "host", 100.0)
+    readers.delivered(request("one"), won(0, 1), "lib", "host", 100.0)
+    assert (len(readers._asking), len(readers._flows)) == (1, 2)
