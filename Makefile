@@ -2,9 +2,11 @@
 # Both make their own virtual environment in .venv and install what they need into it.
 
 PYTHON ?= python3
-VENV   := .venv
-BIN    := $(VENV)/bin
-PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
+VENV    := .venv
+BIN     := $(VENV)/bin
+PIP     := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# What is imported is compiled when it is; most of what is installed never is.
+INSTALL := $(PIP) install --no-compile -c .ci/constraints.txt
 
 # A report on what a demo left behind; a Java comes with it where the machine has none.
 REPORT := build/report
@@ -23,7 +25,7 @@ report: $(VENV)/.spark-stamp
 	@echo "Look at $(CURDIR)/$(REPORT)/deadletters/report.html and $(CURDIR)/$(REPORT)/audit/audit.html"
 
 test: $(VENV)/.dev-stamp lint types
-	$(BIN)/python -m pytest -n 4
+	$(BIN)/python -m pytest -n 6
 
 lint: $(VENV)/.dev-stamp
 	$(BIN)/ruff check .
@@ -33,23 +35,23 @@ types: $(VENV)/.dev-stamp
 	$(BIN)/mypy
 
 soak: $(VENV)/.dev-stamp
-	$(PIP) install -c .ci/constraints.txt -e '.[java]'
+	$(INSTALL) -e '.[java]'
 	$(BIN)/python -m pytest -m soak
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.run-stamp: pyproject.toml .ci/constraints.txt | $(VENV)/bin/python
-	$(PIP) install -c .ci/constraints.txt -e .
+	$(INSTALL) -e .
 	touch $@
 
 $(VENV)/.spark-stamp: pyproject.toml .ci/constraints.txt | $(VENV)/bin/python
-	$(PIP) install -c .ci/constraints.txt -e '.[spark]'
-	$(BIN)/python -m spark.java || $(PIP) install -c .ci/constraints.txt -e '.[java]'
+	$(INSTALL) -e '.[spark]'
+	$(BIN)/python -m spark.java || $(INSTALL) -e '.[java]'
 	touch $@ $(VENV)/.run-stamp
 
 $(VENV)/.dev-stamp: pyproject.toml .ci/constraints.txt | $(VENV)/bin/python
-	$(PIP) install -c .ci/constraints.txt -e '.[dev,spark]'
+	$(INSTALL) -e '.[dev,spark]'
 	touch $@ $(VENV)/.run-stamp
 
 clean:

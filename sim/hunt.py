@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from sim.rules import Rule, patched, prepared
 from sim.runner import Outcome, run_schedule
 from sim.schedule import draw
@@ -32,11 +34,19 @@ def hunt(rule: Rule, first: int, seeds: int, profile: str = "swarm") -> tuple[in
     return None
 
 
-def unused(rule: Rule, seeds: int) -> list[str]:
-    """Which patches of the rule nothing has called in so many seeds: they leave nothing out."""
+def unused(rule: Rule, seeds: Iterable[int], among: Iterable[str] | None = None) -> list[str]:
+    """Which patches of the rule nothing calls in these seeds: they leave nothing out.
+
+    Args:
+        rule: the rule.
+        seeds: run in this order, until enough is called.
+        among: which of them have to be called, by name; all if None. One at least has to be in any case.
+    """
     with patched(rule.patches) as left:
-        for seed in range(seeds):
+        patches = len(left)
+        wanted = set(left if among is None else among)
+        for seed in seeds:
             run_schedule(draw(seed), prepare=prepared(rule))
-            if not left:
+            if wanted.isdisjoint(left) and len(left) < max(patches, 1):
                 break
         return list(left)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -45,21 +46,29 @@ def test_every_missing_rule_is_found(rule: Rule) -> None:
 
 # ------------------------------------------------------------------- the patches are alive
 
-STATES = 3_000
-SEEDS = 40
+STATES = (300, 3_000)
+"""Of a scenario: most patches are called in the first few."""
+
+SEEDS = (*range(8), 22, 27, 38, *range(8, 40))
+"""What the first ones do not call, these three do, and the others where what is drawn has changed."""
 
 
-def dead_patches(rule: Rule) -> list[str]:
+def dead_patches(rule: Rule, seeds: Iterable[int] = SEEDS) -> list[str]:
     """What the rule puts in place where nobody calls it any more: neither in its scenario nor in random runs."""
-    left = [f"{place.__name__}.{name}" for place, name, _ in rule.patches]
+    patches = [f"{place.__name__}.{name}" for place, name, _ in rule.patches]
+    left = patches
     columns = []
     if rule.scenario is not None:
-        columns.append(explore(rule.scenario, rule, STATES).unused)
+        for most in STATES:
+            left = explore(rule.scenario, rule, most).unused
+            if not left:
+                break
+        columns.append(left)
     if rule.hunted:
-        columns.append(unused(rule, SEEDS))
-    idle = [patch for patch in left if all(patch in column for column in columns)]
+        columns.append(unused(rule, seeds, left))
+    idle = [patch for patch in patches if all(patch in column for column in columns)]
     # A column in which nothing of the rule is called is a dead one, whatever the other one calls.
-    return idle or [patch for column in columns if len(column) == len(left) for patch in column]
+    return idle or [patch for column in columns if len(column) == len(patches) for patch in column]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=name_of)
@@ -74,7 +83,7 @@ def test_a_patch_that_nobody_calls_is_noticed() -> None:
     value = ((GroupView, "nobody_reads_it", 1),)
     GroupView.nobody_reads_it = 0  # type: ignore[attr-defined]
     try:
-        assert dead_patches(Rule("idle", "", value, hunted=True)) == ["GroupView.nobody_reads_it"]
+        assert dead_patches(Rule("idle", "", value, hunted=True), range(3)) == ["GroupView.nobody_reads_it"]
     finally:
         del GroupView.nobody_reads_it  # type: ignore[attr-defined]
 
