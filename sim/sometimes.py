@@ -38,6 +38,8 @@ SOMETIMES: tuple[str, ...] = (
     "a FETCH was refused: its group was deleted",
     "a backlog was purged",
     "dead letters were purged",
+    "a backlog was purged by name",
+    "dead letters were purged by name",
     "a dead letter was fetched",
     "a redrive came too late",
     "a redrive of a redrive",

@@ -11,6 +11,8 @@ one answer at least, and merge what those say.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from quorumq.core.context import Context
 from quorumq.core.coordinator import Coordinator, too_few
 from quorumq.core.deadnames import DEAD_SUFFIX, source_of
@@ -359,7 +361,7 @@ class PurgeCoordinator(SurveyCoordinator):
             Resolved(span, Record(item.record.generation, item.record.n, kind))
             for item in items
             if is_shown(item, self.group, self.which) and item.record.kind == below
-            for span in (self.only.within(item.span) if self.only else (item.span,))
+            for span in self.chosen(item.span)
         )
         if not self.wanted:
             return self._next(context, now)
@@ -395,6 +397,10 @@ class PurgeCoordinator(SurveyCoordinator):
         if this.everyone:
             return self.finish(context, self._unknown(context))
         return []
+
+    def chosen(self, span: Span) -> Sequence[Span]:
+        """What is to be settled of this: what is named, or all where nothing is."""
+        return self.only.within(span) if self.only else (span,)
 
     def is_settled(self, this: Round, bits: int) -> bool:
         """Whether a message counts as purged once these replicas have the record, or one above it."""

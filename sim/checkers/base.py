@@ -60,6 +60,23 @@ def group_messages(row: Row) -> Iterator[GroupKey]:
             yield (group, partition, origin, seq)
 
 
+Named = tuple[str, int] | GroupKey
+"""What a purge names: all that a group has in a partition, or a message."""
+
+
+def purged_by(row: Row) -> Iterator[Named]:
+    """What a PURGE's line names."""
+    if row.get("spans"):
+        yield from group_messages(row)
+    else:
+        yield row["group"], row["partition"]
+
+
+def naming(key: GroupKey) -> tuple[Named, Named]:
+    """What a purge may have named to settle this message."""
+    return key[:2], key
+
+
 def name(key: Key | GroupKey) -> str:
     """A message as people read it."""
     *group, partition, origin, seq = key

@@ -13,7 +13,19 @@ A deletion of the group voids it.
 from __future__ import annotations
 
 from quorumq.history import Row
-from sim.checkers.base import DEAD, Checker, GroupKey, Key, Violation, group_messages, messages, name
+from sim.checkers.base import (
+    DEAD,
+    Checker,
+    GroupKey,
+    Key,
+    Named,
+    Violation,
+    group_messages,
+    messages,
+    name,
+    naming,
+    purged_by,
+)
 
 Life = tuple[int, int]
 """Generation and redrive number."""
@@ -49,10 +61,9 @@ class DeadLettersConserved(Checker):
         self.sent: dict[tuple[str, int], float] = {}
         self.ack_asked: dict[GroupKey, int] = {}  # the newest generation in which an ACK was asked for
         self.acked: dict[GroupKey, int] = {}  # … was confirmed
-        # (group, partition): dead letters, backlog or both.
-        self.purge_asked: dict[tuple[str, int], None] = {}
+        self.purge_asked: dict[Named, None] = {}  # dead letters, backlog or both
         # When the last confirmed purge of dead letters was sent.
-        self.purged: dict[tuple[str, int], float] = {}
+        self.purged: dict[Named, float] = {}
         self.dead_acked: dict[GroupKey, None] = {}  # an ACK of the dead letter was asked for
         self.delivered: dict[GroupKey, Life] = {}  # the highest
         self.listed: dict[str, dict[GroupKey, Life]] = {}
@@ -101,12 +112,12 @@ class DeadLettersConserved(Checker):
                     lives[row["generation"]] = (row["n"], sent)
 
     def _purge(self, row: Row) -> None:
-        place = (row["group"], row["partition"])
         if row["outcome"] == "invoke":
-            self.purge_asked[place] = None
+            self.purge_asked.update(dict.fromkeys(purged_by(row)))
             self.sent[(row["who"], row["op"])] = row["at"]
         elif row["outcome"] == "ok" and row["group"].endswith(DEAD):
-            self.purged[place] = max(self.purged.get(place, 0.0), self.sent[(row["who"], row["op"])])
+            for named in purged_by(row):
+                self.purged[named] = max(self.purged.get(named, 0.0), self.sent[(row["who"], row["op"])])
 
     def _ack(self, row: Row) -> None:
         outcome = row["outcome"]
@@ -144,6 +155,9 @@ class DeadLettersConserved(Checker):
                 self._found(row["at"], f"{row['who']} lists {name(key)} twice")
             mine[key] = (row.get("generation", 0), row["n"])
 
+    def _may_be_purged(self, key: GroupKey) -> bool:
+        return any(named in self.purge_asked for named in naming(key))
+
     def _found(self, at: float, text: str) -> None:
         self.found.append(Violation(self.promise, at, text))
 
@@ -178,7 +192,7 @@ class DeadLettersConserved(Checker):
             if n <= self.redriven.get(key, {}).get(generation, (-1, 0.0))[0]:
                 self._found(at, f"{name(key)} is listed dead at n = {n}, whose redrive was confirmed")
             dead, when = self.confirmed.get(key, {}).get(generation, (-1, 0.0))
-            purged = when < self.purged.get((key[0] + DEAD, key[1]), 0.0)
+            purged = when < max(self.purged.get(named, 0.0) for named in naming(dead_of(key)))
             if n == dead and purged and not self.was_void(key, generation):
                 self._found(at, f"{name(key)} is listed dead at n = {n}, and was purged")
         for key, lives in self.confirmed.items():
@@ -201,9 +215,9 @@ class DeadLettersConserved(Checker):
             return
         if self.ack_asked.get(key, -1) >= generation or self.asked.get(key, -1) >= n:
             return
-        if (key[0] + DEAD, key[1]) in self.purge_asked or key in self.dead_acked:
+        if self._may_be_purged(dead_of(key)) or key in self.dead_acked:
             return
-        if (key[0], key[1]) in self.purge_asked and self.was_void(key, generation):
+        if self._may_be_purged(key) and self.was_void(key, generation):
             return  # it was open in between
         self._found(at, f"{name(key)}, a dead letter at n = {n} since {when:.4f} s, is gone")
 
@@ -217,11 +231,16 @@ class DeadLettersConserved(Checker):
             return  # rewound meanwhile or since, which may have skipped it
         if listed or self.delivered.get(key, (0, 0))[1] > n or self.delivered.get(key, (0, 0))[0] > last[0]:
             return
-        if key in self.ack_asked or (key[0], key[1]) in self.purge_asked:
+        if key in self.ack_asked or self._may_be_purged(key):
             return
-        if (key[0] + DEAD, key[1]) in self.purge_asked:  # it may have died again by then
+        if self._may_be_purged(dead_of(key)):  # it may have died again by then
             return
         self._found(at, f"{name(key)} was redriven at n = {n}, and nobody ever got it")
+
+
+def dead_of(key: GroupKey) -> GroupKey:
+    """A message of a group, as its group of dead letters sees it."""
+    return (key[0] + DEAD, *key[1:])
 
 
 def source_of(key: GroupKey) -> GroupKey:

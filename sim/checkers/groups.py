@@ -2,8 +2,8 @@
 
 What must hold: once a rewind or a deletion was confirmed, no FETCH sent later delivers an older generation, nor a dead
 letter of one that is covered; a generation delivers nothing from before its start, but what was redriven; it counts
-attempts anew; what was published before a PURGE that was confirmed is not delivered to a FETCH sent later, unless the
-group was rewound or the message redriven (payload that a majority had reclaimed before a rewind may come back,
+attempts anew; what was published before a PURGE of it that was confirmed is not delivered to a FETCH sent later, unless
+the group was rewound or the message redriven (payload that a majority had reclaimed before a rewind may come back,
 `kept: false`: PURGE lists what a majority has); and in the end nothing is SKIPPED or PURGED that nobody asked to purge
 (or, of a dead letter, to ack).
 
@@ -13,7 +13,19 @@ That what a generation covers is delivered again is the judge of loss's part.
 from __future__ import annotations
 
 from quorumq.history import Row
-from sim.checkers.base import DEAD, Checker, GroupKey, Key, Violation, group_messages, messages, name
+from sim.checkers.base import (
+    DEAD,
+    Checker,
+    GroupKey,
+    Key,
+    Named,
+    Violation,
+    group_messages,
+    messages,
+    name,
+    naming,
+    purged_by,
+)
 
 
 class GroupsAsAsked(Checker):
@@ -39,8 +51,8 @@ class GroupsAsAsked(Checker):
         self.rewound: dict[str, list[tuple[int, float]]] = {}  # confirmed generations, and when
         self.deletions: dict[tuple[str, int], None] = {}  # generations that nobody reads
         self.began: dict[tuple[str, int], float] = {}  # when a request was sent: (who, op)
-        self.purge_asked: dict[tuple[str, int], None] = {}  # (group, partition)
-        self.purged: dict[tuple[str, int], list[tuple[float, float, int]]] = {}  # sent, confirmed, generation
+        self.purge_asked: dict[Named, None] = {}
+        self.purged: dict[Named, list[tuple[float, float, int]]] = {}  # sent, confirmed, generation
         self.rejects: dict[tuple[GroupKey, int], int] = {}
         self.dead_acked: dict[GroupKey, None] = {}
         self.hold_min = 0.0
@@ -77,13 +89,15 @@ class GroupsAsAsked(Checker):
             self.deletions[(row["group"], row["generation"])] = None
 
     def _purge(self, row: Row) -> None:
-        place, request = (row["group"], row["partition"]), (row["who"], row["op"])
+        request = (row["who"], row["op"])
         if row["outcome"] == "invoke":
-            self.purge_asked[place] = None
+            self.purge_asked.update(dict.fromkeys(purged_by(row)))
             self.began[request] = row["at"]
         elif row["outcome"] == "ok":
             sent = self.began[request]
-            self.purged.setdefault(place, []).append((sent, row["at"], self.confirmed(row["group"], sent)))
+            done = (sent, row["at"], self.confirmed(row["group"], sent))
+            for named in purged_by(row):
+                self.purged.setdefault(named, []).append(done)
 
     def confirmed(self, group: str, by: float) -> int:
         """The newest generation that was confirmed by then."""
@@ -124,7 +138,7 @@ class GroupsAsAsked(Checker):
                 continue
             if n == 0 and published < from_ms:
                 self._found(row, f"{name(key)} lies before the start of generation {generation}")
-            for sent, done, current in self.purged.get((group, row["partition"]), ()):
+            for sent, done, current in (it for named in naming(key) for it in self.purged.get(named, ())):
                 known_by_then = self.stored.get(key[1:], sent) < sent
                 if generation and not self.kept:
                     continue
@@ -143,14 +157,17 @@ class GroupsAsAsked(Checker):
                     )
 
     def _list(self, row: Row) -> None:
-        group, partition, state = row["group"], row["partition"], row["state"]
+        group, state = row["group"], row["state"]
         for key in group_messages(row):
             dead = (group + DEAD, *key[1:])
-            if state == "skipped" and (group, partition) not in self.purge_asked:
-                self._found(row, f"{name(key)} is skipped, and nobody purged the group")
+            if state == "skipped" and not self._may_be_purged(key):
+                self._found(row, f"{name(key)} is skipped, and nobody purged it")
             acked = dead in self.dead_acked
-            if state == "purged" and (group + DEAD, partition) not in self.purge_asked and not acked:
+            if state == "purged" and not self._may_be_purged(dead) and not acked:
                 self._found(row, f"{name(key)} is purged, and nobody purged or acked the dead letter")
+
+    def _may_be_purged(self, key: GroupKey) -> bool:
+        return any(named in self.purge_asked for named in naming(key))
 
     def _found(self, row: Row, text: str) -> None:
         self.found.append(Violation(self.promise, row["at"], text))

@@ -18,7 +18,19 @@ from __future__ import annotations
 import math
 
 from quorumq.history import Row
-from sim.checkers.base import DEAD, Checker, GroupKey, Key, Violation, group_messages, messages, name
+from sim.checkers.base import (
+    DEAD,
+    Checker,
+    GroupKey,
+    Key,
+    Named,
+    Violation,
+    group_messages,
+    messages,
+    name,
+    naming,
+    purged_by,
+)
 
 
 class NoLoss(Checker):
@@ -55,8 +67,8 @@ class NoLoss(Checker):
         self.delivered: dict[GroupKey, int] = {}  # the newest generation in which it was
         self.acked: dict[GroupKey, int] = {}  # likewise: an ACK was sent, its outcome may be unknown
         self.settled: dict[GroupKey, int] = {}  # listed as dead, skipped or purged in this generation
-        # Of a group in a partition, or of its dead letters: until when a purge may have worked, by (who, op).
-        self.purges: dict[tuple[str, int], dict[tuple[str, int], float]] = {}
+        # Of what a purge names, dead letters or not: until when it may have worked, by (who, op).
+        self.purges: dict[Named, dict[tuple[str, int], float]] = {}
         self.unsure: dict[
             GroupKey, int
         ] = {}  # a redrive at this n was asked for, and none at it is confirmed
@@ -105,9 +117,9 @@ class NoLoss(Checker):
             self.registers[(row["group"], row["who"])] = (row["generation"], row["from_ms"])
             self.latest[row["group"]] = max(row["from_ms"], self.latest.get(row["group"], 0))
         elif kind == "purge":
-            place = (row["group"].removesuffix(DEAD), row["partition"])
             over = row["at"] if row["outcome"] in ("ok", "fail") else math.inf
-            self.purges.setdefault(place, {})[(row["who"], row["op"])] = over
+            for named in purged_by({**row, "group": row["group"].removesuffix(DEAD)}):
+                self.purges.setdefault(named, {})[(row["who"], row["op"])] = over
         elif not row["group"].endswith(DEAD):
             self.groups[row["group"]] = None
             if kind == "ack" and row["outcome"] != "invoke":
@@ -128,9 +140,9 @@ class NoLoss(Checker):
                 del self.unsure[key]
 
     def _maybe_purged(self, group: str, key: Key) -> bool:
-        """Whether a purge of the message's partition was under way once its publish had been sent."""
-        purges = self.purges.get((group, key[0]), {})
-        return max(purges.values(), default=0.0) >= self.sent.get(key, 0.0) and bool(purges)
+        """Whether a purge of the message was under way once its publish had been sent."""
+        ends = [end for named in naming((group, *key)) for end in self.purges.get(named, {}).values()]
+        return bool(ends) and max(ends) >= self.sent.get(key, 0.0)
 
     def _judge_stored(self, row: Row) -> None:
         if not self.rf:

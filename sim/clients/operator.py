@@ -30,7 +30,7 @@ from quorumq.core.messages import (
     SettleReply,
 )
 from quorumq.core.topics import SETTINGS
-from quorumq.core.types import Topic
+from quorumq.core.types import Span, Topic
 from quorumq.history import spans_value
 from sim.clients.calls import Caller
 from sim.clients.client import OUTCOMES, Answer, nothing_done
@@ -161,7 +161,11 @@ class Operator(Caller):
         if options.unmake and rng.random() < options.unmake and group != LATE_GROUP:
             self.unmake(group)
         if rng.random() < options.purge:
-            self.purge(number, rng.choice((group, group + DEAD_SUFFIX)), 2)
+            whose = rng.choice((group, group + DEAD_SUFFIX))
+            if rng.random() < 0.5:
+                self.purge(number, whose, 2)
+            else:
+                self.purge_some(number, whose)
         if rng.random() < 0.7 and options.redrive:
             self.look(number, group)
         # A change names the topic by its name: nothing is changed that is being created, nor from when a DELETE is sent
@@ -362,10 +366,34 @@ class Operator(Caller):
 
     # ------------------------------------------------------------------- purge
 
-    def purge(self, number: int, group: str, tries: int) -> None:
-        """Settle what a group has open, or its dead letters; again where the outcome is unknown."""
+    def purge_some(self, number: int, group: str) -> None:
+        """List some messages, as one replica sees them, and settle some of these, or parts of them, and no others."""
+        rng = self.rng
+
+        def then(answer: Answer, _: Any) -> None:
+            if not isinstance(answer, BrowseReply) or self.world.healed:
+                return
+            chosen: list[Span] = []
+            for item in answer.items:
+                if rng.random() < 0.5:
+                    start = rng.randrange(item.span.start, item.span.stop)
+                    chosen.append(
+                        item.span._replace(start=start, stop=rng.randint(start + 1, item.span.stop))
+                    )
+            if chosen:
+                self.purge(number, group, 2, tuple(chosen))
+
+        source, which = group.removesuffix(DEAD_SUFFIX), "dead" if group.endswith(DEAD_SUFFIX) else "ready"
+        self.ask(self.node(), BrowseRequest("jobs", number, source, which, (0, 0), 10), self.timeout, then)
+
+    def purge(self, number: int, group: str, tries: int, spans: tuple[Span, ...] = ()) -> None:
+        """Settle what a group has open, or its dead letters; again where the outcome is unknown.
+
+        Where ``spans`` are named, these messages alone.
+        """
         node = self.node()
-        call = self.call("purge", node, {"partition": number, "group": group})
+        named = {"spans": spans_value(spans)} if spans else {}
+        call = self.call("purge", node, {"partition": number, "group": group, **named})
 
         def then(answer: Answer, _: Any) -> None:
             if isinstance(answer, PurgeReply):
@@ -376,15 +404,16 @@ class Operator(Caller):
                 reached = list(call.ops)[-1] if certain else ""
                 self.came_of(call, "ok" if certain else "unknown", reached, messages=answer.messages)
                 if answer.messages:
-                    self.world.saw(
+                    what = (
                         "dead letters were purged" if group.endswith(DEAD_SUFFIX) else "a backlog was purged"
                     )
+                    self.world.saw(f"{what} by name" if spans else what)
                 return
             self.came_of(call, "fail" if nothing_done(answer) else "unknown")
             if tries > 1 and not self.world.healed:
-                self.later(0.1, lambda _, __: self.purge(number, group, tries - 1))
+                self.later(0.1, lambda _, __: self.purge(number, group, tries - 1, spans))
 
-        self.ask(node, PurgeRequest("jobs", number, group), 2 * self.timeout, then)
+        self.ask(node, PurgeRequest("jobs", number, group, spans), 2 * self.timeout, then)
 
     # ------------------------------------------------------------------ redrive
 
@@ -404,7 +433,8 @@ class Operator(Caller):
                     again = rng.choice(self.operators).redrive
                     self.later(rng.random(), lambda _, __, e=entries, go=again: go(number, group, e, node))
                 if rng.random() < self.options.purge:  # or purged at the same time
-                    self.purge(number, group + DEAD_SUFFIX, 1)
+                    spans = tuple(item.span for item in chosen) if rng.random() < 0.5 else ()
+                    self.purge(number, group + DEAD_SUFFIX, 1, spans)
 
         ask = BrowseRequest("jobs", number, group, "dead", (0, 0), 50, complete=rng.random() < 0.5)
         self.ask(node, ask, self.timeout, then)

@@ -61,8 +61,8 @@ class Asked(NamedTuple):
     """A client's request that is not answered yet."""
 
     key: int
-    # "ack" | "reject" | "dead" | "extend" | "leave" | "redrive" | "purge" | "clear" | "rewind" | "skip" | "unmake" |
-    # "make", or one of `OPERATIONS`
+    # "ack" | "reject" | "dead" | "extend" | "leave" | "redrive" | "purge" | "clear" | "beside" | "rewind" | "skip" |
+    # "unmake" | "make", or one of `OPERATIONS`
     kind: str
     attempt: int  # index of the delivery, or of the operation; -1 where it is about neither
     node: NodeId

@@ -44,6 +44,15 @@ def conserved(world: World, locals_: Locals, facts: Facts) -> str:
     return ""
 
 
+def unnamed(world: World, locals_: Locals) -> str:
+    """PURGE: what no purge named stays as it is."""
+    replicas = [world.nodes.locals[local] for local in locals_] if world.scenario.beside else []
+    for this in replicas:
+        if this.rank[3] == Kind.SKIPPED:
+            return f"purge: node {this.node} has settled the message, and only another one was named"
+    return ""
+
+
 def one_topic(world: World, locals_: Locals, facts: Facts) -> str:
     """CREATE: all nodes serve the same topic of that name; none serves what was answered `conflict`; and a majority
     serves what was answered with success, so that whoever looks for it finds it."""

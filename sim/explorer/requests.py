@@ -28,6 +28,8 @@ GROUP = "g"
 DEAD_GROUP = GROUP + DEAD_SUFFIX
 ORIGIN = Origin("p", 1, 1, 1)
 SPAN = Span(ORIGIN, 0, 1)
+BESIDE = Span(Origin("o", 1, 1, 1), 0, 1)
+"""A message that is not there; a listing that begins with it has the one that is."""
 CREATED = "u"
 """The topic that a scenario with ``operators`` is about."""
 
@@ -65,7 +67,8 @@ def operation(scenario: Scenario, index: int, topic: bytes) -> ClientRequest:
 
 def request(kind: str, receipt: Receipt | None, life: tuple[int, int], now: Now) -> ClientRequest:
     """The request with which a client settles a delivery, redrives what was listed dead at (generation, n) =
-    ``life``, purges dead letters or the backlog ("clear"), rewinds, or deletes the group and makes it again."""
+    ``life``, purges dead letters, the backlog ("clear") or what is not there ("beside"), rewinds, or deletes the group
+    and makes it again."""
     match kind:
         case "redrive":
             return RedriveRequest(TOPIC, 0, GROUP, (Resolved(SPAN, Record(*life, Kind.DEAD)),))
@@ -73,6 +76,8 @@ def request(kind: str, receipt: Receipt | None, life: tuple[int, int], now: Now)
             return PurgeRequest(TOPIC, 0, DEAD_GROUP)
         case "clear":
             return PurgeRequest(TOPIC, 0, GROUP)
+        case "beside":
+            return PurgeRequest(TOPIC, 0, GROUP, (BESIDE,))
         case "rewind":
             return SetGroup(TOPIC, GROUP, "earliest", 0, rewind=True)
         case "unmake":

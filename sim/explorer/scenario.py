@@ -89,6 +89,7 @@ class Scenario:
         rewinds: of the group, through the nodes of ``rewind_via``.
         purges: of its dead letters.
         backlog_purges: of what it may still deliver, through the nodes of ``purge_via``.
+        beside: whether these name another message, which is not there.
         dead_reads: FETCHes of one dead letter each, through the nodes of ``dead_via``.
         rewind_to: what is done to the group: "rewind" to the earliest message, "skip" to behind it; "unmake", which
             deletes it, and "make", which makes it again.
@@ -128,6 +129,7 @@ class Scenario:
     purges: int = 0
     dead_reads: int = 0
     backlog_purges: int = 0
+    beside: bool = False
     busy: int = 0
     wiped_hears: tuple[NodeId, ...] = ()
     rewind_to: tuple[str, ...] = ("rewind",)

@@ -100,6 +100,7 @@ class Explorer:
         state = (*locals_, found, budget, fact)
         facts = self._facts.all[fact]
         problem = problem or promises.conserved(world, locals_, facts)
+        problem = problem or promises.unnamed(world, locals_)
         return state, problem or promises.one_topic(world, locals_, facts)
 
     def _after_all(
@@ -168,7 +169,7 @@ class Explorer:
                     yield self._ask(state, tick, name, "rewinds", how)
         if left[SLOT["backlog_purges"]]:
             for name in scenario.purge_via or world.members:
-                yield self._ask(state, tick, name, "backlog_purges", "clear")
+                yield self._ask(state, tick, name, "backlog_purges", "beside" if scenario.beside else "clear")
         if fact or len(self._facts.all) > 1:
             yield from self._settlings(state, left, tick)
         yield from self._links(state, tick)

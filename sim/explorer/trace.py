@@ -116,8 +116,9 @@ class Teller:
                         f"operator: {'DELETE' if how == 'unmake' else 'CREATE'} of the group through {name}",
                         [],
                     )
-                if how == "clear":
-                    return f"operator: PURGE of the backlog through {name}", []
+                if how in ("clear", "beside"):
+                    what = "the backlog" if how == "clear" else "another message"
+                    return f"operator: PURGE of {what} through {name}", []
                 of = f"of a{index}" if index >= 0 else f"of the dead letter at n={n}"
                 return f"client: {said} {of} through {name}", []
             case ("connection dies", str(name), int(index)):

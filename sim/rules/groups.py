@@ -189,6 +189,23 @@ RULES: tuple[Rule, ...] = (
         ),
     ),
     Rule(
+        "purge-what-is-named",
+        "a purge that names messages settles these and no others",
+        ((PurgeCoordinator, "chosen", lambda self, span: (span,)),),
+        off="it settles all that it meets on the way to them",
+        scenario=Scenario(
+            "purge-beside",
+            "1 attempt beside a purge of another message",
+            attempts=1,
+            backlog_purges=1,
+            beside=True,
+            coordinators=(A,),
+            purge_via=(B,),
+            give_up=False,
+        ),
+        hunted=True,
+    ),
+    Rule(
         "purge-overtakes-redrive",
         "a redrive is above a purge of what it redrove",
         ((types, "record_rank", rank_purge_first),),

@@ -27,6 +27,10 @@ BROKEN: Final = "broken"
 DELAYS: Final = "delays"
 UNDECIDED: Final = "not decidable"
 FALSE: Final = "false"
+NAMED: Final = (
+    "(p.spans IS NULL OR exists(p.spans, s -> s.origin = origin AND s.start <= seq AND seq < s.stop))"
+)
+"""Whether purge ``p`` named the message, or all there are."""
 SLACK_S: Final = 1.0
 """What a redelivery may take beyond a hold before it is remarked on."""
 
@@ -156,7 +160,10 @@ def deliveries(
     )
     stale = delivery & (generation < newest) & (~F.col("dead") | F.coalesce(if_covered, F.expr(FALSE)))
     begins = F.expr("array_max(transform(filter(registers, r -> r.generation = generation), r -> r.from_ms))")
-    purged_by = f"exists(purges, p -> NOT p.dead AND p.generation = generation AND {sure('stored', 'p.sent')} AND {{}})"
+    purged_by = (
+        f"exists(purges, p -> NOT p.dead AND {NAMED} AND p.generation = generation AND "
+        f"{sure('stored', 'p.sent')} AND {{}})"
+    )
     purged = open_ & (n == 0) & F.expr(purged_by.format(maybe("p.done", "sent")))
     since = F.expr("array_min(transform(filter(known, k -> k.generation = generation), k -> k.t))")
     since_low = F.expr("array_min(transform(filter(known, k -> k.generation = generation), k -> k.low))")
@@ -618,10 +625,11 @@ def messages(
         ("gone_in", F.lit(-1)),
     ):
         named = named.withColumn(name, F.coalesce(name, default))
+    for name, which in (("purge_asked", "NOT p.dead"), ("dead_purge_asked", "p.dead")):
+        asked_for = F.expr(f"exists(purges_asked, p -> {which} AND {NAMED})")
+        named = named.withColumn(name, F.coalesce(asked_for, F.expr(FALSE)))
     for name in (
         "dead_acked",
-        "purge_asked",
-        "dead_purge_asked",
         "skipped",
         "purged",
         "conflict",
@@ -697,6 +705,7 @@ def messages(
     )
     purged_there = F.expr(
         "exists(died, d -> d.generation = listing.generation AND d.n = listing.n AND exists(purges, p -> p.dead AND "
+        f"{NAMED} AND "
         f"{sure('d', 'p.sent')}))"
     )
     was_void = F.expr(
@@ -847,7 +856,7 @@ def messages(
             finding(
                 F.col("skipped") & ~F.col("purge_asked"),
                 "groups",
-                say("is skipped, and nobody purged the group"),
+                say("is skipped, and nobody purged it"),
                 end,
                 sure=complete,
             ),

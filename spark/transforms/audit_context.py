@@ -159,8 +159,9 @@ def origins(lines: DataFrame) -> DataFrame:
 
 
 def purges(lines: DataFrame, of_groups: DataFrame) -> DataFrame:
-    """A row for each place that was purged: whether the backlog or the dead letters were asked for, and each confirmed
-    purge with when it was sent and confirmed and which generation was the confirmed one when it was sent.
+    """A row for each place that was purged: what was asked for, backlog or dead letters, and each confirmed purge with
+    when it was sent and confirmed and which generation was the confirmed one when it was sent. ``spans`` are the
+    messages that it named; null: all.
     """
     place = ("run", "topic", "partition", "grp")
     call = (
@@ -169,6 +170,7 @@ def purges(lines: DataFrame, of_groups: DataFrame) -> DataFrame:
         .agg(
             F.min(F.when(F.col("outcome") == "invoke", moment())).alias("sent"),
             F.min(F.when(F.col("outcome") == "ok", moment())).alias("done"),
+            F.max("spans").alias("spans"),
         )
         .join(
             F.broadcast(of_groups.select("run", "topic", "grp", "confirmed")),
@@ -182,11 +184,10 @@ def purges(lines: DataFrame, of_groups: DataFrame) -> DataFrame:
     ).cast("decimal(20,0)")
     one = F.when(
         F.col("done").isNotNull() & F.col("sent").isNotNull(),
-        F.struct("dead", "sent", "done", newest.alias("generation")),
+        F.struct("dead", "sent", "done", newest.alias("generation"), "spans"),
     )
     return call.groupBy(*place).agg(
-        F.max(~F.col("dead")).alias("purge_asked"),
-        F.max("dead").alias("dead_purge_asked"),
+        F.collect_set(F.struct("dead", "spans")).alias("purges_asked"),
         F.collect_list(one).alias("purges"),
     )
 

@@ -94,8 +94,10 @@ class Story:
             self.add(f"node:{node}", "register", topic="t", group="g", **register)
         return self.add("client:op", "delete_group", outcome="ok", generation=generation, **base)
 
-    def purge(self, group: str = "g") -> Story:
-        base = {"topic": "t", "partition": 0, "group": group, "op": 5}
+    def purge(self, group: str = "g", named: int | None = None) -> Story:
+        """All of a group, or one message of it."""
+        spans = {} if named is None else {"spans": [[ORIGIN, named, named + 1]]}
+        base = {"topic": "t", "partition": 0, "group": group, "op": 5, **spans}
         self.add("client:op", "purge", outcome="invoke", **base)
         return self.add("client:op", "purge", outcome="ok", messages=1, **base)
 
@@ -413,6 +415,25 @@ def test_what_was_purged_is_not_delivered_and_nothing_else_is_purged() -> None:
     again.rows.insert(0, {**again.rows[0], "who": "sim", "kind": "settings", "settings": {"kept": False}})
     assert again.broken() == [], "a majority may have reclaimed it, and PURGE have listed what a majority has"
     assert Story().publish().settled("skipped").drained().broken() == ["groups as asked"]
+
+
+def test_a_purge_by_name_is_of_what_it_names() -> None:
+    assert Story().publish().purge(named=0).settled("skipped").drained().broken() == []
+    assert Story().publish().purge(named=0).deliver(5, at=9.0).broken() == ["groups as asked"]
+    beside = Story().publish().purge(named=1).settled("skipped").drained()
+    assert beside.broken() == ["groups as asked"], "only a neighbour was named"
+    assert Story().publish().purge(named=1).deliver(5, at=9.0).broken() == []
+
+    def died() -> Story:
+        return Story().publish().deliver(5).settle("dead_letter", 5, "ok")
+
+    assert died().purge("g!dead", 0).settled("purged").drained().broken() == []
+    assert died().purge("g!dead", 0).dead().drained().broken() == ["dead letters conserved"]
+    gone = ["dead letters conserved", "groups as asked"]
+    assert died().purge("g!dead", 1).settled("purged").drained().broken() == gone
+    assert died().purge("g!dead", 1).dead().drained().broken() == []
+    assert died().purge("g!dead", 0).redrive(0, "unknown").drained().broken() == []
+    assert "no loss" in died().purge("g!dead", 1).redrive(0, "unknown").drained().broken()
 
 
 def test_dead_letters_end_by_purge_or_ack_and_are_void_where_a_rewind_covers_them() -> None:

@@ -158,6 +158,18 @@ class Story:
         self.deliver("client:c", 1, until, 1, nodes[0])
         return self.deliver("client:d", again, again + 5, 2, nodes[1]).ack("client:d", again + 1, 2)
 
+    def purge(self, at: float, start: int) -> Story:
+        """One message is settled by its name."""
+        where = {
+            "topic": "t",
+            "partition": 0,
+            "group": "g",
+            "spans": [["a.1.1.1", start, start + 1]],
+            "op": 9,
+        }
+        self.add("client:o", "purge", at, **where, outcome="invoke")
+        return self.add("client:o", "purge", at + 0.01, **where, outcome="ok", messages=1)
+
     def register(self, who: str, at: float, generation: int) -> Story:
         return self.add(who, "register", at, topic="t", group="g", generation=generation, from_ms=0)
 
@@ -306,6 +318,12 @@ def stories() -> list[Story]:
         .deliver("client:d", 5, 9, 2).ack("client:d", 6, 2),
         letters("listed-by-all", "node:a", "node:b"),
         letters("listed-by-one", "node:a"),
+        Story("purged", boot=one).publish().purge(0.5, 0).deliver("client:c", 1, 5, 1).ack("client:c", 2, 1),
+        Story("neighbour-purged", boot=one)
+        .publish()
+        .purge(0.5, 1)
+        .deliver("client:c", 1, 5, 1)
+        .ack("client:c", 2, 1),
         Story("near", boot=one).publish().twice(5, 4.9),
         Story("waiting", boot=one).publish(),
         Story("nobody").add("client:p", "settings", 0, history=1, clock="mono", settings={}),
@@ -461,6 +479,8 @@ def test_what_is_good_holds_and_what_did_not_occur_is_not_checked(seen: Seen) ->
         ("won-after", "G2", "holds"),
         ("no-nodes", "G2", "not decidable"),
         ("near", "G2", "broken"),
+        ("purged", "groups", "broken"),
+        ("neighbour-purged", "groups", "holds"),
         ("waiting", "G2", "not checked"),
         ("early", "delays", "broken"),
         ("due", "delays", "holds"),
