@@ -167,8 +167,8 @@ class Story:
             "spans": [["a.1.1.1", start, start + 1]],
             "op": 9,
         }
-        self.add("client:o", "purge", at, **where, outcome="invoke")
-        return self.add("client:o", "purge", at + 0.01, **where, outcome="ok", messages=1)
+        self.add("client:p", "purge", at, **where, outcome="invoke")
+        return self.add("client:p", "purge", at + 0.01, **where, outcome="ok", messages=1)
 
     def register(self, who: str, at: float, generation: int) -> Story:
         return self.add(who, "register", at, topic="t", group="g", generation=generation, from_ms=0)
@@ -318,12 +318,10 @@ def stories() -> list[Story]:
         .deliver("client:d", 5, 9, 2).ack("client:d", 6, 2),
         letters("listed-by-all", "node:a", "node:b"),
         letters("listed-by-one", "node:a"),
-        Story("purged", boot=one).publish().purge(0.5, 0).deliver("client:c", 1, 5, 1).ack("client:c", 2, 1),
-        Story("neighbour-purged", boot=one)
-        .publish()
-        .purge(0.5, 1)
-        .deliver("client:c", 1, 5, 1)
-        .ack("client:c", 2, 1),
+        Story("purged", boot=one).publish().register("node:a", 0, 0).purge(0.5, 0)
+        .deliver("client:c", 1, 5, 1).ack("client:c", 2, 1),
+        Story("neighbour-purged", boot=one).publish().register("node:a", 0, 0).purge(0.5, 1)
+        .deliver("client:c", 1, 5, 1).ack("client:c", 2, 1),
         Story("near", boot=one).publish().twice(5, 4.9),
         Story("waiting", boot=one).publish(),
         Story("nobody").add("client:p", "settings", 0, history=1, clock="mono", settings={}),
