@@ -8,6 +8,7 @@ from quorumq.core import limits
 from quorumq.core.catalogue import Catalogue
 from quorumq.core.clock import HybridClock
 from quorumq.core.context import Context
+from quorumq.core.errors import UsageError
 from quorumq.core.partition.recall import PartitionRecord
 from quorumq.core.peers import Seen, seen_last
 from quorumq.core.records import (
@@ -84,7 +85,7 @@ class Replay:
         match record:
             case DirectoryMade(node, cluster_id, directory):
                 if (node, cluster_id) != (self.config.node, self.config.cluster_id):
-                    raise ValueError(
+                    raise UsageError(
                         f"the data directory belongs to node {node!r} of cluster {cluster_id!r}, "
                         f"not to node {self.config.node!r} of cluster {self.config.cluster_id!r}"
                     )
@@ -121,7 +122,7 @@ class Replay:
         """Who the node is in this start."""
         starts, vouched = self.vouching.begin(self.starts, newest=newest)
         if starts + 1 >= limits.STARTS_MAX:
-            raise ValueError(
+            raise UsageError(
                 f"node {self.config.node!r} would be at start {starts + 1}, and no start count reaches "
                 f"{limits.STARTS_MAX}: this node id is used up. Make another cluster, and take the messages there"
             )

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from quorumq.core import limits
 from quorumq.core.catalogue import Catalogue
 from quorumq.core.clock import HybridClock
+from quorumq.core.errors import UsageError
 from quorumq.core.messages import Freed
 from quorumq.core.types import Incarnation, NodeId, Now, PartitionId
 
@@ -53,24 +54,24 @@ class NodeConfig:
 
     def __post_init__(self) -> None:
         if self.node not in self.nodes:
-            raise ValueError(f"node {self.node!r} is not in the node list {', '.join(self.nodes)}")
+            raise UsageError(f"node {self.node!r} is not in the node list {', '.join(self.nodes)}")
         if self.hold_time_max < limits.HOLD_TIME_MIN_S:
-            raise ValueError(f"hold_time_max is {self.hold_time_max} s, below {limits.HOLD_TIME_MIN_S} s")
+            raise UsageError(f"hold_time_max is {self.hold_time_max} s, below {limits.HOLD_TIME_MIN_S} s")
 
     def check_same(self, nodes: tuple[NodeId, ...], hold_time_max: float) -> None:
         """See that the cluster was made with the same node list, in any order, and the same ``hold_time_max``.
 
         Raises:
-            ValueError: naming both values, and what to do.
+            UsageError: naming both values, and what to do.
         """
         if sorted(nodes) != sorted(self.nodes):
-            raise ValueError(
+            raise UsageError(
                 f"the cluster was made with nodes {', '.join(sorted(nodes))}, and node {self.node!r} is configured "
                 f"with nodes {', '.join(sorted(self.nodes))}: which nodes have a message depends on the list, so "
                 "it cannot change. Put the old list back; another list is another cluster, with empty data directories"
             )
         if hold_time_max != self.hold_time_max:
-            raise ValueError(
+            raise UsageError(
                 f"the cluster was made with hold_time_max = {hold_time_max} s, and node {self.node!r} is configured "
                 f"with {self.hold_time_max} s: a node that starts waits for so long until every hold has run out, "
                 "so it cannot change. Put the old value back; another value is another cluster, with empty "

@@ -80,6 +80,7 @@ class Committer:
         self._log = log
         self._commit: Commit | None = None
         self._over = trio.Event()
+        self._durable_before = 0  # at the last `mark_if_quiet`
 
     @property
     def committing(self) -> bool:
@@ -165,6 +166,13 @@ class Committer:
             return
         self._log.info("segment_begun", segments=len(self._store.live))
         self._shell.driver.commit_all()
+
+    def mark_if_quiet(self) -> None:
+        """Mark what is durable, where nothing was since the last call: once for each pause between writes."""
+        quiet, self._durable_before = self._store.durable == self._durable_before, self._store.durable
+        if quiet and not self._shell.silent and self._store.is_unmarked:
+            self._store.mark()
+            self._shell.driver.commit_all()
 
     def reclaim(self) -> None:
         """Go on emptying old segments, a little after each fsync until there is none worth it."""

@@ -39,6 +39,14 @@ SECRET_FILE_BYTES_MAX: Final = 4096
 
 SECONDS_MAX: Final = 366 * 86400.0
 Seconds = Annotated[float, Meta(gt=0, le=SECONDS_MAX)]
+EVERY_ADDRESS: Final = ("0.0.0.0", "::")
+"""To listen on all of a machine's."""
+
+BYTES_MAX: Final = 1 << 50
+"""More than any machine has, and less than any counter of the system takes."""
+
+SEGMENT_BYTES_MAX: Final = 1 << 30
+"""A start reads the newest segment whole, and what is deleted gives back its room by segments."""
 SecondsOrZero = Annotated[float, Meta(ge=0, le=SECONDS_MAX)]
 
 
@@ -69,12 +77,12 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     sync_interval: Seconds = 2.0
     sync_grace: SecondsOrZero = 2.0
     steal_after: SecondsOrZero = 0.05
-    segment_bytes: Annotated[int, Meta(ge=MIB)] = SEGMENT_BYTES
-    disk_reserve_bytes: Annotated[int, Meta(ge=0)] = RESERVE_BYTES
+    segment_bytes: Annotated[int, Meta(ge=MIB, le=SEGMENT_BYTES_MAX)] = SEGMENT_BYTES
+    disk_reserve_bytes: Annotated[int, Meta(ge=0, le=BYTES_MAX)] = RESERVE_BYTES
     connections_max: Annotated[int, Meta(ge=1, le=100_000)] = 2_000
     connections_per_address: Annotated[int, Meta(ge=1, le=100_000)] = 1_500
-    inflight_bytes_max: Annotated[int, Meta(ge=16 * MIB)] = 256 * MIB
-    link_bytes_max: Annotated[int, Meta(ge=limits.FRAME_BYTES_MAX)] = 32 * MIB
+    inflight_bytes_max: Annotated[int, Meta(ge=16 * MIB, le=BYTES_MAX)] = 256 * MIB
+    link_bytes_max: Annotated[int, Meta(ge=limits.FRAME_BYTES_MAX, le=BYTES_MAX)] = 32 * MIB
     hello_timeout: Seconds = 5.0
     stall_timeout: Seconds = 30.0
     stop_timeout: SecondsOrZero = 1.0
@@ -86,6 +94,15 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     def advertised(self) -> str:
         """The address that clients are told for this node."""
         return self.advertise or self.nodes.get(self.node, "") or self.listen
+
+    @property
+    def elsewhere(self) -> str:
+        """The address of its own that others dial, where the node itself listens on another one; else empty."""
+        dialled = self.nodes.get(self.node, "")
+        host, port = split_address(self.listen)
+        if not dialled or split_address(dialled) == (host, port):
+            return ""
+        return "" if host in EVERY_ADDRESS and split_address(dialled)[1] == port else dialled
 
     @property
     def secrets(self) -> tuple[bytes, ...]:
@@ -184,6 +201,8 @@ def make_config(values: Mapping[str, Any], where: str = "configuration") -> Serv
     problems += _problems(found)
     if problems:
         raise ConfigError(f"{where}: " + "; ".join(problems))
+    if "listen" not in found and found["node"] in found.get("nodes", {}):
+        found["listen"] = found["nodes"][found["node"]]
     return ServeConfig(**found)
 
 

@@ -464,9 +464,10 @@ class Node:
             self.feed(DiskFull(full))
 
     async def watch(self) -> None:
-        """Look at the free space when nothing is written, too, and flush the history. Runs until cancelled."""
+        """What is due every second: look at the free space, mark what is durable, flush. Runs until cancelled."""
         while True:
             self._check_space()
+            self.committer.mark_if_quiet()
             self._report_lost()
             self.trace.flush()
             await trio.sleep(1.0)

@@ -25,7 +25,7 @@ from typing import Any, Final
 import trio
 
 from quorumq.core.effects import CleanStop
-from quorumq.core.errors import StorageError
+from quorumq.core.errors import StorageError, UsageError
 from quorumq.core.nodecore import NodeCore
 from quorumq.core.records import JournalRecord, VouchingLost
 from quorumq.core.types import NodeId, Now
@@ -102,15 +102,18 @@ async def _run_node(config: ServeConfig, log: Any, newest: bool) -> int:
         )
         log.error("start_refused", reason=f"cannot listen on {config.listen}: {error.strerror}: {what}")
         return EXIT_REFUSED
+    if config.elsewhere:
+        log.warning(
+            "listens_elsewhere",
+            reason=f"the other nodes dial {config.elsewhere}, and this one listens on {config.listen}: they reach "
+            "it only where something forwards that. Leave listen out to listen on the address in nodes",
+        )
     commits = CommitThread()
     try:
         node = open_node(config, config.data_dir, log=log, commits=commits, newest=newest)
-    except StorageError as error:
+    except (StorageError, UsageError) as error:  # anything else is a bug, and no configuration mends it
         log.error("start_refused", reason=str(error), data_dir=config.data_dir)
-        return EXIT_STORAGE
-    except ValueError as error:
-        log.error("start_refused", reason=str(error), data_dir=config.data_dir)
-        return EXIT_REFUSED
+        return EXIT_STORAGE if isinstance(error, StorageError) else EXIT_REFUSED
     service = Service(node, dial_from(config))
     gc.collect()
     gc.freeze()  # what was replayed lives as long as the node: leave it out of every later collection
@@ -160,7 +163,7 @@ def open_node(
     Raises:
         StorageError: the directory is in use, another node's, damaged where no other node can help, or the disk
             refused.
-        ValueError: the journal is another node's or cluster's.
+        UsageError: the journal is another node's or cluster's.
     """
     rng = rng or random.Random(secrets.randbits(64))
     store = Journal.open(

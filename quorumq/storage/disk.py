@@ -20,9 +20,11 @@ What a caller may rely on, and nothing more:
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import os
+import stat
 import sys
 import threading
 from collections import OrderedDict
@@ -133,7 +135,7 @@ class RealDisk:
         assert self._lock_fd is None, "locked already"
         try:
             _make_directory(self.directory)
-            fd = os.open(self.directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fd = self._open_lock(os.O_RDWR | os.O_CREAT)
         except OSError as error:
             raise self._unusable(error) from error
         try:
@@ -152,6 +154,26 @@ class RealDisk:
             os.ftruncate(fd, 0)
             os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
         self._lock_fd = fd
+
+    def _open_lock(self, flags: int) -> int:
+        """Open the lock's file, and nothing that stands in its place: what a link leads to is not ours to write to.
+
+        Raises:
+            StorageError: something else stands there.
+            OSError: it cannot be opened.
+        """
+        path = self.directory / LOCK_NAME
+        found = os.lstat(path) if os.path.lexists(path) else None
+        if found is None or stat.S_ISREG(found.st_mode):
+            try:
+                return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            except OSError as error:
+                if error.errno != errno.ELOOP:
+                    raise
+        raise StorageError(
+            f"{path} is a link, or no file: a node keeps its lock in a file of its own. Look who put it there, "
+            "remove it, and start again"
+        )
 
     def _unusable(self, error: OSError) -> StorageError:
         return StorageError(

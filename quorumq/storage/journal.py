@@ -241,6 +241,15 @@ class Journal:
         return self._log.durable
 
     @property
+    def is_unmarked(self) -> bool:
+        """Whether records are durable of which no later one says so: damage in them would look like a torn write."""
+        return self._log.is_unmarked
+
+    def mark(self) -> None:
+        """Where `is_unmarked`, say behind the last records that they are durable. A commit brings it to the disk."""
+        self._log.mark()
+
+    @property
     def should_roll(self) -> bool:
         """Whether it is time for `roll`: the segment is full, old ones can go, or nothing was written yet."""
         return self._log.should_roll(self.reserve_bytes)

@@ -89,6 +89,7 @@ class Log:
         self.position = replay.position
         self._appended = replay.position  # `position` follows
         self._commit: Commit | None = None
+        self._marked_end = 0  # of the tail: what is behind it, a mark has not said to be durable
 
     def check_usable(self) -> None:
         """Raise `StorageError` after a failure, or once given back."""
@@ -114,6 +115,29 @@ class Log:
         elif isinstance(record, BatchMoved) and not record.damaged:
             self._note_unwritten(record.stored)
         return position
+
+    @property
+    def is_unmarked(self) -> bool:
+        """Whether records are durable of which no later one says so: damage in them would look like a torn write."""
+        tail = self._tail
+        return (
+            tail is not None
+            and self._commit is None
+            and not self._steps
+            and max(tail.snapshot_bytes, self._marked_end) < tail.end == tail.durable_end
+        )
+
+    def mark(self) -> None:
+        """Say behind the last records that they are durable. A commit brings it to the disk."""
+        self.check_usable()
+        tail = self._tail
+        assert tail is not None
+        assert self.is_unmarked
+        before = tail.end
+        tail.add(DurableMark(), self._pending)
+        self._marked_end = tail.end
+        self.pending_bytes += tail.end - before
+        self.ticket += 1
 
     def _note_unwritten(self, record: BatchStored) -> None:
         self.unwritten[record.number] = (self.ticket, record.batch.raw, record.batch.body)
@@ -205,6 +229,7 @@ class Log:
             lies=bytes(8),
         )
         self._vouched = False
+        self._marked_end = 0
         tail = self._tail = Tail(start.directory, segments)
         buffers: list[Buffer] = []
         count = 0

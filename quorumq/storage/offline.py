@@ -25,7 +25,7 @@ from quorumq.core.partition.replica import Replica
 from quorumq.core.records import ClusterMade, JournalRecord, TopicPut
 from quorumq.core.state import NodeConfig
 from quorumq.core.types import STAMP_ZERO, BatchHeader, Kind, Now, Origin, PartitionId, Span, Topic
-from quorumq.storage.disk import LOCK_NAME, RealDisk
+from quorumq.storage.disk import RealDisk
 from quorumq.storage.inspect import start_of
 from quorumq.storage.salvage import read_directory
 from quorumq.storage.segment import NAME_SUFFIX, segment_name
@@ -63,7 +63,7 @@ class ReadOnlyDisk(RealDisk):
 
     def lock(self) -> None:
         try:
-            fd = os.open(self.directory / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC)
+            fd = self._open_lock(os.O_RDONLY)
         except FileNotFoundError:
             return  # a copy
         except OSError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from quorumq.core.errors import UsageError
 from quorumq.core.messages import Failed, OpenSession, OpenSessionReply
 from quorumq.core.records import ClusterMade
 from tests.core.cluster import Cluster
@@ -20,7 +21,7 @@ def test_hold_time_max_cannot_become_smaller_while_all_nodes_are_down() -> None:
         cluster.kill(name)
     cluster.settings["hold_time_max"] = 5.0
     for name in "abc":
-        with pytest.raises(ValueError, match=r"hold_time_max = 60\.0 s.*5\.0 s.*Put the old value back"):
+        with pytest.raises(UsageError, match=r"hold_time_max = 60\.0 s.*5\.0 s.*Put the old value back"):
             cluster.start(name)
     cluster.settings["hold_time_max"] = 60.0
     for name in "abc":
@@ -40,7 +41,7 @@ def test_the_node_list_cannot_change_while_all_nodes_are_down(names: str) -> Non
     cluster.names = tuple(names)
     new = ", ".join(names)
     with pytest.raises(
-        ValueError, match=rf"made with nodes a, b, c, .*with nodes {new}: .*Put the old list back"
+        UsageError, match=rf"made with nodes a, b, c, .*with nodes {new}: .*Put the old list back"
     ):
         cluster.start("a")
 

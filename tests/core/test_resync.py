@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quorumq.core.effects import Damaged, LinkDown, Send
+from quorumq.core.errors import UsageError
 from quorumq.core.limits import STARTS_FAR, STARTS_MAX
 from quorumq.core.messages import (
     Ack,
@@ -281,7 +282,7 @@ def test_a_start_count_that_is_used_up_is_refused() -> None:
     cluster.start("b")
     assert cluster.ask("b", OpenSession())
     cluster.kill("b")
-    with pytest.raises(ValueError, match=f"start {STARTS_MAX}.*used up"):
+    with pytest.raises(UsageError, match=f"start {STARTS_MAX}.*used up"):
         cluster.start("b")
 
 

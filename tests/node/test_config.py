@@ -39,6 +39,19 @@ def test_advertise_listen_and_nodes_say_which_address_clients_are_told() -> None
     }
 
 
+def test_a_node_listens_where_the_others_dial_it_unless_it_is_told_otherwise() -> None:
+    nodes = {"a": "10.0.0.1:7", "b": "10.0.0.2:7"}
+    assert make_config({**GOOD, "nodes": nodes}).listen == "10.0.0.1:7"
+    elsewhere = {
+        listen: make_config({**GOOD, "nodes": nodes, "listen": listen}).elsewhere
+        for listen in ("10.0.0.1:7", "0.0.0.0:7", "[::]:7", "0.0.0.0:8", "127.0.0.1:7", "10.0.0.3:7")
+    }
+    assert [listen for listen, dialled in elsewhere.items() if dialled] == [
+        "0.0.0.0:8", "127.0.0.1:7", "10.0.0.3:7"
+    ]  # fmt: skip
+    assert make_config(GOOD).elsewhere == "", "a node alone is dialled by nobody"
+
+
 @pytest.mark.parametrize(
     ("values", "words"),
     [
@@ -67,6 +80,10 @@ def test_advertise_listen_and_nodes_say_which_address_clients_are_told() -> None
         ({"listen": "7401"}, ["listen = '7401'", "host:port"]),
         ({"listen": "h:0"}, ["listen = 'h:0'", "1 to 65535"]),
         ({"listen": "::1:7401"}, ["brackets"]),
+        ({"segment_bytes": 2**40}, ["segment_bytes = 1099511627776", "<= 1073741824"]),
+        ({"disk_reserve_bytes": 2**63}, ["disk_reserve_bytes = 9223372036854775808", "<="]),
+        ({"inflight_bytes_max": 2**70}, ["inflight_bytes_max = ", "<="]),
+        ({"link_bytes_max": 2**63}, ["link_bytes_max = ", "<="]),
         ({"cluster_id": ""}, ["cluster_id = ''"]),
         ({"data_dir": ""}, ["data_dir is empty"]),
         ({"data": "/elsewhere"}, ["the same setting"]),

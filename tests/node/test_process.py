@@ -14,8 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from quorumq.core.errors import StorageError, UsageError
 from quorumq.lab.local import LocalCluster
 from quorumq.lab.ports import free_ports
+from quorumq.node import serve
+from quorumq.node.config import load_config
+from quorumq.node.node import EXIT_BUG, EXIT_REFUSED, EXIT_STORAGE, Node
 from tests.e2e.raw import Raw, size_of
 
 pytestmark = pytest.mark.e2e
@@ -81,6 +85,34 @@ def test_a_port_in_use_and_an_address_of_another_machine_are_refused(tmp_path: P
         assert (code, "something else listens there" in text) == (78, True)
     code, text = ends(write_config(tmp_path, listen="192.0.2.1:7401"))
     assert (code, "192.0.2.1:7401" in text) == (78, True)
+
+
+def test_a_node_that_listens_where_nobody_dials_it_says_so(tmp_path: Path) -> None:
+    port, other = free_ports(2)
+    path = write_config(tmp_path, listen=f"127.0.0.1:{port}")
+    with path.open("a") as file:
+        file.write(f'[nodes]\na = "127.0.0.1:{other}"\n')
+    process = start(path)
+    said = until(process, "listens_elsewhere")
+    assert f"127.0.0.1:{other}" in said
+    assert f"127.0.0.1:{port}" in said
+    process.terminate()
+    process.communicate(timeout=20)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(OverflowError("int too big to convert"), EXIT_BUG), (ValueError("an integer of 65 bits"), EXIT_BUG),
+     (UsageError("another node's directory"), EXIT_REFUSED), (StorageError("damaged"), EXIT_STORAGE)],
+)  # fmt: skip
+def test_only_what_a_configuration_mends_is_called_a_wrong_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, code: int
+) -> None:
+    def broken(*_: object, **__: object) -> Node:
+        raise error
+
+    monkeypatch.setattr(serve, "open_node", broken)
+    assert serve.run(load_config(write_config(tmp_path))) == code
 
 
 def test_a_data_directory_that_is_none_is_refused(tmp_path: Path) -> None:

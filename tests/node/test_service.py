@@ -15,6 +15,7 @@ from quorumq.history import boot
 from quorumq.node.links import PeerLink
 from quorumq.node.node import EXIT_AGAIN, EXIT_REFUSED
 from quorumq.node.transport import listen
+from quorumq.storage.journal import Journal
 from quorumq.storage.memory import MemoryDisk
 from tests.node.memory import (
     Client,
@@ -249,6 +250,31 @@ async def test_a_full_disk_refuses_publishes_and_lets_the_rest_go_on() -> None:
             "disk_has_room",
         ]
         cluster.services["a"].node.feed(DiskFull(False))
+
+
+async def test_what_was_written_last_is_marked_once_after_a_quiet_second_and_damage_in_it_is_seen() -> None:
+    async with world("a") as cluster:
+        client = await cluster.client("a")
+        topic, origin = await client.topic(rf=1), await client.session()
+        await trio.sleep(3)
+        store, disk = cluster.services["a"].node.store, cluster.disks["a"]
+        for seq in range(2):
+            await client.ask(publish(topic, origin, seq, b"confirmed"))
+            name = disk.list()[-1]
+            written = disk.size(name)
+            assert store.is_unmarked
+            await trio.sleep(3)
+            assert not store.is_unmarked
+            marked = disk.size(name)
+            assert written < marked < written + 100
+            await trio.sleep(8)
+            assert disk.size(name) == marked, "one mark for each pause, however long it is"
+        cluster.kill("a")
+        disk = cluster.disks["a"]  # what the crash left
+        disk.flip(name, written - 4)
+        found = Journal.open(disk, node="a", cluster_id="test", new_directory_id=lambda: 1)
+        list(found.replayed)
+        assert len(found.damaged) == 1, "and not a torn write, which is cut off in silence"
 
 
 async def test_publishes_leave_room_for_the_snapshot_of_the_next_start() -> None:

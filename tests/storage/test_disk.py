@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import resource
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from quorumq.core.errors import StorageError
 from quorumq.storage.disk import PAGE_BYTES, WRITEV_BUFFERS_MAX, Disk, RealDisk
 from quorumq.storage.memory import MemoryDisk
+from quorumq.storage.offline import ReadOnlyDisk
 
 
 @pytest.fixture(params=["real", "memory"])
@@ -90,6 +92,27 @@ def test_a_directory_that_cannot_be_used_is_named_with_the_reason(tmp_path: Path
         StorageError, match=r"file.* cannot be used as a data directory: Not a directory; give"
     ):
         RealDisk(tmp_path / "file" / below).lock()
+
+
+@pytest.mark.parametrize("made", ["a link to a file", "a link to nothing", "a pipe", "a directory"])
+def test_a_lock_that_is_no_file_of_its_own_is_refused_and_what_it_leads_to_is_not_touched(
+    tmp_path: Path, made: str
+) -> None:
+    """Whoever may write to a directory must not have the node empty a file elsewhere (it writes its pid there)."""
+    data, lock, other = tmp_path / "data", tmp_path / "data" / "LOCK", tmp_path / "other"
+    data.mkdir()
+    if made == "a pipe":
+        os.mkfifo(lock)
+    elif made == "a directory":
+        lock.mkdir()
+    else:
+        lock.symlink_to(other)
+        if made == "a link to a file":
+            other.write_text("kept")
+    for disk in (RealDisk(data), ReadOnlyDisk(data)):
+        with pytest.raises(StorageError, match=r"LOCK is a link, or no file.*remove it"):
+            disk.lock()
+    assert not other.exists() or other.read_text() == "kept"
 
 
 def test_a_disk_without_room_for_the_holders_pid_is_locked_all_the_same(tmp_path: Path) -> None:
