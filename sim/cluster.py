@@ -17,7 +17,7 @@ from sim.clients.consumer import Consumer
 from sim.clients.operator import Operator
 from sim.clients.producer import Producer
 from sim.clients.rival import Rival
-from sim.clients.surroundings import LATE_GROUP, Surroundings
+from sim.clients.surroundings import LATE_GROUP, STRAY_GROUP, Surroundings
 from sim.clients.worker import Worker
 from sim.drain import OUTPUT_GROUP, Drain
 from sim.fault_plan import LOSSES
@@ -61,6 +61,8 @@ class Cluster:
         if options.late_group:
             groups.append(LATE_GROUP)
             self.consumers.append(Consumer(around, "late", LATE_GROUP, "latest"))
+        if not options.auto_create_groups:
+            self.consumers.append(Consumer(around, "stray", STRAY_GROUP, "latest"))
         self.consumers += [
             Consumer(around, f"d{i}", groups[0] + DEAD_SUFFIX) for i in range(options.dead_readers)
         ]

@@ -21,6 +21,7 @@ from quorumq.core.types import (
 )
 from quorumq.history import spans_value
 from sim.clients.producer import Producer
+from sim.clients.surroundings import STRAY_GROUP
 from sim.host import Host
 from sim.observer import Observer
 from sim.topics import OUTPUTS, Topics
@@ -59,7 +60,11 @@ class Drain:
 
     def groups_of(self, partition: PartitionId) -> list[str]:
         """The groups that read a partition's topic."""
-        return [OUTPUT_GROUP] if self.topics.name_of(partition) == OUTPUTS else self.groups
+        if self.topics.name_of(partition) == OUTPUTS:
+            return [OUTPUT_GROUP]
+        cores = [host.core for host in self.hosts.values() if host.core is not None]
+        strays = any(core.catalogue.reads(partition.topic, STRAY_GROUP) for core in cores)
+        return [*self.groups, STRAY_GROUP] if strays else self.groups
 
     def is_drained(self) -> bool:
         """Whether every publish is confirmed, and every replica knows of every message that it is settled."""

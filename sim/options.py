@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 NODE_NAMES = tuple("abcdefghi")
 
@@ -60,6 +60,8 @@ class Options:
         output_partitions: of the topic that outputs are published to.
         keep: whether payload is kept where groups are rewound or come later, so that they get all of it again.
         moments: share of the moments at which sim/moments.py does to the cluster what hurts most just then.
+        auto_create_groups: the topic's setting, as it is created; where it is false, somebody reads a group that nobody
+            creates.
         late_group: whether another group is created from latest while the run goes on.
         dead_readers: how many read the dead letters of the first group.
         operators: how many.
@@ -129,6 +131,7 @@ class Options:
     keep: bool = True
     moments: float = 0.0
     late_group: bool = False
+    auto_create_groups: bool = field(default=True, repr=False)  # drawn by what the others are
     dead_readers: int = 0
     operators: int = 1
     deletions: int = 0

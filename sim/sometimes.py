@@ -36,6 +36,7 @@ SOMETIMES: tuple[str, ...] = (
     "a group was deleted",
     "a deleted group was created again",
     "a FETCH was refused: its group was deleted",
+    "a FETCH was refused: nobody created its group",
     "a backlog was purged",
     "dead letters were purged",
     "a backlog was purged by name",

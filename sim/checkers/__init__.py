@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from quorumq.history import Row
+from sim.checkers.asked_for import GroupsAskedFor
 from sim.checkers.base import Checker, Violation
 from sim.checkers.clocks import OneWrongClock
 from sim.checkers.dead_letters import DeadLettersConserved
@@ -29,6 +30,7 @@ CHECKERS: tuple[type[Checker], ...] = (
     FinalAfterAck,
     DeadLettersConserved,
     GroupsAsAsked,
+    GroupsAskedFor,
     Live,
     OneWrongClock,
     SettingsAsWritten,

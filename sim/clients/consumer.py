@@ -25,7 +25,7 @@ from quorumq.core.types import Batch, Letter, Receipt, Span, Stamp
 from quorumq.history import owner_text, spans_value, token_text
 from sim.clients.client import NOTHING_DONE, OUTCOMES, Answer, refused_as_deleted
 from sim.clients.outputs import Deriving, Taken
-from sim.clients.surroundings import LATE_GROUP, Surroundings
+from sim.clients.surroundings import LATE_GROUP, STRAY_GROUP, Surroundings
 from sim.world import Refusal
 
 
@@ -50,7 +50,10 @@ class Consumer(Deriving):
         self.start = start
         self.of_dead = group.endswith(DEAD_SUFFIX)
         self.derives = (
-            bool(self.options.derive) and topic == "jobs" and group != LATE_GROUP and not self.of_dead
+            bool(self.options.derive)
+            and topic == "jobs"
+            and group not in (LATE_GROUP, STRAY_GROUP)
+            and not self.of_dead
         )
         self.old: list[Receipt] = []
         self.in_hand = 0  # deliveries that are worked on
@@ -93,6 +96,8 @@ class Consumer(Deriving):
                 if refused_as_deleted(answer):
                     what = "group" if "group" in answer.detail else "topic"  # type: ignore[union-attr]
                     self.world.saw(f"a FETCH was refused: its {what} was deleted")
+                elif isinstance(answer, Failed) and "no group" in answer.detail:
+                    self.world.saw("a FETCH was refused: nobody created its group")
                 self.later(0.03 + self.rng.random() * 0.15, self.fetch)
 
         op = self.ask(node, request, min(wait, hold / 10) + 2.0, then)

@@ -32,7 +32,7 @@ from quorumq.core.messages import (
 from quorumq.core.topics import SETTINGS
 from quorumq.core.types import Span, Topic
 from quorumq.history import spans_value
-from sim.clients.calls import Caller
+from sim.clients.calls import Call, Caller
 from sim.clients.client import OUTCOMES, Answer, nothing_done
 from sim.clients.surroundings import LATE_GROUP, Surroundings
 from sim.world import EPOCH_MS
@@ -82,6 +82,7 @@ class Operator(Caller):
             options.max_deliveries,
             retention_s=self.around.retention,
             backoff=options.backoff,
+            auto_create_groups=options.auto_create_groups,
         )
         named = {name: getattr(request, name) for name in ("rf", "partitions", *SETTINGS)}
         self.set_topic(request, named, self.node(), self.on_created)
@@ -134,6 +135,8 @@ class Operator(Caller):
         """Create the next group; what its consumers need not wait for, the producers do."""
 
         def then(answer: Answer, _: Any) -> None:
+            if call is not None:
+                self.came_of_group(call, answer)
             if (
                 isinstance(answer, SetGroupReply)
                 and not self.topics.is_over(answer.group.topic)
@@ -144,8 +147,14 @@ class Operator(Caller):
                 self.later(0.02, self.create_group)
 
         if self.topics.groups_to_come and self.topics.current is not None:
-            asked = self.topics.groups_to_come[-1]
-            self.ask(self.node(), SetGroup(*asked), self.timeout, then)
+            asked, node = self.topics.groups_to_come[-1], self.node()
+            fields = {"group": asked[1], "rewind": False}
+            call = (
+                None
+                if asked[0] != "jobs"
+                else self.call("set_group", node, fields, start="earliest", from_ms=0)
+            )
+            self.ask(node, SetGroup(*asked), self.timeout, then)
 
     def work(self, _: object = None, __: object = None) -> None:
         """One round: perhaps a rewind, perhaps a purge, perhaps some redrives; then again."""
@@ -258,7 +267,7 @@ class Operator(Caller):
     def some_settings(self) -> list[str]:
         """Names of settings that may be changed in this run."""
         rng, options = self.rng, self.options
-        names = ["max_deliveries", "ttl_s", "partitions"]
+        names = ["max_deliveries", "ttl_s", "partitions", "auto_create_groups"]
         if not self.around.keeps:
             names.append("retention_s")
         if options.backoff:
@@ -269,6 +278,7 @@ class Operator(Caller):
         """New values of these settings."""
         rng, options = self.rng, self.options
         drawn: dict[str, Callable[[], Any]] = {
+            "auto_create_groups": lambda: rng.random() < 0.2,
             "max_deliveries": lambda: rng.randint(1, 60),
             "ttl_s": lambda: rng.choice(
                 (0.0, round(rng.uniform(0.3, 4.0), 3), round(rng.uniform(20.0, 40.0), 3))
@@ -305,6 +315,13 @@ class Operator(Caller):
         """Create the group that reads from latest, perhaps through two nodes at once."""
         for _ in range(self.rng.choice((1, 2))):
             self.set_group(LATE_GROUP, "latest", 0, rewind=False)
+        self.later(1.0, self.see_late_group)
+
+    def see_late_group(self, _: object = None, __: object = None) -> None:
+        """Create it again until it is there: the topic, or the next of its name, may not let its consumer do that."""
+        if self.topics.current is not None and not self.around.reads(LATE_GROUP):
+            self.set_group(LATE_GROUP, "latest", 0, rewind=False)
+        self.later(1.0, self.see_late_group)
 
     def rewind(self, group: str) -> None:
         """Rewind a group; sometimes twice at once, through any two nodes, to other places."""
@@ -331,13 +348,19 @@ class Operator(Caller):
                     self.world.saw("a group was created from latest")
                 elif now.buried:
                     self.world.saw("a deleted group was created again")
-                label = self.topics.names[now.topic]
-                self.came_of(call, "ok", label, generation=now.generation, from_ms=now.from_ms)
-            else:
-                self.came_of(call, "fail" if nothing_done(answer) else "unknown")
+            self.came_of_group(call, answer)
 
         request = SetGroup("jobs", group, start, from_ms, rewind)
         self.ask(node, request, self.timeout + self.options.request_timeout, then)
+
+    def came_of_group(self, call: Call, answer: Answer) -> None:
+        """What came of a creation or a rewind."""
+        if isinstance(answer, SetGroupReply):
+            now = answer.group
+            label = self.topics.names[now.topic]
+            self.came_of(call, "ok", label, generation=now.generation, from_ms=now.from_ms)
+        else:
+            self.came_of(call, "fail" if nothing_done(answer) else "unknown")
 
     def unmake(self, group: str) -> None:
         """Delete a group, sent once; sometimes as somebody rewinds it."""

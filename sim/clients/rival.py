@@ -46,6 +46,7 @@ class Rival(Operator):
             retention_s=self.around.retention,
             ttl_s=rng.choice((0.0, 0.0, 30.0)),
             backoff=options.backoff if rng.random() < 0.5 else (),
+            auto_create_groups=options.auto_create_groups,
         )
         values = {"rf": request.rf} | {name: getattr(request, name) for name in ("partitions", *SETTINGS)}
         left: list[str] = []

@@ -12,6 +12,8 @@ from sim.topics import Topics
 from sim.world import World
 
 LATE_GROUP = "late"
+STRAY_GROUP = "stray"
+"""A group that is read and that nobody creates."""
 """The group that is created from latest."""
 
 
@@ -71,6 +73,14 @@ class Surroundings:
         topic = self.topics.current
         return topic is not None and any(
             machine.core is not None and machine.core.catalogue.is_group_deleted(topic.id, group)
+            for machine in self.machines.values()
+        )
+
+    def reads(self, group: str) -> bool:
+        """Whether a node that is up knows that the group reads the topic."""
+        topic = self.topics.current
+        return topic is not None and any(
+            machine.core is not None and machine.core.catalogue.reads(topic.id, group)
             for machine in self.machines.values()
         )
 

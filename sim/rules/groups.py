@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from quorumq.core import types
+from quorumq.core.catalogue import Catalogue
 from quorumq.core.groups import PurgeCoordinator
 from quorumq.core.partition import fate
 from quorumq.core.partition.fate import Attempts, Facts, Held, Lease
@@ -80,6 +81,12 @@ RULES: tuple[Rule, ...] = (
             ticks=2,
             script=(*ran_out(A), ("ask", B, "unmake"), *DELETED_AT_TWO),
         ),
+        hunted=True,
+    ),
+    Rule(
+        "groups-are-asked-for",
+        "where a topic makes no groups, a FETCH makes none",
+        ((Catalogue, "makes_group", lambda self, topic, group: not self.is_group_deleted(topic.id, group)),),
         hunted=True,
     ),
     Rule(

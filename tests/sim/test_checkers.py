@@ -417,6 +417,38 @@ def test_what_was_purged_is_not_delivered_and_nothing_else_is_purged() -> None:
     assert Story().publish().settled("skipped").drained().broken() == ["groups as asked"]
 
 
+@pytest.mark.parametrize(
+    ("asked", "strays"),
+    [
+        ([{"rf": 3, "auto_create_groups": False}], True),
+        ([{"rf": 3, "auto_create_groups": True}], False),
+        ([{"rf": 3, "auto_create_groups": False}, {"auto_create_groups": True}], False),
+        ([{"auto_create_groups": False}], False),
+    ],
+    ids=["none are made", "they are", "they may be since", "who knows what it was before"],
+)
+def test_a_group_that_nobody_created_reads_a_topic_only_where_that_is_set(
+    asked: list[dict[str, object]], strays: bool
+) -> None:
+    def story() -> Story:
+        made = Story()
+        for op, settings in enumerate(asked):
+            made.add("client:op", "set_topic", topic="t", op=op, settings=settings, outcome="invoke")
+        return made
+
+    def found(told: Story) -> bool:
+        return "groups asked for" in told.broken()
+
+    register = {"topic": "t", "group": "g", "generation": 0, "from_ms": 0}
+    assert found(story().publish().deliver(5)) == strays
+    assert found(story().publish().deliver(5, group="g!dead")) == strays
+    assert found(story().add("node:a", "register", **register)) == strays
+    created = story().add(
+        "client:op", "set_group", topic="t", group="g", op=9, rewind=False, outcome="invoke"
+    )
+    assert not found(created.add("node:a", "register", **register).publish().deliver(5))
+
+
 def test_a_purge_by_name_is_of_what_it_names() -> None:
     assert Story().publish().purge(named=0).settled("skipped").drained().broken() == []
     assert Story().publish().purge(named=0).deliver(5, at=9.0).broken() == ["groups as asked"]

@@ -27,8 +27,9 @@ PROMISES: Final = {
 }
 """Per judge of the simulator the guarantees that the audit files the same under.
 
-Not among them: "one wrong clock", which needs the true time that only the simulator knows. A retry that is refused as a
-conflict is loss to the judge and G6 to the audit; what else the audit says of G6 has no judge.
+Not among them: "one wrong clock", which needs the true time that only the simulator knows, and "groups asked for",
+which needs to know all that was asked. A retry that is refused as a conflict is loss to the judge and G6 to the audit;
+what else the audit says of G6 has no judge.
 """
 
 DEAD: Final = "!dead"
