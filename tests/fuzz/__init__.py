@@ -1,0 +1,6 @@
+"""Generated attacks. `FUZZERS` has them all by name."""
+
+from tests.fuzz.frames import FRAMES
+from tests.fuzz.shapes import SHAPES
+
+FUZZERS = {each.name: each for each in (FRAMES, SHAPES)}

@@ -1,0 +1,71 @@
+"""What a node does with bytes of a client or of a peer, up to its core: its own code, without sockets."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from quorumq.core.errors import PeerError
+from quorumq.core.messages import Failed
+from quorumq.core.types import Now
+from quorumq.node.connections import CLIENT_REQUESTS, PEER_MESSAGES, Inbound
+from quorumq.node.readers import Readers
+from quorumq.wire.codec import UnknownMessage, decode_message, encode_message
+from quorumq.wire.frames import HANDSHAKE_BYTES_MAX, Frame, FrameReader
+from tests.fuzz.draw import KEYS
+
+ROLES = ("stranger", "client", "peer")
+
+
+class Taking(Inbound):
+    """A client's connection that only takes requests; ``refusals`` counts those that it answered itself."""
+
+    def __init__(self) -> None:
+        node: Any = SimpleNamespace(keys=KEYS, readers=Readers(), clock=lambda: Now(0.0, 0))
+        self.node = node
+        self.software = self.host = ""
+        self.refusals = 0
+
+    def _admit(self, number: int, weight: int, counted: Any = None) -> int:
+        assert weight >= 0
+        return 1
+
+    def _answer(self, number: int, refusal: Failed) -> None:
+        assert encode_message(refusal, request=number)
+        self.refusals += 1
+
+
+def take(frame: Frame, role: str) -> str:
+    """One frame; what a node makes of it, in a word.
+
+    Raises:
+        PeerError: it hangs up.
+    """
+    if role == "client":
+        taking = Taking()
+        event: Any = taking._take(frame)
+        if event is None:
+            return "refused" if taking.refusals else "skipped"
+        assert type(event.request) in CLIENT_REQUESTS
+        return "request"
+    try:
+        message = decode_message(frame).message
+    except UnknownMessage:
+        return "skipped"
+    return "message" if type(message) in PEER_MESSAGES else "of another kind"
+
+
+def read(data: bytes, role: str, chunk: int) -> str:
+    """Feed ``data`` in chunks, as it comes from a socket; what came of the last frame, or that the node hung up."""
+    reader = FrameReader(HANDSHAKE_BYTES_MAX) if role == "stranger" else FrameReader()
+    found = "nothing"
+    try:
+        for at in range(0, len(data), chunk):
+            reader.feed(data[at : at + chunk])
+            for frame in reader:
+                found = take(frame, role)
+            assert reader.pending_bytes <= len(data)
+        reader.close()
+    except PeerError:
+        return "hung up"
+    return found
