@@ -241,11 +241,6 @@ def shown(data: bytes, width: int = 60) -> str:
     return text if len(text) <= width and len(data) <= 4 * width else text[: width - 1] + "…"
 
 
-def plural(count: int, noun: str) -> str:
-    """ "1 message", "2 messages"; ``noun`` takes an s."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
 def console(stderr: bool = False) -> Any:
     """A rich console; plain text where the output is not a terminal, which obeys no text of others."""
     from rich.console import Console, ConsoleOptions, RenderableType

@@ -20,7 +20,6 @@ from quorumq.cli.common import (
     cluster_options,
     group_option,
     json_option,
-    plural,
     print_json,
     run,
     say,
@@ -28,6 +27,7 @@ from quorumq.cli.common import (
 )
 from quorumq.core import limits
 from quorumq.core.errors import AlreadyResolved, HoldLost, QuorumqError, UsageError
+from quorumq.core.printable import plural
 
 if TYPE_CHECKING:
     from quorumq.client import Client, Message

@@ -27,7 +27,6 @@ from quorumq.cli.common import (
     ids_option,
     json_option,
     parsed,
-    plural,
     print_json,
     run,
     say,
@@ -36,6 +35,7 @@ from quorumq.cli.common import (
 )
 from quorumq.cli.pieces import first, pieces
 from quorumq.cli.purge import purge_group, purged_ids
+from quorumq.core.printable import plural
 
 if TYPE_CHECKING:
     from quorumq.client import Client, MessageId, Peek

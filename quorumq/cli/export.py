@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quorumq.cli.common import (
-    plural,
     print_json,
     say,
     text_fields,
 )
+from quorumq.core.printable import plural
 
 if TYPE_CHECKING:
     from quorumq.storage.offline import Found

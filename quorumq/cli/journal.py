@@ -12,6 +12,7 @@ from quorumq.cli.common import (
     json_option,
     say,
 )
+from quorumq.core.printable import plural
 
 
 @click.group()
@@ -83,10 +84,9 @@ def inspect(files: tuple[Path, ...], only_bad: bool, types: tuple[str, ...], as_
         summary = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
         say(f"{sum(counts.values())} in all: {summary}", err=True)
     if damaged:
-        place = "place is" if damaged == 1 else "places are"
         raise StorageError(
-            f"{damaged} {place} damaged: keep a copy of the directory before anything else, and "
-            'look up the remedy under "Torn or damaged" in docs/file-format.md'
+            f"{plural(damaged, 'place is', 'places are')} damaged: keep a copy of the directory before anything "
+            'else, and look up the remedy under "Torn or damaged" in docs/file-format.md'
         )
 
 

@@ -16,13 +16,13 @@ from quorumq.cli.common import (
     ids_option,
     json_option,
     parsed,
-    plural,
     print_json,
     run,
     say,
     shown,
     text_fields,
 )
+from quorumq.core.printable import plural
 
 if TYPE_CHECKING:
     from quorumq.client import Client, MessageId, Peek

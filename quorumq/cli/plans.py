@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from quorumq.cli.common import (
     Where,
     cluster,
-    plural,
     print_json,
     say,
 )
 from quorumq.cli.pieces import pieces
 from quorumq.client.message import MessageId
 from quorumq.core.errors import AlreadyResolved, ClusterMismatch, NotFound, StorageError, UsageError
+from quorumq.core.printable import plural
 from quorumq.core.types import Kind, Record
 
 if TYPE_CHECKING:

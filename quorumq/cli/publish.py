@@ -14,7 +14,6 @@ from quorumq.cli.common import (
     cluster,
     json_option,
     nodes_option,
-    plural,
     print_json,
     read_input,
     run,
@@ -22,6 +21,7 @@ from quorumq.cli.common import (
 )
 from quorumq.core.errors import TooLarge
 from quorumq.core.limits import MESSAGE_BYTES_MAX
+from quorumq.core.printable import plural
 
 UNCONFIRMED_MAX: Final = 10_000
 """Messages whose answer is still awaited, while more are read."""

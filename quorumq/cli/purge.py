@@ -15,11 +15,11 @@ from quorumq.cli.common import (
     ids_option,
     json_option,
     parsed,
-    plural,
     print_json,
     run_with,
     say,
 )
+from quorumq.core.printable import plural
 
 if TYPE_CHECKING:
     from quorumq.client import Client, MessageId

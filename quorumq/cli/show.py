@@ -12,13 +12,13 @@ from quorumq.cli.common import (
     Where,
     cluster_options,
     json_option,
-    plural,
     print_json,
     run_with,
     say,
     shown,
 )
 from quorumq.core.errors import TooFewReplicas
+from quorumq.core.printable import plural
 
 if TYPE_CHECKING:
     from quorumq.client import Client
@@ -143,8 +143,7 @@ def _state(seen: Seen) -> str:
     elif seen.state == "delayed":
         parts = [f"delayed for {seen.remaining:.0f} s more"]
     if seen.ended:
-        ended = "delivery" if seen.ended == 1 else "deliveries"
-        parts.append(f"{seen.ended} {ended} ended without ack")
+        parts.append(f"{plural(seen.ended, 'delivery', 'deliveries')} ended without ack")
     if seen.redrives:
         parts.append(f"redriven {'once' if seen.redrives == 1 else f'{seen.redrives} times'}")
     if seen.token:

@@ -17,7 +17,8 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from quorumq.cli.common import console, json_option, nodes_option, plural, print_json, table, timeout_option
+from quorumq.cli.common import console, json_option, nodes_option, print_json, table, timeout_option
+from quorumq.core.printable import plural
 
 CLOCK_WARN_S: Final = 5.0
 """Above this difference of the time of day, delays and retention are off by as much (docs/protocol.md, section 2)."""

@@ -14,13 +14,13 @@ import click
 from quorumq.cli.common import (
     json_option,
     nodes_option,
-    plural,
     print_json,
     say,
     timeout_option,
 )
 from quorumq.cli.status import ASK_TIMEOUT_S, survey
 from quorumq.core.errors import TooFewReplicas
+from quorumq.core.printable import plural
 
 if TYPE_CHECKING:
     from quorumq.core.messages import DeclareSurvivorsReply

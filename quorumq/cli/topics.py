@@ -14,13 +14,13 @@ from quorumq.cli.common import (
     cluster_options,
     console,
     json_option,
-    plural,
     print_json,
     run_with,
     say,
     table,
 )
 from quorumq.core import limits
+from quorumq.core.printable import plural
 
 if TYPE_CHECKING:
     from quorumq.client import Client

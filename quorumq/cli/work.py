@@ -21,12 +21,12 @@ from quorumq.cli.common import (
     group_option,
     json_option,
     nodes_option,
-    plural,
     print_json,
     run,
     say,
 )
 from quorumq.core.errors import UsageError
+from quorumq.core.printable import plural
 
 
 def named(text: str) -> Any:

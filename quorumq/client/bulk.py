@@ -10,10 +10,10 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from quorumq.client.batches import Pending
-from quorumq.client.log import messages
 from quorumq.client.message import MessageId
 from quorumq.client.options import NewMessage, Options, Outgoing
 from quorumq.core.errors import Conflict, QuorumqError, TooLarge, UsageError
+from quorumq.core.printable import plural
 
 NAMED: Final = 5
 """The text of `NotAllStored` says of so many messages what became of them."""
@@ -55,8 +55,8 @@ class NotAllStored(QuorumqError):
         reasons = "; ".join(f"number {place}: {type(error).__name__}: {error}" for place, error in some)
         more = f"; and {len(errors) - NAMED} more, see `errors`" if len(errors) > NAMED else ""
         rest = "" if untaken is None else f"; from number {untaken} on nothing was taken"
-        are = "is" if stored == 1 else "are"
-        text = f"{messages(stored)} to {topic!r} {are} stored, and not all: {reasons}{more}{rest} (counted from 0)"
+        are = plural(stored, f"message to {topic!r} is", f"messages to {topic!r} are")
+        text = f"{are} stored, and not all: {reasons}{more}{rest} (counted from 0)"
         return cls(text, ids, errors, untaken)
 
 

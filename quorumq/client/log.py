@@ -53,8 +53,3 @@ class Log:
         self._said[kind] = (now + EVERY_S, 0)
         more = f" ({missed} more like this before)" if missed else ""
         LOGGER.log(level, text + more, *args)
-
-
-def messages(count: int) -> str:
-    """ "1 message", "2 messages"."""
-    return f"{count} message{'' if count == 1 else 's'}"

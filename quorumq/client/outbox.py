@@ -14,10 +14,10 @@ import trio
 from quorumq.client.batches import DerivedParcel, Parcel, Pending, Times
 from quorumq.client.context import Context
 from quorumq.client.derived import derived_origin
-from quorumq.client.log import messages
 from quorumq.client.message import Message
 from quorumq.client.sending import Session
 from quorumq.core.errors import NotStored, OutcomeUnknown, QuorumqError
+from quorumq.core.printable import plural
 from quorumq.core.types import Origin, PartitionId
 
 
@@ -198,7 +198,7 @@ class Outbox:
             self._context.log.error(
                 ("given up", self._topic),
                 "given up, and nobody waits: %s to %r: %s",
-                messages(len(places) - parcel.logged), self._topic, parcel.error or parcel.refused[places[-1]],
+                plural(len(places) - parcel.logged, "message"), self._topic, parcel.error or parcel.refused[places[-1]],
             )  # fmt: skip
             parcel.logged = len(places)
 

@@ -20,7 +20,6 @@ from quorumq.client.batches import Parcel, Pending, Times
 from quorumq.client.bulk import Bulk
 from quorumq.client.context import REFRESH_S, Context
 from quorumq.client.derived import derived_partition
-from quorumq.client.log import messages
 from quorumq.client.message import Message, MessageId, again
 from quorumq.client.nodes import left_of
 from quorumq.client.options import Options, Outgoing, parts_of
@@ -30,6 +29,7 @@ from quorumq.client.sending import Sender, Session
 from quorumq.client.times import Duration, delay_ms, ttl_ms
 from quorumq.core.errors import NotFound, NotStored, OriginClosed, QuorumqError, UsageError
 from quorumq.core.limits import BATCH_BYTES_MAX, KIB, MIB
+from quorumq.core.printable import plural
 from quorumq.core.types import PartitionId, Topic
 from quorumq.wire.batch import HeaderValue, encode_record
 
@@ -270,7 +270,7 @@ class Producer:
 
     def _given_up(self, errors: Sequence[QuorumqError]) -> QuorumqError:
         error = again(errors[0])
-        error.add_note(f"given up, and nobody waited: {messages(len(errors))} to {self.topic!r}")
+        error.add_note(f"given up, and nobody waited: {plural(len(errors), 'message')} to {self.topic!r}")
         return error
 
     async def _take(
@@ -329,7 +329,7 @@ class Producer:
         count = len(self._ids)
         if not 0 <= number < count:
             raise NotFound(
-                f"topic {self.topic!r} has {count} partitions, numbered from 0: there is no {number}"
+                f"topic {self.topic!r} has {plural(count, 'partition')}, numbered from 0: there is no {number}"
             )
         return self._ids[number]
 

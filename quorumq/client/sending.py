@@ -10,10 +10,10 @@ import trio
 
 from quorumq.client.batches import DerivedParcel, Parcel
 from quorumq.client.context import Context
-from quorumq.client.log import messages
 from quorumq.core import messages as m
 from quorumq.core.errors import Conflict, OriginClosed, QuorumqError
 from quorumq.core.limits import ORIGIN_IDLE_S
+from quorumq.core.printable import plural
 from quorumq.core.types import Batch, Origin, PartitionId
 
 CLOSE_WAIT_S: Final = 1.0
@@ -93,7 +93,7 @@ class Sender:
         header = batch.header
         await self._context.nodes.ask(
             lambda: m.Publish(batch, max(0, int(1000 * (clock() - parcel.made))), parcel.seal),
-            what=f"publish of {messages(header.size)} to {self._topic!r}/{header.partition.number}",
+            what=f"publish of {plural(header.size, 'message')} to {self._topic!r}/{header.partition.number}",
             timeout=self._timeout,
             writes=True,
             watch=None if history is None else history.publishing(self._topic),

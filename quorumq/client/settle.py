@@ -26,6 +26,7 @@ from quorumq.core.errors import (
     error_from,
 )
 from quorumq.core.limits import SPANS_SETTLED_MAX
+from quorumq.core.printable import plural
 from quorumq.core.types import Span
 from quorumq.wire.codec import sealed_items
 from quorumq.wire.values import SealedNamed
@@ -267,4 +268,4 @@ def count_of(tickets: Sequence[Ticket]) -> str:
     """ "3 messages of jobs", for errors."""
     count = sum(ticket.size for ticket in tickets)
     topics = ", ".join(dict.fromkeys(ticket.lot.topic for ticket in tickets if ticket.lot.topic))
-    return f"{count} message{'s' if count != 1 else ''}" + (f" of {topics}" if topics else "")
+    return plural(count, "message") + (f" of {topics}" if topics else "")

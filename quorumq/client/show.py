@@ -11,6 +11,7 @@ from quorumq.client.context import Calls
 from quorumq.client.message import MessageId, check_topic
 from quorumq.core import messages as m
 from quorumq.core.errors import NotFound, QuorumqError, TooFewReplicas, UsageError
+from quorumq.core.printable import plural
 from quorumq.core.types import STAMP_ZERO, Letter, Span
 
 
@@ -93,7 +94,7 @@ class ShowCalls(Calls):
         check_topic(name, register)
         if name.partition.number >= register.partitions:
             raise NotFound(
-                f"topic {topic!r} has {register.partitions} partitions: there is no {name.partition.number}"
+                f"topic {topic!r} has {plural(register.partitions, 'partition')}: there is no {name.partition.number}"
             )
         members = register.replicas[name.partition.number]
         request = m.ShowRequest(name.partition, Span(name.origin, name.seq, name.seq + 1))

@@ -10,6 +10,7 @@ from quorumq.client.nodes import left_of
 from quorumq.client.times import Duration, number_of
 from quorumq.core import messages as m
 from quorumq.core.errors import Conflict, NotFound
+from quorumq.core.printable import plural
 from quorumq.core.types import STAMP_ZERO, Topic
 
 
@@ -86,7 +87,7 @@ class TopicCalls(Calls):
             look = m.BrowseRequest(name, number, "", "all", (0, 0), 1, False, True)
             reply = await self.context.ask(look, f"look at {name!r}/{number}", left_of(end), writes=False)
             if reply.items:
-                has = "1 partition" if topic.partitions == 1 else f"{topic.partitions} partitions"
+                has = plural(topic.partitions, "partition")
                 raise Conflict(
                     f"topic {name!r} was made by publishing, with {has}, and has messages: with {partitions} those of "
                     "one key would be in two partitions, out of their order. `quorumq topics set` adds partitions all "

@@ -8,6 +8,7 @@ from quorumq.core.effects import Effect
 from quorumq.core.errors import Code
 from quorumq.core.holdround import HoldRound
 from quorumq.core.messages import Fetch, PeerMessage, Reject, RejectReply
+from quorumq.core.printable import plural
 from quorumq.core.types import Incarnation, Letter, NodeId, Now, Span
 
 
@@ -30,9 +31,10 @@ class Burial(Coordinator):
     def start(self, context: Context, now: Now) -> list[Effect]:
         effects: list[Effect] = []
         replica = context.replicas[self.won.partition]
-        message = f"{self.attempts} deliveries ended without an ack"
+        ended = plural(self.attempts, "delivery", "deliveries")
+        message = f"{ended} ended without an ack"
         if self.reason == "expired":
-            message = f"its time to live was over, after {self.attempts} deliveries"
+            message = f"its time to live was over, after {ended}"
         for part, n in self.won.redrives.within(self.span):
             for piece, slot in replica.batches.index.within(part):
                 letter = Letter(

@@ -12,6 +12,7 @@ from typing import Final
 
 from quorumq.core.errors import Code
 from quorumq.core.messages import Failed
+from quorumq.core.printable import plural
 from quorumq.core.topics import closed, is_pattern, matching, merge_creations, merge_topics, rank
 from quorumq.core.types import STAMP_ZERO, Creation, Group, NodeId, PartitionId, Topic, merge_groups
 
@@ -117,7 +118,8 @@ class Catalogue:
             return self.not_found(name)
         if number >= topic.partitions:
             return Failed(
-                Code.NOT_FOUND, f"topic {name!r} has {topic.partitions} partitions: there is no {number}"
+                Code.NOT_FOUND,
+                f"topic {name!r} has {plural(topic.partitions, 'partition')}: there is no {number}",
             )
         return PartitionId(topic.id, number)
 

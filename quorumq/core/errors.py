@@ -29,6 +29,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import ClassVar
 
+from quorumq.core.printable import plural
+
 
 class Code(StrEnum):
     """What an error is called on the wire, in `Failed`, in a `Verdict` and in the replies of replicas.
@@ -203,7 +205,7 @@ class TooFewReplicas(Transient):
     def __str__(self) -> str:
         if not self.needed:
             return self.detail
-        counts = f"needed {self.needed} replicas, {self.answered} answered"
+        counts = f"needed {plural(self.needed, 'replica')}, {self.answered} answered"
         return f"{counts}; {self.detail}" if self.detail else counts
 
 

@@ -56,6 +56,7 @@ from quorumq.core.messages import (
 from quorumq.core.partition.listing import shown_of
 from quorumq.core.partition.tally import part_of
 from quorumq.core.peek import PeekCoordinator
+from quorumq.core.printable import plural
 from quorumq.core.publish import PublishCoordinator
 from quorumq.core.registers import AlterTopicCoordinator, DeleteTopicCoordinator
 from quorumq.core.remote import LegCoordinator, SplitCoordinator
@@ -413,7 +414,9 @@ class FrontDoor:
                 if number < topic.partitions:
                     found.append(PartitionId(topic.id, number))
                 elif not is_pattern(name):
-                    detail = f"topic {name!r} has {topic.partitions} partitions: there is no {number}"
+                    detail = (
+                        f"topic {name!r} has {plural(topic.partitions, 'partition')}: there is no {number}"
+                    )
                     return Failed(Code.NOT_FOUND, detail)
         if not is_pattern(name) and catalogue.topic_named(name) is None:
             return catalogue.not_found(name)

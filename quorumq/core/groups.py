@@ -37,6 +37,7 @@ from quorumq.core.messages import (
     SurveyReply,
 )
 from quorumq.core.partition.listing import is_shown
+from quorumq.core.printable import plural
 from quorumq.core.rounds import Round, Votes, majority_of
 from quorumq.core.spans import SpanMap, SpanSet
 from quorumq.core.topics import all_sets
@@ -428,7 +429,7 @@ class PurgeCoordinator(SurveyCoordinator):
         return self.finish(context, self._unknown(context))
 
     def _unknown(self, context: Context) -> Failed:
-        detail = f"{self.purged} messages of {self.partition} were purged, more may be: purge again, through any node"
+        detail = f"purged {plural(self.purged, 'message')} of {self.partition}, maybe more: purge again, by any node"
         return too_few(
             Code.OUTCOME_UNKNOWN, detail, majority_of(len(context.catalogue.members_of(self.partition))), 0
         )

@@ -1,4 +1,4 @@
-"""What others wrote, for a terminal: it shows it, and obeys none of it."""
+"""Text for people: counts with their nouns; and what others wrote, which a terminal shows and obeys none of."""
 
 from __future__ import annotations
 
@@ -8,3 +8,8 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join([char if char.isprintable() or char in "\n\t" else repr(char)[1:-1] for char in text])
+
+
+def plural(count: int, noun: str, several: str = "") -> str:
+    """ "1 message", "2,000 messages"; ``several`` is the noun of other counts where it takes more than an s."""
+    return f"{count:,} {noun if count == 1 else several or noun + 's'}"

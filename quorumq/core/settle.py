@@ -31,6 +31,7 @@ from quorumq.core.messages import (
     SettleReply,
     Verdict,
 )
+from quorumq.core.printable import plural
 from quorumq.core.rounds import Round, Votes
 from quorumq.core.types import (
     Incarnation,
@@ -130,7 +131,7 @@ class SettleCoordinator(Coordinator):
         """What to say beside an outcome."""
         if outcome == Code.OUTCOME_UNKNOWN:
             answered = ballot.answered.bit_count()
-            return f"needed {ballot.round.majority} replicas, {answered} answered: retry it, through any node"
+            return f"needed {plural(ballot.round.majority, 'replica')}, {answered} answered: retry it, through any node"
         if outcome == Code.NOT_FOUND:
             return "the group was deleted"
         if outcome == Code.ALREADY_RESOLVED and not ballot.resolved:

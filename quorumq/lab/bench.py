@@ -23,6 +23,7 @@ import click
 
 from quorumq.cli.common import Address, json_option, print_json
 from quorumq.core.errors import UsageError
+from quorumq.core.printable import plural
 from quorumq.lab.bench_ledger import PAYLOAD_BYTES_MIN, Payloads, percentiles
 from quorumq.lab.bench_runs import Bench, Drain, Latency, Stream
 
@@ -312,8 +313,9 @@ def _print(result: Mapping[str, Any]) -> None:
         + f", load {machine['load_before']} before"
     )
     out.print(
-        f"{result['bench']}: {result['messages']:,} messages of {result['size']:,} bytes, {result['partitions']} "
-        f"partition(s), {result['producers']} producer(s), {result['consumers']} consumer(s)"
+        f"{result['bench']}: {plural(result['messages'], 'message')} of {plural(result['size'], 'byte')}, "
+        f"{plural(result['partitions'], 'partition')}, {plural(result['producers'], 'producer')}, "
+        f"{plural(result['consumers'], 'consumer')}"
     )
     for name in ("publish", "consume", "stream"):
         if name in result:

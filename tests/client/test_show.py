@@ -105,7 +105,7 @@ async def test_who_does_not_answer_is_named_and_what_cannot_be_shown_is_refused(
             await client.show("jobs", "x")
         with pytest.raises(UsageError, match="of another topic than 'others'"):
             await client.show("others", message.id)
-        with pytest.raises(NotFound, match="has 1 partitions: there is no 7"):
+        with pytest.raises(NotFound, match="has 1 partition: there is no 7"):
             await client.show("jobs", MessageId(message.id.partition._replace(number=7), *message.id[1:]))
         _check_known(life)
         nobody = await client.show("jobs", never, timeout=1.0)
