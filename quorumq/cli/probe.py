@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from quorumq.core.errors import PeerError, QuorumqError, TooFewReplicas
-from quorumq.core.messages import VERSIONS, ClientRequest, Failed, Hello, StatusReply, StatusRequest, Welcome
-from quorumq.core.types import Incarnation
+from quorumq.core.messages import ClientRequest, Failed, StatusReply, StatusRequest, Welcome
 from quorumq.wire.address import split_address
 from quorumq.wire.codec import Message, decode_message, encode_message, error_of
 from quorumq.wire.frames import FrameReader
+from quorumq.wire.hello import client_hello, own_token
 
 
 class Unreachable(QuorumqError):
@@ -44,7 +44,7 @@ def ask(address: str, *requests: ClientRequest, timeout: float = 2.0) -> list[Me
     """
     end = time.monotonic() + timeout
     place = split_address(address)
-    hello = Hello(VERSIONS, "", b"", 0.0, "", Incarnation(0, 0), 0, int(time.time() * 1000), 0, "quorumq cli")
+    hello = client_hello("quorumq cli", int(time.time() * 1000), token=own_token())
     try:
         with socket.create_connection(place, timeout) as sock:
             reader = FrameReader()

@@ -114,12 +114,14 @@ def survey(addresses: Sequence[str], timeout: float = ASK_TIMEOUT_S) -> dict[str
 
 def _ask(address: str, timeout: float) -> dict[str, Any]:
     from quorumq.cli.probe import ask
-    from quorumq.core.errors import QuorumqError
+    from quorumq.core.errors import QuorumqError, Unauthorized
     from quorumq.core.messages import Metadata, MetadataReply, StatusReply, StatusRequest, Welcome
 
     before = time.time()
     try:
         welcome, reply, known = ask(address, StatusRequest(), Metadata(), timeout=timeout)
+    except Unauthorized:  # that is about who asks, not about the node
+        raise
     except QuorumqError as error:
         return {"up": False, "error": str(error)}
     middle = (before + time.time()) / 2

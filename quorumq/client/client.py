@@ -40,6 +40,7 @@ from quorumq.core.limits import FETCH_BYTES_MAX
 from quorumq.history import HistoryWriter
 from quorumq.history.writer import monotonic
 from quorumq.wire.address import split_address
+from quorumq.wire.hello import own_token
 
 __all__ = ["Client", "Peek", "Redriven", "connect", "suspending_clock"]
 
@@ -401,6 +402,7 @@ async def connect(
     clock: Callable[[], float] | None = None,
     wall_ms: Callable[[], int] | None = None,
     rng: random.Random | None = None,
+    token: str | None = None,
 ) -> AsyncIterator[Client]:
     """Connect to a cluster, for the length of an ``async with``.
 
@@ -415,6 +417,7 @@ async def connect(
         clock: monotonic seconds, counting suspended time, for the deadlines of holds; the system's if None.
         wall_ms: time of day in milliseconds since 1970; the system's if None.
         rng: for jitter and choices; a fresh one if None.
+        token: shows nodes that have a clients file who this is; what the environment has as QUORUMQ_TOKEN if None.
 
     Raises:
         UsageError: an address is not one, or this is not run by trio.
@@ -441,6 +444,7 @@ async def connect(
             rng=rng or random.Random(),
             connect_timeout=connect_timeout,
             attempt_timeout=attempt_timeout,
+            token=own_token() if token is None else token,
         )
         recorder = History(history, nodes.clock, nodes.wall_ms) if history is not None else None
         context = Context(nodes, tasks, timeout=timeout, history=recorder)

@@ -343,6 +343,7 @@ async def open_connection(
     cluster_id: str,
     wall_ms: int,
     timeout: float,
+    token: str = "",
 ) -> Connection:
     """Dial a node and say HELLO.
 
@@ -352,12 +353,13 @@ async def open_connection(
         cluster_id: must be the node's; "" takes any.
         wall_ms: the client's time of day, in milliseconds since 1970.
         timeout: seconds for all of it.
+        token: shows who the client is; "" where nodes do not ask.
 
     Raises:
         Lost: nobody there, no answer in time, not the protocol, or a node that has too many clients; ``sent`` is False.
         UsageError: the node refused HELLO: another cluster, no common version, not allowed.
     """
-    protocol = ClientProtocol(cluster_id)
+    protocol = ClientProtocol(cluster_id, token)
     stream: trio.abc.Stream | None = None
     done = False
     try:

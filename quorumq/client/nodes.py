@@ -136,6 +136,7 @@ class Nodes:
         rng: for jitter, and for where to begin.
         connect_timeout: seconds to dial a node and have HELLO answered.
         attempt_timeout: seconds that one node may take to answer, before the next is asked.
+        token: shows nodes who the client is.
     """
 
     def __init__(
@@ -150,6 +151,7 @@ class Nodes:
         rng: random.Random,
         connect_timeout: float,
         attempt_timeout: float = ATTEMPT_TIMEOUT_S,
+        token: str = "",
     ) -> None:
         if not addresses:
             raise UsageError("no address of a node is given: name at least one, as host:port")
@@ -161,6 +163,7 @@ class Nodes:
         self.spawn = spawn
         self.connect_timeout = connect_timeout
         self.attempt_timeout = attempt_timeout
+        self._token = token
         self.ids: dict[str, str] = {}
         """Address of each node id, as far as known: where it was reached, else what METADATA said first."""
         self._said: dict[str, str] = {}  # what METADATA said last
@@ -245,6 +248,7 @@ class Nodes:
                     cluster_id=self.cluster_id,
                     wall_ms=self.wall_ms(),
                     timeout=self.connect_timeout,
+                    token=self._token,
                 )
             except Lost as exc:
                 self._failed[address] = (trio.current_time(), exc.cause)

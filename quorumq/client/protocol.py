@@ -17,7 +17,6 @@ from typing import Final, NamedTuple
 from quorumq.core import messages as m
 from quorumq.core.errors import PeerError, UsageError
 from quorumq.core.messages.handshake import RELEASE
-from quorumq.core.types import Incarnation
 from quorumq.wire.cbor import BadValue
 from quorumq.wire.codec import (
     UnknownMessage,
@@ -26,6 +25,7 @@ from quorumq.wire.codec import (
     error_of,
 )
 from quorumq.wire.frames import FrameReader
+from quorumq.wire.hello import client_hello
 
 SOFTWARE: Final = f"quorumq-client {RELEASE}"
 
@@ -71,10 +71,12 @@ class ClientProtocol:
 
     Args:
         cluster_id: the cluster that must answer; "" takes any.
+        token: shows who the client is; "" where nodes do not ask.
     """
 
-    def __init__(self, cluster_id: str = "") -> None:
+    def __init__(self, cluster_id: str = "", token: str = "") -> None:
         self.cluster_id = cluster_id
+        self._token = token
         self.welcome: m.Welcome | None = None
         """The node's answer to HELLO, once it has come."""
         self._reader = FrameReader()
@@ -88,7 +90,7 @@ class ClientProtocol:
             wall_ms: the client's time of day, in milliseconds since 1970; a node warns when it is far off.
         """
         assert self._count == 0, "HELLO is the first frame of a connection"
-        hello = m.Hello(m.VERSIONS, self.cluster_id, b"", 0.0, "", Incarnation(0, 0), 0, wall_ms, 0, SOFTWARE)
+        hello = client_hello(SOFTWARE, wall_ms, cluster_id=self.cluster_id, token=self._token)
         return b"".join(self.request(hello)[1])
 
     def request(self, message: m.ClientRequest) -> tuple[int, list[bytes | memoryview]]:

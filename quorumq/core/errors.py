@@ -124,7 +124,7 @@ class AlreadyResolved(UsageError):
 
 
 class Unauthorized(UsageError):
-    """Not allowed here."""
+    """The client is not in the node's clients file, or lacks a right to what it asks for; says which."""
 
     code = Code.UNAUTHORIZED
     exit_code = 77

@@ -86,6 +86,7 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     hello_timeout: Seconds = 5.0
     stall_timeout: Seconds = 30.0
     stop_timeout: SecondsOrZero = 1.0
+    clients_file: str = ""
     log_format: Literal["console", "json"] = "console"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     history: str = ""
@@ -154,7 +155,7 @@ def load_config(path: str | os.PathLike[str]) -> ServeConfig:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: is not TOML: {error}") from None
     base = Path(path).resolve().parent
-    for key in ("data_dir", "data", "history", "secret_file"):
+    for key in ("data_dir", "data", "history", "secret_file", "clients_file"):
         if isinstance(values.get(key), str) and values[key]:
             values[key] = str(base / values[key])
     return make_config(values, str(path))

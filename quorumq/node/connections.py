@@ -17,46 +17,43 @@ from __future__ import annotations
 
 import typing
 from collections import Counter, deque
-from typing import Any, Final
+from typing import Final
 
 import trio
 
 from quorumq.core.effects import Event, Gone, Raised, Received, Request, Unsent
-from quorumq.core.errors import BadReceipt, Code, PeerError, StorageError, TooLarge
+from quorumq.core.errors import BadReceipt, Code, PeerError, StorageError, TooLarge, Unauthorized
 from quorumq.core.limits import (
     INFLIGHT_REQUESTS_MAX,
     KIB,
     MIB,
-    SPANS_PER_REQUEST_MAX,
 )
 from quorumq.core.messages import (
     AckRequest,
     BrowseReply,
-    BrowseRequest,
     Challenge,
     ClientReply,
     ClientRequest,
     CloseSession,
-    DescribeGroup,
     Envelope,
     Failed,
     Fetch,
     FetchReply,
     Hello,
-    Metadata,
+    MetadataReply,
     OpenSessionReply,
     PeerMessage,
     Proof,
     Publish,
     RejectRequest,
     SettleReply,
-    ShowRequest,
-    StatusRequest,
     Welcome,
 )
 from quorumq.core.types import NodeId
+from quorumq.node.clients import Badge
 from quorumq.node.node import EXIT_STORAGE, Node
 from quorumq.node.transport import ConnectionLost, Outflow, Transport
+from quorumq.node.weights import foreign_bytes, late_after, weight_of
 from quorumq.storage.damage import DamagedBatch
 from quorumq.wire.cbor import BadValue
 from quorumq.wire.codec import (
@@ -71,7 +68,7 @@ from quorumq.wire.frames import HANDSHAKE_BYTES_MAX, Frame, FrameReader
 from quorumq.wire.proofs import DIALLER, LISTENER, Handshake, fresh_nonce
 from quorumq.wire.receipts import check_session, seal_fetched, seal_session
 from quorumq.wire.requests import check_header, check_request, oversize
-from quorumq.wire.values import WireSlice
+from quorumq.wire.rights import visible
 
 INFLIGHT_BYTES_MAX: Final = 8 * MIB
 """Bytes of requests of one connection that are under way; one request is always let in."""
@@ -81,9 +78,6 @@ FLUSH_BYTES: Final = 256 * KIB
 
 FRAME_BYTES_PER_S: Final = 64 * KIB
 """A frame that comes more slowly, `stall_timeout` apart, ends its connection."""
-
-LATE_S: Final = 0.1
-"""For so long, or a tenth of its hold time, a FETCH's reply may wait for the client to read."""
 
 CLIENT_REQUESTS: Final = frozenset(set(typing.get_args(ClientRequest)) - {Hello})
 PEER_MESSAGES: Final = frozenset(typing.get_args(PeerMessage))
@@ -120,6 +114,7 @@ class Inbound:
         self.hello: Hello | None = None
         self.software = ""
         self.is_client = False
+        self.badge: Badge | None = None  # of a client, where the node asks who that is
         self.closed = False
         self._peers = peers
         self._clients = clients
@@ -235,6 +230,15 @@ class Inbound:
             return False
         if hello.node and not await self._prove(frame, decoded.request):
             return False
+        if not hello.node and self.node.clients is not None:
+            self.badge = Badge(self.node.clients, hello.token)
+        if self.badge is not None and (unknown := self.badge.problem()):
+            self._put(encode_message(Failed(Code.UNAUTHORIZED, unknown), request=decoded.request))
+            await self._finish_sending()
+            self.node.log.warning("client_refused", client=self.name, reason=unknown)
+            return False
+        if self.badge is not None:
+            self.name = f"{self.badge.client.name} at {self.address}"
         key = self._admit(decoded.request, 0)
         self.node.feed(Request(key, hello))
         while key in self._open:
@@ -250,6 +254,11 @@ class Inbound:
             self.node.health.clients += 1
             self._clients[self.host] += 1
         return True
+
+    def clients_changed(self) -> None:
+        """Hang up, where it is a client that may not be here any more."""
+        if self.badge is not None and (unknown := self.badge.problem()):
+            self.give_up(unknown)
 
     def _crowd(self) -> str:
         """Of which clients there are too many for one more; "" where there is room."""
@@ -419,11 +428,13 @@ class Inbound:
             elif isinstance(message, CloseSession):
                 check_session(message.origin, message.seal, keys=self.node.keys)
             request = open_request(message, keys=self.node.keys)
+            if self.badge is not None:
+                self.badge.check(request, self.node.core.topics)
         except UnknownMessage as error:
             if error.request:
                 self._answer(error.request, failed(error))
             return None
-        except (BadReceipt, TooLarge) as error:
+        except (BadReceipt, TooLarge, Unauthorized) as error:
             self._answer(number, failed(error))
             return None
         except BadFields as error:
@@ -477,6 +488,8 @@ class Inbound:
         if isinstance(reply, Welcome):
             self._welcomed = True
         try:
+            if isinstance(reply, MetadataReply) and self.badge is not None:
+                reply = visible(self.badge.client, reply)
             if isinstance(reply, OpenSessionReply):
                 node = self.node
                 seal = seal_session(reply.origin, secret=node.secret, key=node.secret_number)
@@ -573,28 +586,3 @@ class Inbound:
                 self.node.feed(Gone(key))
                 detail = f"node {self.node.config.node} is stopping: ask another node"
                 self.reply(key, Failed(Code.TOO_FEW_REPLICAS, detail))
-
-
-def late_after(reply: FetchReply) -> float:
-    """For how many seconds a FETCH's reply may wait for the client to read."""
-    return min(LATE_S, reply.hold_time / 10)
-
-
-def foreign_bytes(reply: ClientReply) -> int:
-    """How many bytes of records a reply keeps in memory: those that came from another node. Ours are read later."""
-    if not isinstance(reply, FetchReply | BrowseReply):
-        return 0
-    parts: tuple[object, ...] = reply.slices
-    return sum(len(part.body) for part in parts if isinstance(part, WireSlice))
-
-
-def weight_of(request: Any, frame_bytes: int) -> int:
-    """How many bytes a request may cost while it is under way, its answer's values included."""
-    match request:
-        case Fetch():
-            return frame_bytes + KIB + 32 * min(max(0, request.max_messages), 1 << 16)
-        case BrowseRequest():
-            return frame_bytes + KIB + 256 * min(max(0, request.limit), SPANS_PER_REQUEST_MAX)
-        case Metadata() | StatusRequest() | ShowRequest() | DescribeGroup():
-            return frame_bytes + 256 * KIB
-    return 2 * frame_bytes + KIB

@@ -38,6 +38,7 @@ from quorumq.core.nodecore import NodeCore
 from quorumq.core.records import JournalRecord
 from quorumq.core.types import Batch, NodeId, Now, PartitionId
 from quorumq.driver import Driver
+from quorumq.node.clients import Clients
 from quorumq.node.commits import CommitRunner
 from quorumq.node.committer import Committer
 from quorumq.node.config import ServeConfig
@@ -69,6 +70,9 @@ class Asker(Protocol):
 
     def reply(self, key: int, reply: ClientReply) -> None:
         """Send ``reply``, or feed `Unsent` if that will certainly not happen."""
+
+    def clients_changed(self) -> None:
+        """Hang up, where it is a client that may not be here any more."""
 
 
 class Flushing(Protocol):
@@ -142,6 +146,7 @@ class Node:
         self.room = Room(config, store, log)
         self.committer = Committer(store, commits, lambda: core.snapshot(clock()), self, log)
         self.driver = Driver(core, self, self.committer, rng)
+        self.clients = Clients(config.clients_file, log) if config.clients_file else None
         self.links: dict[NodeId, Link] = {}
         self.askers: dict[int, Asker] = {}
         self.failed: tuple[int, str] | None = None
@@ -374,7 +379,9 @@ class Node:
                 self.trace.given_back(reply, "the client is gone")
             return
         if isinstance(reply, StatusReply):
-            reply = StatusReply({**reply.facts, **self.health.facts(self.room.inflight_bytes, self.store)})
+            facts = {**reply.facts, **self.health.facts(self.room.inflight_bytes, self.store)}
+            facts["clients_file_problem"] = self.clients.problem if self.clients is not None else ""
+            reply = StatusReply(facts)
         if isinstance(reply, DescribeGroupReply):
             topic = self.core.catalogue.topics[reply.topic]
             reply = self.readers.describe(reply, topic, self.driver.mono)
@@ -468,6 +475,9 @@ class Node:
         while True:
             self._check_space()
             self.committer.mark_if_quiet()
+            if self.clients is not None and self.clients.refresh():
+                for asker in dict.fromkeys(self.askers.values()):
+                    asker.clients_changed()
             self._report_lost()
             self.trace.flush()
             await trio.sleep(1.0)

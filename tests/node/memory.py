@@ -16,7 +16,7 @@ import trio
 import trio.testing
 
 from quorumq.core import messages as m
-from quorumq.core.types import Incarnation, Now, Origin, PartitionId, Topic
+from quorumq.core.types import Now, Origin, PartitionId, Topic
 from quorumq.node.commits import Finished
 from quorumq.node.config import ServeConfig, make_config
 from quorumq.node.serve import Service, open_node
@@ -24,8 +24,9 @@ from quorumq.node.transport import ConnectionLost, Transport
 from quorumq.storage.commit import Commit
 from quorumq.storage.memory import MemoryDisk
 from quorumq.wire.batch import Message, build_batch
-from quorumq.wire.codec import decode_message, encode_message, sealed_items
+from quorumq.wire.codec import decode_message, encode_message, error_of, sealed_items
 from quorumq.wire.frames import PREFIX_BYTES, FrameReader
+from quorumq.wire.hello import client_hello
 from quorumq.wire.proofs import DIALLER, LISTENER, Handshake, fresh_nonce
 from quorumq.wire.receipts import key_number, seal_session
 from quorumq.wire.values import SealedNamed
@@ -228,9 +229,9 @@ class World:
         self.services[name].serve(theirs, address)
         return ours
 
-    async def client(self, name: str, **more: Any) -> Client:
+    async def client(self, name: str, token: str = "", **more: Any) -> Client:
         client = Client(self.connect(name, **more))
-        await client.hello()
+        await client.hello(token)
         return client
 
     def kill(self, name: str, **keep: Any) -> None:
@@ -279,10 +280,10 @@ class Client:
         self.number = 0
         self.replies: dict[int, Any] = {}
 
-    async def hello(self) -> None:
-        reply = await self.ask(
-            m.Hello(m.VERSIONS, "", b"", 0.0, "", Incarnation(0, 0), 0, now().wall_ms, 0, "test")
-        )
+    async def hello(self, token: str = "") -> None:
+        reply = await self.ask(client_hello("test", now().wall_ms, token=token))
+        if isinstance(reply, m.Failed):
+            raise error_of(reply)
         assert isinstance(reply, m.Welcome), reply
 
     async def greet(self, hello: m.Hello, listener: str, secret: bytes = SECRET) -> Any:

@@ -1,0 +1,139 @@
+"""`quorumq clients`: the file in which nodes look who may connect, and what for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from quorumq.cli.common import console, json_option, print_json, say, table
+from quorumq.core.errors import NotFound, StorageError, UsageError
+from quorumq.node.clients import NAME, Entry, new_token, read_clients, write_clients
+
+PATTERNS = "a name, or a pattern such as 'orders.*'; '*' is every"
+
+
+def file_option(command: click.decorators.FC) -> click.decorators.FC:
+    """Adds ``--file``; the command gets ``path``."""
+    return click.option(
+        "--file",
+        "path",
+        required=True,
+        type=click.Path(dir_okay=False, path_type=Path),
+        envvar="QUORUMQ_CLIENTS",
+        help="The clients file, as the nodes' `clients_file` names it. [env: QUORUMQ_CLIENTS]",
+    )(command)
+
+
+@click.group()
+def clients() -> None:
+    """Say who may connect to a cluster, and what for.
+
+    The commands read and write a file. Give its path to each node as `clients_file`, and copy it to all of them: a node
+    rereads it within a second. With it a node serves only clients that show a token of the file. Tokens travel as they
+    are, so let the nodes speak TLS where others can listen.
+    """
+
+
+@clients.command()
+@click.argument("name")
+@file_option
+@click.option(
+    "--publish", multiple=True, metavar="TOPICS", help=f"May publish to these: {PATTERNS}. Repeatable."
+)
+@click.option(
+    "--consume", multiple=True, nargs=2, type=str, metavar="TOPICS GROUPS",
+    help="May consume these topics in these groups, and their dead letters. Repeatable.",
+)  # fmt: skip
+@click.option(
+    "--admin", multiple=True, metavar="TOPICS",
+    help="May create, change, delete, purge, redrive and rewind these, and see the status. Repeatable.",
+)  # fmt: skip
+@json_option
+def add(
+    name: str,
+    path: Path,
+    publish: tuple[str, ...],
+    consume: tuple[tuple[str, str], ...],
+    admin: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Add a client NAME, and print its token, which nobody can read again.
+
+    The client shows it as `token=` of the library, or as QUORUMQ_TOKEN, which these commands read too.
+
+    \b
+    quorumq clients add billing --file clients.toml --publish invoices --consume 'orders.*' billing
+    quorumq clients add operator --file clients.toml --publish '*' --consume '*' '*' --admin '*'
+    """
+    if not NAME.fullmatch(name):
+        raise UsageError(f"{name!r}: a client's name has 1 to 64 characters of a-z, A-Z, 0-9, '_' and '-'")
+    if not (publish or consume or admin):
+        raise UsageError(f"{name!r} may do nothing: give at least one of --publish, --consume and --admin")
+    entries = read_clients(path) if path.exists() else {}
+    if name in entries:
+        raise UsageError(f"{path} has a client {name!r}: revoke it first, or edit its rights in the file")
+    token, kept = new_token(name)
+    _write(path, {**entries, name: Entry(kept, publish, consume, admin)})
+    if as_json:
+        print_json({"client": name, "token": token, "file": str(path)})
+    else:
+        say(token)
+
+
+@clients.command("list")
+@file_option
+@json_option
+def list_(path: Path, as_json: bool) -> None:
+    """List the clients of a file.
+
+    Of each its name, and the topics and groups to which it has a right; tokens are not in the file.
+
+    \b
+    quorumq clients list --file clients.toml
+    """
+    entries = read_clients(path)
+    if as_json:
+        for name, entry in entries.items():
+            print_json(
+                {"client": name, "publish": entry.publish, "consume": entry.consume, "admin": entry.admin}
+            )
+        return
+    from rich.markup import escape
+
+    rows = table()
+    for column in ("client", "publish", "consume", "admin"):
+        rows.add_column(column, overflow="fold")
+    for name, entry in entries.items():
+        consume = ", ".join(f"{topics} as {groups}" for topics, groups in entry.consume)
+        rows.add_row(*map(escape, (name, ", ".join(entry.publish), consume, ", ".join(entry.admin))))
+    console().print(rows)
+
+
+@clients.command()
+@click.argument("name")
+@file_option
+@json_option
+def revoke(name: str, path: Path, as_json: bool) -> None:
+    """Remove a client NAME from the file.
+
+    A node hangs up on it once it has read the file again.
+
+    \b
+    quorumq clients revoke shop --file clients.toml
+    """
+    entries = read_clients(path)
+    if entries.pop(name, None) is None:
+        raise NotFound(f"{path} has no client {name!r}: it has {', '.join(entries) or 'none'}")
+    _write(path, entries)
+    if as_json:
+        print_json({"client": name, "revoked": True, "file": str(path)})
+    else:
+        say(f"{name} may not connect any more, once each node has this {path}.")
+
+
+def _write(path: Path, entries: dict[str, Entry]) -> None:
+    try:
+        write_clients(path, entries)
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written ({error.strerror}); it is as it was") from None

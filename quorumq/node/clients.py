@@ -1,0 +1,220 @@
+"""The file of clients: who may connect, and what they may do. It is reread when it changes.
+
+A client shows a token, NAME.SECRET, in HELLO. The file has the secret's SHA-256, which is enough: a secret is 32 random
+bytes, and nobody guesses those, however fast the hash. Where the file becomes unreadable, or is wrong, the clients stay
+those of the last one that was right, and log and status say so: a slip of an editor must not stop a cluster.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import re
+import secrets
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from quorumq.core.errors import Unauthorized, UsageError
+from quorumq.core.limits import MIB
+from quorumq.core.types import Topic
+from quorumq.wire.rights import Client, check_rights
+
+NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+HASH: Final = re.compile(r"sha256:[0-9a-f]{64}")
+FILE_BYTES_MAX: Final = 4 * MIB
+SECRET_BYTES: Final = 32
+
+
+class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the file has of one client."""
+
+    token: str
+    publish: tuple[str, ...] = ()
+    consume: tuple[tuple[str, str], ...] = ()
+    admin: tuple[str, ...] = ()
+
+
+def new_token(name: str) -> tuple[str, str]:
+    """A token for a client, to be shown once, and what the file keeps of it."""
+    secret = secrets.token_urlsafe(SECRET_BYTES)
+    return f"{name}.{secret}", hashed(secret)
+
+
+def hashed(secret: str) -> str:
+    """What the file keeps of a secret."""
+    return "sha256:" + hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def read_clients(path: str | os.PathLike[str]) -> dict[str, Entry]:
+    """Read a file of clients.
+
+    Raises:
+        UsageError: it cannot be read, or something in it is wrong: says what, and what to do.
+    """
+    try:
+        with open(path, "rb") as file:
+            data = file.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise UsageError(
+            f"clients_file {path} cannot be read ({error.strerror}): `quorumq clients add` makes one"
+        ) from None
+    if len(data) > FILE_BYTES_MAX:
+        raise UsageError(f"clients_file {path} has more than {FILE_BYTES_MAX} bytes: is it the right file?")
+    try:
+        values = tomllib.loads(data.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"clients_file {path} is not TOML: {error}") from None
+    return {name: _entry(path, name, value) for name, value in values.items()}
+
+
+def _entry(path: str | os.PathLike[str], name: str, value: Any) -> Entry:
+    where = f"clients_file {path}: [{name}]"
+    if not NAME.fullmatch(name):
+        raise UsageError(
+            f"{where}: the name of a client has 1 to 64 characters of a-z, A-Z, 0-9, '_' and '-'"
+        )
+    try:
+        entry = msgspec.convert(value, Entry)
+    except msgspec.ValidationError as error:
+        raise UsageError(
+            f"{where}: {error}: a client has token, publish and admin (patterns of topics) and consume (pairs of "
+            "patterns, of topics and of groups)"
+        ) from None
+    if not HASH.fullmatch(entry.token):
+        raise UsageError(f"{where}: token is no hash of one: make the client by `quorumq clients add {name}`")
+    return entry
+
+
+def write_clients(path: str | os.PathLike[str], entries: Mapping[str, Entry]) -> None:
+    """Replace a file of clients, at once and durably.
+
+    Raises:
+        OSError: it cannot be written; the old one is as it was.
+    """
+    lines = [
+        "# The clients of a quorumq cluster: `quorumq clients --help`. Nodes reread this file when it changes."
+    ]
+    for name, entry in entries.items():
+        lines += ["", f"[{name}]"]
+        lines += [
+            f"{key} = {json.dumps(value)}" for key, value in msgspec.to_builtins(entry).items() if value
+        ]
+    target = Path(os.path.realpath(path))
+    new = target.with_name(f".{target.name}.new")
+    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "w") as file:
+        file.write("\n".join(lines) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(new, target)
+
+
+class Clients:
+    """Who may connect, as the file says now.
+
+    Args:
+        path: of the file.
+        log: structured logger.
+
+    Attributes:
+        version: counts the changes.
+        problem: what is wrong with the file as it is now; "" if nothing is.
+
+    Raises:
+        UsageError: the file cannot be used.
+    """
+
+    def __init__(self, path: str, log: Any) -> None:
+        self.version = 0
+        self.problem = ""
+        self._path = path
+        self._log = log
+        self._stat = self._look()
+        self._entries = read_clients(path)
+
+    def _look(self) -> tuple[int, ...]:
+        try:
+            found = os.stat(self._path)
+        except OSError:
+            return ()
+        return (found.st_mtime_ns, found.st_size, found.st_ino)
+
+    def refresh(self) -> bool:
+        """Read the file again where it has changed; whether the clients are others now."""
+        stat = self._look()
+        if stat == self._stat:
+            return False
+        self._stat = stat
+        try:
+            entries = read_clients(self._path)
+        except UsageError as error:
+            self.problem = str(error)
+            self._log.error("clients_file_ignored", reason=f"{error}; the clients stay those of before")
+            return False
+        self.problem = ""
+        self._entries = entries
+        self.version += 1
+        self._log.info("clients_file_read", clients=len(entries))
+        return True
+
+    def find(self, token: str) -> Client | None:
+        """Whose token it is; None where it is nobody's."""
+        name, _, secret = token.partition(".")
+        entry = self._entries.get(name)
+        wanted = entry.token if entry is not None else "sha256:"
+        if not hmac.compare_digest(hashed(secret), wanted) or entry is None:
+            return None
+        return Client(name, entry.publish, entry.consume, entry.admin)
+
+
+class Badge:
+    """What one connection has shown, and who that makes it by the file as it is now.
+
+    Args:
+        clients: the node's.
+        token: as HELLO had it.
+    """
+
+    def __init__(self, clients: Clients, token: str) -> None:
+        self._clients = clients
+        self._token = token
+        self._version = -1  # of the file when it was looked at
+        self._client: Client | None = None
+
+    @property
+    def client(self) -> Client:
+        """Who it is; only where there is no `problem`."""
+        assert self._client is not None
+        return self._client
+
+    def problem(self) -> str:
+        """Why it may not be here; "" where it may."""
+        if self._version != self._clients.version:
+            self._version = self._clients.version
+            self._client = self._clients.find(self._token)
+        if self._client is not None:
+            return ""
+        shown = "a token that it does not know" if self._token else "no token"
+        return (
+            f"the node was shown {shown}: it serves the clients of its clients file only. Give the client a token that "
+            "`quorumq clients add` printed (token=, or QUORUMQ_TOKEN)"
+        )
+
+    def check(self, request: Any, topics: Mapping[bytes, Topic]) -> None:
+        """Refuse what the client may not do.
+
+        Args:
+            request: a request of clients, its receipts opened.
+            topics: by id.
+
+        Raises:
+            Unauthorized: says what is missing.
+        """
+        if unknown := self.problem():
+            raise Unauthorized(unknown)
+        check_rights(self.client, request, lambda id: topics[id].name if id in topics else None)

@@ -1,0 +1,29 @@
+"""HELLO of a client, as the client library and the commands that ask one node say it."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from quorumq.core.messages import VERSIONS, Hello
+from quorumq.core.types import Incarnation
+
+TOKEN_VARIABLE: Final = "QUORUMQ_TOKEN"
+"""The environment variable that has a client's token where the program does not say it."""
+
+
+def own_token() -> str:
+    """The token that the environment has; "" if none."""
+    return os.environ.get(TOKEN_VARIABLE, "").strip()
+
+
+def client_hello(software: str, wall_ms: int, *, cluster_id: str = "", token: str = "") -> Hello:
+    """The first message of a client.
+
+    Args:
+        software: what it is, for logs.
+        wall_ms: its time of day, in milliseconds since 1970.
+        cluster_id: the cluster that must answer; "" takes any.
+        token: shows who it is; "" where nodes do not ask.
+    """
+    return Hello(VERSIONS, cluster_id, b"", 0.0, "", Incarnation(0, 0), 0, wall_ms, 0, software, token)

@@ -1,0 +1,150 @@
+"""Which right each request of a client needs, and whether a client has it. One table, pure.
+
+A node with a clients file asks it before the core hears of a request (node/connections.py). What nodes forward to each
+other was asked where it came in.
+
+Rights are for topics, by pattern, and `consume` for groups as well: those of a group cover its dead letters. `publish`
+and `consume` make topics and groups where the cluster makes them by themselves; everything that changes or removes what
+others use needs `admin`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, Final, NamedTuple
+
+from quorumq.core import messages as m
+from quorumq.core.deadnames import dead_letter_names, source_of
+from quorumq.core.errors import Unauthorized
+from quorumq.core.topics import is_pattern
+from quorumq.core.types import PartitionId
+
+RIGHTS: Final = ("publish", "consume", "admin")
+EVERYTHING: Final = "*"
+"""The pattern that a right to the whole cluster has."""
+
+NameOf = Callable[[bytes], "str | None"]
+"""The name of a topic by its id, or None where there is none: the core says so then."""
+
+
+class Client(NamedTuple):
+    """A client that has proved who it is, and what it may do.
+
+    Attributes:
+        name: in the clients file.
+        publish: patterns of topics.
+        consume: patterns of topics, each with one of groups.
+        admin: patterns of topics.
+    """
+
+    name: str
+    publish: tuple[str, ...] = ()
+    consume: tuple[tuple[str, str], ...] = ()
+    admin: tuple[str, ...] = ()
+
+    def may(self, right: str, topic: str | None, group: str | None) -> bool:
+        """Whether it has a right to a topic and, to consume, a group; to any where that is None."""
+        if right == "consume":
+            return any(
+                (topic is None or covers(topics, topic)) and (group is None or covers(groups, group))
+                for topics, groups in self.consume
+            )
+        patterns: tuple[str, ...] = getattr(self, right)
+        return any(topic is None or covers(pattern, topic) for pattern in patterns)
+
+    def sees(self, topic: str) -> bool:
+        """Whether it has any right to a topic."""
+        return any(self.may(right, topic, None) for right in RIGHTS)
+
+
+class Need(NamedTuple):
+    """One of ``rights`` to a topic, and to a group of it; to any where that is None."""
+
+    rights: tuple[str, ...]
+    topic: str | None = None
+    group: str | None = None
+
+
+def covers(pattern: str, name: str) -> bool:
+    """Whether all that ``name`` stands for, which may be a pattern too, matches ``pattern``."""
+    if not is_pattern(name):
+        return fnmatchcase(name, pattern)
+    start = pattern[:-1]
+    return pattern == name or (pattern.endswith("*") and not is_pattern(start) and name.startswith(start))
+
+
+_PUBLISH: Final = ("publish",)
+_CONSUME: Final = ("consume",)
+_ADMIN: Final = ("admin",)
+_LOOK: Final = ("consume", "admin")
+
+
+def _of_group(rights: tuple[str, ...], topics: Sequence[str], group: str) -> list[Need]:
+    names, group = dead_letter_names(tuple(topics), group)
+    return [Need(rights, name, source_of(group)) for name in names]
+
+
+def _settled(request: Any, name: NameOf) -> list[Need]:
+    places = dict.fromkeys((item.receipt.partition.topic, item.receipt.group) for item in request.items)
+    return [Need(_CONSUME, name(topic), source_of(group)) for topic, group in places]
+
+
+def _named(partition: PartitionId, name: NameOf) -> str | None:
+    return name(partition.topic)
+
+
+_NEEDS: Final[dict[type, Callable[[Any, NameOf], Iterable[Need]]]] = {
+    m.OpenSession: lambda request, name: [Need(_PUBLISH)],
+    m.CloseSession: lambda request, name: [Need(_PUBLISH)],
+    m.Publish: lambda request, name: [Need(_PUBLISH, _named(request.batch.header.partition, name))],
+    m.CreateTopic: lambda request, name: [Need(_PUBLISH if request.implicit else _ADMIN, request.name)],
+    m.AlterTopic: lambda request, name: [Need(_ADMIN, request.name)],
+    m.DeleteTopic: lambda request, name: [Need(_ADMIN, request.name)],
+    m.Metadata: lambda request, name: [],  # `visible` leaves out what it may not know
+    m.Fetch: lambda request, name: _of_group(_CONSUME, request.topics, request.group),
+    m.AckRequest: _settled,
+    m.RejectRequest: _settled,
+    m.ExtendRequest: _settled,
+    m.LeaveRequest: _settled,
+    m.SetGroup: lambda request, name: _of_group(
+        _ADMIN if request.rewind else _CONSUME, (request.topic,), request.group
+    ),
+    m.DeleteGroup: lambda request, name: _of_group(_ADMIN, (request.topic,), request.group),
+    m.PurgeRequest: lambda request, name: _of_group(_ADMIN, (request.topic,), request.group),
+    m.RedriveRequest: lambda request, name: _of_group(_ADMIN, (request.topic,), request.group),
+    m.BrowseRequest: lambda request, name: _of_group(_LOOK, (request.topic,), request.group),
+    m.DescribeGroup: lambda request, name: _of_group(_LOOK, (request.topic,), request.group),
+    m.ShowRequest: lambda request, name: [Need(_LOOK, _named(request.partition, name))],
+    m.StatusRequest: lambda request, name: [Need(_ADMIN)],
+    m.DeclareSurvivors: lambda request, name: [Need(_ADMIN, EVERYTHING)],
+}
+
+
+def check_rights(client: Client, request: Any, name_of: NameOf) -> None:
+    """Refuse what a client may not do.
+
+    Args:
+        client: who asks.
+        request: a request of clients, its receipts opened.
+        name_of: names of topics by id.
+
+    Raises:
+        Unauthorized: says which right to what is missing, and where rights are given.
+    """
+    for need in _NEEDS[type(request)](request, name_of):
+        if not any(client.may(right, need.topic, need.group) for right in need.rights):
+            what = "any topic" if need.topic is None else f"topic {need.topic!r}"
+            if need.group is not None:
+                what = f"group {need.group!r} of {what}"
+            raise Unauthorized(
+                f"client {client.name!r} lacks the right {' or '.join(need.rights)} to {what}, which "
+                f"{type(request).__name__} needs: rights are in the nodes' clients file (`quorumq clients`)"
+            )
+
+
+def visible(client: Client, reply: m.MetadataReply) -> m.MetadataReply:
+    """What a client may know of topics and groups: those to which it has any right."""
+    topics = tuple(topic for topic in reply.topics if client.sees(topic.name))
+    ids = {topic.id for topic in topics}
+    return reply._replace(topics=topics, groups=tuple(group for group in reply.groups if group.topic in ids))

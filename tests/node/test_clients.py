@@ -1,0 +1,141 @@
+"""Who may connect: tokens, rights, and a clients file that changes under way (docs/operations.md, Clients)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from quorumq.core import messages as m
+from quorumq.core.errors import Unauthorized, UsageError
+from quorumq.node.clients import Entry, new_token, read_clients, write_clients
+from quorumq.node.transport import ConnectionLost
+from tests.node.memory import Client, World, fetch, outcomes, payloads, publish, receipts, world
+
+SHOP, SHOP_ENTRY = new_token("shop")
+WORKER, WORKER_ENTRY = new_token("worker")
+BOSS, BOSS_ENTRY = new_token("boss")
+ENTRIES = {
+    "shop": Entry(SHOP_ENTRY, publish=("jobs",)),
+    "worker": Entry(WORKER_ENTRY, consume=(("jobs", "g"),)),
+    "boss": Entry(BOSS_ENTRY, publish=("*",), consume=(("*", "*"),), admin=("*",)),
+}
+
+
+@asynccontextmanager
+async def guarded(path: Path) -> AsyncIterator[World]:
+    """A node that serves the clients of a file."""
+    write_clients(path, ENTRIES)
+    async with world("a", clients_file=str(path)) as cluster:
+        yield cluster
+
+
+def change(path: Path, entries: dict[str, Entry]) -> None:
+    """Write the file, as if a moment later than before, however fast the test is."""
+    before = path.stat().st_mtime_ns
+    write_clients(path, entries)
+    os.utime(path, ns=(before + 1, before + 1))
+
+
+@pytest.mark.parametrize("token", ["", "shop", "shop.", f"{SHOP}x", f"worker.{SHOP.partition('.')[2]}", "."])
+async def test_a_token_that_is_not_in_the_file_gets_no_further_than_hello(tmp_path: Path, token: str) -> None:
+    async with guarded(tmp_path / "clients.toml") as cluster:
+        with pytest.raises(Unauthorized, match=r"clients file only.*quorumq clients add"):
+            await cluster.client("a", token=token)
+        assert cluster.services["a"].node.health.clients == 0
+        (line,) = cluster.logs["a"].of("client_refused")
+        assert SHOP.partition(".")[2] not in str(line), "no token gets into the log"
+
+
+async def test_each_does_what_it_may_and_nothing_else(tmp_path: Path) -> None:
+    async with guarded(tmp_path / "clients.toml") as cluster:
+        shop, worker, boss = [await cluster.client("a", token=token) for token in (SHOP, WORKER, BOSS)]
+        refused = await shop.ask(m.CreateTopic("jobs", rf=1))
+        assert (refused.code, "right admin to topic 'jobs'" in refused.detail) == ("unauthorized", True)
+        topic, origin = await boss.topic(rf=1), await shop.session()
+        assert isinstance(await shop.ask(publish(topic, origin, 0, b"one")), m.PublishReply)
+        assert (await shop.ask(fetch())).code == "unauthorized"
+        assert (await worker.ask(m.OpenSession())).code == "unauthorized"
+        assert (await worker.ask(publish(topic, origin, 1, b"two"))).code == "unauthorized"
+        assert (await worker.ask(m.StatusRequest())).code == "unauthorized"
+        got = await worker.ask(fetch())
+        assert payloads(got) == [b"one"], "and nothing of what was refused"
+        refused = await shop.ack(*receipts(got))
+        assert refused.code == "unauthorized", "a receipt is no right"
+        assert outcomes(await worker.ack(*receipts(got))) == ["acked"]
+        assert [found.name for found in (await worker.ask(m.Metadata())).topics] == ["jobs"]
+
+
+async def fetch_for_ever(client: Client) -> None:
+    while True:  # each waits for a tenth of its hold time
+        assert isinstance(await client.ask(fetch(wait=20.0)), m.FetchReply)
+
+
+async def test_a_client_that_is_revoked_is_hung_up_on_while_it_waits_and_rights_change_at_once(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "clients.toml"
+    async with guarded(path) as cluster:
+        boss, worker, idle = [await cluster.client("a", token=token) for token in (BOSS, WORKER, SHOP)]
+        await boss.topic(rf=1)
+        change(path, {"boss": Entry(BOSS_ENTRY, publish=("*",)), "shop": ENTRIES["shop"]})
+        with trio.fail_after(2), pytest.raises(ConnectionLost):
+            await fetch_for_ever(worker)
+        assert (await boss.ask(m.DeleteTopic("jobs", b"x" * 16))).code == "unauthorized"
+        change(path, {"boss": ENTRIES["boss"]})
+        await trio.sleep(1.1)
+        refused = await idle.ask(m.OpenSession())
+        assert refused.code == "unauthorized", "one that had nothing under way hears it with its next request"
+        with pytest.raises(Unauthorized):
+            await cluster.client("a", token=SHOP)
+
+
+async def test_a_file_that_becomes_wrong_or_goes_away_changes_nothing_but_the_log_and_the_status(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "clients.toml"
+    async with guarded(path) as cluster:
+        boss = await cluster.client("a", token=BOSS)
+        path.write_text("[boss\n")
+        await trio.sleep(1.1)
+        facts = (await boss.ask(m.StatusRequest())).facts
+        assert "is not TOML" in facts["clients_file_problem"]
+        path.unlink()
+        await trio.sleep(3.1)
+        said = [line["reason"] for line in cluster.logs["a"].of("clients_file_ignored")]
+        assert len(said) == 2, "each once"
+        assert "cannot be read" in said[1]
+        write_clients(path, ENTRIES)
+        await trio.sleep(1.1)
+        assert (await boss.ask(m.StatusRequest())).facts["clients_file_problem"] == ""
+
+
+def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
+    path = tmp_path / "clients.toml"
+    odd = Entry(SHOP_ENTRY, publish=('a"\\\n\t', "é*"), consume=(("a*", "*"), ("b", "g h")))
+    write_clients(path, {"shop": odd, "boss": ENTRIES["boss"]})
+    assert read_clients(path) == {"shop": odd, "boss": ENTRIES["boss"]}
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[a]\n", "missing required field `token`"),
+        ("[a]\ntoken = 'secret'\n", "is no hash"),
+        (f"[a]\ntoken = '{SHOP_ENTRY}'\nconsume = ['jobs']\n", "pairs of patterns"),
+        (f"[a]\ntoken = '{SHOP_ENTRY}'\nadmins = ['jobs']\n", "unknown field `admins`"),
+        (f"['a b']\ntoken = '{SHOP_ENTRY}'\n", "1 to 64 characters"),
+        ("a = 1\n", "Expected `object`"),
+        ("\xff", "is not TOML"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_named(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "clients.toml").write_bytes(text.encode("latin-1"))
+    with pytest.raises(UsageError) as caught:
+        read_clients(tmp_path / "clients.toml")
+    assert words in str(caught.value)

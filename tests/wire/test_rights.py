@@ -1,0 +1,154 @@
+"""Every right against every request of clients: who lacks one hears which, and nothing passes that the table forgot."""
+
+from __future__ import annotations
+
+import typing
+from typing import Any
+
+import pytest
+
+from quorumq.core import messages as m
+from quorumq.core.errors import Unauthorized
+from quorumq.core.types import (
+    STAMP_ZERO,
+    Group,
+    Incarnation,
+    Origin,
+    Owner,
+    PartitionId,
+    Receipt,
+    Span,
+    Stamp,
+    Topic,
+)
+from quorumq.wire.batch import Message, encode_record, pack_sections
+from quorumq.wire.rights import _NEEDS, RIGHTS, Client, check_rights, covers, visible
+
+ORDERS, MAIL = b"o" * 16, b"m" * 16
+NAMES = {ORDERS: "orders", MAIL: "mail"}
+PLACE = PartitionId(ORDERS, 0)
+ORIGIN = Origin("a", 1, 1, 1)
+SPAN = Span(ORIGIN, 0, 1)
+
+
+def named(group: str) -> tuple[m.Named, ...]:
+    owner = Owner("a", Incarnation(1, 1), Stamp(1, "a"))
+    return (m.Named(Receipt(PLACE, group, 0, 0, SPAN, owner), (SPAN,)),)
+
+
+def fetch(group: str, *topics: str) -> m.Fetch:
+    return m.Fetch(topics, group, 1, 1, 1, 1, 0.0, 1.0, 0.0)
+
+
+BATCH = pack_sections(PLACE, (SPAN,), 0, [encode_record(Message(b"x"))])
+
+REQUESTS: dict[str, tuple[Any, tuple[str, ...]]] = {
+    "OpenSession": (m.OpenSession(), ("publish",)),
+    "CloseSession": (m.CloseSession(ORIGIN, (PLACE,)), ("publish",)),
+    "Publish": (m.Publish(BATCH), ("publish",)),
+    "CreateTopic, implicit": (m.CreateTopic("orders", implicit=True), ("publish",)),
+    "CreateTopic": (m.CreateTopic("orders"), ("admin",)),
+    "AlterTopic": (m.AlterTopic("orders"), ("admin",)),
+    "DeleteTopic": (m.DeleteTopic("orders", ORDERS), ("admin",)),
+    "Metadata": (m.Metadata(), RIGHTS),
+    "Fetch": (fetch("g", "orders"), ("consume",)),
+    "Fetch, dead": (fetch("g", "orders.deadletters"), ("consume",)),
+    "Fetch, group of dead": (fetch("g!dead", "orders"), ("consume",)),
+    "AckRequest": (m.AckRequest(named("g")), ("consume",)),
+    "AckRequest, dead": (m.AckRequest(named("g!dead")), ("consume",)),
+    "RejectRequest": (m.RejectRequest(named("g")), ("consume",)),
+    "ExtendRequest": (m.ExtendRequest(named("g"), 1.0, 0.0), ("consume",)),
+    "LeaveRequest": (m.LeaveRequest(named("g")), ("consume",)),
+    "SetGroup": (m.SetGroup("orders", "g"), ("consume",)),
+    "SetGroup, rewind": (m.SetGroup("orders", "g", rewind=True), ("admin",)),
+    "DeleteGroup": (m.DeleteGroup("orders", "g"), ("admin",)),
+    "PurgeRequest": (m.PurgeRequest("orders", 0, "g"), ("admin",)),
+    "RedriveRequest": (m.RedriveRequest("orders", 0, "g", ()), ("admin",)),
+    "BrowseRequest": (m.BrowseRequest("orders", 0, "g", "open", (0, 0), 1), ("consume", "admin")),
+    "DescribeGroup": (m.DescribeGroup("orders", "g"), ("consume", "admin")),
+    "ShowRequest": (m.ShowRequest(PLACE, SPAN), ("consume", "admin")),
+    "StatusRequest": (m.StatusRequest(), ("admin",)),
+}
+CLIENTS = {
+    "publish": Client("p", publish=("ord*",)),
+    "consume": Client("c", consume=(("ord*", "g"),)),
+    "admin": Client("a", admin=("ord*",)),
+}
+
+
+def passes(client: Client, request: Any) -> bool:
+    try:
+        check_rights(client, request, NAMES.get)
+    except Unauthorized as error:
+        text = str(error)
+    else:
+        return True
+    assert repr(client.name) in text
+    assert type(request).__name__ in text
+    return False
+
+
+def test_no_request_is_without_a_row() -> None:
+    assert set(_NEEDS) == set(typing.get_args(m.ClientRequest)) - {m.Hello}
+    assert {type(request) for request, _ in REQUESTS.values()} | {m.DeclareSurvivors} == set(_NEEDS)
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+@pytest.mark.parametrize("right", RIGHTS)
+def test_a_request_passes_with_a_right_that_it_needs_and_without_it_does_not(name: str, right: str) -> None:
+    request, needed = REQUESTS[name]
+    assert passes(CLIENTS[right], request) == (right in needed)
+    assert passes(Client("nobody"), request) == (name == "Metadata")
+
+
+@pytest.mark.parametrize("name", [name for name in REQUESTS if name not in (
+    "OpenSession", "CloseSession", "Metadata", "StatusRequest",
+)])  # fmt: skip
+def test_a_right_to_another_topic_does_not_do(name: str) -> None:
+    everywhere_else = Client("x", publish=("mail",), consume=(("mail", "*"),), admin=("mail",))
+    assert not passes(everywhere_else, REQUESTS[name][0])
+
+
+def test_a_right_to_another_group_does_not_do_and_one_of_several_topics_is_enough_to_refuse() -> None:
+    other = Client("x", consume=(("*", "h"), ("mail", "g")))
+    for name in ("Fetch", "Fetch, dead", "AckRequest", "AckRequest, dead", "SetGroup", "BrowseRequest"):
+        assert not passes(other, REQUESTS[name][0]), name
+    assert not passes(CLIENTS["consume"], fetch("g", "orders", "mail"))
+    assert passes(Client("x", consume=(("*", "*"),)), fetch("g", "orders", "mail"))
+
+
+def test_only_who_may_administer_everything_declares_survivors() -> None:
+    assert not passes(CLIENTS["admin"], m.DeclareSurvivors(("a",)))
+    assert passes(Client("x", admin=("*",)), m.DeclareSurvivors(("a",)))
+
+
+def test_an_unknown_topic_id_passes_with_any_such_right_and_the_core_says_that_it_is_unknown() -> None:
+    assert check_rights(CLIENTS["publish"], m.Publish(BATCH), lambda _: None) is None
+    assert not passes(CLIENTS["admin"], m.Publish(BATCH))
+
+
+def test_a_pattern_that_is_asked_for_has_to_lie_within_one_that_is_allowed() -> None:
+    for pattern, asked in (("*", "a*c"), ("ord*", "orders.*"), ("a?c", "a?c"), ("or*", "or[de]*")):
+        assert covers(pattern, asked), (pattern, asked)
+    for pattern, asked in (
+        ("a?c", "a*c"),
+        ("a*c", "a*"),
+        ("orders", "order?"),
+        ("a*c", "a?*c"),
+        ("[a]*", "a*"),
+    ):
+        assert not covers(pattern, asked), (pattern, asked)
+
+
+def test_metadata_tells_a_client_of_what_it_has_a_right_to() -> None:
+    def topic(name: str, id: bytes) -> Topic:
+        return Topic(id, name, 1, 0, (("a",),), 5, STAMP_ZERO)
+
+    groups = (Group(ORDERS, "g", 0, 0), Group(MAIL, "g", 0, 0))
+    reply = m.MetadataReply("c", "a", (), (topic("orders", ORDERS), topic("mail", MAIL)), groups, 1, 1, 1.0)
+    for client in CLIENTS.values():
+        seen = visible(client, reply)
+        assert [found.name for found in seen.topics] == ["orders"]
+        assert [found.topic for found in seen.groups] == [ORDERS]
+    assert visible(Client("nobody"), reply).topics == ()
+    assert visible(Client("all", admin=("*",)), reply) == reply
