@@ -45,6 +45,9 @@ _ASKED: Final = frozenset(
 ) | {"Named"}  # fmt: skip
 _RECORDS: Final = frozenset(cls.__name__ for cls in typing.get_args(records.JournalRecord))
 
+_SENTENCES: Final = frozenset({("VouchingLost", "reason")})
+"""What is a name elsewhere and is a sentence there, with the path of a file in it."""
+
 _LIST_LIMITS: Final[Mapping[tuple[str, str], int]] = {
     ("Topic", "replicas"): PARTITIONS_MAX,
     ("Topic", "backoff"): BACKOFF_STEPS_MAX,
@@ -100,7 +103,8 @@ def chars_max(owner: str, field: str) -> int:
     """Characters of a text at most."""
     if field in _NODE_FIELDS:
         return NODE_CHARS_MAX
-    return NAME_CHARS_MAX if field in _NAME_FIELDS else TEXT_CHARS_MAX
+    is_name = field in _NAME_FIELDS and (owner, field) not in _SENTENCES
+    return NAME_CHARS_MAX if is_name else TEXT_CHARS_MAX
 
 
 def items_max(owner: str, field: str) -> int:

@@ -1,6 +1,7 @@
 """Generated attacks. `FUZZERS` has them all by name."""
 
+from tests.fuzz.directories import DIRECTORIES
 from tests.fuzz.frames import FRAMES
 from tests.fuzz.shapes import SHAPES
 
-FUZZERS = {each.name: each for each in (FRAMES, SHAPES)}
+FUZZERS = {each.name: each for each in (FRAMES, SHAPES, DIRECTORIES)}

@@ -12,7 +12,7 @@ from tests.fuzz import FUZZERS
 from tests.fuzz.__main__ import main
 from tests.fuzz.run import FAILURES_MAX, Fuzzer, run
 
-SHORT = {"frames": 6_000, "shapes": 4_000}
+SHORT = {"frames": 6_000, "shapes": 4_000, "directories": 120}
 SOAK_S = 900.0
 
 every = pytest.mark.parametrize("name", sorted(FUZZERS))

@@ -142,3 +142,22 @@ async def test_a_backup_of_the_last_start_resyncs() -> None:
         cluster.start("b")
         await cluster.ready()
         assert len(cluster.logs["b"].of("resync_begins")) == 1
+
+
+async def test_a_damaged_directory_of_a_long_path_starts_again_and_again() -> None:
+    """What is journaled of the damage has the path in it, and is read by the next start."""
+    path = "/" + "/".join(["a directory with a long name"] * 60)
+    async with world() as cluster:
+        client = await cluster.client("a")
+        await client.ask(publish(await client.topic(), await client.session(), 0, b"x"))
+        await trio.sleep(0.2)
+        cluster.kill("b")
+        damage(cluster, "b")
+        disk = cluster.disks["b"]
+        disk.__class__ = type("Deep", (type(disk),), {"__str__": lambda _: path})
+        assert path in cluster.start("b").node.store.cannot_vouch
+        cluster.kill("b")
+        service = cluster.start("b")
+        resync = service.node.core.vouching.resync
+        assert resync is not None
+        assert path in resync.reason
