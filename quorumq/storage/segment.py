@@ -51,12 +51,24 @@ SKIP_WINDOW_BYTES = 16 * 1024
 assert BATCH_BYTES_MAX < 2**32
 assert HEADER_BYTES_MAX < 2**32
 
+SEGMENTS_END = 10**12
+"""Segment numbers are below: names have twelve digits."""
+
 NEW_SUFFIX = ".new"
 NAME_SUFFIX = ".journal"
 
 
 def segment_name(number: int) -> str:
-    """The file name of a segment. Names sort as numbers do."""
+    """The file name of a segment. Names sort as numbers do.
+
+    Raises:
+        StorageError: the number has more digits than a name: no start would find the file.
+    """
+    if number >= SEGMENTS_END:
+        raise StorageError(
+            f"there is no segment {number}: the last one is {SEGMENTS_END - 1}, and a file of the data directory has "
+            "its name; if that file is not quorumq's, move it out of the directory"
+        )
     return f"{number:012d}{NAME_SUFFIX}"
 
 

@@ -194,6 +194,17 @@ def test_a_directory_of_which_nothing_can_be_read_is_set_aside_and_begun_again()
     assert name + ".damaged" in disk.list()
 
 
+def test_a_file_with_the_last_name_of_all_leaves_no_number_for_a_segment() -> None:
+    """Found by `python -m tests.fuzz directories`: what was written behind it had a name that no start looked at."""
+    disk = MemoryDisk()
+    start(disk)[0].close()
+    disk.close(disk.create("999999999999.journal"))
+    before = disk.list()
+    with pytest.raises(StorageError, match="there is no segment 1000000000000"):
+        salvage(disk)
+    assert disk.list() == before, "nothing was given up"
+
+
 def test_pages_that_the_disk_cannot_read_are_damage_too() -> None:
     disk = MemoryDisk()
     store, _ = start(disk)
