@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import random
+from contextlib import suppress
+from dataclasses import replace
 
+from quorumq.core.errors import UsageError
 from quorumq.core.nodecore import NodeCore
 from quorumq.core.records import CleanStopped, JournalRecord, Started
 from quorumq.core.state import NodeConfig
 from quorumq.core.types import NodeId, Now
 from sim.explorer.clone import key_of
 from sim.explorer.numbered import Numbered
-from sim.explorer.scenario import HOLD_S, NEVER, Scenario, now_at
+from sim.explorer.scenario import HOLD_S, NEVER, SHORTER_S, Scenario, now_at
 
 UNTRACKED = -1
 """The journal of a node that cannot crash any more."""
@@ -81,6 +84,12 @@ class Journals:
             sync_grace=0.0,
             steal_after=0.0,
         )
+        if self._scenario.shorter_holds and any(isinstance(record, Started) for record in records):
+            with suppress(UsageError):  # refused: as the cluster was made
+                return self._start(replace(config, hold_time_max=SHORTER_S), records, index, nonce, now)
+        return self._start(config, records, index, nonce, now)
+
+    def _start(self, config: NodeConfig, records: Records, index: int, nonce: int, now: Now) -> NodeCore:
         if self._reorder:
             records = stop_found_again(records)
         return NodeCore(config, records, nonce=nonce or 100 + index, directory=200 + index, now=now, rng=RNG)

@@ -19,7 +19,7 @@ from sim.explorer.clone import clone, key_of
 from sim.explorer.journals import UNTRACKED, Journals
 from sim.explorer.machine import Machine, Outcome
 from sim.explorer.requests import CREATED, GROUP, SPAN, fetch
-from sim.explorer.scenario import NEVER, WALL_MS, ExplorerError, Scenario, now_at
+from sim.explorer.scenario import HOLD_S, NEVER, WALL_MS, ExplorerError, Scenario, now_at
 from sim.explorer.tidy import tidy
 from sim.explorer.traffic import Traffic
 
@@ -222,7 +222,8 @@ class Nodes:
             case ("restart",):
                 return self.begin(self.locals[local].journal, self.locals[local].node, now)
             case ("fetch", int(key), int(wall_ms), str(group), bool(idle)):
-                return self.step(local, [Request(key, fetch(group, now, idle))], now_at(tick, wall_ms))
+                hold = min(HOLD_S, self.locals[local].core.config.hold_time_max)
+                return self.step(local, [Request(key, fetch(group, now, idle, hold))], now_at(tick, wall_ms))
             case ("ask", int(key), request):
                 return self.step(local, [Request(key, request)], now)  # type: ignore[arg-type]
         raise ExplorerError(f"{what} is nothing that happens to a node")

@@ -34,7 +34,7 @@ CREATED = "u"
 """The topic that a scenario with ``operators`` is about."""
 
 
-def fetch(group: str, now: Now, idle: bool = True) -> Fetch:
+def fetch(group: str, now: Now, idle: bool = True, hold_time: float = HOLD_S) -> Fetch:
     """A FETCH of one message."""
     return Fetch(
         topics=(TOPIC,),
@@ -44,7 +44,7 @@ def fetch(group: str, now: Now, idle: bool = True) -> Fetch:
         min_messages=1,
         min_bytes=0,
         max_wait=0.0,
-        hold_time=HOLD_S,
+        hold_time=hold_time,
         sent_at=now.mono,
         idle=idle,
     )

@@ -27,6 +27,9 @@ HOLD_TICKS = 2
 HOLD_S = HOLD_TICKS * TICK_S
 """The hold time of every FETCH and EXTEND, and the cluster's hold_time_max: a quarantine ends in the third tick."""
 
+SHORTER_S = 0.5 * TICK_S
+"""A hold_time_max that the cluster was not made with: a quarantine of so long is over in the next tick."""
+
 START = 1000.0
 """Monotonic seconds when an exploration begins. Far above 0, because the core uses 0 for "long ago"."""
 
@@ -99,6 +102,7 @@ class Scenario:
         low_clocks: whether a FETCH may also take its ballot from a clock that lags behind all others.
         unsynced: whether an fsync of a node that may crash is a step of its own, and a crash loses what came after it.
         max_deliveries: of the topic.
+        shorter_holds: whether who starts a node again tries it with a lower hold_time_max first.
         operators: what is asked about a topic, once each, and through which node: "create", each other one with one
             replica; or "alter", for one more partition, or "delete", of one that is there, with one replica. The
             cluster has no other topic then, and no message.
@@ -141,6 +145,7 @@ class Scenario:
     low_clocks: bool = False
     unsynced: bool = False
     max_deliveries: int = 5
+    shorter_holds: bool = False
     operators: tuple[tuple[str, NodeId], ...] = ()
     script: Script = ()
 

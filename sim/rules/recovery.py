@@ -123,6 +123,23 @@ RULES: tuple[Rule, ...] = (
         hunted=True,
     ),
     Rule(
+        "made-with-one-configuration",
+        "a node starts with the node list and the hold_time_max that its cluster was made with",
+        ((NodeConfig, "check_same", lambda self, nodes, hold_time_max: None),),
+        off="it takes any",
+        scenario=Scenario(
+            "shorter-holds",
+            "a delivery, every node is started again with a shorter hold_time_max, and a second attempt",
+            restarts=3,
+            ticks=1,
+            coordinators=(A, C),
+            shorter_holds=True,
+            give_up=False,
+            script=(*won(A, B), ("crash", A), ("crash", B), *restarted(C, A, B), ("link", A, B)),
+        ),
+        hunted=True,
+    ),
+    Rule(
         "quarantine-coordinator",
         "a restarted node coordinates no FETCH until then either",
         (
