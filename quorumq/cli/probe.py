@@ -87,7 +87,28 @@ def status_of(address: str, timeout: float = 2.0) -> dict[str, Any]:
     welcome, reply = ask(address, StatusRequest(), timeout=timeout)
     if not isinstance(welcome, Welcome) or not isinstance(reply, StatusReply):
         raise PeerError(f"{address} answered with {type(reply).__name__}, not with its status")
-    return {**reply.facts, "address": address, "wall_ms": welcome.wall_ms, "software": welcome.software}
+    facts = whole_status(address, reply, timeout)
+    return {**facts, "address": address, "wall_ms": welcome.wall_ms, "software": welcome.software}
+
+
+def whole_status(address: str, reply: StatusReply, timeout: float) -> dict[str, Any]:
+    """The facts of a status, with those that the node has more to tell of.
+
+    Args:
+        address: of the node that answered.
+        reply: its answer.
+        timeout: seconds for each further one.
+
+    Raises:
+        Unreachable, PeerError: as `ask`.
+    """
+    facts = reply.facts
+    while reply.more is not None:
+        _, reply = ask(address, StatusRequest(reply.more), timeout=timeout)  # type: ignore[assignment]
+        if not isinstance(reply, StatusReply):
+            raise PeerError(f"{address} answered with {type(reply).__name__}, not with its status")
+        facts = reply.joined_to(facts)
+    return facts
 
 
 def ask_any(addresses: Sequence[str], request: ClientRequest, timeout: float = 10.0) -> Message:

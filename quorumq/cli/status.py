@@ -113,7 +113,7 @@ def survey(addresses: Sequence[str], timeout: float = ASK_TIMEOUT_S) -> dict[str
 
 
 def _ask(address: str, timeout: float) -> dict[str, Any]:
-    from quorumq.cli.probe import ask
+    from quorumq.cli.probe import ask, whole_status
     from quorumq.core.errors import QuorumqError, Unauthorized
     from quorumq.core.messages import Metadata, MetadataReply, StatusReply, StatusRequest, Welcome
 
@@ -129,9 +129,13 @@ def _ask(address: str, timeout: float) -> dict[str, Any]:
         isinstance(welcome, Welcome) and isinstance(reply, StatusReply) and isinstance(known, MetadataReply)
     ):
         return {"up": False, "error": f"{address} does not answer as a node does: is it a newer version?"}
+    try:
+        facts = whole_status(address, reply, timeout)
+    except QuorumqError as error:
+        return {"up": False, "error": str(error)}
     return {
         "up": True,
-        **reply.facts,
+        **facts,
         "software": welcome.software,
         "clock_difference_s": round(welcome.wall_ms / 1000 - middle, 3),
         "others": {info.node: info.address for info in known.nodes},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 from quorumq.client.context import Calls
 from quorumq.client.nodes import left_of
@@ -192,7 +192,15 @@ class TopicCalls(Calls):
         reply = await self.context.ask(
             m.StatusRequest(), f"status of {node or 'a node'}", left_of(end), writes=False, only=only
         )
-        return cast("dict[str, object]", reply.facts)
+        facts: dict[str, object] = reply.facts
+        while reply.more is not None:
+            only = only or (await self.context.address_of(str(facts["node"]), left_of(end)),)
+            what = f"more of the status of {facts['node']}"
+            reply = await self.context.ask(
+                m.StatusRequest(reply.more), what, left_of(end), writes=False, only=only
+            )
+            facts = reply.joined_to(facts)
+        return facts
 
 
 def _settings(

@@ -61,7 +61,7 @@ from quorumq.core.publish import PublishCoordinator
 from quorumq.core.registers import AlterTopicCoordinator, DeleteTopicCoordinator
 from quorumq.core.remote import LegCoordinator, SplitCoordinator
 from quorumq.core.settle import AckCoordinator, ExtendCoordinator, RedriveCoordinator, RejectCoordinator
-from quorumq.core.status import status
+from quorumq.core.status import page, status
 from quorumq.core.survivors import DeclareCoordinator
 from quorumq.core.topics import check_alteration, check_topic_request, is_pattern
 from quorumq.core.types import NodeId, Now, Origin, PartitionId, Topic
@@ -126,7 +126,7 @@ class FrontDoor:
         (docs/decisions/0011-what-an-exception-ends.md)."""
         context = self.context
         if isinstance(request, StatusRequest):
-            return StatusReply(status(context, self.vouching, now))
+            return self.status(request, now)
         wanted = None if looked else to_find(context, request)
         if isinstance(request, Metadata) and wanted is None:
             return self._metadata(request.topics)
@@ -135,6 +135,12 @@ class FrontDoor:
         if wanted is not None:
             return FindCoordinator(key, request, wanted)
         return self._admit(key, request, now)
+
+    def status(self, request: StatusRequest, now: Now) -> StatusReply:
+        """What this node knows of itself and its partitions, or of the next of them."""
+        rows, more = page(self.context, now, request.begin)
+        facts = status(self.context, self.vouching, now) if request.begin is None else {}
+        return StatusReply({**facts, "partitions": rows}, more)
 
     def on_remote_fetch(self, sender: NodeId, message: RemoteFetch, now: Now) -> list[Effect]:
         """Serve a FETCH for a node that has no replica of these partitions."""

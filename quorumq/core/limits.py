@@ -63,6 +63,9 @@ REQUEST_TIMEOUT_S = 5.0
 SHOWN_GROUPS_MAX = 1000
 """Groups of a topic that the answer to `quorumq show` tells of, dead-letter groups included."""
 
+STATUS_ROWS_MAX = 500
+"""Partitions, and groups in them, that one answer to STATUS tells of: some 5 ms. Whoever asks goes on from there."""
+
 PARTITIONS_MAX = 1024
 FETCH_PARTITIONS_MAX = 4096
 """Partitions that one FETCH looks at; of more, as a pattern may match, each FETCH takes the next so many."""

@@ -572,7 +572,7 @@ class NodeCore:
         return snapshot(self.context, self.vouching, now)
 
     def status(self, now: Now) -> dict[str, object]:
-        """What `quorumq status` shows of this node; plain values only (docs/operations.md)."""
+        """What `quorumq status` shows of this node, without partitions; plain values only (docs/operations.md)."""
         return status(self.context, self.vouching, now)
 
     def check(self, now: Now) -> None:

@@ -1,16 +1,23 @@
-"""What `quorumq status` shows of a node."""
+"""What `quorumq status` shows of a node: of it, and, by pages, of its partitions. Nothing is counted for it."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
+from quorumq.core import limits
 from quorumq.core.context import Context
+from quorumq.core.partition.group import GroupView
+from quorumq.core.partition.replica import Replica
 from quorumq.core.partition.tally import tally
 from quorumq.core.state import NodeConfig
-from quorumq.core.types import Kind, Now
+from quorumq.core.types import Now, PartitionId
 from quorumq.core.vouching import Vouching
+
+Page = tuple[list[dict[str, object]], tuple[PartitionId, str] | None]
 
 
 def status(context: Context, vouching: Vouching, now: Now) -> dict[str, object]:
-    """What `quorumq status` shows of this node; plain values only (docs/operations.md)."""
+    """What `quorumq status` shows of this node, without its partitions; plain values only (docs/operations.md)."""
     state, peers = context.state, context.peers
     p99 = context.hold_times.p99()
     others = {
@@ -23,34 +30,6 @@ def status(context: Context, vouching: Vouching, now: Now) -> dict[str, object]:
         for node in state.config.nodes
         if node != state.config.node
     }
-    partitions = [
-        {
-            "topic": replica.topic.name,
-            "partition": partition.number,
-            "replicas": list(replica.members),
-            "messages": replica.batches.present.messages,
-            "missing": replica.batches.absent.messages,
-            "lost": replica.batches.lost,
-            "reclaimed": replica.batches.reclaimed.messages,
-            "batches": len(replica.batches.stored),
-            "groups": {
-                view.name: {
-                    "available": view.available.messages + view.suspects.messages,
-                    "held": view.held_count,
-                    **tally(replica.batches, view, now),
-                    "tombstone_spans": view.records.spans,
-                    "resolved": sum(
-                        span.size for span, record in view.records.items() if record.kind != Kind.OPEN
-                    ),
-                    "dead": sum(
-                        span.size for span, record in view.records.items() if record.letter is not None
-                    ),
-                }
-                for view in replica.views.sorted()
-            },
-        }
-        for partition, replica in sorted(context.replicas.items())
-    ]
     return {
         "node": state.config.node,
         "cluster_id": state.config.cluster_id,
@@ -67,7 +46,54 @@ def status(context: Context, vouching: Vouching, now: Now) -> dict[str, object]:
         "hold_reply_p99_ms": round(1000 * p99, 3) if p99 is not None else None,
         "slow_answers": slow_answers(p99, state.config),
         "peers": others,
-        "partitions": partitions,
+    }
+
+
+def page(context: Context, now: Now, begin: tuple[PartitionId, str] | None = None) -> Page:
+    """The next partitions and groups, in order, as many as one step of the core may tell.
+
+    Args:
+        context: of the node.
+        now: the clocks.
+        begin: the partition to begin with, and the group in it; None for the first.
+
+    Returns:
+        A mapping for each partition, and where to go on, None at the end. A partition of many groups is told in several
+        pages, each with some of its groups.
+    """
+    rows: list[dict[str, object]] = []
+    room = limits.STATUS_ROWS_MAX
+    first, group = begin if begin is not None else (None, "")
+    order = sorted(context.replicas)
+    for partition in order if first is None else order[bisect_left(order, first) :]:
+        if room <= 0:
+            return rows, (partition, "")
+        replica = context.replicas[partition]
+        groups = replica.views.groups
+        names = sorted(groups)
+        if partition == first:
+            names = names[bisect_left(names, group) :]
+        told = names[: room - 1]
+        rows.append(row_of(replica, [groups[name] for name in told], now))
+        room -= 1 + len(told)
+        if len(told) < len(names):
+            return rows, (partition, names[len(told)])
+    return rows, None
+
+
+def row_of(replica: Replica, views: list[GroupView], now: Now) -> dict[str, object]:
+    """What a status tells of one partition, and of some of its groups."""
+    batches = replica.batches
+    return {
+        "topic": replica.topic.name,
+        "partition": replica.partition.number,
+        "replicas": list(replica.members),
+        "messages": batches.present.messages,
+        "missing": batches.absent.messages,
+        "lost": batches.lost,
+        "reclaimed": batches.reclaimed.messages,
+        "batches": len(batches.stored),
+        "groups": {view.name: tally(batches, view, now) for view in views},
     }
 
 

@@ -378,10 +378,10 @@ class Node:
                 self.feed(Unsent(key))
                 self.trace.given_back(reply, "the client is gone")
             return
-        if isinstance(reply, StatusReply):
+        if isinstance(reply, StatusReply) and "node" in reply.facts:  # else it goes on with partitions
             facts = {**reply.facts, **self.health.facts(self.room.inflight_bytes, self.store)}
             facts["clients_file_problem"] = self.clients.problem if self.clients is not None else ""
-            reply = StatusReply(facts)
+            reply = reply._replace(facts=facts)
         if isinstance(reply, DescribeGroupReply):
             topic = self.core.catalogue.topics[reply.topic]
             reply = self.readers.describe(reply, topic, self.driver.mono)

@@ -18,6 +18,7 @@ from sortedcontainers import SortedDict, SortedList
 from quorumq.core.nodecore import NodeCore
 from quorumq.core.spans import SpanMap, SpanSet
 from quorumq.core.state import NodeConfig
+from quorumq.core.tallied import TalliedMap
 
 SHARED: tuple[type, ...] = (
     int,
@@ -43,7 +44,7 @@ LEFT_OUT: dict[str, frozenset[str]] = {
     "Batches": frozenset({"members", "partition", "digests", "closable"}),
     "Views": frozenset({"partition", "touched"}),
     "Reclaim": frozenset({"settled"}),
-    "GroupView": frozenset({"digests", "lasting"}),
+    "GroupView": frozenset({"digests", "kept", "lasting"}),
     "StoredBatch": frozenset({"born", "header", "salt"}),
 }
 """What `key_of` leaves out, by class: what is the same in every state of one exploration, what is worked out from the
@@ -112,7 +113,7 @@ def _cloner_for(kind: type) -> Cloner:
     if is_atomic(kind):
         _atomic.add(kind)
         return lambda value, memo: value
-    if kind in (SpanMap, SpanSet):
+    if kind in (SpanMap, SpanSet, TalliedMap):
         return lambda value, memo: value.clone()
     if kind is dict:
         return _clone_dict
@@ -209,7 +210,7 @@ def _keyer_for(kind: type) -> Keyer:
     if is_atomic(kind):
         _atomic.add(kind)
         return lambda value, memo: value  # type: ignore[no-any-return]
-    if kind in (SpanMap, SpanSet):
+    if kind in (SpanMap, SpanSet, TalliedMap):
         return lambda value, memo: value.state() if value else ()  # type: ignore[no-any-return]
     if kind is dict or kind is SortedDict:
         return _key_dict

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from quorumq.core.messages.quorum import Peeked, Resolved
 from quorumq.core.types import (
@@ -450,13 +450,32 @@ class DescribeGroupReply(NamedTuple):
 
 
 class StatusRequest(NamedTuple):
-    """What this node knows of itself and its peers."""
+    """What this node knows of itself, its peers and its partitions.
+
+    ``begin``: the partition, and the group in it, to go on with, as an answer said; that answer has nothing else.
+    """
+
+    begin: tuple[PartitionId, str] | None = None
 
 
 class StatusReply(NamedTuple):
-    """A mapping of plain values, for people and scripts: see docs/operations.md."""
+    """A mapping of plain values, for people and scripts: see docs/operations.md.
 
-    facts: dict[str, object]
+    ``more``: where to go on, where one answer cannot tell of all partitions and groups; else None.
+    """
+
+    facts: dict[str, Any]
+    more: tuple[PartitionId, str] | None = None
+
+    def joined_to(self, facts: dict[str, Any]) -> dict[str, Any]:
+        """``facts``, which were told before, with these partitions; the groups of one may come in several answers."""
+        known = list(facts["partitions"])
+        for row in self.facts["partitions"]:
+            place = (row["topic"], row["partition"])
+            if known and (known[-1]["topic"], known[-1]["partition"]) == place:
+                row = {**row, "groups": {**known.pop()["groups"], **row["groups"]}}
+            known.append(row)
+        return {**facts, "partitions": known}
 
 
 class Failed(NamedTuple):

@@ -19,6 +19,7 @@ from quorumq.core.records import BatchStored
 from quorumq.core.rounds import majority_of
 from quorumq.core.spans import SpanMap, SpanSet, merge_spans, subtract
 from quorumq.core.state import NodeState
+from quorumq.core.tallied import TalliedMap
 from quorumq.core.types import BatchHeader, NodeId, Now, Origin, PartitionId, Span
 
 AGE_UNKNOWN = -1
@@ -117,7 +118,7 @@ class Batches:
         self.order: SortedList = SortedList()
         self.index: SpanMap[Slot] = SpanMap()
         self.present = SpanSet()
-        self.absent: SpanMap[Missing] = SpanMap()
+        self.absent: TalliedMap[Missing] = TalliedMap(denials)
         self.reclaimed = SpanSet()
         self.wanted = SpanSet()
         self.closed = ClosedOrigins()
@@ -180,8 +181,7 @@ class Batches:
     @property
     def lost(self) -> int:
         """Messages that are known here and that no replica has, as each of the others has said."""
-        others = len(self.members) - 1
-        return sum(span.size for span, entry in self.absent.items() if len(entry.denied) == others)
+        return self.absent.count(len(self.members) - 1)
 
     # ------------------------------------------------------- batches come and go
 
@@ -426,6 +426,11 @@ class Batches:
             assert self.stored[number].due > now.mono, f"batch {number} is due, and waits"
         for number in self.doubtful:
             assert number in self.stored, f"the age of batch {number} is asked for, and it is not here"
+
+
+def denials(entry: Missing) -> int:
+    """How many replicas have said that they have not got it."""
+    return len(entry.denied)
 
 
 def without(entry: Missing, node: NodeId) -> Missing:

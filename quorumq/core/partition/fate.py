@@ -500,10 +500,15 @@ def is_readable(record: Record, facts: Facts) -> bool:
     of an older one only there.
     """
     if facts.dead:
-        return record.kind == Kind.DEAD and not (facts.covered and record.generation < facts.generation)
+        return is_dead_letter(record, facts)
     if facts.covered:
         return as_read(record, facts, facts.generation).kind == Kind.OPEN
     return record.kind == Kind.OPEN and record.n > 0 and record.generation == facts.generation
+
+
+def is_dead_letter(record: Record, facts: Facts) -> bool:
+    """Whether the message is shown as a dead letter: one of an older generation only where that is left out."""
+    return record.kind == Kind.DEAD and not (facts.covered and record.generation < facts.generation)
 
 
 def as_read(record: Record, facts: Facts, generation: int) -> Record:

@@ -24,9 +24,10 @@ from quorumq.core.partition.fate import (
     RestoreAsk,
     Rule,
 )
-from quorumq.core.partition.offer import Offer
+from quorumq.core.partition.offer import DEAD, DELAYED, ELSEWHERE, HELD, Kept, Offer
 from quorumq.core.records import BallotAtStop
 from quorumq.core.spans import SpanMap, across
+from quorumq.core.tallied import TalliedMap
 from quorumq.core.types import OPEN_ZERO, Group, Kind, Letter, Origin, Record, Span, Stamp
 
 
@@ -72,6 +73,7 @@ class GroupView:
         dead: the group of this group's dead letters, where somebody reads it.
         available: what may be delivered together; a suspect is never in it.
         suspects: what may be delivered alone.
+        kept: what else the group keeps of the batches here.
     """
 
     __slots__ = (
@@ -84,6 +86,7 @@ class GroupView:
         "from_ms",
         "generation",
         "home",
+        "kept",
         "lasting",
         "leases",
         "name",
@@ -103,11 +106,12 @@ class GroupView:
         self.from_ms = 0
         self.since = 0
         self.dead: GroupView | None = None
-        self.records: SpanMap[Record] = SpanMap()
+        self.records: TalliedMap[Record] = TalliedMap(kind_of)
         self.leases: SpanMap[Lease] = SpanMap()
         self.ballots: SpanMap[Ballots] = SpanMap()
         self.available = Offer()
         self.suspects = Offer()
+        self.kept = Kept()
         self.digests: dict[Origin, Digest] = {}  # of records, attempts and delays; dropped where those change
         self.lasting: dict[Origin, bool] = {}  # whether attempts or delays are known; dropped likewise
 
@@ -149,14 +153,15 @@ class GroupView:
             ask: what is asked of the rule.
             facts: what it goes by.
             changes: what it changed is added here.
-            key: of the batch that the messages are in, as in `ready`, if that is durable and due.
+            key: of the batch that the messages are in, as in `ready`, if that is durable.
         """
         answers: list[tuple[Span, Any]] = []
         origin, home = span.origin, self.home
         balance, alone, looked, raised = 0, 0, False, False
         available, suspects = self.available.spans, self.suspects.spans
-        tables = (home.records, self.leases, self.ballots, available, suspects)
-        for start, stop, (record, lease, ballots, was_free, was_alone) in across(span, tables):
+        waits = facts.early > 0
+        tables = (home.records, self.leases, self.ballots, available, suspects, self.kept.spans)
+        for start, stop, (record, lease, ballots, was_free, was_alone, was_kept) in across(span, tables):
             part = Span(origin, start, stop)
             record, lease, ballots = record or OPEN_ZERO, lease or FREE, ballots or NO_BALLOTS
             changed = rule is None
@@ -177,8 +182,11 @@ class GroupView:
                 if granted is not ballots:
                     self.ballots.put(part, granted if granted != NO_BALLOTS else None)
             if changed and key is not None:
-                looked = True
-                free = fate.is_available(record, lease, facts)
+                looked = not waits
+                free = not waits and fate.is_available(record, lease, facts)
+                why = None if free else why_kept(record, lease, facts)
+                if why != was_kept:
+                    self.kept.put(key, part, was_kept, why)
                 suspect = free and lease.attempts is not None and fate.is_offered_alone(record, lease, facts)
                 free = free and not suspect
                 if free is not (was_free is True):
@@ -187,7 +195,7 @@ class GroupView:
                 if suspect is not (was_alone is True):
                     suspects.put(part, suspect or None)
                     alone += stop - start if suspect else start - stop
-                if lease.delay is not None or lease.hint:
+                if not waits and (lease.delay is not None or lease.hint):
                     changes.wakes += [(time, self.name, part) for time in fate.wakes(lease, facts.now)]
         if looked and key is not None:
             self._count(key, balance, alone, facts.now, changes)
@@ -371,8 +379,8 @@ class GroupView:
             floor: stamps up to here may have been granted.
         """
         self.floor = floor
-        self.records, self.ballots = SpanMap(), SpanMap()
-        self.available, self.suspects = Offer(), Offer()
+        self.records, self.ballots = TalliedMap(kind_of), SpanMap()
+        self.available, self.suspects, self.kept = Offer(), Offer(), Kept()
         for span, lease in list(self.leases.items()):
             self.leases.put(span, Lease(lease.held, lease.rivals) if lease.held is not None else None)
         self.digests.clear()
@@ -429,6 +437,21 @@ class GroupView:
 def counted(span: Span, attempts: Attempts) -> Counted:
     """The attempts at ``span`` as the journal and peers get them."""
     return Counted(span, attempts.n, attempts.ended, attempts.generation, attempts.suspect)
+
+
+def kind_of(record: Record) -> int:
+    """By which records are counted."""
+    return record.kind
+
+
+def why_kept(record: Record, lease: Lease, facts: Facts) -> int | None:
+    """Why a present message is kept that is not available; None where the group has done with it."""
+    if fate.is_readable(record, facts):
+        if lease.held is not None:
+            return HELD
+        stands = fate.as_read(record, facts, facts.generation)
+        return DELAYED if facts.early > 0 or fate.delay_at(lease, facts, stands) is not None else ELSEWHERE
+    return DEAD if fate.is_dead_letter(record, facts) else None
 
 
 def join(items: list[Any], item: Any) -> None:

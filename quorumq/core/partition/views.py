@@ -13,7 +13,8 @@ from quorumq.core.deadnames import DEAD_SUFFIX, source_of
 from quorumq.core.partition import fate
 from quorumq.core.partition.batches import Batches, StoredBatch
 from quorumq.core.partition.fate import FREE, Facts, Rule
-from quorumq.core.partition.group import Changes, GroupView, join
+from quorumq.core.partition.group import Changes, GroupView, join, why_kept
+from quorumq.core.partition.offer import Kept
 from quorumq.core.records import AttemptsCounted, DelaysSet, JournalRecord, RecordsMerged
 from quorumq.core.spans import across, merge_spans
 from quorumq.core.state import NodeState
@@ -180,13 +181,13 @@ class Views:
     def _facts_of(
         self, view: GroupView, batch: StoredBatch, now: Now
     ) -> tuple[Facts, tuple[int, int] | None]:
-        """What rules go by for the messages of a batch; and its key, where something of it may be available."""
+        """What rules go by for the messages of a batch; and its key, where it is durable."""
         waits = batch.number in self.batches.waiting
         header = batch.header
         early = batch.due - now.mono if waits else 0.0
         covered = view.covers(header.published_ms)
         facts = view.facts(now.mono, covered, early, batch.born, header.ttl_ms / 1000)
-        return facts, batch.key() if batch.durable and not waits else None
+        return facts, batch.key() if batch.durable else None
 
     def finish(self, view: GroupView, changes: Changes, now: Now) -> tuple[JournalRecord, ...]:
         """What passes over a group have changed reaches whoever waits for it; the records of it for the journal."""
@@ -241,6 +242,7 @@ class Views:
         for view in self.groups.values():
             view.available.withdraw(batch.key(), spans)
             view.suspects.withdraw(batch.key(), spans)
+            view.kept.withdraw(batch.key(), spans)
 
     def raise_floors(self, spans: list[Span]) -> None:
         """The payload of ``spans`` is back: whatever was granted before and forgotten is not above our clock."""
@@ -295,3 +297,20 @@ class Views:
                 assert counts == offer.counts, f"{view.name}: offers {offer.counts}, should offer {counts}"
                 ready = {number for _, number in offer.ready}
                 assert ready == set(counts), f"{view.name}: batches {ready} are ready, should be {counts}"
+            self._check_kept(view, now)
+
+    def _check_kept(self, view: GroupView, now: Now) -> None:
+        """Assert that what is counted as kept is what a recount finds."""
+        anew = Kept()
+        for span, slot in self.batches.index.items():
+            batch = self.batches.stored[slot.number]
+            facts, key = self._facts_of(view, batch, now)
+            tables = (view.home.records, view.leases, view.available.spans, view.suspects.spans)
+            for start, stop, (record, lease, free, alone) in across(span, tables):
+                why = why_kept(record or OPEN_ZERO, lease or FREE, facts)
+                if key is not None and not free and not alone and why is not None:
+                    anew.put(key, Span(span.origin, start, stop), None, why)
+        view.kept.spans.check()
+        for name in Kept.__slots__:
+            found, have = getattr(anew, name), getattr(view.kept, name)
+            assert found == have, f"{view.name}: kept by {name} is {have}, should be {found}"

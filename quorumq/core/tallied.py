@@ -1,0 +1,69 @@
+"""A span map that knows how many messages have a value of which class, so that nobody has to count them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Self, TypeVar
+
+from quorumq.core.spans import Run, SpanMap
+from quorumq.core.types import Origin
+
+V = TypeVar("V")
+
+
+class TalliedMap(SpanMap[V]):
+    """A `SpanMap` with a tally.
+
+    Args:
+        kind_of: the class of a value: any number, which depends on the value alone.
+
+    Attributes:
+        tally: messages by class; a class of which there are none is not in it.
+    """
+
+    __slots__ = ("kind_of", "tally")
+
+    def __init__(self, kind_of: Callable[[V], int]) -> None:
+        super().__init__()
+        self.kind_of = kind_of
+        self.tally: dict[int, int] = {}
+
+    def count(self, kind: int) -> int:
+        """How many messages have a value of that class."""
+        return self.tally.get(kind, 0)
+
+    def _write(self, origin: Origin, start: int, stop: int, pieces: Sequence[Run]) -> None:
+        for run in self._overlap(origin, start, stop):
+            self._add(run, min(run[1], stop) - max(run[0], start), -1)
+        for run in pieces:
+            self._add(run, run[1] - run[0], 1)
+        super()._write(origin, start, stop, pieces)
+
+    def _add(self, run: Run, size: int, sign: int) -> None:
+        kind = self.kind_of(run[2])
+        left = self.tally.get(kind, 0) + sign * size
+        if left:
+            self.tally[kind] = left
+        else:
+            self.tally.pop(kind, None)
+
+    def clear(self) -> None:
+        """Forget everything. Clones keep what they have."""
+        super().clear()
+        self.tally = {}
+
+    def clone(self) -> Self:
+        """A copy that changes on its own from now on."""
+        twin = super().clone()
+        twin.kind_of, twin.tally = self.kind_of, self.tally.copy()
+        return twin
+
+    def check(self) -> None:
+        """Assert what holds between any two operations, the tally among it."""
+        super().check()
+        found: dict[int, int] = {}
+        runs: list[Any] = [run for origin in self._runs for run in self._all(origin)]
+        for run in runs:
+            kind = self.kind_of(run[2])
+            found[kind] = found.get(kind, 0) + run[1] - run[0]
+        assert self.tally == found, f"counted {self.tally}, there are {found}"

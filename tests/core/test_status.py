@@ -1,0 +1,115 @@
+"""STATUS: it tells what there is, costs the same however much there is, and comes in pieces of one size.
+
+That what is counted is what a recount finds, every check between two steps sees (`Views.check`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from quorumq.core import limits
+from quorumq.core.messages import AckRequest, Named, RejectRequest, StatusReply, StatusRequest
+from quorumq.core.tallied import TalliedMap
+from quorumq.core.types import Letter, Origin, Span, Stamp
+from tests.core.cluster import Cluster
+from tests.core.test_cluster_smoke import fetch, published, receipts
+from tests.core.test_growth import calls
+from tests.core.test_suspects import many
+from tests.core.test_time import publish
+
+CALLS_OF_A_ROW = 60
+"""What a partition, or a group in it, may cost: a few microseconds."""
+
+
+def asked(cluster: Cluster, begin: Any = None) -> StatusReply:
+    reply = cluster.ask("a", StatusRequest(begin))
+    assert isinstance(reply, StatusReply)
+    return reply
+
+
+def counted(cluster: Cluster) -> tuple[Any, ...]:
+    (row,) = asked(cluster).facts["partitions"]
+    facts = row["groups"]["g"]
+    return tuple(
+        facts[name] for name in ("available", "held", "delayed", "dead", "resolved", "oldest_s", "kept_s")
+    )
+
+
+def test_each_message_that_a_group_has_still_to_do_is_counted_once_and_its_age_told() -> None:
+    cluster = Cluster()
+    published(cluster, 4)
+    cluster.advance(1.0)
+    first, second = (receipts(cluster.ask("a", fetch(most=1, hold_time=60.0))) for _ in range(2))
+    assert counted(cluster) == (2, 2, 0, 0, 0, 1.0, 1.0)
+    cluster.ask("a", RejectRequest(first, 3.0))
+    cluster.ask("a", RejectRequest(second, 0.0, Letter(Stamp(0, ""), "rejected")))
+    assert counted(cluster) == (2, 0, 1, 1, 1, 1.0, 1.0)
+    cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch(most=10)))))
+    assert counted(cluster) == (0, 0, 1, 1, 3, 1.0, 1.0)
+    cluster.advance(3.5)
+    assert counted(cluster) == (1, 0, 0, 1, 3, 4.5, 4.5)
+    cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch(most=10)))))
+    assert counted(cluster) == (0, 0, 0, 1, 4, None, 4.5), "a dead letter is kept, and is nothing to do"
+
+
+def test_what_waits_for_its_time_since_it_was_published_is_delayed() -> None:
+    cluster = Cluster()
+    publish(cluster, delay_ms=5000)
+    cluster.ask("a", fetch(most=1))
+    assert counted(cluster)[:3] == (0, 0, 1)
+    cluster.advance(5.1)
+    assert counted(cluster)[:3] == (1, 0, 0)
+
+
+@pytest.mark.parametrize("batches", [1, 40])
+def test_a_status_costs_the_same_however_much_is_held_delayed_and_settled(batches: int) -> None:
+    cluster = Cluster(1)
+    cluster.checks = False  # they look at everything
+    topic = cluster.topic(rf=1)
+    many(cluster, topic, batches, 3)
+    for _ in range(batches):
+        ((receipt, (span,)),) = receipts(cluster.ask("a", fetch(most=3, hold_time=60.0)))
+        each = [span._replace(start=at, stop=at + 1) for at in range(span.start, span.stop)]
+        cluster.ask("a", AckRequest((Named(receipt, (each[0],)),)))
+        cluster.ask("a", RejectRequest((Named(receipt, (each[1],)),), 60.0))
+    assert counted(cluster)[:5] == (0, batches, batches, 0, batches)
+    assert calls(lambda: cluster.nodes["a"].door.status(StatusRequest(), cluster.now)) < 3 * CALLS_OF_A_ROW
+
+
+def test_a_status_of_many_partitions_and_groups_comes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "STATUS_ROWS_MAX", 5)
+    cluster = Cluster(1)
+    cluster.topic(rf=1, partitions=3)
+    for group in "cdabefhg":
+        cluster.ask("a", fetch(group=group))
+    reply = asked(cluster)
+    assert reply.facts["node"] == "a"
+    facts, pieces, more = reply.facts, 1, reply.more
+    while more is not None:
+        begin = more
+        reply = asked(cluster, begin)
+        assert [*reply.facts] == ["partitions"]
+        assert sum(1 + len(row["groups"]) for row in reply.facts["partitions"]) <= 5
+        cost = calls(lambda begin=begin: cluster.nodes["a"].door.status(StatusRequest(begin), cluster.now))
+        assert cost < 6 * CALLS_OF_A_ROW
+        facts, pieces, more = reply.joined_to(facts), pieces + 1, reply.more
+    assert pieces > 3
+    found = [(row["partition"], "".join(row["groups"])) for row in facts["partitions"]]
+    assert found == [(number, "abcdefgh") for number in range(3)]
+
+
+def test_a_tally_follows_all_that_happens_to_a_map() -> None:
+    table: TalliedMap[str] = TalliedMap(len)
+    origin = Origin("a", 1, 1, 1)
+    table.put(Span(origin, 0, 10), "xy")
+    table.put(Span(origin, 5, 7), "z")
+    twin = table.clone()
+    table.put(Span(origin, 0, 6), None)
+    table.check()
+    twin.check()
+    assert (table.tally, twin.tally) == ({2: 3, 1: 1}, {2: 8, 1: 2})
+    assert (table.count(1), table.count(9)) == (1, 0)
+    table.clear()
+    assert (table.tally, twin.count(2)) == ({}, 8)
