@@ -68,6 +68,7 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     nodes: dict[str, str] = {}
     listen: str = "127.0.0.1:7401"
     advertise: str = ""
+    http_listen: str = ""
     hold_time_max: Annotated[float, Meta(ge=limits.HOLD_TIME_MIN_S, le=SECONDS_MAX)] = (
         limits.HOLD_TIME_MAX_DEFAULT_S
     )
@@ -237,7 +238,8 @@ def _problems(found: Mapping[str, Any]) -> list[str]:
         problems += _problems_of_secret(found["secret"])
     if "data_dir" in found and not found["data_dir"]:
         problems.append(f"data_dir is empty: {_REQUIRED['data_dir']}")
-    places = {"listen": found.get("listen"), "advertise": found.get("advertise") or None}
+    places = {"listen": found.get("listen")}
+    places |= {key: found.get(key) or None for key in ("advertise", "http_listen")}
     places |= {f"nodes.{name}": address for name, address in nodes.items()}
     for key, address in places.items():
         if address is not None:

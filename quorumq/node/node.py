@@ -46,6 +46,7 @@ from quorumq.node.health import Health
 from quorumq.node.readers import Readers
 from quorumq.node.room import Room
 from quorumq.node.trace import Trace
+from quorumq.node.traffic import Traffic
 from quorumq.storage.damage import DamagedBatch
 from quorumq.storage.journal import Journal
 from quorumq.wire.batch import Corrupt, decode_header
@@ -141,6 +142,7 @@ class Node:
         self.health = Health(config, clock)
         self.trace = Trace(config, log)
         self.readers = Readers()
+        self.traffic = Traffic()
         self.keys = {key_number(secret): secret for secret in config.secrets}
         self.secret_number, self.secret = next(iter(self.keys.items()))
         self.room = Room(config, store, log)
@@ -230,6 +232,8 @@ class Node:
 
     def feed(self, *events: Event) -> None:
         """Take events in and carry out everything that follows from them. Never raises."""
+        if events:
+            self.traffic.noticed(events, self.clock().mono)
         try:
             self.driver.feed(*events)
         except StorageError as error:
@@ -372,6 +376,7 @@ class Node:
             self._dirty[id(link)] = link
 
     def reply(self, key: int, reply: ClientReply) -> None:
+        self.traffic.answered(key, reply, self.clock().mono)
         asker = self.askers.pop(key, None)
         if asker is None:
             if isinstance(reply, FetchReply):
@@ -405,6 +410,7 @@ class Node:
     def synced(self, seconds: float) -> None:
         """An fsync is over."""
         self.health.synced(seconds)
+        self.traffic.fsyncs.note(seconds)
         with self._or_stop():
             self.driver.synced()
         if not self.silent:  # nothing may stand behind CLEAN_STOP

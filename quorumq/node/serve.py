@@ -108,6 +108,12 @@ async def _run_node(config: ServeConfig, log: Any, newest: bool) -> int:
             reason=f"the other nodes dial {config.elsewhere}, and this one listens on {config.listen}: they reach "
             "it only where something forwards that. Leave listen out to listen on the address in nodes",
         )
+    try:
+        seen_from = listen(*split_address(config.http_listen)) if config.http_listen else []
+    except OSError as error:
+        reason = f"cannot listen on {config.http_listen} (http_listen): {error.strerror}"
+        log.error("start_refused", reason=reason)
+        return EXIT_REFUSED
     commits = CommitThread()
     try:
         node = open_node(config, config.data_dir, log=log, commits=commits, newest=newest)
@@ -128,10 +134,14 @@ async def _run_node(config: ServeConfig, log: Any, newest: bool) -> int:
                         return
 
                 nursery.start_soon(wait_for_signal)
+                if seen_from:
+                    from quorumq.node.http import HttpServer  # with what it imports: only where it is used
+
+                    nursery.start_soon(HttpServer(node).run, seen_from)
                 code = await service.run(sockets)
                 nursery.cancel_scope.cancel()
     finally:
-        for sock in sockets:
+        for sock in (*sockets, *seen_from):
             sock.close()
     if code == EXIT_AGAIN:
         await trio.to_thread.run_sync(commits.close)  # it may be writing to the directory

@@ -1,0 +1,103 @@
+"""HTTP for those that watch a node: /live, /ready and /metrics. It reads; nothing can be changed through it.
+
+It has bounds of its own: whoever is slow, many or wrong here is hung up on, and no client or peer of the node notices.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import Final
+
+import h11
+import trio
+
+from quorumq.node.metrics import CONTENT_TYPE, Metrics, not_ready
+from quorumq.node.node import Node
+
+CONNECTIONS_MAX: Final = 16
+DEADLINE_S: Final = 5.0
+"""From the first byte to the last one of the answer."""
+
+HEADER_BYTES_MAX: Final = 8 * 1024
+RECEIVE_BYTES: Final = 4 * 1024
+BACKLOG: Final = 16
+TEXT: Final = "text/plain; charset=utf-8"
+
+Answer = tuple[int, str, bytes]
+"""Status, content type, body."""
+
+
+class HttpServer:
+    """Serves one node.
+
+    Args:
+        node: which.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._metrics = Metrics(node)
+        self._open = 0
+
+    async def run(self, sockets: list[socket.socket]) -> None:
+        """Serve until cancelled.
+
+        Args:
+            sockets: bound; the listeners close them.
+        """
+        listeners = []
+        for sock in sockets:
+            sock.listen(BACKLOG)
+            listeners.append(trio.SocketListener(trio.socket.from_stdlib_socket(sock)))
+        await trio.serve_listeners(self._serve, listeners)
+
+    async def _serve(self, stream: trio.SocketStream) -> None:
+        async with stream:
+            if self._open >= CONNECTIONS_MAX:
+                return
+            self._open += 1
+            try:
+                with trio.move_on_after(DEADLINE_S):
+                    await self._talk(stream)
+            except (trio.BrokenResourceError, trio.ClosedResourceError, OSError):
+                pass  # it has gone
+            except Exception as error:  # it is about this answer alone
+                self._node.log.error("http_failed", reason=repr(error), exc_info=error)
+            finally:
+                self._open -= 1
+
+    async def _talk(self, stream: trio.SocketStream) -> None:
+        """One request, one answer."""
+        connection = h11.Connection(h11.SERVER, max_incomplete_event_size=HEADER_BYTES_MAX)
+        try:
+            while (event := connection.next_event()) is h11.NEED_DATA:
+                connection.receive_data(await stream.receive_some(RECEIVE_BYTES))
+            if not isinstance(event, h11.Request):
+                return  # it said goodbye
+            status, kind, body = await self._answer(event.method, event.target)
+        except h11.RemoteProtocolError as error:
+            status, kind, body = error.error_status_hint, TEXT, f"{error}\n".encode()
+        if connection.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            return
+        headers = [("Content-Type", kind), ("Content-Length", str(len(body))), ("Connection", "close")]
+        if status == 405:
+            headers.append(("Allow", "GET"))
+        parts = (
+            h11.Response(status_code=status, headers=headers, reason=b""),
+            h11.Data(data=body),
+            h11.EndOfMessage(),
+        )
+        await stream.send_all(b"".join(connection.send(part) or b"" for part in parts))
+
+    async def _answer(self, method: bytes, target: bytes) -> Answer:
+        if method != b"GET":
+            return 405, TEXT, b"only GET\n"
+        match target.partition(b"?")[0]:
+            case b"/live":
+                return (503, TEXT, b"stopping\n") if self._node.has_failed else (200, TEXT, b"live\n")
+            case b"/ready":
+                reason = not_ready(self._node)
+                return (503, TEXT, f"{reason}\n".encode()) if reason else (200, TEXT, b"ready\n")
+            case b"/metrics":
+                return 200, CONTENT_TYPE, await self._metrics.page()
+        return 404, TEXT, b"there are /live, /ready and /metrics\n"

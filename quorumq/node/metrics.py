@@ -1,0 +1,214 @@
+"""What a node counts, as Prometheus reads it.
+
+Looking at every partition would keep the node from its work, so a page is made of pieces: between two of them others
+are served. A page is made at most once a second, however many ask. Of topics and groups so many have rows of their
+own; the rest are summed up in a row named "other", so that no number of topics makes a page that nobody can keep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import trio
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+
+from quorumq.core.status import page
+from quorumq.node.node import Node
+from quorumq.node.traffic import Times
+
+FRESH_S: Final = 1.0
+"""For so long a page is given again."""
+
+GROUPS_MAX: Final = 200
+"""Groups that have rows of their own, over all topics; and topics."""
+
+OTHER: Final = "other"
+OF_TOPIC: Final = {
+    "messages": "Messages whose payload is here.",
+    "missing": "Messages that are known here, and whose payload is not.",
+    "lost": "Missing messages that no replica has.",
+}
+OF_GROUP: Final = {
+    "available": ("ready", "Messages that could be delivered now."),
+    "held": ("held", "Messages that a consumer holds."),
+    "delayed": ("delayed", "Messages that are not due."),
+    "dead": ("dead", "Dead letters."),
+}
+COUNTS: Final = {
+    "sends_dropped": "Messages to peers that were dropped.",
+    "replies_late": "FETCH answers given back, as the client did not read.",
+    "connections_broken": "Connections that ended over what came on them.",
+    "requests_failed": "Requests that a bug has failed.",
+    "messages_not_sent": "Messages to peers that could not be encoded.",
+}
+
+CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
+
+
+class Table:
+    """Sums for topics and groups, of which so many have rows of their own.
+
+    Attributes:
+        topics: by topic.
+        groups: by topic and group.
+        left_out: rows of partitions that went into "other".
+    """
+
+    def __init__(self) -> None:
+        self.topics: dict[tuple[str, ...], dict[str, float]] = {}
+        self.groups: dict[tuple[str, ...], dict[str, float]] = {}
+        self.left_out = 0
+
+    def add(self, rows: Iterable[dict[str, Any]]) -> None:
+        """Rows of a status."""
+        for row in rows:
+            sums = self._row(self.topics, (row["topic"],))
+            for name in OF_TOPIC:
+                sums[name] = sums.get(name, 0) + row[name]
+            for group, facts in row["groups"].items():
+                sums = self._row(self.groups, (row["topic"], group))
+                for name in OF_GROUP:
+                    sums[name] = sums.get(name, 0) + facts[name]
+                sums["oldest_s"] = max(sums.get("oldest_s", 0), facts["oldest_s"] or 0)
+
+    def _row(self, rows: dict[tuple[str, ...], dict[str, float]], key: tuple[str, ...]) -> dict[str, float]:
+        if key not in rows and len(rows) >= GROUPS_MAX:
+            self.left_out += 1
+            key = (OTHER,) * len(key)
+        return rows.setdefault(key, {})
+
+
+class Metrics:
+    """Makes pages.
+
+    Args:
+        node: of which.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._made = float("-inf")
+        self._page = b""
+        self._lock = trio.Lock()
+
+    async def page(self) -> bytes:
+        """The page, at most a second old."""
+        async with self._lock:
+            if trio.current_time() >= self._made + FRESH_S:
+                table = await self._look()
+                self._page = generate_latest(Families(self._node, table))  # type: ignore[arg-type]
+                self._made = trio.current_time()
+            return self._page
+
+    async def _look(self) -> Table:
+        node, table = self._node, Table()
+        rows, more = page(node.core.context, node.clock())
+        table.add(rows)
+        while more is not None:
+            await trio.lowlevel.checkpoint()
+            rows, more = page(node.core.context, node.clock(), more)
+            table.add(rows)
+        return table
+
+
+class Families:
+    """What Prometheus asks for the families of a page."""
+
+    def __init__(self, node: Node, table: Table) -> None:
+        self._node = node
+        self._table = table
+
+    def collect(self) -> Iterable[Metric]:
+        """Every family."""
+        yield from self._of_node()
+        yield from self._of_traffic()
+        yield from self._of_groups()
+
+    def _of_node(self) -> Iterable[Metric]:
+        node = self._node
+        state, health = node.core.state, node.health
+        yield gauge("up", "1 once the node runs.", 1)
+        yield gauge("ready", "1 where /ready says yes.", not not_ready(node))
+        yield gauge("links", "Peers that are connected.", len(state.links))
+        yield gauge("connections", "Connections that were accepted.", health.connections)
+        yield gauge("clients", "Connections of clients.", health.clients)
+        yield gauge("inflight_bytes", "Bytes of requests that are not answered.", node.room.inflight_bytes)
+        yield gauge("disk_free_bytes", "Free bytes of the disk.", node.store.free_bytes)
+        yield gauge("disk_full", "1 where publishes are refused for it.", state.disk_full)
+        yield gauge("batches", "Batches on disk.", len(node.store))
+        for name, text in COUNTS.items():
+            yield CounterMetricFamily(f"quorumq_{name}", text, value=health.counts[name])
+
+    def _of_traffic(self) -> Iterable[Metric]:
+        traffic = self._node.traffic
+        requests = CounterMetricFamily(
+            "quorumq_requests", "Answered requests of clients.", labels=("kind", "code")
+        )
+        for (kind, code), count in traffic.requests.items():
+            requests.add_metric((kind, code), count)
+        yield requests
+        for name, counts, text in (
+            ("messages", traffic.messages, "Messages of clients, by what became of them here."),
+            ("bytes", traffic.bytes, "Bytes of the records of messages."),
+        ):
+            family = CounterMetricFamily(f"quorumq_{name}", text, labels=("kind",))
+            for kind, count in counts.items():
+                family.add_metric((kind,), count)
+            yield family
+        yield histogram("fsync_seconds", "Times of fsyncs of the journal.", {(): traffic.fsyncs}, ())
+        times = {(kind,): found for kind, found in traffic.times.items()}
+        yield histogram("request_seconds", "Times of requests until their answer.", times, ("kind",))
+        p99 = self._node.core.context.hold_times.p99()
+        if p99 is not None:
+            yield gauge("hold_reply_p99_seconds", "How long peers take to answer a HOLD.", p99)
+
+    def _of_groups(self) -> Iterable[Metric]:
+        table = self._table
+        for name, text in OF_TOPIC.items():
+            family = GaugeMetricFamily(f"quorumq_topic_{name}", text, labels=("topic",))
+            for key, sums in table.topics.items():
+                family.add_metric(key, sums[name])
+            yield family
+        shown = {**OF_GROUP, "oldest_s": ("oldest_seconds", "Age of the oldest that is to be delivered.")}
+        for name, (called, text) in shown.items():
+            family = GaugeMetricFamily(f"quorumq_group_{called}", text, labels=("topic", "group"))
+            for key, sums in table.groups.items():
+                family.add_metric(key, sums[name])
+            yield family
+        yield gauge("rows_left_out", 'Rows of partitions that are summed up as "other".', table.left_out)
+
+
+def gauge(name: str, text: str, value: float) -> Metric:
+    """One number."""
+    return GaugeMetricFamily(f"quorumq_{name}", text, value=float(value))
+
+
+def histogram(name: str, text: str, times: dict[tuple[str, ...], Times], labels: tuple[str, ...]) -> Metric:
+    """How often something took how long, by labels."""
+    family = HistogramMetricFamily(f"quorumq_{name}", text, labels=labels)
+    for key, found in times.items():
+        family.add_metric(key, found.up_to(), found.seconds)
+    return family
+
+
+def not_ready(node: Node) -> str:
+    """Why the node is of no use to clients now, in a few words; "" where it is."""
+    state, vouching = node.core.state, node.core.vouching
+    if node.silent or node.room.paused:
+        return "stopping"
+    if not state.vouched:
+        return "not trusted: it " + ("resyncs" if vouching.resync is not None else "waits for other nodes")
+    left = node.core.context.quarantine_left(node.clock())
+    if left > 0:
+        return f"in quarantine for {left:.1f} s"
+    linked, needed = 1 + len(state.links), len(state.config.nodes) // 2 + 1
+    return (
+        "" if linked >= needed else f"{linked} of {len(state.config.nodes)} nodes linked, {needed} are needed"
+    )

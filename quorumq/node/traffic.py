@@ -1,0 +1,109 @@
+"""What a node's clients asked for and got, and how long it took, since it started: counters that only rise.
+
+Everything is bounded: kinds of requests and codes of errors are few, and of requests under way the oldest is forgotten.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final
+
+from quorumq.core.effects import Event, Gone, Request
+from quorumq.core.messages import ClientReply, Failed, FetchReply, Publish, PublishReply, SettleReply, Slice
+from quorumq.node.readers import DONE
+
+BOUNDS_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+"""Upper ends of the times told apart."""
+
+UNDER_WAY_MAX: Final = 65_536
+
+
+class Times:
+    """How often something took how long.
+
+    Attributes:
+        counts: by the bounds, those above all of them last.
+        seconds: of all together.
+    """
+
+    __slots__ = ("counts", "seconds")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BOUNDS_S) + 1)
+        self.seconds = 0.0
+
+    def note(self, seconds: float) -> None:
+        """It took so long once more."""
+        self.counts[bisect_left(BOUNDS_S, seconds)] += 1
+        self.seconds += seconds
+
+    def up_to(self) -> list[tuple[str, float]]:
+        """How often it took at most so long, as Prometheus has it: the bound as text, and the count."""
+        total, found = 0, []
+        for bound, count in zip((*map(str, BOUNDS_S), "+Inf"), self.counts, strict=True):
+            total += count
+            found.append((bound, float(total)))
+        return found
+
+
+class Traffic:
+    """Counts requests.
+
+    Attributes:
+        requests: by kind of request, and by the code of its error, "ok" where it has none.
+        messages: by what became of them.
+        bytes: of the records in them, likewise.
+        times: of requests until their answer, by kind.
+        fsyncs: of the journal.
+    """
+
+    __slots__ = ("_under_way", "bytes", "fsyncs", "messages", "requests", "times")
+
+    def __init__(self) -> None:
+        self.requests: Counter[tuple[str, str]] = Counter()
+        self.messages: Counter[str] = Counter(published=0, delivered=0, settled=0)
+        self.bytes: Counter[str] = Counter(published=0, delivered=0)
+        self.times: dict[str, Times] = {}
+        self.fsyncs = Times()
+        self._under_way: dict[int, tuple[float, str, int, int]] = {}  # since, kind, messages, bytes
+
+    def noticed(self, events: Iterable[Event], now: float) -> None:
+        """Events for the core have come, at ``now`` (monotonic seconds)."""
+        for event in events:
+            if isinstance(event, Request):
+                messages = size = 0
+                if isinstance(event.request, Publish):
+                    header = event.request.batch.header
+                    messages, size = header.size, header.end_of(header.size - 1)
+                if len(self._under_way) >= UNDER_WAY_MAX:
+                    del self._under_way[next(iter(self._under_way))]
+                self._under_way[event.key] = (now, type(event.request).__name__, messages, size)
+            elif isinstance(event, Gone):
+                self._under_way.pop(event.key, None)
+
+    def answered(self, key: int, reply: ClientReply, now: float) -> None:
+        """A request has its answer."""
+        found = self._under_way.pop(key, None)
+        if found is None:
+            return
+        since, kind, messages, size = found
+        self.requests[kind, reply.code if isinstance(reply, Failed) else "ok"] += 1
+        times = self.times.get(kind)
+        if times is None:
+            times = self.times[kind] = Times()
+        times.note(now - since)
+        if isinstance(reply, PublishReply):
+            self.messages["published"] += messages
+            self.bytes["published"] += size
+        elif isinstance(reply, FetchReply):
+            for part in reply.slices:
+                here = isinstance(part, Slice)
+                header = part.header
+                first, stop = (part.first, part.stop) if here else (0, header.size)
+                self.messages["delivered"] += stop - first
+                self.bytes["delivered"] += header.end_of(stop - 1) - header.end_of(first - 1)
+        elif isinstance(reply, SettleReply) and kind in ("AckRequest", "RejectRequest"):
+            done = (verdict.span.size for verdict in reply.verdicts if verdict.outcome in DONE)
+            self.messages["settled"] += sum(done)
