@@ -222,6 +222,11 @@ def _problems(found: Sequence[Mapping[str, Any]], topics: Sequence[Mapping[str, 
             problems.append(
                 f"{name} has no disk space left: publishes are refused there, acks go on; make room"
             )
+        if row.get("memory_full"):
+            problems.append(
+                f"{name} takes more memory than memory_max: publishes, new topics and groups are refused there, acks "
+                "go on; let consumers ack what is there, or give it more"
+            )
         if row.get("slow_answers"):
             problems.append(f"{name} is slow to deliver: {row['slow_answers']}")
         if abs(row["clock_difference_s"]) > CLOCK_WARN_S:

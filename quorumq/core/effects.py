@@ -185,6 +185,12 @@ class DiskFull(NamedTuple):
     full: bool
 
 
+class MemoryFull(NamedTuple):
+    """The driver found that the node takes more memory than it may; ``detail`` says how much. "": it does not now."""
+
+    detail: str
+
+
 class Damaged(NamedTuple):
     """Stored batch ``number`` turned out to be unreadable: it must not be chosen, and is fetched from a peer.
 
@@ -209,6 +215,7 @@ Event = Union[
     HelloRefused,
     LinkDown,
     DiskFull,
+    MemoryFull,
     Damaged,
     CleanStop,
 ]

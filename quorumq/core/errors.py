@@ -164,7 +164,7 @@ class HoldLost(Transient):
 
 
 class StorageFull(Transient):
-    """The disk is full: publishes are refused, ACK and FETCH go on."""
+    """The disk is full, or the memory that a node may take: publishes are refused, ACK and FETCH go on."""
 
     code = Code.STORAGE_FULL
     exit_code = 75

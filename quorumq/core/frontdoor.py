@@ -259,6 +259,8 @@ class FrontDoor:
             return CreateTopicReply(known)
         if request.implicit and not self.context.config.auto_create_topics:
             return self.context.catalogue.not_found(request.name)
+        if known is None and self.context.state.memory_full:
+            return Failed(Code.STORAGE_FULL, self.context.state.memory_full)
         return CreateTopicCoordinator(key, request)
 
     def _alter_topic(self, key: int, request: AlterTopic) -> Admitted:
@@ -302,7 +304,17 @@ class FrontDoor:
         topic = self.context.catalogue.topic_named(request.topic)
         if topic is None:
             return self.context.catalogue.not_found(request.topic)
+        if self.context.state.memory_full and self._is_new(topic, request.group):
+            return Failed(Code.STORAGE_FULL, self.context.state.memory_full)
         return GroupCoordinator(key, request, topic.id)
+
+    def _is_new(self, topic: Topic, group: str) -> bool:
+        """Whether the partitions here know nothing of the group; not where there are none."""
+        if self.context.catalogue.reads(topic.id, group):
+            return False
+        found = (self.context.replicas.get(PartitionId(topic.id, at)) for at in range(topic.partitions))
+        here = [replica for replica in found if replica is not None]
+        return bool(here) and not any(group in replica.views.groups for replica in here)
 
     def _purge(self, key: int, request: PurgeRequest) -> Admitted:
         topics, group = dead_letter_names((request.topic,), request.group)
@@ -416,6 +428,8 @@ class FrontDoor:
                 if is_pattern(name):
                     continue
                 return catalogue.no_group(name, source)
+            if self.context.state.memory_full and self._is_new(topic, source):
+                return Failed(Code.STORAGE_FULL, self.context.state.memory_full)
             for number in dict.fromkeys(request.partitions) or range(topic.partitions):
                 if number < topic.partitions:
                     found.append(PartitionId(topic.id, number))

@@ -32,6 +32,7 @@ from quorumq.core.effects import (
     HelloRefused,
     LinkDown,
     LinkUp,
+    MemoryFull,
     Persist,
     Received,
     Request,
@@ -305,6 +306,8 @@ class NodeCore:
                 self.state.links.pop(peer, None)
             case DiskFull(full):
                 self.state.disk_full = full
+            case MemoryFull(detail):
+                self.state.memory_full = detail
             case Damaged(number):
                 for replica in self.replicas.values():
                     if number in replica.batches.stored:

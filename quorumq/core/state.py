@@ -105,6 +105,7 @@ class NodeState:
     next_batch: int = 1
     unwritten: dict[int, PartitionId] = field(default_factory=dict)  # batches that are not durable yet
     disk_full: bool = False
+    memory_full: str = ""  # why nothing new is taken in; "" where it is
     stirred: bool = False  # something became available since the parked FETCHes last looked
 
     @property

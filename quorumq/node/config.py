@@ -83,6 +83,7 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     connections_max: Annotated[int, Meta(ge=1, le=100_000)] = 2_000
     connections_per_address: Annotated[int, Meta(ge=1, le=100_000)] = 1_500
     inflight_bytes_max: Annotated[int, Meta(ge=16 * MIB, le=BYTES_MAX)] = 256 * MIB
+    memory_max: Annotated[int, Meta(ge=64 * MIB, le=BYTES_MAX)] | None = None
     link_bytes_max: Annotated[int, Meta(ge=limits.FRAME_BYTES_MAX, le=BYTES_MAX)] = 32 * MIB
     hello_timeout: Seconds = 5.0
     stall_timeout: Seconds = 30.0

@@ -28,6 +28,7 @@ class Health:
         clients: connections of clients.
         connections: all accepted connections, peers and those without HELLO included.
         outbox_bytes: asked for the bytes that wait to be sent.
+        rss: asked for the resident bytes of this process.
         counts: everything counted by name.
     """
 
@@ -39,6 +40,7 @@ class Health:
             ("sends_dropped", "replies_late", "connections_broken", "requests_failed", "messages_not_sent"), 0
         )
         self.outbox_bytes: Callable[[], int] = lambda: 0
+        self.rss: Callable[[], int] = rss
         self._clock = clock
         self._began = clock().mono
         self._commits: deque[tuple[float, float]] = deque(maxlen=SAMPLES_MAX)
@@ -79,7 +81,7 @@ class Health:
             "journal_segments": len(store.live),
             "batches": len(store),
             "damaged_batches": len(store.unreadable),
-            "rss": rss(),
+            "rss": self.rss(),
             **self.counts,
         }
 

@@ -142,6 +142,8 @@ class Families:
         yield gauge("inflight_bytes", "Bytes of requests that are not answered.", node.room.inflight_bytes)
         yield gauge("disk_free_bytes", "Free bytes of the disk.", node.store.free_bytes)
         yield gauge("disk_full", "1 where publishes are refused for it.", state.disk_full)
+        yield gauge("memory_full", "1 where publishes are refused for memory.", bool(state.memory_full))
+        yield gauge("resident_bytes", "Memory of the process.", health.rss())
         yield gauge("batches", "Batches on disk.", len(node.store))
         for name, text in COUNTS.items():
             yield CounterMetricFamily(f"quorumq_{name}", text, value=health.counts[name])

@@ -21,7 +21,18 @@ from typing import Any, Final, Protocol
 import trio
 from crc32c import crc32c
 
-from quorumq.core.effects import Damaged, DiskFull, Event, Raised, Restart, SendStored, Stop, Unposted, Unsent
+from quorumq.core.effects import (
+    Damaged,
+    DiskFull,
+    Event,
+    MemoryFull,
+    Raised,
+    Restart,
+    SendStored,
+    Stop,
+    Unposted,
+    Unsent,
+)
 from quorumq.core.errors import Code, StorageError, TooLarge
 from quorumq.core.messages import (
     ClientReply,
@@ -476,10 +487,29 @@ class Node:
         if full != before:
             self.feed(DiskFull(full))
 
+    def _check_memory(self) -> None:
+        """Refuse what is new above `memory_max`, until there is a tenth of it again."""
+        most, full = self.config.memory_max, bool(self.core.state.memory_full)
+        if most is None or self.failed is not None:
+            return
+        used = self.health.rss()
+        if not full and used > most:
+            self.log.warning("memory_full", rss=used, memory_max=most)
+            self.feed(
+                MemoryFull(
+                    f"node {self.config.node} takes {used} bytes of memory, and may take {most} (memory_max): "
+                    "no publishes, new topics and new groups until that is less; let consumers ack what is there"
+                )
+            )
+        elif full and used <= most - most // 10:
+            self.log.info("memory_has_room", rss=used, memory_max=most)
+            self.feed(MemoryFull(""))
+
     async def watch(self) -> None:
-        """What is due every second: look at the free space, mark what is durable, flush. Runs until cancelled."""
+        """What is due every second: look at memory and disk, mark what is durable, flush. Runs until cancelled."""
         while True:
             self._check_space()
+            self._check_memory()
             self.committer.mark_if_quiet()
             if self.clients is not None and self.clients.refresh():
                 for asker in dict.fromkeys(self.askers.values()):

@@ -252,6 +252,39 @@ async def test_a_full_disk_refuses_publishes_and_lets_the_rest_go_on() -> None:
         cluster.services["a"].node.feed(DiskFull(False))
 
 
+async def test_above_memory_max_nothing_new_is_taken_and_the_rest_goes_on() -> None:
+    most = 100 * MIB
+    async with world("a", memory_max=most) as cluster:
+        client = await cluster.client("a")
+        topic, origin = await client.topic(rf=1), await client.session()
+        await client.ask(publish(topic, origin, 0, b"x"))
+        assert payloads(await client.ask(fetch(hold_time=0.1))) == [b"x"]
+        health = cluster.services["a"].node.health
+        new = (
+            publish(topic, origin, 1, b"y"),
+            m.CreateTopic("other", 1),
+            m.SetGroup("jobs", "new"),
+            m.Fetch(("jobs",), "new", 1, 100, 1, 0, 0.0, 1.0, 0.0),
+        )
+        health.rss = lambda: most + 1
+        await trio.sleep(1.1)
+        for request in new:
+            reply = await client.ask(request)
+            assert reply.code == "storage-full", request
+            assert f"takes {most + 1} bytes of memory" in reply.detail, request
+        assert (await client.ask(m.StatusRequest())).facts["memory_full"]
+        assert isinstance(await client.ask(m.SetGroup("jobs", "g")), m.SetGroupReply), "it is known"
+        assert outcomes(await client.ack(*receipts(await client.ask(fetch())))) == ["acked"]
+        for rss, code in ((most - 1, "storage-full"), (most - most // 10, "")):
+            health.rss = lambda rss=rss: rss
+            await trio.sleep(1.1)
+            assert getattr(await client.ask(new[0]), "code", "") == code
+        for request in new[1:]:
+            assert not isinstance(await client.ask(request), m.Failed), request
+        lines = [event for _, event, _ in cluster.logs["a"].lines if event.startswith("memory")]
+        assert lines == ["memory_full", "memory_has_room"]
+
+
 async def test_what_was_written_last_is_marked_once_after_a_quiet_second_and_damage_in_it_is_seen() -> None:
     async with world("a") as cluster:
         client = await cluster.client("a")

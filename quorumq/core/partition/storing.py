@@ -88,6 +88,8 @@ class Storing:
             advice = "let consumers ack what is there, or give it a larger disk"
             error = Code.STORAGE_FULL
             detail = f"node {self.node.me} has only its reserve of disk space left: {advice}"
+        if not error and new and self.node.memory_full:
+            error, detail = Code.STORAGE_FULL, self.node.memory_full
         return new, error, detail
 
     def _stored(self, sender: NodeId, message: Store, error: str = "", detail: str = "") -> Send:
