@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,9 +22,11 @@ class Taking(Inbound):
     """A client's connection that only takes requests; ``refusals`` counts those that it answered itself."""
 
     def __init__(self) -> None:
-        node: Any = SimpleNamespace(keys=KEYS, readers=Readers(), clock=lambda: Now(0.0, 0))
-        self.node = node
-        self.software = self.host = ""
+        node: Any = SimpleNamespace(
+            keys=KEYS, readers=Readers(), clock=lambda: Now(0.0, 0), config=SimpleNamespace(stall_timeout=1.0)
+        )
+        nothing: Any = None
+        super().__init__(node, nothing, "127.0.0.1:1", nothing, {}, Counter())
         self.refusals = 0
 
     def _admit(self, number: int, weight: int, counted: Any = None) -> int:

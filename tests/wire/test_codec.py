@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
+import tracemalloc
 import typing
 
 import cbor2
@@ -15,7 +16,7 @@ from quorumq.core import errors
 from quorumq.core import messages as m
 from quorumq.core.errors import BadReceipt, PeerError, TooLarge
 from quorumq.core.types import Batch, Incarnation, Owner, Receipt, Span, Stamp
-from quorumq.wire import codec
+from quorumq.wire import cbor, codec
 from quorumq.wire.batch import Corrupt, Message, build_batch
 from quorumq.wire.codec import Decoded, UnknownMessage, decode_message, encode_message
 from quorumq.wire.frames import Frame, FrameReader, encode_frame
@@ -130,6 +131,20 @@ def test_a_type_of_a_newer_version_is_told_apart() -> None:
 def test_headers_that_are_no_header(header: object, says: str) -> None:
     with pytest.raises(PeerError, match=says):
         decode_message(frame_of(header))
+
+
+@pytest.mark.parametrize("count", [cbor.MAPS_MAX, cbor.MAPS_MAX + 1, 1_500_000])
+def test_maps_are_counted_before_they_take_all_memory(count: int) -> None:
+    """Found by `python -m tests.fuzz shapes`: a byte of an empty map takes 136 bytes in memory."""
+    frame = Frame(memoryview(b"\x9a" + count.to_bytes(4, "big") + b"\xa0" * count), memoryview(b""))
+    many = count > cbor.MAPS_MAX
+    tracemalloc.start()
+    try:
+        with pytest.raises(PeerError, match="more than 65536 maps" if many else "TYPE is a map of 0"):
+            decode_message(frame)
+        assert tracemalloc.get_traced_memory()[1] < 30 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_body_must_be_just_what_the_header_explains() -> None:

@@ -105,6 +105,7 @@ def test_the_limits_are_those_of_the_code() -> None:
         "characters of other text": bounds.TEXT_CHARS_MAX,
         "sealed receipt": bounds.SEALED_BYTES_MAX,
         "depth of CBOR": cbor.DEPTH_MAX,
+        "maps in one value": cbor.MAPS_MAX,
         "partitions of a topic": limits.PARTITIONS_MAX,
     }
     assert rows("Limits") == [f"| {what} | {value:,} |".replace(",", " ") for what, value in expected.items()]
