@@ -18,6 +18,7 @@ from quorumq.wire.address import split_address
 from quorumq.wire.codec import Message, decode_message, encode_message, error_of
 from quorumq.wire.frames import FrameReader
 from quorumq.wire.hello import client_hello, own_token
+from quorumq.wire.tls import client_context, own_ca, reason_of
 
 
 class Unreachable(QuorumqError):
@@ -46,7 +47,7 @@ def ask(address: str, *requests: ClientRequest, timeout: float = 2.0) -> list[Me
     place = split_address(address)
     hello = client_hello("quorumq cli", int(time.time() * 1000), token=own_token())
     try:
-        with socket.create_connection(place, timeout) as sock:
+        with _connected(place, timeout) as sock:
             reader = FrameReader()
             return [
                 _one(sock, reader, request, number, end)
@@ -55,8 +56,21 @@ def ask(address: str, *requests: ClientRequest, timeout: float = 2.0) -> list[Me
     except TimeoutError:
         raise Unreachable(f"{address} did not answer within {timeout:g} s: is the node stopped?") from None
     except OSError as error:
-        reason = error.strerror or str(error)
+        reason = reason_of(error)
         raise Unreachable(f"nobody answers at {address} ({reason}): is a node running there?") from None
+
+
+def _connected(place: tuple[str, int], timeout: float) -> socket.socket:
+    """A connection, in TLS where the environment names authorities."""
+    sock = socket.create_connection(place, timeout)
+    ca = own_ca()
+    if not ca:
+        return sock
+    try:
+        return client_context(ca).wrap_socket(sock, server_hostname=place[0])
+    except BaseException:
+        sock.close()
+        raise
 
 
 def _one(sock: socket.socket, reader: FrameReader, request: Any, number: int, end: float) -> Message:

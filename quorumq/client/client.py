@@ -19,7 +19,7 @@ import trio
 from quorumq.client.background import background
 from quorumq.client.backlog import BacklogCalls
 from quorumq.client.browse import BrowseCalls, Peek, Redriven
-from quorumq.client.connection import Dial, dial_tcp
+from quorumq.client.connection import Dial, dial_tcp, dial_tls
 from quorumq.client.consumer import MAX_EXTEND_S, PREFETCH, PREFETCH_BYTES, Consumer
 from quorumq.client.context import Context
 from quorumq.client.fetching import Gathering, Reader, replica_sets_of
@@ -41,6 +41,7 @@ from quorumq.history import HistoryWriter
 from quorumq.history.writer import monotonic
 from quorumq.wire.address import split_address
 from quorumq.wire.hello import own_token
+from quorumq.wire.tls import own_ca
 
 __all__ = ["Client", "Peek", "Redriven", "connect", "suspending_clock"]
 
@@ -403,6 +404,7 @@ async def connect(
     wall_ms: Callable[[], int] | None = None,
     rng: random.Random | None = None,
     token: str | None = None,
+    tls_ca: str | None = None,
 ) -> AsyncIterator[Client]:
     """Connect to a cluster, for the length of an ``async with``.
 
@@ -417,6 +419,8 @@ async def connect(
         clock: monotonic seconds, counting suspended time, for the deadlines of holds; the system's if None.
         wall_ms: time of day in milliseconds since 1970; the system's if None.
         rng: for jitter and choices; a fresh one if None.
+        tls_ca: a PEM file of authorities: nodes are spoken to in TLS, and have to show a certificate of these for the
+            address that is dialled. What the environment has as QUORUMQ_TLS_CA if None; "" for plain TCP.
         token: shows nodes that have a clients file who this is; what the environment has as QUORUMQ_TOKEN if None.
 
     Raises:
@@ -433,11 +437,13 @@ async def connect(
     if dial is None:
         for name in names:
             split_address(name)
+        ca = own_ca() if tls_ca is None else tls_ca
+        dial = dial_tls(ca) if ca else dial_tcp
     async with background() as tasks:
         nodes = Nodes(
             names,
             cluster_id=cluster_id or "",
-            dial=dial or dial_tcp,
+            dial=dial,
             spawn=tasks.spawn,
             clock=clock or default_clock(),
             wall_ms=wall_ms or _wall_ms,

@@ -15,6 +15,7 @@ that the writer never began is *not sent*, which makes the difference between No
 
 from __future__ import annotations
 
+import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -26,6 +27,8 @@ from quorumq.core import messages as m
 from quorumq.core.errors import PeerError, QuorumqError, TooFewReplicas, UsageError
 from quorumq.core.limits import INFLIGHT_REQUESTS_MAX
 from quorumq.wire.address import split_address
+from quorumq.wire.tls import CA_VARIABLE, client_context
+from quorumq.wire.tls import reason_of as tls_reason_of
 
 RECEIVE_BYTES: Final = 256 * 1024
 WRITE_BYTES: Final = 1024 * 1024
@@ -104,6 +107,27 @@ async def dial_tcp(address: str) -> trio.abc.Stream:
     """
     host, port = split_address(address)
     return await trio.open_tcp_stream(host, port)
+
+
+def dial_tls(ca: str) -> Dial:
+    """Dials TLS: a node has to show a certificate for the address, of the authorities in the PEM file ``ca``.
+
+    Raises:
+        UsageError: the file cannot be used.
+    """
+    context = client_context(ca)
+
+    async def dial(address: str) -> trio.abc.Stream:
+        host, _ = split_address(address)
+        stream = trio.SSLStream(await dial_tcp(address), context, server_hostname=host, https_compatible=True)
+        try:
+            await stream.do_handshake()
+        except BaseException:
+            await trio.aclose_forcefully(stream)
+            raise
+        return stream
+
+    return dial
 
 
 class Connection:
@@ -372,13 +396,15 @@ async def open_connection(
             while protocol.welcome is None:
                 data = await stream.receive_some(RECEIVE_BYTES)
                 if not data:
-                    raise Lost("the connection was closed before HELLO was answered", sent=False)
+                    raise Lost(
+                        f"the connection was closed before HELLO was answered{_hint(stream)}", sent=False
+                    )
                 protocol.receive(data)
             done = True
     except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as exc:
         raise Lost(reason_of(exc), sent=False) from exc
     except PeerError as exc:
-        raise Lost(f"not the protocol: {exc}", sent=False) from exc
+        raise Lost(f"not the protocol: {exc}{_hint(stream)}", sent=False) from exc
     except TooFewReplicas as exc:  # it has no room for another client
         raise Lost(str(exc), sent=False) from exc
     finally:
@@ -389,6 +415,15 @@ async def open_connection(
     return Connection(address, stream, protocol)
 
 
+def _hint(stream: trio.abc.Stream | None) -> str:
+    """What else may be wrong where what answers is not understood."""
+    return (
+        ""
+        if isinstance(stream, trio.SSLStream)
+        else f" (where nodes speak TLS, give tls_ca= or {CA_VARIABLE})"
+    )
+
+
 def reason_of(exc: BaseException) -> str:
     """What went wrong on a socket, in a few words: the system's text, without numbers of ours around it."""
     found: BaseException = exc
@@ -396,6 +431,8 @@ def reason_of(exc: BaseException) -> str:
         found = found.__cause__
     if isinstance(found, BaseExceptionGroup):
         return "; ".join(dict.fromkeys(reason_of(item) for item in found.exceptions))
+    if isinstance(found, ssl.SSLError | ssl.CertificateError):
+        return tls_reason_of(found)
     if isinstance(found, OSError) and found.strerror:
         return found.strerror.lower()
     return str(found) or type(found).__name__

@@ -89,6 +89,10 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     stall_timeout: Seconds = 30.0
     stop_timeout: SecondsOrZero = 1.0
     clients_file: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_ca: str = ""
+    insecure: bool = False
     log_format: Literal["console", "json"] = "console"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     history: str = ""
@@ -106,6 +110,13 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         if not dialled or split_address(dialled) == (host, port):
             return ""
         return "" if host in EVERY_ADDRESS and split_address(dialled)[1] == port else dialled
+
+    @property
+    def exposed(self) -> bool:
+        """Whether others than this machine reach it, who are not asked who they are or can read what is said."""
+        host = split_address(self.listen)[0]
+        here = host == "localhost" or host == "::1" or host.startswith("127.")
+        return not (here or (self.tls_cert and self.clients_file))
 
     @property
     def secrets(self) -> tuple[bytes, ...]:
@@ -157,7 +168,16 @@ def load_config(path: str | os.PathLike[str]) -> ServeConfig:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: is not TOML: {error}") from None
     base = Path(path).resolve().parent
-    for key in ("data_dir", "data", "history", "secret_file", "clients_file"):
+    for key in (
+        "data_dir",
+        "data",
+        "history",
+        "secret_file",
+        "clients_file",
+        "tls_cert",
+        "tls_key",
+        "tls_ca",
+    ):
         if isinstance(values.get(key), str) and values[key]:
             values[key] = str(base / values[key])
     return make_config(values, str(path))
@@ -237,6 +257,11 @@ def _problems(found: Mapping[str, Any]) -> list[str]:
         problems.append(f"cluster_id = {found['cluster_id']!r}: must have 1 to {limits.NAME_BYTES_MAX} bytes")
     if "secret" in found:
         problems += _problems_of_secret(found["secret"])
+    if found.get("tls_cert") and not found.get("tls_ca") and len(nodes) > 1:
+        problems.append("tls_ca is missing: nodes know each other by certificates of these authorities")
+    for key in ("tls_key", "tls_ca"):
+        if found.get(key) and not found.get("tls_cert"):
+            problems.append(f"{key} without tls_cert: give the node's certificate, too")
     if "data_dir" in found and not found["data_dir"]:
         problems.append(f"data_dir is empty: {_REQUIRED['data_dir']}")
     places = {"listen": found.get("listen")}

@@ -228,6 +228,13 @@ class Inbound:
             await self._finish_sending()
             self.node.log.warning("connections_max", reason=crowd, client=self.name)
             return False
+        if hello.node and self.node.config.tls_ca and hello.node not in self.transport.names:
+            shown = ", ".join(sorted(self.transport.names)) or "nobody"
+            detail = f"{self.name} shows the certificate of {shown}: a node's has its id as a DNS name"
+            self._put(encode_message(Failed(Code.UNAUTHORIZED, detail), request=decoded.request))
+            await self._finish_sending()
+            self.node.log.warning("peer_refused", peer=self.name, reason=detail)
+            return False
         if hello.node and not await self._prove(frame, decoded.request):
             return False
         if not hello.node and self.node.clients is not None:

@@ -169,6 +169,9 @@ async def _greet(
     out.put(hello)
     out.flush()
     challenge = await _answer(transport, reader)
+    if node.config.tls_ca and peer not in transport.names:
+        shown = ", ".join(sorted(transport.names)) or "nobody"
+        raise PeerError(f"{peer} shows the certificate of {shown}: a node's has its id as a DNS name")
     if isinstance(challenge, Failed):
         return challenge
     if not isinstance(challenge, Challenge):

@@ -36,6 +36,7 @@ from quorumq.node.connections import Inbound
 from quorumq.node.links import Dial, keep_link
 from quorumq.node.logs import make_log
 from quorumq.node.node import EXIT_AGAIN, EXIT_BUG, EXIT_OK, EXIT_REFUSED, EXIT_STORAGE, Node
+from quorumq.node.tls import Certificates
 from quorumq.node.transport import SocketTransport, Transport, connect, listen
 from quorumq.storage.disk import Disk
 from quorumq.storage.journal import Journal
@@ -92,6 +93,16 @@ async def _run(config: ServeConfig, log: Any, newest: bool) -> int:
 async def _run_node(config: ServeConfig, log: Any, newest: bool) -> int:
     """Run one node until it stops; EXIT_AGAIN where another one is to be built from the same directory."""
     place = split_address(config.listen)
+    if config.exposed and not config.insecure:
+        log.error(
+            "start_refused",
+            reason=f"listen = {config.listen!r} is not only this machine: others could read what is said there, or do "
+            "whatever they like. Give tls_cert, tls_key, tls_ca and clients_file, or insecure = true if nobody else "
+            "is on that network",
+        )
+        return EXIT_REFUSED
+    if config.exposed:
+        log.warning("insecure", reason=f"insecure = true: who reaches {config.listen} may do everything")
     try:
         sockets = listen(*place)
     except OSError as error:
@@ -116,11 +127,14 @@ async def _run_node(config: ServeConfig, log: Any, newest: bool) -> int:
         return EXIT_REFUSED
     commits = CommitThread()
     try:
+        certificates = None
+        if config.tls_cert:
+            certificates = Certificates(config.tls_cert, config.tls_key, config.tls_ca, log)
         node = open_node(config, config.data_dir, log=log, commits=commits, newest=newest)
     except (StorageError, UsageError) as error:  # anything else is a bug, and no configuration mends it
         log.error("start_refused", reason=str(error), data_dir=config.data_dir)
         return EXIT_STORAGE if isinstance(error, StorageError) else EXIT_REFUSED
-    service = Service(node, dial_from(config))
+    service = Service(node, dial_from(config, certificates), certificates)
     gc.collect()
     gc.freeze()  # what was replayed lives as long as the node: leave it out of every later collection
     try:
@@ -257,11 +271,13 @@ class Service:
     Args:
         node: made by `open_node`.
         dial: how to reach a peer.
+        certificates: where those who dial are to speak TLS.
     """
 
-    def __init__(self, node: Node, dial: Dial) -> None:
+    def __init__(self, node: Node, dial: Dial, certificates: Certificates | None = None) -> None:
         self.node = node
         self._dial = dial
+        self._certificates = certificates
         self._inbound: dict[int, Inbound] = {}
         self._strangers: list[Inbound] = []  # some of them may have said who they are
         self._peers: dict[NodeId, Inbound] = {}
@@ -374,7 +390,9 @@ class Service:
                     await trio.sleep(0.1)
                     continue
                 text = f"{address[0]}:{address[1]}"
-                self.serve(SocketTransport(sock), text)
+                transport = SocketTransport(sock)
+                certificates = self._certificates
+                self.serve(transport if certificates is None else certificates.accepted(transport), text)
         listener.close()
 
     def _make_room(self) -> bool:
@@ -414,11 +432,13 @@ class Service:
             self.node.health.connections = len(self._inbound)
 
 
-def dial_from(config: ServeConfig) -> Dial:
+def dial_from(config: ServeConfig, certificates: Certificates | None = None) -> Dial:
     """How a node with this configuration reaches its peers."""
 
     async def dial(peer: NodeId) -> Transport:
-        return await connect(*split_address(config.nodes[peer]), DIAL_TIMEOUT_S, PEER_USER_TIMEOUT_S)
+        address = split_address(config.nodes[peer])
+        transport = await connect(*address, DIAL_TIMEOUT_S, PEER_USER_TIMEOUT_S)
+        return transport if certificates is None else certificates.dialled(transport)
 
     return dial
 

@@ -32,6 +32,10 @@ class ConnectionLost(Exception):
 class Transport(Protocol):
     """A connected stream of bytes. `ConnectionLost` may come from every method but `close`."""
 
+    @property
+    def names(self) -> frozenset[str]:
+        """Whose certificate the other side has shown."""
+
     def send_some(self, buffers: Sequence[memoryview]) -> int:
         """Send a prefix of ``buffers`` without waiting; how many bytes it was, 0 when there is no room."""
 
@@ -62,6 +66,10 @@ class SocketTransport:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(user_timeout * 1000))
         self._sock = sock
         self._closed = False
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset()
 
     def send_some(self, buffers: Sequence[memoryview]) -> int:
         if self._closed:

@@ -71,6 +71,10 @@ class MemoryTransport:
         self._wake()
         return taken
 
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset()
+
     async def wait_sendable(self) -> None:
         await trio.lowlevel.checkpoint()
         while not self.closed and not self.peer.closed and len(self.peer.received) >= self.capacity:

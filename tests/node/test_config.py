@@ -39,6 +39,22 @@ def test_advertise_listen_and_nodes_say_which_address_clients_are_told() -> None
     }
 
 
+def test_others_reach_a_node_unless_it_listens_on_its_own_machine_or_asks_them_who_they_are() -> None:
+    def exposed(**values: str) -> bool:
+        return make_config({**GOOD, **values}).exposed
+
+    assert [exposed(listen=f"{host}:1") for host in ("127.0.0.1", "127.9.9.9", "localhost", "[::1]")] == [
+        False
+    ] * 4
+    assert [exposed(listen=f"{host}:1") for host in ("0.0.0.0", "[::]", "10.0.0.1", "a.example")] == [
+        True
+    ] * 4
+    tls = {"listen": "0.0.0.0:1", "tls_cert": "a.pem"}
+    assert exposed(**tls)
+    assert exposed(listen="0.0.0.0:1", clients_file="c.toml")
+    assert not exposed(**tls, clients_file="c.toml")
+
+
 def test_a_node_listens_where_the_others_dial_it_unless_it_is_told_otherwise() -> None:
     nodes = {"a": "10.0.0.1:7", "b": "10.0.0.2:7"}
     assert make_config({**GOOD, "nodes": nodes}).listen == "10.0.0.1:7"
@@ -84,6 +100,8 @@ def test_a_node_listens_where_the_others_dial_it_unless_it_is_told_otherwise() -
         ({"disk_reserve_bytes": 2**63}, ["disk_reserve_bytes = 9223372036854775808", "<="]),
         ({"inflight_bytes_max": 2**70}, ["inflight_bytes_max = ", "<="]),
         ({"link_bytes_max": 2**63}, ["link_bytes_max = ", "<="]),
+        ({"tls_key": "k"}, ["tls_key without tls_cert"]),
+        ({"tls_cert": "c", "nodes": {"a": "h:1", "b": "h:2"}}, ["tls_ca is missing"]),
         ({"cluster_id": ""}, ["cluster_id = ''"]),
         ({"data_dir": ""}, ["data_dir is empty"]),
         ({"data": "/elsewhere"}, ["the same setting"]),

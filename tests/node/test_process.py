@@ -87,6 +87,18 @@ def test_a_port_in_use_and_an_address_of_another_machine_are_refused(tmp_path: P
     assert (code, "192.0.2.1:7401" in text) == (78, True)
 
 
+def test_a_node_that_others_reach_without_tls_and_clients_has_to_be_told_that_it_may(tmp_path: Path) -> None:
+    listen = f"0.0.0.0:{free_ports(1)[0]}"
+    code, text = ends(write_config(tmp_path, listen=listen))
+    assert (code, "insecure = true" in text) == (EXIT_REFUSED, True)
+    path = write_config(tmp_path, listen=listen)
+    path.write_text(path.read_text() + "insecure = true\n")
+    process = start(path)
+    assert "may do everything" in until(process, '"insecure"')
+    process.terminate()
+    process.communicate(timeout=20)
+
+
 def test_a_node_that_listens_where_nobody_dials_it_says_so(tmp_path: Path) -> None:
     port, other = free_ports(2)
     path = write_config(tmp_path, listen=f"127.0.0.1:{port}")

@@ -1,0 +1,193 @@
+"""TLS behind the node's transports, and certificates that change while it runs.
+
+`TlsTransport` is one more transport, around another. What it was given and has encrypted may wait for room below it:
+that is one piece at most, and a byte of it counts as not sent until all of it is, so that `Outflow` comes back. A frame
+counts as begun, then, no later than its second byte, and one byte is no frame.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Sequence
+from typing import Any, Final
+
+import trio
+
+from quorumq.core.errors import PeerError, UsageError
+from quorumq.core.limits import KIB
+from quorumq.node.transport import RECEIVE_BYTES, ConnectionLost, Transport
+from quorumq.wire.tls import names_in, peer_context, reason_of, server_context
+
+PIECE_BYTES: Final = 256 * KIB
+"""Encrypted at once."""
+
+REREAD_S: Final = 1.0
+"""Whether the certificates have changed is looked at when a connection begins, at most so often."""
+
+
+class TlsTransport:
+    """A transport that speaks TLS over another one. The handshake is done by whoever receives.
+
+    Args:
+        inner: connected.
+        context: of the side that this is.
+        server_side: whether the other side has dialled.
+    """
+
+    def __init__(self, inner: Transport, context: ssl.SSLContext, *, server_side: bool) -> None:
+        self._inner = inner
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=server_side)
+        self._encrypted: memoryview = memoryview(b"")
+        self._owed = 0  # bytes of the piece in `_encrypted` that were not counted yet
+        self._shaken = trio.Event()
+        self._closed = False
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Whose certificate the other side has shown; none before the handshake is done."""
+        return names_in(self._tls.getpeercert()) if self._shaken.is_set() else frozenset()
+
+    def send_some(self, buffers: Sequence[memoryview]) -> int:
+        if self._closed:
+            raise ConnectionLost("closed")
+        if not self._shaken.is_set() or not self._push():
+            return 0
+        if self._owed:
+            owed, self._owed = self._owed, 0
+            return owed
+        total = 0
+        try:
+            for buffer in buffers:
+                piece = buffer[: PIECE_BYTES - total]
+                total += self._tls.write(piece)
+                if total >= PIECE_BYTES:
+                    break
+        except ssl.SSLError as error:
+            raise ConnectionLost(reason_of(error)) from None
+        if self._push():
+            return total
+        self._owed = 1
+        return total - 1
+
+    def _push(self) -> bool:
+        """Pass on what is encrypted, as far as there is room; whether nothing is left."""
+        while True:
+            if not self._encrypted:
+                self._encrypted = memoryview(self._outgoing.read())
+                if not self._encrypted:
+                    return True
+            taken = self._inner.send_some([self._encrypted])
+            self._encrypted = self._encrypted[taken:]
+            if self._encrypted:
+                return False
+
+    async def wait_sendable(self) -> None:
+        await self._shaken.wait()
+        if self._closed:
+            raise ConnectionLost("closed")
+        await self._inner.wait_sendable()
+
+    async def receive(self) -> bytes:
+        try:
+            while not self._shaken.is_set():
+                try:
+                    self._tls.do_handshake()
+                    self._shaken.set()
+                except ssl.SSLWantReadError:
+                    await self._more(handshake=True)
+            while True:
+                try:
+                    data = self._tls.read(RECEIVE_BYTES)
+                except ssl.SSLWantReadError:
+                    if not await self._more():
+                        return b""
+                    continue
+                await trio.lowlevel.checkpoint()  # a connection with much to say takes turns with the others
+                return data
+        except ssl.SSLError as error:
+            # What OpenSSL has to say to the other side, so that it hears why.
+            if not self._closed:
+                self._push()
+            if not self._shaken.is_set():
+                raise PeerError(reason_of(error)) from None
+            raise ConnectionLost(reason_of(error)) from None
+
+    async def _more(self, *, handshake: bool = False) -> bool:
+        """Pass on what TLS has to say, and take in more; whether there was any."""
+        while not self._push():
+            if not handshake:
+                break  # it goes with the next bytes that are sent
+            await self._inner.wait_sendable()
+        data = await self._inner.receive()
+        if not data and handshake:
+            raise ConnectionLost("closed during the TLS handshake")
+        self._incoming.write(data)
+        return bool(data)
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._inner.close()
+            self._shaken.set()  # wakes who waits to send
+
+
+class Certificates:
+    """A node's certificates, as the files are when a connection begins.
+
+    Args:
+        cert, key, ca: PEM files, as of `quorumq.wire.tls.server_context`.
+        log: structured logger.
+
+    Raises:
+        UsageError: they cannot be used.
+    """
+
+    def __init__(self, cert: str, key: str, ca: str, log: Any) -> None:
+        self._files = (cert, key, ca)
+        self._log = log
+        self._stats = self._look()
+        self._looked = trio.current_time()
+        self._contexts = self._read()
+
+    def _look(self) -> list[tuple[int, ...]]:
+        stats: list[tuple[int, ...]] = []
+        for path in filter(None, self._files):
+            try:
+                found = os.stat(path)
+                stats.append((found.st_mtime_ns, found.st_size, found.st_ino))
+            except OSError:
+                stats.append(())
+        return stats
+
+    def _read(self) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+        return server_context(*self._files), peer_context(*self._files)
+
+    def _refresh(self) -> None:
+        """Read the files again where they have changed; those of before stay where the new ones cannot be used."""
+        now = trio.current_time()
+        if now < self._looked + REREAD_S:
+            return
+        self._looked = now
+        stats = self._look()
+        if stats == self._stats:
+            return
+        self._stats = stats
+        try:
+            self._contexts = self._read()
+        except UsageError as error:
+            self._log.error("certificates_ignored", reason=f"{error}; those of before stay")
+        else:
+            self._log.info("certificates_read")
+
+    def accepted(self, inner: Transport) -> TlsTransport:
+        """A connection that was accepted."""
+        self._refresh()
+        return TlsTransport(inner, self._contexts[0], server_side=True)
+
+    def dialled(self, inner: Transport) -> TlsTransport:
+        """A connection to another node."""
+        self._refresh()
+        return TlsTransport(inner, self._contexts[1], server_side=False)

@@ -1,0 +1,123 @@
+"""TLS on top of any stream of bytes: what both ends of a connection have in common.
+
+The work is done by `ssl.SSLObject`, which knows bytes and no sockets, so that a step of a node stays synchronous.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Mapping
+from typing import Any, Final
+
+from quorumq.core.errors import UsageError
+
+CA_VARIABLE: Final = "QUORUMQ_TLS_CA"
+"""The environment variable that names a client's file of authorities where the program does not."""
+
+
+def own_ca() -> str:
+    """The file of authorities that the environment names; "" if none."""
+    return os.environ.get(CA_VARIABLE, "").strip()
+
+
+def client_context(ca: str) -> ssl.SSLContext:
+    """For a client: the node has to show a certificate of these authorities for the address that was dialled.
+
+    Args:
+        ca: a PEM file.
+
+    Raises:
+        UsageError: it cannot be used.
+    """
+    try:
+        context = ssl.create_default_context(cafile=ca)
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"tls_ca {ca}: {reason_of(error)}: give a PEM file of the authorities to trust"
+        ) from None
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context
+
+
+def server_context(cert: str, key: str, ca: str) -> ssl.SSLContext:
+    """For who listens. Who dials may show a certificate, and where it does it has to be one of ``ca``.
+
+    Args:
+        cert: a PEM file: its certificate, and those between it and the authority.
+        key: a PEM file: the certificate's key; "" where that stands in ``cert``.
+        ca: a PEM file of authorities; "" to ask for no certificate.
+
+    Raises:
+        UsageError: they cannot be used.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    _load(context, cert, key, ca)
+    if ca:
+        context.verify_mode = ssl.CERT_OPTIONAL
+    return context
+
+
+def peer_context(cert: str, key: str, ca: str) -> ssl.SSLContext:
+    """For a node that dials another: both show a certificate. Whose it is, the caller looks at (`names_in`).
+
+    Args:
+        cert, key, ca: as of `server_context`.
+
+    Raises:
+        UsageError: they cannot be used.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.check_hostname = False  # a node is known by its id, not by where it is dialled
+    _load(context, cert, key, ca)
+    return context
+
+
+def _load(context: ssl.SSLContext, cert: str, key: str, ca: str) -> None:
+    try:
+        context.load_cert_chain(
+            cert, key or None, password=lambda: ""
+        )  # a key with a password cannot be used
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"tls_cert {cert} with tls_key {key or cert}: {reason_of(error)}: give PEM files of a certificate and its "
+            "key, without a password"
+        ) from None
+    if ca:
+        try:
+            context.load_verify_locations(ca)
+        except (OSError, ValueError) as error:
+            raise UsageError(
+                f"tls_ca {ca}: {reason_of(error)}: give a PEM file of the authorities to trust"
+            ) from None
+
+
+def names_in(certificate: Mapping[str, Any] | None) -> frozenset[str]:
+    """Whose a certificate is, as `ssl.SSLObject.getpeercert` gives it: DNS names, or the common name without any."""
+    if not certificate:
+        return frozenset()
+    names = [value for kind, value in certificate.get("subjectAltName", ()) if kind == "DNS"]
+    if not names:
+        names = [
+            value for part in certificate.get("subject", ()) for kind, value in part if kind == "commonName"
+        ]
+    return frozenset(names)
+
+
+def reason_of(error: BaseException) -> str:
+    """What went wrong, in words that a person can search for."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the certificate is refused: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        reason = (error.reason or str(error)).lower().replace("_", " ")
+        hint = (
+            ": does the other side speak TLS?"
+            if "wrong version" in reason or "http request" in reason
+            else ""
+        )
+        return f"TLS: {reason}{hint}"
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    return str(error)

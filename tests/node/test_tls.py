@@ -1,0 +1,295 @@
+"""TLS between nodes and to clients: whose certificate lets whom in, and what a person reads where one does not do."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import ssl
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trustme
+
+from quorumq.client import connect
+from quorumq.core.errors import PeerError, TooFewReplicas, UsageError
+from quorumq.lab.ports import free_ports
+from quorumq.node.tls import PIECE_BYTES, Certificates, TlsTransport
+from quorumq.node.transport import ConnectionLost, Outflow
+from quorumq.wire.tls import client_context, peer_context, server_context
+from tests.node.memory import Log, MemoryTransport, pair
+
+HOST = "127.0.0.1"
+PAST = datetime.now(UTC) - timedelta(days=1)
+
+
+class Files:
+    """An authority's file, and certificates of it."""
+
+    def __init__(self, folder: Path, name: str = "ca") -> None:
+        self.folder = folder
+        self.authority = trustme.CA()
+        self.ca = str(folder / f"{name}.pem")
+        self.authority.cert_pem.write_to_path(self.ca)
+
+    def issue(self, *names: str, file: str = "", **more: Any) -> tuple[str, str]:
+        """Files of a certificate for these names, and of its key."""
+        made = self.authority.issue_cert(*names, **more)
+        cert, key = (str(self.folder / f"{file or names[0]}.{kind}") for kind in ("cert", "key"))
+        made.private_key_pem.write_to_path(key)
+        Path(cert).write_bytes(b"".join(blob.bytes() for blob in made.cert_chain_pems))
+        return cert, key
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    return Files(tmp_path)
+
+
+def ends(
+    files: Files, listener: str, dialler: str, **of_dialler: Any
+) -> tuple[TlsTransport, TlsTransport, MemoryTransport]:
+    """Two nodes' ends of a connection, and what is below the second."""
+    below, other = pair(4096)
+    server = TlsTransport(below, server_context(*files.issue(listener), files.ca), server_side=True)
+    context = peer_context(*files.issue(dialler, **of_dialler), files.ca)
+    return server, TlsTransport(other, context, server_side=False), other
+
+
+async def copied(reader: TlsTransport, into: bytearray, size: int) -> None:
+    while len(into) < size:
+        into += await reader.receive()
+
+
+async def test_what_is_sent_arrives_however_little_room_there_is_and_both_know_who_the_other_is(
+    files: Files,
+) -> None:
+    server, dialler, _ = ends(files, "n1", "n2")
+    sent = bytes(range(256)) * 4096  # four pieces, through a pipe of 4 KiB
+    assert len(sent) > 3 * PIECE_BYTES
+    got, drained = bytearray(), trio.Event()
+
+    def lost(reason: str) -> None:
+        raise AssertionError(reason)
+
+    async with trio.open_nursery() as nursery:
+        out = Outflow(dialler, nursery, 30.0, lambda: False, lost, drained.set)
+        for start in range(0, len(sent), 1000):
+            out.put([sent[start : start + 1000]])
+        out.flush()
+        assert out.sent == 0, "nothing is sent before the handshake"
+        nursery.start_soon(dialler.receive)
+        nursery.start_soon(copied, server, got, len(sent))
+        with trio.fail_after(60):
+            await drained.wait()
+            while len(got) < len(sent):
+                await trio.sleep(0.01)
+        nursery.cancel_scope.cancel()
+    assert bytes(got) == sent
+    assert out.sent == len(sent)
+    assert (server.names, dialler.names) == ({"n2"}, {"n1"})
+
+
+async def test_a_byte_of_a_piece_that_did_not_fit_is_owed_until_the_rest_has_left(files: Files) -> None:
+    server, dialler, below = ends(files, "n1", "n2")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(server.receive)
+        nursery.start_soon(dialler.receive)
+        while not (server._shaken.is_set() and dialler._shaken.is_set()):
+            await trio.sleep(0)
+        nursery.cancel_scope.cancel()
+    piece = [memoryview(bytes(20_000))]
+    assert dialler.send_some(piece) == 19_999
+    assert dialler.send_some([memoryview(b"x")]) == 0, "there is no room still"
+    got = bytearray()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(copied, server, got, 20_000)
+        while not (owed := dialler.send_some([memoryview(b"x")])):
+            await trio.sleep(0)
+    assert (owed, len(got)) == (1, 20_000)
+    below.close()
+
+
+async def handshake(one: TlsTransport, other: TlsTransport) -> str:
+    """Why a handshake fails at the first end; "" where it does not."""
+    reason = ""
+
+    async def other_end() -> None:
+        with pytest.raises((PeerError, ConnectionLost)):
+            await other.receive()
+        other.close()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(other_end)
+        try:
+            await one.receive()
+        except (PeerError, ConnectionLost) as error:
+            reason = str(error)
+        one.close()
+    return reason
+
+
+async def test_a_certificate_of_another_authority_or_one_that_has_expired_is_refused(
+    files: Files, tmp_path: Path
+) -> None:
+    strangers = Files(tmp_path, "others")
+    below, other = pair()
+    server = TlsTransport(below, server_context(*files.issue("n1"), files.ca), server_side=True)
+    stranger = TlsTransport(other, peer_context(*strangers.issue("n2"), files.ca), server_side=False)
+    assert "certificate is refused" in await handshake(server, stranger)
+    server, late, _ = ends(files, "n1", "n3", not_after=PAST)
+    assert "certificate has expired" in await handshake(server, late)
+
+
+async def test_an_old_version_of_tls_and_what_is_not_tls_are_refused(files: Files) -> None:
+    below, other = pair()
+    server = TlsTransport(below, server_context(*files.issue("n1"), files.ca), server_side=True)
+    context = peer_context(*files.issue("n2"), files.ca)
+    context.set_ciphers("DEFAULT:@SECLEVEL=0")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        context.minimum_version = ssl.TLSVersion.TLSv1
+        context.maximum_version = ssl.TLSVersion.TLSv1_1
+    assert "unsupported protocol" in await handshake(server, TlsTransport(other, context, server_side=False))
+    below, other = pair()
+    other.send_some([memoryview(b"\xabQQ\x01" + bytes(40))])
+    plain = TlsTransport(below, server_context(*files.issue("n1"), files.ca), server_side=True)
+    with pytest.raises(PeerError, match="does the other side speak TLS"):
+        await plain.receive()
+
+
+async def test_files_that_change_count_from_the_next_connection_on_and_wrong_ones_do_not(
+    files: Files,
+) -> None:
+    cert, key = files.issue("old", file="node")
+    log = Log()
+    found = Certificates(cert, key, files.ca, log)
+    context = peer_context(*files.issue("n2"), files.ca)
+
+    async def shown() -> frozenset[str]:
+        below, other = pair()
+        ours, theirs = found.accepted(below), TlsTransport(other, context, server_side=False)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ours.receive)
+            nursery.start_soon(theirs.receive)
+            while not theirs.names:
+                await trio.sleep(0)
+            nursery.cancel_scope.cancel()
+        return theirs.names
+
+    assert await shown() == {"old"}
+    files.issue("new", file="node")
+    await trio.sleep(1.1)
+    assert await shown() == {"new"}
+    Path(cert).write_text("no certificate")
+    await trio.sleep(1.1)
+    assert await shown() == {"new"}
+    assert [event for _, event, _ in log.lines] == ["certificates_read", "certificates_ignored"]
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda f, c, k: server_context(c, f.ca, f.ca), "tls_cert"),
+        (lambda f, c, k: server_context("/nowhere", k, f.ca), "No such file"),
+        (lambda f, c, k: server_context(c, k, k), "tls_ca"),
+        (lambda f, c, k: client_context("/nowhere"), "tls_ca /nowhere: No such file"),
+        (lambda f, c, k: client_context(k), "tls_ca"),
+    ],
+)
+def test_files_that_cannot_be_used_are_named(files: Files, make: Callable[..., object], words: str) -> None:
+    cert, key = files.issue("n1")
+    with pytest.raises(UsageError) as caught:
+        make(files, cert, key)
+    assert words in str(caught.value)
+    assert "give" in str(caught.value)
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="the page's commands are openssl's")
+async def test_the_commands_of_the_page_make_certificates_that_do(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    commands = page.split("## TLS")[1].split("```sh\n")[1].split("```")[0]
+    subprocess.run(["sh", "-ec", commands], cwd=tmp_path, check=True, capture_output=True)
+    ca, cert, key = (str(tmp_path / name) for name in ("ca.pem", "a.pem", "a.key"))
+    strict = client_context(ca)
+    strict.verify_flags |= ssl.VERIFY_X509_STRICT  # the default of Python 3.13
+    below, other = pair()
+    server = TlsTransport(below, server_context(cert, key, ca), server_side=True)
+    client = TlsTransport(other, strict, server_side=False)
+    client._tls = strict.wrap_bio(client._incoming, client._outgoing, server_hostname="10.0.0.1")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(server.receive)
+        nursery.start_soon(client.receive)
+        with trio.fail_after(10):
+            while not client.names:
+                await trio.sleep(0)
+        nursery.cancel_scope.cancel()
+    assert client.names == {"a", "a.example"}
+
+
+# ---------------------------------------------------------------------- real processes
+
+
+@contextmanager
+def running(folder: Path, files: Files) -> Iterator[list[str]]:
+    """Three nodes that speak TLS; n3 has the certificate of another."""
+    ports = free_ports(3)
+    nodes = {f"n{number}": f"{HOST}:{port}" for number, port in enumerate(ports, 1)}
+    processes = []
+    for node, address in nodes.items():
+        cert, key = files.issue("n9" if node == "n3" else node, HOST, file=node)
+        values = {
+            "node": node, "cluster_id": "c", "secret": "0123456789abcdef", "data_dir": node, "listen": address,
+            "tls_cert": cert, "tls_key": key, "tls_ca": files.ca,
+        }  # fmt: skip
+        lines = [f'{name} = "{value}"' for name, value in values.items()]
+        lines += ["hold_time_max = 2.0", "[nodes]", *(f'{name} = "{place}"' for name, place in nodes.items())]
+        path = folder / f"{node}.toml"
+        path.write_text("\n".join(lines) + "\n")
+        path.chmod(0o600)
+        command = [sys.executable, "-m", "quorumq.node", "--config", str(path)]
+        with (folder / f"{node}.log").open("w") as log:
+            processes.append(subprocess.Popen(command, stderr=log))
+    try:
+        yield list(nodes.values())
+    finally:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.wait(20)
+
+
+@pytest.mark.e2e
+async def test_a_cluster_speaks_tls_and_a_node_with_the_certificate_of_another_is_kept_out(
+    tmp_path: Path, files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(tmp_path, files) as addresses:
+        logs = {name: tmp_path / f"{name}.log" for name in ("n1", "n2", "n3")}
+        with trio.fail_after(60):
+            while not all("node_started" in log.read_text() for log in logs.values()):
+                await trio.sleep(0.1)
+        with pytest.raises(TooFewReplicas) as caught:
+            async with connect(addresses[0], timeout=2.0):
+                pass
+        assert "QUORUMQ_TLS_CA" in str(caught.value)
+        with pytest.raises(TooFewReplicas) as caught:
+            async with connect(addresses[0], timeout=2.0, tls_ca=Files(tmp_path, "wrong").ca):
+                pass
+        assert "the certificate is refused: " in str(caught.value)
+        with trio.fail_after(60):
+            while "n9" not in logs["n1"].read_text() or "link_up" not in logs["n2"].read_text():
+                await trio.sleep(0.1)
+        monkeypatch.setenv("QUORUMQ_TLS_CA", files.ca)
+        command = [sys.executable, "-m", "quorumq", "status", "--json", "--node", addresses[0]]
+        done = await trio.run_process(command, capture_stdout=True, check=False)
+        peers = json.loads(done.stdout)["nodes"][0]["peers"]
+        assert {name: peer["up"] for name, peer in peers.items()} == {"n2": True, "n3": False}
+        async with connect(addresses, tls_ca=files.ca) as client:
+            assert not (await client.metadata()).topics
