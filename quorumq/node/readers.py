@@ -7,6 +7,7 @@ than a minute once something else has come.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Any, Final, NamedTuple
 
 from quorumq.core.deadnames import dead_letter_names
@@ -61,7 +62,6 @@ class Window:
 
     def add(self, now: float, delivered: int, settled: int) -> None:
         """So many more."""
-        self.at = now
         slot = int(now / SPAN_S * SLOTS)
         before = self.counts.get(slot, (0, 0))
         self.counts[slot] = (before[0] + delivered, before[1] + settled)
@@ -82,14 +82,15 @@ class Readers:
 
     def __init__(self) -> None:
         # Who asked last with which topics and partitions. The one that is silent longest is the first; so below.
-        self._asking: dict[tuple[str, Who, tuple[str, ...], tuple[int, ...]], Window] = {}
-        self._flows: dict[tuple[PartitionId, str, Who | None], Window] = {}  # None: of all consumers together
+        self._asking: OrderedDict[tuple[str, Who, tuple[str, ...], tuple[int, ...]], Window] = OrderedDict()
+        # None: of all consumers together.
+        self._flows: OrderedDict[tuple[PartitionId, str, Who | None], Window] = OrderedDict()
 
     def fetching(self, fetch: Fetch, software: str, address: str, now: float) -> None:
         """A FETCH has come."""
         topics, group = dead_letter_names(fetch.topics, fetch.group)
         key = (group, who_asks(fetch, software, address), topics, fetch.partitions)
-        touched(self._asking, key, now).at = now
+        touched(self._asking, key, now)
 
     def delivered(self, fetch: Fetch, reply: FetchReply, software: str, address: str, now: float) -> None:
         """It is answered with messages."""
@@ -141,16 +142,18 @@ class Readers:
 def who_asks(fetch: Fetch, software: str, address: str) -> Who:
     """Whose FETCH it is."""
     names = (fetch.consumer, fetch.version, software, address)
-    return Who(*(name[:NAME_CHARS_MAX] for name in names))
+    return Who(*[name[:NAME_CHARS_MAX] for name in names])
 
 
-def touched(table: dict[Any, Window], key: object, now: float) -> Window:
+def touched(table: OrderedDict[Any, Window], key: object, now: float) -> Window:
     """The entry of that key, which is now the last one. Those that are old, or too many, go."""
-    found = table.pop(key, None) or Window()
-    while table:
-        first = next(iter(table))
-        if table[first].at > now - SPAN_S and len(table) < TRACKED_MAX:
-            break
+    found = table.get(key)
+    if found is None:
+        found = table[key] = Window()
+        if len(table) > TRACKED_MAX:
+            table.popitem(last=False)
+    found.at = now
+    table.move_to_end(key)
+    while table[first := next(iter(table))].at <= now - SPAN_S:
         del table[first]
-    table[key] = found
     return found
