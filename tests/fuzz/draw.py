@@ -57,7 +57,7 @@ class Draw:
     Args:
         rng: what decides.
         items: how many a list has at most.
-        known: by type or by name of a field, what to draw from three times out of four.
+        known: by type, name of a field, or class and field, what to draw from three times out of four.
     """
 
     def __init__(
@@ -135,7 +135,8 @@ class Draw:
 
     def field(self, hint: Any, owner: str, field: str) -> Any:
         """A value for one field of ``owner``."""
-        return self.known_or(field if field in self.known else hint, hint, owner, field)
+        keys = (f"{owner}.{field}", field)
+        return self.known_or(next((key for key in keys if key in self.known), hint), hint, owner, field)
 
     def _field(self, hint: Any, owner: str, field: str) -> Any:
         rng = self.rng
@@ -152,13 +153,15 @@ class Draw:
             return rng.random() < 0.5
         origin, args = typing.get_origin(hint), typing.get_args(hint)
         if type(None) in args:
-            return None if rng.random() < 0.4 else self.field(args[0], owner, field)
+            return None if rng.random() < 0.4 else self.known_or(args[0], args[0], owner, field)
         if origin is tuple and args[-1] is Ellipsis:
-            return tuple(self.field(args[0], owner, field) for _ in range(rng.randint(0, self.items)))
+            return tuple(
+                self.known_or(args[0], args[0], owner, field) for _ in range(rng.randint(0, self.items))
+            )
         if origin is tuple:
             if field == "cursor":
                 return tuple(self.number(-(1 << 63), 1 << 63) for _ in args)
-            return tuple(self.field(arg, owner, field) for arg in args)
+            return tuple(self.known_or(arg, arg, owner, field) for arg in args)
         if origin is dict:
             return {f"k{at}": self.plain() for at in range(rng.randrange(3))}
         if isinstance(hint, type) and issubclass(hint, IntEnum):
