@@ -20,7 +20,6 @@ DEADLINE_S: Final = 5.0
 
 HEADER_BYTES_MAX: Final = 8 * 1024
 RECEIVE_BYTES: Final = 4 * 1024
-BACKLOG: Final = 16
 TEXT: Final = "text/plain; charset=utf-8"
 
 Answer = tuple[int, str, bytes]
@@ -43,12 +42,9 @@ class HttpServer:
         """Serve until cancelled.
 
         Args:
-            sockets: bound; the listeners close them.
+            sockets: that listen; they are closed here.
         """
-        listeners = []
-        for sock in sockets:
-            sock.listen(BACKLOG)
-            listeners.append(trio.SocketListener(trio.socket.from_stdlib_socket(sock)))
+        listeners = [trio.SocketListener(trio.socket.from_stdlib_socket(sock)) for sock in sockets]
         await trio.serve_listeners(self._serve, listeners)
 
     async def _serve(self, stream: trio.SocketStream) -> None:

@@ -121,6 +121,8 @@ async def _run_node(config: ServeConfig, log: Any, newest: bool) -> int:
         )
     try:
         seen_from = listen(*split_address(config.http_listen)) if config.http_listen else []
+        for sock in seen_from:
+            sock.listen()  # who asks before the node has started waits for that
     except OSError as error:
         reason = f"cannot listen on {config.http_listen} (http_listen): {error.strerror}"
         log.error("start_refused", reason=reason)

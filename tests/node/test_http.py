@@ -34,6 +34,7 @@ def in_real_time(test: Callable[[], Awaitable[None]]) -> None:
 async def watched(cluster: World, name: str, nursery: trio.Nursery) -> int:
     """The port at which a node is watched from now on."""
     (sock,) = listen("127.0.0.1", 0)
+    sock.listen()
     nursery.start_soon(HttpServer(cluster.services[name].node).run, [sock])
     return int(sock.getsockname()[1])
 

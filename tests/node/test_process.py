@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,27 @@ def test_a_node_that_others_reach_without_tls_and_clients_has_to_be_told_that_it
     assert "may do everything" in until(process, '"insecure"')
     process.terminate()
     process.communicate(timeout=20)
+
+
+def test_a_process_is_seen_from_outside_where_it_is_told_to_and_ends_with_that(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    path = write_config(tmp_path, http_listen=f"127.0.0.1:{port}")
+    process = start(path)
+    until(process, "node_started")
+    for what, word in (("live", b"live"), ("ready", b"ready"), ("metrics", b"quorumq_up 1.0")):
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/{what}", timeout=10) as answer:
+            assert word in answer.read()
+    process.terminate()
+    assert process.wait(10) == 0
+    assert process.stderr is not None
+    process.stderr.close()
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # what was closed lingers
+        taken.bind(("127.0.0.1", port))
+        taken.listen()
+        code, text = ends(path)
+    assert code == 78
+    assert "(http_listen)" in text
 
 
 def test_a_node_that_listens_where_nobody_dials_it_says_so(tmp_path: Path) -> None:
