@@ -27,6 +27,7 @@ from quorumq.core.effects import (
     Stop,
     Unsent,
 )
+from quorumq.core.errors import UsageError
 from quorumq.core.messages import (
     AlterTopic,
     ClientReply,
@@ -87,7 +88,7 @@ def refuses_another_configuration(
     change: dict[str, Any] = {"hold_time_max": config.hold_time_max * rng.choice((0.5, 2.0))}
     if rng.random() < 0.5:
         change = {"nodes": (*config.nodes, "another")}
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(UsageError):
         NodeCore(dataclasses.replace(config, **change), records, nonce=1, directory=1, now=now, rng=rng)
         raise SimError(
             f"node {config.node} takes a configuration that its cluster was not made with: {change}"

@@ -71,7 +71,7 @@ def draw_swarm(rng: random.Random, shapes: dict[tuple[int, int], int] = SHAPES) 
         return dataclasses.replace(brief, hold_times=(options.hold_times[0], options.hold_times[0]))
     if rng.random() < 0.02:  # more runs of equal records than one chunk of a span map holds
         many = {"batches": 2, "batch_messages": 2000, "fetch_messages": 2000, "producers": 1}
-        return dataclasses.replace(options, **many, shred=0.8, check=False)
+        return dataclasses.replace(options, **many, shred=0.8, check=False, recall=options.recall / 10)
     return options
 
 

@@ -36,6 +36,7 @@ from quorumq.core.messages import (
     SyncState,
     SyncTopics,
 )
+from quorumq.core.records import RecordsMerged
 from quorumq.core.types import Group, Kind, Letter, Record, Stamp
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
@@ -383,6 +384,36 @@ def test_deletion_voids_all_records_dead_letters_too() -> None:
     assert spans(cluster.ask("a", fetch())) == []
     more(cluster, topic, origin, 10)
     assert spans(cluster.ask("a", fetch())) == [(10, 11)]
+
+
+def test_what_was_acked_since_stays_where_the_deletion_is_heard_of_after_it() -> None:
+    """c voted for an ACK of the group that was made again, and then hears of the deletion, and then of the creation."""
+    cluster = Cluster()
+    published(cluster)
+    cluster.ask("a", fetch(most=1))
+    cluster.advance(1)
+    cluster.drop = deaf("c")
+    gone = deleted(cluster)
+    cluster.advance(1)
+    made = created(cluster, "b")
+    assert outcomes(cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch(most=3)))))) == ["acked"]
+    core = cluster.nodes["c"]
+    (replica,) = core.replicas.values()
+
+    def acked() -> list[tuple[int, Kind]]:
+        return [(record.generation, record.kind) for _, record in replica.views.find("g").records.items()]
+
+    voted = acked()
+    assert voted == [(made.generation, Kind.ACKED)]
+    core.context.take_in_group(gone, cluster.now)
+    assert [
+        entry.record.generation
+        for record in core.snapshot(cluster.now)
+        if isinstance(record, RecordsMerged)
+        for entry in record.entries
+    ] == [made.generation], "a start from a snapshot knows of it, too"
+    core.context.take_in_group(made, cluster.now)
+    assert acked() == voted
 
 
 def test_a_dead_letter_in_hand_is_stale_when_the_group_was_made_again() -> None:

@@ -373,16 +373,17 @@ class GroupView:
         self.lasting.clear()
 
     def end(self, floor: int) -> None:
-        """The group was deleted. Only its holds stay, until they run out: somebody may be at work under them.
+        """The group was deleted: nothing is offered. Holds stay until they run out: somebody may be at work under them.
+
+        What was recorded since the deletion stays, too: it is of a creation that is not known here yet, and this
+        replica has voted for it.
 
         Args:
             floor: stamps up to here may have been granted.
         """
         self.floor = floor
-        self.records, self.ballots = TalliedMap(kind_of), SpanMap()
+        self.ballots = SpanMap()
         self.available, self.suspects, self.kept = Offer(), Offer(), Kept()
-        for span, lease in list(self.leases.items()):
-            self.leases.put(span, Lease(lease.held, lease.rivals) if lease.held is not None else None)
         self.digests.clear()
         self.lasting.clear()
 

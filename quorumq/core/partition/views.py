@@ -127,10 +127,12 @@ class Views:
         for name in (register.name, register.name + DEAD_SUFFIX):
             view = self.groups.pop(name, None)
             if view is not None:
-                view.end(self.node.clock.value)
                 self.over[name] = view
         if register.name in self.over:
             self.over[register.name].read_by(register)
+        for name in (register.name, register.name + DEAD_SUFFIX):
+            if name in self.over:
+                self.over[name].end(self.node.clock.value)
         self.want_anew(self.batches.reclaimed.items())
         self.touched.update(dict.fromkeys(self.batches.stored))
 
