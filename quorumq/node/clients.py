@@ -14,7 +14,7 @@ import os
 import re
 import secrets
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,6 +29,7 @@ NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 HASH: Final = re.compile(r"sha256:[0-9a-f]{64}")
 FILE_BYTES_MAX: Final = 4 * MIB
 SECRET_BYTES: Final = 32
+NAMES_SHOWN: Final = 20
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -114,6 +115,12 @@ def write_clients(path: str | os.PathLike[str], entries: Mapping[str, Entry]) ->
     os.replace(new, target)
 
 
+def _some(names: Iterable[str]) -> str:
+    """Names for the log."""
+    found = list(names)
+    return ", ".join(found[:NAMES_SHOWN]) + (", …" if len(found) > NAMES_SHOWN else "")
+
+
 class Clients:
     """Who may connect, as the file says now.
 
@@ -157,9 +164,15 @@ class Clients:
             self._log.error("clients_file_ignored", reason=f"{error}; the clients stay those of before")
             return False
         self.problem = ""
-        self._entries = entries
+        before, self._entries = self._entries, entries
         self.version += 1
-        self._log.info("clients_file_read", clients=len(entries))
+        self._log.info(
+            "clients_file_read",
+            clients=len(entries),
+            added=_some(name for name in entries if name not in before),
+            changed=_some(name for name in entries if before.get(name, entries[name]) != entries[name]),
+            revoked=_some(name for name in before if name not in entries),
+        )
         return True
 
     def find(self, token: str) -> Client | None:

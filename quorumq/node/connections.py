@@ -442,6 +442,7 @@ class Inbound:
                 self._answer(error.request, failed(error))
             return None
         except (BadReceipt, TooLarge, Unauthorized) as error:
+            self.node.changes.refused(message, self.name, error.code)
             self._answer(number, failed(error))
             return None
         except BadFields as error:

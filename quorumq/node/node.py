@@ -49,6 +49,7 @@ from quorumq.core.nodecore import NodeCore
 from quorumq.core.records import JournalRecord
 from quorumq.core.types import Batch, NodeId, Now, PartitionId
 from quorumq.driver import Driver
+from quorumq.node.changes import Changes
 from quorumq.node.clients import Clients
 from quorumq.node.commits import CommitRunner
 from quorumq.node.committer import Committer
@@ -78,7 +79,13 @@ EXIT_REFUSED: Final = 78
 
 
 class Asker(Protocol):
-    """Where the answer to a request goes."""
+    """Where the answer to a request goes.
+
+    Attributes:
+        name: who asked, for the log.
+    """
+
+    name: str
 
     def reply(self, key: int, reply: ClientReply) -> None:
         """Send ``reply``, or feed `Unsent` if that will certainly not happen."""
@@ -153,6 +160,7 @@ class Node:
         self.health = Health(config, clock)
         self.trace = Trace(config, log)
         self.readers = Readers()
+        self.changes = Changes(log)
         self.traffic = Traffic()
         self.keys = {key_number(secret): secret for secret in config.secrets}
         self.secret_number, self.secret = next(iter(self.keys.items()))
@@ -245,6 +253,7 @@ class Node:
         """Take events in and carry out everything that follows from them. Never raises."""
         if events:
             self.traffic.noticed(events, self.clock().mono)
+            self.changes.noticed(events, self.askers)
         try:
             self.driver.feed(*events)
         except StorageError as error:
@@ -388,6 +397,7 @@ class Node:
 
     def reply(self, key: int, reply: ClientReply) -> None:
         self.traffic.answered(key, reply, self.clock().mono)
+        self.changes.answered(key, reply)
         asker = self.askers.pop(key, None)
         if asker is None:
             if isinstance(reply, FetchReply):

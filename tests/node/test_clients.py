@@ -41,7 +41,13 @@ def change(path: Path, entries: dict[str, Entry]) -> None:
     os.utime(path, ns=(before + 1, before + 1))
 
 
-@pytest.mark.parametrize("token", ["", "shop", "shop.", f"{SHOP}x", f"worker.{SHOP.partition('.')[2]}", "."])
+WRONG = {
+    "none": "", "no secret": "shop", "an empty one": "shop.", "one letter more": f"{SHOP}x",
+    "another's": f"worker.{SHOP.partition('.')[2]}", "a dot": ".",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("token", WRONG.values(), ids=WRONG)
 async def test_a_token_that_is_not_in_the_file_gets_no_further_than_hello(tmp_path: Path, token: str) -> None:
     async with guarded(tmp_path / "clients.toml") as cluster:
         with pytest.raises(Unauthorized, match=r"clients file only.*quorumq clients add"):
@@ -64,6 +70,10 @@ async def test_each_does_what_it_may_and_nothing_else(tmp_path: Path) -> None:
         assert (await worker.ask(m.StatusRequest())).code == "unauthorized"
         got = await worker.ask(fetch())
         assert payloads(got) == [b"one"], "and nothing of what was refused"
+        changes = [(line["client"], line["what"], line["outcome"]) for line in cluster.logs["a"].of("change")]
+        assert changes == [
+            ("shop at client", "topic created", "unauthorized"), ("boss at client", "topic created", "ok")
+        ]  # fmt: skip
         refused = await shop.ack(*receipts(got))
         assert refused.code == "unauthorized", "a receipt is no right"
         assert outcomes(await worker.ack(*receipts(got))) == ["acked"]
@@ -88,6 +98,7 @@ async def test_a_client_that_is_revoked_is_hung_up_on_while_it_waits_and_rights_
         assert (await boss.ask(m.DeleteTopic("jobs", b"x" * 16))).code == "unauthorized"
         change(path, {"boss": ENTRIES["boss"]})
         await trio.sleep(1.1)
+        assert [line["revoked"] for line in cluster.logs["a"].of("clients_file_read")] == ["worker", "shop"]
         refused = await idle.ask(m.OpenSession())
         assert refused.code == "unauthorized", "one that had nothing under way hears it with its next request"
         with pytest.raises(Unauthorized):
@@ -133,6 +144,7 @@ def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
         ("a = 1\n", "Expected `object`"),
         ("\xff", "is not TOML"),
     ],
+    ids=["token", "hash", "pair", "field", "name", "table", "text"],
 )
 def test_what_is_wrong_in_a_file_is_named(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "clients.toml").write_bytes(text.encode("latin-1"))
