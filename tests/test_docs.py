@@ -7,6 +7,7 @@ import inspect
 import re
 import runpy
 import textwrap
+import tomllib
 from pathlib import Path
 
 import click
@@ -174,3 +175,12 @@ def test_a_pattern_is_shown_as_it_is_in_its_programs_which_differ_in_style_alone
     for snippet in snippets:
         whole = [textwrap.indent(snippet, " " * depth) for depth in (0, 4, 8, 12)]
         assert any(text in programs[0] for text in whole), f"{name}_trio.py has no\n{snippet}"
+
+
+def test_the_page_says_of_every_dependency_what_it_is_for() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = [line for extra in project["optional-dependencies"].values() for line in extra]
+    names = {re.split(r"[<>=]", line)[0] for line in (*project["dependencies"], *extras)}
+    table = (ROOT / "CONTRIBUTING.md").read_text().split("| package |")[1]
+    cells = [row.split("|")[1] for row in table.splitlines() if row.startswith("| `")]
+    assert set(re.findall(r"`([a-z0-9-]+)`", " ".join(cells))) == names
