@@ -47,7 +47,7 @@ def clients() -> None:
 )  # fmt: skip
 @click.option(
     "--admin", multiple=True, metavar="TOPICS",
-    help="May create, change, delete, purge, redrive and rewind these, and see the status. Repeatable.",
+    help="May create, change, delete, purge, redrive and rewind these; with '*' see the status, too. Repeatable.",
 )  # fmt: skip
 @json_option
 def add(

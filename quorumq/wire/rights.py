@@ -116,7 +116,7 @@ _NEEDS: Final[dict[type, Callable[[Any, NameOf], Iterable[Need]]]] = {
     m.BrowseRequest: lambda request, name: _of_group(_LOOK, (request.topic,), request.group),
     m.DescribeGroup: lambda request, name: _of_group(_LOOK, (request.topic,), request.group),
     m.ShowRequest: lambda request, name: [Need(_LOOK, _named(request.partition, name))],
-    m.StatusRequest: lambda request, name: [Need(_ADMIN)],
+    m.StatusRequest: lambda request, name: [Need(_ADMIN, EVERYTHING)],
     m.DeclareSurvivors: lambda request, name: [Need(_ADMIN, EVERYTHING)],
 }
 

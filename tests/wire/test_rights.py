@@ -67,7 +67,6 @@ REQUESTS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "BrowseRequest": (m.BrowseRequest("orders", 0, "g", "open", (0, 0), 1), ("consume", "admin")),
     "DescribeGroup": (m.DescribeGroup("orders", "g"), ("consume", "admin")),
     "ShowRequest": (m.ShowRequest(PLACE, SPAN), ("consume", "admin")),
-    "StatusRequest": (m.StatusRequest(), ("admin",)),
 }
 CLIENTS = {
     "publish": Client("p", publish=("ord*",)),
@@ -90,7 +89,9 @@ def passes(client: Client, request: Any) -> bool:
 
 def test_no_request_is_without_a_row() -> None:
     assert set(_NEEDS) == set(typing.get_args(m.ClientRequest)) - {m.Hello}
-    assert {type(request) for request, _ in REQUESTS.values()} | {m.DeclareSurvivors} == set(_NEEDS)
+    assert {type(request) for request, _ in REQUESTS.values()} | {m.DeclareSurvivors, m.StatusRequest} == set(
+        _NEEDS
+    )
 
 
 @pytest.mark.parametrize("name", REQUESTS)
@@ -102,7 +103,7 @@ def test_a_request_passes_with_a_right_that_it_needs_and_without_it_does_not(nam
 
 
 @pytest.mark.parametrize("name", [name for name in REQUESTS if name not in (
-    "OpenSession", "CloseSession", "Metadata", "StatusRequest",
+    "OpenSession", "CloseSession", "Metadata",
 )])  # fmt: skip
 def test_a_right_to_another_topic_does_not_do(name: str) -> None:
     everywhere_else = Client("x", publish=("mail",), consume=(("mail", "*"),), admin=("mail",))
@@ -117,9 +118,10 @@ def test_a_right_to_another_group_does_not_do_and_one_of_several_topics_is_enoug
     assert passes(Client("x", consume=(("*", "*"),)), fetch("g", "orders", "mail"))
 
 
-def test_only_who_may_administer_everything_declares_survivors() -> None:
-    assert not passes(CLIENTS["admin"], m.DeclareSurvivors(("a",)))
-    assert passes(Client("x", admin=("*",)), m.DeclareSurvivors(("a",)))
+@pytest.mark.parametrize("request_", [m.DeclareSurvivors(("a",)), m.StatusRequest()])
+def test_what_concerns_the_whole_cluster_needs_the_right_to_all_of_it(request_: Any) -> None:
+    assert not passes(CLIENTS["admin"], request_)
+    assert passes(Client("x", admin=("*",)), request_)
 
 
 def test_an_unknown_topic_id_passes_with_any_such_right_and_the_core_says_that_it_is_unknown() -> None:
