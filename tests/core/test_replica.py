@@ -208,7 +208,7 @@ def test_unknown_names_and_bad_requests_are_answered_in_words() -> None:
         (Fetch(("jobs",), "", 1, 1, 1, 0, 0.0, 10.0, 0.0), "usage", "group"),
         (Fetch(("jobs",), "g", 0, 1, 1, 0, 0.0, 10.0, 0.0), "usage", "max_messages"),
         (Fetch(("jobs",), "g", 1, 1, 1, 0, 99.0, 10.0, 0.0), "usage", "max_wait"),
-        (Fetch(("jobs",), "g", 1, 1, 1, 0, 0.0, 10.0, 0.0, "", (7,)), "not-found", "1 partitions"),
+        (Fetch(("jobs",), "g", 1, 1, 1, 0, 0.0, 10.0, 0.0, "", (7,)), "not-found", "has 1 partition:"),
         (BrowseRequest("nope", 0, "g", "all", (0, 0), 1), "not-found", "nope"),
     ]:
         answer = cluster.ask("a", request)

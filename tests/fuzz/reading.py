@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from io import StringIO
 from types import SimpleNamespace
 from typing import Any
 
 from quorumq.core.errors import PeerError
 from quorumq.core.messages import Failed
 from quorumq.core.types import Now
+from quorumq.node.changes import Changes
 from quorumq.node.connections import CLIENT_REQUESTS, PEER_MESSAGES, Inbound
+from quorumq.node.logs import make_log
 from quorumq.node.readers import Readers
 from quorumq.wire.codec import UnknownMessage, decode_message, encode_message
 from quorumq.wire.frames import HANDSHAKE_BYTES_MAX, Frame, FrameReader
@@ -22,10 +25,14 @@ class Taking(Inbound):
     """A client's connection that only takes requests; ``refusals`` counts those that it answered itself."""
 
     def __init__(self) -> None:
-        node: Any = SimpleNamespace(
-            keys=KEYS, readers=Readers(), clock=lambda: Now(0.0, 0), config=SimpleNamespace(stall_timeout=1.0)
-        )
         nothing: Any = None
+        node: Any = SimpleNamespace(
+            keys=KEYS,
+            readers=Readers(),
+            clock=lambda: Now(0.0, 0),
+            config=SimpleNamespace(stall_timeout=1.0),
+            changes=Changes(make_log("json", "error", "a", StringIO())),
+        )
         super().__init__(node, nothing, "127.0.0.1:1", nothing, {}, Counter())
         self.refusals = 0
 
