@@ -7,7 +7,7 @@ from quorumq.core.coordinator import Coordinator
 from quorumq.core.effects import Effect
 from quorumq.core.errors import Code
 from quorumq.core.holdround import HoldRound
-from quorumq.core.messages import Fetch, PeerMessage, Reject, RejectReply
+from quorumq.core.messages import Fetch, Owned, PeerMessage, Reject, RejectReply
 from quorumq.core.printable import plural
 from quorumq.core.types import Incarnation, Letter, NodeId, Now, Span
 
@@ -55,9 +55,7 @@ class Burial(Coordinator):
                     replica.topic.epoch,
                     self.request.group,
                     self.won.generation,
-                    n,
-                    self.won.owner,
-                    (piece,),
+                    (Owned(piece, self.won.owner, n),),
                     0.0,
                     letter,
                 )

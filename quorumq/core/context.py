@@ -31,6 +31,7 @@ from quorumq.core.types import (
     NodeId,
     Now,
     PartitionId,
+    Span,
     Topic,
     generation_of,
 )
@@ -61,6 +62,10 @@ class Pending:
     def start(self, context: Context, now: Now) -> list[Effect]:
         """Begin; the effects to carry out."""
         raise NotImplementedError
+
+    def go_on(self, context: Context, now: Now) -> list[Effect]:
+        """Its pause is over, or what one step had no room for is to be done."""
+        return self.start(context, now)
 
     def on_reply(
         self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
@@ -227,26 +232,40 @@ class Context:
         waiting = tuple(self.parked)[: limits.SPANS_PER_REQUEST_MAX]
         return self.peers.heartbeats(waiting, self.quarantine_left(now))
 
+    def cut(self, partition: PartitionId, group: str, span: Span) -> list[tuple[Span, int]]:
+        """``span`` in pieces that a replica votes on in one step, and in how many runs of messages each is.
+
+        Our own replica says it, where we have one.
+        """
+        replica = self.replicas.get(partition)
+        view = replica.views.find(group) if replica is not None else None
+        return view.cut(span) if view is not None and span.size > 1 else [(span, 1)]
+
     # ----------------------------------------------------------------- giving holds back
 
-    def free(self, freed: Freed, now: Now) -> list[Effect]:
-        """RELEASE or LEAVE: remove our hold, and tell all other replicas until they confirm."""
-        effects: list[Effect] = []
-        for member in self.catalogue.members_of(freed.partition):
-            if member == self.state.me:
-                self.release((freed,), now)
-            else:
-                self.state.owe_release(member, freed, now)
-                effects.append(Send(member, Release((freed,))))
-        return effects
+    def free(self, freed: Iterable[Freed], now: Now) -> list[Effect]:
+        """RELEASE or LEAVE: remove our holds, and tell all other replicas until they confirm."""
+        others: dict[NodeId, list[Freed]] = {}
+        for item in freed:
+            for member in self.catalogue.members_of(item.partition):
+                if member == self.state.me:
+                    self.release((item,), now)
+                else:
+                    self.state.owe_release(member, item, now)
+                    others.setdefault(member, []).append(item)
+        return [Send(member, Release(tuple(items))) for member, items in others.items()]
+
+    def free_in_steps(self, freed: tuple[Freed, ...], now: Now) -> list[Effect]:
+        """As `free`, but what one step has no room for is given back in the next ones."""
+        few, rest = freed[: limits.RUNS_PER_STEP], freed[limits.RUNS_PER_STEP :]
+        if rest:
+            self.state.at(now.mono, "free", rest)
+        return self.free(few, now)
 
     def free_slice(self, part: Slice, now: Now) -> list[Effect]:
         """Give back deliveries of another node that certainly nobody will work on."""
-        effects: list[Effect] = []
-        for delivery in part.deliveries:
-            receipt = delivery.receipt
-            effects += self.free(Freed(receipt.partition, receipt.group, receipt.owner, (receipt.span,)), now)
-        return effects
+        receipts = [delivery.receipt for delivery in part.deliveries]
+        return self.free([Freed(it.partition, it.group, it.owner, (it.span,)) for it in receipts], now)
 
     def release(self, freed: tuple[Freed, ...], now: Now) -> None:
         """Remove these holds from our own replicas, where the owner matches."""
@@ -264,7 +283,7 @@ class Context:
     def take_back(self, key: int, now: Now) -> list[Effect]:
         """LEAVE: the reply was never begun, so certainly nobody works on what it delivered."""
         _, given = self.given.pop(key, (0.0, []))
-        return [effect for freed in given for effect in self.free(freed, now)]
+        return self.free(given, now)
 
     # ------------------------------------------------------------------------ registers
 

@@ -155,7 +155,7 @@ class FetchCoordinator(GroupReader):
                 start += 1
             if start < stop:
                 spans = (Span(origin, start, stop),)
-                effects += context.free(Freed(won.partition, self.request.group, won.owner, spans), now)
+                effects += context.free([Freed(won.partition, self.request.group, won.owner, spans)], now)
         return effects
 
     def _turns(self, context: Context) -> list[tuple[PartitionId, bool]]:
@@ -189,15 +189,16 @@ class FetchCoordinator(GroupReader):
         began = context.state.round_count
         messages = self.request.max_messages - self.won_messages
         size = self.request.max_bytes - self.won_bytes
+        runs = limits.RUNS_PER_STEP
         again: float | None = None
         for partition, alone in self._turns(context):
-            if messages <= 0 or size <= 0 or (alone and context.state.round_count != began):
+            if min(messages, size, runs) <= 0 or (alone and context.state.round_count != began):
                 break
             replica = context.replicas[partition]
             view = replica.group(self.request.group)
             patient = self.request.max_wait >= context.config.steal_after
             wants, generation, later = replica.choice.choose(
-                view, now, messages, size, self.parked_since, patient, alone
+                view, now, messages, size, runs, self.parked_since, patient, alone
             )
             if later is not None:
                 again = later if again is None else min(again, later)
@@ -206,6 +207,7 @@ class FetchCoordinator(GroupReader):
                 if ballot is None:  # a higher reserve must become durable first
                     again = now.mono + BACKOFF_S[0]
                     continue
+                runs -= len(wants) + limits.ROUND_RUNS
                 messages -= messages if alone else sum(want.span.size for want in wants)
                 size -= sum(replica.batches.bytes_of(want.span) for want in wants)
                 effects += self._hold(context, replica, wants, generation, ballot, now)
@@ -467,7 +469,7 @@ class FetchCoordinator(GroupReader):
     ) -> list[Effect]:
         """Drop our hold, and RELEASE at all others whatever they answered."""
         freed = Freed(this.partition, self.request.group, this.owner, tuple(spans))
-        return context.free(freed, now)
+        return context.free([freed], now)
 
     def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
         this = self.rounds[number]
@@ -585,11 +587,7 @@ class FetchCoordinator(GroupReader):
             for this in self.rounds.values()
             if isinstance(this, HoldRound)
         ]
-        effects: list[Effect] = []
-        for freed in given:
-            if topic is None or freed.partition.topic == topic:
-                effects += context.free(freed, now)
-        return effects
+        return context.free([it for it in given if topic is None or it.partition.topic == topic], now)
 
     def _refuse(self, context: Context, now: Now) -> list[Effect]:
         """In quarantine, or unable to vouch: another node can serve this at once."""

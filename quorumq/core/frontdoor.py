@@ -117,8 +117,15 @@ class FrontDoor:
         if isinstance(admitted, CloseSessionReply) and isinstance(request, CloseSession):
             effects = self._close_session(request)
         elif isinstance(admitted, LeaveReply) and isinstance(request, LeaveRequest):
-            for receipt, spans in request.items:
-                effects += context.free(Freed(receipt.partition, receipt.group, receipt.owner, spans), now)
+            effects = context.free_in_steps(
+                tuple(
+                    Freed(receipt.partition, receipt.group, receipt.owner, (part,))
+                    for receipt, spans in request.items
+                    for span in spans
+                    for part, _ in context.cut(receipt.partition, receipt.group, span)
+                ),
+                now,
+            )
         return [*effects, Reply(key, admitted)]
 
     def _look(self, key: int, request: ClientRequest, now: Now, *, looked: bool) -> Admitted:

@@ -35,7 +35,16 @@ SPANS_PER_REQUEST_MAX = 10_000
 """Items of any list in one request, and between nodes."""
 
 SPANS_SETTLED_MAX = 1_000
-"""Spans that one request of a client settles: that many take a step of some 50 ms, in which nobody else is served."""
+"""Spans that one request of a client settles. They are voted on in steps of `RUNS_PER_STEP`."""
+
+PEEK_ITEMS_MAX = 256
+"""Runs of messages in one page of a PEEK."""
+
+RUNS_PER_STEP = 128
+"""Runs of messages that one step votes on, about: nobody else is served meanwhile. What is more has more steps."""
+
+ROUND_RUNS = 3
+"""What it costs beside them to begin a round and to end it, in runs."""
 
 NAMES_PER_REQUEST_MAX = 1_000
 """Topics that one METADATA or FETCH names."""

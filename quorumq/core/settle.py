@@ -6,14 +6,13 @@ is what counts as yes. The one with an argument of its own is ACK: see `AckCoord
 
 from __future__ import annotations
 
+from quorumq.core import limits
 from quorumq.core.context import Context
 from quorumq.core.coordinator import Coordinator
 from quorumq.core.effects import Effect
 from quorumq.core.errors import Code
-from quorumq.core.limits import NUMBERS_END
 from quorumq.core.messages import (
     Ack,
-    AckEntry,
     AckReply,
     AckRequest,
     Extend,
@@ -22,6 +21,7 @@ from quorumq.core.messages import (
     Merge,
     MergeReply,
     Named,
+    Owned,
     PeerMessage,
     RedriveRequest,
     Reject,
@@ -33,15 +33,14 @@ from quorumq.core.messages import (
 )
 from quorumq.core.printable import plural
 from quorumq.core.rounds import Round, Votes
+from quorumq.core.spans import overlap
 from quorumq.core.types import (
     Incarnation,
     Kind,
-    Letter,
     NodeId,
     Now,
     Owner,
     PartitionId,
-    Receipt,
     Record,
     Span,
     Topic,
@@ -51,23 +50,53 @@ VERDICT_WAIT_S = 0.5
 """How long an ACK that is durable on a majority waits for a replica that could make its verdict `acked`."""
 
 
+class Ask:
+    """What one round is to ask: of which messages, by the index of the request's item, and whose they are.
+
+    ``runs``: how many runs of messages that are. ``again``: of a REDRIVE, for those that had not heard of the dead
+    letters.
+    """
+
+    __slots__ = ("again", "generation", "group", "items", "partition", "runs")
+
+    def __init__(self, partition: PartitionId, group: str, generation: int, *, again: bool = False) -> None:
+        self.partition = partition
+        self.group = group
+        self.generation = generation
+        self.again = again
+        self.items: list[tuple[int, Owned]] = []
+        self.runs = 0
+
+    @property
+    def entries(self) -> tuple[Owned, ...]:
+        """The messages alone."""
+        return tuple(entry for _, entry in self.items)
+
+
 class Ballot:
     """One round's votes: yes and no by span, and who answered at all."""
 
     __slots__ = ("answered", "errors", "items", "no", "resolved", "round", "stood", "yes")
 
-    def __init__(self, this: Round, items: list[tuple[int, Span, Owner]]) -> None:
+    def __init__(self, this: Round, items: list[tuple[int, Owned]]) -> None:
         self.round = this
-        self.items = items  # (index of the request's item, span, owner)
+        self.items = items
         self.yes: dict[Owner, Votes] = {}
         self.no: dict[Owner, Votes] = {}
         self.answered = 0  # bits of those that did what was asked, or looked at it
         self.errors: dict[NodeId, str] = {}
         self.resolved: list[Resolved] = []
         self.stood = Votes()  # a higher record stood: what was asked was not written
-        for _, _, owner in items:
+        for _, (_, owner, _) in items:
             self.yes.setdefault(owner, Votes())
             self.no.setdefault(owner, Votes())
+
+    def count(self, yes: tuple[Owned, ...], no: tuple[Owned, ...], bit: int) -> None:
+        """What the replica of that bit says yes to, and no. Of owners that were not asked for it says nothing."""
+        for votes, entries in ((self.yes, yes), (self.no, no)):
+            for span, owner, _ in entries:
+                if owner in votes:
+                    votes[owner].add((span,), bit)
 
     def pieces(self, span: Span, owner: Owner) -> list[tuple[Span, int, int]]:
         """``span`` in pieces with the bits of yes and of no."""
@@ -79,32 +108,57 @@ class Ballot:
 
 
 class SettleCoordinator(Coordinator):
-    """What ACK, REJECT, EXTEND and REDRIVE share: one ballot per round, verdicts once all are decided."""
+    """What ACK, REJECT, EXTEND and REDRIVE share: one ballot per round, verdicts once all are decided.
 
-    __slots__ = ("ballots", "echo", "verdicts")
+    Args:
+        key: as in `Coordinator`.
+        items: what the request names.
+        echo: goes into the answer.
 
-    def __init__(self, key: int, echo: float = 0.0) -> None:
+    Attributes:
+        asks: what one step had no room for: the next ones ask it.
+    """
+
+    __slots__ = ("asks", "ballots", "echo", "items", "verdicts")
+
+    def __init__(self, key: int, items: tuple[Named, ...], echo: float = 0.0) -> None:
         super().__init__(key)
+        self.items = items
+        self.asks: list[Ask] = []
         self.ballots: dict[int, Ballot] = {}
         self.verdicts: list[Verdict] = []
         self.echo = echo
 
-    def put(
-        self,
-        context: Context,
-        partition: PartitionId,
-        items: list[tuple[int, Span, Owner]],
-        now: Now,
-    ) -> Ballot | None:
-        """A ballot among the partition's replicas; None, with verdicts, where there is no such partition."""
-        members = context.catalogue.members_of(partition)
+    def start(self, context: Context, now: Now) -> list[Effect]:
+        self.asks = asks_of(context, self.items)
+        return self.go_on(context, now)
+
+    def go_on(self, context: Context, now: Now) -> list[Effect]:
+        effects: list[Effect] = []
+        room = limits.RUNS_PER_STEP
+        while self.asks and room > 0:
+            ask = self.asks.pop(0)
+            room -= ask.runs + limits.ROUND_RUNS
+            effects += self.put(context, ask, now)
+        if self.asks:
+            context.state.at(now.mono, "again", self.key)
+        return effects or self.answer(context)
+
+    def put(self, context: Context, ask: Ask, now: Now) -> list[Effect]:
+        """A round among the partition's replicas, with a ballot; verdicts where there is no such partition."""
+        members = context.catalogue.members_of(ask.partition)
         if not members:
-            text = context.catalogue.why_not_here(partition)
-            self.verdicts += [Verdict(item, span, Code.NOT_FOUND, text) for item, span, _ in items]
-            return None
+            text = context.catalogue.why_not_here(ask.partition)
+            self.verdicts += [Verdict(item, entry.span, Code.NOT_FOUND, text) for item, entry in ask.items]
+            return []
         this = self.open_round(context, members, now)
-        ballot = self.ballots[this.number] = Ballot(this, items)
-        return ballot
+        self.ballots[this.number] = Ballot(this, ask.items)
+        epoch = context.catalogue.topics[ask.partition.topic].epoch
+        return self.ask(context, this, ask.partition, self.message(this.number, epoch, ask))
+
+    def message(self, number: int, epoch: int, ask: Ask) -> PeerMessage:
+        """What round ``number`` sends to each replica of ``epoch``."""
+        raise NotImplementedError
 
     def hear(
         self,
@@ -127,18 +181,17 @@ class SettleCoordinator(Coordinator):
         """The outcome for a piece, or None while it is open; not None when ``last``."""
         raise NotImplementedError
 
-    def detail(self, ballot: Ballot, outcome: str) -> str:
-        """What to say beside an outcome."""
+    def detail(self, ballot: Ballot, span: Span, outcome: str) -> str:
+        """What to say beside the outcome for ``span``."""
         if outcome == Code.OUTCOME_UNKNOWN:
             answered = ballot.answered.bit_count()
             return f"needed {plural(ballot.round.majority, 'replica')}, {answered} answered: retry it, through any node"
         if outcome == Code.NOT_FOUND:
             return "the group was deleted"
-        if outcome == Code.ALREADY_RESOLVED and not ballot.resolved:
-            return "it is no dead letter"
         if outcome == Code.ALREADY_RESOLVED:
-            kinds = sorted({f"{item.record.kind.name} at n={item.record.n}" for item in ballot.resolved})
-            return f"its record is now {', '.join(kinds)}"
+            stands = [item.record for item in ballot.resolved if overlap(item.span, span)]
+            kinds = sorted({f"{record.kind.name} at n={record.n}" for record in stands})
+            return f"its record is now {', '.join(kinds)}" if kinds else "it is no dead letter"
         return ""
 
     def decide(self, context: Context, number: int, *, last: bool) -> list[Effect]:
@@ -147,7 +200,7 @@ class SettleCoordinator(Coordinator):
         valid = ballot.round.valid(context.state)
         last = last or ballot.round.everyone
         found: list[Verdict] = []
-        for item, span, owner in ballot.items:
+        for item, (span, owner, _) in ballot.items:
             for whole, yes, no in ballot.pieces(span, owner):
                 for part, stood in ballot.stood.pieces(whole):
                     wrote = valid & ~stood
@@ -156,7 +209,7 @@ class SettleCoordinator(Coordinator):
                         outcome = Code.ALREADY_RESOLVED
                     if outcome is None:
                         return []
-                    found.append(Verdict(item, part, outcome, self.detail(ballot, outcome)))
+                    found.append(Verdict(item, part, outcome, self.detail(ballot, part, outcome)))
         self.verdicts += found
         del self.ballots[number]
         self.close_round(context, number)
@@ -167,13 +220,13 @@ class SettleCoordinator(Coordinator):
             if partition.topic == topic.id:
                 text = f"topic {topic.name!r} was deleted"
                 items = self.ballots.pop(number).items
-                self.verdicts += [Verdict(item, span, Code.NOT_FOUND, text) for item, span, _ in items]
+                self.verdicts += [Verdict(item, entry.span, Code.NOT_FOUND, text) for item, entry in items]
                 self.close_round(context, number)
         return self.answer(context)
 
     def answer(self, context: Context) -> list[Effect]:
-        """Answer if every round is decided."""
-        if self.ballots:
+        """Answer if there is nothing more to ask, and every round is decided."""
+        if self.ballots or self.asks:
             return []
         return self.finish(context, SettleReply(join_verdicts(self.verdicts), self.echo))
 
@@ -204,28 +257,13 @@ class AckCoordinator(SettleCoordinator):
     with this one. So at most one receipt of a message ever hears ``acked``.
     """
 
-    __slots__ = ("request",)
+    __slots__ = ()
 
     def __init__(self, key: int, request: AckRequest) -> None:
-        super().__init__(key)
-        self.request = request
+        super().__init__(key, request.items)
 
-    def start(self, context: Context, now: Now) -> list[Effect]:
-        effects: list[Effect] = []
-        for (partition, group, generation), items in by_group(self.request.items).items():
-            ballot = self.put(context, partition, items, now)
-            if ballot is not None:
-                asked = self.request.items
-                entries = tuple(AckEntry(span, owner, asked[index].receipt.n) for index, span, owner in items)
-                epoch = context.catalogue.topics[partition.topic].epoch
-                number = ballot.round.number
-                effects += self.ask(
-                    context,
-                    ballot.round,
-                    partition,
-                    Ack(number, partition, epoch, group, generation, entries),
-                )
-        return effects or self.answer(context)
+    def message(self, number: int, epoch: int, ask: Ask) -> Ack:
+        return Ack(number, ask.partition, epoch, ask.group, ask.generation, ask.entries)
 
     def on_reply(
         self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
@@ -235,14 +273,9 @@ class AckCoordinator(SettleCoordinator):
             return self.teach(context, message.round, sender)
         ballot, bit = self.hear(context, sender, incarnation, message)
         if bit:
-            for span, owner, _ in message.exclusive:
-                if owner in ballot.yes:
-                    ballot.yes[owner].add((span,), bit)
+            ballot.count(message.exclusive, message.higher, bit)
             ballot.stood.add([item.span for item in message.resolved], bit)
             ballot.resolved += message.resolved
-            for span, owner, _ in message.higher:
-                if owner in ballot.no:
-                    ballot.no[owner].add((span,), bit)
         effects = self.decide(context, message.round, last=False)
         valid = ballot.round.valid(context.state)
         if message.round in self.ballots and ballot.round.is_majority(ballot.answered & valid):
@@ -264,42 +297,17 @@ class AckCoordinator(SettleCoordinator):
 class RejectCoordinator(SettleCoordinator):
     """REJECT: a majority applied it: ok. A majority refused: hold-lost. Else unknown; either may still spread."""
 
-    __slots__ = ("request",)
+    __slots__ = ("delay", "letter")
 
     def __init__(self, key: int, request: RejectRequest) -> None:
-        super().__init__(key)
-        self.request = request
+        super().__init__(key, request.items)
+        self.delay = request.delay
+        self.letter = request.letter
 
-    def start(self, context: Context, now: Now) -> list[Effect]:
-        effects: list[Effect] = []
-        for receipt, items in by_owner(self.request.items).items():
-            ballot = self.put(context, receipt.partition, items, now)
-            if ballot is not None:
-                effects += self.ask(
-                    context,
-                    ballot.round,
-                    receipt.partition,
-                    Reject(
-                        ballot.round.number,
-                        receipt.partition,
-                        context.catalogue.topics[receipt.partition.topic].epoch,
-                        receipt.group,
-                        receipt.generation,
-                        receipt.n,
-                        receipt.owner,
-                        tuple(span for _, span, _ in items),
-                        self.request.delay,
-                        self.letter(receipt),
-                    ),
-                )
-        return effects or self.answer(context)
-
-    def letter(self, receipt: Receipt) -> Letter | None:
-        """The dead letter to write, with the ballot of the hold that it is written under."""
-        letter = self.request.letter
-        if letter is None:
-            return None
-        return letter._replace(ballot=receipt.owner.ballot, redrives=receipt.n)
+    def message(self, number: int, epoch: int, ask: Ask) -> Reject:
+        return Reject(
+            number, ask.partition, epoch, ask.group, ask.generation, ask.entries, self.delay, self.letter
+        )
 
     def on_reply(
         self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
@@ -309,9 +317,7 @@ class RejectCoordinator(SettleCoordinator):
             return self.teach(context, message.round, sender)
         ballot, bit = self.hear(context, sender, incarnation, message)
         if bit:
-            for owner in ballot.yes:  # one owner per ballot
-                ballot.yes[owner].add(message.applied, bit)
-                ballot.no[owner].add(message.refused, bit)
+            ballot.count(message.applied, message.refused, bit)
             ballot.resolved += message.resolved
         return self.decide(context, message.round, last=False)
 
@@ -329,28 +335,14 @@ class RejectCoordinator(SettleCoordinator):
 class ExtendCoordinator(SettleCoordinator):
     """EXTEND: granted at a majority: ok. Not granted: nothing changes, and nothing is released."""
 
-    __slots__ = ("request",)
+    __slots__ = ("hold_time",)
 
     def __init__(self, key: int, request: ExtendRequest) -> None:
-        super().__init__(key, request.sent_at)
-        self.request = request
+        super().__init__(key, request.items, request.sent_at)
+        self.hold_time = request.hold_time
 
-    def start(self, context: Context, now: Now) -> list[Effect]:
-        effects: list[Effect] = []
-        for receipt, items in by_owner(self.request.items).items():
-            ballot = self.put(context, receipt.partition, items, now)
-            if ballot is not None:
-                message = Extend(
-                    ballot.round.number,
-                    receipt.partition,
-                    context.catalogue.topics[receipt.partition.topic].epoch,
-                    receipt.group,
-                    receipt.owner,
-                    tuple(span for _, span, _ in items),
-                    self.request.hold_time,
-                )
-                effects += self.ask(context, ballot.round, receipt.partition, message)
-        return effects or self.answer(context)
+    def message(self, number: int, epoch: int, ask: Ask) -> Extend:
+        return Extend(number, ask.partition, epoch, ask.group, ask.entries, self.hold_time)
 
     def on_reply(
         self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
@@ -360,9 +352,7 @@ class ExtendCoordinator(SettleCoordinator):
             return self.teach(context, message.round, sender)
         ballot, bit = self.hear(context, sender, incarnation, message)
         if bit:
-            for owner in ballot.yes:
-                ballot.yes[owner].add(message.granted, bit)
-                ballot.no[owner].add(message.refused, bit)
+            ballot.count(message.granted, message.refused, bit)
         return self.decide(context, message.round, last=False)
 
     def judge(self, ballot: Ballot, span: Span, yes: int, no: int, valid: int, *, last: bool) -> str | None:
@@ -392,45 +382,43 @@ class RedriveCoordinator(SettleCoordinator):
     __slots__ = ("partition", "request")
 
     def __init__(self, key: int, request: RedriveRequest, partition: PartitionId) -> None:
-        super().__init__(key)
+        super().__init__(key, ())
         self.request = request
         self.partition = partition
 
     def start(self, context: Context, now: Now) -> list[Effect]:
-        items: list[tuple[int, Span, Owner]] = []
         group = context.catalogue.groups.get((self.partition.topic, self.request.group))
+        items: list[tuple[int, Owned]] = []
         for index, (span, record) in enumerate(self.request.entries):
             if record.kind != Kind.DEAD:
                 text = f"{span} is {record.kind.name}, not a dead letter"
                 self.verdicts.append(Verdict(index, span, Code.USAGE, text))
-            elif record.n + 1 >= NUMBERS_END:
-                text = f"n is {record.n}: a dead letter's n is below {NUMBERS_END - 1}"
+            elif record.n + 1 >= limits.NUMBERS_END:
+                text = f"n is {record.n}: a dead letter's n is below {limits.NUMBERS_END - 1}"
                 self.verdicts.append(Verdict(index, span, Code.USAGE, text))
             elif group is not None and record.generation < group.buried:
                 text = "the group was deleted since, with its dead letters"
                 self.verdicts.append(Verdict(index, span, Code.NOT_FOUND, text))
             else:
-                items.append((index, span, NOBODY))
-        return self.write(context, items, now, redrive=True) if items else self.answer(context)
+                items.append((index, Owned(span, NOBODY, record.n + 1)))
+        self.will_ask(context, items, again=False)
+        return self.go_on(context, now)
 
-    def write(
-        self, context: Context, items: list[tuple[int, Span, Owner]], now: Now, *, redrive: bool
-    ) -> list[Effect]:
-        """A round that opens these again: where they are dead letters, or for those that have not heard of it."""
-        ballot = self.put(context, self.partition, items, now)
-        if ballot is None:
-            return self.answer(context)
+    def will_ask(self, context: Context, items: list[tuple[int, Owned]], *, again: bool) -> None:
+        """Open these again, in rounds to come: where they are dead letters, or, ``again``, for who has not heard."""
         group = context.catalogue.groups.get((self.partition.topic, self.request.group))
         generation = group.generation if group is not None else 0
+        for at in range(0, len(items), limits.RUNS_PER_STEP):
+            ask = Ask(self.partition, self.request.group, generation, again=again)
+            ask.items += items[at : at + limits.RUNS_PER_STEP]
+            ask.runs = len(ask.items)
+            self.asks.append(ask)
+
+    def message(self, number: int, epoch: int, ask: Ask) -> Merge:
         entries = tuple(
-            Resolved(span, Record(generation, self.request.entries[index].record.n + 1, Kind.OPEN))
-            for index, span, _ in items
+            Resolved(entry.span, Record(ask.generation, entry.n, Kind.OPEN)) for _, entry in ask.items
         )
-        epoch = context.catalogue.topics[self.partition.topic].epoch
-        merge = Merge(
-            ballot.round.number, self.partition, epoch, self.request.group, entries, redrive=redrive
-        )
-        return self.ask(context, ballot.round, self.partition, merge)
+        return Merge(number, ask.partition, epoch, ask.group, entries, redrive=not ask.again)
 
     def on_reply(
         self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
@@ -455,21 +443,22 @@ class RedriveCoordinator(SettleCoordinator):
         valid = ballot.round.valid(context.state)
         last = last or ballot.round.everyone
         found: list[Verdict] = []
-        waiting: list[tuple[int, Span, Owner]] = []
-        for item, span, owner in ballot.items:
-            for whole, yes, no in ballot.pieces(span, owner):
+        waiting: list[tuple[int, Owned]] = []
+        for item, entry in ballot.items:
+            for whole, yes, no in ballot.pieces(entry.span, NOBODY):
                 for part, unheard in ballot.stood.pieces(whole):
                     outcome = self.outcome(ballot, yes & valid, no & valid, unheard & valid, last=last)
                     if outcome is None:
                         return []
                     if outcome == UNHEARD:
-                        waiting.append((item, part, owner))
+                        waiting.append((item, entry._replace(span=part)))
                     else:
-                        found.append(Verdict(item, part, outcome, self.detail(ballot, outcome)))
+                        found.append(Verdict(item, part, outcome, self.detail(ballot, part, outcome)))
         self.verdicts += found
         del self.ballots[number]
         self.close_round(context, number)
-        return self.write(context, waiting, now, redrive=False) if waiting else self.answer(context)
+        self.will_ask(context, waiting, again=True)
+        return self.go_on(context, now)
 
     def outcome(self, ballot: Ballot, yes: int, no: int, unheard: int, *, last: bool) -> str | None:
         """What came of a piece, None while it is open, UNHEARD where only those that have not heard can decide it."""
@@ -485,21 +474,20 @@ class RedriveCoordinator(SettleCoordinator):
         return None
 
 
-def by_group(items: tuple[Named, ...]) -> dict[tuple[PartitionId, str, int], list[tuple[int, Span, Owner]]]:
-    """The spans that a request names, by (partition, group, generation)."""
-    found: dict[tuple[PartitionId, str, int], list[tuple[int, Span, Owner]]] = {}
+def asks_of(context: Context, items: tuple[Named, ...]) -> list[Ask]:
+    """What a request names, by partition, group and generation, in pieces that a replica votes on in one step."""
+    last: dict[tuple[PartitionId, str, int], Ask] = {}
+    found: list[Ask] = []
     for index, (receipt, spans) in enumerate(items):
         key = (receipt.partition, receipt.group, receipt.generation)
-        found.setdefault(key, []).extend((index, span, receipt.owner) for span in spans)
-    return found
-
-
-def by_owner(items: tuple[Named, ...]) -> dict[Receipt, list[tuple[int, Span, Owner]]]:
-    """The spans that a request names, by everything of the receipt but its span."""
-    found: dict[Receipt, list[tuple[int, Span, Owner]]] = {}
-    for index, (receipt, spans) in enumerate(items):
-        key = receipt._replace(span=Span(receipt.span.origin, 0, 0))
-        found.setdefault(key, []).extend((index, span, receipt.owner) for span in spans)
+        for span in spans:
+            for part, runs in context.cut(receipt.partition, receipt.group, span):
+                ask = last.get(key)
+                if ask is None or ask.runs + runs > limits.RUNS_PER_STEP:
+                    ask = last[key] = Ask(*key)
+                    found.append(ask)
+                ask.runs += runs
+                ask.items.append((index, Owned(part, receipt.owner, receipt.n)))
     return found
 
 

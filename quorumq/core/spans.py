@@ -56,6 +56,11 @@ def merge_spans(spans: Iterable[Span]) -> tuple[Span, ...]:
     return tuple(merged)
 
 
+def overlap(one: Span, other: Span) -> bool:
+    """Whether some message is in both."""
+    return one.origin == other.origin and one.start < other.stop and other.start < one.stop
+
+
 def subtract(span: Span, others: Iterable[Span]) -> list[Span]:
     """What is left of ``span`` without ``others``, in order.
 
@@ -116,6 +121,18 @@ class _Runs:
         if first and runs[first - 1][1] > start:
             first -= 1
         return runs[first : bisect_left(runs, (stop,), first)]
+
+    def cut(self, span: Span, most: int) -> list[tuple[Span, int]]:
+        """``span`` in pieces with a part in at most so many runs each, and in how many."""
+        origin, start, stop = span
+        runs = self._overlap(origin, start, stop)
+        if len(runs) <= most:
+            return [(span, len(runs))]
+        cuts = [start, *(run[0] for run in runs[most::most]), stop]
+        return [
+            (Span(origin, cuts[at], cuts[at + 1]), min(most, len(runs) - at * most))
+            for at in range(len(cuts) - 1)
+        ]
 
     def _write(self, origin: Origin, start: int, stop: int, pieces: Sequence[Run]) -> None:
         """Make ``origin[start, stop)`` hold exactly ``pieces`` (sorted, disjoint, within; may be mergeable).

@@ -216,7 +216,7 @@ class Teller:
             case Release(freed):
                 return self.freed(freed)
             case Extend():
-                return f"EXTEND {self.ballot(message.owner.ballot)}"
+                return f"EXTEND {self.ballot(message.entries[0].owner.ballot)}"
             case ExtendReply():
                 word = "EXTENDED" if message.granted else "NOT EXTENDED" if message.refused else "ABSTAIN"
                 return f"{word} to round {message.round} of"
@@ -228,7 +228,7 @@ class Teller:
                 return f"TOMBED ({word}) to round {message.round} of"
             case Reject():
                 how = "DEAD" if message.letter is not None else f"delay {message.delay:g} s"
-                return f"REJECT {self.ballot(message.owner.ballot)} ({how})"
+                return f"REJECT {self.ballot(message.entries[0].owner.ballot)} ({how})"
             case RejectReply():
                 word = "applied" if message.applied else "refused"
                 return f"REJECTED ({word}) to round {message.round} of"

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import cProfile
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from quorumq.core.messages import (
     Ack,
-    AckEntry,
     AckRequest,
     ExtendRequest,
+    LeaveRequest,
+    Named,
     OpenSession,
+    Owned,
     Publish,
     PublishReply,
     RejectRequest,
 )
+from quorumq.core.nodecore import NodeCore
 from quorumq.core.types import PartitionId, Span
 from quorumq.wire.batch import Message, encode_record, pack_sections
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, receipts
+from tests.core.test_groups import LETTER
 
 SMALL, LARGE = 64, 512
 GROWTH = LARGE / SMALL
@@ -35,9 +40,9 @@ def calls(work: Callable[[], object]) -> int:
     return sum(entry.callcount for entry in profile.getstats())
 
 
-def filled(sections: int) -> Cluster:
+def filled(sections: int, **settings: object) -> Cluster:
     """A cluster with one batch: a message from each of so many sessions, as fan-in makes it."""
-    cluster = Cluster()
+    cluster = Cluster(**settings)
     cluster.checks = False  # they look at everything
     topic = cluster.topic()
     origins = sorted(cluster.ask("a", OpenSession()).origin for _ in range(sections))
@@ -49,33 +54,133 @@ def filled(sections: int) -> Cluster:
     return cluster
 
 
+def answered(cluster: Cluster, name: str, request: object) -> object:
+    """The answer to a request that may take several steps, with no time passing."""
+    key = cluster.submit(name, request)
+    while key not in cluster.replies:
+        cluster.advance(0.0)
+    return cluster.replies[key]
+
+
+def taken(cluster: Cluster, messages: int, name: str = "a") -> tuple[Named, ...]:
+    """So many messages, fetched."""
+    got = receipts(answered(cluster, name, fetch(most=messages, least=messages, wait=1.0)))
+    assert sum(item.receipt.span.size for item in got) == messages
+    return got
+
+
+def settling(step: str, got: tuple[Named, ...]) -> tuple[object, str]:
+    """A request that settles, or extends, all of ``got``, and the verdict that it is to have."""
+    return {
+        "ack": (AckRequest(got), "acked"),
+        "reject": (RejectRequest(got, 1.0, None), "ok"),
+        "bury": (RejectRequest(got, 0.0, LETTER), "ok"),
+        "extend": (ExtendRequest(got, 20.0, 0.0), "ok"),
+    }[step]
+
+
 def cost(step: str, sections: int) -> int:
-    """Calls of one step, on all three nodes, over a batch of so many sections."""
+    """Calls of one request, or of a moment, on all three nodes, over a batch of so many sections."""
     cluster = filled(sections)
     if step == "hold":
-        return calls(lambda: cluster.ask("a", fetch(most=sections)))
-    got = receipts(cluster.ask("a", fetch(most=sections)))
-    assert sum(item.receipt.span.size for item in got) == sections
+        return calls(lambda: taken(cluster, sections))
+    got = taken(cluster, sections)
     if step == "expire":
         cluster.advance(9.99)
         return calls(lambda: cluster.advance(0.02))
-    request = {
-        "ack": AckRequest(got),
-        "reject": RejectRequest(got, 1.0, None),
-        "extend": ExtendRequest(got, 20.0, 0.0),
-    }[step]
-    verdict = "acked" if step == "ack" else "ok"
+    request, verdict = settling(step, got)
 
     def settle() -> None:
-        assert set(outcomes(cluster.ask("c", request))) == {verdict}
+        assert set(outcomes(answered(cluster, "c", request))) == {verdict}
 
     return calls(settle)
 
 
-@pytest.mark.parametrize("step", ["hold", "ack", "reject", "extend", "expire"])
-def test_a_step_costs_as_many_calls_as_it_has_sections(step: str) -> None:
+@pytest.mark.parametrize("step", ["hold", "ack", "reject", "bury", "extend", "expire"])
+def test_what_many_sections_cost_grows_as_they_do(step: str) -> None:
     small, large = cost(step, SMALL), cost(step, LARGE)
     assert large <= SLACK * GROWTH * small, f"{step}: {small} calls for {SMALL} sections, {large} for {LARGE}"
+
+
+# ------------------------------------------------------------------ no step stands in the way
+
+STEP_CALLS_MAX = 40_000
+"""Python calls of one step of a core, whatever a client may ask: some 10 ms, in which nobody else is served."""
+
+QUIET = {"sync_interval": 600.0}  # anti-entropy has its own costs
+
+
+def steps_of(monkeypatch: pytest.MonkeyPatch, work: Callable[[], object]) -> list[int]:
+    """Calls of each step that a core takes in ``work``."""
+    found: list[int] = []
+    step = NodeCore.step
+
+    def counted(self: NodeCore, *args: Any) -> object:
+        made: list[object] = []
+        found.append(calls(lambda: made.append(step(self, *args))))
+        return made[0]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(NodeCore, "step", counted)
+        work()
+    return found
+
+
+def by_one_each(count: int) -> tuple[Cluster, tuple[Named, ...]]:
+    """So many messages, each of a delivery of its own."""
+    cluster = Cluster(**QUIET)
+    cluster.checks = False
+    topic, origin = cluster.topic(), cluster.ask("a", OpenSession()).origin
+    cluster.ask("b", Publish(cluster.batch(topic, origin, 0, [b"x"] * count)))
+    return cluster, tuple(
+        item for n in range(count) for item in receipts(cluster.ask("abc"[n % 3], fetch(most=1)))
+    )
+
+
+def with_holes(count: int) -> tuple[Cluster, tuple[Named, ...]]:
+    """One delivery of so many messages, of which every second one was acked."""
+    cluster = Cluster(**QUIET)
+    cluster.checks = False
+    topic, origin = cluster.topic(), cluster.ask("a", OpenSession()).origin
+    cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"x"] * count)))
+    (got,) = taken(cluster, count)
+    acked = tuple(Owned(Span(origin, seq, seq + 1), got.receipt.owner) for seq in range(0, count, 2))
+    for core in cluster.nodes.values():
+        for replica in core.replicas.values():
+            replica.on_ack("a", Ack(0, replica.partition, replica.topic.epoch, "g", 0, acked), cluster.now)
+    return cluster, (got,)
+
+
+def by_sections(count: int) -> tuple[Cluster, tuple[Named, ...]]:
+    """A message of each of so many sessions."""
+    cluster = filled(count, **QUIET)
+    return cluster, taken(cluster, count)
+
+
+@pytest.mark.parametrize(
+    ("made", "step"),
+    [(by_one_each, step) for step in ("ack", "reject", "bury", "extend", "leave", "expire and fetch")]
+    + [(with_holes, step) for step in ("ack", "leave", "expire and fetch")]
+    + [(by_sections, step) for step in ("reject", "expire and fetch")],
+    ids=lambda item: item if isinstance(item, str) else item.__name__,
+)
+def test_no_step_takes_long_whatever_is_settled(
+    made: Callable[[int], tuple[Cluster, tuple[Named, ...]]], step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, got = made(500)
+
+    def work() -> None:
+        if step == "leave":
+            answered(cluster, "c", LeaveRequest(got))
+        elif step == "expire and fetch":
+            cluster.advance(10.0)
+            answered(cluster, "b", fetch())
+        else:
+            answered(cluster, "c", settling(step, got)[0])
+        cluster.advance(2.0)
+
+    found = steps_of(monkeypatch, work)
+    assert max(found) <= STEP_CALLS_MAX, sorted(found)[-5:]
 
 
 def test_the_holds_of_a_long_run_end_in_steps_of_bounded_size() -> None:
@@ -87,12 +192,12 @@ def test_the_holds_of_a_long_run_end_in_steps_of_bounded_size() -> None:
     cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"x"] * 4000)))
     (got,) = receipts(cluster.ask("a", fetch(most=4000)))
     (replica,) = cluster.nodes["a"].replicas.values()
-    acked = tuple(AckEntry(Span(origin, seq, seq + 1), got.receipt.owner) for seq in range(0, 4000, 2))
+    acked = tuple(Owned(Span(origin, seq, seq + 1), got.receipt.owner) for seq in range(0, 4000, 2))
     replica.on_ack("a", Ack(0, replica.partition, replica.topic.epoch, "g", 0, acked), cluster.now)
     view, left = replica.group("g"), []
     cluster.time += 10.0
     while cluster.nodes["a"].state.timers and view.held_count:
-        cluster.advance(0.001)
+        cluster.drivers["a"].feed()
         left.append(view.held_count)
     assert len(left) > 1, "not all in one step"
     assert left[-1] == 0

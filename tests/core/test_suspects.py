@@ -252,7 +252,7 @@ def test_a_choice_among_100_000_suspects_looks_at_one_section() -> None:
     assert (view.suspects.messages, view.available.messages) == (100_000, 0)
     with counting(view.suspects) as spans:
         for alone in (True, False):
-            replica.choice.choose(view, cluster.now, 100, 1 << 20, float("inf"), True, alone)
+            replica.choice.choose(view, cluster.now, 100, 1 << 20, 100, float("inf"), True, alone)
             assert spans.asked == 1, "and none for first-timers"
 
 

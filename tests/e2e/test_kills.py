@@ -59,14 +59,14 @@ def run(cluster: LocalCluster, folder: Path, seconds: float, acked_min: int, kil
 def test_nothing_is_lost_or_comes_back_while_nodes_are_killed_for_20_seconds(
     own: LocalCluster, tmp_path: Path
 ) -> None:
-    run(own, tmp_path, 18.0, 1000, 3)
+    run(own, tmp_path, 18.0, 200, 3)
 
 
 @pytest.mark.soak
 def test_nothing_is_lost_or_comes_back_while_nodes_are_killed_for_60_seconds(
     own: LocalCluster, tmp_path: Path
 ) -> None:
-    run(own, tmp_path, 60.0, 5000, 9)
+    run(own, tmp_path, 60.0, 1000, 9)
 
 
 def turmoil(folder: Path, seconds: float) -> Counter[str]:

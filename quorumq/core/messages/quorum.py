@@ -173,15 +173,22 @@ class ReleaseReply(NamedTuple):
     freed: tuple[Freed, ...]
 
 
+class Owned(NamedTuple):
+    """Messages, and who may hold them: the owner of the receipt that names them, and its redrive number."""
+
+    span: Span
+    owner: Owner
+    n: int = 0
+
+
 class Extend(NamedTuple):
-    """EXTEND: a new ``hold_time`` (seconds, from now) where exactly this owner holds now."""
+    """EXTEND: a new ``hold_time`` (seconds, from now) where exactly the owner holds now."""
 
     round: int
     partition: PartitionId
     epoch: int
     group: str
-    owner: Owner
-    spans: tuple[Span, ...]
+    entries: tuple[Owned, ...]
     hold_time: float
 
     def refusal(self, error: str, known: tuple[Incarnation, ...] = ()) -> ExtendReply:
@@ -190,24 +197,13 @@ class Extend(NamedTuple):
 
 
 class ExtendReply(NamedTuple):
-    """The votes on an EXTEND; a span in neither list was not looked at (abstained)."""
+    """The votes on an EXTEND; what is in neither list was not looked at (abstained)."""
 
     round: int
-    granted: tuple[Span, ...]
-    refused: tuple[Span, ...]
+    granted: tuple[Owned, ...]
+    refused: tuple[Owned, ...]
     error: str
     known: tuple[Incarnation, ...]
-
-
-class AckEntry(NamedTuple):
-    """One entry of an ACK: messages, and the owner of the receipt that names them.
-
-    ``n`` matters in a dead-letter group, where ACK writes PURGED at that redrive number.
-    """
-
-    span: Span
-    owner: Owner
-    n: int = 0
 
 
 class Ack(NamedTuple):
@@ -218,7 +214,7 @@ class Ack(NamedTuple):
     epoch: int
     group: str
     generation: int
-    entries: tuple[AckEntry, ...]
+    entries: tuple[Owned, ...]
 
     def refusal(self, error: str, known: tuple[Incarnation, ...] = ()) -> AckReply:
         """The answer where nothing was done."""
@@ -234,8 +230,8 @@ class AckReply(NamedTuple):
     """
 
     round: int
-    exclusive: tuple[AckEntry, ...]
-    higher: tuple[AckEntry, ...]
+    exclusive: tuple[Owned, ...]
+    higher: tuple[Owned, ...]
     error: str  # "", "unknown-topic", "not-found" (deleted), "wrong-epoch" or "stale-generation"
     known: tuple[Incarnation, ...]
     resolved: tuple[Resolved, ...] = ()
@@ -243,9 +239,10 @@ class AckReply(NamedTuple):
 
 
 class Reject(NamedTuple):
-    """REJECT: where exactly ``owner`` holds, requeue after ``delay`` seconds, or write DEAD with ``letter``.
+    """REJECT: where exactly the owner holds, requeue after ``delay`` seconds, or write DEAD with ``letter``.
 
-    TOPIC_BACKOFF_S as ``delay``: each replica takes the step of the topic's backoff for its count of attempts.
+    TOPIC_BACKOFF_S as ``delay``: each replica takes the step of the topic's backoff for its count of attempts. In what
+    is written, the letter has the ballot and the redrive number of the message's own entry.
     """
 
     round: int
@@ -253,9 +250,7 @@ class Reject(NamedTuple):
     epoch: int
     group: str
     generation: int
-    n: int
-    owner: Owner
-    spans: tuple[Span, ...]
+    entries: tuple[Owned, ...]
     delay: float
     letter: Letter | None
 
@@ -268,8 +263,8 @@ class RejectReply(NamedTuple):
     """The votes on a REJECT, durable here; ``resolved`` says what stood instead."""
 
     round: int
-    applied: tuple[Span, ...]
-    refused: tuple[Span, ...]
+    applied: tuple[Owned, ...]
+    refused: tuple[Owned, ...]
     resolved: tuple[Resolved, ...]
     error: str
     known: tuple[Incarnation, ...]

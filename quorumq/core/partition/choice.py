@@ -22,18 +22,19 @@ SCAN_MAX = 4096
 class Picked:
     """What a choice has so far, and how much room is left in it."""
 
-    __slots__ = ("bytes_left", "generation", "messages_left", "wants")
+    __slots__ = ("bytes_left", "generation", "messages_left", "runs_max", "wants")
 
-    def __init__(self, messages_max: int, bytes_max: int, generation: int) -> None:
+    def __init__(self, messages_max: int, bytes_max: int, runs_max: int, generation: int) -> None:
         self.messages_left = messages_max
         self.bytes_left = bytes_max
+        self.runs_max = runs_max
         self.generation = generation  # of everything picked: one HOLD names one
         self.wants: list[Want] = []
 
     @property
     def full(self) -> bool:
         """Whether there is no room left."""
-        return self.messages_left <= 0 or self.bytes_left <= 0
+        return self.messages_left <= 0 or self.bytes_left <= 0 or len(self.wants) >= self.runs_max
 
     def append(self, want: Want) -> None:
         """Append, joined to the last one where it goes on."""
@@ -66,6 +67,7 @@ class Choice:
         now: Now,
         messages_max: int,
         bytes_max: int,
+        runs_max: int,
         parked_since: float,
         patient: bool = True,
         alone: bool = False,
@@ -81,12 +83,13 @@ class Choice:
             now: the clocks.
             messages_max: messages to choose at most.
             bytes_max: their bytes at most, but for a first one that is larger.
+            runs_max: runs of messages at most: each is voted on by itself.
             parked_since: when the FETCH found nothing and was parked (monotonic); infinity if it has not been.
             patient: whether the FETCH can wait for ``steal_after``; else what ranks for others is taken at once.
             alone: choose one suspect; else first-timers.
         """
         offer = view.suspects if alone else view.available
-        picked = Picked(1 if alone else messages_max, bytes_max, view.generation)
+        picked = Picked(1 if alone else messages_max, bytes_max, runs_max, view.generation)
         look_again: float | None = None
         batches = self.batches
         parked, active = self.node.fetchers(batches.partition, view.name, batches.members, now)
@@ -106,10 +109,15 @@ class Choice:
                 for section in batch.header.sections:
                     if picked.full:
                         break
-                    for span in offer.spans.within(section):
-                        parts = [span] if len(fetchers) == 1 else self._ranked(batch, span, fetchers, mine)
-                        if mine or len(fetchers) > 1:
-                            self._pick(view, batch, parts, picked)
+                    for piece, _ in offer.spans.cut(section, runs_max):
+                        if picked.full:
+                            break
+                        for span in offer.spans.within(piece):
+                            parts = (
+                                [span] if len(fetchers) == 1 else self._ranked(batch, span, fetchers, mine)
+                            )
+                            if mine or len(fetchers) > 1:
+                                self._pick(view, batch, parts, picked)
             if picked.wants:
                 break
         return picked.wants, picked.generation, look_again

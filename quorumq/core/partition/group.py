@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from quorumq.core import limits
 from quorumq.core.closed import ClosedOrigins
 from quorumq.core.messages import Counted, Digest, NotDue, Resolved
 from quorumq.core.partition import fate
@@ -230,6 +231,15 @@ class GroupView:
         any_alone = self.suspects.count(key, alone, now)
         if not any_free and not any_alone:
             changes.idle.append(key[1])
+
+    def cut(self, span: Span) -> list[tuple[Span, int]]:
+        """``span`` in pieces that a rule is done with in one step, and in how many runs of messages each is, about."""
+        most = limits.RUNS_PER_STEP
+        return [
+            (part, max(1, runs, more))
+            for piece, runs in self.leases.cut(span, most)
+            for part, more in self.home.records.cut(piece, most)
+        ]
 
     # ------------------------------------------------------------------ records
 

@@ -31,7 +31,7 @@ def page_of(batches: Batches, view: GroupView, message: PeekRequest, now: Now) -
     the beginning: what is shown twice can be told by its id, and nothing is left out.
     """
     items: list[Peeked] = []
-    limit = min(message.limit, limits.SPANS_PER_REQUEST_MAX)
+    limit = min(message.limit, limits.PEEK_ITEMS_MAX)
     room = PEEK_BYTES_MAX
     at = batches.stored.get(message.cursor[0])
     scanned = 0
@@ -90,7 +90,7 @@ def survey_of(
     """
     items: list[Peeked] = []
     room, scanned = PEEK_BYTES_MAX, 0
-    limit = max(1, min(message.limit, limits.SPANS_PER_REQUEST_MAX))
+    limit = max(1, min(message.limit, limits.PEEK_ITEMS_MAX))
     last = message.after
     for part, batch in known_after(batches, last):
         if len(items) >= limit or room <= 0 or scanned > SCAN_MAX:

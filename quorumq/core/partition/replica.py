@@ -20,7 +20,6 @@ from quorumq.core.effects import Effect, Persist, Send
 from quorumq.core.errors import Code
 from quorumq.core.messages import (
     Ack,
-    AckEntry,
     AckReply,
     CloseReply,
     CloseRequest,
@@ -33,6 +32,7 @@ from quorumq.core.messages import (
     Merge,
     MergeReply,
     NotDue,
+    Owned,
     PeekReply,
     PeekRequest,
     Refused,
@@ -88,10 +88,6 @@ from quorumq.core.types import (
     Topic,
     record_rank,
 )
-
-EXPIRE_MAX = 1024
-EXPIRE_PAUSE_S = 0.001
-"""Messages whose holds end in one step, and seconds until the next: where every second one was acked, each is a run."""
 
 
 class Replica:
@@ -286,12 +282,15 @@ class Replica:
         view = self.views.find(name)
         if view is None:
             return []
-        if span.size > EXPIRE_MAX:
-            span, rest = (
-                span._replace(stop=span.start + EXPIRE_MAX),
-                span._replace(start=span.start + EXPIRE_MAX),
+        (span, _), *rest = view.cut(span)
+        if rest:  # where every second message was acked, each is a run
+            self.node.at(
+                now.mono,
+                "expire",
+                self.partition,
+                name,
+                span._replace(start=span.stop, stop=rest[-1][0].stop),
             )
-            self.node.at(now.mono + EXPIRE_PAUSE_S, "expire", self.partition, name, rest)
         changes = Changes()
         for part, deadline in self.views.apply(view, span, fate.on_expire, None, now, changes):
             self.node.at(deadline, "expire", self.partition, name, part)  # extended since the timer was set
@@ -320,16 +319,17 @@ class Replica:
             return ExtendReply(message.round, (), (), error, self.vector())
         view = self.views.groups.get(message.group)
         if view is None:
-            return ExtendReply(message.round, (), message.spans, "", self.vector())
-        votes: dict[bool, list[Span]] = {True: [], False: []}
+            return ExtendReply(message.round, (), message.entries, "", self.vector())
+        votes: dict[bool, list[Owned]] = {True: [], False: []}
         changes = Changes()
-        ask = ExtendAsk(message.owner, now.mono + message.hold_time)
-        for span in message.spans:
+        until = now.mono + message.hold_time
+        for span, owner, n in message.entries:
             before = len(votes[True])
+            ask = ExtendAsk(owner, until)
             for part, answer in self.views.apply(view, span, fate.on_extend, ask, now, changes):
-                votes[answer].append(part)
+                votes[answer].append(Owned(part, owner, n))
             if len(votes[True]) > before:
-                self.node.at(ask.until, "expire", self.partition, view.name, span)
+                self.node.at(until, "expire", self.partition, view.name, span)
         self.views.finish(view, changes, now)
         return ExtendReply(message.round, tuple(votes[True]), tuple(votes[False]), "", self.vector())
 
@@ -346,8 +346,8 @@ class Replica:
             error = Code.STALE_GENERATION
         if error:
             return [Send(sender, AckReply(message.round, (), (), error, self.vector()))]
-        exclusive: list[AckEntry] = []
-        higher: list[AckEntry] = []
+        exclusive: list[Owned] = []
+        higher: list[Owned] = []
         resolved: list[Resolved] = []
         changes = Changes()
         for span, owner, n in message.entries:
@@ -356,9 +356,9 @@ class Replica:
             ask = AckAsk(owner, view.settled(message.generation, n))
             for part, (proof, record) in self.views.apply(view, span, fate.on_ack, ask, now, changes):
                 if proof is False:
-                    higher.append(AckEntry(part, owner, n))
+                    higher.append(Owned(part, owner, n))
                 elif proof and remembered:
-                    exclusive.append(AckEntry(part, owner, n))
+                    exclusive.append(Owned(part, owner, n))
                 if view.home is not view and record[:3] != ask.record[:3]:  # nothing stands above ACKED
                     resolved.append(Resolved(part, record))
         reply = AckReply(message.round, tuple(exclusive), tuple(higher), "", self.vector(), tuple(resolved))
@@ -373,25 +373,26 @@ class Replica:
         """
         error = self.wrong_epoch(message.epoch)
         view = self.group(message.group)
-        if not error and self.is_stale(view, message.generation, message.spans):
+        if not error and self.is_stale(view, message.generation, [item.span for item in message.entries]):
             error = Code.STALE_GENERATION
         if error:
             return [Send(sender, RejectReply(message.round, (), (), (), error, self.vector()))]
-        applied: list[Span] = []
-        refused: list[Span] = []
+        applied: list[Owned] = []
+        refused: list[Owned] = []
         resolved: list[Resolved] = []
-        asked = view.asked(message.generation, message.n)
-        if message.letter is not None:
-            asked = Record(message.generation, message.n, Kind.DEAD, message.letter)
         backoff = (message.delay,) if message.delay != limits.TOPIC_BACKOFF_S else self.topic.backoff
-        ask = RejectAsk(message.owner, asked, backoff or (0.0,))
         changes = Changes()
-        for span in message.spans:
+        for span, owner, n in message.entries:
+            asked = view.asked(message.generation, n)
+            if message.letter is not None:
+                letter = message.letter._replace(ballot=owner.ballot, redrives=n)
+                asked = Record(message.generation, n, Kind.DEAD, letter)
+            ask = RejectAsk(owner, asked, backoff or (0.0,))
             for part, (done, record) in self.views.apply(view, span, fate.on_reject, ask, now, changes):
                 if record is not None:
                     resolved.append(Resolved(part, record))
                 else:
-                    (applied if done else refused).append(part)
+                    (applied if done else refused).append(Owned(part, owner, n))
         reply = RejectReply(message.round, tuple(applied), tuple(refused), tuple(resolved), "", self.vector())
         return [Persist(self.views.finish(view, changes, now), (Send(sender, reply),))]
 
