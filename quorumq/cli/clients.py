@@ -8,7 +8,15 @@ import click
 
 from quorumq.cli.common import console, json_option, print_json, say, table
 from quorumq.core.errors import NotFound, StorageError, UsageError
-from quorumq.node.clients import NAME, Entry, new_token, read_clients, write_clients
+from quorumq.node.clients import (
+    NAME,
+    Entry,
+    entry_of,
+    new_token,
+    quotas_of,
+    read_clients,
+    write_clients,
+)
 
 PATTERNS = "a name, or a pattern such as 'orders.*'; '*' is every"
 
@@ -49,6 +57,23 @@ def clients() -> None:
     "--admin", multiple=True, metavar="TOPICS",
     help="May create, change, delete, purge, redrive and rewind these; with '*' see the status, too. Repeatable.",
 )  # fmt: skip
+@click.option(
+    "--requests-per-s", type=float, metavar="N", help="Requests a second that one node takes of it."
+)
+@click.option(
+    "--bytes-per-s", type=float, metavar="BYTES",
+    help="Bytes a second of its requests, and of the messages that it gets, at one node.",
+)  # fmt: skip
+@click.option(
+    "--unsettled", type=int, metavar="N",
+    help="Messages that one node hands over to it, all its connections together, before it settles some.",
+)  # fmt: skip
+@click.option(
+    "--topics", type=int, metavar="N", help="It makes no topic where there are N to which it has a right."
+)
+@click.option(
+    "--groups", type=int, metavar="N", help="It makes no group where there are N to which it has a right."
+)
 @json_option
 def add(
     name: str,
@@ -57,14 +82,18 @@ def add(
     consume: tuple[tuple[str, str], ...],
     admin: tuple[str, ...],
     as_json: bool,
+    **quotas: float | None,
 ) -> None:
     """Add a client NAME, and print its token, which nobody can read again.
 
-    The client shows it as `token=` of the library, or as QUORUMQ_TOKEN, which these commands read too.
+    The client shows it as `token=` of the library, or as QUORUMQ_TOKEN, which these commands read too. Without
+    quotas it may ask as much as it likes. Beyond one it waits: the library does so by itself, within the timeout of a
+    call.
 
     \b
     quorumq clients add billing --file clients.toml --publish invoices --consume 'orders.*' billing
     quorumq clients add operator --file clients.toml --publish '*' --consume '*' '*' --admin '*'
+    quorumq clients add guest --file clients.toml --consume news guest --requests-per-s 50 --unsettled 100
     """
     if not NAME.fullmatch(name):
         raise UsageError(f"{name!r}: a client's name has 1 to 64 characters of a-z, A-Z, 0-9, '_' and '-'")
@@ -74,7 +103,9 @@ def add(
     if name in entries:
         raise UsageError(f"{path} has a client {name!r}: revoke it first, or edit its rights in the file")
     token, kept = new_token(name)
-    _write(path, {**entries, name: Entry(kept, publish, consume, admin)})
+    given = {quota: most for quota, most in quotas.items() if most is not None}
+    entry = {"token": kept, "publish": publish, "consume": consume, "admin": admin, **given}
+    _write(path, {**entries, name: entry_of(path, name, entry)})
     if as_json:
         print_json({"client": name, "token": token, "file": str(path)})
     else:
@@ -87,7 +118,7 @@ def add(
 def list_(path: Path, as_json: bool) -> None:
     """List the clients of a file.
 
-    Of each its name, and the topics and groups to which it has a right; tokens are not in the file.
+    Of each its name, the topics and groups to which it has a right, and its quotas; tokens are not in the file.
 
     \b
     quorumq clients list --file clients.toml
@@ -95,18 +126,19 @@ def list_(path: Path, as_json: bool) -> None:
     entries = read_clients(path)
     if as_json:
         for name, entry in entries.items():
-            print_json(
-                {"client": name, "publish": entry.publish, "consume": entry.consume, "admin": entry.admin}
-            )
+            rights = {"publish": entry.publish, "consume": entry.consume, "admin": entry.admin}
+            print_json({"client": name, **rights, "quotas": quotas_of(entry)})
         return
     from rich.markup import escape
 
     rows = table()
-    for column in ("client", "publish", "consume", "admin"):
+    for column in ("client", "publish", "consume", "admin", "quotas"):
         rows.add_column(column, overflow="fold")
     for name, entry in entries.items():
         consume = ", ".join(f"{topics} as {groups}" for topics, groups in entry.consume)
-        rows.add_row(*map(escape, (name, ", ".join(entry.publish), consume, ", ".join(entry.admin))))
+        limits = ", ".join(f"{quota} {most:g}" for quota, most in quotas_of(entry).items())
+        cells = (name, ", ".join(entry.publish), consume, ", ".join(entry.admin), limits)
+        rows.add_row(*map(escape, cells))
     console().print(rows)
 
 

@@ -22,6 +22,7 @@ from quorumq.client.work import Task, Worked
 from quorumq.core.errors import (
     AlreadyResolved,
     BadReceipt,
+    Busy,
     ClusterMismatch,
     Conflict,
     HoldLost,
@@ -83,6 +84,7 @@ __all__ = [
     "OutcomeUnknown",
     "QuorumqError",
     "StaleGeneration",
+    "Busy",
     "StorageFull",
     "TooFewReplicas",
     "TooLarge",

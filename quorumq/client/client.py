@@ -337,7 +337,7 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Sh
         Args:
             topic: its name, or a pattern; dead letters as in `consumer`.
             group: who reads.
-            max_messages, max_bytes: at most so much.
+            max_messages, max_bytes: at most so much. Where many producers publish one by one, some 128 come at once.
             min_messages: wait for so many, as long as ``max_wait`` and a quarter of the hold time allow.
             max_wait: seconds to wait for them; 0 takes what is there.
             hold_time: seconds or a timedelta for which they are the caller's; as in `consumer` if None.

@@ -18,6 +18,7 @@ from quorumq.client.connection import Connection, Dial, Lost, Orphan, open_conne
 from quorumq.client.log import Log
 from quorumq.core import messages as m
 from quorumq.core.errors import (
+    Busy,
     NotFound,
     NotStored,
     OutcomeUnknown,
@@ -355,7 +356,8 @@ class Nodes:
         Raises:
             UsageError: a node refused it for good. `NotFound` only once every node that could be reached has said so:
                 a node that was away may not have heard of a new topic yet.
-            NotStored, OutcomeUnknown, TooFewReplicas, StorageFull: the time is over; the text says what was tried.
+            NotStored, OutcomeUnknown, TooFewReplicas, StorageFull, Busy: the time is over, or would be by when a quota
+                lets it go on; the text says what was tried.
         """
         until = trio.current_time() + timeout
         attempts = Attempts(what)
@@ -363,6 +365,7 @@ class Nodes:
         while True:
             missing: NotFound | None = None
             refused = False
+            pause = 0.0
             for address in self._order(only, first):
                 left = until - trio.current_time()
                 if left <= 0:
@@ -403,15 +406,21 @@ class Nodes:
                     missing = error
                     continue
                 refused = True
-                if not isinstance(error, TooFewReplicas | StorageFull):
+                if not isinstance(error, TooFewReplicas | StorageFull | Busy):
                     raise error
                 attempts.refuse(where, error)
                 self.log.info(("refused", address), "%s: %s: %s; it is tried again", what, where, error)
+                if isinstance(error, Busy):  # so will others be, or it would be no quota
+                    pause = error.delay
+                    break
             if missing is not None and not refused and not attempts.sent:
                 raise missing
             left = until - trio.current_time()
-            if left <= 0:
+            if left <= pause:
                 raise attempts.error(timeout, writes=writes)
+            if pause:
+                await trio.sleep(pause)
+                continue
             await trio.sleep(min(left, self.rng.uniform(0.5, 1.0) * backoff))
             backoff = min(BACKOFF_MAX_S, 2 * backoff)
 

@@ -36,7 +36,7 @@ from quorumq.client.message import Message, deadline_of
 from quorumq.client.pace import AHEAD_S, Pace
 from quorumq.client.settle import chunks, items_of
 from quorumq.core import messages as m
-from quorumq.core.errors import PeerError, QuorumqError, TooFewReplicas
+from quorumq.core.errors import Busy, PeerError, QuorumqError, TooFewReplicas
 from quorumq.core.limits import LONG_POLL_MAX_S
 from quorumq.core.types import Span
 from quorumq.wire.receipts import read_receipt
@@ -226,7 +226,7 @@ class Prefetch:
                 first=feed.first,
                 idle=idle,
             )
-        except TooFewReplicas as exc:
+        except (TooFewReplicas, Busy) as exc:
             if told:
                 self._told = None
             await trio.lowlevel.checkpoint()  # where the client was closed, this ends here, and is no trouble

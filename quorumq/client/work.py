@@ -23,7 +23,7 @@ from quorumq.client.consumer import Consumer
 from quorumq.client.context import Context
 from quorumq.client.message import Message, Outcome
 from quorumq.client.times import Duration, number_of
-from quorumq.core.errors import QuorumqError, TooFewReplicas, Transient, UsageError
+from quorumq.core.errors import Busy, QuorumqError, TooFewReplicas, Transient, UsageError
 
 GRACE_S: Final = 10.0
 CONCURRENCY_MAX: Final = 10_000
@@ -228,7 +228,7 @@ class Pool:
                 message = await anext(consumer)
             except StopAsyncIteration:
                 return
-            except TooFewReplicas as error:  # after the client's timeout; nodes come back
+            except (TooFewReplicas, Busy) as error:  # after the client's timeout; nodes come back
                 log.warning("no work for group %r: %s", task.group, error)
                 continue
             self._begun += 1

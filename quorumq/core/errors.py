@@ -16,6 +16,7 @@ QuorumqError
 ├── StorageError          the local disk failed or holds something unreadable; the node stops
 └── Transient             it passes: what failed may be repeated later, or comes again by itself
     ├── HoldLost              the delivery is over: the message comes again, if nobody settled it
+    ├── Busy                  the client is beyond a quota: the error says when to ask again
     ├── StorageFull           the disk is full: publishes refused, ACK and FETCH go on
     └── TooFewReplicas        trying again later, anywhere, makes sense
         ├── NotStored             nothing was sent: a new attempt is a first attempt
@@ -50,6 +51,7 @@ class Code(StrEnum):
     CLUSTER_MISMATCH = "cluster-mismatch"
     SUPERSEDED = "superseded"
     HOLD_LOST = "hold-lost"
+    BUSY = "busy"
     STORAGE_FULL = "storage-full"
     TOO_FEW_REPLICAS = "too-few-replicas"
     NOT_STORED = "not-stored"
@@ -163,6 +165,22 @@ class HoldLost(Transient):
     exit_code = 65
 
 
+class Busy(Transient):
+    """The client asks for more than its quota. Nothing was done. Calls wait, and repeat by themselves.
+
+    Args:
+        detail: which quota, in words.
+        delay: seconds after which to ask again.
+    """
+
+    code = Code.BUSY
+    exit_code = 75
+
+    def __init__(self, detail: str = "", *, delay: float = 0.0) -> None:
+        super().__init__(detail)
+        self.delay = delay
+
+
 class StorageFull(Transient):
     """The disk is full, or the memory that a node may take: publishes are refused, ACK and FETCH go on."""
 
@@ -233,9 +251,11 @@ def error_classes() -> dict[str, type[QuorumqError]]:
     return found
 
 
-def error_from(code: str, text: str, needed: int = 0, answered: int = 0) -> QuorumqError:
+def error_from(code: str, text: str, needed: int = 0, answered: int = 0, delay: float = 0.0) -> QuorumqError:
     """The exception that a node's answer stands for; a code this side does not know is the root."""
     cls = error_classes().get(code, QuorumqError)
     if issubclass(cls, TooFewReplicas):
         return cls(text, needed=needed, answered=answered)
+    if issubclass(cls, Busy):
+        return cls(text, delay=delay)
     return cls(text)

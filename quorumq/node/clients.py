@@ -14,15 +14,16 @@ import os
 import re
 import secrets
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
+from quorumq.core.catalogue import Catalogue
 from quorumq.core.errors import Unauthorized, UsageError
 from quorumq.core.limits import MIB
-from quorumq.core.types import Topic
+from quorumq.node.quotas import Quotas, Usage
 from quorumq.wire.rights import Client, check_rights
 
 NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -32,8 +33,8 @@ SECRET_BYTES: Final = 32
 NAMES_SHOWN: Final = 20
 
 
-class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the file has of one client."""
+class Entry(Quotas, frozen=True, forbid_unknown_fields=True):
+    """What the file has of one client: its token, rights, and quotas."""
 
     token: str
     publish: tuple[str, ...] = ()
@@ -71,10 +72,15 @@ def read_clients(path: str | os.PathLike[str]) -> dict[str, Entry]:
         values = tomllib.loads(data.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"clients_file {path} is not TOML: {error}") from None
-    return {name: _entry(path, name, value) for name, value in values.items()}
+    return {name: entry_of(path, name, value) for name, value in values.items()}
 
 
-def _entry(path: str | os.PathLike[str], name: str, value: Any) -> Entry:
+def entry_of(path: str | os.PathLike[str], name: str, value: Any) -> Entry:
+    """What the file at ``path`` has, or shall have, of a client.
+
+    Raises:
+        UsageError: something in it is wrong.
+    """
     where = f"clients_file {path}: [{name}]"
     if not NAME.fullmatch(name):
         raise UsageError(
@@ -84,12 +90,18 @@ def _entry(path: str | os.PathLike[str], name: str, value: Any) -> Entry:
         entry = msgspec.convert(value, Entry)
     except msgspec.ValidationError as error:
         raise UsageError(
-            f"{where}: {error}: a client has token, publish and admin (patterns of topics) and consume (pairs of "
-            "patterns, of topics and of groups)"
+            f"{where}: {error}: a client has token, publish and admin (patterns of topics), consume (pairs of "
+            f"patterns, of topics and of groups), and quotas ({', '.join(Quotas.__struct_fields__)})"
         ) from None
     if not HASH.fullmatch(entry.token):
         raise UsageError(f"{where}: token is no hash of one: make the client by `quorumq clients add {name}`")
     return entry
+
+
+def quotas_of(entry: Entry) -> dict[str, Any]:
+    """The quotas of a client that has any."""
+    found = {field: getattr(entry, field) for field in Quotas.__struct_fields__}
+    return {field: most for field, most in found.items() if most is not None}
 
 
 def write_clients(path: str | os.PathLike[str], entries: Mapping[str, Entry]) -> None:
@@ -143,6 +155,7 @@ class Clients:
         self._log = log
         self._stat = self._look()
         self._entries = read_clients(path)
+        self._usages: dict[str, Usage] = {}
 
     def _look(self) -> tuple[int, ...]:
         try:
@@ -166,6 +179,7 @@ class Clients:
         self.problem = ""
         before, self._entries = self._entries, entries
         self.version += 1
+        self._usages = {name: usage for name, usage in self._usages.items() if name in entries}
         self._log.info(
             "clients_file_read",
             clients=len(entries),
@@ -184,6 +198,15 @@ class Clients:
             return None
         return Client(name, entry.publish, entry.consume, entry.admin)
 
+    def usage(self, name: str, now: float) -> Usage:
+        """What a client that is there has used of its quotas, on all of its connections."""
+        entry = self._entries[name]
+        quotas = Quotas(**quotas_of(entry))
+        known = self._usages.get(name)
+        if known is None or known.quotas != quotas:
+            known = self._usages[name] = Usage(quotas, now)
+        return known
+
 
 class Badge:
     """What one connection has shown, and who that makes it by the file as it is now.
@@ -191,11 +214,14 @@ class Badge:
     Args:
         clients: the node's.
         token: as HELLO had it.
+        clock: monotonic seconds.
     """
 
-    def __init__(self, clients: Clients, token: str) -> None:
+    def __init__(self, clients: Clients, token: str, clock: Callable[[], float]) -> None:
         self._clients = clients
         self._token = token
+        self._clock = clock
+        self._usage: Usage | None = None
         self._version = -1  # of the file when it was looked at
         self._client: Client | None = None
 
@@ -210,6 +236,8 @@ class Badge:
         if self._version != self._clients.version:
             self._version = self._clients.version
             self._client = self._clients.find(self._token)
+            if self._client is not None:
+                self._usage = self._clients.usage(self._client.name, self._clock())
         if self._client is not None:
             return ""
         shown = "a token that it does not know" if self._token else "no token"
@@ -218,16 +246,29 @@ class Badge:
             "`quorumq clients add` printed (token=, or QUORUMQ_TOKEN)"
         )
 
-    def check(self, request: Any, topics: Mapping[bytes, Topic]) -> None:
-        """Refuse what the client may not do.
+    @property
+    def usage(self) -> Usage:
+        """What the client has used of its quotas; only where there is no `problem`."""
+        assert self._usage is not None
+        return self._usage
+
+    def check(self, request: Any, size: int, catalogue: Catalogue) -> Any:
+        """Refuse what the client may not do, or not now.
 
         Args:
             request: a request of clients, its receipts opened.
-            topics: by id.
+            size: its bytes.
+            catalogue: the topics and groups that there are.
+
+        Returns:
+            the request as it is to be carried out.
 
         Raises:
             Unauthorized: says what is missing.
+            Busy, TooLarge: it is beyond a quota.
         """
         if unknown := self.problem():
             raise Unauthorized(unknown)
+        topics = catalogue.topics
         check_rights(self.client, request, lambda id: topics[id].name if id in topics else None)
+        return self.usage.take(self.client, request, size, catalogue, self._clock())

@@ -22,19 +22,14 @@ from typing import Final
 import trio
 
 from quorumq.core.effects import Event, Gone, Raised, Received, Request, Unsent
-from quorumq.core.errors import BadReceipt, Code, PeerError, StorageError, TooLarge, Unauthorized
-from quorumq.core.limits import (
-    INFLIGHT_REQUESTS_MAX,
-    KIB,
-    MIB,
-)
+from quorumq.core.errors import BadReceipt, Busy, Code, PeerError, StorageError, TooLarge, Unauthorized
+from quorumq.core.limits import INFLIGHT_REQUESTS_MAX, KIB, MIB
 from quorumq.core.messages import (
     AckRequest,
     BrowseReply,
     Challenge,
     ClientReply,
     ClientRequest,
-    CloseSession,
     Envelope,
     Failed,
     Fetch,
@@ -44,12 +39,12 @@ from quorumq.core.messages import (
     OpenSessionReply,
     PeerMessage,
     Proof,
-    Publish,
     RejectRequest,
     SettleReply,
     Welcome,
 )
 from quorumq.core.types import NodeId
+from quorumq.node.admission import admitted
 from quorumq.node.clients import Badge
 from quorumq.node.node import EXIT_STORAGE, Node
 from quorumq.node.transport import ConnectionLost, Outflow, Transport
@@ -62,12 +57,11 @@ from quorumq.wire.codec import (
     decode_message,
     encode_message,
     failed,
-    open_request,
 )
 from quorumq.wire.frames import HANDSHAKE_BYTES_MAX, Frame, FrameReader
 from quorumq.wire.proofs import DIALLER, LISTENER, Handshake, fresh_nonce
-from quorumq.wire.receipts import check_session, seal_fetched, seal_session
-from quorumq.wire.requests import check_header, check_request, oversize
+from quorumq.wire.receipts import seal_fetched, seal_session
+from quorumq.wire.requests import check_header, oversize
 from quorumq.wire.rights import visible
 
 INFLIGHT_BYTES_MAX: Final = 8 * MIB
@@ -238,7 +232,7 @@ class Inbound:
         if hello.node and not await self._prove(frame, decoded.request):
             return False
         if not hello.node and self.node.clients is not None:
-            self.badge = Badge(self.node.clients, hello.token)
+            self.badge = Badge(self.node.clients, hello.token, lambda: self.node.clock().mono)
         if self.badge is not None and (unknown := self.badge.problem()):
             self._put(encode_message(Failed(Code.UNAUTHORIZED, unknown), request=decoded.request))
             await self._finish_sending()
@@ -420,7 +414,7 @@ class Inbound:
 
     def _take(self, frame: Frame) -> Event | None:
         """One request: the event for the core, or None where it was answered here."""
-        number = 0
+        number, size = 0, len(frame.header) + len(frame.body)
         check_header(len(frame.header))
         try:
             message, number, _ = decode_message(frame)
@@ -428,18 +422,14 @@ class Inbound:
                 refusal = Failed(Code.USAGE, f"{type(message).__name__} is not a request of clients")
                 self._answer(number, refusal)
                 return None
-            check_request(message)
-            if isinstance(message, Publish):
-                for section in message.batch.header.sections:
-                    check_session(section.origin, message.seal, keys=self.node.keys)
-            elif isinstance(message, CloseSession):
-                check_session(message.origin, message.seal, keys=self.node.keys)
-            request = open_request(message, keys=self.node.keys)
-            if self.badge is not None:
-                self.badge.check(request, self.node.core.topics)
+            request = admitted(message, size, self.node.keys, self.badge, self.node.core.catalogue)
         except UnknownMessage as error:
             if error.request:
                 self._answer(error.request, failed(error))
+            return None
+        except Busy as error:
+            self._hold_back(error)
+            self._answer(number, failed(error))
             return None
         except (BadReceipt, TooLarge, Unauthorized) as error:
             self.node.changes.refused(message, self.name, error.code)
@@ -448,7 +438,7 @@ class Inbound:
         except BadFields as error:
             self._answer(error.request, oversize(frame) or Failed(Code.USAGE, str(error)))
             return None
-        weight = weight_of(request, len(frame.header) + len(frame.body))
+        weight = weight_of(request, size)
         counted = request if isinstance(request, Counted) else None
         key = self._admit(number, weight, counted)
         if isinstance(counted, Fetch):
@@ -462,6 +452,14 @@ class Inbound:
         self._weight += weight
         self.node.room.take(weight)
         return key
+
+    def _hold_back(self, error: Busy) -> None:
+        """A request is beyond the client's quota."""
+        assert self.badge is not None
+        self.node.health.count("requests_beyond_quota")
+        if not self.badge.usage.held_back:
+            self.badge.usage.held_back = True
+            self.node.log.warning("client_held_back", client=self.name, reason=str(error))
 
     def _answer(self, number: int, refusal: Failed) -> None:
         """Answer what never reached the core, in its turn."""
@@ -537,6 +535,8 @@ class Inbound:
     def _encode_fetched(self, key: int, number: int, reply: FetchReply) -> list[bytes | memoryview]:
         sealed = seal_fetched(reply, secret=self.node.secret, key=self.node.secret_number)
         pieces = encode_message(sealed, request=number, read=self.node.read_slice)
+        if self.badge is not None:
+            self.badge.usage.delivered(reply, sum(map(len, pieces)), self.node.clock().mono)
         self._answering[key] = (self._out.sent + self._out.waiting, reply)
         self.node.trace.answered(reply)
         return pieces

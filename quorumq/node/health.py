@@ -37,7 +37,15 @@ class Health:
         self.clients = 0
         self.connections = 0
         self.counts: dict[str, int] = dict.fromkeys(
-            ("sends_dropped", "replies_late", "connections_broken", "requests_failed", "messages_not_sent"), 0
+            (
+                "sends_dropped",
+                "replies_late",
+                "connections_broken",
+                "requests_failed",
+                "requests_beyond_quota",
+                "messages_not_sent",
+            ),
+            0,
         )
         self.outbox_bytes: Callable[[], int] = lambda: 0
         self.rss: Callable[[], int] = rss

@@ -46,6 +46,7 @@ COUNTS: Final = {
     "replies_late": "FETCH answers given back, as the client did not read.",
     "connections_broken": "Connections that ended over what came on them.",
     "requests_failed": "Requests that a bug has failed.",
+    "requests_beyond_quota": "Requests of clients that were told to wait.",
     "messages_not_sent": "Messages to peers that could not be encoded.",
 }
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple, Union, cast
 
 from quorumq.core import messages as m
-from quorumq.core.errors import Code, PeerError, QuorumqError, TooFewReplicas, error_from
+from quorumq.core.errors import Busy, Code, PeerError, QuorumqError, TooFewReplicas, error_from
 from quorumq.core.limits import STAMPS_END, WORDS_END
 from quorumq.wire import cbor
 from quorumq.wire.bounds import TEXT_CHARS_MAX
@@ -188,9 +188,10 @@ def failed(error: QuorumqError) -> m.Failed:
     """``error`` as the answer to a request."""
     if isinstance(error, TooFewReplicas):
         return m.Failed(error.code, error.detail[:TEXT_CHARS_MAX], error.needed, error.answered)
-    return m.Failed(error.code, str(error)[:TEXT_CHARS_MAX])
+    delay = error.delay if isinstance(error, Busy) else 0.0
+    return m.Failed(error.code, str(error)[:TEXT_CHARS_MAX], delay=delay)
 
 
 def error_of(reply: m.Failed) -> QuorumqError:
     """The exception that a node's `Failed` stands for; `failed` turned round."""
-    return error_from(reply.code, reply.detail, reply.needed, reply.answered)
+    return error_from(reply.code, reply.detail, reply.needed, reply.answered, reply.delay)

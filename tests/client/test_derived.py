@@ -45,7 +45,10 @@ async def derive(client: Client, messages: list[Message], prefix: bytes = b"out 
 
 
 async def outputs(client: Client, group: str = "reader") -> list[bytes]:
-    return sorted(await payloads(client, "out", group))
+    found: list[bytes] = []
+    while some := await payloads(client, "out", group):  # some 128 of those of different sessions at a time
+        found += some
+    return sorted(found)
 
 
 def sections(cluster: FakeCluster, seen: int = 0) -> list[tuple[Span, ...]]:

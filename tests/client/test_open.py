@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import trio
 
-from quorumq.client import Client, Closed, NotStored, TooFewReplicas, blocking
+from quorumq.client import Busy, Client, Closed, NotStored, TooFewReplicas, blocking
+from quorumq.core import messages as m
 from quorumq.core.messages import Publish
-from tests.client.fake import FakeCluster, connected, failing, fake_cluster
+from tests.client.fake import FakeCluster, ask_first, connected, failing, fake_cluster
 from tests.client.steps import faked, payloads
 
 
@@ -129,3 +130,28 @@ def test_leaving_a_blocking_client_flushes_and_leaving_it_by_an_exception_does_n
 
 async def hold_up(producer: blocking.Producer) -> None:
     producer.inner._in_flight_max = 0
+
+
+async def test_a_client_beyond_its_quota_waits_as_long_as_it_is_told_and_asks_the_same_node_again() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        ask_first(client, "a")
+        asked = len(cluster.asked)
+        left = [2]
+
+        def answer(node: str, request: object) -> m.Failed | None:
+            if not left[0]:
+                return None
+            left[0] -= 1
+            return m.Failed("busy", "slower", delay=0.7)
+
+        cluster.answer = answer
+        began = trio.current_time()
+        await client.metadata()
+        assert trio.current_time() - began == pytest.approx(1.4, abs=0.05)
+        assert {node for node, _ in cluster.asked[asked:]} == {"a"}
+        left[0] = 1_000
+        began = trio.current_time()
+        with pytest.raises(Busy, match="slower"):
+            await client.metadata(timeout=1.0)
+        assert trio.current_time() - began < 0.8, "the next turn would be too late"

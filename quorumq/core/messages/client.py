@@ -479,9 +479,13 @@ class StatusReply(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """Any request may be answered with an error of core/errors.py instead."""
+    """Any request may be answered with an error of core/errors.py instead.
+
+    ``delay``: seconds after which a client beyond its quota is to ask again.
+    """
 
     code: str
     detail: str
     needed: int = 0
     answered: int = 0
+    delay: float = 0.0

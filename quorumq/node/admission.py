@@ -1,0 +1,40 @@
+"""Whether a request of a client may reach the core: it is whole, sealed where it has to be, allowed, and in quota."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from quorumq.core.catalogue import Catalogue
+from quorumq.core.messages import CloseSession, Publish
+from quorumq.node.clients import Badge
+from quorumq.wire.codec import open_request
+from quorumq.wire.receipts import check_session
+from quorumq.wire.requests import check_request
+
+
+def admitted(
+    message: Any, size: int, keys: Mapping[int, bytes], badge: Badge | None, catalogue: Catalogue
+) -> Any:
+    """The request as the core is to carry it out.
+
+    Args:
+        message: as it came, a request of clients.
+        size: its bytes.
+        keys: what receipts and sessions are sealed with, by number.
+        badge: of the client; None where the node asks nobody who they are.
+        catalogue: the topics and groups that there are.
+
+    Raises:
+        BadFields, TooLarge, BadReceipt: it is not as it has to be.
+        Unauthorized: the client lacks a right to it.
+        Busy, TooLarge: it is beyond a quota of the client.
+    """
+    check_request(message)
+    if isinstance(message, Publish):
+        for section in message.batch.header.sections:
+            check_session(section.origin, message.seal, keys=keys)
+    elif isinstance(message, CloseSession):
+        check_session(message.origin, message.seal, keys=keys)
+    request = open_request(message, keys=keys)
+    return request if badge is None else badge.check(request, size, catalogue)

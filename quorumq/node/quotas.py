@@ -1,0 +1,272 @@
+"""What one client may ask of a node: requests and bytes a second, unsettled messages, topics and groups.
+
+By the name in the clients file, whatever connections it has; each node counts for itself. Beyond its rates a client is
+told to wait, and how long, and nothing is done: nobody else waits for it, and what it asks again then has its turn.
+What settles or gives back messages is never refused, as it makes room; it counts all the same.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from quorumq.core import messages as m
+from quorumq.core.catalogue import Catalogue
+from quorumq.core.deadnames import dead_letter_names, source_of
+from quorumq.core.errors import Busy, TooLarge
+from quorumq.core.types import Owner, PartitionId
+from quorumq.wire.rights import Client
+
+BURST_S: Final = 1.0
+"""What a client did not use of so many seconds, it may use at once."""
+
+DEBT_S: Final = 10.0
+"""What is never refused, and what answers brought, is made up for within so many seconds."""
+
+DELAY_MAX_S: Final = 20.0
+"""The longest that a client is told to wait before it asks again."""
+
+UNSETTLED_DELAY_S: Final = 0.25
+"""After so long a client asks again that has as many unsettled messages as it may: one may be settled by then."""
+
+SETTLING: Final = (m.AckRequest, m.RejectRequest, m.ExtendRequest, m.LeaveRequest, m.CloseSession)
+"""Never refused."""
+
+Rate = Annotated[float, msgspec.Meta(gt=0, le=1e12)]
+Count = Annotated[int, msgspec.Meta(ge=1, le=1 << 40)]
+
+
+class Quotas(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits of one client; None for no limit.
+
+    Attributes:
+        requests_per_s: requests to one node.
+        bytes_per_s: bytes of its requests and of the messages that it gets, of one node.
+        unsettled: messages that one node handed over, and that were neither settled there nor ran out.
+        topics: that there may be of those to which it has a right, where it makes one more.
+        groups: likewise.
+    """
+
+    requests_per_s: Rate | None = None
+    bytes_per_s: Rate | None = None
+    unsettled: Count | None = None
+    topics: Count | None = None
+    groups: Count | None = None
+
+
+class Bucket:
+    """Tokens that come at a rate, and are kept for `BURST_S`.
+
+    Args:
+        rate: tokens a second.
+        now: monotonic seconds.
+
+    Attributes:
+        level: tokens that are there; below 0 where more was spent.
+        promised: until when they are promised to those that were told to wait.
+    """
+
+    __slots__ = ("at", "level", "promised", "rate")
+
+    def __init__(self, rate: float, now: float) -> None:
+        self.rate = rate
+        self.level = rate * BURST_S
+        self.at = now
+        self.promised = now
+
+    def _refill(self, now: float) -> None:
+        self.level = min(self.rate * BURST_S, self.level + (now - self.at) * self.rate)
+        self.at = now
+
+    def lacks(self, cost: float, now: float) -> float:
+        """For how many seconds ``cost`` cannot be spent. What is more than all that is ever there waits for all."""
+        self._refill(now)
+        return max(0.0, (min(cost, self.rate * BURST_S) - self.level) / self.rate)
+
+    def spend(self, cost: float, now: float) -> None:
+        """Spend it."""
+        self._refill(now)
+        self.level -= cost
+
+    def charge(self, cost: float, now: float) -> None:
+        """Spend it, though it may not be there, but for what would not have come for long."""
+        self._refill(now)
+        self.level = max(self.level - cost, min(self.level, -self.rate * DEBT_S))
+
+    def promise(self, cost: float, now: float) -> float:
+        """In how many seconds to ask again for ``cost``, when those who were told before have had their turn."""
+        at = min(max(now + self.lacks(cost, now), self.promised), now + DELAY_MAX_S)
+        self.promised = min(at + cost / self.rate, now + DELAY_MAX_S)
+        return at - now
+
+
+class Unsettled:
+    """Messages that were handed over to one client, by the delivery. Each is settled here, or runs out.
+
+    Args:
+        most: so many.
+    """
+
+    __slots__ = ("_handed", "count", "most")
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.count = 0
+        self._handed: OrderedDict[tuple[PartitionId, str, Owner], tuple[int, float]] = OrderedDict()
+
+    def hand_over(self, reply: m.FetchReply, now: float) -> None:
+        """A FETCH is answered."""
+        for part in reply.slices:
+            for delivery in part.deliveries:
+                receipt = delivery.receipt
+                key = (receipt.partition, receipt.group, receipt.owner)
+                self._set(key, self._of(key) + receipt.span.size, now + reply.hold_time)
+
+    def settle(self, items: Iterable[m.Named]) -> None:
+        """These are settled, or given back."""
+        for receipt, spans in items:
+            key = (receipt.partition, receipt.group, receipt.owner)
+            if key in self._handed:
+                _, until = self._handed[key]
+                self._set(key, self._of(key) - sum(span.size for span in spans), until)
+
+    def extend(self, items: Iterable[m.Named], until: float) -> None:
+        """These run out later."""
+        for receipt, _ in items:
+            key = (receipt.partition, receipt.group, receipt.owner)
+            if key in self._handed:
+                self._set(key, self._of(key), until)
+
+    def room(self, now: float) -> int:
+        """How many more there may be."""
+        if self.count >= self.most:
+            for key, (_, until) in list(self._handed.items()):
+                if until <= now:
+                    self._set(key, 0, until)
+        return max(0, self.most - self.count)
+
+    def _of(self, key: tuple[PartitionId, str, Owner]) -> int:
+        return self._handed.get(key, (0, 0.0))[0]
+
+    def _set(self, key: tuple[PartitionId, str, Owner], count: int, until: float) -> None:
+        self.count += max(0, count) - self._of(key)
+        if count > 0:
+            self._handed[key] = (count, until)
+        else:
+            self._handed.pop(key, None)
+
+
+class Usage:
+    """What one client has used of its quotas. Times are monotonic seconds.
+
+    Args:
+        quotas: its limits.
+        now: the time.
+
+    Attributes:
+        held_back: whether its last request was refused.
+    """
+
+    def __init__(self, quotas: Quotas, now: float) -> None:
+        self.quotas = quotas
+        self.held_back = False
+        requests, size = quotas.requests_per_s, quotas.bytes_per_s
+        self._requests = Bucket(requests, now) if requests is not None else None
+        self._bytes = Bucket(size, now) if size is not None else None
+        self._unsettled = Unsettled(quotas.unsettled) if quotas.unsettled is not None else None
+
+    def take(self, client: Client, request: Any, size: int, catalogue: Catalogue, now: float) -> Any:
+        """Count a request, or refuse it.
+
+        Args:
+            client: who asks.
+            request: a request of clients, its receipts opened, to which it has the right.
+            size: its bytes.
+            catalogue: the topics and groups that there are.
+            now: the time.
+
+        Returns:
+            the request as it is to be carried out: a FETCH asks for no more than there may be unsettled.
+
+        Raises:
+            Busy: it is beyond a rate, or has too much unsettled: says which, and when to ask again.
+            TooLarge: there are as many topics or groups as it may have.
+        """
+        asked = [(self._requests, 1.0, "requests_per_s"), (self._bytes, float(size), "bytes_per_s")]
+        if not isinstance(request, SETTLING):
+            for bucket, cost, name in asked:
+                if bucket is not None and bucket.lacks(cost, now):
+                    delay = bucket.promise(cost, now)
+                    raise self._busy(client, f"{name} is {bucket.rate:g}", delay)
+            if isinstance(request, m.Fetch) and self._unsettled is not None:
+                room = self._unsettled.room(now)
+                if not room:
+                    most = self._unsettled.most
+                    raise self._busy(client, f"unsettled is {most}, and so many are", UNSETTLED_DELAY_S)
+                few = min(request.max_messages, room)
+                request = request._replace(max_messages=few, min_messages=min(request.min_messages, few))
+            self._count_made(client, request, catalogue)
+        for bucket, cost, _ in asked:
+            if bucket is not None:
+                (bucket.charge if isinstance(request, SETTLING) else bucket.spend)(cost, now)
+        if self._unsettled is not None:
+            if isinstance(request, m.ExtendRequest):
+                self._unsettled.extend(request.items, now + request.hold_time)
+            elif isinstance(request, SETTLING) and not isinstance(request, m.CloseSession):
+                self._unsettled.settle(request.items)
+        self.held_back = False
+        return request
+
+    def _busy(self, client: Client, what: str, delay: float) -> Busy:
+        return Busy(f"client {client.name!r}: {what} (its quota): ask again in {delay:.2g} s", delay=delay)
+
+    def delivered(self, reply: m.FetchReply, size: int, now: float) -> None:
+        """An answer with messages goes out, of so many bytes."""
+        if self._bytes is not None:
+            self._bytes.charge(size, now)
+        if self._unsettled is not None:
+            self._unsettled.hand_over(reply, now)
+
+    def _count_made(self, client: Client, request: Any, catalogue: Catalogue) -> None:
+        """Refuse to make a topic or a group beyond the quota. Of those that are there, nothing is refused."""
+        topics, groups = self.quotas.topics, self.quotas.groups
+        if topics is not None and isinstance(request, m.CreateTopic):
+            there = [topic.name for topic in catalogue.topics.values() if not topic.deleted]
+            if request.name not in there:
+                _refuse_more(client, "topic", topics, sum(map(client.sees, there)))
+        if (
+            groups is not None
+            and isinstance(request, m.Fetch | m.SetGroup)
+            and _makes_group(request, catalogue)
+        ):
+            names = {topic.id: topic.name for topic in catalogue.topics.values() if not topic.deleted}
+            found = sum(
+                not group.deleted and topic in names and client.may("consume", names[topic], name)
+                for (topic, name), group in catalogue.groups.items()
+            )
+            _refuse_more(client, "group", groups, found)
+
+
+def _makes_group(request: Any, catalogue: Catalogue) -> bool:
+    """Whether a FETCH or SetGroup names a group that is not there."""
+    names, group = dead_letter_names(
+        request.topics if isinstance(request, m.Fetch) else (request.topic,), request.group
+    )
+    for topic in catalogue.topics.values():
+        if not topic.deleted and any(fnmatchcase(topic.name, name) for name in names):
+            register = catalogue.groups.get((topic.id, source_of(group)))
+            if register is None or register.deleted:
+                return True
+    return False
+
+
+def _refuse_more(client: Client, noun: str, most: int, found: int) -> None:
+    if found >= most:
+        raise TooLarge(
+            f"client {client.name!r}: there are {found} {noun}s to which it has a right, and it may make one only "
+            f"below {most} (its quota): delete one, or raise `{noun}s` in the nodes' clients file"
+        )

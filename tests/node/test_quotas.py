@@ -1,0 +1,180 @@
+"""What one client may ask of a node, and that nobody else waits for it (docs/operations.md, Quotas)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quorumq.core import messages as m
+from quorumq.core.catalogue import Catalogue
+from quorumq.core.errors import Busy
+from quorumq.node.clients import Entry, new_token, write_clients
+from quorumq.node.quotas import BURST_S, DELAY_MAX_S, Bucket, Quotas, Usage
+from quorumq.wire.rights import Client
+from tests.node.memory import fetch, outcomes, payloads, publish, receipts, world
+
+GREEDY, GREEDY_ENTRY = new_token("greedy")
+MODEST, MODEST_ENTRY = new_token("modest")
+ALL: dict[str, Any] = {"publish": ("*",), "consume": (("*", "*"),), "admin": ("*",)}
+
+
+def clients(path: Path, **quotas: Any) -> str:
+    """A file in which one client has quotas, and the other has none."""
+    entries = {"greedy": Entry(GREEDY_ENTRY, **ALL, **quotas), "modest": Entry(MODEST_ENTRY, **ALL)}
+    write_clients(path, entries)
+    return str(path)
+
+
+# ------------------------------------------------------------------------- the bucket
+
+
+@given(
+    rate=st.floats(0.5, 1000),
+    asked=st.lists(st.tuples(st.floats(0, 3), st.floats(0.1, 3000)), min_size=1, max_size=60),
+)
+def test_no_more_is_spent_than_has_come_and_nobody_waits_for_ever(
+    rate: float, asked: list[tuple[float, float]]
+) -> None:
+    bucket, now, spent, largest = Bucket(rate, 0.0), 0.0, 0.0, 0.0
+    for pause, cost in asked:
+        now += pause
+        if bucket.lacks(cost, now):
+            delay = bucket.promise(cost, now)
+            assert 0 < delay <= DELAY_MAX_S + 1e-9
+        else:
+            bucket.spend(cost, now)
+            spent, largest = spent + cost, max(largest, cost)
+        assert spent <= rate * (now + BURST_S) + largest + 1e-6 * spent
+    assert not bucket.lacks(1e9, now + bucket.lacks(1e9, now) + 1e-6), "what is more than all waits for all"
+
+
+def test_who_is_told_to_wait_is_told_when_its_turn_is() -> None:
+    bucket = Bucket(10.0, 0.0)
+    bucket.spend(10, 0.0)
+    delays = [bucket.promise(1, 0.0) for _ in range(1000)]
+    assert delays[:3] == pytest.approx([0.1, 0.2, 0.3])
+    assert max(delays) == DELAY_MAX_S
+    bucket = Bucket(10.0, 0.0)
+    bucket.spend(10, 0.0)
+    for delay in [bucket.promise(1, 0.0) for _ in range(5)]:
+        assert not bucket.lacks(1, delay + 1e-9)
+        bucket.spend(1, delay + 1e-9)
+
+
+SETTLING = (m.AckRequest(()), m.RejectRequest(()), m.ExtendRequest((), 1.0, 0.0), m.LeaveRequest(()))
+OTHERS = (m.Metadata(), m.OpenSession(), m.StatusRequest(), fetch(), m.SetGroup("jobs", "g"))
+
+
+@pytest.mark.parametrize("request_", [*SETTLING, *OTHERS], ids=lambda request: type(request).__name__)
+@pytest.mark.parametrize("quota", ["requests_per_s", "bytes_per_s"])
+def test_beyond_a_rate_everything_waits_but_what_makes_room_and_that_counts(
+    quota: str, request_: Any
+) -> None:
+    usage = Usage(Quotas(**{quota: 100}), 0.0)
+    settles = any(request_ is one for one in SETTLING)
+    who, nothing = Client("greedy"), Catalogue("a")
+    for _ in range(250 if settles else 100):
+        usage.take(who, request_, 1, nothing, 0.0)
+    now = 1.4 if settles else 0.0
+    with pytest.raises(Busy, match=f"'greedy': {quota} is 100") as caught:
+        usage.take(who, m.Metadata() if settles else request_, 1, nothing, now)
+    assert caught.value.delay == pytest.approx(2.51 - 2.4 if settles else 0.01)
+
+
+# --------------------------------------------------------------------------- a node
+
+
+async def test_a_greedy_client_is_told_to_wait_and_a_modest_one_notices_nothing(tmp_path: Path) -> None:
+    path = clients(tmp_path / "clients.toml", requests_per_s=10)
+    async with world("a", clients_file=path) as cluster:
+        greedy, other, modest = [await cluster.client("a", token=t) for t in (GREEDY, GREEDY, MODEST)]
+        replies = [await (greedy, other)[n % 2].ask(m.Metadata()) for n in range(30)]
+        busy = [reply for reply in replies if isinstance(reply, m.Failed)]
+        assert (len(busy), {reply.code for reply in busy}) == (20, {"busy"}), "by name, over all connections"
+        assert busy[0].delay == pytest.approx(0.1, abs=0.01)
+        assert busy[-1].delay == pytest.approx(2.0, abs=0.1)
+        for _ in range(30):
+            assert isinstance(await modest.ask(m.Metadata()), m.MetadataReply)
+        await trio.sleep(1.0)
+        assert isinstance(await greedy.ask(m.Metadata()), m.MetadataReply)
+        facts = (await modest.ask(m.StatusRequest())).facts
+        assert facts["requests_beyond_quota"] == 20
+        assert len(cluster.logs["a"].of("client_held_back")) == 1, "once, when it begins"
+
+
+async def test_bytes_count_in_both_directions_and_a_request_larger_than_a_second_has_its_turn(
+    tmp_path: Path,
+) -> None:
+    path = clients(tmp_path / "clients.toml", bytes_per_s=10_000)
+    async with world("a", clients_file=path) as cluster:
+        greedy, modest = await cluster.client("a", token=GREEDY), await cluster.client("a", token=MODEST)
+        topic, origin = await modest.topic(rf=1), await modest.session()
+        large = publish(topic, origin, 0, bytes(50_000))
+        assert isinstance(await greedy.ask(large), m.PublishReply)
+        told = await greedy.ask(publish(topic, origin, 1, b"x"))
+        assert (told.code, told.delay > 4) == ("busy", True), "it used up what comes in five seconds"
+        await trio.sleep(1.01 * told.delay)  # clocks differ
+        assert isinstance(await greedy.ask(publish(topic, origin, 1, b"x")), m.PublishReply)
+        await trio.sleep(1.0)
+        assert sum(map(len, payloads(await greedy.ask(fetch())))) == 50_001
+        assert (await greedy.ask(m.Metadata())).code == "busy"
+
+
+async def test_no_more_is_handed_over_than_may_be_unsettled_and_acks_make_room(tmp_path: Path) -> None:
+    path = clients(tmp_path / "clients.toml", unsettled=5)
+    async with world("a", clients_file=path) as cluster:
+        greedy, modest = await cluster.client("a", token=GREEDY), await cluster.client("a", token=MODEST)
+        topic, origin = await modest.topic(rf=1), await modest.session()
+        await modest.ask(publish(topic, origin, 0, *[b"%d" % n for n in range(20)]))
+        first = await greedy.ask(fetch(most=3))
+        second = await greedy.ask(fetch(most=100))
+        assert (len(payloads(first)), len(payloads(second))) == (3, 2)
+        told = await greedy.ask(fetch())
+        assert (told.code, "unsettled is 5" in told.detail) == ("busy", True)
+        assert len(payloads(await modest.ask(fetch(most=4)))) == 4
+        assert outcomes(await greedy.ack(*receipts(first))) == ["acked"]
+        assert len(payloads(await greedy.ask(fetch()))) == 3
+        await trio.sleep(4.0)  # the holds run out
+        assert len(payloads(await greedy.ask(fetch(most=4)))) > 0
+
+
+async def test_topics_and_groups_are_made_up_to_a_number_and_those_that_are_there_are_used(
+    tmp_path: Path,
+) -> None:
+    path = clients(tmp_path / "clients.toml", topics=2, groups=2)
+    async with world("a", clients_file=path) as cluster:
+        greedy, modest = await cluster.client("a", token=GREEDY), await cluster.client("a", token=MODEST)
+        first = await greedy.topic("jobs", rf=1)
+        await greedy.topic("more", rf=1)
+        refused = await greedy.ask(m.CreateTopic("third", 1))
+        assert (refused.code, "there are 2 topics" in refused.detail) == ("too-large", True)
+        await greedy.topic("jobs", rf=1)
+        for group, code in (("g", None), ("h", None), ("i", "too-large"), ("g", None)):
+            reply = await greedy.ask(fetch()._replace(group=group))
+            assert getattr(reply, "code", None) == code, group
+        assert (await greedy.ask(m.SetGroup("more", "i"))).code == "too-large"
+        await modest.topic("third", rf=1)
+        await modest.ask(m.DeleteTopic("jobs", first.id))
+        await modest.ask(
+            m.DeleteTopic("third", m.CreateTopicReply(await modest.topic("third", rf=1)).topic.id)
+        )
+        await greedy.topic("fourth", rf=1)
+
+
+async def test_quotas_change_with_the_file_and_what_was_used_stays_where_they_do_not(tmp_path: Path) -> None:
+    path = clients(tmp_path / "clients.toml", requests_per_s=5)
+    async with world("a", clients_file=path) as cluster:
+        greedy = await cluster.client("a", token=GREEDY)
+        for _ in range(5):
+            await greedy.ask(m.Metadata())
+        clients(tmp_path / "clients.toml", requests_per_s=5, topics=7)
+        assert (await greedy.ask(m.Metadata())).code == "busy"
+        clients(tmp_path / "clients.toml")
+        await trio.sleep(1.1)
+        for _ in range(50):
+            assert isinstance(await greedy.ask(m.Metadata()), m.MetadataReply)
