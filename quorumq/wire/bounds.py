@@ -83,6 +83,11 @@ _INT_ENDS: Final[Mapping[str, int]] = {
 CHECKS: Final[Mapping[str, tuple[str, str, str]]] = {
     # type: (what must hold of its fields, each named v_…, the field to name, the rule in words)
     "Span": ("v_start < v_stop", "stop", "a span is never empty: stop must be above start"),
+    "Record": (
+        "(v_kind != 4 or not v_n) and (v_letter is None or v_kind == 2)",
+        "kind",
+        "ACKED is at n = 0, and only DEAD has a letter",
+    ),
     "Hello": ("v_versions[0] <= v_versions[1]", "versions", "lowest and highest version, in that order"),
 }
 

@@ -12,6 +12,7 @@ import cbor2
 from quorumq.core import messages as m
 from quorumq.core.effects import CleanStop
 from quorumq.core.errors import StorageError, UsageError
+from quorumq.core.limits import BATCH_BYTES_MAX
 from quorumq.core.types import Letter, Now, Stamp
 from quorumq.node.commits import Finished
 from quorumq.node.config import make_config
@@ -194,7 +195,7 @@ def reseal(rng: random.Random, files: Files, name: str) -> None:
         fields = shapes.thaw(cbor2.loads(data[at + PREFIX_BYTES : at + PREFIX_BYTES + length]))
     except (cbor2.CBORError, ValueError):
         return
-    if not isinstance(fields, list):
+    if not isinstance(fields, list) or body > BATCH_BYTES_MAX:  # its length is damaged already
         return
     shapes.bend(rng, fields, lambda: shapes.strange(rng))
     changed = encode_frame(shapes.encode(fields), body, crc, salt_of(DIRECTORY, number) if at else 0)

@@ -17,11 +17,13 @@ from quorumq.core.types import (
     Batch,
     BatchHeader,
     Incarnation,
+    Kind,
     Letter,
     Origin,
     Owner,
     PartitionId,
     Receipt,
+    Record,
     Span,
     Stamp,
 )
@@ -178,7 +180,14 @@ def by_hint(hint: Any, owner: str, field: str) -> st.SearchStrategy[Any]:
 def of_type(cls: Any) -> st.SearchStrategy[Any]:
     """A strategy for a NamedTuple class."""
     hints = typing.get_type_hints(cls)
-    return st.builds(cls, *[by_hint(hints[field], cls.__name__, field) for field in cls._fields])
+    made = st.builds(cls, *[by_hint(hints[field], cls.__name__, field) for field in cls._fields])
+    return made.map(sound) if cls is Record else made
+
+
+def sound(record: Record) -> Record:
+    """As every record is: ACKED at n = 0, and a letter only where it is DEAD."""
+    letter = record.letter if record.kind == Kind.DEAD else None
+    return record._replace(n=0 if record.kind == Kind.ACKED else record.n, letter=letter)
 
 
 def positional(value: Any, extra: tuple[Any, ...] = ()) -> Any:
