@@ -40,7 +40,7 @@ T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Address(click.ParamType):
+class Address(click.ParamType):  # type: ignore[type-arg]
     """host:port of a node; the environment variable has several, with commas or spaces."""
 
     name = "address"
@@ -58,7 +58,7 @@ class Address(click.ParamType):
         return rv.replace(",", " ").split()
 
 
-class Duration(click.ParamType):
+class Duration(click.ParamType):  # type: ignore[type-arg]
     """A time: seconds, or a number with s, m, h or d behind it."""
 
     name = "duration"
@@ -195,8 +195,8 @@ async def cluster(where: Where) -> AsyncIterator[Client]:
             client = await stack.enter_async_context(
                 connect(where.addresses, timeout=wait, connect_timeout=each)
             )
-        except TooFewReplicas:
-            raise nobody(where.addresses) from None
+        except TooFewReplicas as error:
+            raise nobody(where.addresses, error.causes) from None
         client.timeout = where.timeout - (trio.current_time() - began)
         yield client
 

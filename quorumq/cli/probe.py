@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from quorumq.core.errors import PeerError, QuorumqError, TooFewReplicas
@@ -18,7 +18,7 @@ from quorumq.wire.address import split_address
 from quorumq.wire.codec import Message, decode_message, encode_message, error_of
 from quorumq.wire.frames import FrameReader
 from quorumq.wire.hello import client_hello, own_token
-from quorumq.wire.tls import client_context, own_ca, reason_of
+from quorumq.wire.tls import client_context, own_ca, plain_hint, reason_of
 
 
 class Unreachable(QuorumqError):
@@ -54,10 +54,11 @@ def ask(address: str, *requests: ClientRequest, timeout: float = 2.0) -> list[Me
                 for number, request in enumerate((hello, *requests), 1)
             ]
     except TimeoutError:
-        raise Unreachable(f"{address} did not answer within {timeout:g} s: is the node stopped?") from None
+        raise Unreachable(f"{address}: no answer within {timeout:g} s") from None
+    except PeerError as error:
+        raise PeerError(f"{address}: not the protocol: {error}{plain_hint(bool(own_ca()))}") from None
     except OSError as error:
-        reason = reason_of(error)
-        raise Unreachable(f"nobody answers at {address} ({reason}): is a node running there?") from None
+        raise Unreachable(f"{address}: {reason_of(error)}") from None
 
 
 def _connected(place: tuple[str, int], timeout: float) -> socket.socket:
@@ -88,7 +89,7 @@ def _one(sock: socket.socket, reader: FrameReader, request: Any, number: int, en
         sock.settimeout(left)
         data = sock.recv(1 << 20)
         if not data:
-            raise ConnectionResetError("it closed the connection")
+            raise OSError(f"it closed the connection{plain_hint(bool(own_ca()))}")
         reader.feed(data)
 
 
@@ -146,12 +147,18 @@ def ask_any(addresses: Sequence[str], request: ClientRequest, timeout: float = 1
                 last = error
     if isinstance(last, TooFewReplicas):
         raise last
-    raise nobody(addresses)
+    raise nobody(addresses, [str(last)])
 
 
-def nobody(addresses: Sequence[str]) -> Unreachable:
-    """The error where no node of a cluster answers."""
+def nobody(addresses: Sequence[str], causes: Iterable[str]) -> Unreachable:
+    """The error where no node of a cluster answers.
+
+    Args:
+        addresses: that were tried.
+        causes: why not.
+    """
+    why = "; ".join(dict.fromkeys(causes))
     return Unreachable(
-        f"no node answers at {', '.join(addresses)}: give the addresses with --node or QUORUMQ_NODES, or start a "
-        "cluster with `quorumq dev`"
+        f"no node answers at {', '.join(addresses)}: {why}. Give the addresses with --node or QUORUMQ_NODES, or start "
+        "a cluster with `quorumq dev`"
     )

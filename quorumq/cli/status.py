@@ -263,7 +263,7 @@ def _check_any(found: Mapping[str, Any], nodes: Sequence[str]) -> None:
     if not any(row["up"] for row in found["nodes"]):
         from quorumq.cli.probe import nobody
 
-        raise nobody(nodes)
+        raise nobody(nodes, [row["error"].removeprefix(f"{row['address']}: ") for row in found["nodes"]])
 
 
 def _free(row: Mapping[str, Any]) -> str:

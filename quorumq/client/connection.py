@@ -27,7 +27,7 @@ from quorumq.core import messages as m
 from quorumq.core.errors import PeerError, QuorumqError, TooFewReplicas, UsageError
 from quorumq.core.limits import INFLIGHT_REQUESTS_MAX
 from quorumq.wire.address import split_address
-from quorumq.wire.tls import CA_VARIABLE, client_context
+from quorumq.wire.tls import client_context, plain_hint
 from quorumq.wire.tls import reason_of as tls_reason_of
 
 RECEIVE_BYTES: Final = 256 * 1024
@@ -396,15 +396,16 @@ async def open_connection(
             while protocol.welcome is None:
                 data = await stream.receive_some(RECEIVE_BYTES)
                 if not data:
-                    raise Lost(
-                        f"the connection was closed before HELLO was answered{_hint(stream)}", sent=False
-                    )
+                    hint = plain_hint(isinstance(stream, trio.SSLStream))
+                    raise Lost(f"the connection was closed before HELLO was answered{hint}", sent=False)
                 protocol.receive(data)
             done = True
     except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as exc:
         raise Lost(reason_of(exc), sent=False) from exc
     except PeerError as exc:
-        raise Lost(f"not the protocol: {exc}{_hint(stream)}", sent=False) from exc
+        raise Lost(
+            f"not the protocol: {exc}{plain_hint(isinstance(stream, trio.SSLStream))}", sent=False
+        ) from exc
     except TooFewReplicas as exc:  # it has no room for another client
         raise Lost(str(exc), sent=False) from exc
     finally:
@@ -413,15 +414,6 @@ async def open_connection(
     if not done or stream is None:
         raise Lost(f"no answer to HELLO within {timeout:.3g} s", sent=False)
     return Connection(address, stream, protocol)
-
-
-def _hint(stream: trio.abc.Stream | None) -> str:
-    """What else may be wrong where what answers is not understood."""
-    return (
-        ""
-        if isinstance(stream, trio.SSLStream)
-        else f" (where nodes speak TLS, give tls_ca= or {CA_VARIABLE})"
-    )
 
 
 def reason_of(exc: BaseException) -> str:

@@ -114,7 +114,8 @@ class Attempts:
         if self.refused is not None and not self.sent:
             return type(self.refused)(text)
         if not writes:
-            return TooFewReplicas(text, needed=self.needed, answered=self.answered)
+            reasons = [cause for _, cause in self.causes]
+            return TooFewReplicas(text, needed=self.needed, answered=self.answered, causes=reasons)
         if self.sent:
             return OutcomeUnknown(
                 f"{text}. It may have happened: repeat it through any node",

@@ -27,6 +27,7 @@ QuorumqError
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import ClassVar
 
@@ -209,14 +210,18 @@ class TooFewReplicas(Transient):
         needed: how many answers the operation needs.
         answered: how many came.
         detail: what to do next, in words.
+        causes: why not, node by node, each once.
     """
 
     code = Code.TOO_FEW_REPLICAS
     exit_code = 75
 
-    def __init__(self, detail: str = "", *, needed: int = 0, answered: int = 0) -> None:
+    def __init__(
+        self, detail: str = "", *, needed: int = 0, answered: int = 0, causes: Iterable[str] = ()
+    ) -> None:
         super().__init__(detail)
         self.detail = detail
+        self.causes = tuple(dict.fromkeys(causes))
         self.needed = needed
         self.answered = answered
 

@@ -106,6 +106,11 @@ def names_in(certificate: Mapping[str, Any] | None) -> frozenset[str]:
     return frozenset(names)
 
 
+def plain_hint(tls: bool) -> str:
+    """What else may be wrong where what answers is not understood, and whether that was asked in TLS."""
+    return "" if tls else f" (where nodes speak TLS, give tls_ca= or {CA_VARIABLE})"
+
+
 def reason_of(error: BaseException) -> str:
     """What went wrong, in words that a person can search for."""
     if isinstance(error, ssl.SSLCertVerificationError):
