@@ -67,7 +67,7 @@ def init(
             "data_dir": data_dir or f"{node}-data",
             "listen": address,
         }
-        make_config({**values, "nodes": addresses}, f"{node}.toml")
+        exposed = make_config({**values, "nodes": addresses}, f"{node}.toml").exposed
         lines = [f"{key} = {_toml(value)}" for key, value in values.items()]
         lines += ["", "[nodes]", *(f"{name} = {_toml(place)}" for name, place in addresses.items())]
         texts[directory / f"{node}.toml"] = "\n".join(lines) + "\n"
@@ -75,6 +75,12 @@ def init(
     if as_json:
         print_json({"files": [str(path) for path in texts], "addresses": addresses})
         return
+    if exposed:
+        say(
+            "Others may reach these nodes, so they do not start without TLS and a file of clients: add "
+            "tls_cert, tls_key, tls_ca and clients_file to each file (docs/operations.md, TLS), or insecure = true if "
+            "nobody else is on that network.\n"
+        )
     where = "in another terminal each" if shared else "on its own machine each"
     say(f"Start the nodes, {where}:\n")
     for path in texts:

@@ -1,16 +1,32 @@
-"""Whether a request of a client may reach the core: it is whole, sealed where it has to be, allowed, and in quota."""
+"""Who may come in where, and which of a client's requests reach the core: whole, sealed, allowed, within quotas."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from quorumq.core.catalogue import Catalogue
-from quorumq.core.messages import CloseSession, Publish
+from quorumq.core.messages import CloseSession, Hello, Publish
 from quorumq.node.clients import Badge
+from quorumq.node.config import ServeConfig
 from quorumq.wire.codec import open_request
 from quorumq.wire.receipts import check_session
 from quorumq.wire.requests import check_request
+
+Door = Literal["all", "clients", "peers"]
+"""Who may say HELLO at an address."""
+
+
+def wrong_door(config: ServeConfig, door: Door, hello: Hello) -> str:
+    """Why one who says this may not come in here; "" where it may."""
+    if door == "clients" and hello.node:
+        return (
+            f"node {config.node} speaks with nodes at {config.dialled[config.node]} only: give `peers` to node "
+            f"{hello.node}, too"
+        )
+    if door == "peers" and not hello.node:
+        return f"only nodes come in here: node {config.node} serves clients at {config.advertised}"
+    return ""
 
 
 def admitted(

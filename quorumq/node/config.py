@@ -67,6 +67,8 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     data_dir: str
     nodes: dict[str, str] = {}
     listen: str = "127.0.0.1:7401"
+    peers: dict[str, str] = {}
+    peer_listen: str = ""
     advertise: str = ""
     http_listen: str = ""
     hold_time_max: Annotated[float, Meta(ge=limits.HOLD_TIME_MIN_S, le=SECONDS_MAX)] = (
@@ -103,20 +105,30 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return self.advertise or self.nodes.get(self.node, "") or self.listen
 
     @property
-    def elsewhere(self) -> str:
-        """The address of its own that others dial, where the node itself listens on another one; else empty."""
-        dialled = self.nodes.get(self.node, "")
-        host, port = split_address(self.listen)
-        if not dialled or split_address(dialled) == (host, port):
-            return ""
-        return "" if host in EVERY_ADDRESS and split_address(dialled)[1] == port else dialled
+    def dialled(self) -> dict[str, str]:
+        """Where the nodes reach each other, by id."""
+        return self.peers or self.nodes
 
     @property
-    def exposed(self) -> bool:
-        """Whether others than this machine reach it, who are not asked who they are or can read what is said."""
-        host = split_address(self.listen)[0]
-        here = host == "localhost" or host == "::1" or host.startswith("127.")
-        return not (here or (self.tls_cert and self.clients_file))
+    def elsewhere(self) -> tuple[str, str]:
+        """The address of its own that others dial and the one where the node listens for them, if they differ."""
+        here = self.peer_listen or self.listen
+        dialled = self.dialled.get(self.node, "")
+        host, port = split_address(here)
+        same = not dialled or split_address(dialled) == (host, port)
+        if same or (host in EVERY_ADDRESS and split_address(dialled)[1] == port):
+            return "", ""
+        return dialled, here
+
+    @property
+    def exposed(self) -> str:
+        """Where others than this machine reach it, and are not asked who they are, or can be read; or ""."""
+        for address, asked in ((self.listen, self.clients_file), (self.peer_listen, self.tls_ca)):
+            host = split_address(address)[0] if address else "localhost"
+            here = host == "localhost" or host == "::1" or host.startswith("127.")
+            if not (here or (self.tls_cert and asked)):
+                return address
+        return ""
 
     @property
     def secrets(self) -> tuple[bytes, ...]:
@@ -226,6 +238,8 @@ def make_config(values: Mapping[str, Any], where: str = "configuration") -> Serv
         raise ConfigError(f"{where}: " + "; ".join(problems))
     if "listen" not in found and found["node"] in found.get("nodes", {}):
         found["listen"] = found["nodes"][found["node"]]
+    if "peer_listen" not in found and found.get("peers"):
+        found["peer_listen"] = found["peers"][found["node"]]
     return ServeConfig(**found)
 
 
@@ -259,14 +273,16 @@ def _problems(found: Mapping[str, Any]) -> list[str]:
         problems += _problems_of_secret(found["secret"])
     if found.get("tls_cert") and not found.get("tls_ca") and len(nodes) > 1:
         problems.append("tls_ca is missing: nodes know each other by certificates of these authorities")
+    problems += _problems_of_peers(found.get("peers", {}), found)
     for key in ("tls_key", "tls_ca"):
         if found.get(key) and not found.get("tls_cert"):
             problems.append(f"{key} without tls_cert: give the node's certificate, too")
     if "data_dir" in found and not found["data_dir"]:
         problems.append(f"data_dir is empty: {_REQUIRED['data_dir']}")
     places = {"listen": found.get("listen")}
-    places |= {key: found.get(key) or None for key in ("advertise", "http_listen")}
-    places |= {f"nodes.{name}": address for name, address in nodes.items()}
+    places |= {key: found.get(key) or None for key in ("advertise", "peer_listen", "http_listen")}
+    for table in ("nodes", "peers"):
+        places |= {f"{table}.{name}": address for name, address in found.get(table, {}).items()}
     for key, address in places.items():
         if address is not None:
             try:
@@ -274,13 +290,26 @@ def _problems(found: Mapping[str, Any]) -> list[str]:
             except UsageError as error:
                 problems.append(str(error))
     users: dict[str, str] = {}
-    for name, address in nodes.items():
-        other = users.setdefault(address, name)
-        if other != name:
-            problems.append(
-                f"nodes.{other} and nodes.{name} are both {address!r}: each node has its own address"
-            )
+    for key in [key for key in places if key.startswith(("nodes.", "peers."))]:
+        other = users.setdefault(str(places[key]), key)
+        if other != key:
+            problems.append(f"{other} and {key} are both {places[key]!r}: each node has its own addresses")
     return problems
+
+
+def _problems_of_peers(peers: Mapping[str, str], found: Mapping[str, Any]) -> list[str]:
+    """What is wrong with addresses of their own for the nodes."""
+    if not peers:
+        return ["peer_listen without peers: give the address at which each node is dialled"] * bool(
+            found.get("peer_listen")
+        )
+    if differ := sorted({*peers} ^ {*found.get("nodes", {})}):
+        return [
+            f"peers and nodes differ in {', '.join(map(repr, differ))}: peers has every node, or is left out"
+        ]
+    if found.get("peer_listen") and found.get("peer_listen") == found.get("listen"):
+        return [f"listen and peer_listen are both {found['listen']!r}: one of them is for nodes alone"]
+    return []
 
 
 def _problems_of_secret(text: str) -> list[str]:

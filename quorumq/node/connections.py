@@ -1,4 +1,4 @@
-"""What dials in: clients and peers, on one port.
+"""What dials in: clients and peers, on one port or each on their own.
 
 The first frame is HELLO, from a stranger: small, and within a few seconds. From then on a connection is a
 client's or a peer's. Whatever is not the protocol ends that connection, with one line in the log, and concerns no
@@ -44,7 +44,7 @@ from quorumq.core.messages import (
     Welcome,
 )
 from quorumq.core.types import NodeId
-from quorumq.node.admission import admitted
+from quorumq.node.admission import Door, admitted, wrong_door
 from quorumq.node.clients import Badge
 from quorumq.node.node import EXIT_STORAGE, Node
 from quorumq.node.transport import ConnectionLost, Outflow, Transport
@@ -89,6 +89,7 @@ class Inbound:
         nursery: for sending what the transport does not take at once.
         peers: the inbound connection of each peer, so that a newer one replaces an older.
         clients: how many of them each address has.
+        door: where it came in.
     """
 
     def __init__(
@@ -99,6 +100,7 @@ class Inbound:
         nursery: trio.Nursery,
         peers: dict[NodeId, Inbound],
         clients: Counter[str],
+        door: Door = "all",
     ) -> None:
         self.node = node
         self.transport = transport
@@ -112,6 +114,7 @@ class Inbound:
         self.closed = False
         self._peers = peers
         self._clients = clients
+        self._door = door
         self._reader = FrameReader(HANDSHAKE_BYTES_MAX)
         self._part = -1  # which frame is begun, by `FrameReader.frames`, and since when
         self._part_since = 0.0
@@ -216,28 +219,22 @@ class Inbound:
         self.hello = hello
         self.software = hello.software
         self.name = f"{hello.node or hello.software or 'client'} at {self.address}"
+        if wrong := wrong_door(self.node.config, self._door, hello):
+            return await self._turn_away(decoded.request, Code.UNAUTHORIZED, wrong)
         if not hello.node and (crowd := self._crowd()):
-            detail = f"node {self.node.config.node} has {crowd}: ask another node"
-            self._put(encode_message(Failed(Code.NOT_STORED, detail), request=decoded.request))
-            await self._finish_sending()
             self.node.log.warning("connections_max", reason=crowd, client=self.name)
-            return False
+            detail = f"node {self.node.config.node} has {crowd}: ask another node"
+            return await self._turn_away(decoded.request, Code.NOT_STORED, detail)
         if hello.node and self.node.config.tls_ca and hello.node not in self.transport.names:
             shown = ", ".join(sorted(self.transport.names)) or "nobody"
             detail = f"{self.name} shows the certificate of {shown}: a node's has its id as a DNS name"
-            self._put(encode_message(Failed(Code.UNAUTHORIZED, detail), request=decoded.request))
-            await self._finish_sending()
-            self.node.log.warning("peer_refused", peer=self.name, reason=detail)
-            return False
+            return await self._turn_away(decoded.request, Code.UNAUTHORIZED, detail)
         if hello.node and not await self._prove(frame, decoded.request):
             return False
         if not hello.node and self.node.clients is not None:
             self.badge = Badge(self.node.clients, hello.token, lambda: self.node.clock().mono)
         if self.badge is not None and (unknown := self.badge.problem()):
-            self._put(encode_message(Failed(Code.UNAUTHORIZED, unknown), request=decoded.request))
-            await self._finish_sending()
-            self.node.log.warning("client_refused", client=self.name, reason=unknown)
-            return False
+            return await self._turn_away(decoded.request, Code.UNAUTHORIZED, unknown)
         if self.badge is not None:
             self.name = f"{self.badge.client.name} at {self.address}"
         key = self._admit(decoded.request, 0)
@@ -255,6 +252,15 @@ class Inbound:
             self.node.health.clients += 1
             self._clients[self.host] += 1
         return True
+
+    async def _turn_away(self, request: int, code: Code, detail: str) -> bool:
+        """Say why HELLO is not accepted, and wait until that has left. Returns False."""
+        self._put(encode_message(Failed(code, detail), request=request))
+        if code is Code.UNAUTHORIZED:
+            who = {"peer": self.name} if self.hello and self.hello.node else {"client": self.name}
+            self.node.log.warning(f"{next(iter(who))}_refused", reason=detail, **who)
+        await self._finish_sending()
+        return False
 
     def clients_changed(self) -> None:
         """Hang up, where it is a client that may not be here any more."""
@@ -291,10 +297,7 @@ class Inbound:
         secret = said.proven(answer.digest, node.keys.values(), DIALLER)
         if secret is None:
             detail = f"{self.name} does not know the secret of node {node.config.node}: give all nodes the same one"
-            self._put(encode_message(Failed(Code.UNAUTHORIZED, detail), request=request))
-            await self._finish_sending()
-            node.log.warning("peer_refused", peer=self.name, reason=detail)
-            return False
+            return await self._turn_away(request, Code.UNAUTHORIZED, detail)
         self._put(encode_message(Proof(answer.nonce, said.prove(secret, LISTENER))))
         return True
 
@@ -443,7 +446,7 @@ class Inbound:
         key = self._admit(number, weight, counted)
         if isinstance(counted, Fetch):
             self.node.readers.fetching(counted, self.software, self.host, self.node.clock().mono)
-        return Request(key, request)  # type: ignore[arg-type]
+        return Request(key, request)
 
     def _admit(self, number: int, weight: int, counted: Counted | None = None) -> int:
         key = self.node.key()

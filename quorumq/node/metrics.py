@@ -104,7 +104,7 @@ class Metrics:
         async with self._lock:
             if trio.current_time() >= self._made + FRESH_S:
                 table = await self._look()
-                self._page = generate_latest(Families(self._node, table))  # type: ignore[arg-type]
+                self._page = generate_latest(Families(self._node, table))
                 self._made = trio.current_time()
             return self._page
 
@@ -166,7 +166,7 @@ class Families:
                 family.add_metric((kind,), count)
             yield family
         yield histogram("fsync_seconds", "Times of fsyncs of the journal.", {(): traffic.fsyncs}, ())
-        times = {(kind,): found for kind, found in traffic.times.items()}
+        times: dict[tuple[str, ...], Times] = {(kind,): found for kind, found in traffic.times.items()}
         yield histogram("request_seconds", "Times of requests until their answer.", times, ("kind",))
         p99 = self._node.core.context.hold_times.p99()
         if p99 is not None:

@@ -406,7 +406,7 @@ class Node:
             return
         if isinstance(reply, StatusReply) and "node" in reply.facts:  # else it goes on with partitions
             facts = {**reply.facts, **self.health.facts(self.room.inflight_bytes, self.store)}
-            facts["insecure"] = self.config.exposed
+            facts["insecure"] = bool(self.config.exposed)
             facts["clients_file_problem"] = self.clients.problem if self.clients is not None else ""
             reply = reply._replace(facts=facts)
         if isinstance(reply, DescribeGroupReply):

@@ -18,7 +18,7 @@ import secrets
 import signal
 import socket
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any, Final
 
@@ -29,6 +29,7 @@ from quorumq.core.errors import StorageError, UsageError
 from quorumq.core.nodecore import NodeCore
 from quorumq.core.records import JournalRecord, VouchingLost
 from quorumq.core.types import NodeId, Now
+from quorumq.node.admission import Door
 from quorumq.node.clock import real_now
 from quorumq.node.commits import CommitRunner, CommitThread
 from quorumq.node.config import ServeConfig
@@ -92,41 +93,32 @@ async def _run(config: ServeConfig, log: Any, newest: bool) -> int:
 
 async def _run_node(config: ServeConfig, log: Any, newest: bool) -> int:
     """Run one node until it stops; EXIT_AGAIN where another one is to be built from the same directory."""
-    place = split_address(config.listen)
     if config.exposed and not config.insecure:
         log.error(
             "start_refused",
-            reason=f"listen = {config.listen!r} is not only this machine: others could read what is said there, or do "
+            reason=f"{config.exposed} is not only this machine: others could read what is said there, or do "
             "whatever they like. Give tls_cert, tls_key, tls_ca and clients_file, or insecure = true if nobody else "
             "is on that network",
         )
         return EXIT_REFUSED
     if config.exposed:
-        log.warning("insecure", reason=f"insecure = true: who reaches {config.listen} may do everything")
+        log.warning("insecure", reason=f"insecure = true: who reaches {config.exposed} may do everything")
     try:
-        sockets = listen(*place)
-    except OSError as error:
-        what = (
-            "something else listens there"
-            if error.errno == errno.EADDRINUSE
-            else "give an address of this machine"
-        )
-        log.error("start_refused", reason=f"cannot listen on {config.listen}: {error.strerror}: {what}")
-        return EXIT_REFUSED
-    if config.elsewhere:
-        log.warning(
-            "listens_elsewhere",
-            reason=f"the other nodes dial {config.elsewhere}, and this one listens on {config.listen}: they reach "
-            "it only where something forwards that. Leave listen out to listen on the address in nodes",
-        )
-    try:
-        seen_from = listen(*split_address(config.http_listen)) if config.http_listen else []
+        sockets = _bind(config.listen, "listen")
+        of_peers = _bind(config.peer_listen, "peer_listen")
+        seen_from = _bind(config.http_listen, "http_listen")
         for sock in seen_from:
             sock.listen()  # who asks before the node has started waits for that
-    except OSError as error:
-        reason = f"cannot listen on {config.http_listen} (http_listen): {error.strerror}"
-        log.error("start_refused", reason=reason)
+    except UsageError as error:
+        log.error("start_refused", reason=str(error))
         return EXIT_REFUSED
+    dialled, here = config.elsewhere
+    if dialled:
+        log.warning(
+            "listens_elsewhere",
+            reason=f"the other nodes dial {dialled}, and this one listens on {here}: they reach "
+            "it only where something forwards that. Leave listen out to listen on the address in nodes",
+        )
     commits = CommitThread()
     try:
         certificates = None
@@ -154,15 +146,29 @@ async def _run_node(config: ServeConfig, log: Any, newest: bool) -> int:
                     from quorumq.node.http import HttpServer  # with what it imports: only where it is used
 
                     nursery.start_soon(HttpServer(node).run, seen_from)
-                code = await service.run(sockets)
+                code = await service.run(sockets, of_peers)
                 nursery.cancel_scope.cancel()
     finally:
-        for sock in (*sockets, *seen_from):
+        for sock in (*sockets, *of_peers, *seen_from):
             sock.close()
     if code == EXIT_AGAIN:
         await trio.to_thread.run_sync(commits.close)  # it may be writing to the directory
         node.store.abandon()
     return code
+
+
+def _bind(address: str, key: str) -> list[socket.socket]:
+    """Sockets for an address of the configuration; none where it is empty.
+
+    Raises:
+        UsageError: they cannot be had.
+    """
+    try:
+        return listen(*split_address(address)) if address else []
+    except OSError as error:
+        taken = error.errno == errno.EADDRINUSE
+        what = "something else listens there" if taken else "give an address of this machine"
+        raise UsageError(f"cannot listen on {address} ({key}): {error.strerror}: {what}") from None
 
 
 def open_node(
@@ -296,13 +302,18 @@ class Service:
         """Ask for a clean stop; `run` returns when it is done."""
         self._stop.set()
 
-    async def run(self, sockets: list[socket.socket]) -> int:
+    async def run(self, sockets: Sequence[socket.socket], of_peers: Sequence[socket.socket] = ()) -> int:
         """Serve until `stop` is called or the node fails. Returns the exit code.
 
         Args:
             sockets: bound, not listening yet; the caller closes them.
+            of_peers: the same, for nodes alone; if there are any, `sockets` are for clients alone.
         """
         node = self.node
+        doors: list[tuple[socket.socket, Door]] = [
+            (sock, "clients" if of_peers else "all") for sock in sockets
+        ]
+        doors += [(sock, "peers") for sock in of_peers]
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             accepting = trio.CancelScope()
@@ -313,16 +324,14 @@ class Service:
                 if peer != node.config.node:
                     rng = random.Random(f"{node.core.state.incarnation.nonce} {peer}")
                     nursery.start_soon(keep_link, node, peer, self._dial, rng, nursery)
-            for sock in sockets:
-                try:
+            try:
+                for sock, _ in doors:
                     sock.listen(BACKLOG)
-                except (
-                    OSError
-                ) as error:  # another process bound the port too, while neither listened, and was first
-                    reason = f"cannot listen on {node.config.listen}: {error.strerror}"
-                    node.fail(EXIT_REFUSED, f"{reason}: something else listens there")
-                    break
-                nursery.start_soon(self._accept, sock, accepting)
+                nursery.start_soon(self._accept_all, doors, accepting)
+            except OSError as error:  # another process bound it too, while neither listened, and was first
+                host, port = sock.getsockname()[:2]
+                reason = f"cannot listen on {host}:{port}: {error.strerror}: something else listens there"
+                node.fail(EXIT_REFUSED, reason)
             now = node.clock()
             node.log.info(
                 "node_started",
@@ -379,23 +388,34 @@ class Service:
 
     # --------------------------------------------------------------------- accepting
 
-    async def _accept(self, listener: socket.socket, accepting: trio.CancelScope) -> None:
+    async def _accept_all(
+        self, doors: Sequence[tuple[socket.socket, Door]], accepting: trio.CancelScope
+    ) -> None:
         with accepting:
-            while True:
-                await trio.lowlevel.wait_readable(listener)
-                try:
-                    sock, address = listener.accept()
-                except (BlockingIOError, ConnectionAbortedError, InterruptedError):
-                    continue
-                except OSError as error:  # no file descriptors left, most likely: some will be closed soon
-                    self.node.log.error("accept_failed", reason=error.strerror)
-                    await trio.sleep(0.1)
-                    continue
-                text = f"{address[0]}:{address[1]}"
-                transport = SocketTransport(sock)
-                certificates = self._certificates
-                self.serve(transport if certificates is None else certificates.accepted(transport), text)
-        listener.close()
+            async with trio.open_nursery() as nursery:
+                for sock, door in doors:
+                    nursery.start_soon(self._accept, sock, door)
+        for sock, _ in doors:
+            sock.close()
+
+    async def _accept(self, listener: socket.socket, door: Door) -> None:
+        while True:
+            await trio.lowlevel.wait_readable(listener)
+            try:
+                sock, address = listener.accept()
+            except (BlockingIOError, ConnectionAbortedError, InterruptedError):
+                continue
+            except OSError as error:  # no file descriptors left, most likely: some will be closed soon
+                self.node.log.error("accept_failed", reason=error.strerror)
+                await trio.sleep(0.1)
+                continue
+            transport = SocketTransport(sock)
+            certificates = self._certificates
+            self.serve(
+                transport if certificates is None else certificates.accepted(transport),
+                f"{address[0]}:{address[1]}",
+                door,
+            )
 
     def _make_room(self) -> bool:
         """Whether one more connection may be accepted, where others that do not say who they are must end for it.
@@ -413,14 +433,20 @@ class Service:
         oldest.give_up(f"{len(strangers)} connections have not said who they are, {most} from {oldest.host}")
         return True
 
-    def serve(self, transport: Transport, address: str) -> None:
-        """Serve an accepted connection until it ends; hang up where there is no room for it."""
+    def serve(self, transport: Transport, address: str, door: Door = "all") -> None:
+        """Serve an accepted connection until it ends; hang up where there is no room for it.
+
+        Args:
+            transport: accepted.
+            address: of who dialled, for the log.
+            door: who may come in there.
+        """
         assert self._nursery is not None, "the service runs"
         if not self._make_room():
             self.node.log.warning("connections_max", connections=len(self._inbound), client=address)
             transport.close()
             return
-        inbound = Inbound(self.node, transport, address, self._nursery, self._peers, self._clients)
+        inbound = Inbound(self.node, transport, address, self._nursery, self._peers, self._clients, door)
         self._inbound[id(inbound)] = inbound
         self._strangers.append(inbound)
         self.node.health.connections = len(self._inbound)
@@ -438,7 +464,7 @@ def dial_from(config: ServeConfig, certificates: Certificates | None = None) -> 
     """How a node with this configuration reaches its peers."""
 
     async def dial(peer: NodeId) -> Transport:
-        address = split_address(config.nodes[peer])
+        address = split_address(config.dialled[peer])
         transport = await connect(*address, DIAL_TIMEOUT_S, PEER_USER_TIMEOUT_S)
         return transport if certificates is None else certificates.dialled(transport)
 

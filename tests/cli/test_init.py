@@ -45,6 +45,9 @@ def test_named_nodes_on_their_own_machines(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     shown = json.loads(result.output)
     assert shown["addresses"] == {"a": "10.0.0.1:7401", "b": "10.0.0.2:7401"}
+    assert "do not start without TLS" in run(tmp_path / "shown", *nodes).output, (
+        "or an operator finds out node by node"
+    )
     first = load_config(shown["files"][0])
     assert (first.node, first.cluster_id, first.data_dir) == ("a", 'o"1', "/var/lib/quorumq")
 

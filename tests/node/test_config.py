@@ -40,8 +40,8 @@ def test_advertise_listen_and_nodes_say_which_address_clients_are_told() -> None
 
 
 def test_others_reach_a_node_unless_it_listens_on_its_own_machine_or_asks_them_who_they_are() -> None:
-    def exposed(**values: str) -> bool:
-        return make_config({**GOOD, **values}).exposed
+    def exposed(**values: Any) -> bool:
+        return bool(make_config({**GOOD, **values}).exposed)
 
     assert [exposed(listen=f"{host}:1") for host in ("127.0.0.1", "127.9.9.9", "localhost", "[::1]")] == [
         False
@@ -53,6 +53,10 @@ def test_others_reach_a_node_unless_it_listens_on_its_own_machine_or_asks_them_w
     assert exposed(**tls)
     assert exposed(listen="0.0.0.0:1", clients_file="c.toml")
     assert not exposed(**tls, clients_file="c.toml")
+    apart = {"nodes": {"a": "127.0.0.1:1"}, "peers": {"a": "10.0.0.1:2"}}
+    assert make_config({**GOOD, **apart}).exposed == "10.0.0.1:2", "nodes are asked by their certificates"
+    assert exposed(**apart, tls_cert="a.pem")
+    assert not exposed(**apart, tls_cert="a.pem", tls_ca="ca.pem")
 
 
 def test_a_node_listens_where_the_others_dial_it_unless_it_is_told_otherwise() -> None:
@@ -62,10 +66,21 @@ def test_a_node_listens_where_the_others_dial_it_unless_it_is_told_otherwise() -
         listen: make_config({**GOOD, "nodes": nodes, "listen": listen}).elsewhere
         for listen in ("10.0.0.1:7", "0.0.0.0:7", "[::]:7", "0.0.0.0:8", "127.0.0.1:7", "10.0.0.3:7")
     }
-    assert [listen for listen, dialled in elsewhere.items() if dialled] == [
+    assert [listen for listen, (dialled, _) in elsewhere.items() if dialled] == [
         "0.0.0.0:8", "127.0.0.1:7", "10.0.0.3:7"
     ]  # fmt: skip
-    assert make_config(GOOD).elsewhere == "", "a node alone is dialled by nobody"
+    assert make_config(GOOD).elsewhere == ("", ""), "a node alone is dialled by nobody"
+
+
+def test_nodes_reach_each_other_at_addresses_of_their_own_where_they_have_some() -> None:
+    nodes = {"a": "10.0.0.1:7", "b": "10.0.0.2:7"}
+    peers = {"a": "10.9.0.1:8", "b": "10.9.0.2:8"}
+    config = make_config({**GOOD, "nodes": nodes, "peers": peers})
+    assert (config.listen, config.peer_listen, config.dialled) == ("10.0.0.1:7", "10.9.0.1:8", peers)
+    assert config.core().addresses == tuple(nodes.items()), "which clients are told"
+    assert config.elsewhere == ("", "")
+    elsewhere = make_config({**GOOD, "nodes": nodes, "peers": peers, "peer_listen": "127.0.0.1:8"}).elsewhere
+    assert elsewhere == ("10.9.0.1:8", "127.0.0.1:8")
 
 
 @pytest.mark.parametrize(
@@ -92,6 +107,14 @@ def test_a_node_listens_where_the_others_dial_it_unless_it_is_told_otherwise() -
         ({"nodes": {"a": "h:1", "b b": "h:2"}}, ["'b b'"]),
         ({"nodes": {"a": "h:1", "b": "h:1"}}, ["nodes.a and nodes.b are both 'h:1'"]),
         ({"nodes": {"a": "h"}}, ["nodes.a = 'h'", "host:port"]),
+        ({"peer_listen": "h:1"}, ["peer_listen without peers"]),
+        ({"nodes": {"a": "h:1"}, "peers": {"b": "h:2"}}, ["peers and nodes differ in 'a', 'b'"]),
+        ({"nodes": {"a": "h:1"}, "peers": {"a": "h:1"}}, ["nodes.a and peers.a are both 'h:1'"]),
+        ({"nodes": {"a": "h:1"}, "peers": {"a": "h"}}, ["peers.a = 'h'", "host:port"]),
+        (
+            {"nodes": {"a": "h:1"}, "peers": {"a": "h:2"}, "listen": "i:1", "peer_listen": "i:1"},
+            ["listen and peer_listen are both 'i:1'"],
+        ),
         ({"nodes": ["a"]}, ["nodes = ['a']", "table"]),
         ({"listen": "7401"}, ["listen = '7401'", "host:port"]),
         ({"listen": "h:0"}, ["listen = 'h:0'", "1 to 65535"]),

@@ -16,7 +16,7 @@ from quorumq.wire.codec import encode_message, sealed_items
 from quorumq.wire.frames import MAGIC, PREFIX_BYTES
 from quorumq.wire.proofs import DIALLER, LISTENER, Handshake
 from quorumq.wire.values import SealedNamed
-from tests.node.memory import SECRET, Client, fetch, now, outcomes, payloads, publish, receipts, world
+from tests.node.memory import SECRET, Client, fetch, now, outcomes, pair, payloads, publish, receipts, world
 
 HELLO = b"".join(encode_message(m.Hello(m.VERSIONS, "", b"", 0.0, "", Incarnation(0, 0), 0, 0, 0), request=1))
 STATUS = b"".join(encode_message(m.StatusRequest(), request=2))
@@ -369,6 +369,21 @@ async def test_who_does_not_know_the_secret_is_no_peer_and_nothing_of_its_hello_
             assert await stranger.closed(1)
         assert core.state.clock.reserve == stamp
         assert core.state.links.keys() == {"b", "c"}
+
+
+async def test_where_nodes_have_an_address_of_their_own_each_comes_in_at_its_door_only() -> None:
+    apart = {name: f"127.0.0.1:{port}" for name, port in (("a", 8401), ("b", 8402))}
+    async with world("ab", peers=apart) as cluster:
+        service = cluster.services["a"]
+        for door, node, words in (
+            ("clients", "b", "nodes at 127.0.0.1:8401 only: give `peers` to node b"),
+            ("peers", "", "only nodes come in here: node a serves clients at 127.0.0.1:7401"),
+        ):
+            ours, theirs = pair()
+            service.serve(theirs, "10.0.0.1:1", door)  # type: ignore[arg-type]
+            refused = await Client(ours).ask(service.node.core.hello(now())._replace(node=node))
+            assert (refused.code, words in refused.detail) == ("unauthorized", True), refused
+        assert len(cluster.logs["a"].of("peer_refused")) == len(cluster.logs["a"].of("client_refused")) == 1
 
 
 async def test_a_proof_is_of_use_on_its_own_connection_alone() -> None:
