@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import ssl
 import subprocess
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -238,19 +240,24 @@ async def test_the_commands_of_the_page_make_certificates_that_do(tmp_path: Path
 
 
 @contextmanager
-def running(folder: Path, files: Files) -> Iterator[list[str]]:
-    """Three nodes that speak TLS; n3 has the certificate of another."""
-    ports = free_ports(3)
-    nodes = {f"n{number}": f"{HOST}:{port}" for number, port in enumerate(ports, 1)}
+def running(folder: Path, files: Files, impostor: str = "", **settings: Any) -> Iterator[list[str]]:
+    """Three nodes that speak TLS; the impostor has the certificate of another."""
+    ports = free_ports(6)
+    nodes = {f"n{number}": f"{HOST}:{port}" for number, port in enumerate(ports[:3], 1)}
+    tables = {"nodes": nodes}
+    if settings.pop("apart", False):
+        tables["peers"] = {f"n{number}": f"{HOST}:{port}" for number, port in enumerate(ports[3:], 1)}
     processes = []
-    for node, address in nodes.items():
-        cert, key = files.issue("n9" if node == "n3" else node, HOST, file=node)
+    for node in nodes:
+        cert, key = files.issue("n9" if node == impostor else node, HOST, file=node)
         values = {
-            "node": node, "cluster_id": "c", "secret": "0123456789abcdef", "data_dir": node, "listen": address,
-            "tls_cert": cert, "tls_key": key, "tls_ca": files.ca,
+            "node": node, "cluster_id": "c", "secret": "0123456789abcdef", "data_dir": node,
+            "tls_cert": cert, "tls_key": key, "tls_ca": files.ca, **settings,
         }  # fmt: skip
         lines = [f'{name} = "{value}"' for name, value in values.items()]
-        lines += ["hold_time_max = 2.0", "[nodes]", *(f'{name} = "{place}"' for name, place in nodes.items())]
+        lines += ["hold_time_max = 2.0"]
+        for table, places in tables.items():
+            lines += [f"[{table}]", *(f'{name} = "{place}"' for name, place in places.items())]
         path = folder / f"{node}.toml"
         path.write_text("\n".join(lines) + "\n")
         path.chmod(0o600)
@@ -258,7 +265,7 @@ def running(folder: Path, files: Files) -> Iterator[list[str]]:
         with (folder / f"{node}.log").open("w") as log:
             processes.append(subprocess.Popen(command, stderr=log))
     try:
-        yield list(nodes.values())
+        yield [*nodes.values(), *tables.get("peers", {}).values()]
     finally:
         for process in processes:
             process.terminate()
@@ -270,7 +277,7 @@ def running(folder: Path, files: Files) -> Iterator[list[str]]:
 async def test_a_cluster_speaks_tls_and_a_node_with_the_certificate_of_another_is_kept_out(
     tmp_path: Path, files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with running(tmp_path, files) as addresses:
+    with running(tmp_path, files, impostor="n3") as addresses:
         logs = {name: tmp_path / f"{name}.log" for name in ("n1", "n2", "n3")}
         with trio.fail_after(60):
             while not all("node_started" in log.read_text() for log in logs.values()):
@@ -291,5 +298,65 @@ async def test_a_cluster_speaks_tls_and_a_node_with_the_certificate_of_another_i
         done = await trio.run_process(command, capture_stdout=True, check=False)
         peers = json.loads(done.stdout)["nodes"][0]["peers"]
         assert {name: peer["up"] for name, peer in peers.items()} == {"n2": True, "n3": False}
-        async with connect(addresses, tls_ca=files.ca) as client:
+        async with connect(addresses[:3], tls_ca=files.ca) as client:
             assert not (await client.metadata()).topics
+
+
+@pytest.mark.e2e
+def test_the_commands_work_on_a_cluster_that_asks_everybody_who_he_is(
+    tmp_path: Path, files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clients = str(tmp_path / "clients.toml")
+
+    def ask(*arguments: str, token: str = "") -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "QUORUMQ_TOKEN": token} if token else None
+        command = [sys.executable, "-m", "quorumq", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+
+    def run(*arguments: str, token: str = "", code: int = 0) -> str:
+        """What a command printed; what it said where it failed."""
+        done = ask(*arguments, token=token)
+        assert done.returncode == code, done.stderr
+        return done.stderr if code else done.stdout
+
+    def add(name: str, *rights: str) -> str:
+        return str(json.loads(run("clients", "add", name, "--file", clients, *rights, "--json"))["token"])
+
+    monkeypatch.delenv("QUORUMQ_TOKEN", raising=False)
+    shop = add("shop", "--publish", "orders.*")
+    biller = add("billing", "--consume", "orders.*", "billing")
+    boss = add("boss", "--publish", "*", "--consume", "*", "*", "--admin", "*")
+    with running(tmp_path, files, apart=True, clients_file=clients) as addresses:
+        monkeypatch.setenv("QUORUMQ_NODES", ",".join(addresses[:3]))
+        end = time.monotonic() + 120
+        while not all(
+            "node_started" in (tmp_path / f"{node}.log").read_text() for node in ("n1", "n2", "n3")
+        ):
+            assert time.monotonic() < end
+            time.sleep(0.1)
+        assert "QUORUMQ_TLS_CA" in run("publish", "orders.eu", "x", code=69)
+        assert "QUORUMQ_TLS_CA" in run("status", code=69)
+        monkeypatch.setenv("QUORUMQ_TLS_CA", files.ca)
+        run("topics", "create", "orders.eu", "--timeout", "60", token=boss)
+        assert run("publish", "orders.eu", "first", token=shop)
+
+        assert "token" in run("publish", "orders.eu", "x", code=77)
+        assert "token" in run("publish", "orders.eu", "x", token=shop[:-3] + "AAA", code=77)
+        assert "publish" in run("publish", "orders.eu", "x", token=biller, code=77)
+        take = ("consume", "orders.eu", "--max", "1", "--wait", "10", "--group")
+        assert "consume" in run(*take, "billing", token=shop, code=77)
+        assert "consume" in run(*take, "other", token=biller, code=77)
+        assert "admin" in run("topics", "delete", "orders.eu", "--yes", token=shop, code=77)
+        assert "first" in run(*take, "billing", token=biller)
+
+        assert "serves clients at" in run("status", "--node", addresses[3], token=boss, code=77)
+        found = json.loads(run("status", "--json", token=boss))
+        assert [len(node["peers"]) for node in found["nodes"]] == [2, 2, 2]
+        assert all(peer["up"] for node in found["nodes"] for peer in node["peers"].values())
+
+        run("clients", "revoke", "shop", "--file", clients)
+        end = time.monotonic() + 60
+        while not (done := ask("publish", "orders.eu", "x", token=shop)).returncode:
+            assert time.monotonic() < end, "the nodes read the file again"
+        assert (done.returncode, "token" in done.stderr) == (77, True), done.stderr
+        assert run("publish", "orders.eu", "second", token=boss)
