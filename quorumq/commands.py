@@ -39,7 +39,7 @@ class Reported(click.ClickException):
             or f"the cluster answered {error.code!r} and gave no reason: see `quorumq status`"
         )
         super().__init__(text)
-        self.exit_code = error.exit_code
+        self.exit_code = error.exit_code  # type: ignore[misc]
 
     def show(self, file: Any = None) -> None:
         click.echo(f"quorumq: {printable(self.message)}", file=file or sys.stderr)
@@ -121,7 +121,9 @@ class Commands(click.Group):
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
             if args and args[0] not in self.lazy:
-                error.message = f"there is no command {args[0]!r}: the commands are {', '.join(self.lazy)}"
+                error.message = (  # type: ignore[misc]
+                    f"there is no command {args[0]!r}: the commands are {', '.join(self.lazy)}"
+                )
             raise
 
     def make_context(self, *args: Any, **attributes: Any) -> click.Context:

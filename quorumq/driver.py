@@ -221,6 +221,7 @@ class Driver:
             elif isinstance(effect, Raised):
                 port.raised(effect)
             else:
+                assert isinstance(effect, Stop | Restart), "the core begins its Again itself"
                 port.end(effect)
 
     def _send(self, to: NodeId, message: PeerMessage) -> None:

@@ -32,7 +32,7 @@ MINUTE_S = 60.0
 """What is counted within a minute is shown for each second of it."""
 
 
-class Moment(click.ParamType):
+class Moment(click.ParamType):  # type: ignore[type-arg]
     """Where a group begins: earliest, latest, a time of day, or how long ago."""
 
     name = "moment"

@@ -27,7 +27,7 @@ UNCONFIRMED_MAX: Final = 10_000
 """Messages whose answer is still awaited, while more are read."""
 
 
-class HeaderType(click.ParamType):
+class HeaderType(click.ParamType):  # type: ignore[type-arg]
     """NAME=VALUE."""
 
     name = "header"
