@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from quorumq.cli.status import _tables
+from quorumq.cli.status import _problems, _tables
 
 
 def node(number: int, **facts: Any) -> dict[str, Any]:
@@ -69,3 +69,20 @@ def test_a_long_name_of_a_topic_costs_no_number_its_digits() -> None:
 def test_the_room_on_the_disk_is_said_where_it_is_known(facts: dict[str, Any], free: str) -> None:
     (row,) = [line for line in printed(80, node(1, **facts)).splitlines() if line.startswith("n1 ")]
     assert free in " ".join(row.split())
+
+
+@pytest.mark.parametrize(
+    ("facts", "problem"),
+    [
+        ({"quarantine_s": 1.23}, "n1 restarted without a clean stop: it delivers again in 1.2 s"),
+        (
+            {"disk_full": True},
+            "n1 has no disk space left: publishes are refused there, acks go on; make room",
+        ),
+        ({"resync": "damaged"}, "n1 cannot vouch for its directory and learns from the others: damaged"),
+        ({"up": False, "error": "refused"}, "n1 is down: refused"),
+    ],
+)
+def test_what_is_wrong_with_a_node_is_said_with_its_name(facts: dict[str, Any], problem: str) -> None:
+    assert problem in _problems([node(1, **facts), node(2), node(3)], [])
+    assert problem not in _problems([node(1), node(2), node(3)], [])

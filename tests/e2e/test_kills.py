@@ -18,13 +18,13 @@ from tests.e2e.turmoil import Turmoil
 DOWN_S = 0.7
 
 
-async def kill_one_after_the_other(load: Load, seconds: float) -> tuple[float, float, int]:
-    """SIGKILL each node in turn, as soon as the one before votes again; when the first and last, and how many."""
+async def kill_one_after_the_other(load: Load, seconds: float, kills_min: int) -> tuple[float, float]:
+    """SIGKILL each node in turn, as soon as the one before votes again; when the first was killed, and the last."""
     cluster = load.cluster
     first = suspending_clock()
     last = first
     kills = 0
-    while suspending_clock() < first + seconds:
+    while suspending_clock() < first + seconds or kills < kills_min:
         name = cluster.nodes[kills % len(cluster.nodes)]
         cluster.kill(name)
         last = suspending_clock()
@@ -32,22 +32,21 @@ async def kill_one_after_the_other(load: Load, seconds: float) -> tuple[float, f
         await trio.sleep(DOWN_S)
         await cluster.start_async(name)
         await until_voting(cluster, name)
-    return first, last, kills
+    return first, last
 
 
 def run(cluster: LocalCluster, folder: Path, seconds: float, acked_min: int, kills_min: int) -> None:
     load = Load(cluster, folder, "kills", outside=len(cluster.nodes) > 3)
 
-    async def main() -> tuple[float, float, int]:
+    async def main() -> tuple[float, float]:
         async with load.running():
             with trio.fail_after(15):
                 while len(load.acked) < 100:
                     await trio.sleep(0.05)
-            return await kill_one_after_the_other(load, seconds)
+            return await kill_one_after_the_other(load, seconds, kills_min)
 
-    first, last, kills = trio.run(main)
+    first, last = trio.run(main)
     account = load.check()
-    assert kills >= kills_min
     assert load.acked_between(first, last) >= acked_min
     assert account.letters, "some were given up"
     assert load.pause(first, last) < 3.0 + 2.0, (
