@@ -63,8 +63,8 @@ class Load:
     settled: dict[MessageId, None] = field(default_factory=dict)
     acked: list[float] = field(default_factory=list)
     """When each message was acked, for waiting; the judgement is from the histories."""
-    publish_seconds: list[float] = field(default_factory=list)
-    """How long each publish waited until it was confirmed."""
+    confirmed: list[float] = field(default_factory=list)
+    """When each publish was confirmed."""
     replica: str = ""
     """One of the nodes that keep the first partition, once it is there."""
     _producing: bool = True
@@ -123,9 +123,8 @@ class Load:
 
     async def _produce(self, client: Client) -> None:
         async def confirm(pending: Pending) -> None:
-            began = trio.current_time()
             self.published[await pending.wait()] = None
-            self.publish_seconds.append(trio.current_time() - began)
+            self.confirmed.append(suspending_clock())
 
         async with client.producer(self.topic) as producer, trio.open_nursery() as nursery:
             number = 0
@@ -225,6 +224,10 @@ class Load:
         """The longest time between two acks in a stretch of time, its ends included."""
         times = [start, *sorted(at for at in self.acked if start <= at <= stop), stop]
         return max(after - before for before, after in pairwise(times))
+
+    def published_between(self, start: float, stop: float) -> int:
+        """How many publishes were confirmed in a stretch of time."""
+        return sum(start <= at <= stop for at in self.confirmed)
 
     def acked_between(self, start: float, stop: float) -> int:
         """How many messages' acks were answered in a stretch of time, by the histories."""

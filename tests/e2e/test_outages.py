@@ -47,11 +47,12 @@ def stand_still(cluster: LocalCluster, folder: Path, seconds: float) -> None:
     began, ended = trio.run(main)
     load.check()
     assert load.acked_between(began, ended) > 100, "the others go on"
+    assert load.published_between(began, ended) > 100, "nor do producers wait until it goes on"
     assert load.pause(began, ended) < HOLD_S + 1.0, "what the stopped node held comes back after its hold"
-    # 0.6 to 0.8 s until a node without a sign of life is left for another (connection.py), and what the other takes.
+    # 0.6 to 0.8 s until a node without a sign of life is left for another (connection.py), and what the other takes:
+    # tests/client counts that in virtual time. Here the machine may be slow, but nobody waits for the node.
     for kind in ("publish", "ack"):
-        assert load.longest(kind) < 1.5, f"{kind} waited for {load.longest(kind):.2f} s"
-    assert max(load.publish_seconds) < 2.0
+        assert load.longest(kind) < seconds, f"{kind} waited for {load.longest(kind):.2f} s"
     cluster.wait_ready(quarantine=True)
 
 
