@@ -42,7 +42,8 @@ def init(
     """Write the configuration files of a new cluster into DIRECTORY, one for each node.
 
     The files share a fresh secret, so only their owner can read them. Copy each to its machine and run `quorumq serve
-    --config FILE` there. Nothing is overwritten: where one of the files is there already, none is written.
+    --config FILE` there. Nothing is overwritten: where one of the files is there already, none is written. Nodes whose
+    addresses have the same host share a machine: no partition has two replicas there.
 
     \b
     quorumq init orders
@@ -51,7 +52,9 @@ def init(
     from quorumq.node.config import make_config
 
     addresses = _addresses(nodes)
-    shared = len({address.rpartition(":")[0] for address in addresses.values()}) < len(addresses)
+    hosts = {node: address.rpartition(":")[0] for node, address in addresses.items()}
+    machines = len({*hosts.values()})
+    shared = machines < len(addresses)
     if data_dir is not None and shared:
         raise UsageError(
             f"--data-dir {data_dir}: several of these nodes are on one machine, and each needs a directory of its own; "
@@ -67,9 +70,11 @@ def init(
             "data_dir": data_dir or f"{node}-data",
             "listen": address,
         }
-        exposed = make_config({**values, "nodes": addresses}, f"{node}.toml").exposed
+        tables = {"nodes": addresses, **({"machines": hosts} if 1 < machines < len(addresses) else {})}
+        exposed = make_config({**values, **tables}, f"{node}.toml").exposed
         lines = [f"{key} = {_toml(value)}" for key, value in values.items()]
-        lines += ["", "[nodes]", *(f"{name} = {_toml(place)}" for name, place in addresses.items())]
+        for table, rows in tables.items():
+            lines += ["", f"[{table}]", *(f"{name} = {_toml(value)}" for name, value in rows.items())]
         texts[directory / f"{node}.toml"] = "\n".join(lines) + "\n"
     _write(directory, texts)
     if as_json:

@@ -142,7 +142,8 @@ class CreateTopicCoordinator(ChangeCoordinator):
         if self.accepted is not None:
             self.value = self.accepted.topic
         else:
-            first = first_topic(self.request, context.config.nodes, self.deletions, self.ballot)
+            config = context.config
+            first = first_topic(self.request, config.nodes, self.deletions, self.ballot, config.machines)
             self.value = self.ours.setdefault(self.deletions, first)
         assert self.value is not None
         this = self.begin(context, now)

@@ -258,7 +258,7 @@ class FrontDoor:
         )
 
     def _create_topic(self, key: int, request: CreateTopic) -> Admitted:
-        problem = check_topic_request(request, self.context.config.nodes)
+        problem = check_topic_request(request, self.context.config.nodes, self.context.config.machines)
         if problem:
             return Failed(Code.USAGE, problem)
         known = self.context.catalogue.topic_named(request.name)

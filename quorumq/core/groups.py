@@ -120,7 +120,7 @@ class GroupCoordinator(Coordinator):
         this.hear(sender, incarnation)
         topic = context.catalogue.topics[self.topic]
         heard = this.valid(context.state)
-        sets = all_sets(topic, context.config.nodes)
+        sets = all_sets(topic, context.config.nodes, context.config.machines)
         if not (this.is_majority(heard) and this.is_majority_of_each(heard, sets)):
             return effects
         self.close_round(context, this.number)

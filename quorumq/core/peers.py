@@ -11,7 +11,7 @@ from quorumq.core.messages import VERSIONS, Failed, Heartbeat, Hello, Welcome
 from quorumq.core.positions import Positions
 from quorumq.core.records import JournalRecord, PeerPosition, PeerSeen
 from quorumq.core.state import NodeState
-from quorumq.core.types import Incarnation, NodeId, Now, PartitionId
+from quorumq.core.types import Incarnation, Machines, NodeId, Now, PartitionId
 
 SOFTWARE = "quorumq"
 
@@ -52,7 +52,7 @@ class Peers:
         return Hello(
             versions=VERSIONS,
             cluster_id=state.config.cluster_id,
-            nodes=node_list_digest(state.config.nodes),
+            nodes=node_list_digest(state.config.nodes, state.config.machines),
             hold_time_max=state.config.hold_time_max,
             node=state.me,
             incarnation=state.incarnation,
@@ -116,11 +116,13 @@ class Peers:
             )
         if not hello.node:
             return None
-        if hello.node not in config.nodes or hello.nodes != node_list_digest(config.nodes):
+        if hello.node not in config.nodes or hello.nodes != node_list_digest(config.nodes, config.machines):
+            on = dict(config.machines)
+            nodes = ", ".join(f"{node} on {on[node]}" if node in on else node for node in config.nodes)
             return Failed(
                 Code.CLUSTER_MISMATCH,
                 f"node {hello.node!r} has another node list than node {config.node!r}, whose list is "
-                f"{', '.join(config.nodes)}: make `nodes` the same everywhere",
+                f"{nodes}: make `nodes` and `machines` the same everywhere",
             )
         if hello.hold_time_max != config.hold_time_max:
             return Failed(
@@ -194,6 +196,7 @@ def seen_last(known: tuple[int, ...], directory: int) -> tuple[int, ...]:
     return (*(found for found in known if found != directory), directory)
 
 
-def node_list_digest(nodes: tuple[NodeId, ...]) -> bytes:
-    """What HELLO carries of the node list: the same whatever the order in which it is written."""
-    return hashlib.blake2b("\0".join(sorted(nodes)).encode(), digest_size=16).digest()
+def node_list_digest(nodes: tuple[NodeId, ...], machines: Machines = ()) -> bytes:
+    """What HELLO carries of the node list and its machines: the same whatever the order in which they are written."""
+    text = "\0".join([*sorted(nodes), *(f"{node}\0\0{machine}" for node, machine in sorted(machines))])
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()

@@ -14,6 +14,7 @@ from quorumq.core.types import (
     Creation,
     Group,
     Incarnation,
+    Machines,
     NodeId,
     Origin,
     Owner,
@@ -34,11 +35,13 @@ class DirectoryMade(NamedTuple):
 class ClusterMade(NamedTuple):
     """What the cluster was made with, and no node may ever change: its node ids, sorted, and ``hold_time_max`` (s).
 
-    Replica sets are drawn from the list, and a quarantine lasts as long as the longest hold that anybody was granted.
+    Replica sets are drawn from the list, no two of a set from one machine (``machines``, empty where each node has its
+    own), and a quarantine lasts as long as the longest hold that anybody was granted.
     """
 
     nodes: tuple[NodeId, ...]
     hold_time_max: float
+    machines: Machines = ()
 
 
 class Started(NamedTuple):

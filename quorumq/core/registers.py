@@ -131,7 +131,8 @@ class TopicCoordinator(Coordinator):
     def is_enough(self, context: Context, this: Round) -> bool:
         """Whether those who have it are a majority: of the nodes, and of each replica set that has to have it."""
         bits = self.stored & this.valid(context.state)
-        sets = all_sets(self.merged, context.config.nodes) if self.step == "bury" else self.sets
+        config = context.config
+        sets = all_sets(self.merged, config.nodes, config.machines) if self.step == "bury" else self.sets
         return this.is_majority(bits) and this.is_majority_of_each(bits, sets)
 
     def bury(self, context: Context, topic: Topic, now: Now) -> list[Effect]:
@@ -213,11 +214,13 @@ class ChangeCoordinator(TopicCoordinator):
 
     def carry(self, context: Context, now: Now) -> list[Effect]:
         """Every group has to be at a majority of the new partitions' replicas before anybody uses these."""
-        partitions, nodes = self.wanted.partitions or 0, context.config.nodes
+        partitions, config = self.wanted.partitions or 0, context.config
         if self.pages:
-            sets = replica_sets(self.merged, partitions, nodes)[self.merged.partitions :]
-            return self.write(context, "carry", self.merged, now, sets, self.pages.pop(0))
-        return self.write(context, "confirm", with_partitions(self.merged, partitions, nodes), now)
+            sets = replica_sets(self.merged, partitions, config.nodes, config.machines)
+            new = sets[self.merged.partitions :]
+            return self.write(context, "carry", self.merged, now, new, self.pages.pop(0))
+        grown = with_partitions(self.merged, partitions, config.nodes, config.machines)
+        return self.write(context, "confirm", grown, now)
 
     def on_changed(self, context: Context, now: Now) -> list[Effect]:
         """A majority has ``merged``, with all that was wanted."""

@@ -90,8 +90,8 @@ class Replay:
                         f"not to node {self.config.node!r} of cluster {self.config.cluster_id!r}"
                     )
                 self.directory, self.is_new = directory, False
-            case ClusterMade(nodes, hold_time_max):
-                self.config.check_same(nodes, hold_time_max)
+            case ClusterMade(nodes, hold_time_max, machines):
+                self.config.check_same(nodes, hold_time_max, machines)
                 self.is_noted = True
             case Started(incarnation):
                 self.starts, self.last = max(self.starts, incarnation.n), incarnation
@@ -247,4 +247,4 @@ def snapshot(context: Context, vouching: Vouching, now: Now) -> list[JournalReco
 
 def cluster_made(config: NodeConfig) -> ClusterMade:
     """What the cluster was made with."""
-    return ClusterMade(tuple(sorted(config.nodes)), config.hold_time_max)
+    return ClusterMade(tuple(sorted(config.nodes)), config.hold_time_max, tuple(sorted(config.machines)))

@@ -15,7 +15,7 @@ from quorumq.core.catalogue import Catalogue
 from quorumq.core.clock import HybridClock
 from quorumq.core.errors import UsageError
 from quorumq.core.messages import Freed
-from quorumq.core.types import Incarnation, NodeId, Now, PartitionId
+from quorumq.core.types import Incarnation, Machines, NodeId, Now, PartitionId
 
 NEVER = Incarnation(0, 0)
 
@@ -29,6 +29,7 @@ class NodeConfig:
         nodes: the ids of all nodes of the cluster, this one included.
         cluster_id: the name the cluster was made with.
         addresses: (node id, "host:port" for clients) pairs, for METADATA.
+        machines: the machine of each node, if several nodes share one: no machine has two replicas of a partition.
         hold_time_max: the longest hold that may be granted, in seconds; the same everywhere.
         request_timeout: how long a quorum round may take, in seconds (may differ).
         auto_create_topics: whether a publish to an unknown topic creates it (may differ).
@@ -43,6 +44,7 @@ class NodeConfig:
     nodes: tuple[NodeId, ...]
     cluster_id: str = "cluster"
     addresses: tuple[tuple[NodeId, str], ...] = ()
+    machines: Machines = ()
     hold_time_max: float = limits.HOLD_TIME_MAX_DEFAULT_S
     request_timeout: float = limits.REQUEST_TIMEOUT_S
     auto_create_topics: bool = False
@@ -58,8 +60,8 @@ class NodeConfig:
         if self.hold_time_max < limits.HOLD_TIME_MIN_S:
             raise UsageError(f"hold_time_max is {self.hold_time_max} s, below {limits.HOLD_TIME_MIN_S} s")
 
-    def check_same(self, nodes: tuple[NodeId, ...], hold_time_max: float) -> None:
-        """See that the cluster was made with the same node list, in any order, and the same ``hold_time_max``.
+    def check_same(self, nodes: tuple[NodeId, ...], hold_time_max: float, machines: Machines) -> None:
+        """See that the cluster was made with the same nodes and machines, in any order, and ``hold_time_max``.
 
         Raises:
             UsageError: naming both values, and what to do.
@@ -70,6 +72,12 @@ class NodeConfig:
                 f"with nodes {', '.join(sorted(self.nodes))}: which nodes have a message depends on the list, so "
                 "it cannot change. Put the old list back; another list is another cluster, with empty data directories"
             )
+        if sorted(machines) != sorted(self.machines):
+            raise UsageError(
+                f"the cluster was made with {_placed(machines)}, and node {self.node!r} is configured with "
+                f"{_placed(self.machines)}: which nodes have a message depends on it, so it cannot change. Put the old "
+                "machines back; others are another cluster, with empty data directories"
+            )
         if hold_time_max != self.hold_time_max:
             raise UsageError(
                 f"the cluster was made with hold_time_max = {hold_time_max} s, and node {self.node!r} is configured "
@@ -77,6 +85,12 @@ class NodeConfig:
                 "so it cannot change. Put the old value back; another value is another cluster, with empty "
                 "data directories"
             )
+
+
+def _placed(machines: Machines) -> str:
+    if not machines:
+        return "no machines (each node has its own)"
+    return "machines " + ", ".join(f"{node} = {machine!r}" for node, machine in sorted(machines))
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 from quorumq.core import limits
 from quorumq.core.messages import AlterTopic, CreateTopic
-from quorumq.core.types import STAMP_ZERO, Creation, NodeId, Stamp, Topic, rendezvous, topic_id
+from quorumq.core.types import STAMP_ZERO, Creation, Machines, NodeId, Stamp, Topic, replica_set, topic_id
 
 SETTINGS = ("max_deliveries", "retention_s", "ttl_s", "backoff", "auto_create_groups")
 """Those of a topic that stamps order, each by its own, as they are called in Topic, CreateTopic and AlterTopic."""
@@ -59,7 +59,9 @@ def closed(topic: Topic) -> Topic:
     return gone._replace(deletions=topic.deletions, made=topic.made, proposed=topic.all_partitions)
 
 
-def first_topic(request: CreateTopic, nodes: tuple[NodeId, ...], deletions: int, made: Stamp) -> Topic:
+def first_topic(
+    request: CreateTopic, nodes: tuple[NodeId, ...], deletions: int, made: Stamp, machines: Machines = ()
+) -> Topic:
     """The register that a creation proposes, under the ballot ``made``.
 
     Where a producer made it, the settings are nobody's choice: their stamp is below all others, and a later CREATE
@@ -81,7 +83,7 @@ def first_topic(request: CreateTopic, nodes: tuple[NodeId, ...], deletions: int,
         made=made,
         auto_create_groups=request.auto_create_groups,
     )
-    return with_partitions(topic, request.partitions, nodes)
+    return with_partitions(topic, request.partitions, nodes, machines)
 
 
 def merge_creations(ours: Creation, theirs: Creation) -> Creation:
@@ -147,20 +149,26 @@ def with_proposed(topic: Topic, partitions: int) -> Topic:
     return topic._replace(proposed=proposed if proposed > topic.partitions else 0)
 
 
-def with_partitions(topic: Topic, partitions: int, nodes: tuple[NodeId, ...]) -> Topic:
+def with_partitions(
+    topic: Topic, partitions: int, nodes: tuple[NodeId, ...], machines: Machines = ()
+) -> Topic:
     """``topic`` with at least ``partitions`` that are confirmed; those that are there stay."""
-    return with_proposed(topic._replace(replicas=replica_sets(topic, partitions, nodes)), 0)
+    return with_proposed(topic._replace(replicas=replica_sets(topic, partitions, nodes, machines)), 0)
 
 
-def replica_sets(topic: Topic, partitions: int, nodes: tuple[NodeId, ...]) -> tuple[tuple[NodeId, ...], ...]:
-    """Those of at least ``partitions``, confirmed or not: chosen from the node list, which does not change."""
+def replica_sets(
+    topic: Topic, partitions: int, nodes: tuple[NodeId, ...], machines: Machines = ()
+) -> tuple[tuple[NodeId, ...], ...]:
+    """Those of at least ``partitions``, confirmed or not: drawn from the node list, which does not change."""
     more = range(topic.partitions, partitions)
-    return topic.replicas + tuple(tuple(rendezvous(nodes, topic.id, number)[: topic.rf]) for number in more)
+    return topic.replicas + tuple(replica_set(nodes, machines, topic.rf, topic.id, number) for number in more)
 
 
-def all_sets(topic: Topic, nodes: tuple[NodeId, ...]) -> tuple[tuple[NodeId, ...], ...]:
+def all_sets(
+    topic: Topic, nodes: tuple[NodeId, ...], machines: Machines = ()
+) -> tuple[tuple[NodeId, ...], ...]:
     """The replica sets of all partitions that the topic has, or may yet have, or had, each once."""
-    return tuple(dict.fromkeys(replica_sets(topic, topic.all_partitions, nodes)))
+    return tuple(dict.fromkeys(replica_sets(topic, topic.all_partitions, nodes, machines)))
 
 
 def is_pattern(name: str) -> bool:
@@ -173,7 +181,7 @@ def matching(pattern: str, names: Iterable[str]) -> list[str]:
     return sorted(name for name in names if fnmatch.fnmatchcase(name, pattern))
 
 
-def check_topic_request(request: CreateTopic, nodes: tuple[NodeId, ...]) -> str:
+def check_topic_request(request: CreateTopic, nodes: tuple[NodeId, ...], machines: Machines = ()) -> str:
     """What is wrong with a topic's creation, or ""."""
     name = request.name
     allowed = all(letter.isascii() and (letter.isalnum() or letter in "._-") for letter in name)
@@ -182,10 +190,12 @@ def check_topic_request(request: CreateTopic, nodes: tuple[NodeId, ...]) -> str:
             f"topic name is {name[:50]!r}: it must have 1 to {limits.NAME_BYTES_MAX} letters, digits, '.', '_' or "
             "'-', and not end in '.deadletters'"
         )
-    if request.rf % 2 == 0 or not 1 <= request.rf <= len(nodes):
+    places = len({machine for _, machine in machines} or nodes)
+    if request.rf % 2 == 0 or not 1 <= request.rf <= places:
+        what = "machines, as no machine has two replicas of a partition" if machines else "nodes"
         return (
             f"rf is {request.rf}: it must be odd (an even one tolerates no more failures than the odd one below it) "
-            f"and at most the number of nodes, {len(nodes)}"
+            f"and at most {places}, the number of {what}"
         )
     if not 1 <= request.partitions <= limits.PARTITIONS_MAX:
         return f"partitions is {request.partitions}: it must be from 1 to {limits.PARTITIONS_MAX}"

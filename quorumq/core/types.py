@@ -17,6 +17,9 @@ from quorumq.core.limits import GENERATIONS_END, NUMBERS_END, STAMPS_END
 NodeId = str
 """The configured name of a node, 1 to 32 characters of ``a-z 0-9 -``."""
 
+Machines = tuple[tuple[NodeId, str], ...]
+"""The machine of each node, where several nodes share one; else empty."""
+
 
 NODES_MAX = 64
 """Nodes in a cluster's list. A generation has this many numbers for one stamp's time."""
@@ -357,6 +360,24 @@ def generation_of(stamp: Stamp, nodes: tuple[NodeId, ...]) -> int:
 def made_ms(generation: int) -> int:
     """When a generation was made, by the clock of stamps, in milliseconds since 1970: for people, decides nothing."""
     return generation // NODES_MAX >> 16
+
+
+def replica_set(
+    nodes: tuple[NodeId, ...], machines: Machines, size: int, *keys: object
+) -> tuple[NodeId, ...]:
+    """The first ``size`` of ``nodes`` as ranked for ``keys``, no two of them on one machine.
+
+    Args:
+        nodes: of the cluster.
+        machines: the machine of each node; empty where each has its own.
+        size: how many; fewer where there are fewer machines.
+        keys: what the set is for.
+    """
+    on = dict(machines)
+    chosen: dict[str, NodeId] = {}
+    for node in rendezvous(nodes, *keys):
+        chosen.setdefault(on.get(node, node), node)
+    return tuple(chosen.values())[:size]
 
 
 def rendezvous(nodes: tuple[NodeId, ...] | list[NodeId], *keys: object) -> list[NodeId]:

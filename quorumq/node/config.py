@@ -67,6 +67,7 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     data_dir: str
     nodes: dict[str, str] = {}
     listen: str = "127.0.0.1:7401"
+    machines: dict[str, str] = {}
     peers: dict[str, str] = {}
     peer_listen: str = ""
     advertise: str = ""
@@ -144,6 +145,7 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             nodes=names,
             cluster_id=self.cluster_id,
             addresses=tuple((name, addresses[name]) for name in names),
+            machines=tuple(sorted(self.machines.items())),
             hold_time_max=self.hold_time_max,
             request_timeout=self.request_timeout,
             auto_create_topics=self.auto_create_topics,
@@ -274,6 +276,16 @@ def _problems(found: Mapping[str, Any]) -> list[str]:
     if found.get("tls_cert") and not found.get("tls_ca") and len(nodes) > 1:
         problems.append("tls_ca is missing: nodes know each other by certificates of these authorities")
     problems += _problems_of_peers(found.get("peers", {}), found)
+    machines = found.get("machines", {})
+    if machines and (differ := sorted({*machines} ^ {*nodes})):
+        problems.append(
+            f"machines and nodes differ in {', '.join(map(repr, differ))}: machines has every node, or is left out"
+        )
+    problems += [
+        f"machines.{name} = {machine!r}: must be 1 to 64 letters that can be printed"
+        for name, machine in machines.items()
+        if not (1 <= len(machine) <= 64 and machine.isprintable())
+    ]
     for key in ("tls_key", "tls_ca"):
         if found.get(key) and not found.get("tls_cert"):
             problems.append(f"{key} without tls_cert: give the node's certificate, too")

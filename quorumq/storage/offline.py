@@ -142,6 +142,7 @@ class OfflineDirectory:
             nodes=(self.node,) if made is None else made.nodes,
             cluster_id=self.cluster_id,
             hold_time_max=HOLD_TIME_MAX_DEFAULT_S if made is None else made.hold_time_max,
+            machines=() if made is None else made.machines,
         )
         # Of batches that overlap the first has the message: of a damaged one only what is nowhere else.
         batches = sorted(self._batches.values(), key=lambda item: (item.damaged, item.record.number))

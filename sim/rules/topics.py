@@ -65,7 +65,11 @@ _on_changed = ChangeCoordinator.on_written
 def enough_as_known(self: TopicCoordinator, context: Context, this: Round) -> bool:
     """A DELETE that is done where its own node knows partitions, whatever the answers tell."""
     bits = self.stored & this.valid(context.state)
-    sets = all_sets(self.topic, context.config.nodes) if self.step == "bury" else self.sets
+    sets = (
+        all_sets(self.topic, context.config.nodes, context.config.machines)
+        if self.step == "bury"
+        else self.sets
+    )
     return this.is_majority(bits) and this.is_majority_of_each(bits, sets)
 
 

@@ -52,6 +52,15 @@ def test_named_nodes_on_their_own_machines(tmp_path: Path) -> None:
     assert (first.node, first.cluster_id, first.data_dir) == ("a", 'o"1', "/var/lib/quorumq")
 
 
+def test_nodes_at_one_host_share_a_machine(tmp_path: Path) -> None:
+    nodes = [f"{name}=10.0.0.{host}:{port}" for host, port, name in ((1, 1, "a"), (1, 2, "b"), (2, 1, "c"))]
+    arguments = [word for node in nodes for word in ("--node", node)]
+    files = json.loads(run(tmp_path, *arguments, "--json").output)["files"]
+    assert {tuple(load_config(file).machines.items()) for file in files} == {
+        (("a", "10.0.0.1"), ("b", "10.0.0.1"), ("c", "10.0.0.2"))
+    }
+
+
 def test_nothing_is_overwritten_and_nothing_half_written(tmp_path: Path) -> None:
     (tmp_path / "n2.toml").write_text("mine")
     result = run(tmp_path)

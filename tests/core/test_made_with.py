@@ -46,6 +46,19 @@ def test_the_node_list_cannot_change_while_all_nodes_are_down(names: str) -> Non
         cluster.start("a")
 
 
+def test_nor_can_the_machines_of_the_nodes() -> None:
+    cluster = Cluster(machines=(("a", "x"), ("b", "y"), ("c", "z")))
+    published(cluster, 1)
+    for name in "abc":
+        cluster.kill(name)
+    for machines, words in (((), "no machines"), ((("a", "x"), ("b", "x"), ("c", "z")), "b = 'x'")):
+        cluster.settings["machines"] = machines
+        with pytest.raises(
+            UsageError, match=rf"made with machines a = 'x', .*{words}.*Put the old machines back"
+        ):
+            cluster.start("a")
+
+
 def test_the_order_of_the_node_list_does_not_matter() -> None:
     cluster = Cluster()
     published(cluster, 1)

@@ -42,6 +42,7 @@ def hello(cluster: Cluster, **changes: object) -> Hello:
     [
         ({"cluster_id": "other"}, ["'cluster'", "'other'"]),
         ({"nodes": node_list_digest(("a", "b"))}, ["node list", "a, b, c"]),
+        ({"nodes": node_list_digest(("a", "b", "c"), (("a", "x"),))}, ["node list", "`machines`"]),
         ({"node": "z"}, ["node list", "'z'"]),
         ({"hold_time_max": 5.0}, ["hold_time_max", "5.0", "60.0"]),
         ({"versions": (7, 9)}, ["7 to 9", "1 to 1"]),

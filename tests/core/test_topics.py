@@ -50,6 +50,19 @@ def test_what_is_within_bounds_is_taken() -> None:
     assert check_topic_request(request, NODES) == ""
 
 
+def test_no_machine_has_two_replicas_of_a_partition() -> None:
+    machines = tuple((node + number, node) for node in NODES for number in "12")
+    nodes = tuple(node for node, _ in machines)
+    assert "at most 3, the number of machines" in check_topic_request(CreateTopic("jobs", 5), nodes, machines)
+    assert check_topic_request(CreateTopic("jobs", 3), nodes, machines) == ""
+    topic = first_topic(CreateTopic("jobs", 3, partitions=40), nodes, 0, Stamp(1, "a1"), machines)
+    assert {frozenset(node[0] for node in members) for members in topic.replicas} == {frozenset(NODES)}
+    assert {node for members in topic.replicas for node in members} == {*nodes}, "and all nodes have some"
+    grown = with_partitions(topic, 80, nodes, machines)
+    assert grown.replicas[:40] == topic.replicas
+    assert {frozenset(node[0] for node in members) for members in grown.replicas} == {frozenset(NODES)}
+
+
 def made(request: CreateTopic, time: int = 1) -> Topic:
     return first_topic(request, NODES, 0, Stamp(time, "a"))
 

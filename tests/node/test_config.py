@@ -107,6 +107,8 @@ def test_nodes_reach_each_other_at_addresses_of_their_own_where_they_have_some()
         ({"nodes": {"a": "h:1", "b b": "h:2"}}, ["'b b'"]),
         ({"nodes": {"a": "h:1", "b": "h:1"}}, ["nodes.a and nodes.b are both 'h:1'"]),
         ({"nodes": {"a": "h"}}, ["nodes.a = 'h'", "host:port"]),
+        ({"nodes": {"a": "h:1"}, "machines": {"b": "x"}}, ["machines and nodes differ in 'a', 'b'"]),
+        ({"nodes": {"a": "h:1"}, "machines": {"a": "\n"}}, ["machines.a = '\\n'", "can be printed"]),
         ({"peer_listen": "h:1"}, ["peer_listen without peers"]),
         ({"nodes": {"a": "h:1"}, "peers": {"b": "h:2"}}, ["peers and nodes differ in 'a', 'b'"]),
         ({"nodes": {"a": "h:1"}, "peers": {"a": "h:1"}}, ["nodes.a and peers.a are both 'h:1'"]),
