@@ -23,11 +23,13 @@ from spark.report.page import counted
 from spark.session import exactly, file_path, fit, interruptible, job_session
 from spark.transforms import audit as t
 from spark.transforms import (
-    audit_checks,
     audit_clocks,
     audit_context,
+    audit_deliveries,
     audit_derived,
     audit_events,
+    audit_holds,
+    audit_messages,
     audit_settings,
 )
 
@@ -73,11 +75,11 @@ def audited(histories: Histories, out: Path, *, drained: bool = False) -> dict[s
     of_origins = step("origins", audit_context.origins(lines))
     events = step("events", audit_events.events(lines))
     deliveries = step(
-        "deliveries", audit_checks.deliveries(events, of_groups, of_places, of_runs, of_origins)
+        "deliveries", audit_deliveries.deliveries(events, of_groups, of_places, of_runs, of_origins)
     )
-    held = step("holds", audit_checks.holds(events, of_runs))
-    messages = step("messages", audit_checks.messages(events, of_groups, of_places, of_runs, of_replicas))
-    overlaps = step("overlaps", audit_checks.overlaps(held))
+    held = step("holds", audit_holds.holds(events, of_runs))
+    messages = step("messages", audit_messages.messages(events, of_groups, of_places, of_runs, of_replicas))
+    overlaps = step("overlaps", audit_holds.overlaps(held))
     asked = audit_derived.derived(lines, events, of_runs)
     asked = step("asked", asked.unionByName(audit_settings.settings(lines, of_runs)))
     found = table("violations", t.violations(deliveries, messages, held, overlaps, asked, of_runs))

@@ -390,7 +390,7 @@ def analyse(found: Input, tables: Path, settings: Settings) -> dict[str, DataFra
 
     from spark.session import exactly, file_path
     from spark.transforms import letters as t
-    from spark.transforms import plan
+    from spark.transforms import plan, rates
 
     session = found.deadletters.sparkSession
     now = settings.now
@@ -407,7 +407,7 @@ def analyse(found: Input, tables: Path, settings: Settings) -> dict[str, DataFra
     rows = t.letters(found.deadletters, now, payloads=settings.payloads)
     letters = frames["letters"] = store("letters", rows, small=False)
     begin, end = period(letters, now)
-    seconds = t.bucket_seconds((end - begin).total_seconds())
+    seconds = rates.bucket_seconds((end - begin).total_seconds())
     frames["period"] = session.createDataFrame(
         [(begin, end, seconds)], "begin timestamp, end timestamp, seconds bigint"
     )
@@ -422,11 +422,11 @@ def analyse(found: Input, tables: Path, settings: Settings) -> dict[str, DataFra
     frames["failures"] = store(
         "failures", t.failures(letters, frames["samples"], frames["places"], now, before)
     )
-    counts = frames["counts"] = store("counts", t.counts(letters, seconds))
-    frames["rates"] = store("rates", t.rates(counts, begin, end, seconds))
-    frames["bursts"] = store("bursts", t.bursts(frames["rates"], counts, seconds))
+    counts = frames["counts"] = store("counts", rates.counts(letters, seconds))
+    frames["rates"] = store("rates", rates.rates(counts, begin, end, seconds))
+    frames["bursts"] = store("bursts", rates.bursts(frames["rates"], counts, seconds))
     frames["ages"] = store("ages", t.ages(letters, now))
-    frames["deploys"] = store("deploys", t.deploys(counts, begin, end, seconds, now))
+    frames["deploys"] = store("deploys", rates.deploys(counts, begin, end, seconds, now))
     with tempfile.TemporaryDirectory(dir=tables.parent, prefix="steps-") as steps:
         path = file_path(Path(steps, "repeated"))
         t.repeated(letters).write.parquet(path)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from spark.transforms.audit_checks import finding, findings, say, shown
 from spark.transforms.audit_events import MESSAGE
+from spark.transforms.audit_findings import finding, findings, say, true
 
 DERIVED: Final = "derived"
 PREFIX: Final = "~derived."
@@ -91,10 +91,6 @@ def _made(lines: DataFrame) -> DataFrame:
     )
 
 
-def _named(output: Column) -> Column:
-    return say(output["origin"], "[", output["seq"], "] of partition ", output["partition"])
-
-
 def _places(made: DataFrame, fate: DataFrame, events: DataFrame, runs: DataFrame) -> DataFrame:
     """Each output of each input: under one name, with one content, and there once the input is acked."""
     places = made.groupBy(*MESSAGE, "into", "index").agg(
@@ -126,11 +122,12 @@ def _places(made: DataFrame, fate: DataFrame, events: DataFrame, runs: DataFrame
         .join(F.broadcast(read), on=["run", "into"], how="left")
         .join(runs, on="run", how="left")
     )
-    is_output = F.coalesce(F.startswith("output.origin", F.lit(PREFIX)), F.expr("false"))
+    is_output = true(F.startswith("output.origin", F.lit(PREFIX)))
     # In other runs nobody told who reads the outputs.
-    readers = F.col("simulated") | F.coalesce("read", F.expr("false"))
+    readers = F.col("simulated") | true(F.col("read"))
     absent = is_output & readers & F.col("acked").isNotNull() & F.col("there").isNull()
     drained = F.col("drained_at").isNotNull()
+    output = "{output.origin}[{output.seq}] of partition {output.partition}"
     return known.select(
         *MESSAGE,
         F.lit(DERIVED).alias("guarantee"),
@@ -140,37 +137,20 @@ def _places(made: DataFrame, fate: DataFrame, events: DataFrame, runs: DataFrame
             finding(
                 F.size("seen") > 1,
                 DERIVED,
-                say(
-                    "its output ",
-                    F.col("index"),
-                    " in ",
-                    F.col("into"),
-                    " was derived as ",
-                    F.to_json("seen"),
-                ),
+                "its output {index} in {into} was derived as {to_json(seen)}",
                 F.col("last"),
             ),
             finding(
                 ~is_output,
                 DERIVED,
-                say("is said to have the output ", _named(F.col("output")), ", which is no name of one"),
+                f"is said to have the output {output}, which is no name of one",
                 F.col("last"),
                 sure=F.expr("false"),
             ),
             finding(
                 absent & drained,
                 DERIVED,
-                say(
-                    "was acked at ",
-                    shown(F.col("acked")),
-                    ", and its output ",
-                    F.col("index"),
-                    ", ",
-                    _named(F.col("output")),
-                    " of ",
-                    F.col("into"),
-                    ", was never delivered",
-                ),
+                f"was acked at {{acked:s}}, and its output {{index}}, {output} of {{into}}, was never delivered",
                 F.col("drained_at"),
                 sure=~F.col("lossy"),
             ),
@@ -207,20 +187,20 @@ def _outputs(made: DataFrame, fate: DataFrame, runs: DataFrame) -> DataFrame:
             finding(
                 F.size("derived") > 1,
                 DERIVED,
-                say("was derived as ", F.array_join("derived", " and as ")),
+                "was derived as {array_join(derived, ' and as ')}",
                 F.col("last"),
             ),
             finding(
                 F.col("known").isNull(),
                 DERIVED,
-                say("was delivered at ", shown(F.col("delivered")), ", and nobody derived it"),
+                "was delivered at {delivered:s}, and nobody derived it",
                 F.col("delivered"),
                 sure=~F.col("lossy") & F.col("simulated"),
             ),
             finding(
                 (F.size("derived") > 0) & (F.size(other) > 0),
                 DERIVED,
-                say("was derived as ", F.col("derived")[0], " and delivered as ", F.array_join(other, ", ")),
+                say("was derived as {derived[0]} and delivered as {other}", other=F.array_join(other, ", ")),
                 F.col("delivered"),
             ),
         ),

@@ -15,9 +15,9 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from spark.transforms.audit_checks import finding, findings, say, shown
 from spark.transforms.audit_context import deletions
 from spark.transforms.audit_events import maybe_before, moment, surely_before
+from spark.transforms.audit_findings import finding, findings
 
 SETTINGS: Final = "settings"
 
@@ -103,7 +103,7 @@ def _agreed(registers: DataFrame, runs: DataFrame) -> DataFrame:
     seen = F.sort_array(F.collect_set("pairs"))
     found = registers.groupBy(*_PLACE).agg(seen.alias("seen")).join(runs, on="run", how="left")
     differ = F.col("drained_at").isNotNull() & (F.size("seen") > 1)
-    text = say("nodes have different settings: ", F.to_json("seen"))
+    text = "nodes have different settings: {to_json(seen)}"
     return _asked(found, finding(differ, SETTINGS, text, F.col("drained_at"), sure=F.col("simulated")))
 
 
@@ -126,14 +126,12 @@ def _written(registers: DataFrame, writes: DataFrame, runs: DataFrame) -> DataFr
         .join(runs, on="run", how="left")
     )
     drained, partitions = F.col("drained_at").isNotNull(), F.col("name") == "partitions"
-    last = F.col("last.sent.t")
-    has = say(F.col("name"), " is ", F.col("value"))
     return _asked(
         found,
         finding(
             drained & F.col("never").isNull(),
             SETTINGS,
-            say(has, ", and nobody wrote that"),
+            "{name} is {value}, and nobody wrote that",
             F.col("drained_at"),
             sure=~F.col("lossy") & F.col("simulated"),
         ),
@@ -144,14 +142,14 @@ def _written(registers: DataFrame, writes: DataFrame, runs: DataFrame) -> DataFr
             & ~F.col("never")
             & maybe_before("ended", "last.sent"),
             SETTINGS,
-            say(has, ", confirmed at ", shown(F.col("ended.t")), ", and was written again at ", shown(last)),
+            "{name} is {value}, confirmed at {ended.t:s}, and was written again at {last.sent.t:s}",
             F.col("drained_at"),
             sure=surely_before("ended", "last.sent") & F.col("simulated"),
         ),
         finding(
             drained & partitions & (F.col("value").try_cast("int") < F.col("least")),
             SETTINGS,
-            say(has, ", and ", F.col("least"), " were confirmed"),
+            "{name} is {value}, and {least} were confirmed",
             F.col("drained_at"),
             sure=F.col("simulated"),
         ),

@@ -11,12 +11,12 @@ the shuffle, and no list grows with the number of rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 GROUP: Final = ("topic", "group")
 KIND: Final = ("topic", "group", "failure")
@@ -72,14 +72,6 @@ SAMPLES_OF: Final = """
     resolution STRING, reason STRING, error_class STRING, message STRING, stack STRING, attempts INT,
     published_at TIMESTAMP, died_at TIMESTAMP, consumer STRING, consumer_version STRING, host STRING, node STRING,
     size BIGINT"""
-COUNTS: Final = """
-    topic STRING, `group` STRING, failure STRING, consumer_version STRING, from_at TIMESTAMP, deaths BIGINT"""
-RATES: Final = """
-    date DATE, topic STRING, `group` STRING, from_at TIMESTAMP, seconds BIGINT, deaths BIGINT, usual DOUBLE,
-    score DOUBLE, burst BOOLEAN"""
-BURSTS: Final = """
-    date DATE, topic STRING, `group` STRING, from_at TIMESTAMP, to_at TIMESTAMP, deaths BIGINT, peak BIGINT,
-    usual DOUBLE, score DOUBLE, failure STRING, failure_deaths BIGINT"""
 AGES: Final = """
     date DATE, topic STRING, `group` STRING, deaths BIGINT, dead BIGINT, oldest_published_at TIMESTAMP,
     oldest_died_at TIMESTAMP, age_p50 DOUBLE, age_p99 DOUBLE, age_max DOUBLE, to_death_known BIGINT,
@@ -87,10 +79,6 @@ AGES: Final = """
 PLACES: Final = """
     date DATE, topic STRING, `group` STRING, kind STRING, name STRING, deaths BIGINT, dead BIGINT, share DOUBLE,
     failures BIGINT, first_died_at TIMESTAMP, last_died_at TIMESTAMP, failure STRING, failure_deaths BIGINT"""
-DEPLOYS: Final = """
-    date DATE, topic STRING, `group` STRING, version STRING, first_died_at TIMESTAMP, deaths BIGINT,
-    before_hours DOUBLE, before_deaths BIGINT, before_per_hour DOUBLE, after_hours DOUBLE, after_deaths BIGINT,
-    after_per_hour DOUBLE, after_own BIGINT, score DOUBLE, regression BOOLEAN"""
 POISON: Final = """
     date DATE, topic STRING, `group` STRING, kind STRING, name STRING, messages BIGINT, deaths BIGINT, dead BIGINT,
     redrives INT, failures BIGINT, share DOUBLE, first_died_at TIMESTAMP, last_died_at TIMESTAMP, sample_id STRING"""
@@ -117,12 +105,10 @@ def letters(deadletters: DataFrame, now: datetime, *, payloads: bool = False) ->
         deadletters.withColumn("date", F.to_date("died_at"))
         .withColumn("failure", F.when(F.col("fingerprint") == "", reason).otherwise(F.col("fingerprint")))
         .withColumn("dated", F.coalesce(dated, F.lit(False)))
-        .withColumn("seconds_to_death", _seconds(F.col("died_at")) - _seconds(F.col("published_at")))
+        .withColumn("seconds_to_death", seconds_of(F.col("died_at")) - seconds_of(F.col("published_at")))
         .withColumn("key_digest", F.sha2("key", 256))
     )
-    return made.select(
-        *(F.col(f"`{name}`") for name in _names(LETTERS)), *(_names(CONTENT) if payloads else ())
-    )
+    return shaped(made, f"{LETTERS}, {CONTENT}" if payloads else LETTERS)
 
 
 def failures(
@@ -140,7 +126,7 @@ def failures(
     """
     totals = letters.groupBy(*KIND).agg(
         F.count("*").alias("deaths"),
-        *(_count(F.col("resolution") == name).alias(name) for name in RESOLUTIONS),
+        *(F.count_if(F.col("resolution") == name).alias(name) for name in RESOLUTIONS),
         F.min("died_at").alias("first_died_at"),
         F.max("died_at").alias("last_died_at"),
     )
@@ -159,7 +145,7 @@ def failures(
         )
     )  # fmt: skip
     hours = F.greatest(
-        F.lit(1.0), (_seconds(F.col("last_died_at")) - _seconds(F.col("first_died_at"))) / 3600
+        F.lit(1.0), (seconds_of(F.col("last_died_at")) - seconds_of(F.col("first_died_at"))) / 3600
     )
     all_of_group = F.sum("deaths").over(Window.partitionBy(*GROUP))
     texts = F.array().cast("array<string>")
@@ -167,7 +153,7 @@ def failures(
         found.join(own, [*KIND], "left")
         .join(versions, [*KIND], "left")
         .join(everywhere, ["failure"], "left")
-        .withColumn("date", _date(now))
+        .withColumn("date", date_of(now))
         .withColumn("share", F.when(all_of_group > 0, F.col("deaths") / all_of_group).otherwise(0.0))
         .withColumn("per_hour", F.when(F.col("deaths") > 0, F.col("deaths") / hours).otherwise(0.0))
         .withColumn("reason", F.coalesce(F.col("own")[0]["reason"], F.lit("")))
@@ -178,7 +164,7 @@ def failures(
         .withColumn("topics", F.coalesce("topics", F.array("topic")))
         .withColumn("groups", F.coalesce("groups", F.array("group")))
     )
-    return _select(made, FAILURES)
+    return shaped(made, FAILURES)
 
 
 def _with_status(letters: DataFrame, totals: DataFrame, previous: DataFrame | None) -> DataFrame:
@@ -234,100 +220,7 @@ def samples(letters: DataFrame, most: int = SAMPLES) -> DataFrame:
         .where(F.col("rank") <= most)
         .select(*names, "rank")
     )
-    return _select(letters.join(F.broadcast(chosen), [*names]), SAMPLES_OF)
-
-
-def counts(letters: DataFrame, seconds: int) -> DataFrame:
-    """Deaths per kind, consumer version and bucket of so many seconds: LETTERS in, COUNTS out.
-
-    Those without a plausible time of death are left out; AGES counts them.
-    """
-    return _select(
-        letters.where("dated")
-        .withColumn("from_at", _bucket(F.col("died_at"), seconds))
-        .groupBy(*KIND, "consumer_version", "from_at")
-        .agg(F.count("*").alias("deaths")),
-        COUNTS,
-    )
-
-
-def rates(
-    counts: DataFrame, begin: datetime, end: datetime, seconds: int, thresholds: Thresholds = DEFAULTS
-) -> DataFrame:
-    """Deaths of each group over time, empty buckets included, and which are bursts: COUNTS in, RATES out.
-
-    A bucket's score says by how many standard deviations it is above the usual: deaths n become y = 2·sqrt(n + 3/8),
-    whose deviation is 1 where deaths come independently (Anscombe), and the score is (y - median) / max(1, 1.4826·MAD).
-    Median and MAD, as a burst must not raise what it is measured against; at least 1, as a flat line has MAD 0.
-
-    Args:
-        counts: of buckets of ``seconds``.
-        begin, end: the times of the first and last death that count.
-        seconds: of a bucket.
-        thresholds: `burst_score`, `burst_deaths` in one bucket at least, `burst_buckets` in all at least.
-    """
-    first, last = (F.floor(_seconds(F.lit(time)) / seconds) * seconds for time in (begin, end))
-    per_group = counts.groupBy(*GROUP, "from_at").agg(F.sum("deaths").alias("deaths"))
-    spine = (
-        counts.select(*GROUP)
-        .distinct()
-        # In seconds: a day of a session's time zone may have 23 hours.
-        .withColumn("from_at", F.explode(F.sequence(first, last, F.lit(seconds).cast("bigint"))))
-        .withColumn("from_at", F.timestamp_seconds("from_at"))
-    )
-    y = 2 * F.sqrt(F.col("deaths") + 0.375)
-    group = Window.partitionBy(*GROUP)
-    made = (
-        spine.join(per_group, [*GROUP, "from_at"], "left")
-        .withColumn("deaths", F.coalesce("deaths", F.lit(0)))
-        .withColumn("y", y)
-        .withColumn("middle", F.median("y").over(group))
-        .withColumn("spread", F.median(F.abs(F.col("y") - F.col("middle"))).over(group))
-        .withColumn("usual", F.median("deaths").over(group))
-        .withColumn("buckets", F.count("*").over(group))
-        .withColumn(
-            "score", (F.col("y") - F.col("middle")) / F.greatest(F.lit(1.0), 1.4826 * F.col("spread"))
-        )
-        .withColumn(
-            "burst",
-            (F.col("score") >= thresholds.burst_score)
-            & (F.col("deaths") >= thresholds.burst_deaths)
-            & (F.col("buckets") >= thresholds.burst_buckets),
-        )
-        .withColumn("date", F.to_date("from_at"))
-        .withColumn("seconds", F.lit(seconds).cast("bigint"))
-    )
-    return _select(made, RATES)
-
-
-def bursts(rates: DataFrame, counts: DataFrame, seconds: int) -> DataFrame:
-    """Bursts that touch are one, with the kind of failure that died most in it: RATES and COUNTS in, BURSTS out."""
-    before = Window.partitionBy(*GROUP).orderBy("from_at")
-    gap = _seconds(F.col("from_at")) - _seconds(F.lag("from_at").over(before))
-    runs = (
-        rates.where("burst")
-        .withColumn("first", F.coalesce(gap > seconds, F.lit(True)).cast("int"))
-        .withColumn("run", F.sum("first").over(before))
-    )
-    found = runs.groupBy(*GROUP, "run").agg(
-        F.min("from_at").alias("from_at"),
-        F.timestamp_seconds(_seconds(F.max("from_at")) + seconds).alias("to_at"),
-        F.sum("deaths").alias("deaths"),
-        F.max("deaths").alias("peak"),
-        F.first("usual").alias("usual"),
-        F.max("score").alias("score"),
-    )
-    most = Window.partitionBy(*GROUP, "run").orderBy(F.col("failure_deaths").desc(), "failure")
-    causes = (
-        counts.join(F.broadcast(runs.select(*GROUP, "run", "from_at")), [*GROUP, "from_at"])
-        .groupBy(*GROUP, "run", "failure")
-        .agg(F.sum("deaths").alias("failure_deaths"))
-        .withColumn("rank", F.row_number().over(most))
-        .where("rank = 1")
-        .drop("rank")
-    )
-    made = found.join(causes, [*GROUP, "run"], "left").withColumn("date", F.to_date("from_at"))
-    return _select(made, BURSTS)
+    return shaped(letters.join(F.broadcast(chosen), [*names]), SAMPLES_OF)
 
 
 def ages(letters: DataFrame, now: datetime) -> DataFrame:
@@ -337,11 +230,11 @@ def ages(letters: DataFrame, now: datetime) -> DataFrame:
     node's: counted as ``skewed``, in no quantile. Quantiles are values that occur, off by at most a rank in 10,000.
     """
     dead = F.col("resolution") == "dead"
-    age = F.when(dead & F.col("dated"), _seconds(F.lit(now)) - _seconds(F.col("died_at")))
+    age = F.when(dead & F.col("dated"), seconds_of(F.lit(now)) - seconds_of(F.col("died_at")))
     to_death = F.when(F.col("dated") & (F.col("seconds_to_death") >= 0), F.col("seconds_to_death"))
     made = letters.groupBy(*GROUP).agg(
         F.count("*").alias("deaths"),
-        _count(dead).alias("dead"),
+        F.count_if(dead).alias("dead"),
         F.min(F.when(dead, F.col("published_at"))).alias("oldest_published_at"),
         F.min(F.when(dead, F.col("died_at"))).alias("oldest_died_at"),
         F.percentile_approx(age, [0.5, 0.99]).alias("age"),
@@ -349,11 +242,11 @@ def ages(letters: DataFrame, now: datetime) -> DataFrame:
         F.count(to_death).alias("to_death_known"),
         F.percentile_approx(to_death, [0.5, 0.99]).alias("to_death"),
         F.max(to_death).alias("to_death_max"),
-        _count(F.col("seconds_to_death") < 0).alias("skewed"),
-        _count(~F.col("dated")).alias("undated"),
+        F.count_if(F.col("seconds_to_death") < 0).alias("skewed"),
+        F.count_if(~F.col("dated")).alias("undated"),
     )
-    return _select(
-        made.withColumn("date", _date(now))
+    return shaped(
+        made.withColumn("date", date_of(now))
         .withColumn("age_p50", F.col("age")[0])
         .withColumn("age_p99", F.col("age")[1])
         .withColumn("to_death_p50", F.col("to_death")[0])
@@ -381,7 +274,7 @@ def places(letters: DataFrame, now: datetime) -> DataFrame:
         .groupBy(*KIND, "kind", "name")
         .agg(
             F.count("*").alias("deaths"),
-            _count(F.col("resolution") == "dead").alias("dead"),
+            F.count_if(F.col("resolution") == "dead").alias("dead"),
             F.min("died_at").alias("first_died_at"),
             F.max("died_at").alias("last_died_at"),
         )
@@ -417,81 +310,7 @@ def places(letters: DataFrame, now: datetime) -> DataFrame:
         of_failures.withColumn("share", F.col("deaths") / F.sum("deaths").over(Window.partitionBy(*KIND))),
         allowMissingColumns=True,
     )
-    return _select(both.withColumn("date", _date(now)), PLACES)
-
-
-def deploys(
-    counts: DataFrame,
-    begin: datetime,
-    end: datetime,
-    seconds: int,
-    now: datetime,
-    thresholds: Thresholds = DEFAULTS,
-) -> DataFrame:
-    """Deaths before and after each consumer version's first: COUNTS in, DEPLOYS out.
-
-    The bucket of a version's first death, and those behind it, are compared with those in front of it: up to
-    `deploy_buckets` each way, as far as there is a period to look at. The score is that of a binomial test: of
-    ``before + after`` deaths, so many would come after by the lengths of the two times. A `regression` has
-    `deploy_score`, `deploy_deaths` in both together, and at least `deploy_share` of those after are its own. A version
-    that was there in the first bucket has nothing before it: score and regression are null.
-
-    These are deaths an hour, not deaths per delivery: a version that is given more messages dies more.
-    """
-    reach = thresholds.deploy_buckets
-    ranked = Window.partitionBy(*GROUP).orderBy(F.col("all").desc(), "version")
-    versions = (
-        counts.where(F.col("consumer_version") != "")
-        .groupBy(*GROUP, F.col("consumer_version").alias("version"))
-        .agg(F.min("from_at").alias("start"), F.sum("deaths").alias("all"))
-        .withColumn("rank", F.row_number().over(ranked))
-        .where(F.col("rank") <= VERSIONS_MAX)
-        .drop("rank")
-    )
-    per_version = counts.groupBy(*GROUP, "consumer_version", "from_at").agg(F.sum("deaths").alias("deaths"))
-    offset = (_seconds(F.col("from_at")) - _seconds(F.col("start"))) / seconds
-    after = (offset >= 0) & (offset < reach)
-    before = (offset < 0) & (offset >= -reach)
-    own = F.col("consumer_version") == F.col("version")
-    seen = (
-        F.broadcast(versions)
-        .join(per_version, [*GROUP])
-        .groupBy(*GROUP, "version", "start", "all")
-        .agg(
-            F.sum(F.when(before, F.col("deaths")).otherwise(0)).alias("before_deaths"),
-            F.sum(F.when(after, F.col("deaths")).otherwise(0)).alias("after_deaths"),
-            F.sum(F.when(after & own, F.col("deaths")).otherwise(0)).alias("after_own"),
-        )
-    )
-    first, last = _bucket(F.lit(begin), seconds), _bucket(F.lit(end), seconds)
-    buckets_before = F.least(F.lit(float(reach)), (_seconds(F.col("start")) - _seconds(first)) / seconds)
-    buckets_after = F.least(F.lit(float(reach)), (_seconds(last) - _seconds(F.col("start"))) / seconds + 1)
-    total = F.col("before_deaths") + F.col("after_deaths")
-    odds = F.col("after_hours") / (F.col("before_hours") + F.col("after_hours"))
-    score = (F.col("after_deaths") - total * odds) / F.sqrt(total * odds * (1 - odds))
-    made = (
-        seen.withColumn("before_hours", buckets_before * seconds / 3600)
-        .withColumn("after_hours", buckets_after * seconds / 3600)
-        .withColumn("score", F.when(F.col("before_hours") > 0, score))
-        .withColumn(
-            "regression",
-            F.when(
-                F.col("score").isNotNull(),
-                (F.col("score") >= thresholds.deploy_score)
-                & (total >= thresholds.deploy_deaths)
-                & (F.col("after_own") >= thresholds.deploy_share * F.col("after_deaths")),
-            ),
-        )
-        .withColumn(
-            "before_per_hour",
-            F.when(F.col("before_hours") > 0, F.col("before_deaths") / F.col("before_hours")),
-        )
-        .withColumn("after_per_hour", F.col("after_deaths") / F.col("after_hours"))
-        .withColumn("deaths", F.col("all"))
-        .withColumn("first_died_at", F.col("start"))
-        .withColumn("date", _date(now))
-    )
-    return _select(made, DEPLOYS)
+    return shaped(both.withColumn("date", date_of(now)), PLACES)
 
 
 def repeated(letters: DataFrame, thresholds: Thresholds = DEFAULTS) -> DataFrame:
@@ -503,7 +322,7 @@ def repeated(letters: DataFrame, thresholds: Thresholds = DEFAULTS) -> DataFrame
     found = letters.select(*GROUP, "key_digest", "digest").select(*GROUP, name)
     hashes = found.where(F.col("what.name").isNotNull()).select(_hash("what").alias("hash"))
     enough = min(thresholds.poison_key, thresholds.poison_payload)
-    return _select(hashes.groupBy("hash").count().where(F.col("count") >= enough), REPEATED)
+    return shaped(hashes.groupBy("hash").count().where(F.col("count") >= enough), REPEATED)
 
 
 _DIGESTS: Final = {"key": "key_digest", "payload": "digest", "message": "id"}
@@ -543,7 +362,7 @@ def poison(
         .groupBy(*KIND, "kind", "name", "id")
         .agg(
             F.count("*").alias("deaths"),
-            _count(F.col("resolution") == "dead").alias("dead"),
+            F.count_if(F.col("resolution") == "dead").alias("dead"),
             F.max("n").alias("redrives"),
             F.min("died_at").alias("first_died_at"),
             F.max("died_at").alias("last_died_at"),
@@ -572,15 +391,15 @@ def poison(
         .join(failures, [*GROUP, "kind", "name"])
         .join(F.broadcast(total), [*GROUP])
         .withColumn("share", F.col("deaths") / F.col("all"))
-        .withColumn("date", _date(now))
+        .withColumn("date", date_of(now))
     )
-    return _select(made, POISON)
+    return shaped(made, POISON)
 
 
 def attempts(letters: DataFrame, now: datetime) -> DataFrame:
     """How often messages had been delivered when they died: LETTERS in, ATTEMPTS out."""
     made = letters.groupBy(*GROUP, "reason", "attempts").agg(F.count("*").alias("deaths"))
-    return _select(made.withColumn("date", _date(now)), ATTEMPTS)
+    return shaped(made.withColumn("date", date_of(now)), ATTEMPTS)
 
 
 def sizes(letters: DataFrame, now: datetime) -> DataFrame:
@@ -597,7 +416,7 @@ def sizes(letters: DataFrame, now: datetime) -> DataFrame:
         .withColumn("size_to", F.greatest(F.lit(1), 2 * F.col("size_from")))
         .withColumn("size_to", F.when(F.col("size_from").isNotNull(), F.col("size_to")))
     )
-    return _select(made.withColumn("date", _date(now)), SIZES)
+    return shaped(made.withColumn("date", date_of(now)), SIZES)
 
 
 def to_death(letters: DataFrame, now: datetime) -> DataFrame:
@@ -617,43 +436,18 @@ def to_death(letters: DataFrame, now: datetime) -> DataFrame:
         )
         .withColumn("seconds_to", F.pow(F.lit(10.0), (F.col("step") + 1) / 4))
     )
-    return _select(made.withColumn("date", _date(now)), TO_DEATH)
+    return shaped(made.withColumn("date", date_of(now)), TO_DEATH)
 
 
-def bucket_seconds(span: float, most: int = 96) -> int:
-    """The width of a bucket, so that ``span`` seconds are at most about ``most`` of them."""
-    steps: Sequence[int] = (1, 2, 5, 10, 30, 60, 300, 900, 3600, 3 * 3600, 6 * 3600, 12 * 3600, 86400)
-    return next((step for step in steps if span / step <= most), 86400 * (1 + int(span / 86400 / most)))
-
-
-def _seconds(time: Column) -> Column:
+def seconds_of(time: Column) -> Column:
     return F.unix_micros(time) / 1e6
 
 
-def _bucket(time: Column, seconds: int) -> Column:
-    return F.timestamp_seconds(F.floor(_seconds(time) / seconds) * seconds)
-
-
-def _count(condition: Column) -> Column:
-    return F.count(F.when(condition, F.lit(1)))
-
-
-def _date(now: datetime) -> Column:
+def date_of(now: datetime) -> Column:
     return F.to_date(F.lit(now))
 
 
-def _names(schema: str) -> list[str]:
-    """The columns of a schema text; ours have no commas within types but DECIMAL's."""
-    parts = schema.replace("DECIMAL(20,0)", "DECIMAL").replace("MAP<STRING,STRING>", "MAP").split(",")
-    return [part.split()[0].strip("`") for part in parts]
-
-
-def _select(frame: DataFrame, schema: str) -> DataFrame:
+def shaped(frame: DataFrame, schema: str) -> DataFrame:
     """Exactly the columns of a schema, with its types."""
-    text = schema.replace("DECIMAL(20,0)", "DECIMAL").replace("MAP<STRING,STRING>", "MAP")
-    found = []
-    for part in text.split(","):
-        name, kind = part.split()
-        kind = {"DECIMAL": "DECIMAL(20,0)", "MAP": "MAP<STRING,STRING>"}.get(kind, kind)
-        found.append(F.col(name).cast(kind).alias(name.strip("`")))
-    return frame.select(*found)
+    fields = StructType.fromDDL(schema).fields
+    return frame.select(*(F.col(field.name).cast(field.dataType).alias(field.name) for field in fields))

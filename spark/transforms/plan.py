@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from spark.transforms.letters import GROUP, KIND
+from spark.transforms.letters import GROUP, KIND, date_of, shaped
 
 VERDICTS: Final = ("redrive", "hold", "discard")
 
@@ -62,7 +62,6 @@ EVIDENCE: Final = """
 DECISIONS: Final = """
     date DATE, topic STRING, topic_id STRING, `group` STRING, failure STRING, error_class STRING, verdict STRING,
     rule STRING, reason STRING, messages BIGINT, rate DOUBLE, rank INT"""
-MESSAGES: Final = "rank INT, id STRING, generation DECIMAL(20,0), n INT, published_at TIMESTAMP"
 
 
 class Rule(NamedTuple):
@@ -82,10 +81,6 @@ def _has(words: tuple[str, ...]) -> Column:
     return F.lower("error_class").rlike("|".join(words))
 
 
-def _says(text: str, *columns: str | Column) -> Column:
-    return F.format_string(text, *columns)
-
-
 RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "expired", "discard",
@@ -95,39 +90,41 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "redriven-often", "discard",
         lambda limits: F.col("often") >= limits.again_share * F.col("dead"),
-        lambda limits: _says(f"%d of %d died again after {limits.redrives_max} redrives or more", "often", "dead"),
+        lambda limits: F.format_string(f"%d of %d died again after {limits.redrives_max} redrives or more",
+                                       "often", "dead"),
     ),
     Rule(
         "still-happening", "hold",
         lambda limits: F.col("recent") > 0,
-        lambda limits: _says(f"still happening: %d died of it in the last {_span(limits.quiet_s)}", "recent"),
+        lambda limits: F.format_string(f"still happening: %d died of it in the last {_span(limits.quiet_s)}", "recent"),
     ),
     Rule(
         "died-again", "hold",
         _most("again"),
-        lambda limits: _says("%d of %d died again after a redrive: mend the cause first", "again", "dead"),
+        lambda limits: F.format_string("%d of %d died again after a redrive: mend the cause first", "again", "dead"),
     ),
     Rule(
         "same-payload", "hold",
         lambda limits: (F.col("same_payload") >= limits.same_payload) & _most("same_payload")(limits),
-        lambda limits: _says("%d of %d have the same payload: look at who publishes it", "same_payload", "dead"),
+        lambda limits: F.format_string("%d of %d have the same payload: look at who publishes it",
+                                       "same_payload", "dead"),
     ),
     Rule(
         "newer-version", "redrive",
         lambda limits: F.col("newer_version").isNotNull(),
-        lambda limits: _says("not seen since version %s: it seems to be mended", "newer_version"),
+        lambda limits: F.format_string("not seen since version %s: it seems to be mended", "newer_version"),
     ),
     Rule(
         "transient", "redrive",
         lambda limits: _has(TRANSIENT),
-        lambda limits: _says(f"%s is about the surroundings, and has not been seen for {_span(limits.quiet_s)}",
-                             "error_class"),
+        lambda limits: F.format_string("%s is about the surroundings, and has not been seen for "
+                                       f"{_span(limits.quiet_s)}", "error_class"),
     ),
     Rule(
         "malformed", "hold",
         lambda limits: _has(MALFORMED),
-        lambda limits: _says("%s is about the message itself: it dies again until the consumer takes it",
-                             "error_class"),
+        lambda limits: F.format_string("%s is about the message itself: it dies again until the consumer takes it",
+                                       "error_class"),
     ),
     Rule(
         "quiet", "redrive",
@@ -157,12 +154,12 @@ def evidence(letters: DataFrame, places: DataFrame, now: datetime, limits: Limit
     recent = F.col("died_at") > F.lit(now) - F.expr(f"INTERVAL {limits.quiet_s} SECONDS")
     totals = dead.groupBy(*KIND, "topic_id").agg(
         F.count("*").alias("dead"),
-        F.count(F.when(F.col("n") >= 1, 1)).alias("again"),
-        F.count(F.when(F.col("n") >= limits.redrives_max, 1)).alias("often"),
+        F.count_if(F.col("n") >= 1).alias("again"),
+        F.count_if(F.col("n") >= limits.redrives_max).alias("often"),
     )
     # Whether it still happens is seen at every death, those that were settled since too.
     times = letters.groupBy(*KIND).agg(
-        F.count(F.when(recent, 1)).alias("recent"),
+        F.count_if(recent).alias("recent"),
         F.min("died_at").alias("first_died_at"),
         F.max("died_at").alias("last_died_at"),
     )
@@ -193,15 +190,15 @@ def evidence(letters: DataFrame, places: DataFrame, now: datetime, limits: Limit
         .where("rank = 1")
         .drop("rank")
     )
-    return (
+    found = (
         totals.join(times, [*KIND])
         .join(causes, [*KIND])
         .join(payloads, [*KIND], "left")
         .join(newest, [*GROUP], "left")
         .withColumn("same_payload", F.coalesce("same_payload", F.lit(0)))
         .withColumn("newer_version", F.when(F.col("version_at") > F.col("last_died_at"), F.col("version")))
-        .select(*_names(EVIDENCE))
     )
+    return shaped(found, EVIDENCE)
 
 
 def decisions(
@@ -219,44 +216,34 @@ def decisions(
             `rate_max` a second.
         overrides: verdicts by failure, which win over every rule.
     """
-    rules = RULES
+    chosen: Column | None = None
+    for rule in reversed(RULES):
+        found = _decision(F.lit(rule.verdict), rule.name, rule.reason(limits))
+        chosen = found if chosen is None else F.when(rule.when(limits), found).otherwise(chosen)
+    assert chosen is not None
     if overrides:
         said = F.create_map(*(F.lit(part) for pair in overrides.items() for part in pair))[F.col("failure")]
-    else:
-        said = F.lit(None).cast("string")
-    verdict = name = reason = None
-    for rule in reversed(rules):
-        when = F.coalesce(rule.when(limits), F.lit(False))
-        verdict = F.lit(rule.verdict) if verdict is None else F.when(when, rule.verdict).otherwise(verdict)
-        name = F.lit(rule.name) if name is None else F.when(when, rule.name).otherwise(name)
-        why = rule.reason(limits)
-        reason = why if reason is None else F.when(when, why).otherwise(reason)
-    assert verdict is not None
-    assert name is not None
-    assert reason is not None
-    order = F.row_number().over(
-        Window.partitionBy("date").orderBy(
-            F.element_at(
-                F.create_map(*(F.lit(x) for n, v in enumerate(VERDICTS) for x in (v, n))), F.col("verdict")
-            ),
-            F.col("messages").desc(),
-            *KIND,
-        )
-    )
+        by_hand = _decision(said, "override", F.lit("decided by hand"))
+        chosen = F.when(said.isNotNull(), by_hand).otherwise(chosen)
+    worst_last = F.array_position(F.array(*map(F.lit, VERDICTS)), F.col("verdict"))
+    order = Window.partitionBy("date").orderBy(worst_last, F.col("messages").desc(), *KIND)
     rate = F.least(
         F.lit(limits.rate_max), F.greatest(F.lit(1.0), F.ceil(F.col("dead") / limits.spread_s).cast("double"))
     )
-    return (
-        evidence.withColumn("said", said)
-        .withColumn("verdict", F.coalesce("said", verdict))
-        .withColumn("rule", F.when(F.col("said").isNotNull(), F.lit("override")).otherwise(name))
-        .withColumn("reason", F.when(F.col("said").isNotNull(), F.lit("decided by hand")).otherwise(reason))
+    made = (
+        evidence.withColumn("chosen", chosen)
+        .drop("reason")
+        .select("*", "chosen.*")
         .withColumn("messages", F.col("dead"))
         .withColumn("rate", F.when(F.col("verdict") == "redrive", rate))
-        .withColumn("date", F.to_date(F.lit(now)))
-        .withColumn("rank", order)
-        .select(*_names(DECISIONS))
+        .withColumn("date", date_of(now))
+        .withColumn("rank", F.row_number().over(order))
     )
+    return shaped(made, DECISIONS)
+
+
+def _decision(verdict: Column, rule: str, reason: Column) -> Column:
+    return F.struct(verdict.alias("verdict"), F.lit(rule).alias("rule"), reason.alias("reason"))
 
 
 PIECE_ROWS: Final = 100_000
@@ -264,7 +251,7 @@ PIECE_ROWS: Final = 100_000
 
 
 def messages(letters: DataFrame, decisions: DataFrame, count: int) -> DataFrame:
-    """The messages to redrive, in the order of the plan: LETTERS and DECISIONS in, MESSAGES out.
+    """The messages to redrive, in the order of the plan: LETTERS and DECISIONS in.
 
     By decision, then oldest first: by when they were published, then by id.
 
@@ -279,12 +266,7 @@ def messages(letters: DataFrame, decisions: DataFrame, count: int) -> DataFrame:
         letters.where("resolution = 'dead'")
         .select(*KIND, "topic_id", "id", "generation", "n", "published_at")
         .join(F.broadcast(wanted), [*KIND, "topic_id"])
-        .select(*_names(MESSAGES))
+        .select("rank", "id", "generation", "n", "published_at")
         .repartitionByRange(-(-max(count, 1) // PIECE_ROWS), *order)
         .sortWithinPartitions(*order)
     )
-
-
-def _names(schema: str) -> list[str]:
-    """The columns of a schema text."""
-    return [part.split()[0].strip("`") for part in schema.replace("DECIMAL(20,0)", "DECIMAL").split(",")]

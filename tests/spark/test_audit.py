@@ -29,7 +29,7 @@ from spark.jobs.audit import SHOWN, audited, conclusion, exit_code, summarised
 from spark.transforms import audit as t
 from spark.transforms import audit_clocks
 from spark.transforms.audit import GUARANTEES
-from spark.transforms.audit_checks import shown
+from spark.transforms.audit_findings import shown
 from tests.spark.audit_histories import (
     FAULTS,
     HUNTED_BY_NAME,

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark.transforms import letters as t
+from spark.transforms import rates as r
 from tests.spark.rows import NOON, at, frame, letter
 
 
@@ -106,8 +107,8 @@ def test_a_burst_is_high_above_the_usual_and_touching_ones_are_one(spark: SparkS
     # Nine are not ten: rare groups have no bursts of a few.
     rare = [letter(8000 + i, topic="mail", died_at=at(-3600)) for i in range(9)]
     letters = made(spark, *usual, *high, *rare)
-    counts = t.counts(letters, 3600).cache()
-    rates = t.rates(counts, at(-12 * 3600), at(-3600), 3600)
+    counts = r.counts(letters, 3600).cache()
+    rates = r.rates(counts, at(-12 * 3600), at(-3600), 3600)
     found = {(row["topic"], row["from_at"]): row for row in rates.collect()}
     assert len(found) == 2 * 12, "the empty hours are there"
     assert shown(rates.where("burst or deaths = 9"), "topic", "from_at", "deaths", "usual", "burst") == [
@@ -116,7 +117,7 @@ def test_a_burst_is_high_above_the_usual_and_touching_ones_are_one(spark: SparkS
         ("mail", -3600.0, 9, 0.0, False),
     ]
     assert shown(
-        t.bursts(rates, counts, 3600),
+        r.bursts(rates, counts, 3600),
         "from_at",
         "to_at",
         "deaths",
@@ -125,7 +126,7 @@ def test_a_burst_is_high_above_the_usual_and_touching_ones_are_one(spark: SparkS
         "failure_deaths",
         "score",
     ) == [(-18000.0, -10800.0, 36, 22, "f2", 32, round(2 * (sqrt(22.375) - sqrt(2.375)), 4))]
-    few = t.rates(counts, at(-6 * 3600), at(-3600), 3600)
+    few = r.rates(counts, at(-6 * 3600), at(-3600), 3600)
     assert few.where("burst").count() == 0, "six buckets are no usual"
 
 
@@ -173,8 +174,8 @@ def test_a_deploy_is_suspicious_where_more_die_of_its_own_from_then_on(spark: Sp
     rows += [letter(200 + hour, topic="mail", died_at=at(3600 * (hour - 12))) for hour in range(12)]
     rows += [letter(300 + i, topic="mail", died_at=at(-3 * 3600 + 100 * i)) for i in range(30)]
     rows += [letter(400, topic="mail", died_at=at(-3 * 3600), consumer_version="2.0")]
-    counts = t.counts(made(spark, *rows), 3600)
-    found = t.deploys(counts, at(-12 * 3600), at(-3600), 3600, NOON)
+    counts = r.counts(made(spark, *rows), 3600)
+    found = r.deploys(counts, at(-12 * 3600), at(-3600), 3600, NOON)
     score = lambda before, after: round((after - (before + after) / 4) / sqrt((before + after) * 3 / 16), 4)  # noqa: E731
     names = (
         "topic",
@@ -269,8 +270,8 @@ def test_the_main_numbers_are_those_of_plain_python_on_many_rows(spark: SparkSes
 
     first = min(row["died_at"] for row in rows)
     last = max(row["died_at"] for row in rows)
-    counts = t.counts(letters, 900)
-    rates = t.rates(counts, first, last, 900).cache()
+    counts = r.counts(letters, 900)
+    rates = r.rates(counts, first, last, 900).cache()
     assert {
         row[:3]: row[3] for row in shown(rates, "topic", "group", "from_at", "deaths") if row[3]
     } == buckets
@@ -300,11 +301,11 @@ def test_the_main_numbers_are_those_of_plain_python_on_many_rows(spark: SparkSes
     ("span", "seconds"), [(0, 1), (90, 1), (100, 2), (86400, 900), (7 * 86400, 3 * 3600)]
 )
 def test_there_are_about_a_hundred_buckets_whatever_the_time(span: float, seconds: int) -> None:
-    assert t.bucket_seconds(span) == seconds
+    assert r.bucket_seconds(span) == seconds
 
 
 def test_there_are_few_buckets_for_years_too() -> None:
-    assert 10 * 365 * 86400 / t.bucket_seconds(10 * 365 * 86400) <= 97
+    assert 10 * 365 * 86400 / r.bucket_seconds(10 * 365 * 86400) <= 97
 
 
 def test_buckets_of_days_are_days_whatever_the_time_zone_of_the_session(spark: SparkSession) -> None:
@@ -312,9 +313,9 @@ def test_buckets_of_days_are_days_whatever_the_time_zone_of_the_session(spark: S
     letters = made(spark, *(letter(n, died_at=begin + timedelta(days=n)) for n in range(11)))
     spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")  # the 25th has 25 hours there
     try:
-        rates = t.rates(t.counts(letters, day), begin, end, day)
+        rates = r.rates(r.counts(letters, day), begin, end, day)
         assert [row["deaths"] for row in rates.orderBy("from_at").collect()] == [1] * 11
-        bursts = t.bursts(rates.withColumn("burst", F.lit(True)), t.counts(letters, day), day)
+        bursts = r.bursts(rates.withColumn("burst", F.lit(True)), r.counts(letters, day), day)
         seconds = F.unix_seconds("to_at") - F.unix_seconds("from_at")
         assert [row[0] for row in bursts.select(seconds).collect()] == [11 * day]
     finally:
