@@ -28,18 +28,12 @@ from quorumq.core.types import Kind, Letter, PartitionId, Record, Span, record_r
 from quorumq.storage.records import FRAMING_MAX, SNAPSHOT_END, SegmentStart
 from quorumq.storage.segment import Bad, Frame, salt_of
 from spark.source.arrow import Batches
-from spark.source.journals import (
-    RECORDS_MERGED,
-    OpenFile,
-    Registers,
-    SegmentGone,
-    SegmentPlan,
-    decoded,
-    plan_directory,
-    segments_in,
-)
-from spark.source.offline import Died, LettersReader, Task, check_nodes, lower_ballot, reporter, wanted_keys
+from spark.source.journals import RECORDS_MERGED, OpenFile, SegmentGone, SegmentPlan, decoded
+from spark.source.offline import check_nodes, wanted_keys
 from spark.source.options import Options, Wanted
+from spark.source.planning import Registers, plan_directory, segments_in
+from spark.source.reader import Task, reporter
+from spark.source.records import Died, LettersReader, lower_ballot
 
 NOTHING = -1
 """The position of a node of which nothing was read yet."""

@@ -18,6 +18,10 @@ from quorumq.lab.local import LocalCluster
 from spark.__main__ import main
 from spark.errors import told
 from spark.jobs import deadletters as job
+from spark.jobs import letters_input
+from spark.jobs.letters_analysis import period
+from spark.jobs.letters_input import Input
+from spark.jobs.output import SUMMARY
 from spark.transforms import letters as t
 from tests.cli.test_cluster_commands import Shell
 from tests.spark.cluster_on_disk import DiskCluster
@@ -27,7 +31,7 @@ from tests.spark.rows import NOON, frame, letter
 def finished(out: Path, version: int = 1) -> Path:
     """An OUT as a run leaves it."""
     (out / "tables" / "failures").mkdir(parents=True)
-    (out / job.SUMMARY).write_text(json.dumps({"quorumq_deadletters": version, "as_of": "then"}))
+    (out / SUMMARY).write_text(json.dumps({"quorumq_deadletters": version, "as_of": "then"}))
     return out
 
 
@@ -115,7 +119,7 @@ def test_a_previous_run_that_is_none_is_refused(
     tmp_path: Path, content: str | None, error: type[Exception], said: str
 ) -> None:
     if content is not None:
-        (tmp_path / job.SUMMARY).write_text(content)
+        (tmp_path / SUMMARY).write_text(content)
     with pytest.raises(error, match=said):
         job.read_previous_head(tmp_path)
 
@@ -134,16 +138,16 @@ def test_runs_that_looked_at_different_things_are_not_compared(
 ) -> None:
     rows = frame(spark, [])
     with pytest.raises(UsageError, match=said):
-        job.check_previous(before, job.Settings(now=NOON), job.Input(rows, None, "", **found))
+        letters_input.check_previous(before, None, Input(rows, None, "", **found))
     same = {"topics": ("jobs",), "groups": ("g",), "cluster": before.get("cluster")}
-    job.check_previous(before, job.Settings(now=NOON), job.Input(rows, None, "", **same))
+    letters_input.check_previous(before, None, Input(rows, None, "", **same))
 
 
 def test_a_plan_names_the_cluster_whose_directories_were_read(tmp_path: Path) -> None:
     cluster = DiskCluster(tmp_path)
     cluster.close()
-    assert job.cluster_of_directories(map(str, [tmp_path, *cluster.data])) == "test"
-    assert job.cluster_of_directories([str(tmp_path)]) is None
+    assert letters_input.cluster_of_directories(map(str, [tmp_path, *cluster.data])) == "test"
+    assert letters_input.cluster_of_directories([str(tmp_path)]) is None
 
 
 @pytest.mark.parametrize(
@@ -173,7 +177,7 @@ def test_the_hour_that_a_clock_shows_twice_is_the_right_one_of_two(
     monkeypatch.setenv("TZ", "Europe/Berlin")
     time.tzset()
     try:
-        assert job.period(letters, NOON) == (first, last)
+        assert period(letters, NOON) == (first, last)
     finally:
         monkeypatch.undo()
         time.tzset()
@@ -204,19 +208,21 @@ def test_a_topic_may_have_the_name_under_which_spark_files_nothing(
         "topic"
     ).parquet(str(tmp_path / "letters"))
     found = spark.read.schema(t.LETTERS).parquet(str(tmp_path / "letters"))
-    assert sorted(row["topic"] for row in job.with_topics(found).select("topic").collect()) == sorted(names)
+    assert sorted(
+        row["topic"] for row in letters_input.with_topics(found).select("topic").collect()
+    ) == sorted(names)
 
 
 def test_no_dead_letters_are_a_whole_run(spark: SparkSession, tmp_path: Path) -> None:
     out = tmp_path / "out [1] {a} 100%20"  # a name is no pattern, and nothing in it stands for something else
-    summary = job.run(job.Input(frame(spark, []), None, "nothing"), out, job.Settings(now=NOON))
+    summary = job.run(Input(frame(spark, []), None, "nothing"), out, job.Settings(now=NOON))
     assert list(tmp_path.iterdir()) == [out]
     assert (summary["deaths"], summary["first_died_at"], summary["plan"]["redrive"]["messages"]) == (
         0,
         None,
         0,
     )
-    assert json.loads((out / job.SUMMARY).read_text()) == summary
+    assert json.loads((out / SUMMARY).read_text()) == summary
     assert "There are no dead letters." in (out / job.REPORT).read_text()
     assert len((out / job.PLAN).read_text().splitlines()) == 1
     assert job.told(summary, tmp_path)[0] == "no dead letters in nothing"
@@ -266,7 +272,7 @@ def test_the_numbers_are_those_of_the_command_line_and_its_plan_is_carried_out(
         assert {(row["topic"], row["group"], row["failure"]): row["dead"] for row in tables} == listed
         assert (summary["dead"], summary["deaths"], summary["problems"]["count"]) == (7, 7, 0)
         assert summary["cluster"] == "local"
-        written = "".join((out / name).read_text() for name in (job.SUMMARY, job.PLAN, job.REPORT))
+        written = "".join((out / name).read_text() for name in (SUMMARY, job.PLAN, job.REPORT))
         assert "no such account 17" in written
         assert "the-secret" not in written
         kept = [path for path in (out / "tables").iterdir() if any(path.rglob("*.parquet"))]

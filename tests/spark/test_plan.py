@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from spark.jobs.deadletters import in_order
+from spark.jobs.letters_analysis import in_order
 from spark.transforms import letters as t
 from spark.transforms import plan
 from tests.spark.rows import NOON, at, frame, letter

@@ -23,9 +23,10 @@ from quorumq.storage.records import BATCH_STORED
 from quorumq.storage.segment import FORMAT_VERSION
 from quorumq.wire.batch import Message, encode_record, pack_sections
 from spark.schemas import schema
-from spark.source import journals, offline
+from spark.source import journals, offline, planning
 from spark.source.arrow import BYTES_MAX, ROWS_MAX
 from spark.source.options import Options, Wanted
+from spark.source.reader import Task
 from tests.spark.cluster_on_disk import (
     DiskCluster,
     Name,
@@ -374,7 +375,7 @@ def test_a_newer_format_and_unknown_records_are_refused_always(
     filled(cluster, 3)
     cluster.close()
     with monkeypatch.context() as patch:
-        patch.setattr(journals, "FORMAT_VERSION", FORMAT_VERSION - 1)
+        patch.setattr(planning, "FORMAT_VERSION", FORMAT_VERSION - 1)
         with pytest.raises(StorageError, match=f"format version {FORMAT_VERSION} by a newer quorumq"):
             rows_of("messages", cluster.data, onDamage=damage)
     with monkeypatch.context() as patch:
@@ -431,7 +432,7 @@ def test_segments_that_go_between_plan_and_read_lose_nothing(tmp_path: Path) -> 
     cluster.close()
 
 
-def read_all(tasks: list[offline.Task], options: Options, wanted: Wanted) -> list[dict[str, Any]]:
+def read_all(tasks: list[Task], options: Options, wanted: Wanted) -> list[dict[str, Any]]:
     return [
         row
         for task in tasks
@@ -445,7 +446,7 @@ def test_segments_without_what_is_wanted_are_not_opened(tmp_path: Path) -> None:
     for at in range(12):
         cluster.publish(cluster.keys[at // 6], (Span(ORIGIN, 3 * at, 3 * at + 3),), 1_000 + at)
         cluster.commit()
-    planned = journals.plan_directory(str(cluster.data[0]), journals.refuse).directory.segments
+    planned = planning.plan_directory(str(cluster.data[0]), journals.refuse).directory.segments
     without = next(
         plan for plan in planned if plan.footer and all(part.partition == 0 for part in plan.footer)
     )

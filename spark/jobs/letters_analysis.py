@@ -1,0 +1,196 @@
+"""The analysis of dead letters: tables, the plan, and what is written of them.
+
+The source is read once, into the table `letters`; all else is computed from that table, column by column. Only tops
+and totals come to the driver; the plan's messages pass through it one by one, in order, on their way into a file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from pyarrow.parquet import ParquetFile
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from spark.jobs.letters_input import OUTPUT, Input, check_previous, only, read_previous_head, with_topics
+from spark.jobs.letters_summary import facts_of, iso, summarised, utc
+from spark.jobs.output import SUMMARY
+from spark.report.deadletters import page
+from spark.session import exactly, file_path, interruptible
+from spark.transforms import letters as t
+from spark.transforms import plan, rates
+
+PLAN: Final = "plan.jsonl"
+REPORT: Final = "report.html"
+TABLES: Final = (
+    "letters", "samples", "places", "failures", "counts", "rates", "bursts", "ages", "deploys", "poison", "attempts",
+    "sizes", "to_death", "decisions", "problems",
+)  # fmt: skip
+"""What is written under OUT/tables, in this order."""
+
+
+class Settings(NamedTuple):
+    """How it is analysed.
+
+    Attributes:
+        now: when; ages and "still happening" count from here.
+        previous: an OUT of an earlier run.
+        payloads: keep keys, headers and payloads.
+        overwrite: replace OUT if it is one of ours.
+        limits: the numbers in the rules of the plan.
+        decide: verdicts by failure that win over the rules.
+    """
+
+    now: datetime
+    previous: Path | None = None
+    payloads: bool = False
+    overwrite: bool = False
+    limits: plan.Limits = plan.DEFAULTS
+    decide: Mapping[str, str] = {}
+
+
+def run(found: Input, out: Path, settings: Settings) -> dict[str, Any]:
+    """Analyse, and write OUT.
+
+    Returns:
+        the summary, as it is in OUT/summary.json (docs/spark.md).
+    """
+    previous = read_previous_head(settings.previous) if settings.previous is not None else None
+    if previous is not None:
+        check_previous(previous, settings.previous, found)
+    with OUTPUT.staged(out, settings.overwrite) as new, interruptible():
+        frames = analyse(found, new / "tables", settings)
+        facts = facts_of(frames, settings.payloads)
+        before = {**previous, "out": str(settings.previous)} if previous is not None else None
+        summary = summarised(frames, facts, found, settings.now, before)
+        redrive = write_plan(frames, new / PLAN, found, settings)
+        assert redrive == summary["plan"]["redrive"]["messages"], (
+            "the plan must have every message that it counts"
+        )
+        (new / SUMMARY).write_text(json.dumps(summary, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        (new / REPORT).write_text(page(summary, facts), encoding="utf-8")
+    return summary
+
+
+def analyse(found: Input, tables: Path, settings: Settings) -> dict[str, DataFrame]:
+    """Every table of TABLES, written under ``tables`` and read back from there.
+
+    ``period`` besides: one row with the first and the last plausible time of death and the width of a bucket.
+    """
+    session = found.deadletters.sparkSession
+    now = settings.now
+
+    def store(name: str, frame: DataFrame, *, small: bool = True) -> DataFrame:
+        path = file_path(tables / name)
+        by = [column for column in ("date", "topic") if column in frame.columns]
+        # A small table is one file a day and topic, not one for each task.
+        writer = (frame.coalesce(1) if small else frame).write
+        (writer.partitionBy(*by) if by else writer).parquet(path)
+        return with_topics(session.read.schema(frame.schema).parquet(exactly(path))).select(*frame.columns)
+
+    frames: dict[str, DataFrame] = {}
+    rows = t.letters(found.deadletters, now, payloads=settings.payloads)
+    letters = frames["letters"] = store("letters", rows, small=False)
+    begin, end = period(letters, now)
+    seconds = rates.bucket_seconds((end - begin).total_seconds())
+    frames["period"] = session.createDataFrame(
+        [(begin, end, seconds)], "begin timestamp, end timestamp, seconds bigint"
+    )
+
+    frames["samples"] = store("samples", t.samples(letters))
+    frames["places"] = store("places", t.places(letters, now))
+    before = None
+    if settings.previous is not None:
+        path = file_path(settings.previous / "tables" / "failures")
+        before = with_topics(session.read.schema(t.PREVIOUS).parquet(exactly(path)))
+        before = only(before, found.topics, found.groups)
+    frames["failures"] = store(
+        "failures", t.failures(letters, frames["samples"], frames["places"], now, before)
+    )
+    counts = frames["counts"] = store("counts", rates.counts(letters, seconds))
+    frames["rates"] = store("rates", rates.rates(counts, begin, end, seconds))
+    frames["bursts"] = store("bursts", rates.bursts(frames["rates"], counts, seconds))
+    frames["ages"] = store("ages", t.ages(letters, now))
+    frames["deploys"] = store("deploys", rates.deploys(counts, begin, end, seconds, now))
+    with tempfile.TemporaryDirectory(dir=tables.parent, prefix="steps-") as steps:
+        path = file_path(Path(steps, "repeated"))
+        t.repeated(letters).write.parquet(path)
+        repeated = session.read.schema(t.REPEATED).parquet(exactly(path))
+        frames["poison"] = store("poison", t.poison(letters, repeated, now))
+    frames["attempts"] = store("attempts", t.attempts(letters, now))
+    frames["sizes"] = store("sizes", t.sizes(letters, now))
+    frames["to_death"] = store("to_death", t.to_death(letters, now))
+    limits = settings.limits
+    proof = plan.evidence(letters, frames["places"], now, limits)
+    frames["decisions"] = store("decisions", plan.decisions(proof, now, limits, settings.decide))
+    if found.problems is not None:
+        frames["problems"] = store("problems", found.problems)
+    return frames
+
+
+def period(letters: DataFrame, now: datetime) -> tuple[datetime, datetime]:
+    """The first and the last plausible time of death, in UTC: an hour that a clock shows twice a year is one of two."""
+    times = letters.where("dated").agg(F.min("died_at").alias("begin"), F.max("died_at").alias("end")).first()
+    found = (times["begin"], times["end"]) if times is not None and times["begin"] else (now, now)
+    return utc(found[0]), utc(found[1])
+
+
+PLANNED: Final = ("rank", "id", "generation", "n")
+"""What the plan says of a message, and of which decision it is."""
+
+
+DECIDED: Final = (
+    "verdict", "topic", "topic_id", "group", "failure", "error_class", "rule", "reason", "messages", "rate",
+)  # fmt: skip
+"""What it says of a decision."""
+
+
+def in_order(folder: Path) -> Iterator[tuple[Any, ...]]:
+    """The messages of a redrive plan in their order: what Spark wrote there, file by file.
+
+    By way of files: what comes from a task to the driver goes through Java's memory, and what finds no room there is
+    lost, and the job with it.
+    """
+    for part in sorted(folder.glob("part-*"), key=lambda path: int(path.name.split("-")[1])):
+        with ParquetFile(part) as file:
+            for batch in file.iter_batches(columns=list(PLANNED)):
+                yield from zip(*(batch.column(name).to_pylist() for name in PLANNED), strict=True)
+
+
+def write_plan(frames: Mapping[str, DataFrame], path: Path, found: Input, settings: Settings) -> int:
+    """The redrive plan as JSON Lines (docs/spark.md, "The redrive plan"); how many messages it has."""
+    decisions = frames["decisions"].orderBy("rank").toLocalIterator()
+    chosen = frames["decisions"].where("verdict = 'redrive'").agg(F.sum("messages").alias("count")).first()
+    total = int(chosen["count"] or 0) if chosen is not None else 0
+    count = 0
+    head = {"quorumq_plan": 1, "cluster": found.cluster, "made_at": iso(settings.now), "source": found.source}
+    with (
+        # Interrupted, Spark may write there yet: that must not take the place of the interrupt.
+        tempfile.TemporaryDirectory(dir=path.parent, prefix="steps-", ignore_cleanup_errors=True) as steps,
+        path.open("w", encoding="utf-8") as lines,
+    ):
+        folder = Path(steps, "messages")
+        plan.messages(frames["letters"], frames["decisions"], total).write.parquet(file_path(folder))
+        messages = in_order(folder)
+        waiting = next(messages, None)
+
+        def write(value: dict[str, Any]) -> None:
+            lines.write(json.dumps(value, ensure_ascii=False) + "\n")
+
+        write(head)
+        for decision in decisions:
+            write({name: decision[name] for name in DECIDED if decision[name] is not None})
+            while waiting is not None and waiting[0] == decision["rank"]:
+                write(dict(zip(PLANNED[1:], (waiting[1], int(waiting[2]), waiting[3]), strict=True)))
+                count += 1
+                waiting = next(messages, None)
+        lines.flush()
+        os.fsync(lines.fileno())
+    assert waiting is None, f"a message to redrive without a decision: {waiting}"
+    return count

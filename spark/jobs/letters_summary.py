@@ -1,0 +1,227 @@
+"""What the tables of dead letters come to: summary.json, and the plain values that the report shows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import functions as F
+
+from spark.jobs.letters_input import OUTPUT, Input
+from spark.source.journals import HARMLESS
+from spark.transforms.letters import RESOLUTIONS
+from spark.transforms.plan import VERDICTS
+
+TOP: Final = 500
+"""Rows of each table that the report shows, at most."""
+
+SUMMARY_TOP: Final = 20
+SAMPLES_SHOWN: Final = 100
+TEXT_SHOWN: Final = 4000
+PAYLOAD_SHOWN: Final = 2000
+SERIES: Final = 7
+STATUSES: Final = ("new", "regressed", "ongoing", "gone")
+TOP_COLUMNS: Final = (
+    "topic", "group", "failure", "status", "deaths", "dead", "share", "error_class", "first_died_at", "last_died_at",
+    "sample_ids",
+)  # fmt: skip
+
+
+def facts_of(frames: Mapping[str, DataFrame], payloads: bool) -> dict[str, Any]:
+    """What the report shows besides the summary: tops of the tables, as plain values."""
+    many = F.col("deaths").desc()
+    facts: dict[str, Any] = {
+        "failures": _top(frames["failures"], many, "topic", "group", "failure"),
+        "bursts": _top(frames["bursts"], F.col("score").desc(), "from_at", "topic", "group"),
+        "ages": _top(frames["ages"], many, "topic", "group"),
+        "deploys": _top(
+            frames["deploys"], F.col("regression").desc_nulls_last(), F.col("score").desc_nulls_last(), "version"
+        ),
+        "places": [
+            row
+            for kind in ("version", "host", "consumer", "node")
+            for row in _top(frames["places"].where(F.col("kind") == kind), many, "topic", "group", "name", most=100)
+        ],
+        "poison": _top(frames["poison"], many, "kind", "name"),
+        "decisions": _top(frames["decisions"], "rank"),
+        "attempts": _histogram(frames["attempts"], "attempts", "reason"),
+        "sizes": _histogram(frames["sizes"], "size_from", "size_to"),
+        "to_death": _histogram(frames["to_death"], "seconds_from", "seconds_to"),
+        "period": plain(frames["period"].first()),
+        "payloads": payloads,
+    }  # fmt: skip
+    facts.update(series(frames, facts["failures"]))
+    facts["samples"] = shown_samples(frames, facts["failures"], payloads)
+    return facts
+
+
+def _top(rows: DataFrame, *order: Column | str, most: int = TOP) -> list[dict[str, Any]]:
+    return [plain(row) for row in rows.orderBy(*order).limit(most).collect()]
+
+
+def _histogram(rows: DataFrame, *by: str) -> list[dict[str, Any]]:
+    return _top(rows.groupBy(*by).agg(F.sum("deaths").alias("deaths")), *by)
+
+
+def summarised(
+    frames: Mapping[str, DataFrame],
+    facts: Mapping[str, Any],
+    found: Input,
+    now: datetime,
+    previous: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """What summary.json says.
+
+    Args:
+        frames: the tables.
+        facts: of `facts_of`.
+        found: what was analysed.
+        now: when.
+        previous: the summary of an earlier run, with its place as `out`.
+    """
+    kinds = frames["failures"].agg(
+        F.count("*").alias("kinds"),
+        *(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in ("deaths", *RESOLUTIONS)),
+        *(F.count_if(F.col("status") == name).alias(name) for name in STATUSES),
+        F.min("first_died_at").alias("first_died_at"),
+        F.max("last_died_at").alias("last_died_at"),
+    )  # fmt: skip
+    totals = plain(kinds.first())
+    aged = plain(
+        frames["ages"].agg(
+            F.min("oldest_published_at").alias("oldest_published_at"),
+            F.min("oldest_died_at").alias("oldest_died_at"),
+            *(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in ("undated", "skewed")),
+        ).first()
+    )  # fmt: skip
+    by_verdict = frames["decisions"].groupBy("verdict")
+    counted = by_verdict.agg(F.count("*").alias("failures"), F.sum("messages").alias("messages")).collect()
+    verdicts = {row["verdict"]: {"failures": row["failures"], "messages": row["messages"]} for row in counted}
+    problems: dict[str, Any] = {"count": 0, "harmless": 0, "rows": []}
+    if "problems" in frames:
+        rows = frames["problems"]
+        tops = _top(rows, "path", F.col("segment").asc_nulls_first(), most=100)
+        problems = {
+            "count": rows.count(),
+            "harmless": rows.where(F.col("what").isin(*HARMLESS)).count(),
+            "rows": [{name: value(it) for name, it in row.items()} for row in tops],
+        }
+    return {
+        **OUTPUT.mark,
+        "as_of": iso(now),
+        "source": found.source,
+        "cluster": found.cluster,
+        "nodes": found.nodes,
+        "only": {"topics": list(found.topics), "groups": list(found.groups)},
+        "previous": {name: previous[name] for name in ("out", "as_of")} if previous is not None else None,
+        "deaths": totals["deaths"],
+        **{name: totals[name] for name in RESOLUTIONS},
+        "failures": totals["kinds"],
+        "status": {name: totals[name] for name in STATUSES} if previous is not None else None,
+        "first_died_at": iso(totals["first_died_at"]),
+        "last_died_at": iso(totals["last_died_at"]),
+        "oldest_published_at": iso(aged["oldest_published_at"]),
+        "oldest_died_at": iso(aged["oldest_died_at"]),
+        "undated": aged["undated"],
+        "skewed": aged["skewed"],
+        "bucket_seconds": facts["period"]["seconds"],
+        "bursts": frames["bursts"].count(),
+        "regressions": frames["deploys"].where("regression").count(),
+        "poison": frames["poison"].count(),
+        "plan": {name: verdicts.get(name, {"failures": 0, "messages": 0}) for name in VERDICTS},
+        "groups": [{name: row[name] for name in ("topic", "group", "deaths", "dead")} for row in facts["ages"]],
+        "top": [{name: value(row[name]) for name in TOP_COLUMNS} for row in facts["failures"][:SUMMARY_TOP]],
+        "problems": problems,
+    }  # fmt: skip
+
+
+def series(frames: Mapping[str, DataFrame], failures: list[dict[str, Any]]) -> dict[str, Any]:
+    """Deaths over time: of the largest kinds of failures and the rest, of each group, and of each version."""
+    names: list[str] = []
+    for row in failures:
+        if row["failure"] not in names and row["deaths"]:
+            names.append(row["failure"])
+    names = names[:SERIES]
+    counts = frames["counts"]
+    kind = F.when(F.col("failure").isin(names), F.col("failure")).otherwise(F.lit("")) if names else F.lit("")
+
+    def over_time(name: str, column: Any) -> list[dict[str, Any]]:
+        grouped = counts.groupBy(column.alias(name), "from_at").agg(F.sum("deaths").alias("deaths"))
+        return [plain(row) for row in grouped.orderBy("from_at", name).collect()]
+
+    largest = counts.groupBy("consumer_version").agg(F.sum("deaths").alias("all"))
+    versions = [
+        row["consumer_version"] for row in _top(largest, F.col("all").desc(), "consumer_version", most=SERIES)
+    ]
+    version = F.when(F.col("consumer_version").isin(versions), F.col("consumer_version")).otherwise(
+        F.lit("others")
+    )
+    groups = [
+        plain(row)
+        for row in frames["rates"]
+        .groupBy("topic", "group")
+        .agg(F.sum("deaths").alias("all"))
+        .orderBy(F.col("all").desc(), "topic", "group")
+        .limit(SERIES + 1)
+        .collect()
+    ]
+    rates = frames["rates"].join(
+        frames["rates"].sparkSession.createDataFrame(
+            [(row["topic"], row["group"]) for row in groups], "topic string, `group` string"
+        ),
+        ["topic", "group"],
+    )
+    return {
+        "by_failure": over_time("failure", kind),
+        "by_version": over_time("version", version if versions else F.lit("")),
+        "rates": [plain(row) for row in rates.orderBy("topic", "group", "from_at").collect()],
+    }
+
+
+def shown_samples(
+    frames: Mapping[str, DataFrame], failures: list[dict[str, Any]], payloads: bool
+) -> dict[tuple[str, str, str], dict[str, Any]]:
+    """A message for each of the largest kinds of failures, long texts cut; with its key and payload if wanted."""
+    session = frames["samples"].sparkSession
+    kinds = [(row["topic"], row["group"], row["failure"]) for row in failures[:SAMPLES_SHOWN]]
+    wanted = session.createDataFrame(kinds, "topic string, `group` string, failure string")
+    rows = frames["samples"].where("rank = 1").join(F.broadcast(wanted), ["topic", "group", "failure"])
+    rows = rows.withColumns({
+        "message": F.substring("message", 1, TEXT_SHOWN),
+        # The end of a traceback is what was raised.
+        "stack": F.expr(f"right(stack, {TEXT_SHOWN})"),
+    })  # fmt: skip
+    if payloads:
+        content = frames["letters"].select(
+            "id", "group", "generation", "n", F.substring("key", 1, PAYLOAD_SHOWN).alias("key"),
+            F.substring("payload", 1, PAYLOAD_SHOWN).alias("payload"), "headers",
+        )  # fmt: skip
+        rows = content.join(F.broadcast(rows), ["id", "group", "generation", "n"], "right")
+    return {(row["topic"], row["group"], row["failure"]): plain(row) for row in rows.collect()}
+
+
+def plain(row: Row | None) -> dict[str, Any]:
+    """A row as a dictionary; times with their zone."""
+    assert row is not None
+    return {name: utc(found) for name, found in row.asDict().items()}
+
+
+def utc(found: Any) -> Any:
+    """A time in UTC; Spark gives times in the zone of this process, without saying so."""
+    return found.astimezone(UTC) if isinstance(found, datetime) else found
+
+
+def iso(at: datetime | None) -> str | None:
+    """A time as text, to the millisecond."""
+    return (
+        at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        if at is not None
+        else None
+    )
+
+
+def value(found: Any) -> Any:
+    """As JSON has it."""
+    return iso(found) if isinstance(found, datetime) else found

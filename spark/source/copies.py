@@ -1,0 +1,109 @@
+"""Each copy of each batch as it lies in one node's journal, and what cannot be read of it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from quorumq.storage.segment import Frame
+from quorumq.wire.batch import Message
+from spark.source.arrow import Same, Values, known_time, time_of
+from spark.source.journals import OpenDirectory, Problem, SegmentPlan
+from spark.source.reader import BATCHES, CONTENT, Loaded, Reader, content, names
+
+
+class CopiesReader(Reader):
+    """`copies`: every batch that counts, as it lies in one node's journal."""
+
+    def rows(self) -> Iterator[pa.RecordBatch]:
+        (directory,) = self.open_directories
+        bodies = (self.options.bodies and self.out.wants(*CONTENT)) or (
+            self.options.verify and self.out.wants("intact")
+        )
+        for plan in self.segments_of(directory.plan):
+            for frame in directory.frames(plan, self.report):
+                if frame.type in BATCHES:
+                    yield from self._batch(directory, plan, frame, bodies)
+
+    def _batch(
+        self, directory: OpenDirectory, plan: SegmentPlan, frame: Frame, bodies: bool
+    ) -> Iterator[pa.RecordBatch]:
+        found = directory.batch(plan, frame)
+        if found is None:
+            return
+        stored = found.stored
+        header = stored.batch.header
+        key = header.partition
+        if self.task.keys is not None and key not in self.task.keys:
+            return
+        if not self.wanted.may_be_at("published_at", header.published_ms, header.published_ms):
+            return
+        body = directory.body(plan.number, frame) if bodies and not found.damaged else None
+        intact = not found.damaged and (body is not None or not bodies)
+        if not intact:
+            self.report(directory.body_problem(plan.number, frame))
+        loaded = Loaded(header, body)
+        at = 0
+        for section in header.sections:
+            first, count = at, section.size
+            at += count
+            messages: list[Message | None] = [None] * count
+            if self.options.bodies and self.out.wants(*CONTENT):
+                messages = self.messages_in(directory, plan.number, frame, loaded, first, count)
+            yield from self.out.add(
+                count,
+                header.end_of(first + count - 1) - header.end_of(first - 1),
+                {
+                    "node": Same(directory.plan.node),
+                    **names(key, section, self.topic_name(key)),
+                    **content(messages, functools.partial(loaded.crcs, first, count)),
+                    "published_at": Same(time_of(header.published_ms)),
+                    "received_at": Same(known_time(stored.received_ms)),
+                    "delay_ms": Same(header.delay_ms),
+                    "ttl_ms": Same(header.ttl_ms),
+                    "intact": Same(intact),
+                    "batch": Same(stored.number),
+                    "segment": Same(plan.number),
+                    "offset": Same(frame.offset),
+                },
+            )
+
+
+class ProblemsReader(Reader):
+    """`problems`: everything that cannot be read or does not count. Reads every body."""
+
+    def rows(self) -> Iterator[pa.RecordBatch]:
+        (directory,) = self.open_directories
+        found: list[Problem] = list(directory.plan.problems) if self.task.bucket[0] == 0 else []
+        told = {(problem.segment, problem.offset) for problem in directory.plan.problems}
+
+        def note(problem: Problem) -> None:
+            if (problem.segment, problem.offset) not in told:
+                found.append(problem)
+
+        self.report = note
+        for plan in self.segments_of(directory.plan):
+            for frame in directory.frames(plan, note):
+                if frame.type in BATCHES:
+                    self._check(directory, plan, frame)
+                    yield from self._give(found)
+        yield from self._give(found)
+
+    def _check(self, directory: OpenDirectory, plan: SegmentPlan, frame: Frame) -> None:
+        found = directory.batch(plan, frame)
+        if found is None:
+            return
+        header = found.stored.batch.header
+        body = None if found.damaged else directory.body(plan.number, frame)
+        if body is None:
+            self.report(directory.body_problem(plan.number, frame))
+            return
+        self.messages_in(directory, plan.number, frame, Loaded(header, body), 0, header.size)
+
+    def _give(self, found: list[Problem]) -> Iterator[pa.RecordBatch]:
+        for problem in found:
+            values: dict[str, Values] = {name: Same(value) for name, value in problem._asdict().items()}
+            yield from self.out.add(1, 0, values)
+        found.clear()

@@ -1,0 +1,227 @@
+"""Batches of all nodes, merged: a message is one row however many nodes have it.
+
+One task has all of a topic partition, or all of a share of its origins: it reads the headers of all batches of all
+nodes, merges them by span, and then the bodies of one intact copy. What it keeps in memory is a few numbers per batch;
+never a payload for longer than its batch.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+
+from quorumq.core.closed import ClosedOrigins
+from quorumq.core.records import OriginsClosed, Reclaimed
+from quorumq.core.spans import SpanMap
+from quorumq.core.types import Origin, PartitionId, Span
+from quorumq.storage.records import TYPE_OF
+from quorumq.storage.segment import Frame
+from quorumq.wire.batch import Message
+from spark.source.arrow import Batches, Same, time_of
+from spark.source.journals import OpenDirectory, SegmentPlan, batch_of, decoded
+from spark.source.options import Options, Wanted
+from spark.source.reader import BATCHES, CONTENT, Loaded, Reader, Task, content, names
+
+LOADED_MAX: Final = 12
+"""Batches that a task keeps in memory: at most 4 MiB each."""
+
+_RECLAIMED: Final = TYPE_OF[Reclaimed]
+
+
+class Place(NamedTuple):
+    """Where a batch lies, and what of its header is needed before it is read again."""
+
+    directory: int  # which of the directories
+    segment: int
+    offset: int
+    published_ms: int
+    delay_ms: int
+    ttl_ms: int
+    damaged: bool
+
+
+class Index:
+    """Which batches have which messages: per topic partition a map from spans to numbers of places."""
+
+    def __init__(self) -> None:
+        self.places: list[Place] = []
+        self.spans: dict[PartitionId, SpanMap[tuple[int, ...]]] = {}
+
+    def add(self, key: PartitionId, place: Place, spans: Iterable[Span]) -> None:
+        """A batch that has these messages."""
+        number = len(self.places)
+        self.places.append(place)
+        found = self.spans.setdefault(key, SpanMap())
+        for span in spans:
+            found.update(span, lambda old: (*(old or ()), number))
+
+
+class MergingReader(Reader):
+    """What the tables that merge replicas have in common."""
+
+    def __init__(self, task: Task, options: Options, wanted: Wanted, out: Batches) -> None:
+        super().__init__(task, options, wanted, out)
+        self.index = Index()
+        self.closed: dict[PartitionId, ClosedOrigins] = {}
+        self.load = functools.lru_cache(maxsize=LOADED_MAX)(self._load)
+
+    def scan(
+        self,
+        take: Callable[[int, SegmentPlan, Frame], None],
+        *,
+        state_only: bool = False,
+    ) -> None:
+        """Give every record of every segment that is open to ``take``, with the number of its directory."""
+        for at, directory in enumerate(self.open_directories):
+            for plan in self.segments_of(directory.plan):
+                if plan.state or not state_only:
+                    for frame in directory.frames(plan, self.report):
+                        take(at, plan, frame)
+
+    def take_batch(
+        self,
+        at: int,
+        plan: SegmentPlan,
+        frame: Frame,
+        within: Mapping[PartitionId, SpanMap[Any]] | None = None,
+    ) -> None:
+        """Note a batch, or what of it is ``within`` spans."""
+        found = self.open_directories[at].batch(plan, frame)
+        if found is None:
+            return
+        header = found.stored.batch.header
+        key = header.partition
+        if self.task.keys is not None and key not in self.task.keys:
+            return
+        spans = [section for section in header.sections if self.mine(section.origin)]
+        if within is not None:
+            known = within.get(key)
+            spans = [] if known is None else [part for span in spans for part, _ in known.within(span)]
+        if spans:
+            place = Place(
+                at,
+                plan.number,
+                frame.offset,
+                header.published_ms,
+                header.delay_ms,
+                header.ttl_ms,
+                found.damaged,
+            )
+            self.index.add(key, place, spans)
+
+    def take_closed(self, frame: Frame, record: OriginsClosed) -> None:
+        """Note origins that are over: what else is said of them is void."""
+        if self.task.keys is None or record.partition in self.task.keys:
+            closed = self.closed.setdefault(record.partition, ClosedOrigins())
+            for span in record.spans:
+                closed.numbers.add(span)
+
+    def is_closed(self, key: PartitionId, origin: Origin) -> bool:
+        """Whether an origin is over, as any node says."""
+        closed = self.closed.get(key)
+        return closed is not None and origin in closed
+
+    def frame_of(self, number: int) -> tuple[OpenDirectory, Place, Frame]:
+        """A batch's place and its record, read again."""
+        place = self.index.places[number]
+        directory = self.open_directories[place.directory]
+        return directory, place, directory.frame_at(place.segment, place.offset)
+
+    def _load(self, number: int, with_body: bool) -> Loaded:
+        directory, place, frame = self.frame_of(number)
+        stored, _ = batch_of(directory.files[place.segment].name, frame)
+        body = None
+        if with_body and not place.damaged:
+            body = directory.body(place.segment, frame)
+        if place.damaged or (with_body and body is None):
+            self.report(directory.body_problem(place.segment, frame))
+        return Loaded(stored.batch.header, body)
+
+
+class MessagesReader(MergingReader):
+    """`messages`: one row for each message, wherever it is stored."""
+
+    def rows(self) -> Iterator[pa.RecordBatch]:
+        self.reclaimed: dict[PartitionId, SpanMap[int]] = {}
+        self.scan(self._take)
+        content_wanted = self.options.bodies and self.out.wants(*CONTENT)
+        self.bodies = content_wanted or (self.options.verify and self.out.wants("replicas", "damaged"))
+        self.content = content_wanted
+        self.whole: dict[int, bool] = {}  # by place: whether its body is intact
+        for key in sorted(self.index.spans):
+            runs = self.index.spans[key].items()
+            runs.sort(key=lambda run: (run[1][0], run[0]))  # batch by batch of the first node that has it
+            for span, numbers in runs:
+                places = [self.index.places[number] for number in numbers]
+                published = min(place.published_ms for place in places)
+                if self.wanted.may_be_at("published_at", published, published):
+                    yield from self._run(key, span, numbers, published)
+            self.index.spans[key] = SpanMap()
+
+    def _take(self, at: int, plan: SegmentPlan, frame: Frame) -> None:
+        if frame.type in BATCHES:
+            self.take_batch(at, plan, frame)
+        elif frame.type == _RECLAIMED and plan.state:
+            record = self._decoded(at, plan, frame)
+            if record.partition in self.task.keys:
+                found = self.reclaimed.setdefault(record.partition, SpanMap())
+                for span in record.spans:
+                    if self.mine(span.origin):
+                        found.update(span, lambda old: (old or 0) | 1 << at)
+
+    def _decoded(self, at: int, plan: SegmentPlan, frame: Frame) -> Any:
+        return decoded(self.open_directories[at].files[plan.number].name, frame)
+
+    def _intact(self, number: int) -> bool:
+        found = self.whole.get(number)
+        if found is None:
+            found = not self.index.places[number].damaged
+            if found and self.bodies:
+                found = self.load(number, True).body is not None
+            elif not found:
+                self.load(number, self.bodies)  # reports it
+            self.whole[number] = found
+        return found
+
+    def _run(
+        self, key: PartitionId, span: Span, numbers: tuple[int, ...], published: int
+    ) -> Iterator[pa.RecordBatch]:
+        intact = [number for number in numbers if self._intact(number)]
+        there = sum({1 << self.index.places[number].directory for number in intact})
+        spoilt = sum({1 << self.index.places[number].directory for number in numbers}) & ~there
+        chosen = intact[0] if intact else numbers[0]
+        first_made = min(
+            (self.index.places[number] for number in numbers), key=lambda place: place.published_ms
+        )
+        topic = self.topics.get(key.topic)
+        members = (
+            sorted(topic.replicas[key.number]) if topic is not None and key.number < topic.partitions else []
+        )
+        asked = [name for name in members if name in {found.plan.node for found in self.open_directories}]
+        loaded = self.load(chosen, self.bodies)
+        for piece, index in loaded.parts(span):
+            for part, gone in self.reclaimed.get(key, SpanMap()).split(piece):
+                first, count = index + part.start - piece.start, part.size
+                messages: list[Message | None] = [None] * count
+                if self.content and intact:
+                    directory, place, frame = self.frame_of(chosen)
+                    messages = self.messages_in(directory, place.segment, frame, loaded, first, count)
+                yield from self.out.add(
+                    count,
+                    loaded.header.end_of(first + count - 1) - loaded.header.end_of(first - 1),
+                    {
+                        **names(key, part, self.topic_name(key)),
+                        **content(messages, functools.partial(loaded.crcs, first, count)),
+                        "published_at": Same(time_of(published)),
+                        "delay_ms": Same(first_made.delay_ms),
+                        "ttl_ms": Same(first_made.ttl_ms),
+                        "replicas": Same(self.nodes_of(there)),
+                        "damaged": Same(self.nodes_of(spoilt)),
+                        "reclaimed": Same(self.nodes_of((gone or 0) & ~there & ~spoilt)),
+                        "asked": Same(asked),
+                        "replica_set": Same(members),
+                    },
+                )

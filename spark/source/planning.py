@@ -1,0 +1,407 @@
+"""What the driver learns of a data directory before its tasks are made: which segments count, and what of them.
+
+Of older segments it reads only how they end, because the tasks read them. A node that is running rolls its journal
+meanwhile: so a directory is planned again when a file that the plan names is gone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from quorumq.core.errors import StorageError, UsageError
+from quorumq.core.records import GroupPut, Reclaimed, TopicPut
+from quorumq.core.topics import merge_topics
+from quorumq.core.types import Group, PartitionId, Topic, merge_groups
+from quorumq.storage.records import (
+    BATCH_MOVED,
+    BATCH_STORED,
+    CLASS_OF,
+    FRAMING_MAX,
+    SNAPSHOT_END,
+    TYPE_OF,
+    Earlier,
+    Forgotten,
+    PartitionRange,
+    SegmentFooter,
+    SegmentStart,
+)
+from quorumq.storage.segment import (
+    FORMAT_VERSION,
+    MAGIC,
+    NEW_SUFFIX,
+    Bad,
+    Frame,
+    salt_of,
+    segment_name,
+    segment_number,
+)
+from spark.source.journals import (
+    RECORDS_MERGED,
+    Directory,
+    Numbers,
+    OpenFile,
+    Problem,
+    Report,
+    SegmentGone,
+    SegmentPlan,
+    batch_of,
+    decoded,
+    frames_of,
+    ignore,
+)
+
+PLANS_MAX: Final = 8
+"""How often a directory is planned again because its node rolled the journal meanwhile."""
+
+FOOTER_LOOK: Final = (64 << 10, 1 << 20, 8 << 20)
+"""Bytes at the end of a segment in which its footer is looked for, more if it was not found."""
+
+_EFFECTS: Final = tuple(TYPE_OF[cls] for cls in (TopicPut, GroupPut, Reclaimed, Forgotten))
+
+
+class Registers:
+    """Topics and groups, merged from however many nodes."""
+
+    def __init__(self) -> None:
+        self.topics: dict[bytes, Topic] = {}
+        self.groups: dict[tuple[bytes, str], Group] = {}
+
+    def take(self, record: TopicPut | GroupPut) -> None:
+        """Merge one register."""
+        if isinstance(record, TopicPut):
+            topic = record.topic
+            there = self.topics.get(topic.id)
+            self.topics[topic.id] = topic if there is None else merge_topics(there, topic)
+        else:
+            group = record.group
+            old = self.groups.get((group.topic, group.name))
+            self.groups[(group.topic, group.name)] = group if old is None else merge_groups(old, group)
+
+    def update(self, other: Registers) -> None:
+        """Merge all of another's."""
+        for topic in other.topics.values():
+            self.take(TopicPut(topic))
+        for group in other.groups.values():
+            self.take(GroupPut(group))
+
+
+class Planned(NamedTuple):
+    """What the driver learns of a directory."""
+
+    directory: Directory
+    registers: Registers
+    sizes: dict[PartitionId, int]  # bytes of bodies by partition; 0 for those of which only records are known
+
+
+def plan_directory(path: str, report: Report) -> Planned:
+    """Plan the reading of one node's data directory.
+
+    Args:
+        path: the directory in which the `.journal` files are.
+        report: told of everything that cannot be read.
+
+    Raises:
+        UsageError: there is no such directory, or it is no node's.
+        StorageError: written by a newer quorumq, cannot be read, or what ``report`` raises.
+    """
+    last: SegmentGone | None = None
+    for _ in range(PLANS_MAX):
+        try:
+            return _Planner(path, report).plan()
+        except SegmentGone as error:
+            last = error
+    raise StorageError(
+        f"{path}: the node rolls its journal faster than it can be planned ({last}): read again, or read a copy of the "
+        "directory"
+    )
+
+
+def segments_in(path: str) -> list[int]:
+    """The numbers of the complete segments in a directory, in order; UsageError where it is no node's."""
+    try:
+        names = os.listdir(path)
+    except FileNotFoundError:
+        raise UsageError(f"{path}: there is no such directory; give a node's data directory") from None
+    except NotADirectoryError:
+        raise UsageError(f"{path} is a file; give a node's data directory, with all its segments") from None
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error.strerror}") from error
+    numbers = [segment_number(name) for name in names if not name.endswith(NEW_SUFFIX)]
+    found = sorted(number for number in numbers if number is not None)
+    if not found:
+        inside = os.path.join(path, "data")
+        hint = f"; did you mean {inside}?" if "data" in names and os.path.isdir(inside) else ""
+        raise UsageError(
+            f"{path} is no node's data directory: no file in it is called NNNNNNNNNNNN.journal{hint}"
+        )
+    return found
+
+
+class _Planner:
+    """One attempt to plan one directory."""
+
+    def __init__(self, path: str, report: Report) -> None:
+        self.path = path
+        self.report = report
+        self.node = ""
+        self.problems: list[Problem] = []
+        self.registers = Registers()
+        self.sizes: dict[PartitionId, int] = {}
+        self.gone: list[tuple[int, int]] = []
+        self.dead: dict[int, list[tuple[int, int]]] = {}
+        self.moved: dict[int, list[tuple[int, int]]] = {}  # by the segment that they were moved into
+        self.ignored: list[int] = []
+
+    def note(self, problem: Problem) -> None:
+        self.problems.append(problem)
+        self.report(problem)
+
+    def problem(
+        self, segment: int | None, offset: int | None, size: int | None, what: str, reason: str
+    ) -> Problem:
+        impact = {
+            "torn": "nothing: nobody was told that it was written",
+            "missing": "whatever was in it",
+            "hole": "whatever was there when the directory was salvaged",
+            "cannot-vouch": "nothing that can be read; what it forgot is not known",
+        }.get(what, "whatever was there: messages, tombstones or dead letters")
+        return Problem(self.node, self.path, segment, offset, size, what, reason, impact)
+
+    def plan(self) -> Planned:
+        found = segments_in(self.path)
+        newest = found[-1]
+        start = self._newest_start(found)
+        self.node = start.node
+        earlier = self._earlier(start, found)
+        if start.segment != newest:
+            self.note(
+                self.problem(
+                    newest, 0, None, "damage", "the first record of the newest segment cannot be read"
+                )
+            )
+        for hole in start.holes:
+            self.note(
+                self.problem(hole.segment, hole.first, hole.stop - hole.first, "hole", "it could not be read")
+            )
+        if start.cannot_vouch:
+            self.note(self.problem(newest, 0, None, "cannot-vouch", start.cannot_vouch))
+        holes = {
+            number: tuple((hole.first, hole.stop) for hole in start.holes if hole.segment == number)
+            for number in [entry.segment for entry in earlier]
+        }
+        damaged = {
+            number: frozenset(at.offset for at in start.damaged if at.segment == number) for number in holes
+        }
+        end, position = self._scan_newest(newest, start)
+        # Its own state is damaged: what older segments say of topics, records and batches counts again.
+        salvaging = any(found.what == "damage" and found.segment == newest for found in self.problems)
+        for entry in earlier if salvaging else ():
+            self._scan_older(entry, start.directory, holes[entry.segment])
+        plans = []
+        for entry in earlier:
+            footer = None if salvaging else self._footer(entry, start.directory)
+            for part in footer or ():
+                self._size(PartitionId(part.topic, part.partition), part.body_bytes)
+            moved = [part for into, parts in self.moved.items() if into > entry.segment for part in parts]
+            plans.append(
+                SegmentPlan(
+                    entry.segment,
+                    entry.bytes,
+                    False,
+                    salvaging,
+                    Numbers.of(self.dead.get(entry.segment, ())),
+                    Numbers.of(moved),
+                    damaged[entry.segment],
+                    holes[entry.segment],
+                    footer,
+                )
+            )
+        plans.append(SegmentPlan(newest, end, True, True, Numbers(), Numbers(), frozenset(), (), None))
+        directory = Directory(
+            self.path,
+            start.node,
+            start.cluster_id,
+            start.directory,
+            position,
+            tuple(plans),
+            Numbers.of(self.gone),
+            frozenset(self.ignored),
+            tuple(self.problems),
+        )
+        return Planned(directory, self.registers, self.sizes)
+
+    # ------------------------------------------------------------ the newest segment
+
+    def _newest_start(self, found: list[int]) -> SegmentStart:
+        """The first record of the newest segment; where that cannot be read, of the newest that can."""
+        first = ""
+        for number in reversed(found):
+            start, reason = self._start_of(number)
+            if start is not None:
+                return start
+            first = first or reason
+            self.report(self.problem(number, 0, None, "damage", reason))  # raises, unless problems are listed
+        raise StorageError(f"{self.path}: no segment in it begins with a record that can be read: {first}")
+
+    def _start_of(self, number: int) -> tuple[SegmentStart | None, str]:
+        with OpenFile(self.path, number) as file:
+            scan = file.scan(file.size())
+            found = scan.frame(0, 0) if scan.size else Bad(0, "the file is empty")
+            if isinstance(found, Bad):
+                return None, found.reason
+            record = decoded(file.name, found)
+        if not isinstance(record, SegmentStart):
+            return None, f"its first record is a {type(record).__name__}"
+        if record.version > FORMAT_VERSION:
+            raise StorageError(
+                f"{file.name} was written in format version {record.version} by a newer quorumq; this one reads "
+                f"versions 1 to {FORMAT_VERSION}: read it with that release"
+            )
+        if record.segment != number:
+            return None, f"it says that it is segment {record.segment}: the file was renamed"
+        return record, ""
+
+    def _earlier(self, start: SegmentStart, found: list[int]) -> list[Earlier]:
+        """The older segments that count, as far as they are there."""
+        wanted = list(start.earlier)
+        if start.segment != found[-1]:  # what the newest one counts is not known: all that is there
+            listed = {entry.segment for entry in wanted}
+            wanted += [
+                Earlier(number, 1 << 62, 0)
+                for number in found[:-1]
+                if number >= start.segment and number not in listed
+            ]
+        there: list[Earlier] = []
+        for entry in wanted:
+            try:
+                size = os.stat(os.path.join(self.path, segment_name(entry.segment))).st_size
+            except FileNotFoundError:
+                if segments_in(self.path)[-1] != found[-1]:
+                    raise SegmentGone(f"segment {entry.segment} was reclaimed meanwhile") from None
+                self.note(self.problem(entry.segment, 0, entry.bytes, "missing", "the file is missing"))
+                continue
+            if size < entry.bytes < 1 << 62:
+                reason = f"the file ends here, and byte {entry.bytes} of it counts"
+                self.note(self.problem(entry.segment, size, entry.bytes - size, "damage", reason))
+            there.append(entry._replace(bytes=min(size, entry.bytes)))
+        return there
+
+    def _scan_newest(self, number: int, start: SegmentStart) -> tuple[int, int]:
+        """Take in the newest segment's state; how much of it counts, and the position that is durable."""
+        with OpenFile(self.path, number) as file:
+            size = file.size()
+            scan = file.scan(size)
+            salt = salt_of(start.directory, number)
+            readable = start.segment == number
+            position = start.position if readable else 0
+            offset = durable = 0
+            snapshot = True  # not behind its end yet
+            undecided: deque[Frame] = deque()
+            end = size
+            while offset < size:
+                found = scan.frame(offset, salt if offset else 0)
+                if isinstance(found, Frame) and found.end <= size:
+                    durable = max(durable, found.durable, found.end if snapshot else 0)
+                    if found.type == SNAPSHOT_END:
+                        snapshot = False
+                    undecided.append(found)
+                    offset = found.end
+                    while undecided and undecided[0].end <= durable:
+                        position += self._take(file, number, undecided.popleft(), snapshot)
+                    continue
+                reason = (
+                    found.reason if isinstance(found, Bad) else "the file ends inside the body of a batch"
+                )
+                at = offset
+                witness = None
+                if not snapshot:
+                    witness = scan.first_valid(at + 1, salt, lambda frame, at=at: frame.durable > at)  # type: ignore[misc]
+                    if witness is None:
+                        end = at
+                        self.note(self.problem(number, at, size - at, "torn", reason))
+                        break
+                after = scan.first_valid(at + 1, salt, lambda frame: frame.end <= size)
+                offset = size if after is None else after.offset
+                self.note(self.problem(number, at, offset - at, "damage", reason))
+                snapshot = False if not readable else snapshot
+            for (
+                frame
+            ) in undecided:  # the last write: a body that is not all there was torn, with what follows
+                if (
+                    frame.body_length
+                    and crc32c(file.read(frame.body_offset, frame.body_length)) != frame.body_crc
+                ):
+                    end = frame.offset
+                    reason = "the body of the batch does not match its checksum"
+                    self.note(self.problem(number, end, size - end, "torn", reason))
+                    break
+                self._take(file, number, frame, snapshot)
+        return end, position
+
+    def _take(self, file: OpenFile, segment: int, frame: Frame, snapshot: bool) -> int:
+        """Note what a frame says of batches and registers; 1 if it counts for the position."""
+        if frame.type in (BATCH_STORED, BATCH_MOVED):
+            stored, moved = batch_of(file.name, frame)
+            header = stored.batch.header
+            self._size(header.partition, frame.body_length)
+            if moved is not None:
+                body = file.read(frame.body_offset, frame.body_length)
+                if moved.damaged or crc32c(body) != frame.body_crc:
+                    self.ignored.append(stored.number)
+                else:
+                    self.moved.setdefault(segment, []).append((stored.number, stored.number + 1))
+        elif frame.type == RECORDS_MERGED:
+            self._size(PartitionId(*frame.fields[2][:2]), 0)
+        elif frame.type in _EFFECTS:
+            record = decoded(file.name, frame)
+            if isinstance(record, TopicPut | GroupPut):
+                self.registers.take(record)
+            elif isinstance(record, Reclaimed):
+                self.gone += [(number, number + 1) for number in record.numbers]
+            elif isinstance(record, Forgotten):
+                (self.dead.setdefault(record.segment, []) if record.segment else self.gone).extend(
+                    record.ranges
+                )
+        elif frame.type not in CLASS_OF:
+            decoded(file.name, frame)
+        return 0 if snapshot else int(frame.type > FRAMING_MAX)
+
+    def _size(self, partition: PartitionId, size: int) -> None:
+        self.sizes[partition] = self.sizes.get(partition, 0) + size
+
+    # ------------------------------------------------------------ older segments
+
+    def _scan_older(self, entry: Earlier, directory: int, holes: tuple[tuple[int, int], ...]) -> None:
+        """What an older segment says of batches and registers: the newest one's word on that is damaged."""
+        plan = SegmentPlan(
+            entry.segment, entry.bytes, False, True, Numbers(), Numbers(), frozenset(), holes, None
+        )
+        with OpenFile(self.path, entry.segment) as file:
+            for frame in frames_of(file, plan, self.node, directory, ignore):  # told of when it is read
+                self._take(file, entry.segment, frame, True)
+
+    def _footer(self, entry: Earlier, directory: int) -> tuple[PartitionRange, ...] | None:
+        """The footer of an older segment, if it has one: it ends where the segment does."""
+        salt = salt_of(directory, entry.segment)
+        with OpenFile(self.path, entry.segment) as file:
+            scan = file.scan(entry.bytes)
+            for look in FOOTER_LOOK:
+                base = max(0, entry.bytes - look)
+                tail = file.read(base, entry.bytes - base)
+                at = tail.rfind(MAGIC)
+                while at >= 0:
+                    found = scan.frame(base + at, salt)
+                    if isinstance(found, Frame) and found.end == entry.bytes:
+                        if found.type != TYPE_OF[SegmentFooter]:
+                            return None
+                        footer = decoded(file.name, found)
+                        assert isinstance(footer, SegmentFooter)
+                        return footer.partitions
+                    at = tail.rfind(MAGIC, 0, at)
+                if not base:
+                    break
+        return None

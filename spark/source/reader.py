@@ -1,0 +1,251 @@
+"""One Spark task over data directories: what it reads, and what all that read have in common."""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from quorumq.client.message import MessageId
+from quorumq.core.errors import StorageError
+from quorumq.core.types import BatchHeader, Group, Origin, PartitionId, Span, Topic
+from quorumq.history import origin_text
+from quorumq.storage.records import BATCH_MOVED, BATCH_STORED
+from quorumq.storage.segment import Frame
+from quorumq.wire.batch import Corrupt, HeaderValue, Message, records_of
+from spark.source.arrow import Batches, Same, Values
+from spark.source.journals import Directory, OpenDirectory, Report, SegmentGone, SegmentPlan, ignore, refuse
+from spark.source.options import Options, Wanted
+from spark.source.planning import PLANS_MAX, Registers, plan_directory
+
+CONTENT: Final = ("key", "headers", "payload", "size", "digest")
+"""Columns for which a batch's body is read."""
+
+BATCHES: Final = (BATCH_STORED, BATCH_MOVED)
+
+
+class Task(InputPartition):
+    """What one Spark task reads.
+
+    Args:
+        directories: of all nodes; of `copies` and `problems` one.
+        keys: the topic partitions to read; None for all.
+        segments: the segments to read, of `copies` and `problems`; None for all.
+        bucket: (which share of the origins, of how many).
+        topics: registers of the topics.
+        groups: registers of the groups.
+    """
+
+    def __init__(
+        self,
+        directories: tuple[Directory, ...],
+        *,
+        keys: frozenset[PartitionId] | None = None,
+        segments: frozenset[int] | None = None,
+        bucket: tuple[int, int] = (0, 1),
+        topics: Mapping[bytes, Topic] | None = None,
+        groups: Mapping[tuple[bytes, str], Group] | None = None,
+    ) -> None:
+        self.directories = directories
+        self.keys = keys
+        self.segments = segments
+        self.bucket = bucket
+        self.topics = dict(topics or {})
+        self.groups = dict(groups or {})
+
+
+def reporter(options: Options) -> Report:
+    """What becomes of problems: the table that lists them must not end at the first."""
+    return ignore if options.report or options.table == "problems" else refuse
+
+
+def holds_any(segment: SegmentPlan, keys: frozenset[PartitionId] | None, column: str, wanted: Wanted) -> bool:
+    """Whether a segment's footer leaves it open that there are batches of these partitions, and of the times wanted."""
+    if segment.footer is None:
+        return True
+    return any(
+        (keys is None or PartitionId(part.topic, part.partition) in keys)
+        and (not column or wanted.may_be_at(column, part.first_published_ms, part.last_published_ms))
+        for part in segment.footer
+    )
+
+
+def headers_text(headers: Mapping[str, HeaderValue]) -> dict[str, str | None]:
+    """Headers as texts; bytes that are no text are written out, truth is `true` and `false`."""
+    return {name: _header_text(value) for name, value in headers.items()}
+
+
+def _header_text(value: HeaderValue) -> str | None:
+    if value is None:
+        return None
+    if isinstance(value, bytes):
+        return value.decode(errors="backslashreplace")
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+def names(key: PartitionId, span: Span, topic: str) -> dict[str, Values]:
+    """The columns that name messages."""
+    origin, start, stop = span
+    head = str(MessageId(key, origin, 0))[:-1]
+    return {
+        "id": lambda: [f"{head}{seq}" for seq in range(start, stop)],
+        "topic": Same(topic),
+        "topic_id": Same(key.topic.hex()),
+        "partition": Same(key.number),
+        "origin": Same(origin_text(origin)),
+        "seq": lambda: list(range(start, stop)),
+    }
+
+
+def content(messages: list[Message | None], crcs: Values) -> dict[str, Values]:
+    """The columns of keys, headers and payloads; None stands for a message of which there is no intact copy."""
+    return {
+        "key": lambda: [None if item is None else item.key for item in messages],
+        "headers": lambda: [None if item is None else headers_text(item.headers) for item in messages],
+        "payload": lambda: [None if item is None else item.payload for item in messages],
+        "size": lambda: [None if item is None else len(item.payload) for item in messages],
+        "crc": crcs,
+        "digest": lambda: [
+            None if item is None else hashlib.sha256(item.payload).hexdigest() for item in messages
+        ],
+    }
+
+
+class Loaded(NamedTuple):
+    """A batch read again: its header, and its body if it was asked for and is intact."""
+
+    header: BatchHeader
+    body: bytes | None
+
+    def parts(self, span: Span) -> Iterator[tuple[Span, int]]:
+        """The parts of a span that are in this batch, with the index of the first record of each."""
+        at = 0
+        for section in self.header.sections:
+            start, stop = max(section.start, span.start), min(section.stop, span.stop)
+            if section.origin == span.origin and start < stop:
+                yield Span(span.origin, start, stop), at + start - section.start
+            at += section.size
+
+    def crcs(self, first: int, count: int) -> list[str]:
+        """The CRCs of records, as in a history."""
+        return [f"{self.header.crc_of(index):08x}" for index in range(first, first + count)]
+
+
+class Reader:
+    """One task while it reads."""
+
+    def __init__(self, task: Task, options: Options, wanted: Wanted, out: Batches) -> None:
+        self.task = task
+        self.options = options
+        self.wanted = wanted
+        self.out = out
+        self.report = reporter(options)
+        self.open_directories: list[OpenDirectory] = []
+        self.topics = task.topics
+        self.groups = task.groups
+
+    # ------------------------------------------------------------------ files
+
+    def segments_of(self, directory: Directory) -> list[SegmentPlan]:
+        """The segments that this table needs of a directory."""
+        if self.task.segments is not None:
+            return [plan for plan in directory.segments if plan.number in self.task.segments]
+        return [
+            plan
+            for plan in directory.segments
+            if plan.state or holds_any(plan, self.task.keys, "", self.wanted)
+        ]
+
+    def open(self) -> None:
+        """Open all files; where the node has reclaimed one since the plan was made, plan its directory again."""
+        for directory in self.task.directories:
+            found = directory
+            for attempt in range(PLANS_MAX):
+                try:
+                    wanted = [segment.number for segment in self.segments_of(found)]
+                    self.open_directories.append(OpenDirectory(found, wanted))
+                    break
+                except SegmentGone as error:
+                    if self.task.segments is not None or attempt == PLANS_MAX - 1:
+                        raise StorageError(
+                            f"{error}. Other tasks read the journal as it was before: run the query again, or read a "
+                            "copy of the directory"
+                        ) from None
+                    found = self._again(directory)
+
+    def _again(self, directory: Directory) -> Directory:
+        planned = plan_directory(directory.path, self.report)
+        if planned.directory.directory != directory.directory:
+            raise StorageError(f"{directory.path} was replaced while it was read: read it again")
+        registers = Registers()
+        registers.topics.update(self.topics)
+        registers.groups.update(self.groups)
+        registers.update(planned.registers)
+        self.topics, self.groups = registers.topics, registers.groups
+        return planned.directory
+
+    def close(self) -> None:
+        """Give all files back."""
+        for directory in self.open_directories:
+            directory.close()
+
+    def rows(self) -> Iterator[pa.RecordBatch]:
+        """Arrow batches of rows."""
+        raise NotImplementedError
+
+    # ------------------------------------------------------------------ common
+
+    def topic_name(self, key: PartitionId) -> str:
+        topic = self.topics.get(key.topic)
+        return key.topic.hex() if topic is None else topic.name
+
+    def nodes_of(self, mask: int) -> list[str]:
+        """The names of nodes in a bit mask over the directories, sorted."""
+        return sorted(found.plan.node for at, found in enumerate(self.open_directories) if mask >> at & 1)
+
+    def mine(self, origin: Origin) -> bool:
+        """Whether this task's share of the origins has this one."""
+        number, of = self.task.bucket
+        return of == 1 or zlib.crc32(origin_text(origin).encode()) % of == number
+
+    def messages_in(
+        self, directory: OpenDirectory, segment: int, frame: Frame, loaded: Loaded, first: int, count: int
+    ) -> list[Message | None]:
+        """Records of an intact body; None for one that its producer wrote so that nobody can read it."""
+        header, body = loaded
+        if body is None:
+            return [None] * count
+        try:
+            return list(
+                records_of(
+                    header,
+                    first,
+                    first + count,
+                    body[header.end_of(first - 1) : header.end_of(first + count - 1)],
+                )
+            )
+        except Corrupt:
+            return [
+                self._message(directory, segment, frame, loaded, index)
+                for index in range(first, first + count)
+            ]
+
+    def _message(
+        self, directory: OpenDirectory, segment: int, frame: Frame, loaded: Loaded, index: int
+    ) -> Message | None:
+        header, body = loaded
+        assert body is not None
+        try:
+            return records_of(
+                header, index, index + 1, body[header.end_of(index - 1) : header.end_of(index)]
+            )[0]
+        except Corrupt as error:
+            problem = directory.body_problem(segment, frame, str(error))
+            self.report(problem._replace(what="record", impact="key, headers and payload of this message"))
+            return None
