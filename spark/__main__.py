@@ -8,14 +8,19 @@ import click
 
 from quorumq.commands import Commands, Reported
 from quorumq.core.errors import UsageError
-from spark.errors import told
+
+from . import COMMAND
+from .errors import told
 
 COMMANDS = {
     "deadletters": (
-        "spark.jobs.deadletters:command",
+        f"{__package__}.jobs.deadletters:command",
         "Analyse dead letters: tables, an HTML report, a redrive plan.",
     ),
-    "audit": ("spark.jobs.audit:command", "Check every guarantee against histories of what happened."),
+    "audit": (
+        f"{__package__}.jobs.audit:command",
+        "Check every guarantee against histories of what happened.",
+    ),
 }
 """Per job: where the click command is, and the line that `--help` shows."""
 
@@ -42,7 +47,7 @@ class Jobs(Commands):
 
 
 @click.group(
-    "python -m spark",
+    COMMAND,
     cls=Jobs,
     lazy=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -57,4 +62,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main(prog_name="python -m spark")
+    main(prog_name=COMMAND)

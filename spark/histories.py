@@ -17,8 +17,9 @@ from pyspark.sql import functions as F
 
 from quorumq.core.errors import NotFound, StorageError, UsageError
 from quorumq.history import COMMON, FIELDS, KINDS, LINE_BYTES_MAX, SUFFIXES, VERSION, KindOf
-from spark.schemas import SECONDS, TABLES, schema
-from spark.session import exactly
+
+from .schemas import SECONDS, TABLES, schema
+from .session import exactly
 
 SPAN_MESSAGES_MAX: Final = 1 << 24
 """A span of more messages than that was not written by quorumq: a batch is far smaller."""

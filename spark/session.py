@@ -27,9 +27,10 @@ from pyspark.sql import SparkSession
 
 from quorumq.core import errors
 from quorumq.core.errors import UsageError
-from spark.errors import MEMORY_VARIABLE
-from spark.java import java_home
-from spark.source import register
+
+from .errors import MEMORY_VARIABLE
+from .java import java_home
+from .source import register
 
 LOG_VARIABLE: Final = "QUORUMQ_SPARK_LOG"
 """Names the level of Spark's log: `off` if not set, else `error`, `warn`, `info`."""
@@ -248,10 +249,16 @@ def packages(folder: Path) -> Path:
 
     What they need of others is compiled, and has to be where the executors run (docs/spark.md, "On a cluster").
     """
+    files: dict[Path, Path] = {}
+    for name, package in (
+        ("quorumq", Path(errors.__file__).parent.parent),
+        (__package__, Path(__file__).parent),
+    ):
+        for path in sorted(package.rglob("*")):
+            if path.is_file() and "__pycache__" not in path.parts:
+                files[Path(*name.split("."), path.relative_to(package))] = path
     found = folder / "quorumq-packages.zip"
     with zipfile.ZipFile(found, "w", zipfile.ZIP_DEFLATED) as archive:
-        for package in (Path(errors.__file__).parent.parent, Path(__file__).parent):
-            for path in sorted(package.rglob("*")):
-                if path.is_file() and "__pycache__" not in path.parts:
-                    archive.write(path, path.relative_to(package.parent))
+        for inside, path in files.items():
+            archive.write(path, inside)
     return found

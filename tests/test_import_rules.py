@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import graphlib
 import importlib
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -86,8 +87,20 @@ def imports(path: Path) -> Iterator[tuple[int, str]]:
             for alias in node.names:
                 yield node.lineno, alias.name
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}:{node.lineno}: relative import; write the full name"
-            yield node.lineno, node.module or ""
+            yield node.lineno, source_of(node, path)
+
+
+def source_of(node: ast.ImportFrom, path: Path) -> str:
+    """The module that names are imported from. Spark's files name each other relatively, all others by full names."""
+    within_spark = path.relative_to(ROOT).parts[0] == "spark"
+    if not node.level:
+        assert not (within_spark and is_within(node.module or "", {"spark"})), (
+            f"{path}:{node.lineno}: write a relative import: installed, this is quorumq.spark (docs/decisions/0012)"
+        )
+        return node.module or ""
+    assert within_spark, f"{path}:{node.lineno}: relative import; write the full name"
+    package = path.relative_to(ROOT).parts[: -node.level]
+    return ".".join([*package, *([node.module] if node.module else [])])
 
 
 def is_within(name: str, packages: set[str]) -> bool:
@@ -236,8 +249,22 @@ def imported(path: Path) -> Iterator[str]:
 def test_every_import_finds_what_it_names(path: Path) -> None:
     """Also those inside of functions, which fail only when somebody runs the command."""
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and is_within(node.module or "", {"quorumq", "sim", "spark"}):
-            module = importlib.import_module(node.module or "")
+        if isinstance(node, ast.ImportFrom) and is_within(source_of(node, path), {"quorumq", "sim", "spark"}):
+            source = source_of(node, path)
+            module = importlib.import_module(source)
             for alias in node.names:
                 if alias.name != "*" and not hasattr(module, alias.name):  # then it is a module of its own
-                    importlib.import_module(f"{node.module}.{alias.name}")
+                    importlib.import_module(f"{source}.{alias.name}")
+
+
+def test_the_wheel_has_every_package_of_ours_and_no_name_that_is_not_ours() -> None:
+    said = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    assert said["package-dir"] == {"quorumq.spark": "spark"}
+    found = [
+        path.parent.relative_to(ROOT).parts
+        for top in ("quorumq", "spark")
+        for path in ROOT.glob(f"{top}/**/__init__.py")
+    ]
+    assert sorted(said["packages"]) == sorted(
+        ".".join(parts).replace("spark", "quorumq.spark", parts[0] == "spark") for parts in found
+    )

@@ -10,9 +10,10 @@ after an ack when its FETCH was sent after the ACK's answer had arrived; or, whe
 fencing token is above that of the delivery that was acked, whenever it came (docs/protocol.md, G3). The
 remaining order, a delivery with a lower token that arrives late, is the client library's to drop.
 
-Why not sim's checkers, which judge the same histories with `python -m sim check`: they take an ACK that nobody answered
-for one that may have settled its message, which is right for a random run and too little here; and they go by when
-a delivery was written down, which a worker that is stopped between its look at the clock and that line does too late.
+Why not sim's checkers: they are not installed (docs/decisions/0012). They take an ACK that nobody answered for one that
+may have settled its message, which is right for a random run and too little here; and they go by when a delivery was
+written down, which a worker that is stopped between its look at the clock and that line does too late. But for that, a
+test has them judge a demo too.
 """
 
 from __future__ import annotations

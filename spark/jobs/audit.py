@@ -16,13 +16,13 @@ from rich.console import Console
 from rich.table import Table
 
 from quorumq.core.errors import UsageError
-from spark.histories import Histories, read
-from spark.jobs.output import SUMMARY, Output
-from spark.report.audit import named, page
-from spark.report.page import counted
-from spark.session import exactly, file_path, fit, interruptible, job_session
-from spark.transforms import audit as t
-from spark.transforms import (
+
+from ..histories import Histories, read
+from ..report.audit import named, page
+from ..report.page import counted
+from ..session import exactly, file_path, fit, interruptible, job_session
+from ..transforms import audit as t
+from ..transforms import (
     audit_clocks,
     audit_context,
     audit_deliveries,
@@ -32,6 +32,7 @@ from spark.transforms import (
     audit_messages,
     audit_settings,
 )
+from .output import SUMMARY, Output
 
 OUTPUT: Final = Output("audit", 1)
 

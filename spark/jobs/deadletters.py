@@ -10,10 +10,10 @@ from typing import Any
 
 import click
 
-from spark.jobs.letters_analysis import PLAN, REPORT, Settings, run
-from spark.jobs.letters_input import OUTPUT, read, read_previous_head
-from spark.session import fit, job_session
-from spark.transforms.plan import VERDICTS, Limits
+from ..session import fit, job_session
+from ..transforms.plan import VERDICTS, Limits
+from .letters_analysis import PLAN, REPORT, Settings, run
+from .letters_input import OUTPUT, read, read_previous_head
 
 
 def _decide(ctx: click.Context, param: click.Parameter, value: Iterable[str]) -> dict[str, str]:

@@ -18,13 +18,13 @@ from pyarrow.parquet import ParquetFile
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from spark.jobs.letters_input import OUTPUT, Input, check_previous, only, read_previous_head, with_topics
-from spark.jobs.letters_summary import facts_of, iso, summarised, utc
-from spark.jobs.output import SUMMARY
-from spark.report.deadletters import page
-from spark.session import exactly, file_path, interruptible
-from spark.transforms import letters as t
-from spark.transforms import plan, rates
+from ..report.deadletters import page
+from ..session import exactly, file_path, interruptible
+from ..transforms import letters as t
+from ..transforms import plan, rates
+from .letters_input import OUTPUT, Input, check_previous, only, read_previous_head, with_topics
+from .letters_summary import facts_of, iso, summarised, utc
+from .output import SUMMARY
 
 PLAN: Final = "plan.jsonl"
 REPORT: Final = "report.html"

@@ -13,12 +13,13 @@ from pyspark.sql import functions as F
 
 from quorumq.client import connect
 from quorumq.core.errors import NotFound, QuorumqError, StorageError, UsageError
-from spark.jobs.output import Output
-from spark.schemas import TABLES, schema
-from spark.session import exactly, file_path
-from spark.source import register
-from spark.source.journals import ignore
-from spark.source.planning import plan_directory
+
+from ..schemas import TABLES, schema
+from ..session import exactly, file_path
+from ..source import register
+from ..source.journals import ignore
+from ..source.planning import plan_directory
+from .output import Output
 
 OUTPUT: Final = Output("deadletters", 1)
 

@@ -9,10 +9,10 @@ from typing import Any, Final
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
-from spark.jobs.letters_input import OUTPUT, Input
-from spark.source.journals import HARMLESS
-from spark.transforms.letters import RESOLUTIONS
-from spark.transforms.plan import VERDICTS
+from ..source.journals import HARMLESS
+from ..transforms.letters import RESOLUTIONS
+from ..transforms.plan import VERDICTS
+from .letters_input import OUTPUT, Input
 
 TOP: Final = 500
 """Rows of each table that the report shows, at most."""

@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from spark.report import plots
-from spark.report.page import (
+from .. import COMMAND
+from . import plots
+from .page import (
     EMPTY,
     Column,
     Html,
@@ -26,7 +27,7 @@ from spark.report.page import (
     table,
     tag,
 )
-from spark.report.page import page as document
+from .page import page as document
 
 Row = Mapping[str, Any]
 
@@ -93,7 +94,7 @@ def page(summary: Row, guarantees: Mapping[str, str]) -> str:
         faults(summary),
         tag(
             "footer",
-            "python -m spark audit · what each word means: docs/spark.md, “The audit” · all rows: tables/, beside it",
+            f"{COMMAND} audit · what each word means: docs/spark.md, “The audit” · all rows: tables/, beside it",
         ),
     ]
     return document(f"{title} · Delivery audit", join(parts))

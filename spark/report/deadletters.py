@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from spark.report import plots
-from spark.report.page import (
+from .. import COMMAND
+from . import plots
+from .page import (
     EMPTY,
     Column,
     Html,
@@ -31,7 +32,7 @@ from spark.report.page import (
     tag,
     time,
 )
-from spark.report.page import page as document
+from .page import page as document
 
 Row = dict[str, Any]
 
@@ -373,7 +374,7 @@ def samples(summary: Row, facts: Row) -> Html:
         parts.append(
             tag(
                 "p",
-                "Keys, headers and payloads are left out; python -m spark deadletters --payloads shows them.",
+                f"Keys, headers and payloads are left out; {COMMAND} deadletters --payloads shows them.",
             )
         )
     nodes = "".join(
@@ -427,7 +428,7 @@ def foot(summary: Row) -> Html:
     """What it was made by."""
     return tag(
         "footer",
-        "python -m spark deadletters · what each number means: docs/spark.md, “Dead letters” · times in UTC",
+        f"{COMMAND} deadletters · what each number means: docs/spark.md, “Dead letters” · times in UTC",
     )
 
 

@@ -62,7 +62,7 @@ def join(parts: Iterable[Any], between: str = "\n") -> Html:
 
 def page(title: str, body: Html) -> str:
     """A whole document. Its policy forbids loading anything and running any script but ours."""
-    here = files("spark.report")
+    here = files(__package__)
     style, script = (here.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
     return (

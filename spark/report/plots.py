@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from spark.report.page import Html, duration, esc, number, tag, visible
+from .page import Html, duration, esc, number, tag, visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -3,7 +3,7 @@
 Spark calls this in Python processes of its own: the driver's planner, and the workers of tasks. So everything here is
 picklable, and the reader that goes to every task is small: what a task needs is in its partition.
 
-    from spark.source import register
+    from . import register
     register(session)                       # spark.session.session() has done it already
     session.read.format("quorumq").option("table", "deadletters").load("/var/lib/quorumq/a,/var/lib/quorumq/b")
 
@@ -26,9 +26,10 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from quorumq.core.errors import UsageError
-from spark.schemas import TABLES
-from spark.schemas import schema as schema_of
-from spark.source.options import Options, Wanted, read_options
+
+from ..schemas import TABLES
+from ..schemas import schema as schema_of
+from .options import Options, Wanted, read_options
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,14 +62,14 @@ class QuorumqDataSource(DataSource):
         return (PushingReader if options.pushdown else Reader)(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from spark.source.stream import LettersStream
+        from .stream import LettersStream
 
         options = read_options(self.options, stream=True)
         check_schema(options.table, schema)
         return LettersStream(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from spark.source.writer import Writer, write_options
+        from .writer import Writer, write_options
 
         return Writer(write_options(self.options, schema, overwrite))
 
@@ -98,14 +99,14 @@ class Reader(DataSourceReader):
 
     def partitions(self) -> Sequence[Any]:
         if self.options.table == "history":
-            from spark.source import histories
+            from . import histories
 
             return histories.plan(self.options)
         if self.options.nodes:
-            from spark.source import live
+            from . import live
 
             return live.plan(self.options, self.wanted)
-        from spark.source import offline
+        from . import offline
 
         return offline.plan(self.options, self.wanted)
 
@@ -113,15 +114,15 @@ class Reader(DataSourceReader):
         if type(partition).__name__ == "InputPartition":  # what Spark makes where there is nothing to read
             return
         if self.options.table == "history":
-            from spark.source import histories
+            from . import histories
 
             yield from histories.read(partition, self.schema)
         elif self.options.nodes:
-            from spark.source import live
+            from . import live
 
             yield from live.read(partition, self.options, self.wanted, self.schema)
         else:
-            from spark.source import offline
+            from . import offline
 
             yield from offline.read(partition, self.options, self.wanted, self.schema)
 

@@ -9,9 +9,10 @@ import pyarrow as pa
 
 from quorumq.storage.segment import Frame
 from quorumq.wire.batch import Message
-from spark.source.arrow import Same, Values, known_time, time_of
-from spark.source.journals import OpenDirectory, Problem, SegmentPlan
-from spark.source.reader import BATCHES, CONTENT, Loaded, Reader, content, names
+
+from .arrow import Same, Values, known_time, time_of
+from .journals import OpenDirectory, Problem, SegmentPlan
+from .reader import BATCHES, CONTENT, Loaded, Reader, content, names
 
 
 class CopiesReader(Reader):

@@ -14,9 +14,10 @@ from pyspark.sql.types import StructType
 
 from quorumq.core.errors import StorageError, UsageError
 from quorumq.history import SUFFIXES, HistoryError, histories_of, read_history
-from spark.schemas import TABLES
-from spark.source.arrow import Batches, Same, Values
-from spark.source.options import Options
+
+from ..schemas import TABLES
+from .arrow import Batches, Same, Values
+from .options import Options
 
 
 class HistoryFile(InputPartition):

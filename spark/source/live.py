@@ -28,10 +28,11 @@ from quorumq.core.types import Kind, PartitionId, Record, Span
 from quorumq.history import origin_text, owner_text
 from quorumq.wire.batch import Message
 from quorumq.wire.values import WireSlice
-from spark.source.arrow import Batches, Same, Values, generation_of, known_time, small, time_of
-from spark.source.options import Options, Wanted
-from spark.source.reader import CONTENT, content, names
-from spark.source.records import ROWS_AT_ONCE, letter_columns
+
+from .arrow import Batches, Same, Values, generation_of, known_time, small, time_of
+from .options import Options, Wanted
+from .reader import CONTENT, content, names
+from .records import ROWS_AT_ONCE, letter_columns
 
 PAGE: Final = 500
 """Items of one page."""

@@ -20,10 +20,11 @@ from quorumq.core.types import Origin, PartitionId, Span
 from quorumq.storage.records import TYPE_OF
 from quorumq.storage.segment import Frame
 from quorumq.wire.batch import Message
-from spark.source.arrow import Batches, Same, time_of
-from spark.source.journals import OpenDirectory, SegmentPlan, batch_of, decoded
-from spark.source.options import Options, Wanted
-from spark.source.reader import BATCHES, CONTENT, Loaded, Reader, Task, content, names
+
+from .arrow import Batches, Same, time_of
+from .journals import OpenDirectory, SegmentPlan, batch_of, decoded
+from .options import Options, Wanted
+from .reader import BATCHES, CONTENT, Loaded, Reader, Task, content, names
 
 LOADED_MAX: Final = 12
 """Batches that a task keeps in memory: at most 4 MiB each."""

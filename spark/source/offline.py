@@ -16,14 +16,15 @@ from pyspark.sql.types import StructType
 
 from quorumq.core.errors import UsageError
 from quorumq.core.types import PartitionId
-from spark.source.arrow import Batches
-from spark.source.copies import CopiesReader, ProblemsReader
-from spark.source.journals import Directory, Problem
-from spark.source.merged import MessagesReader
-from spark.source.options import Options, Wanted
-from spark.source.planning import Registers, plan_directory
-from spark.source.reader import Task, holds_any, reporter
-from spark.source.records import LettersReader, TombstonesReader
+
+from .arrow import Batches
+from .copies import CopiesReader, ProblemsReader
+from .journals import Directory, Problem
+from .merged import MessagesReader
+from .options import Options, Wanted
+from .planning import Registers, plan_directory
+from .reader import Task, holds_any, reporter
+from .records import LettersReader, TombstonesReader
 
 
 def plan(options: Options, wanted: Wanted) -> list[Task]:

@@ -19,8 +19,9 @@ from pyspark.sql.datasource import (
 )
 
 from quorumq.core.errors import UsageError
-from spark.schemas import TABLES
-from spark.source.arrow import shown_ms
+
+from ..schemas import TABLES
+from .arrow import shown_ms
 
 READ: Final = {
     "table": "which table: " + ", ".join(TABLES),

@@ -39,7 +39,8 @@ from quorumq.storage.segment import (
     segment_name,
     segment_number,
 )
-from spark.source.journals import (
+
+from .journals import (
     RECORDS_MERGED,
     Directory,
     Numbers,

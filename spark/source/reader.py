@@ -17,10 +17,11 @@ from quorumq.history import origin_text
 from quorumq.storage.records import BATCH_MOVED, BATCH_STORED
 from quorumq.storage.segment import Frame
 from quorumq.wire.batch import Corrupt, HeaderValue, Message, records_of
-from spark.source.arrow import Batches, Same, Values
-from spark.source.journals import Directory, OpenDirectory, Report, SegmentGone, SegmentPlan, ignore, refuse
-from spark.source.options import Options, Wanted
-from spark.source.planning import PLANS_MAX, Registers, plan_directory
+
+from .arrow import Batches, Same, Values
+from .journals import Directory, OpenDirectory, Report, SegmentGone, SegmentPlan, ignore, refuse
+from .options import Options, Wanted
+from .planning import PLANS_MAX, Registers, plan_directory
 
 CONTENT: Final = ("key", "headers", "payload", "size", "digest")
 """Columns for which a batch's body is read."""

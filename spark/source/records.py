@@ -18,11 +18,12 @@ from quorumq.history import origin_text
 from quorumq.storage.records import TYPE_OF
 from quorumq.storage.segment import Frame
 from quorumq.wire.batch import Corrupt, Message, records_of
-from spark.source.arrow import Batches, Same, Values, generation_of, known_time, small
-from spark.source.journals import RECORDS_MERGED, Directory, Problem, SegmentPlan, decoded
-from spark.source.merged import MergingReader
-from spark.source.options import Options, Wanted
-from spark.source.reader import BATCHES, CONTENT, Task, content, holds_any, names
+
+from .arrow import Batches, Same, Values, generation_of, known_time, small
+from .journals import RECORDS_MERGED, Directory, Problem, SegmentPlan, decoded
+from .merged import MergingReader
+from .options import Options, Wanted
+from .reader import BATCHES, CONTENT, Task, content, holds_any, names
 
 ROWS_AT_ONCE: Final = 256
 """Dead letters of one block of rows: each may have 16 KiB of text."""

@@ -27,13 +27,14 @@ from quorumq.core.spans import SpanMap
 from quorumq.core.types import Kind, Letter, PartitionId, Record, Span, record_rank
 from quorumq.storage.records import FRAMING_MAX, SNAPSHOT_END, SegmentStart
 from quorumq.storage.segment import Bad, Frame, salt_of
-from spark.source.arrow import Batches
-from spark.source.journals import RECORDS_MERGED, OpenFile, SegmentGone, SegmentPlan, decoded
-from spark.source.offline import check_nodes, wanted_keys
-from spark.source.options import Options, Wanted
-from spark.source.planning import Registers, plan_directory, segments_in
-from spark.source.reader import Task, reporter
-from spark.source.records import Died, LettersReader, lower_ballot
+
+from .arrow import Batches
+from .journals import RECORDS_MERGED, OpenFile, SegmentGone, SegmentPlan, decoded
+from .offline import check_nodes, wanted_keys
+from .options import Options, Wanted
+from .planning import Registers, plan_directory, segments_in
+from .reader import Task, reporter
+from .records import Died, LettersReader, lower_ballot
 
 NOTHING = -1
 """The position of a node of which nothing was read yet."""

@@ -36,7 +36,8 @@ from quorumq.core.errors import AlreadyResolved, Conflict, OriginClosed, Quorumq
 from quorumq.core.limits import BATCH_MESSAGES_MAX
 from quorumq.core.types import DERIVED, Kind, Origin, PartitionId, Record, Span, Topic
 from quorumq.wire.batch import SECTIONS_MAX, SEQ_MAX, Message, encode_record, pack_sections
-from spark.source.options import TIMEOUT_S, WRITE, known_only, names_in, number, one_of
+
+from .options import TIMEOUT_S, WRITE, known_only, names_in, number, one_of
 
 BATCH_BYTES: Final = 256 << 10
 RUN: Final = 1024

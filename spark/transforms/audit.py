@@ -12,8 +12,8 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from spark.transforms.audit_events import KEY
-from spark.transforms.audit_findings import BROKEN, UNDECIDED
+from .audit_events import KEY
+from .audit_findings import BROKEN, UNDECIDED
 
 GUARANTEES: Final[dict[str, str]] = {
     "G1": "durable: what was confirmed is delivered and settled, or is a dead letter",

@@ -21,7 +21,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import Window as Over
 from pyspark.sql import functions as F
 
-from spark.clocks import RATE_MAX, Bound, Placed, Window, place
+from ..clocks import RATE_MAX, Bound, Placed, Window, place
 
 WINDOWS: Final = 50_000
 """Of all runs and clocks together: so much is kept on the driver."""

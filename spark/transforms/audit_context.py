@@ -9,7 +9,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from spark.transforms.audit_events import moment, sure
+from .audit_events import moment, sure
 
 MOMENT = ("t", "low", "high", "domain")
 """What `moment` has, of a line."""

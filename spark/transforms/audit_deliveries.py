@@ -12,8 +12,8 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from spark.transforms.audit_events import FAR_S, KEY, due, maybe, maybe_before, moment, sure, surely_before
-from spark.transforms.audit_findings import finding, findings, say, true
+from .audit_events import FAR_S, KEY, due, maybe, maybe_before, moment, sure, surely_before
+from .audit_findings import finding, findings, say, true
 
 DELAYS: Final = "delays"
 NAMED: Final = (

@@ -11,8 +11,8 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from spark.transforms.audit_events import MESSAGE
-from spark.transforms.audit_findings import finding, findings, say, true
+from .audit_events import MESSAGE
+from .audit_findings import finding, findings, say, true
 
 DERIVED: Final = "derived"
 PREFIX: Final = "~derived."

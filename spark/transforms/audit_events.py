@@ -13,7 +13,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from spark.clocks import RATE_MAX
+from ..clocks import RATE_MAX
 
 MESSAGE: Final = ("run", "topic", "partition", "grp", "origin", "seq")
 """A message as one group sees it; `grp` is the group's name without `!dead`."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from spark.clocks import RATE_MAX
-from spark.transforms.audit_deliveries import DELAYS
-from spark.transforms.audit_events import KEY, due, maybe, moment, surely_before
-from spark.transforms.audit_findings import BROKEN, UNDECIDED, finding, findings, say, true
+from ..clocks import RATE_MAX
+from .audit_deliveries import DELAYS
+from .audit_events import KEY, due, maybe, moment, surely_before
+from .audit_findings import BROKEN, UNDECIDED, finding, findings, say, true
 
 
 def holds(events: DataFrame, of_runs: DataFrame) -> DataFrame:

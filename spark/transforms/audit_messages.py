@@ -5,9 +5,9 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from spark.transforms.audit_deliveries import NAMED
-from spark.transforms.audit_events import KEY, maybe, moment, sure
-from spark.transforms.audit_findings import finding, findings, say, true
+from .audit_deliveries import NAMED
+from .audit_events import KEY, maybe, moment, sure
+from .audit_findings import finding, findings, say, true
 
 
 def messages(

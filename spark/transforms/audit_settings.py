@@ -15,9 +15,9 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from spark.transforms.audit_context import deletions
-from spark.transforms.audit_events import maybe_before, moment, surely_before
-from spark.transforms.audit_findings import finding, findings
+from .audit_context import deletions
+from .audit_events import maybe_before, moment, surely_before
+from .audit_findings import finding, findings
 
 SETTINGS: Final = "settings"
 

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from spark.transforms.letters import GROUP, KIND, date_of, shaped
+from .letters import GROUP, KIND, date_of, shaped
 
 VERDICTS: Final = ("redrive", "hold", "discard")
 

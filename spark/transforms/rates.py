@@ -12,7 +12,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from spark.transforms.letters import (
+from .letters import (
     DEFAULTS,
     GROUP,
     KIND,
