@@ -1,0 +1,18 @@
+"""Each scenario happens as its file says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.scenarios.transcript import played
+
+FILES = sorted(Path(__file__).parent.glob("*.txt"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_it_happens_as_it_is_written(path: Path) -> None:
+    """Where a change of the protocol is meant: `python -m tests.scenarios`, and read what changed."""
+    text = path.read_text()
+    assert played(text) == text
