@@ -11,18 +11,16 @@ and is run again goes on where it stopped, and one that was run is done.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 
-from quorumq.cli.common import (
-    Where,
-    cluster,
-    print_json,
-    say,
-)
+import msgspec
+from msgspec import Meta, Struct
+
+from quorumq.cli.common import Where, cluster, print_json, say
 from quorumq.cli.pieces import pieces
 from quorumq.client.message import MessageId
 from quorumq.core.errors import AlreadyResolved, ClusterMismatch, NotFound, StorageError, UsageError
@@ -32,8 +30,6 @@ from quorumq.core.types import Kind, Record
 if TYPE_CHECKING:
     from quorumq.client import Client, Peek
 
-VERSION: Final = 1
-VERDICTS: Final = ("redrive", "hold", "discard")
 LOOK_AT: Final = 1000
 """Messages that are looked up at once, and the most that one request redrives."""
 
@@ -50,124 +46,101 @@ OUTCOMES: Final = {
 """What can become of a message of a plan, and how it is said to a person."""
 
 
-class Decision(NamedTuple):
+Text = Annotated[str, Meta(min_length=1)]
+Number = Annotated[int, Meta(ge=0)]
+
+
+class Head(Struct):
+    """The first line of a plan."""
+
+    quorumq_plan: Literal[1]  # the version of its format
+    cluster: str | None = None
+
+
+class Decision(Struct):
     """What a plan says of one kind of failure."""
 
-    line: int
-    topic: str
-    topic_id: bytes
-    group: str
-    failure: str  # the fingerprint, or the reason of dead letters that have none
-    verdict: str
-    rate: float | None  # messages a second; None: as fast as it goes
+    verdict: Literal["redrive", "hold", "discard"]
+    topic: Text
+    topic_id: Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
+    group: Text
+    failure: Text  # the fingerprint, or the reason of dead letters that have none
+    rate: Annotated[float, Meta(gt=0, lt=1e9)] | None = None  # messages a second; None: as fast as it goes
+    line: int = 0
 
 
-class Wanted(NamedTuple):
+class Wanted(Struct, dict=True):  # a place for `name`
     """A message to redrive, as it was when the plan was made."""
 
-    line: int
-    id: MessageId
-    generation: int
-    n: int
+    id: str
+    generation: Number
+    n: Number
+
+    @cached_property
+    def name(self) -> MessageId:
+        return MessageId.parse(self.id)
 
 
-def read_plan(path: Path) -> Iterator[dict[str, Any] | Decision | Wanted]:
+T = TypeVar("T", Head, Decision, Wanted)
+
+
+def read_plan(path: Path) -> Iterator[Head | Decision | Wanted]:
     """The head of a plan, its decisions, and behind each the messages to redrive, one by one.
 
     Raises:
         UsageError: with the line and what is wrong in it.
         StorageError: it cannot be read.
     """
-    head: dict[str, Any] | None = None
+    head: Head | None = None
     decision: Decision | None = None
     try:
         with path.open("rb") as lines:
-            for number, raw in enumerate(lines, 1):
-                if not raw.strip():
+            for number, line in enumerate(lines, 1):
+                if not line.strip():
                     continue
-                fields = _object(path, number, raw)
                 if head is None:
-                    head = _head(path, number, fields)
+                    head = _read(path, number, line, Head)
                     yield head
-                elif "verdict" in fields:
-                    decision = _decision(path, number, fields)
+                elif b'"verdict"' in line:
+                    decision = _read(path, number, line, Decision)
+                    decision.line = number
                     yield decision
                 else:
-                    yield _message(path, number, fields, decision)
+                    wanted = _read(path, number, line, Wanted)
+                    _check_place(path, number, wanted, decision)
+                    yield wanted
     except OSError as error:
         raise StorageError(f"{path} cannot be read: {error.strerror or error}") from error
     if head is None:
-        raise UsageError(f'{path} is empty: a plan begins with {{"quorumq_plan": {VERSION}, …}}')
+        raise UsageError(f'{path} is empty: a plan begins with {{"quorumq_plan": 1, …}}')
 
 
-def _object(path: Path, line: int, raw: bytes) -> dict[str, Any]:
+def _read(path: Path, number: int, line: bytes, kind: type[T]) -> T:
     try:
-        value = json.loads(raw)
-    except ValueError as error:
-        raise _bad(
-            path, line, raw.decode(errors="backslashreplace").strip(), f"is not JSON ({error})"
-        ) from None
-    if not isinstance(value, dict):
-        raise _bad(path, line, value, "is not a JSON object")
-    return value
+        return msgspec.json.decode(line, type=kind)
+    except msgspec.DecodeError as error:
+        text = line.decode(errors="backslashreplace").strip()
+        what = {Head: "the head of a plan", Decision: "a decision", Wanted: "a message to redrive"}[kind]
+        raise UsageError(f"{path}, line {number}: {text[:120]!r} is not {what}: {error}") from None
 
 
-def _bad(path: Path, line: int, value: Any, problem: str) -> UsageError:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return UsageError(f"{path}, line {line}: {text[:120]!r} {problem}")
-
-
-def _head(path: Path, line: int, fields: dict[str, Any]) -> dict[str, Any]:
-    if fields.get("quorumq_plan") != VERSION:
-        problem = f'is not the head of a plan that can be read here: that has "quorumq_plan": {VERSION}'
-        raise _bad(path, line, fields, problem)
-    if not isinstance(fields.get("cluster"), str | None):
-        raise _bad(path, line, fields["cluster"], "is not the id of a cluster")
-    return fields
-
-
-def _text(path: Path, line: int, fields: dict[str, Any], name: str) -> str:
-    value = fields.get(name)
-    if not isinstance(value, str) or not value:
-        raise _bad(path, line, fields, f"has no {name}, or one that is no text")
-    return value
-
-
-def _decision(path: Path, line: int, fields: dict[str, Any]) -> Decision:
-    verdict = fields["verdict"]
-    if verdict not in VERDICTS:
-        raise _bad(path, line, verdict, f"is no verdict: say {', '.join(VERDICTS)}")
-    try:
-        topic_id = bytes.fromhex(_text(path, line, fields, "topic_id"))
-    except ValueError:
-        raise _bad(path, line, fields["topic_id"], "is not the id of a topic: 32 hex digits") from None
-    rate = fields.get("rate")
-    if rate is not None and (
-        isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < 1e9
-    ):
-        raise _bad(path, line, rate, "is no rate: say how many messages a second, above 0")
-    topic, group = (_text(path, line, fields, name) for name in ("topic", "group"))
-    return Decision(line, topic, topic_id, group, _text(path, line, fields, "failure"), verdict, rate)
-
-
-def _message(path: Path, line: int, fields: dict[str, Any], decision: Decision | None) -> Wanted:
+def _check_place(path: Path, number: int, wanted: Wanted, decision: Decision | None) -> None:
+    """Refuse a message that does not belong to the decision in front of it."""
+    where = f"{path}, line {number}: {wanted.id!r}"
     if decision is None:
-        raise _bad(path, line, fields, "is a message without a decision in front of it")
+        raise UsageError(f"{where} is a message without a decision in front of it")
     if decision.verdict != "redrive":
-        problem = f"is a message behind a decision to {decision.verdict}: only what is redriven has its ids in the plan"
-        raise _bad(path, line, fields, problem)
+        raise UsageError(
+            f"{where} is a message behind a decision to {decision.verdict}: only what is redriven has its ids in a plan"
+        )
     try:
-        name = MessageId.parse(_text(path, line, fields, "id"))
+        topic = wanted.name.partition.topic.hex()
     except ValueError as error:
-        raise UsageError(f"{path}, line {line}: {error}") from None
-    if name.partition.topic != decision.topic_id:
-        problem = f"is of another topic than the decision in line {decision.line}: {decision.topic_id.hex()}"
-        raise _bad(path, line, str(name), problem)
-    for field in ("generation", "n"):
-        value = fields.get(field)
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 64:
-            raise _bad(path, line, fields, f"has no {field}, or one that is no number from 0")
-    return Wanted(line, name, fields["generation"], fields["n"])
+        raise UsageError(f"{path}, line {number}: {error}") from None
+    if topic != decision.topic_id:
+        raise UsageError(
+            f"{where} is of another topic than the decision in line {decision.line}: {decision.topic_id}"
+        )
 
 
 async def carry_out(where: Where, path: Path, rate: float | None, dry_run: bool, as_json: bool) -> None:
@@ -187,7 +160,7 @@ async def carry_out(where: Where, path: Path, rate: float | None, dry_run: bool,
     topics: dict[str, Decision] = {}
     verdicts: Counter[str] = Counter()
     wanted = 0
-    head: dict[str, Any] = {}
+    head: Head | None = None
     for part in read_plan(path):
         if isinstance(part, Wanted):
             wanted += 1
@@ -195,10 +168,13 @@ async def carry_out(where: Where, path: Path, rate: float | None, dry_run: bool,
             verdicts[part.verdict] += 1
             before = topics.setdefault(part.topic, part)
             if before.topic_id != part.topic_id:
-                problem = f"is another id of topic {part.topic!r} than in line {before.line}: {before.topic_id.hex()}"
-                raise _bad(path, part.line, part.topic_id.hex(), problem)
+                raise UsageError(
+                    f"{path}, line {part.line}: {part.topic_id!r} is another id of topic {part.topic!r} than in line "
+                    f"{before.line}: {before.topic_id}"
+                )
         else:
             head = part
+    assert head is not None
     async with cluster(where) as client:
         await _check(client, path, head, topics)
         total: Counter[str] = Counter()
@@ -211,7 +187,7 @@ async def carry_out(where: Where, path: Path, rate: float | None, dry_run: bool,
         except BaseException:
             say(f"redriven {plural(total['redriven'], 'message')} so far; run it again to go on", err=True)
             raise
-    if wanted and total["unknown"] == wanted and head["cluster"] is None:
+    if wanted and total["unknown"] == wanted and head.cluster is None:
         raise UsageError(
             f"none of the {plural(wanted, 'message')} of {path} is known here: all were settled and reclaimed "
             "since, or it is a plan of another cluster; it does not say of which"
@@ -223,25 +199,25 @@ async def carry_out(where: Where, path: Path, rate: float | None, dry_run: bool,
         })  # fmt: skip
         return
     say(f"{_words(total, dry_run)}" if wanted else "the plan has nothing to redrive")
-    left = [f"{count} to {verdict}" for verdict in VERDICTS[1:] if (count := verdicts[verdict])]
+    left = [f"{count} to {verdict}" for verdict in ("hold", "discard") if (count := verdicts[verdict])]
     if left:
         say(f"left alone, as the plan says: {' and '.join(left)} (kinds of failures)", err=True)
 
 
-async def _check(client: Client, path: Path, head: dict[str, Any], topics: dict[str, Decision]) -> None:
+async def _check(client: Client, path: Path, head: Head, topics: dict[str, Decision]) -> None:
     """That the plan is of this cluster and of these topics."""
     for decision in topics.values():
         known = await client.metadata(decision.topic)
-        if head["cluster"] not in (None, known.cluster_id):
+        if head.cluster not in (None, known.cluster_id):
             raise ClusterMismatch(
-                f"{path} is a plan for cluster {head['cluster']!r}, and this is {known.cluster_id!r}: give --node an "
+                f"{path} is a plan for cluster {head.cluster!r}, and this is {known.cluster_id!r}: give --node an "
                 "address of the right one"
             )
-        here = known.topics[0].id
+        here = known.topics[0].id.hex()
         if here != decision.topic_id:
             raise NotFound(
-                f"{path}, line {decision.line}: topic {decision.topic!r} has the id {here.hex()} here, not "
-                f"{decision.topic_id.hex()}: it was deleted and made again, or this is another cluster; make a new plan"
+                f"{path}, line {decision.line}: topic {decision.topic!r} has the id {here} here, not "
+                f"{decision.topic_id}: it was deleted and made again, or this is another cluster; make a new plan"
             )
 
 
@@ -288,10 +264,10 @@ async def _redrive(
     """Look at the messages of a batch, and redrive those that are dead letters as the plan has them."""
     import trio
 
-    found = await client.lookup(decision.topic, decision.group, [item.id for item in batch])
+    found = await client.lookup(decision.topic, decision.group, [item.name for item in batch])
     items: list[Peek] = []
     for item in batch:
-        peek = found.get(item.id)
+        peek = found.get(item.name)
         became = became_of(item, peek.peeked.record if peek is not None else None)
         if became == "dead":
             assert peek is not None

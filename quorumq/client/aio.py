@@ -39,16 +39,10 @@ from quorumq.client.message import Message, MessageId
 from quorumq.client.nodes import CLOSED, Closed
 from quorumq.client.options import NewMessage as NewMessage
 from quorumq.client.options import Options, Outgoing
-from quorumq.client.portal import INTERRUPTED_S, Like, Portal
+from quorumq.client.portal import INTERRUPTED_S, PUBLISH_MANY, Like, Portal, page_of
 from quorumq.client.times import Duration
 from quorumq.client.work import GRACE_S, Pool, Task, Worked, stopped_by_signals
 from quorumq.core.errors import OutcomeUnknown, QuorumqError, UsageError
-
-PUBLISH_MANY: Final = 256
-"""Messages that are handed over to be published in one turn."""
-
-PAGE: Final = 500
-"""Items of a listing that are brought over at once."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -389,16 +383,8 @@ class Client(Bridged, waiting.Client):
     async def peek(self, *args: Any, **more: Any) -> AsyncIterator[Peek]:
         source = cast("Any", super().peek(*args, **more))
 
-        async def some() -> list[Peek]:
-            found: list[Peek] = []
-            async for one in source:
-                found.append(one)
-                if len(found) == PAGE:
-                    break
-            return found
-
         try:
-            while found := await self.bridge.call(some):
+            while found := await self.bridge.call(page_of, source):
                 for one in found:
                     yield one
         finally:

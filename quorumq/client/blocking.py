@@ -24,7 +24,7 @@ from functools import partial, update_wrapper
 from itertools import islice
 from operator import attrgetter
 from types import TracebackType
-from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, Unpack, cast
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, cast
 
 from quorumq.client import batches
 from quorumq.client import client as waiting
@@ -36,7 +36,7 @@ from quorumq.client.message import MessageId, Outcome, Ticket
 from quorumq.client.nodes import Closed as Closed
 from quorumq.client.options import NewMessage as NewMessage
 from quorumq.client.options import Options
-from quorumq.client.portal import INTERRUPTED_S, Like, Portal
+from quorumq.client.portal import INTERRUPTED_S, PUBLISH_MANY, Like, Portal, page_of
 from quorumq.client.settling import SettleCalls
 from quorumq.client.times import Duration
 from quorumq.client.work import GRACE_S, Pool, Task, Worked, stopped_by_signals
@@ -44,12 +44,6 @@ from quorumq.core.errors import UsageError
 from quorumq.core.types import Letter, Stamp
 from quorumq.wire.batch import HeaderValue
 from quorumq.wire.values import SealedNamed
-
-PUBLISH_MANY: Final = 256
-"""Messages that are handed over to be published in one turn."""
-
-PAGE: Final = 500
-"""Items of a listing that are brought over at once."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -162,8 +156,17 @@ def _delivered(
     return [Message(portal, one) for one in portal.call(take, undo=reject)]
 
 
-def _tickets(messages: Iterable[Message | Ticket]) -> list[Ticket]:
-    return [one.inner if isinstance(one, Message) else one for one in messages]
+def _settling(
+    method: Callable[Concatenate[Any, Iterable[Ticket], P], Awaitable[T]],
+) -> Callable[Concatenate[Any, Iterable[Message | Ticket], P], T]:
+    """A method that settles messages as one that settles messages as they are here."""
+
+    def called(self: Any, messages: Iterable[Message | Ticket], *args: P.args, **more: P.kwargs) -> T:
+        tickets = [one.inner if isinstance(one, Message) else one for one in messages]
+        return cast("T", self.portal.call(method, self.inner, tickets, *args, **more))
+
+    found: Any = update_wrapper(called, method)
+    return cast("Callable[Concatenate[Any, Iterable[Message | Ticket], P], T]", found)
 
 
 class Pending(Counterpart[batches.Pending]):
@@ -241,6 +244,7 @@ class Consumer(Entered[consuming.Consumer]):
     """
 
     drain = _blocking(consuming.Consumer.drain)
+    ack = _settling(consuming.Consumer.ack)
 
     def __iter__(self) -> Iterator[Message]:
         return self
@@ -281,10 +285,6 @@ class Consumer(Entered[consuming.Consumer]):
         while found := self.take(max_messages, timeout=timeout):
             yield found
 
-    def ack(self, messages: Iterable[Message | Ticket], *, timeout: float | None = None) -> list[Outcome]:
-        """Ack many at once: see `Client.ack`."""
-        return self.portal.call(self.inner.ack, _tickets(messages), timeout=timeout)
-
 
 def _fetching(
     method: Callable[Concatenate[Any, P], Awaitable[list[delivered.Message]]],
@@ -301,16 +301,8 @@ def _listing(
     def called(self: Any, /, *args: P.args, **more: P.kwargs) -> Iterator[T]:
         source = method(self.inner, *args, **more)
 
-        async def some() -> list[T]:
-            found: list[T] = []
-            async for one in source:
-                found.append(one)
-                if len(found) == PAGE:
-                    break
-            return found
-
         try:
-            while found := self.portal.call(some):
+            while found := self.portal.call(page_of, source):
                 yield from found
         finally:
             with suppress(Closed):
@@ -358,6 +350,10 @@ class Client(Counterpart[waiting.Client]):
     purge = _blocking(waiting.Client.purge)
     metadata = _blocking(waiting.Client.metadata)
     status = _blocking(waiting.Client.status)
+    ack = _settling(waiting.Client.ack)
+    reject = _settling(waiting.Client.reject)
+    dead_letter = _settling(waiting.Client.dead_letter)
+    extend = _settling(waiting.Client.extend)
 
     def publish(
         self, topic: str, payload: bytes | None = None, **options: Unpack[Options[Message]]
@@ -420,43 +416,6 @@ class Client(Counterpart[waiting.Client]):
     def ticket(self, receipt: SealedNamed) -> Ticket:
         """A receipt from elsewhere (`receipt_from_text`), to be given to `ack`, `reject`, `dead_letter`, `extend`."""
         return self.inner.ticket(receipt)
-
-    def ack(self, messages: Iterable[Message | Ticket], *, timeout: float | None = None) -> list[Outcome]:
-        """They are processed: never deliver them to this group again. As `quorumq.client.Client.ack`."""
-        return self.portal.call(self.inner.ack, _tickets(messages), timeout=timeout)
-
-    def reject(
-        self,
-        messages: Iterable[Message | Ticket],
-        *,
-        delay: Duration | None = None,
-        timeout: float | None = None,
-    ) -> None:
-        """Not now: make them available again after a while. As `quorumq.client.Client.reject`."""
-        self.portal.call(self.inner.reject, _tickets(messages), delay=delay, timeout=timeout)
-
-    def dead_letter(
-        self,
-        messages: Iterable[Message | Ticket],
-        error: BaseException | None = None,
-        *,
-        reason: str = "",
-        timeout: float | None = None,
-    ) -> None:
-        """Never again, for these groups: keep them as dead letters. As `quorumq.client.Client.dead_letter`."""
-        self.portal.call(
-            self.inner.dead_letter, _tickets(messages), error=error, reason=reason, timeout=timeout
-        )
-
-    def extend(
-        self,
-        messages: Iterable[Message | Ticket],
-        hold_time: Duration | None = None,
-        *,
-        timeout: float | None = None,
-    ) -> None:
-        """Keep their holds for ``hold_time``, seconds or a timedelta, from now. As `quorumq.client.Client.extend`."""
-        self.portal.call(self.inner.extend, _tickets(messages), hold_time, timeout=timeout)
 
 
 def _connecting(

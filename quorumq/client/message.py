@@ -12,6 +12,7 @@ import binascii
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -116,60 +117,23 @@ class Holder(Protocol):
         """A message of it has its verdict."""
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class Lot:
-    """What the messages of one delivery share.
+    """What the messages of one delivery share."""
 
-    Args:
-        topic: its name.
-        sealed: the receipt, as the node gave it.
-        receipt: what it says.
-        attempt: 1 for the first delivery.
-        published_ms: of the batch, by the producer's time of day.
-        delivered_ms: the client's time of day when the delivery came.
-        hold_time: seconds.
-        settler: to settle through.
-        holder: the consumer that got it; None where `Client.fetch` did.
-        crcs: CRC-32C of each record in hex, 8 digits each, where a history is written; else "".
-        via: the node that it came from.
-        asked: when its FETCH was sent, by the client's clock.
-        letter: why the messages died, where they are dead letters.
-    """
-
-    __slots__ = (
-        "asked", "attempt", "crcs", "delivered_ms", "hold_time", "holder", "letter", "published_ms", "receipt",
-        "sealed", "settler", "topic", "via",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        *,
-        topic: str,
-        sealed: bytes,
-        receipt: Receipt,
-        attempt: int,
-        published_ms: int,
-        delivered_ms: int,
-        hold_time: float,
-        settler: Settler,
-        holder: Holder | None,
-        crcs: str = "",
-        via: str = "",
-        asked: float = 0.0,
-        letter: Letter | None = None,
-    ) -> None:
-        self.topic = topic
-        self.sealed = sealed
-        self.receipt = receipt
-        self.attempt = attempt
-        self.published_ms = published_ms
-        self.delivered_ms = delivered_ms
-        self.hold_time = hold_time
-        self.settler = settler
-        self.holder = holder
-        self.crcs = crcs
-        self.via = via
-        self.asked = asked
-        self.letter = letter
+    topic: str  # its name
+    sealed: bytes  # the receipt, as the node gave it
+    receipt: Receipt  # what it says
+    attempt: int  # 1 for the first delivery
+    published_ms: int  # of the batch, by the producer's time of day
+    delivered_ms: int  # the client's time of day when the delivery came
+    hold_time: float  # seconds
+    settler: Settler
+    holder: Holder | None  # the consumer that got it; None where `Client.fetch` did
+    crcs: str = ""  # CRC-32C of each record in hex, 8 digits each, where a history is written
+    via: str = ""  # the node that it came from
+    asked: float = 0.0  # when its FETCH was sent, by the client's clock
+    letter: Letter | None = None  # why the messages died, where they are dead letters
 
 
 class Ticket:

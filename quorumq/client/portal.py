@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from functools import partial, update_wrapper
@@ -22,7 +22,23 @@ from quorumq.core.errors import OutcomeUnknown, QuorumqError, UsageError
 INTERRUPTED_S: Final = 2.0
 """How long a call that is interrupted may take to end."""
 
+PUBLISH_MANY: Final = 256
+"""Messages that are handed over to be published in one turn."""
+
+PAGE: Final = 500
+"""Items of a listing that are brought over at once."""
+
 T = TypeVar("T")
+
+
+async def page_of(listing: AsyncIterator[T]) -> list[T]:
+    """The next items of a listing, at most a PAGE of them; none at its end."""
+    found: list[T] = []
+    async for one in listing:
+        found.append(one)
+        if len(found) == PAGE:
+            break
+    return found
 
 
 class Like:

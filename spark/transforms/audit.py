@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 
 from .audit_events import KEY
 from .audit_findings import BROKEN, UNDECIDED
+from .letters import shaped
 
 GUARANTEES: Final[dict[str, str]] = {
     "G1": "durable: what was confirmed is delivered and settled, or is a dead letter",
@@ -76,43 +77,22 @@ def remainder(rows: DataFrame, unread: DataFrame) -> DataFrame:
     )
     run = Window.partitionBy("run")
     per_writer = per_writer.withColumn("simulated", F.max("simulated").over(run))
-    unsaid = (
-        per_writer.where((F.col("settings") == 0) & (F.coalesce("simulated", F.lit(0)) == 0))
-        .groupBy("run")
-        .agg(
-            F.lit("a writer without its first line (settings)").alias("what"),
-            F.concat_ws(", ", F.sort_array(F.collect_set("who"))).alias("detail"),
-            F.count("*").alias("count"),
-            F.expr("true").alias("gap"),
-            F.expr("true").alias("lossy"),
-        )
+    first_lines = (
+        rows.where(F.col("kind") == "settings").groupBy("run", "who", "at", "wall_ms", "settings").count()
     )
-    cut = (
-        per_writer.where(F.col("truncated") > 0)
-        .groupBy("run")
-        .agg(
-            F.lit("a writer reached its limit (truncated)").alias("what"),
-            F.concat_ws(", ", F.sort_array(F.collect_set("who"))).alias("detail"),
-            F.count("*").alias("count"),
-            F.expr("true").alias("gap"),
-            F.expr("true").alias("lossy"),
-        )
+    unsaid = _gap(
+        per_writer.where((F.col("settings") == 0) & (F.coalesce("simulated", F.lit(0)) == 0)),
+        "a writer without its first line (settings)",
+        F.count("*"),
     )
-    doubled = (
-        rows.where(F.col("kind") == "settings")
-        .groupBy("run", "who", "at", "wall_ms", "settings")
-        .count()
-        .where(F.col("count") > 1)
-        .groupBy("run")
-        .agg(
-            F.lit("a first line that is there more than once: a file was given twice, or two runs have one name")
-            .alias("what"),
-            F.concat_ws(", ", F.sort_array(F.collect_set("who"))).alias("detail"),
-            F.sum(F.col("count") - 1).alias("count"),
-            F.expr("true").alias("gap"),
-            F.expr("true").alias("lossy"),
-        )
-    )  # fmt: skip
+    cut = _gap(
+        per_writer.where(F.col("truncated") > 0), "a writer reached its limit (truncated)", F.count("*")
+    )
+    doubled = _gap(
+        first_lines.where(F.col("count") > 1),
+        "a first line that is there more than once: a file was given twice, or two runs have one name",
+        F.sum(F.col("count") - 1),
+    )
     named = per_writer.groupBy("run").agg(
         F.array_distinct(F.flatten(F.collect_list("nodes"))).alias("nodes"),
         F.collect_set(F.regexp_extract("who", "^node:(.*)$", 1)).alias("wrote"),
@@ -127,6 +107,17 @@ def remainder(rows: DataFrame, unread: DataFrame) -> DataFrame:
         F.expr("true").alias("lossy"),
     )
     return lines.unionByName(unsaid).unionByName(cut).unionByName(doubled).unionByName(missing)
+
+
+def _gap(of_writers: DataFrame, what: str, count: Column) -> DataFrame:
+    """What is the matter with some writers of a run, so that it holds nothing: a row for each run, as in REMAINDER."""
+    return of_writers.groupBy("run").agg(
+        F.lit(what).alias("what"),
+        F.concat_ws(", ", F.sort_array(F.collect_set("who"))).alias("detail"),
+        count.alias("count"),
+        F.expr("true").alias("gap"),
+        F.expr("true").alias("lossy"),
+    )
 
 
 def with_remainder(of_runs: DataFrame, rest: DataFrame) -> DataFrame:
@@ -163,21 +154,9 @@ def violations(
     for table in (deliveries, messages, holds, asked):
         together = together.unionByName(table.select(*KEY, _flag(table, "dead"), F.inline("findings")))
     group = F.when(F.col("dead"), F.concat("grp", F.lit("!dead"))).otherwise(F.col("grp"))
-    of_messages = together.select(
-        "run",
-        "guarantee",
-        "verdict",
-        "topic",
-        "partition",
-        group.alias("group"),
-        "origin",
-        "seq",
-        F.concat(
-            "topic", F.lit("/"), F.col("partition"), F.lit("/"), "origin", F.lit("/"), F.col("seq")
-        ).alias("id"),
-        "at",
-        "text",
-    )
+    slash = F.lit("/")
+    name = F.concat("topic", slash, "partition", slash, "origin", slash, "seq")  # null of what is no message
+    together = together.withColumns({"group": group, "id": name})
     stuck = of_runs.where(
         F.col("healed_at").isNotNull() & F.col("drained_at").isNull() & F.col("ended_at").isNotNull()
     )
@@ -186,21 +165,14 @@ def violations(
         "healed_at",
         "bound",
     )
-    nothing = F.lit(None).cast("string")
     of_run = stuck.select(
         "run",
         F.lit("G4").alias("guarantee"),
         F.lit(BROKEN).alias("verdict"),
-        nothing.alias("topic"),
-        F.lit(None).cast("int").alias("partition"),
-        nothing.alias("group"),
-        nothing.alias("origin"),
-        F.lit(None).cast("bigint").alias("seq"),
-        nothing.alias("id"),
         F.col("ended_at").alias("at"),
         text.alias("text"),
     )
-    return of_messages.unionByName(of_run)
+    return shaped(together.unionByName(of_run, allowMissingColumns=True), VIOLATIONS)
 
 
 def _flag(table: DataFrame, name: str) -> Column:

@@ -148,16 +148,16 @@ def test_a_plan_of_another_cluster_or_topic_changes_nothing(shell: Shell, tmp_pa
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ('{"id": "x/0/n1"', "line 5: '{\"id\": \"x/0/n1\"' is not JSON"),
-        ("[1]", "line 5: '[1]' is not a JSON object"),
+        ('{"id": "x/0/n1"', "line 5: '{\"id\": \"x/0/n1\"' is not a message to redrive: Input data was truncated"),
+        ("[1]", "line 5: '[1]' is not a message to redrive: Expected `object`, got `array`"),
         ('{"id": "x/0/n1", "generation": 0, "n": 0}', "line 5: not a message id: 'x/0/n1'"),
-        ('{"id": "ID", "generation": 0}', "has no n, or one that is no number"),
-        ('{"id": "ID", "generation": true, "n": 0}', "has no generation, or one that is no number"),
+        ('{"id": "ID", "generation": 0}', "Object missing required field `n`"),
+        ('{"id": "ID", "generation": true, "n": 0}', "Expected `int`, got `bool` - at `$.generation`"),
         ('{"id": "OTHER", "generation": 0, "n": 0}', "is of another topic than the decision in line 2"),
-        ('{"verdict": "maybe"}', "line 5: 'maybe' is no verdict: say redrive, hold, discard"),
-        ('{"verdict": "hold"}', "has no topic_id"),
-        ('{"verdict": "hold", "topic_id": "T"}', "line 5: 'T' is not the id"),
-        ('{"verdict": "hold", "topic_id": "TOPIC", "rate": 0}', "'0' is no rate"),
+        ('{"verdict": "maybe"}', "is not a decision: Invalid enum value 'maybe' - at `$.verdict`"),
+        ('{"verdict": "hold"}', "Object missing required field `topic`"),
+        ('{"verdict": "hold", "topic": "t", "topic_id": "T"}', "at `$.topic_id`"),
+        ('{"verdict": "hold", "topic": "t", "topic_id": "TOPIC", "rate": 0}', "Expected `float` > 0.0 - at `$.rate`"),
     ],
 )  # fmt: skip
 def test_a_plan_with_a_wrong_line_is_refused_before_anything_is_done(
@@ -207,7 +207,7 @@ def test_what_is_no_plan_is_refused(shell: Shell, tmp_path: Path) -> None:
     assert "is empty" in shell("deadletters", "redrive", "--plan", str(path), code=64).err
     path.write_text('{"quorumq_plan": 2}\n')
     assert "line 1" in shell("deadletters", "redrive", "--plan", str(path), code=64).err
-    path.write_text('{"quorumq_plan": 1}\n{"id": "x"}\n')
+    path.write_text('{"quorumq_plan": 1}\n{"id": "x", "generation": 0, "n": 0}\n')
     assert "without a decision" in shell("deadletters", "redrive", "--plan", str(path), code=64).err
     path.write_text('{"quorumq_plan": 1}\n')
     assert shell("deadletters", "redrive", "--plan", str(path)).out == "the plan has nothing to redrive\n"
