@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from quorumq.cli.common import console, json_option, print_json, say, table
+from quorumq.cli.common import console, json_option, print_json, table, tell
 from quorumq.core.errors import NotFound, StorageError, UsageError
 from quorumq.node.clients import (
     NAME,
@@ -106,10 +106,7 @@ def add(
     given = {quota: most for quota, most in quotas.items() if most is not None}
     entry = {"token": kept, "publish": publish, "consume": consume, "admin": admin, **given}
     _write(path, {**entries, name: entry_of(path, name, entry)})
-    if as_json:
-        print_json({"client": name, "token": token, "file": str(path)})
-    else:
-        say(token)
+    tell(token, {"client": name, "token": token, "file": str(path)}, as_json)
 
 
 @clients.command("list")
@@ -158,10 +155,8 @@ def revoke(name: str, path: Path, as_json: bool) -> None:
     if entries.pop(name, None) is None:
         raise NotFound(f"{path} has no client {name!r}: it has {', '.join(entries) or 'none'}")
     _write(path, entries)
-    if as_json:
-        print_json({"client": name, "revoked": True, "file": str(path)})
-    else:
-        say(f"{name} may not connect any more, once each node has this {path}.")
+    text = f"{name} may not connect any more, once each node has this {path}."
+    tell(text, {"client": name, "revoked": True, "file": str(path)}, as_json)
 
 
 def _write(path: Path, entries: dict[str, Entry]) -> None:

@@ -224,6 +224,14 @@ def say(text: str, *, err: bool = False, nl: bool = True) -> None:
     click.echo(printable(text), err=err, nl=nl)
 
 
+def tell(text: str, value: Any, as_json: bool) -> None:
+    """A line for a person, or a JSON object for a script."""
+    if as_json:
+        print_json(value)
+    else:
+        say(text)
+
+
 def text_fields(name: str, data: bytes | None) -> dict[str, str | None]:
     """``data`` for JSON: as text under ``name`` where it is UTF-8, else as base64 under ``name_base64``."""
     if data is None:

@@ -120,22 +120,7 @@ class Plan(NamedTuple):
 )
 @cluster_options
 @json_option
-def consume(
-    topics: tuple[str, ...],
-    group: str,
-    start: Literal["earliest", "latest"],
-    most: int | None,
-    wait: float | None,
-    hold_time: float | None,
-    ack: bool,
-    reject: float | None,
-    dead_letter: str | None,
-    command: str | None,
-    backoff: float | None,
-    tries: int | None,
-    where: Where,
-    as_json: bool,
-) -> None:
+def consume(where: Where, **options: Any) -> None:
     """Take messages of TOPIC for a group: print them, or run a command for each.
 
     A TOPIC may be a pattern in quotes, as 'orders.*': all topics that match, those that are made later included.
@@ -154,27 +139,14 @@ def consume(
     With --no-ack messages are only shown, but each counts as a delivery, and comes again when its hold has run
     out. To look without taking, use `quorumq peek`.
     """
-    verdicts = {"--no-ack": not ack, "--reject": reject is not None, "--dead-letter": dead_letter is not None}
-    chosen = [name for name, given in {**verdicts, "--exec": command is not None}.items() if given]
-    if sys.stdout is None and command is None:  # as by >&-
+    plan = Plan(**options)
+    given = {"--no-ack": not plan.ack, "--reject": plan.reject is not None,
+             "--dead-letter": plan.dead_letter is not None, "--exec": plan.command is not None}  # fmt: skip
+    chosen = [name for name, is_given in given.items() if is_given]
+    if sys.stdout is None and plan.command is None:  # as by >&-
         raise UsageError("standard output is closed: messages would be acked and seen by nobody")
     if len(chosen) > 1:
         raise click.UsageError(f"{' and '.join(chosen)} exclude each other: give one of them")
-    plan = Plan(
-        topics,
-        group,
-        most,
-        wait,
-        hold_time,
-        ack,
-        reject,
-        dead_letter,
-        command,
-        backoff,
-        tries,
-        as_json,
-        start,
-    )
     run(_consume, where, plan)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -32,6 +33,7 @@ from quorumq.cli.common import (
     say,
     shown,
     table,
+    tell,
 )
 from quorumq.cli.pieces import first, pieces
 from quorumq.cli.purge import purge_group, purged_ids
@@ -50,13 +52,23 @@ class Wanted(NamedTuple):
 
     topic: str
     group: str
-    error_class: str | None
-    fingerprint: str | None
-    partition: int | None
+    error_class: str | None = None
+    fingerprint: str | None = None
+    partition: int | None = None
     ids: tuple[str, ...] = ()
 
 
+NARROWING: Final = Wanted._fields[2:]
+
+
 def _filters(command: Any) -> Any:
+    """Adds options that choose dead letters; the command gets those that are given as ``filters``."""
+
+    @wraps(command)
+    def chosen(*args: Any, **more: Any) -> Any:
+        filters = {name: value for name in NARROWING if (value := more.pop(name)) not in (None, ())}
+        return command(*args, filters=filters, **more)
+
     options = (
         click.option(
             "--error-class", metavar="NAME", help="Only those that failed with this class of error."
@@ -68,9 +80,10 @@ def _filters(command: Any) -> Any:
             "exit code is 66."
         ),
     )
+    found: Any = chosen
     for option in reversed(options):
-        command = option(command)
-    return command
+        found = option(found)
+    return found
 
 
 @click.group()
@@ -96,10 +109,7 @@ def deadletters() -> None:
 def list_letters(
     topic: str,
     group: str,
-    error_class: str | None,
-    fingerprint: str | None,
-    partition: int | None,
-    ids: tuple[str, ...],
+    filters: dict[str, Any],
     limit: int,
     each: bool,
     where: Where,
@@ -111,7 +121,7 @@ def list_letters(
     with --json the ids of some of them. Everything is listed that a majority of the replicas has. With --each and
     --json every dead letter comes with its whole history.
     """
-    run(_list, where, Wanted(topic, group, error_class, fingerprint, partition, ids), limit, each, as_json)
+    run(_list, where, Wanted(topic, group, **filters), limit, each, as_json)
 
 
 @deadletters.command()
@@ -136,10 +146,7 @@ def list_letters(
 def redrive(
     topic: str | None,
     group: str | None,
-    error_class: str | None,
-    fingerprint: str | None,
-    partition: int | None,
-    ids: tuple[str, ...],
+    filters: dict[str, Any],
     plan: Path | None,
     limit: int | None,
     everything: bool,
@@ -161,16 +168,7 @@ def redrive(
     acked or purged since the plan was made is left alone and counted, so it can be run again.
     """
     if plan is not None:
-        if (
-            topic
-            or group
-            or error_class
-            or fingerprint
-            or ids
-            or partition is not None
-            or limit
-            or everything
-        ):
+        if topic or group or filters or limit or everything:
             raise click.UsageError(
                 "a plan says which dead letters: beside --plan give only --rate and --dry-run"
             )
@@ -180,11 +178,11 @@ def redrive(
         return
     if not topic or not group:
         raise click.UsageError("give TOPIC and --group, or --plan FILE")
-    if not (error_class or fingerprint or ids or limit or everything or partition is not None):
+    if not (filters or limit or everything):
         raise click.UsageError(
             "say which dead letters: --id, --error-class, --fingerprint, --partition, --limit, or --all for all of them"
         )
-    wanted = Wanted(topic, group, error_class, fingerprint, partition, ids)
+    wanted = Wanted(topic, group, **filters)
     run(_redrive, where, wanted, limit, rate, dry_run, everything and not yes, as_json)
 
 
@@ -349,10 +347,8 @@ async def _redrive(
             async for item in _chosen(client, wanted, limit, missed):
                 chosen += item.peeked.span.size
         if dry_run:
-            if as_json:
-                print_json({**about, "chosen": chosen, "dry_run": True})
-            else:
-                say(f"{plural(chosen, 'dead letter')} would be redriven")
+            text = f"{plural(chosen, 'dead letter')} would be redriven"
+            tell(text, {**about, "chosen": chosen, "dry_run": True}, as_json)
             check_missed([*missed.values()])
             return
         if ask and chosen:
@@ -372,12 +368,10 @@ async def _redrive(
         except BaseException:
             say(f"redriven {plural(done, 'message')} so far; run it again to go on", err=True)
             raise
-    if as_json:
-        print_json({**about, "chosen": chosen, "redriven": done, "already": already})
-    else:
-        say(f"redriven {plural(done, 'message')}" if chosen else "no dead letters to redrive")
-        if already:
-            say(f"{plural(already, 'message')} had been redriven, purged or acked meanwhile", err=True)
+    text = f"redriven {plural(done, 'message')}" if chosen else "no dead letters to redrive"
+    tell(text, {**about, "chosen": chosen, "redriven": done, "already": already}, as_json)
+    if already and not as_json:
+        say(f"{plural(already, 'message')} had been redriven, purged or acked meanwhile", err=True)
     check_missed([*missed.values()])
 
 

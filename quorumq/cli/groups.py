@@ -20,6 +20,7 @@ from quorumq.cli.common import (
     say,
     shown,
     table,
+    tell,
 )
 
 if TYPE_CHECKING:
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
     from quorumq.client import Backlog, Client, Group, GroupConsumer
 
 
+WHERE = (
+    "earliest, latest, a time as 2026-11-21T08:00 (of this machine's zone, unless it has one), or how long ago, as 90m "
+    "or 2d."
+)
 MINUTE_S = 60.0
 """What is counted within a minute is shown for each second of it."""
 
@@ -67,14 +72,7 @@ def groups() -> None:
 @click.argument("topic")
 @group_option
 @click.option(
-    "--from",
-    "start",
-    type=Moment(),
-    default="earliest",
-    show_default=True,
-    metavar="WHERE",
-    help="earliest, latest, a time as 2026-11-21T08:00 (of this machine's zone, unless it has one), or how long ago, "
-    "as 90m or 2d.",
+    "--from", "start", type=Moment(), default="earliest", show_default=True, metavar="WHERE", help=WHERE
 )
 @cluster_options
 @json_option
@@ -94,15 +92,7 @@ def create(topic: str, group: str, start: Any, where: Where, as_json: bool) -> N
 @groups.command()
 @click.argument("topic")
 @group_option
-@click.option(
-    "--to",
-    "start",
-    required=True,
-    type=Moment(),
-    metavar="WHERE",
-    help="earliest, latest, a time as 2026-11-21T08:00 (of this machine's zone, unless it has one), or how long ago, "
-    "as 90m or 2d.",
-)
+@click.option("--to", "start", required=True, type=Moment(), metavar="WHERE", help=WHERE)
 @cluster_options
 @json_option
 def rewind(topic: str, group: str, start: Any, where: Where, as_json: bool) -> None:
@@ -145,10 +135,7 @@ def delete(topic: str, names: tuple[str, ...], yes: bool, where: Where, as_json:
     async def make(client: Client) -> None:
         for name in names:
             group = await client.delete_group(topic, name)
-            if as_json:
-                print_json({**facts_of(topic, group), "deleted": True})
-            else:
-                say(f"{name} of {topic}: deleted")
+            tell(f"{name} of {topic}: deleted", {**facts_of(topic, group), "deleted": True}, as_json)
 
     run_with(where, make)
 
@@ -239,10 +226,7 @@ def local_time(ms: int) -> str:
 def show(topic: str, group: Group, as_json: bool) -> None:
     """One line about a group that was made or moved."""
     line = facts_of(topic, group)
-    if as_json:
-        print_json(line)
-    else:
-        say(f"{group.name} of {topic} begins with {beginning(line)}")
+    tell(f"{group.name} of {topic} begins with {beginning(line)}", line, as_json)
 
 
 def _print_backlog(found: Backlog) -> None:

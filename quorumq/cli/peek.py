@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -25,7 +24,7 @@ from quorumq.cli.common import (
 from quorumq.core.printable import plural
 
 if TYPE_CHECKING:
-    from quorumq.client import Client, MessageId, Peek
+    from quorumq.client import MessageId, Peek
 
 STATES: Final = ("ready", "held", "delayed", "acked", "dead", "skipped", "purged", "all")
 
@@ -83,24 +82,17 @@ def peek(
             raise click.UsageError("--id has no --which, --partition or --bodies: `quorumq show` tells more")
         run(_peek_ids, where, topic, group, parsed(ids), as_json)
         return
-    which = which or "ready"
-    run(_peek, where, topic, group, which, partition, limit, bodies, complete, as_json)
+    what = {"which": which or "ready", "partition": partition, "bodies": bodies, "complete": complete}
+    run(_peek, where, topic, group, what, limit, as_json)
 
 
 async def _peek(
-    where: Where,
-    topic: str,
-    group: str,
-    which: str,
-    partition: int | None,
-    limit: int,
-    bodies: bool,
-    complete: bool,
-    as_json: bool,
+    where: Where, topic: str, group: str, what: dict[str, Any], limit: int, as_json: bool
 ) -> None:
     from quorumq.client.groups import names_of
 
     (topic,), group = names_of((topic,), group)
+    count = 0
     async with cluster(where) as client:
         known = await client.metadata(topic)
         groups = [found.name for found in known.groups]
@@ -109,22 +101,18 @@ async def _peek(
 
             text = f"the node that was asked knows no group {group!r} of {topic!r}: to a new one, everything is ready"
             say(f"{text}; {meant(group, groups)}".rstrip("; "), err=True)
-        count = 0
-        async for line in _lines(
-            client, known.topics[0].id, topic, group, which, partition, limit + 1, bodies, complete
-        ):
-            if count == limit:
-                if not as_json:
-                    say(f"there are more; --limit {2 * limit} shows more of them", err=True)
-                break
-            count += 1
-            if as_json:
-                print_json(line)
-            else:
-                _print(line)
+        async for found in client.peek(topic, group, limit=limit + 1, **what):
+            for name in found.ids(known.topics[0].id):
+                if count == limit:
+                    if not as_json:
+                        say(f"there are more; --limit {2 * limit} shows more of them", err=True)
+                    return
+                count += 1
+                _print(_line(found, name), as_json)
     if not count and not as_json:
-        what = {"all": "messages", "dead": "dead letters"}.get(which, f"{which} messages")
-        say(f"no {what} in {topic}", err=True)
+        kind = what["which"]
+        named = {"all": "messages", "dead": "dead letters"}.get(kind, f"{kind} messages")
+        say(f"no {named} in {topic}", err=True)
 
 
 async def _peek_ids(where: Where, topic: str, group: str, names: list[MessageId], as_json: bool) -> None:
@@ -135,30 +123,8 @@ async def _peek_ids(where: Where, topic: str, group: str, names: list[MessageId]
         if name not in known:
             missed.append(f"no replica that answered knows {name}")
             continue
-        line = _line(known[name], name)
-        if as_json:
-            print_json(line)
-        else:
-            _print(line)
+        _print(_line(known[name], name), as_json)
     check_missed(missed)
-
-
-async def _lines(
-    client: Client,
-    topic_id: bytes,
-    topic: str,
-    group: str,
-    which: Any,
-    partition: int | None,
-    limit: int,
-    bodies: bool,
-    complete: bool,
-) -> AsyncIterator[dict[str, Any]]:
-    async for found in client.peek(
-        topic, group, which, partition=partition, limit=limit, bodies=bodies, complete=complete
-    ):
-        for name in found.ids(topic_id):
-            yield _line(found, name)
 
 
 def _line(found: Peek, name: MessageId) -> dict[str, Any]:
@@ -196,7 +162,10 @@ def header_value(value: Any) -> Any:
     return bytes(value).decode(errors="backslashreplace") if isinstance(value, bytes | memoryview) else value
 
 
-def _print(line: dict[str, Any]) -> None:
+def _print(line: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json(line)
+        return
     parts = [line["id"], line["state"]]
     if line["attempts"]:
         parts.append(plural(line["attempts"], "failed attempt"))

@@ -14,10 +14,10 @@ from quorumq.cli.common import (
     cluster,
     json_option,
     nodes_option,
-    print_json,
     read_input,
     run,
     say,
+    tell,
 )
 from quorumq.core.errors import TooLarge
 from quorumq.core.limits import MESSAGE_BYTES_MAX
@@ -86,12 +86,10 @@ def publish(
     lines: bool,
     key: str | None,
     headers: tuple[tuple[str, str], ...],
-    partition: int | None,
-    delay: float | None,
-    ttl: float | None,
     timeout: float,
     nodes: tuple[str, ...],
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Publish messages to TOPIC and print the id of each once it is durable on a majority.
 
@@ -106,13 +104,7 @@ def publish(
         raise click.UsageError("there is nothing to publish: give messages, --file or --lines")
     if lines and "-" in files:
         raise click.UsageError("--lines and --file - both read standard input: give one of them")
-    options: dict[str, Any] = {
-        "key": None if key is None else key.encode(),
-        "headers": dict(headers),
-        "partition": partition,
-        "delay": delay,
-        "ttl": ttl,
-    }
+    options |= {"key": None if key is None else key.encode(), "headers": dict(headers)}
     run(_publish, Where(nodes, timeout), topic, _payloads(messages, files, lines), options, as_json)
 
 
@@ -178,10 +170,8 @@ async def _publish(
                 found = await pending.wait()
                 count += 1
                 advance()
-                if as_json:
-                    print_json({"id": str(found), "topic": topic, "partition": found.partition.number})
-                else:
-                    say(str(found))
+                line = {"id": str(found), "topic": topic, "partition": found.partition.number}
+                tell(str(found), line, as_json)
 
         async with (
             cluster(where) as client,

@@ -15,9 +15,8 @@ from quorumq.cli.common import (
     ids_option,
     json_option,
     parsed,
-    print_json,
     run_with,
-    say,
+    tell,
 )
 from quorumq.core.printable import plural
 
@@ -96,10 +95,7 @@ def purge_group(
                     count += found.peeked.span.size
             await confirmed(f"purge {plural(count, what)} of {name} for {source}?")
         count = await client.purge(name, whose, partition=partition, ids=names)
-        if as_json:
-            print_json({"topic": name, "group": whose, "purged": count})
-        else:
-            say(f"purged {plural(count, what)}")
+        tell(f"purged {plural(count, what)}", {"topic": name, "group": whose, "purged": count}, as_json)
         check_missed(missed)
 
     run_with(where, make)

@@ -18,6 +18,7 @@ from quorumq.cli.common import (
     run_with,
     say,
     table,
+    tell,
 )
 from quorumq.core import limits
 from quorumq.core.printable import plural
@@ -92,13 +93,7 @@ def settings_options(command: F) -> F:
 @settings_options
 @cluster_options
 @json_option
-def create(
-    names: tuple[str, ...],
-    rf: int | None,
-    where: Where,
-    as_json: bool,
-    **settings: Any,
-) -> None:
+def create(names: tuple[str, ...], rf: int | None, where: Where, as_json: bool, **settings: Any) -> None:
     """Create topics.
 
     Creating a topic twice is creating it once: of one that exists, what is given must agree, and what is not stays as
@@ -147,20 +142,15 @@ def delete(names: tuple[str, ...], yes: bool, where: Where, as_json: bool) -> No
     async def make(client: Client) -> None:
         for name in names:
             topic = await client.delete_topic(name)
-            if as_json:
-                print_json({"topic": name, "id": topic.id.hex(), "deleted": True})
-            else:
-                say(f"{name}: deleted")
+            tell(f"{name}: deleted", {"topic": name, "id": topic.id.hex(), "deleted": True}, as_json)
 
     run_with(where, make)
 
 
 def show(topic: Topic, as_json: bool) -> None:
     """One line about a topic that was made or changed."""
-    if as_json:
-        print_json(facts_of(topic))
-    else:
-        say(f"{topic.name}: {plural(topic.partitions, 'partition')}, each on {plural(topic.rf, 'node')}")
+    text = f"{topic.name}: {plural(topic.partitions, 'partition')}, each on {plural(topic.rf, 'node')}"
+    tell(text, facts_of(topic), as_json)
 
 
 @topics.command("list")
