@@ -8,15 +8,7 @@ import click
 
 from quorumq.cli.common import console, json_option, print_json, table, tell
 from quorumq.core.errors import NotFound, StorageError, UsageError
-from quorumq.node.clients import (
-    NAME,
-    Entry,
-    entry_of,
-    new_token,
-    quotas_of,
-    read_clients,
-    write_clients,
-)
+from quorumq.node.clients import NAME, Entry, entry_of, new_token, quotas_of, read_clients, write_clients
 
 PATTERNS = "a name, or a pattern such as 'orders.*'; '*' is every"
 

@@ -107,13 +107,7 @@ def deadletters() -> None:
 @cluster_options
 @json_option
 def list_letters(
-    topic: str,
-    group: str,
-    filters: dict[str, Any],
-    limit: int,
-    each: bool,
-    where: Where,
-    as_json: bool,
+    topic: str, group: str, filters: dict[str, Any], limit: int, each: bool, where: Where, as_json: bool
 ) -> None:
     """List the dead letters of TOPIC for a group, equal failures together.
 

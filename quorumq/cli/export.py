@@ -9,11 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from quorumq.cli.common import (
-    print_json,
-    say,
-    text_fields,
-)
+from quorumq.cli.common import print_json, say, text_fields
 from quorumq.core.printable import plural
 
 if TYPE_CHECKING:

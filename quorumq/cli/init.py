@@ -10,11 +10,7 @@ from pathlib import Path
 
 import click
 
-from quorumq.cli.common import (
-    json_option,
-    print_json,
-    say,
-)
+from quorumq.cli.common import json_option, print_json, say
 from quorumq.core.errors import UsageError
 
 PORT: int = 7401

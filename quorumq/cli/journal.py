@@ -8,10 +8,7 @@ from typing import Any
 
 import click
 
-from quorumq.cli.common import (
-    json_option,
-    say,
-)
+from quorumq.cli.common import json_option, say
 from quorumq.core.printable import plural
 
 

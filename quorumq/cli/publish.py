@@ -8,17 +8,7 @@ from typing import Any, Final
 
 import click
 
-from quorumq.cli.common import (
-    Duration,
-    Where,
-    cluster,
-    json_option,
-    nodes_option,
-    read_input,
-    run,
-    say,
-    tell,
-)
+from quorumq.cli.common import Duration, Where, cluster, json_option, nodes_option, read_input, run, say, tell
 from quorumq.core.errors import TooLarge
 from quorumq.core.limits import MESSAGE_BYTES_MAX
 from quorumq.core.printable import plural
@@ -70,9 +60,7 @@ class HeaderType(click.ParamType):  # type: ignore[type-arg]
     help="Deliver them to nobody before so long: seconds, or with s, m, h, d; at most 366d.",
 )
 @click.option(
-    "--ttl",
-    type=Duration(),
-    help="Dead letters after so long, unless acked by then. [default: the topic's]",
+    "--ttl", type=Duration(), help="Dead letters after so long, unless acked by then. [default: the topic's]"
 )
 @click.option(
     "--timeout", default=10.0, show_default=True, type=click.FloatRange(0.1), help="Seconds to go on trying."
@@ -150,11 +138,7 @@ async def _read(file: str) -> bytes:
 
 
 async def _publish(
-    where: Where,
-    topic: str,
-    payloads: AsyncIterator[bytes],
-    options: dict[str, Any],
-    as_json: bool,
+    where: Where, topic: str, payloads: AsyncIterator[bytes], options: dict[str, Any], as_json: bool
 ) -> None:
     import trio
 

@@ -8,15 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from quorumq.cli.common import (
-    Where,
-    cluster_options,
-    json_option,
-    print_json,
-    run_with,
-    say,
-    shown,
-)
+from quorumq.cli.common import Where, cluster_options, json_option, print_json, run_with, say, shown
 from quorumq.core.errors import TooFewReplicas
 from quorumq.core.printable import plural
 

@@ -11,13 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from quorumq.cli.common import (
-    json_option,
-    nodes_option,
-    print_json,
-    say,
-    timeout_option,
-)
+from quorumq.cli.common import json_option, nodes_option, print_json, say, timeout_option
 from quorumq.cli.status import ASK_TIMEOUT_S, survey
 from quorumq.core.errors import TooFewReplicas
 from quorumq.core.printable import plural

@@ -361,13 +361,7 @@ class Connection:
 
 
 async def open_connection(
-    address: str,
-    *,
-    dial: Dial,
-    cluster_id: str,
-    wall_ms: int,
-    timeout: float,
-    token: str = "",
+    address: str, *, dial: Dial, cluster_id: str, wall_ms: int, timeout: float, token: str = ""
 ) -> Connection:
     """Dial a node and say HELLO.
 

@@ -94,12 +94,7 @@ class Settler(Protocol):
     ) -> None: ...
 
     async def dead_letter(
-        self,
-        messages: Iterable[Ticket],
-        error: BaseException | None,
-        *,
-        reason: str,
-        timeout: float | None,
+        self, messages: Iterable[Ticket], error: BaseException | None, *, reason: str, timeout: float | None
     ) -> None: ...
 
     async def extend(
@@ -313,11 +308,7 @@ class Message(Ticket):
         await self.lot.settler.reject((self,), delay=delay, timeout=timeout)
 
     async def dead_letter(
-        self,
-        error: BaseException | None = None,
-        *,
-        reason: str = "",
-        timeout: float | None = None,
+        self, error: BaseException | None = None, *, reason: str = "", timeout: float | None = None
     ) -> None:
         """Never again, for this group: keep it as a dead letter, with the reason.
 

@@ -18,12 +18,7 @@ from quorumq.core import messages as m
 from quorumq.core.errors import PeerError, UsageError
 from quorumq.core.messages.handshake import RELEASE
 from quorumq.wire.cbor import BadValue
-from quorumq.wire.codec import (
-    UnknownMessage,
-    decode_message,
-    encode_message,
-    error_of,
-)
+from quorumq.wire.codec import UnknownMessage, decode_message, encode_message, error_of
 from quorumq.wire.frames import FrameReader
 from quorumq.wire.hello import client_hello
 

@@ -17,14 +17,7 @@ import trio
 from quorumq.client.message import Ticket, again
 from quorumq.client.nodes import Nodes, Watch, left_of
 from quorumq.core import messages as m
-from quorumq.core.errors import (
-    Code,
-    NotFound,
-    OutcomeUnknown,
-    QuorumqError,
-    TooFewReplicas,
-    error_from,
-)
+from quorumq.core.errors import Code, NotFound, OutcomeUnknown, QuorumqError, TooFewReplicas, error_from
 from quorumq.core.limits import SPANS_SETTLED_MAX
 from quorumq.core.printable import plural
 from quorumq.core.types import Span

@@ -22,13 +22,9 @@ import click
 
 from quorumq.cli.common import console, json_option, print_json, run
 from quorumq.core.errors import UsageError
-from quorumq.lab.demo_input import (
-    pieces_of_lines,
-)
+from quorumq.lab.demo_input import pieces_of_lines
 from quorumq.lab.demo_run import GROUP, TOPIC, Run
-from quorumq.lab.demo_verdict import (
-    Verdict,
-)
+from quorumq.lab.demo_verdict import Verdict
 from quorumq.lab.demo_view import verdict_table
 from quorumq.storage.segment import NAME_SUFFIX
 

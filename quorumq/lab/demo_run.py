@@ -19,21 +19,8 @@ from quorumq.client import Client, MessageId, connect
 from quorumq.client.client import suspending_clock
 from quorumq.core.errors import QuorumqError, TooFewReplicas
 from quorumq.history import HistoryWriter, origin_text, read_history
-from quorumq.lab.demo_input import (
-    Piece,
-    installation_files,
-    malformed_pieces,
-    pieces_of_installation,
-)
-from quorumq.lab.demo_verdict import (
-    Account,
-    Killed,
-    MessageKey,
-    Stopped,
-    Tail,
-    Verdict,
-    judge,
-)
+from quorumq.lab.demo_input import Piece, installation_files, malformed_pieces, pieces_of_installation
+from quorumq.lab.demo_verdict import Account, Killed, MessageKey, Stopped, Tail, Verdict, judge
 from quorumq.lab.demo_view import NodeScene, Scene, View, WorkerScene
 from quorumq.lab.leash import Leashed
 from quorumq.lab.local import HISTORIES, LocalCluster, NodeDied

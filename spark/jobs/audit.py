@@ -275,12 +275,7 @@ def shown(console: Console, summary: Mapping[str, Any]) -> None:
     "--drained", is_flag=True, help="Take runs that do not say so to be over: what is not settled is lost."
 )
 def command(
-    paths: tuple[str, ...],
-    out: Path,
-    overwrite: bool,
-    as_json: bool,
-    strict: bool,
-    drained: bool,
+    paths: tuple[str, ...], out: Path, overwrite: bool, as_json: bool, strict: bool, drained: bool
 ) -> None:
     """Check every guarantee of docs/protocol.md against what nodes and clients wrote (docs/history.md).
 

@@ -48,12 +48,7 @@ def page(summary: Row, facts: Row) -> str:
         facts: tops of the tables (`spark.jobs.deadletters.summarise`).
     """
     if not summary["deaths"] and not facts["failures"]:
-        parts = [
-            head(summary),
-            problems(summary),
-            note("good", "There are no dead letters."),
-            foot(summary),
-        ]
+        parts = [head(summary), problems(summary), note("good", "There are no dead letters."), foot(summary)]
         return document("Dead letters", join(parts))
     parts = [
         head(summary),
@@ -372,10 +367,7 @@ def samples(summary: Row, facts: Row) -> Html:
     parts = [tag("h2", "A message of each kind", id="samples")]
     if not facts["payloads"]:
         parts.append(
-            tag(
-                "p",
-                f"Keys, headers and payloads are left out; {COMMAND} deadletters --payloads shows them.",
-            )
+            tag("p", f"Keys, headers and payloads are left out; {COMMAND} deadletters --payloads shows them.")
         )
     nodes = "".join(
         f" --node {shlex.quote(node.strip())}" for node in summary["nodes"].split(",") if node.strip()

@@ -69,12 +69,7 @@ class MergingReader(Reader):
         self.closed: dict[PartitionId, ClosedOrigins] = {}
         self.load = functools.lru_cache(maxsize=LOADED_MAX)(self._load)
 
-    def scan(
-        self,
-        take: Callable[[int, SegmentPlan, Frame], None],
-        *,
-        state_only: bool = False,
-    ) -> None:
+    def scan(self, take: Callable[[int, SegmentPlan, Frame], None], *, state_only: bool = False) -> None:
         """Give every record of every segment that is open to ``take``, with the number of its directory."""
         for at, directory in enumerate(self.open_directories):
             for plan in self.segments_of(directory.plan):

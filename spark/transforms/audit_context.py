@@ -187,8 +187,7 @@ def purges(lines: DataFrame, of_groups: DataFrame) -> DataFrame:
         F.struct("dead", "sent", "done", newest.alias("generation"), "spans"),
     )
     return call.groupBy(*place).agg(
-        F.collect_set(F.struct("dead", "spans")).alias("purges_asked"),
-        F.collect_list(one).alias("purges"),
+        F.collect_set(F.struct("dead", "spans")).alias("purges_asked"), F.collect_list(one).alias("purges")
     )
 
 

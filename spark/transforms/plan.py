@@ -202,10 +202,7 @@ def evidence(letters: DataFrame, places: DataFrame, now: datetime, limits: Limit
 
 
 def decisions(
-    evidence: DataFrame,
-    now: datetime,
-    limits: Limits = DEFAULTS,
-    overrides: Mapping[str, str] | None = None,
+    evidence: DataFrame, now: datetime, limits: Limits = DEFAULTS, overrides: Mapping[str, str] | None = None
 ) -> DataFrame:
     """A verdict for each kind of failure: EVIDENCE in, DECISIONS out, ranked as the plan has them.
 

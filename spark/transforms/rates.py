@@ -12,16 +12,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from .letters import (
-    DEFAULTS,
-    GROUP,
-    KIND,
-    VERSIONS_MAX,
-    Thresholds,
-    date_of,
-    seconds_of,
-    shaped,
-)
+from .letters import DEFAULTS, GROUP, KIND, VERSIONS_MAX, Thresholds, date_of, seconds_of, shaped
 
 COUNTS: Final = """
     topic STRING, `group` STRING, failure STRING, consumer_version STRING, from_at TIMESTAMP, deaths BIGINT"""
