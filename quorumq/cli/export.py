@@ -25,15 +25,8 @@ if TYPE_CHECKING:
 )
 @click.option("--topic", help="Only this topic, by name or id. [default: all]")
 @click.option("--group", help="Leave out what this group has acked, or what was skipped or purged for it.")
-@click.option(
-    "--format",
-    type=click.Choice(["jsonl"]),
-    default="jsonl",
-    show_default=True,
-    help="How to write them: one JSON object a line.",
-)
-def export(data: Path, topic: str | None, group: str | None, format: str) -> None:
-    """Write the messages in a stopped node's data directory to standard output.
+def export(data: Path, topic: str | None, group: str | None) -> None:
+    """Write the messages in a stopped node's data directory to standard output, one JSON object a line.
 
     Each has a line: id, topic, partition, published_ms, key, headers, payload, and in groups what each group makes of
     it: open, acked, dead, skipped or purged. A key or payload that is no UTF-8 is written as base64, under

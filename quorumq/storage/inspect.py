@@ -17,15 +17,7 @@ from crc32c import crc32c
 from quorumq.core.errors import StorageError
 from quorumq.core.records import BatchStored
 from quorumq.storage.records import TYPE_OF, BatchMoved, SegmentStart, decode_record
-from quorumq.storage.segment import (
-    FORMAT_VERSION,
-    NAME_SUFFIX,
-    Bad,
-    Frame,
-    Scan,
-    salt_of,
-    segment_number,
-)
+from quorumq.storage.segment import FORMAT_VERSION, NAME_SUFFIX, Bad, Frame, Scan, salt_of, segment_number
 from quorumq.wire.cbor import BadValue
 
 UNREADABLE: Final = "(unreadable)"

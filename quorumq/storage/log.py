@@ -285,12 +285,7 @@ class Log:
             steps.append(self._pending)
         self._steps, self._pending, self.pending_bytes = [], [], 0
         commit = Commit(
-            self._writer,
-            steps,
-            ticket=self.ticket,
-            position=self._appended,
-            tail=self._tail,
-            size=size,
+            self._writer, steps, ticket=self.ticket, position=self._appended, tail=self._tail, size=size
         )
         self._commit = commit
         return commit

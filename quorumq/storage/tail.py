@@ -5,14 +5,7 @@ from __future__ import annotations
 from quorumq.core.records import BatchStored, JournalRecord
 from quorumq.core.types import BatchHeader
 from quorumq.storage.disk import Buffer
-from quorumq.storage.records import (
-    BatchMoved,
-    Framing,
-    PartitionRange,
-    SegmentFooter,
-    encode_record,
-    halves,
-)
+from quorumq.storage.records import BatchMoved, Framing, PartitionRange, SegmentFooter, encode_record, halves
 from quorumq.storage.segment import HEADER_BYTES_MAX, body_crc_of, encode_frame, salt_of
 from quorumq.storage.segments import BatchPosition, Segments
 
@@ -40,10 +33,7 @@ class Tail:
         self.snapshot_bytes = 0
 
     def add(
-        self,
-        record: JournalRecord | Framing,
-        into: list[Buffer],
-        encoded: tuple[bytes, Buffer] | None = None,
+        self, record: JournalRecord | Framing, into: list[Buffer], encoded: tuple[bytes, Buffer] | None = None
     ) -> BatchPosition | None:
         """Append a record. Returns where it is, if it is a batch.
 

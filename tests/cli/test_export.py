@@ -122,7 +122,7 @@ def test_every_message_is_a_line_with_what_each_group_makes_of_it(cluster: Clust
 def test_what_a_group_has_acked_is_left_out(cluster: Cluster, tmp_path: Path) -> None:
     path = write(cluster, "a", tmp_path / "a")
     assert payloads(export(path, "--group", "g")) == ["1", "2", "3", "4", "5"]
-    assert payloads(export(path, "--group", "late", "--format", "jsonl")) == []
+    assert payloads(export(path, "--group", "late")) == []
     cluster.ask("a", PurgeRequest("jobs", 0, "g"))
     assert payloads(export(write(cluster, "a", tmp_path / "purged"), "--group", "g")) == ["1"]
     cluster.advance(60.0)
