@@ -77,7 +77,7 @@ class History:
             topics: names of the topics in it, by id; one that is not there is written as its id.
             fields: for its ``invoke`` lines.
         """
-        return Settled(self, kind, topics, fields)
+        return Settled(self, kind, lambda request: _settled(request, topics), fields)
 
     def delivered(self, messages: Sequence[Message]) -> None:
         """Messages are being handed to the application."""
@@ -155,9 +155,9 @@ class History:
                 },
             )
 
-    def redriving(self, topic: str) -> Redriving:
+    def redriving(self, topic: str) -> Settled:
         """To be told of the attempts of one redrive."""
-        return Redriving(self, topic)
+        return Settled(self, "redrive", lambda request: _redriven(request, self.label(topic)), {})
 
 
 def _lot(message: Message) -> Lot:
@@ -253,39 +253,60 @@ class Publishing:
         self._history.write("publish", **self._fields, outcome=outcome, **more)
 
 
+Item = tuple[dict[str, Any], tuple[Span, ...]]
+"""What a request names by a receipt, or as listed: the fields of its lines, and the messages."""
+
+
+def _settled(request: m.ClientRequest, topics: dict[bytes, str]) -> list[Item]:
+    found = []
+    for item in cast("tuple[SealedNamed, ...]", cast("m.AckRequest", request).items):
+        receipt = read_receipt(item.sealed)
+        found.append((held(receipt, topic_name(receipt, topics)), item.spans or (receipt.span,)))
+    return found
+
+
+def _redriven(request: m.ClientRequest, topic: str) -> list[Item]:
+    asked = cast("m.RedriveRequest", request)
+    place = {"topic": topic, "partition": asked.partition, "group": asked.group}
+    return [
+        ({**place, "generation": entry.record.generation, "n": entry.record.n}, (entry.span,))
+        for entry in asked.entries
+    ]
+
+
 class Settled:
-    """The attempts of one ACK, REJECT or EXTEND."""
+    """The attempts of one ACK, REJECT, EXTEND or REDRIVE."""
 
     def __init__(
-        self, history: History, kind: str, topics: dict[bytes, str], fields: dict[str, object]
+        self,
+        history: History,
+        kind: str,
+        items_of: Callable[[m.ClientRequest], list[Item]],
+        fields: dict[str, object],
     ) -> None:
         self._history = history
         self._kind = kind
-        self._topics = topics
+        self._items_of = items_of
         self._fields = fields
         self._op = 0
-        self._items: list[tuple[Receipt, tuple[Span, ...]]] = []
+        self._items: list[Item] = []
         self._hold_time = 0.0
 
     def asked(self, via: str, request: m.ClientRequest) -> None:
         """The request is about to be sent."""
         self._op = self._history.op()
-        asked = cast("m.AckRequest | m.RejectRequest | m.ExtendRequest", request)
-        if isinstance(asked, m.ExtendRequest):
-            self._hold_time = asked.hold_time
-        self._items = []
-        for item in cast("tuple[SealedNamed, ...]", asked.items):
-            receipt = read_receipt(item.sealed)
-            self._items.append((receipt, item.spans or (receipt.span,)))
-        for receipt, spans in self._items:
-            self._write(receipt, spans, "invoke", via=via, **self._fields)
+        if isinstance(request, m.ExtendRequest):
+            self._hold_time = request.hold_time
+        self._items = self._items_of(request)
+        for item in self._items:
+            self._write(item, "invoke", via=via, **self._fields)
 
     def answered(self, reply: m.ClientReply | None, *, sent: bool) -> None:
         """What came of it, for each message."""
         if not isinstance(reply, m.SettleReply):
             outcome, more = failed(reply, sent)
-            for receipt, spans in self._items:
-                self._write(receipt, spans, outcome, **more)
+            for item in self._items:
+                self._write(item, outcome, **more)
             return
         for (index, said), verdicts in groupby(
             reply.verdicts, key=lambda verdict: (verdict.item, verdict.outcome)
@@ -298,16 +319,13 @@ class Settled:
             if self._kind == "extend" and said == "ok":
                 more["until"] = deadline_of(reply.sent_at, self._hold_time)
             outcome = said if known else failure(said)
-            self._write(self._items[index][0], [verdict.span for verdict in verdicts], outcome, **more)
+            spans = tuple(verdict.span for verdict in verdicts)
+            self._write((self._items[index][0], spans), outcome, **more)
 
-    def _write(self, receipt: Receipt, spans: Iterable[Span], outcome: str, **more: object) -> None:
+    def _write(self, item: Item, outcome: str, **more: object) -> None:
+        names, spans = item
         self._history.write(
-            self._kind,
-            **held(receipt, topic_name(receipt, self._topics)),
-            spans=spans_value(spans),
-            op=self._op,
-            outcome=outcome,
-            **more,
+            self._kind, **names, spans=spans_value(spans), op=self._op, outcome=outcome, **more
         )
 
 
@@ -374,49 +392,3 @@ class Calling:
             self._write("fail", detail="the topic was deleted before")
             self._invoke(topic_label(reached, self._topic))
         self._write(outcome, **more)
-
-
-class Redriving:
-    """The attempts of one REDRIVE."""
-
-    def __init__(self, history: History, topic: str) -> None:
-        self._history = history
-        self._topic = topic
-        self._request: m.RedriveRequest | None = None
-        self._op = 0
-
-    def asked(self, via: str, request: m.ClientRequest) -> None:
-        """The request is about to be sent."""
-        self._op = self._history.op()
-        self._request = cast("m.RedriveRequest", request)
-        for entry in self._request.entries:
-            self._write(entry, [entry.span], "invoke", via=via)
-
-    def answered(self, reply: m.ClientReply | None, *, sent: bool) -> None:
-        """What came of it, for each message."""
-        assert self._request is not None
-        if isinstance(reply, m.SettleReply):
-            for verdict in reply.verdicts:
-                if verdict.item < len(self._request.entries):
-                    known = verdict.outcome in ("ok", Code.ALREADY_RESOLVED)
-                    outcome = verdict.outcome if known else failure(verdict.outcome)
-                    self._write(self._request.entries[verdict.item], [verdict.span], outcome)
-            return
-        outcome, more = failed(reply, sent)
-        for entry in self._request.entries:
-            self._write(entry, [entry.span], outcome, **more)
-
-    def _write(self, entry: m.Resolved, spans: Iterable[Span], outcome: str, **more: object) -> None:
-        assert self._request is not None
-        self._history.write(
-            "redrive",
-            topic=self._history.label(self._topic),
-            partition=self._request.partition,
-            group=self._request.group,
-            generation=entry.record.generation,
-            n=entry.record.n,
-            spans=spans_value(spans),
-            op=self._op,
-            outcome=outcome,
-            **more,
-        )
