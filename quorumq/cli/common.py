@@ -146,6 +146,18 @@ def group_option(command: F) -> F:
     )(command)
 
 
+def start_option(command: F) -> F:
+    """Adds ``--from``; the command gets ``start``."""
+    return click.option(
+        "--from",
+        "start",
+        type=click.Choice(["earliest", "latest"]),
+        default="earliest",
+        show_default=True,
+        help="Where the group begins if it is new: with the oldest message, or with what is published from now on.",
+    )(command)
+
+
 def ids_option(help: str) -> Callable[[F], F]:
     """Adds ``--id``, several times where wanted; the command gets ``ids``, as text."""
     return click.option("--id", "ids", multiple=True, metavar="ID", help=help)

@@ -23,6 +23,7 @@ from quorumq.cli.common import (
     print_json,
     run,
     say,
+    start_option,
     text_fields,
 )
 from quorumq.core import limits
@@ -71,14 +72,7 @@ class Plan(NamedTuple):
 @click.command()
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
 @group_option
-@click.option(
-    "--from",
-    "start",
-    type=click.Choice(["earliest", "latest"]),
-    default="earliest",
-    show_default=True,
-    help="Where the group begins if it is new: with the oldest message, or with what is published from now on.",
-)
+@start_option
 @click.option("--max", "most", type=click.IntRange(1), help="Stop after so many messages.")
 @click.option(
     "--wait",

@@ -10,7 +10,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any, Literal
+from typing import Any
 
 import click
 
@@ -24,6 +24,7 @@ from quorumq.cli.common import (
     print_json,
     run,
     say,
+    start_option,
 )
 from quorumq.core.errors import UsageError
 from quorumq.core.printable import plural
@@ -86,27 +87,16 @@ def _imported(text: str, module: str) -> Any:
     show_default=True,
     help="How long messages that are begun have to end after SIGTERM or Ctrl-C.",
 )
-@click.option(
-    "--from",
-    "start",
-    type=click.Choice(["earliest", "latest"]),
-    default="earliest",
-    show_default=True,
-    help="Where the group begins if it is new: with the oldest message, or with what is published from now on.",
-)
+@start_option
 @nodes_option
 @json_option
 def work(
     topics: tuple[str, ...],
     group: str,
-    concurrency: int,
     retry: tuple[str, ...],
-    timeout: float | None,
-    hold_time: float | None,
-    grace: float,
-    start: Literal["earliest", "latest"],
     nodes: tuple[str, ...],
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Call a Python function with each message of TOPIC, and settle the message by how that ends.
 
@@ -133,14 +123,7 @@ def work(
         raise UsageError(
             f"{topics[-1]!r} is {handler!r}, and no function that could be called with a message"
         )
-    options: dict[str, Any] = {
-        "concurrency": concurrency,
-        "retry": tuple(named(text) for text in retry),
-        "timeout": timeout,
-        "hold_time": hold_time,
-        "start": start,
-        "grace": grace,
-    }
+    options["retry"] = tuple(named(text) for text in retry)
     run(_work, Where(nodes), topics[:-1], group, handler, options, as_json)
 
 
