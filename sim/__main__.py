@@ -12,6 +12,7 @@ from quorumq.commands import Commands
 
 COMMANDS = {
     "run": ("sim.run_command:run", "Run whole clusters under random faults, thousands of seeds."),
+    "shrink": ("sim.shrink_command:shrink", "Make a failing run as small as it gets."),
     "check": ("sim.check_command:check", "Judge histories that are there already."),
     "explore": ("sim.explorer.cli:explore", "Try every interleaving of a small cluster, within bounds."),
 }

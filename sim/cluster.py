@@ -26,6 +26,7 @@ from sim.host import Host
 from sim.links import Links
 from sim.moments import Moments
 from sim.observer import Observer
+from sim.packet_world import PacketWorld
 from sim.schedule import Schedule
 from sim.topics import OUTPUTS, Topics
 from sim.world import World
@@ -37,12 +38,13 @@ class Cluster:
     Args:
         schedule: what to run.
         full: whether the history gets the nodes' lines too, which no checker needs.
+        traced: whether what becomes of each packet is written down.
     """
 
-    def __init__(self, schedule: Schedule, *, full: bool = False) -> None:
+    def __init__(self, schedule: Schedule, *, full: bool = False, traced: bool = False) -> None:
         self.schedule = schedule
         self.options = options = schedule.options
-        self.world = World(schedule)
+        self.world = World(schedule) if schedule.packets is None and not traced else PacketWorld(schedule)
         self.topics = Topics(options)
         steady = not any(fault.kind in ("wall-jump", "wrong-clock") for fault in schedule.faults)
         self.observer = Observer(self.world, self.topics, full=full, steady=steady)
@@ -111,9 +113,15 @@ class Cluster:
             world.at(0.05 + boot.random() * 0.3, client.begin)
         for fault in self.schedule.faults:
             world.at(fault.at, self.faults.inflict, fault)
-        world.run(options.fault_time)
+        ends = self.schedule.ends
+        world.run(min(options.fault_time, ends) if ends else options.fault_time)
+        if ends and ends <= options.fault_time:
+            return
         self.heal()
-        self.drained = world.run(world.time + self.bound, self.drain.is_drained)
+        bound = world.time + self.bound
+        self.drained = world.run(min(bound, ends) if ends else bound, self.drain.is_drained)
+        if ends and not self.drained:
+            return
         if self.drained:
             world.note("sim", "phase", phase="drained")
         else:

@@ -105,10 +105,11 @@ class Faults:
         """Block the pairs; some connections notice and break, some do not."""
         world = self.world
         world.block(fault.links)
-        rng = world.net_rng
         for source, target in fault.links:
-            if source in self.hosts and target in self.hosts and rng.random() < 0.5:
-                self.hosts[source].lose_link(target, rng.uniform(0.2, 2.0))
+            if source not in self.hosts or target not in self.hosts:
+                continue
+            if world.draw(0.0, 1.0, "breaks", source, target) < 0.5:
+                self.hosts[source].lose_link(target, world.draw(0.2, 2.0, "notices", source, target))
         world.after(fault.seconds, self.end_partition, fault)
         self.on_cut(fault)
 
@@ -149,4 +150,4 @@ class Faults:
     def do_cut(self, fault: Fault) -> None:
         """Connections break and are made again."""
         for source, target in fault.links:
-            self.hosts[source].lose_link(target, self.world.net_rng.random() * 0.05)
+            self.hosts[source].lose_link(target, self.world.draw(0.0, 0.05, "cut", source, target))

@@ -53,14 +53,14 @@ class Observer:
     def on_broken(self, source: str, target: str) -> None:
         """A connection that keeps its order lost something, so it breaks."""
         if source in self.hosts and target in self.hosts:
-            self.hosts[source].lose_link(target, self.world.net_rng.uniform(0.01, 0.5))
+            self.hosts[source].lose_link(target, self.world.draw(0.01, 0.5, "broken", source, target))
 
     def on_death(self, name: NodeId, *, power: bool) -> None:
         """A node is gone: the others notice, sooner where its machine still answers for it."""
-        rng = self.world.net_rng
+        soonest, latest = (0.3, 2.0) if power else (0.001, 0.05)
         for host in self.hosts.values():
             if name in host.links.up:
-                host.lose_link(name, rng.uniform(0.3, 2.0) if power else rng.uniform(0.001, 0.05))
+                host.lose_link(name, self.world.draw(soonest, latest, "death", host.name, name))
 
     def on_hold_sent(self, name: NodeId, life: int, number: int) -> None:
         """A HOLD round asks another replica."""

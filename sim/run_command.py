@@ -13,8 +13,8 @@ from rich.table import Table
 from quorumq.history import HistoryWriter, Row
 from sim.campaign import Report, commit, run_campaign
 from sim.profiles import PROFILES
-from sim.rules import HUNTED, patched, prepared, rule_named
-from sim.runner import Outcome, run_schedule
+from sim.replay import replay
+from sim.runner import Outcome
 from sim.schedule import Schedule, draw
 
 
@@ -111,15 +111,10 @@ def _run_one(schedule: Schedule, as_json: bool, history_path: Path | None, rule:
         click.echo(f"commit {commit()}")
         click.echo(schedule.to_json())
     wanted = history_path is not None
-    if rule is None:
-        outcome = run_schedule(schedule, full=wanted, keep=wanted)
-    else:
-        try:
-            left_out = rule_named(rule, HUNTED)
-        except KeyError as error:
-            raise click.UsageError(str(error.args[0])) from None
-        with patched(left_out.patches):
-            outcome = run_schedule(schedule, full=wanted, keep=wanted, prepare=prepared(left_out))
+    try:
+        outcome = replay(schedule, rule, full=wanted, keep=wanted)
+    except KeyError as error:
+        raise click.UsageError(str(error.args[0])) from None
     if history_path is not None:
         try:
             write_rows(history_path, outcome.rows)

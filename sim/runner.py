@@ -42,7 +42,13 @@ class Outcome:
 
 
 def run_schedule(
-    schedule: Schedule, *, full: bool = False, keep: bool = False, prepare: object = None
+    schedule: Schedule,
+    *,
+    full: bool = False,
+    keep: bool = False,
+    traced: bool = False,
+    prepare: object = None,
+    cpu_max: float = 0.0,
 ) -> Outcome:
     """Run it.
 
@@ -50,15 +56,17 @@ def run_schedule(
         schedule: what to run.
         full: whether the nodes write lines too.
         keep: whether the outcome gets the history.
+        traced: whether the cluster's world writes down what becomes of each packet (`PacketWorld`).
         prepare: called with the cluster before it runs; where a rule is left out, it uses this.
+        cpu_max: CPU seconds that it may take; 0: `CPU_LIMIT_S`, more for runs that simulate more time.
     """
     began = time.process_time()
-    cluster = Cluster(schedule, full=full)
+    cluster = Cluster(schedule, full=full, traced=traced)
     if callable(prepare):
         prepare(cluster)
     violations: list[str] = []
     try:
-        with cpu_limit(CPU_LIMIT_S * max(1.0, schedule.options.fault_time / 10)):
+        with cpu_limit(cpu_max or CPU_LIMIT_S * max(1.0, schedule.options.fault_time / 10)):
             cluster.run()
     except Exception as error:  # whatever a core raises is the finding
         last = traceback.extract_tb(error.__traceback__)[-1]

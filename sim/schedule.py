@@ -26,21 +26,39 @@ from sim.fault_plan import (
     draw_relay,
 )
 from sim.options import Options
+from sim.packets import Packet, packets_of
 from sim.profiles import PROFILES, draw_distance
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """One run, in full: the same schedule and the same code give the same run."""
+    """One run, in full: the same schedule and the same code give the same run.
+
+    Args:
+        seed: names the random streams.
+        profile: that the options were drawn with.
+        options: what the run is like.
+        faults: what is done to it.
+        packets: what becomes of packets, by name; of those that are not named nothing but the mean delay. None: it is
+            drawn.
+        ends: when the run ends, in seconds, without being healed; 0: it is healed and drained.
+    """
 
     seed: int
     profile: str
     options: Options
     faults: tuple[Fault, ...] = field(default_factory=tuple)
+    packets: tuple[Packet, ...] | None = None
+    ends: float = 0.0
 
     def to_json(self) -> str:
         """The schedule as one line of JSON."""
-        return json.dumps(dataclasses.asdict(self), separators=(",", ":"))
+        values = dataclasses.asdict(self)
+        if self.packets is None:
+            del values["packets"]
+        if not self.ends:
+            del values["ends"]
+        return json.dumps(values, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> Schedule:
@@ -62,7 +80,8 @@ class Schedule:
                 )
                 for fault in data["faults"]
             )
-            return cls(data["seed"], data["profile"], options, faults)
+            packets = packets_of(data["packets"]) if data.get("packets") is not None else None
+            return cls(data["seed"], data["profile"], options, faults, packets, data.get("ends", 0.0))
         except (KeyError, TypeError) as error:
             raise ValueError(f"not a schedule: {error}") from None
 

@@ -187,6 +187,10 @@ class World:
             self.at(time + rng.random() ** 3 * self.late, action, one, two)
         self.at(time, action, one, two)
 
+    def draw(self, low: float, high: float, what: str, source: str, target: str) -> float:
+        """A number for a pair of machines, as when one of them notices that their connection is broken."""
+        return self.net_rng.uniform(low, high)
+
     def block(self, links: tuple[tuple[str, str], ...]) -> None:
         """These directed pairs carry nothing until `unblock`; counted, as partitions may overlap."""
         for pair in links:

@@ -1,0 +1,72 @@
+"""Which packets of a run were lost, late or doubled, as values: what a seed draws, written out.
+
+A packet is named by who sends it to whom, by what it carries, and by how many of that kind went before it between the
+two. So a fault or a packet can be taken away without giving the others new names.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from quorumq.core.messages import Envelope
+
+
+class Packet(NamedTuple):
+    """What becomes of one packet, or a number that was drawn for a pair of machines.
+
+    Args:
+        source: who sends it: a node or a client.
+        target: to whom.
+        kind: type of the message in it; with a ``?`` in front: what was drawn, such as when a broken link is noticed.
+        number: how many of that kind went before it from ``source`` to ``target``.
+        delays: seconds until it arrives; () if it is lost, two where it comes twice. For a number: that number.
+    """
+
+    source: str
+    target: str
+    kind: str
+    number: int
+    delays: tuple[float, ...]
+
+    @property
+    def name(self) -> tuple[str, str, str, int]:
+        """Which packet it is."""
+        return self[:4]
+
+    @property
+    def fate(self) -> str:
+        """``lost``, ``doubled``, ``drawn`` or ``late``."""
+        if self.kind.startswith("?"):
+            return "drawn"
+        return ("lost", "late", "doubled")[len(self.delays)]
+
+
+def packets_of(value: Any) -> tuple[Packet, ...]:
+    """The inverse of what JSON makes of packets.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    found = []
+    for item in value:
+        source, target, kind, number, delays = item
+        if not (isinstance(source, str) and isinstance(target, str) and isinstance(kind, str)):
+            raise ValueError(f"not a packet: {item!r}")
+        found.append(Packet(source, target, kind, int(number), tuple(map(float, delays))))
+    return tuple(found)
+
+
+def carried(one: Any, two: Any) -> Any:
+    """The message in a packet, of what `World.transmit` is given."""
+    if isinstance(one, Envelope):
+        return one.message
+    if type(two) is tuple:  # an answer, and the bodies that go with it
+        return two[0]
+    return two
+
+
+def kind_of(message: Any) -> str:
+    """The name of a message's kind."""
+    if message is None:
+        return "Reset"
+    return "Gone" if isinstance(message, int) else type(message).__name__

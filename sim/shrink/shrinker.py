@@ -1,0 +1,329 @@
+"""Shrinks one failing schedule."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from sim.fault_plan import Fault
+from sim.packets import Packet
+from sim.rules import Rule, patched, prepared
+from sim.runner import Outcome, run_schedule
+from sim.schedule import Schedule
+from sim.shrink.minimal import minimal
+from sim.shrink.simpler import richness, smaller, smaller_faults, with_only
+
+OTHER_SEEDS = 4
+"""How many other random streams each simpler run is tried with, as long as what becomes of packets is drawn."""
+
+PLAIN_SEEDS = 12
+"""Likewise, when packets are to have nothing but the mean delay for the first time."""
+
+DRAWN_SHARE = 0.5
+"""Share of the time that runs with drawn packets may take."""
+
+CPU_FACTOR = 10.0
+"""How many times as long as the first run one may take."""
+
+
+def judge_of(violation: str) -> str:
+    """Who saw it: a judge and its promise, or the place that raised, without times and names of messages."""
+    raised = re.match(r"raised at [\d.]+ s: (\w+ at [^:]+):\d+: ", violation)
+    return f"raised {raised[1]}" if raised else violation.split(" at ")[0]
+
+
+def time_of(violation: str) -> float:
+    """When it showed, in simulated seconds."""
+    found = re.search(r"\bat ([\d.]+) s:", violation)
+    return float(found[1]) if found else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How large a failing run is.
+
+    Args:
+        faults: in its schedule.
+        packets: sent in it, to nodes and to clients.
+        special: of those, how many the schedule names; all where they are drawn.
+        messages: that producers had confirmed.
+        nodes: of the cluster.
+        clients: of the run.
+        options: that are not at their plainest.
+        seconds: that it simulates.
+    """
+
+    faults: int
+    packets: int
+    special: int
+    messages: int
+    nodes: int
+    clients: int
+    options: int
+    seconds: float
+
+
+@dataclass(slots=True)
+class Found:
+    """A failing run."""
+
+    schedule: Schedule
+    outcome: Outcome
+    log: list[Packet]
+    violation: str
+
+    @property
+    def size(self) -> Size:
+        """How large it is."""
+        options, packets = self.schedule.options, self.schedule.packets
+        sent = sum(packet.fate != "drawn" for packet in self.log)
+        named = sent if packets is None else len(packets)
+        return Size(
+            len(self.schedule.faults),
+            sent,
+            named,
+            int(self.outcome.counts["published"]),
+            options.nodes,
+            len(options.client_names),
+            len(richness(options)),
+            round(self.outcome.counts["sim_seconds"], 3),
+        )
+
+
+class NothingFails(Exception):
+    """The schedule keeps every promise, or not the one that was asked for."""
+
+
+class Shrinker:
+    """Shrinks one failing schedule.
+
+    Args:
+        rule: of the protocol that is left out; None: none is.
+        seconds: how long it may take; the last run may end a little later.
+        on_step: called after each run: what is being tried, how many runs there were, the smallest that fails.
+
+    Attributes:
+        runs: how many there were.
+        best: the smallest that fails.
+        first: the one that it began with.
+        done: whether it came to its end before its time did.
+    """
+
+    def __init__(
+        self,
+        rule: Rule | None = None,
+        seconds: float = 60.0,
+        on_step: Callable[[str, int, Found], None] | None = None,
+    ) -> None:
+        self.rule = rule
+        self.seconds = seconds
+        self.on_step = on_step
+        self.runs = 0
+        self.wanted = ""
+        self.cpu_max = 0.0
+        self.tried: dict[str, None] = {}
+        self.doing = ""
+        self.first: Found
+        self.best: Found
+        self.done = False
+        self.began = time.monotonic()
+
+    def shrink(self, schedule: Schedule, judge: str = "") -> Found:
+        """The smallest schedule that was found in time, and its run.
+
+        Args:
+            schedule: that fails.
+            judge: who must still see it; "": whoever sees it first.
+
+        Raises:
+            NothingFails: it does not.
+        """
+        self.began = time.monotonic()
+        with patched(self.rule.patches if self.rule is not None else ()):
+            outcome, log = self.run(schedule)
+            if not outcome.violations:
+                raise NothingFails(f"seed {schedule.seed} keeps every promise: there is nothing to shrink")
+            self.wanted = judge or judge_of(outcome.violations[0])
+            seen = self.seen_by(outcome)
+            if seen is None:
+                others = ", ".join(dict.fromkeys(map(judge_of, outcome.violations)))
+                raise NothingFails(f"{self.wanted!r} sees nothing in it, but: {others}")
+            self.cpu_max = CPU_FACTOR * outcome.counts["cpu"] + 0.5
+            self.first = self.best = Found(schedule, outcome, log, seen)
+            self.shorten()
+            if schedule.packets is None:
+                self.shrink_drawn()
+                self.write_out()
+            while not self.over:
+                before = self.best.schedule.to_json()
+                self.packets()
+                self.faults()
+                self.options(1)
+                self.shorten()
+                if self.best.schedule.to_json() == before:
+                    self.numbers()
+                    self.done = not self.over
+                    break
+        return self.best
+
+    # ------------------------------------------------------------------- one run
+
+    @property
+    def over(self) -> bool:
+        """Whether the time is."""
+        return time.monotonic() - self.began > self.seconds
+
+    @property
+    def half_over(self) -> bool:
+        """Whether the time for runs with drawn packets is."""
+        return time.monotonic() - self.began > DRAWN_SHARE * self.seconds
+
+    def run(self, schedule: Schedule) -> tuple[Outcome, list[Packet]]:
+        """One run, with what became of its packets."""
+        logs: list[list[Packet]] = []
+        leave_out = prepared(self.rule) if self.rule is not None else lambda cluster: None
+
+        def prepare(cluster: object) -> None:
+            leave_out(cluster)
+            logs.append(cluster.world.log)  # type: ignore[attr-defined]
+
+        self.runs += 1
+        outcome = run_schedule(schedule, traced=True, prepare=prepare, cpu_max=self.cpu_max)
+        return outcome, logs[0]
+
+    def seen_by(self, outcome: Outcome) -> str | None:
+        """What the judge that matters says."""
+        return next((text for text in outcome.violations if judge_of(text) == self.wanted), None)
+
+    def fails(self, schedule: Schedule) -> bool:
+        """Whether it still fails before that judge; then it is the best one."""
+        key = schedule.to_json()
+        if self.over or key in self.tried:
+            return False
+        self.tried[key] = None
+        outcome, log = self.run(schedule)
+        seen = self.seen_by(outcome)
+        if seen is not None:
+            self.best = Found(schedule, outcome, log, seen)
+        if self.on_step is not None:
+            self.on_step(self.doing, self.runs, self.best)
+        return seen is not None
+
+    def fails_somehow(self, schedule: Schedule, seeds: int) -> bool:
+        """Whether it fails with its own random streams, or with one of so many others."""
+        if self.fails(schedule):
+            return True
+        if schedule.packets is not None and seeds <= 1:
+            return False
+        first = schedule.seed
+        return any(
+            not self.half_over and self.fails(dataclasses.replace(schedule, seed=first + other))
+            for other in range(1, seeds)
+        )
+
+    # ------------------------------------------------------------------- what is tried
+
+    def shrink_drawn(self) -> None:
+        """Options and faults, while packets are drawn; best of all, packets need not be drawn."""
+        if self.plain_packets():
+            return
+        before = ""
+        while before != self.best.schedule.to_json() and not self.half_over:
+            before = self.best.schedule.to_json()
+            self.options(OTHER_SEEDS)
+            self.faults(OTHER_SEEDS)
+            self.shorten()
+            if self.plain_packets():
+                return
+
+    def plain_packets(self) -> bool:
+        """Give every packet the mean delay."""
+        self.doing = "packets: all of the mean delay"
+        return self.fails_somehow(dataclasses.replace(self.best.schedule, packets=()), PLAIN_SEEDS)
+
+    def write_out(self) -> None:
+        """Name every packet of the run."""
+        if self.best.schedule.packets is None:
+            self.doing = "packets: written out"
+            self.fails(dataclasses.replace(self.best.schedule, packets=tuple(self.best.log)))
+
+    def options(self, seeds: int) -> None:
+        """Fewer options that are not plain, fewer nodes, clients and messages, less time."""
+        self.doing = "options"
+
+        def only(names: list[str]) -> bool:
+            schedule = self.best.schedule
+            options = with_only(schedule.options, names)
+            return self.fails_somehow(dataclasses.replace(schedule, options=options), seeds)
+
+        minimal(richness(self.best.schedule.options), only)
+        self.doing = "nodes, clients and messages"
+        again = True
+        while again and not self.over:
+            again = False
+            for candidate in smaller(self.best.schedule):
+                if self.fails_somehow(candidate, seeds):
+                    again = True
+                    break
+
+    def faults(self, seeds: int = 1) -> None:
+        """Fewer faults, each with fewer nodes."""
+        self.doing = "faults"
+
+        def only(faults: list[Fault]) -> bool:
+            return self.fails_somehow(dataclasses.replace(self.best.schedule, faults=tuple(faults)), seeds)
+
+        minimal(self.best.schedule.faults, only)
+        if seeds > 1:
+            return
+        at = 0
+        while at < len(self.best.schedule.faults):
+            faults = self.best.schedule.faults
+            if not self.any_of(
+                dataclasses.replace(self.best.schedule, faults=(*faults[:at], less, *faults[at + 1 :]))
+                for less in smaller_faults(faults[at])
+            ):
+                at += 1
+
+    def packets(self) -> None:
+        """Fewer packets with a fate of their own: what is lost, doubled or late first."""
+        self.doing = "packets"
+        packets = self.best.schedule.packets
+        if not packets:
+            return
+        self.only_packets([packet for packet in packets if packet.fate != "late"])
+        minimal(self.best.schedule.packets or (), self.only_packets)
+
+    def only_packets(self, packets: list[Packet]) -> bool:
+        """Whether it fails when nothing befalls any other."""
+        return self.fails(dataclasses.replace(self.best.schedule, packets=tuple(packets)))
+
+    def shorten(self) -> None:
+        """End the run as soon as it is broken, where it is broken before it is healed and drained."""
+        self.doing = "time"
+        at = time_of(self.best.violation)
+        if at and (not self.best.schedule.ends or at + 0.001 < self.best.schedule.ends):
+            self.fails(dataclasses.replace(self.best.schedule, ends=round(at + 0.0006, 3)))
+
+    def numbers(self) -> None:
+        """Numbers that are short to read."""
+        self.doing = "numbers"
+        packets = self.best.schedule.packets or ()
+        self.fails(
+            dataclasses.replace(
+                self.best.schedule,
+                packets=tuple(packet._replace(delays=tuple(map(short, packet.delays))) for packet in packets),
+            )
+        )
+
+    def any_of(self, candidates: Iterable[Schedule]) -> bool:
+        """Whether one of them fails."""
+        return any(self.fails(candidate) for candidate in candidates)
+
+
+def short(seconds: float) -> float:
+    """Three digits of it."""
+    return float(f"{seconds:.3g}")

@@ -1,0 +1,71 @@
+"""A shrunk schedule as a regression test."""
+
+from __future__ import annotations
+
+from sim.schedule import Schedule
+from sim.shrink.shrinker import Found, judge_of
+
+TEMPLATE = '''"""{says}
+
+Made by: python -m sim shrink {command}
+"""
+
+from __future__ import annotations
+
+from sim.replay import replay
+from sim.schedule import Schedule
+
+SCHEDULE = Schedule.from_json(
+    r"""
+{schedule}
+"""
+)
+
+
+def test_every_promise_is_kept() -> None:
+    assert not replay(SCHEDULE).violations
+'''
+
+WITHOUT = """
+
+def test_without_the_rule_a_promise_breaks() -> None:
+    seen = replay(SCHEDULE, "{rule}").violations
+    assert any("{judge}" in violation for violation in seen), seen
+"""
+
+WIDTH = 100
+
+
+def as_test(found: Found, command: str, rule: str | None) -> str:
+    """The text of a test file that replays the schedule.
+
+    Args:
+        found: the failing run.
+        command: what followed ``python -m sim shrink``.
+        rule: that was left out, if one was: with it the test passes, without it the same judge sees it fail.
+    """
+    size = found.size
+    says = (
+        f"{judge_of(found.violation)}: {plural(size.faults, 'fault')}, {plural(size.special, 'packet')} that "
+        f"{'is' if size.special == 1 else 'are'} not on time, {plural(size.messages, 'message')}."
+    )
+    text = TEMPLATE.format(says=says, command=command, schedule=wrapped(found.schedule))
+    if rule is not None:
+        text += WITHOUT.format(rule=rule, judge=judge_of(found.violation).removeprefix("raised "))
+    return text
+
+
+def plural(count: int, what: str) -> str:
+    """How many of them, in words."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def wrapped(schedule: Schedule) -> str:
+    """The schedule's JSON in short lines, broken where JSON allows it."""
+    lines, line = [], ""
+    for part in schedule.to_json().replace(",", ",\n").split("\n"):
+        if line and len(line) + len(part) > WIDTH:
+            lines.append(line)
+            line = ""
+        line += part
+    return "\n".join([*lines, line])

@@ -1,0 +1,172 @@
+"""`python -m sim shrink`."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from quorumq.core.errors import StorageError
+from sim.campaign import commit
+from sim.profiles import PROFILES
+from sim.replay import replay
+from sim.rules import HUNTED, rule_named
+from sim.schedule import Schedule, draw
+from sim.shrink.shrinker import Found, NothingFails, Shrinker
+from sim.shrink.written import as_test
+
+ROWS = {
+    "faults": "faults",
+    "special": "packets lost, late or doubled",
+    "packets": "packets",
+    "messages": "messages published",
+    "nodes": "nodes",
+    "clients": "clients",
+    "options": "options that are not plain",
+    "seconds": "simulated seconds",
+}
+
+
+def schedule_of(seed: int | None, profile: str, path: Path | None) -> Schedule:
+    """The schedule of a seed, or the one in a file.
+
+    Raises:
+        ClickException: neither is given, or both; or the file has none.
+    """
+    if (seed is None) == (path is None):
+        raise click.UsageError("say --seed N or --schedule FILE")
+    if path is None:
+        return draw(seed or 0, profile)
+    try:
+        return Schedule.from_json(path.read_text())
+    except (ValueError, OSError) as error:
+        raise click.ClickException(f"{path}: {error}") from None
+
+
+def written(path: Path, text: str) -> None:
+    """Write a file.
+
+    Raises:
+        StorageError: that is not possible.
+    """
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written: {error.strerror}") from None
+
+
+@click.command("shrink")
+@click.option("--seed", default=None, type=int, help="The seed that fails.")
+@click.option("--profile", default="swarm", show_default=True, type=click.Choice(sorted(PROFILES)))
+@click.option(
+    "--schedule",
+    "path",
+    default=None,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The schedule that fails, in a file; one that was shrunk before goes on from there.",
+)
+@click.option("--without", "rule", default=None, metavar="RULE", help="Leave out one rule of the protocol.")
+@click.option("--judge", default="", metavar="TEXT", help="Who must still see it; whoever sees it first.")
+@click.option(
+    "--seconds", default=60.0, show_default=True, type=click.FloatRange(1.0), help="How long it may take."
+)
+@click.option(
+    "-o",
+    "--output",
+    default=None,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Where the schedule goes; shrunk-SEED.json if not given.",
+)
+@click.option(
+    "--test",
+    "test_path",
+    default=None,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Also write a regression test that replays it.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+def shrink(
+    seed: int | None,
+    profile: str,
+    path: Path | None,
+    rule: str | None,
+    judge: str,
+    seconds: float,
+    output: Path | None,
+    test_path: Path | None,
+    as_json: bool,
+) -> None:
+    """Make a failing run as small as it gets, while the same judge still sees it fail.
+
+    What is left is one file: `sim run --schedule` replays it, `sim diagram --schedule` draws it, --test makes a test
+    of it. In it each packet that is not named arrives after the mean delay. Exits with 1 when nothing fails.
+    """
+    schedule = schedule_of(seed, profile, path)
+    try:
+        left_out = rule_named(rule, HUNTED) if rule is not None else None
+    except KeyError as error:
+        raise click.UsageError(str(error.args[0])) from None
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=as_json) as progress:
+        task = progress.add_task("the first run")
+
+        def on_step(doing: str, runs: int, best: Found) -> None:
+            size = best.size
+            left = f"{size.faults} faults, {size.special:,} packets, {size.messages} messages left"
+            progress.update(task, description=f"{doing}: {runs:,} runs, {left}")
+
+        shrinker = Shrinker(left_out, seconds, on_step)
+        try:
+            found = shrinker.shrink(schedule, judge)
+        except NothingFails as error:
+            raise click.ClickException(str(error)) from None
+    took = time.monotonic() - shrinker.began
+    output = output or Path(f"shrunk-{schedule.seed}.json")
+    written(output, found.schedule.to_json() + "\n")
+    without = f" --without {rule}" if rule is not None else ""
+    command = (f"--schedule {path}" if path else f"--profile {profile} --seed {seed}") + without
+    if test_path is not None:
+        written(test_path, as_test(found, command, rule))
+    kept = not replay(found.schedule).violations if rule is not None else None
+    if as_json:
+        facts = {
+            "commit": commit(),
+            "judge": shrinker.wanted,
+            "violation": found.violation,
+            "before": asdict(shrinker.first.size),
+            "after": asdict(found.size),
+            "runs": shrinker.runs,
+            "seconds": round(took, 2),
+            "finished": shrinker.done,
+            "kept_with_all_rules": kept,
+            "schedule": json.loads(found.schedule.to_json()),
+            "file": str(output),
+            "test": str(test_path) if test_path else None,
+        }
+        click.echo(json.dumps(facts))
+        sys.exit(0)
+    before, after = asdict(shrinker.first.size), asdict(found.size)
+    for name, what in ROWS.items():
+        click.echo(f"{what:32} {before[name]:>9,} -> {after[name]:,}")
+    for fault in found.schedule.faults:
+        who = ", ".join(fault.nodes) or ", ".join(f"{one}→{two}" for one, two in fault.links)
+        click.echo(f"  {fault.at:g} s: {fault.kind} of {who} for {fault.seconds:g} s")
+    for packet in found.schedule.packets or ():
+        late = " and ".join(f"{delay:g} s" for delay in packet.delays) or "never arrives"
+        name = f"{packet.kind} {packet.number} {packet.source}→{packet.target}"
+        click.echo(f"  {name}: {packet.fate}, {late}")
+    click.echo(f"BROKEN {found.violation}")
+    if kept is False:
+        click.echo("Note: it breaks a promise with all rules, too.")
+    end = (
+        "as small as it gets" if shrinker.done else f"the {seconds:g} s are over; --schedule {output} goes on"
+    )
+    click.echo(f"{shrinker.runs:,} runs in {took:.1f} s: {end}")
+    click.echo(f"  python -m sim run --schedule {output}{without}")
+    click.echo(f"  python -m sim diagram --schedule {output}{without} -o {output.with_suffix('.html')}")
