@@ -13,6 +13,7 @@ from quorumq.commands import Commands
 COMMANDS = {
     "run": ("sim.run_command:run", "Run whole clusters under random faults, thousands of seeds."),
     "shrink": ("sim.shrink_command:shrink", "Make a failing run as small as it gets."),
+    "diagram": ("sim.diagram_command:diagram", "Draw a run as one page, or tell one message's story."),
     "check": ("sim.check_command:check", "Judge histories that are there already."),
     "explore": ("sim.explorer.cli:explore", "Try every interleaving of a small cluster, within bounds."),
 }

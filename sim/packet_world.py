@@ -25,7 +25,7 @@ class PacketWorld(World):
 
     Attributes:
         log: what became of every packet, so that a schedule with all of it gives the same run.
-        on_packet: told of each packet: when it was sent, when its copies arrive, and what is in it.
+        on_packet: told of each packet: when it was sent, when its copies arrive, what is in it, and whose it is.
     """
 
     def __init__(self, schedule: Schedule) -> None:
@@ -34,21 +34,21 @@ class PacketWorld(World):
         self.given = None if given is None else {packet.name: packet.delays for packet in given}
         self.log: list[Packet] = []
         self.numbers: dict[tuple[str, str, str], int] = {}
-        self.on_packet: Callable[[Packet, tuple[float, ...], Any], None] | None = None
+        self.on_packet: Callable[[Packet, tuple[float, ...], Any, Any], None] | None = None
 
     def transmit(self, source: str, target: str, action: Action, one: Any, two: Any = None) -> None:
         message = carried(one, two)
         name = self.named(source, target, kind_of(message))
         if source != target and (source, target) in self.blocked:
             if self.on_packet is not None:
-                self.on_packet(Packet(*name, ()), (), message)
+                self.on_packet(Packet(*name, ()), (), message, one)
             return
         delays = self.drawn_delays(source, target) if self.given is None else self.given_delays(name)
         packet = Packet(*name, delays)
         self.log.append(packet)
         arrivals = self.arrivals(source, target, delays)
         if self.on_packet is not None:
-            self.on_packet(packet, arrivals, message)
+            self.on_packet(packet, arrivals, message, one)
         if not delays and self.fifo:
             self.on_broken(source, target)
         for time in reversed(arrivals):  # a copy is planned before the packet itself, as `World` does

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from dataclasses import asdict
 from pathlib import Path
 
@@ -126,7 +125,6 @@ def shrink(
             found = shrinker.shrink(schedule, judge)
         except NothingFails as error:
             raise click.ClickException(str(error)) from None
-    took = time.monotonic() - shrinker.began
     output = output or Path(f"shrunk-{schedule.seed}.json")
     written(output, found.schedule.to_json() + "\n")
     without = f" --without {rule}" if rule is not None else ""
@@ -142,7 +140,7 @@ def shrink(
             "before": asdict(shrinker.first.size),
             "after": asdict(found.size),
             "runs": shrinker.runs,
-            "seconds": round(took, 2),
+            "seconds": round(shrinker.took, 2),
             "finished": shrinker.done,
             "kept_with_all_rules": kept,
             "schedule": json.loads(found.schedule.to_json()),
@@ -167,6 +165,6 @@ def shrink(
     end = (
         "as small as it gets" if shrinker.done else f"the {seconds:g} s are over; --schedule {output} goes on"
     )
-    click.echo(f"{shrinker.runs:,} runs in {took:.1f} s: {end}")
+    click.echo(f"{shrinker.runs:,} runs in {shrinker.took:.1f} s: {end}")
     click.echo(f"  python -m sim run --schedule {output}{without}")
     click.echo(f"  python -m sim diagram --schedule {output}{without} -o {output.with_suffix('.html')}")

@@ -45,11 +45,7 @@ from sim.explorer.steps import Action, Explorer, State, Step
 
 def explain(explorer: Explorer, path: list[Step]) -> list[str]:
     """``path``, from the scenario's first state, one line per step, and the broken promise at the end."""
-    teller = Teller(explorer)
-    for _, after, _ in path:  # a ballot taken on behalf of another node is known by its delivery
-        for index, attempt in enumerate(explorer.facts(after).attempts):
-            if attempt.receipt is not None:
-                teller.names.setdefault(attempt.receipt.owner.ballot, f"a{index}")
+    teller = named_teller(explorer, path)
     lines: list[str] = []
     state = explorer.first
     for number, (action, after, problem) in enumerate(path, 1):
@@ -62,6 +58,16 @@ def explain(explorer: Explorer, path: list[Step]) -> list[str]:
             lines.append(f"    !! {problem}")
         state = after
     return lines
+
+
+def named_teller(explorer: Explorer, path: list[Step]) -> Teller:
+    """A teller that knows the ballots which are taken on behalf of another node: their deliveries tell."""
+    teller = Teller(explorer)
+    for _, after, _ in path:
+        for index, attempt in enumerate(explorer.facts(after).attempts):
+            if attempt.receipt is not None:
+                teller.names.setdefault(attempt.receipt.owner.ballot, f"a{index}")
+    return teller
 
 
 class Teller:

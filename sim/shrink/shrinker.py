@@ -172,14 +172,19 @@ class Shrinker:
     # ------------------------------------------------------------------- one run
 
     @property
+    def took(self) -> float:
+        """Seconds since it began."""
+        return time.monotonic() - self.began
+
+    @property
     def over(self) -> bool:
         """Whether the time is."""
-        return time.monotonic() - self.began > self.seconds
+        return self.took > self.seconds
 
     @property
     def half_over(self) -> bool:
         """Whether the time for runs with drawn packets is."""
-        return time.monotonic() - self.began > DRAWN_SHARE * self.seconds
+        return self.took > DRAWN_SHARE * self.seconds
 
     def run(self, schedule: Schedule) -> tuple[Outcome, list[Packet]]:
         """One run, with what became of its packets."""

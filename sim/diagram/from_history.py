@@ -1,0 +1,41 @@
+"""A story out of histories: of simulated runs, or of real processes, whose packets nobody wrote down."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from quorumq.core.errors import NotFound, StorageError
+from quorumq.history import HistoryError, Row, read_history
+from sim.checkers import judge
+from sim.diagram.rows import items_of
+from sim.diagram.story import MESSAGE, Story
+
+
+def story_of_history(paths: Sequence[Path]) -> Story:
+    """What the lines of these files tell. Of several runs in them, it is the longest one.
+
+    Raises:
+        StorageError: a file cannot be read, or is no history.
+        NotFound: there is no line.
+    """
+    runs: dict[str, list[Row]] = {}
+    try:
+        for row in read_history(paths):
+            runs.setdefault(row["run"], []).append(row)
+    except (HistoryError, OSError) as error:
+        raise StorageError(str(error)) from None
+    if not runs:
+        raise NotFound(f"{', '.join(map(str, paths))}: no line is here")
+    run, rows = max(runs.items(), key=lambda item: len(item[1]))
+    rows.sort(key=lambda row: row["at"])
+    broken = [str(violation) for violation in judge(rows)]
+    focus = next((found[0] for text in broken if (found := MESSAGE.search(text))), "")
+    title = broken[0].split(" at ")[0] if broken else "every promise is kept"
+    about = [f"run {run}: {len(rows):,} lines of {len(paths)} files"]
+    if len(runs) > 1:
+        about.append(f"{len(runs) - 1} shorter runs in these files are not drawn")
+    story = Story(f"A history: {title}", about, items_of(rows, broken, calls=True), broken, focus=focus)
+    owners = dict.fromkeys(row["owner"] for row in rows if "owner" in row)
+    story.rename({owner: f"#{number} of {owner.split('.', 1)[0]}" for number, owner in enumerate(owners, 1)})
+    return story

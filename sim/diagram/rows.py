@@ -1,0 +1,244 @@
+"""A story out of the lines of a history, of the simulator or of real processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from quorumq.history import Row
+from sim.diagram.story import MESSAGE, Ids, Item, said_ids, short
+from sim.shrink.shrinker import time_of
+
+CALLS = {
+    "publish": "PUBLISH", "ack": "ACK", "reject": "REJECT", "dead_letter": "DEAD-LETTER", "extend": "EXTEND",
+    "redrive": "REDRIVE", "purge": "PURGE", "set_group": "SET-GROUP", "delete_group": "DELETE-GROUP",
+    "set_topic": "SET-TOPIC", "delete_topic": "DELETE-TOPIC", "leave": "LEAVE",
+}  # fmt: skip
+"""Requests, and what pictures call them."""
+
+TONES = {"publish": "publish", "ack": "ack", "reject": "reject", "dead_letter": "reject", "extend": "hold"}
+
+QUIET = ("register", "topic", "list", "settings", "derive")
+
+DOWN = ("crash", "stop")
+
+
+def items_of(rows: Sequence[Row], broken: Sequence[str], *, calls: bool) -> list[Item]:
+    """What the lines tell.
+
+    Args:
+        rows: in order of time.
+        broken: what the judges said of them.
+        calls: whether requests are drawn as lines to the node that is asked; not where packets are known.
+    """
+    teller = Teller(rows, calls=calls)
+    for row in rows:
+        teller.see(row)
+    teller.close()
+    items = teller.items
+    for text in broken:
+        ids: Ids = tuple((origin, int(at), int(at) + 1) for origin, at in MESSAGE.findall(text))
+        lane = teller.lane_of_break(text, ids)
+        items.append(
+            Item(
+                "broken", time_of(text) - teller.base, None, lane, "BROKEN", text, ids=ids[:1], tone="broken"
+            )
+        )
+    return items
+
+
+class Teller:
+    """Turns lines into items.
+
+    Args:
+        rows: all of them.
+        calls: see `items_of`.
+
+    Attributes:
+        base: when the story begins, by the lines' clock.
+    """
+
+    def __init__(self, rows: Sequence[Row], *, calls: bool) -> None:
+        self.calls = calls
+        self.items: list[Item] = []
+        simulated = any(row["kind"] == "settings" and row.get("clock") == "simulated" for row in rows)
+        self.base = 0.0 if simulated or not rows else rows[0]["at"]
+        self.last = (rows[-1]["at"] if rows else 0.0) - self.base
+        self.via: dict[tuple[str, int], str] = {}
+        self.bars: dict[tuple[str, str], list[Item]] = {}
+        self.down: dict[str, Item] = {}
+        self.nodes = {row["who"] for row in rows if row["who"].startswith("node:")}
+
+    def see(self, row: Row) -> None:
+        """Take a line in."""
+        kind, who = row["kind"], row["who"]
+        at = row["at"] - self.base
+        ids: Ids = tuple(tuple(span) for span in row.get("spans", ()))
+        if kind in ("fault", "phase"):
+            self.fault(row, at)
+        elif kind in DOWN:
+            for name in [f"node:{name}" for name in row["nodes"]] if row.get("nodes") else [who]:
+                self.goes_down(name, kind, row, at)
+        elif kind == "start":
+            if (item := self.down.pop(who, None)) is not None:
+                item.end = at
+            says = f"{short(who)} starts for the {ordinal(row['incarnation'])} time"
+            if row.get("outcome"):
+                says += {"fresh": ", on an empty directory", "restored": ", with its holds"}.get(
+                    row["outcome"], ", in quarantine"
+                )
+            self.mark(at, who, "start", says, (), "node")
+        elif kind == "deliver":
+            self.deliver(row, at, ids)
+        elif kind in CALLS and who.startswith("client:"):
+            self.call(row, at, ids)
+        elif kind not in QUIET:
+            self.mark(at, who, WORDS.get(kind, kind), says_of(row, ids), ids, NODE_TONES.get(kind, "node"))
+
+    def mark(self, at: float, lane: str, text: str, says: str, ids: Ids, tone: str) -> None:
+        """A point on a lane."""
+        self.items.append(Item("mark", at, None, lane, text, says, ids=ids, tone=tone))
+
+    def fault(self, row: Row, at: float) -> None:
+        """Something was done to the cluster, or a part of the run begins."""
+        if row["kind"] == "phase":
+            phase = row["phase"]
+            for item in self.items if phase == "healed" else ():
+                if item.kind == "fault" and item.end is not None:
+                    item.end = max(item.at, min(item.end, at))
+            words = {
+                "faults": "The run begins.",
+                "healed": "Everything is healed.",
+                "drained": "All is settled.",
+            }
+            self.mark(at, "", phase, words.get(phase, phase), (), "phase")
+            return
+        what = row["fault"]
+        nodes, links = row.get("nodes", ()), row.get("links", ())
+        if what == "partition-over":
+            return
+        seconds = row.get("seconds") or 0.0
+        said = ", ".join(nodes) or said_links(links)
+        says = f"Fault: {what} of {said}" + (f" for {seconds:g} s" if seconds else "")
+        if row.get("detail"):
+            says += f" ({row['detail']})"
+        for name in nodes or [""]:
+            lane = self.lane(name) if name else ""
+            self.items.append(Item("fault", at, at + seconds, lane, what, says, tone="fault"))
+
+    def lane(self, name: str) -> str:
+        """The lane of a node or a client."""
+        return f"node:{name}" if f"node:{name}" in self.nodes else f"client:{name}"
+
+    def goes_down(self, lane: str, kind: str, row: Row, at: float) -> None:
+        """A node's process ends."""
+        how = row.get("detail") or row.get("reason") or ""
+        says = f"{short(lane)} {'stops cleanly' if kind == 'stop' else 'crashes'}" + (
+            f" ({how})" if how else ""
+        )
+        item = Item("down", at, self.last, lane, "down", f"{short(lane)} is down", tone="down")
+        self.down[lane] = item
+        self.items.append(item)
+        self.mark(at, lane, kind, says, (), "crash")
+
+    def deliver(self, row: Row, at: float, ids: Ids) -> None:
+        """A client has messages in hand, until it settles them or its time is over."""
+        who = row["who"]
+        until = row["until"] - self.base
+        says = (
+            f"{short(who)} gets {said_ids(ids)} for group {row['group']}, attempt {row['attempt']}, "
+            f"until {until:.3f} s, as {row['owner']}"
+        )
+        item = Item(
+            "bar", at, until, who, f"{said_ids(ids)} #{row['attempt']}", says, ids=ids, tone="deliver"
+        )
+        self.items.append(item)
+        self.bars.setdefault((who, row["owner"]), []).append(item)
+
+    def call(self, row: Row, at: float, ids: Ids) -> None:
+        """A client asks, or hears what came of it."""
+        kind, who, outcome = row["kind"], row["who"], row.get("outcome", "")
+        name, tone = CALLS[kind], TONES.get(kind, "operator")
+        key = (who, row["op"])
+        asked = outcome in ("invoke", "")
+        via = row.get("via") or self.via.get(key, "")
+        if asked:
+            self.via[key] = via
+        what = f" {said_ids(ids)}" if ids else f" {row['group']}" if "group" in row else f" {row['topic']}"
+        if asked:
+            says = f"{short(who)}: {name}{what}" + (f" through {via}" if via else "")
+        else:
+            says = f"{short(who)} hears {outcome} to its {name}{what}"
+            if row.get("detail"):
+                says += f" ({row['detail']})"
+        text = name if asked else outcome
+        if kind in ("ack", "reject", "dead_letter", "leave") and asked:
+            for bar in self.bars.get((who, row.get("owner", "")), ()):
+                if bar.end is not None and at < bar.end and set(bar.ids) <= set(ids):
+                    bar.end = at
+        if kind == "extend" and outcome == "ok" and "until" in row:
+            for bar in self.bars.get((who, row["owner"]), ()):
+                bar.end = max(bar.end or 0.0, row["until"] - self.base)
+        if self.calls and via and f"node:{via}" in self.nodes:
+            ends = (who, f"node:{via}") if asked else (f"node:{via}", who)
+            self.items.append(Item("packet", at, at, ends[0], text, says, to=ends[1], ids=ids, tone=tone))
+        elif self.calls or not asked or not via:  # else the packet is there
+            self.mark(at, who, text, says, ids, tone)
+
+    def close(self) -> None:
+        """The last line was seen: what lasts longer ends there."""
+        for item in self.items:
+            if item.kind in ("bar", "fault", "down") and item.end is not None:
+                item.end = min(item.end, max(self.last, item.at) + 0.5)
+
+    def lane_of_break(self, text: str, ids: Ids) -> str:
+        """Where it showed: at the client that got the message last before."""
+        at = time_of(text) - self.base
+        for item in sorted(self.items, key=lambda item: -item.at):
+            if item.kind == "bar" and item.at <= at + 1e-3 and ids and item.concerns(*ids[0][:2]):
+                return item.lane
+        return ""
+
+
+WORDS = {"hold_won": "won", "hold_lost": "gave up", "expire": "expired", "dead_letter": "dead letter"}
+NODE_TONES = {"store": "store", "hold_won": "hold", "hold_lost": "hold", "release": "hold", "expire": "hold"}
+
+SENTENCES: dict[str, Callable[[Row, str, str], str]] = {
+    "store": lambda row, who, what: f"{who} has {what} on disk",
+    "hold_won": lambda row, who, what: (
+        f"{who} won {what} for group {row['group']}, attempt {row.get('attempt', '?')}, as {row['owner']}"
+    ),
+    "hold_lost": lambda row, who, what: f"{who} gives up {what}, as {row['owner']}",
+    "release": lambda row, who, what: f"{who} gives {what} back: its answer was never begun",
+    "expire": lambda row, who, what: f"a hold of {what} ran out at {who}",
+    "dead_letter": lambda row, who, what: (
+        f"{who} makes {what} a dead letter: {row.get('reason', 'asked to')}"
+    ),
+}
+
+
+def says_of(row: Row, ids: Ids) -> str:
+    """A line as a sentence."""
+    who, kind = short(row["who"]), row["kind"]
+    if kind in SENTENCES:
+        return SENTENCES[kind](row, who, said_ids(ids))
+    detail = row.get("detail", "")
+    return f"{who}: {kind}" + (f" {said_ids(ids)}" if ids else "") + (f" ({detail})" if detail else "")
+
+
+def said_links(links: Sequence[Any]) -> str:
+    """Directed pairs as people read them."""
+    pairs = dict.fromkeys(map(tuple, links))
+    said = []
+    for one, two in pairs:
+        if (two, one) not in pairs:
+            said.append(f"{one}→{two}")
+        elif one < two:
+            said.append(f"{one}↔{two}")
+    return ", ".join(said[:8]) + (f" and {len(said) - 8} more" if len(said) > 8 else "")
+
+
+def ordinal(number: int) -> str:
+    """1st, 2nd, 3rd …"""
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{'th' if 10 < number % 100 < 14 else ending}"

@@ -1,0 +1,199 @@
+"""What a diagram shows, as plain values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+Ids = tuple[tuple[str, int, int], ...]
+"""Messages: origin, first, and the one after the last."""
+
+MESSAGE = re.compile(r"(\S+)\[(\d+)\]")
+"""How judges write a message, and how people name it on the command line."""
+
+
+@dataclass(slots=True)
+class Item:
+    """One thing that happened.
+
+    Args:
+        kind: ``packet`` (from ``lane`` to ``to``), ``bar`` (lasts from ``at`` to ``end``), ``down`` (a bar: no process
+            runs), ``fault`` (as a bar, of ``lane`` or of all), ``mark`` or ``broken`` (a broken promise).
+        at: when, in the story's unit.
+        end: when a packet arrives, None if never; when a bar ends.
+        lane: whose line it is on, as ``node:a`` or ``client:c0``; "": of all.
+        text: in a few letters, for the picture.
+        says: in a sentence.
+        to: for a packet: its other end.
+        ids: messages that it concerns.
+        tone: what colours it, such as ``hold``, ``store``, ``ack``, ``publish``, ``quiet`` (housekeeping) or ``lost``.
+    """
+
+    kind: str
+    at: float
+    end: float | None
+    lane: str
+    text: str
+    says: str
+    to: str = ""
+    ids: Ids = ()
+    tone: str = ""
+
+    def concerns(self, origin: str, number: int) -> bool:
+        """Whether it is about that message."""
+        return any(of == origin and start <= number < stop for of, start, stop in self.ids)
+
+
+@dataclass(slots=True)
+class Story:
+    """A run.
+
+    Args:
+        title: what it is.
+        about: lines below the title.
+        items: in any order.
+        broken: what the judges said.
+        unit: of the times: ``s`` or ``step``.
+        left_out: what the diagram leaves out, as a sentence; "" if nothing.
+        focus: the message that the page shows first, as `MESSAGE`; "": all.
+    """
+
+    title: str
+    about: list[str] = field(default_factory=list)
+    items: list[Item] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
+    unit: str = "s"
+    left_out: str = ""
+    focus: str = ""
+
+    def lanes(self) -> list[tuple[str, str]]:
+        """The lanes from top to bottom, each with what it is: who publishes and operates, nodes, who consumes."""
+        names = dict.fromkeys(name for item in self.items for name in (item.lane, item.to) if name)
+        nodes = sorted((name for name in names if name.startswith("node:")), key=natural)
+        clients = sorted((name for name in names if name.startswith("client:")), key=natural)
+        asks = {item.lane for item in self.items if item.tone in ("publish", "operator")}
+        gets = {item.lane for item in self.items if item.tone == "deliver"}
+        above = [name for name in clients if name in asks and name not in gets]
+        return [
+            *((name, "client") for name in above),
+            *((name, "node") for name in nodes),
+            *((name, "client") for name in clients if name not in above),
+        ]
+
+    def rename(self, names: dict[str, str]) -> None:
+        """Write short names for long ones in what is said."""
+        if not names:
+            return
+        pattern = re.compile("|".join(map(re.escape, sorted(names, key=len, reverse=True))))
+
+        def renamed(text: str) -> str:
+            return pattern.sub(lambda found: names[found[0]], text)
+
+        self.broken = [renamed(text) for text in self.broken]
+        for item in self.items:
+            item.says = renamed(item.says)
+
+    def find(self, message: str) -> tuple[str, int]:
+        """The message of that name; its origin may be written without its nonce, where that says which it is.
+
+        Raises:
+            ValueError: there is none, or it is not a name.
+        """
+        named = MESSAGE.fullmatch(message.strip())
+        if named is None:
+            raise ValueError(
+                f"{message!r} is no message: write it as ORIGIN[NUMBER], for example b.1.5eed.1[0]"
+            )
+        origins = {origin: None for item in self.items for origin, _, _ in item.ids}
+        fitting = [name for name in origins if named[1] in (name, without_nonce(name))]
+        if len(fitting) != 1:
+            some = ", ".join(f"{name}[0]" for name in list(origins)[:8]) or "none at all"
+            raise ValueError(f"{message!r}: {len(fitting)} origins here are called so; there are: {some}")
+        return fitting[0], int(named[2])
+
+    def shown(self, most: int) -> None:
+        """Leave out all but ``most`` items: those without messages first, then those far from what broke."""
+        if len(self.items) <= most:
+            return
+        focus = self.find(self.focus) if self.focus else None
+        broken = [item.at for item in self.items if item.kind == "broken"]
+        near = broken[0] if broken else max(item.at for item in self.items)
+
+        def rank(item: Item) -> tuple[bool, bool, bool, float]:
+            asked = focus is not None and item.concerns(*focus)
+            vital = item.kind in ("fault", "down", "broken")
+            return not (asked or vital), not vital, item.tone == "quiet", abs(near - item.at)
+
+        kept = sorted(self.items, key=rank)[:most]
+        out = f"{len(self.items) - len(kept):,} of {len(self.items):,} things that happened are left out"
+        here = f"what was nearest to {near:g} {self.unit}"
+        self.left_out = (
+            f"{out}: {self.focus} and {here} are here."
+            if self.focus
+            else f"{out}: {here} is here. --follow names a message to keep, --items says how many."
+        )
+        self.items = kept
+
+    def to_value(self) -> dict[str, Any]:
+        """As the page reads it. Names of lanes and texts that come again and again are numbered."""
+        lanes = self.lanes()
+        place = {name: number for number, (name, _) in enumerate(lanes)}
+        texts: dict[str, int] = {}
+
+        def number_of(text: str) -> int:
+            return texts.setdefault(text, len(texts))
+
+        items = [
+            [
+                item.kind,
+                round(item.at, 6),
+                None if item.end is None else round(item.end, 6),
+                place.get(item.lane, -1),
+                place.get(item.to, -1),
+                number_of(item.text),
+                number_of(item.says),
+                [[number_of(origin), start, stop] for origin, start, stop in item.ids],
+                item.tone,
+            ]
+            for item in sorted(self.items, key=lambda item: item.at)
+        ]
+        return {
+            "title": self.title,
+            "about": self.about,
+            "broken": self.broken,
+            "unit": self.unit,
+            "left_out": self.left_out,
+            "focus": self.focus,
+            "lanes": [[short(name), what] for name, what in lanes],
+            "texts": list(texts),
+            "items": items,
+        }
+
+
+def short(name: str) -> str:
+    """A lane's name as people say it."""
+    return name.split(":", 1)[-1]
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """Sorts n2 before n10."""
+    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", name)]
+
+
+def without_nonce(origin: str) -> str:
+    """``a.1.5eed.3`` is ``a.1.3`` to people."""
+    parts = origin.split(".")
+    return ".".join((*parts[:2], *parts[3:])) if len(parts) == 4 else origin
+
+
+def said_ids(ids: Iterable[tuple[str, int, int]]) -> str:
+    """Messages as people read them."""
+    found = [
+        f"{without_nonce(origin)}[{start}]"
+        if stop == start + 1
+        else f"{without_nonce(origin)}[{start}…{stop - 1}]"
+        for origin, start, stop in ids
+    ]
+    return ", ".join(found[:6]) + (f" and {len(found) - 6} more" if len(found) > 6 else "")

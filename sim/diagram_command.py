@@ -1,0 +1,112 @@
+"""`python -m sim diagram`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from quorumq.core.errors import NotFound
+from sim.check_command import files
+from sim.diagram.follow import follow
+from sim.diagram.from_history import story_of_history
+from sim.diagram.from_run import story_of_run
+from sim.diagram.from_trace import story_of_trace
+from sim.diagram.page import page_of
+from sim.diagram.story import Story
+from sim.profiles import PROFILES
+from sim.rules import EXPLORED, rule_named
+from sim.shrink_command import schedule_of, written
+
+
+@click.command("diagram")
+@click.argument("history", nargs=-1, type=click.Path(path_type=Path), metavar="[HISTORY]...")
+@click.option("--seed", default=None, type=int, help="Draw the run of this seed.")
+@click.option("--profile", default="swarm", show_default=True, type=click.Choice(sorted(PROFILES)))
+@click.option(
+    "--schedule",
+    "path",
+    default=None,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Draw the run of the schedule in this file, such as `sim shrink` leaves.",
+)
+@click.option("--explore", is_flag=True, help="Draw the shortest path to where --without breaks a promise.")
+@click.option("--without", "rule", default=None, metavar="RULE", help="Leave out one rule of the protocol.")
+@click.option(
+    "--follow", "message", default="", metavar="MESSAGE", help="Tell one message's story, such as 'a.1.1[0]'."
+)
+@click.option(
+    "-o", "--output", default=None, type=click.Path(dir_okay=False, path_type=Path), help="The page to write."
+)
+@click.option(
+    "--items",
+    default=6000,
+    show_default=True,
+    type=click.IntRange(100, 50_000),
+    help="Draw so many things at most, those near to what broke first.",
+)
+@click.option(
+    "--seconds", default=600.0, show_default=True, help="With --explore: processor time to take at most."
+)
+def diagram(
+    history: tuple[Path, ...],
+    seed: int | None,
+    profile: str,
+    path: Path | None,
+    explore: bool,
+    rule: str | None,
+    message: str,
+    output: Path | None,
+    items: int,
+    seconds: float,
+) -> None:
+    """Draw a run as one HTML file, or tell what happened to a message.
+
+    HISTORY is files or directories of docs/history.md: of `sim run --history`, of `quorumq demo --keep`, of your own
+    cluster. --seed and --schedule run a simulation and draw its packets too; --explore a path of the explorer.
+    """
+    if sum((bool(history), seed is not None, path is not None, explore)) != 1:
+        raise click.UsageError("say one of HISTORY, --seed N, --schedule FILE and --explore")
+    story = told(history, seed, profile, path, explore, rule, seconds)
+    try:
+        if message:
+            origin, number = story.find(message)
+            story.focus = f"{origin}[{number}]"
+            for line in follow(story, message):
+                click.echo(line)
+            if output is None:
+                return
+    except ValueError as error:
+        raise NotFound(str(error)) from None
+    total = len(story.items)
+    story.shown(items)
+    output = output or Path("diagram.html")
+    written(output, page_of(story))
+    size = output.stat().st_size / 1e6
+    click.echo(
+        f"{output}: {len(story.items):,} of {total:,} things that happened, {size:.1f} MB", err=bool(message)
+    )
+
+
+def told(
+    history: tuple[Path, ...],
+    seed: int | None,
+    profile: str,
+    path: Path | None,
+    explore: bool,
+    rule: str | None,
+    seconds: float,
+) -> Story:
+    """The story that was asked for."""
+    try:
+        if explore:
+            if rule is None:
+                raise click.UsageError("--explore goes with --without RULE")
+            return story_of_trace(rule_named(rule, EXPLORED), 200_000, seconds)
+        if history:
+            if rule is not None:
+                raise click.UsageError("--without goes with --seed, --schedule or --explore")
+            return story_of_history(files(history))
+        return story_of_run(schedule_of(seed, profile, path), rule)
+    except LookupError as error:
+        raise click.UsageError(str(error.args[0])) from None

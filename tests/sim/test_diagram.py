@@ -1,0 +1,244 @@
+"""Diagrams: of runs, shrunk schedules, histories and the explorer's paths; and what a browser makes of the page."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from sim.__main__ import main
+from sim.diagram.follow import follow
+from sim.diagram.from_history import story_of_history
+from sim.diagram.from_run import story_of_run
+from sim.diagram.from_trace import story_of_trace
+from sim.diagram.page import page_of
+from sim.diagram.rows import ordinal
+from sim.diagram.story import Item, Story, said_ids, without_nonce
+from sim.replay import replay
+from sim.rules import rule_named
+from sim.run_command import write_rows
+from sim.schedule import Schedule, draw
+
+HOSTILE = "</script></style><img src=x onerror=\"document.title='pwned'\">&amp; ' \x00\x1b[31m\u202e"
+
+SHRUNK = Schedule.from_json(
+    r"""
+{"seed":7,"profile":"swarm","options":{"late":3.858,"latency":0.03,"fsync":0.05,"clock_rate":0.0,"hold_time_max":2.0,
+"hold_times":[1.0,1.0],"request_timeout":0.5,"sync_interval":0.5,"sync_grace":1.0,"max_deliveries":1,"producers":1,
+"batches":2,"batch_messages":3,"consumers":3,"fetch_messages":1,"delay":0.5,"fault_time":8.0},
+"faults":[],"packets":[["a","c","Hold",1,[0.0669]],["b","a","HoldReply",0,[0.0597]]],"ends":2.253}
+"""
+)
+"""Made by: python -m sim shrink --seed 2 --without no-replacing. Two have one message, as a HOLD came late."""
+
+RULE = "no-replacing"
+
+
+@pytest.fixture(scope="module")
+def story() -> Story:
+    return story_of_run(SHRUNK, RULE)
+
+
+def test_a_shrunk_run_is_told_with_its_packets_holds_and_fsyncs(story: Story) -> None:
+    assert len(story.broken) == 1
+    kinds = {(item.kind, item.tone) for item in story.items}
+    wanted = {("packet", "hold"), ("bar", "hold"), ("bar", "fsync"), ("bar", "deliver"), ("broken", "broken")}
+    assert wanted <= kinds
+    assert [what for _, what in story.lanes()] == ["client"] * 2 + ["node"] * 3 + ["client"] * 3
+    holders = [
+        item
+        for item in story.items
+        if item.kind == "bar" and item.tone == "deliver" and item.concerns(*named(story))
+    ]
+    assert len(holders) == 2
+    one, two = sorted(holders, key=lambda item: item.at)
+    assert one.lane != two.lane
+    late = [
+        item
+        for item in story.items
+        if item.text.startswith("HOLD") and item.end and item.end - item.at > 0.06
+    ]
+    assert late
+    arrived = [item for item in story.items if item.kind == "packet" and item.end is not None]
+    assert all(item.at < item.end for item in arrived if item.end is not None)
+
+
+def named(story: Story) -> tuple[str, int]:
+    return story.find(story.focus)
+
+
+def test_one_message_is_followed_in_words(story: Story) -> None:
+    lines = list(follow(story, "b.1.1[2]"))
+    text = "\n".join(lines)
+    for said in (
+        "PUBLISH from p0",
+        "has b.1.1[1…3] on disk",
+        "HOLD #",
+        "won b.1.1[2]",
+        "c2 gets b.1.1[2]",
+        "BROKEN: exclusive",
+    ):
+        assert said in text, text
+    times = [float(line.split()[0]) for line in lines[1:]]
+    assert times == sorted(times)
+    with pytest.raises(ValueError, match="0 origins"):
+        list(follow(story, "z.1.1[0]"))
+    with pytest.raises(ValueError, match="is no message"):
+        list(follow(story, "b.1.1"))
+
+
+def test_a_history_is_told_without_packets(tmp_path: Path) -> None:
+    path = tmp_path / "h.jsonl"
+    write_rows(path, replay(draw(26), full=True, keep=True).rows)
+    story = story_of_history([path])
+    assert not story.broken
+    assert {"fault", "down", "bar", "packet", "mark"} <= {item.kind for item in story.items}
+    calls = [item for item in story.items if item.kind == "packet"]
+    assert all(item.at == item.end for item in calls)
+    assert any(item.lane.startswith("client:") and item.text == "PUBLISH" for item in calls)
+    healed = next(item.at for item in story.items if item.text == "healed")
+    assert all(item.end is not None and item.end <= healed for item in story.items if item.kind == "fault")
+
+
+def test_a_path_of_the_explorer_is_told_step_by_step() -> None:
+    story = story_of_trace(rule_named(RULE), 5_000, 60.0)
+    assert story.unit == "step"
+    assert [item.text for item in story.items if item.tone == "deliver"] == ["DELIVERED a0", "DELIVERED a1"]
+    assert {"HOLD a0", "HOLD a1", "OK"} <= {item.text for item in story.items if item.kind == "packet"}
+    with pytest.raises(LookupError, match="bounded"):
+        story_of_trace(rule_named(RULE), 3, 60.0)
+
+
+def test_of_many_things_those_near_to_what_broke_are_kept(story: Story) -> None:
+    small = Story(story.title, items=list(story.items), broken=story.broken, focus=story.focus)
+    small.shown(100)
+    assert len(small.items) == 100
+    mine = [item for item in story.items if item.concerns(*named(story))]
+    assert all(item in small.items for item in mine)
+    assert f"{len(story.items) - 100} of {len(story.items)}" in small.left_out
+
+
+def test_names_that_people_read() -> None:
+    assert without_nonce("a.1.5eed.3") == "a.1.3"
+    assert said_ids((("a.1.5eed.3", 0, 1), ("b.1.7.1", 2, 5))) == "a.1.3[0], b.1.1[2…4]"
+    assert [ordinal(number) for number in (1, 2, 3, 4, 11, 12, 21, 102)] == [
+        "1st", "2nd", "3rd", "4th", "11th", "12th", "21st", "102nd",
+    ]  # fmt: skip
+
+
+def test_foreign_text_is_text() -> None:
+    hostile = Story(
+        HOSTILE, [HOSTILE], [Item("mark", 0.0, None, f"client:{HOSTILE}", HOSTILE, HOSTILE)], [HOSTILE]
+    )
+    page = page_of(hostile)
+    assert "<img" not in page
+    assert page.count("</script>") == 2
+    assert "\x00" not in page
+    assert "\u202e" not in page
+
+
+def test_the_command_draws_and_follows(tmp_path: Path) -> None:
+    schedule, page = tmp_path / "s.json", tmp_path / "s.html"
+    schedule.write_text(SHRUNK.to_json())
+    of = ["diagram", "--schedule", str(schedule), "--without", RULE]
+    done = CliRunner().invoke(main, [*of, "-o", str(page), "--items", "100"])
+    assert done.exit_code == 0, done.output
+    assert "100 of " in done.output
+    assert page.stat().st_size < 200_000
+    done = CliRunner().invoke(main, [*of, "--follow", "b.1.1[2]"])
+    assert done.exit_code == 0, done.output
+    assert "won b.1.1[2]" in done.output
+    done = CliRunner().invoke(main, [*of, "--follow", "z.1.1[2]"])
+    assert done.exit_code != 0
+    for wrong in (
+        ["diagram"],
+        ["diagram", "--explore"],
+        ["diagram", "--seed", "1", "--without", "nothing-like-it"],
+    ):
+        assert CliRunner().invoke(main, wrong).exit_code == 2
+
+
+# --------------------------------------------------------------------------- in a browser
+
+needs_browser = pytest.mark.skipif(
+    shutil.which("chromium") is None, reason="chromium is not installed: apt-get install chromium"
+)
+
+PROBE = """
+const at = () => ({where: byId('where').textContent, now: byId('now').textContent,
+  future: document.querySelectorAll('.it.future').length, drawn: document.querySelectorAll('.it').length,
+  list: byId('list').children.length, find: byId('find').value, bars: document.querySelectorAll('.it.bar').length});
+const found = [];
+const type = (text) => { byId('find').value = text; byId('find').dispatchEvent(new Event('input')); found.push(at()); };
+found.push(at());
+for (const key of ['Home', 'ArrowRight', 'End', 'ArrowLeft', 'Escape', 'h']) {
+  document.body.dispatchEvent(new KeyboardEvent('keydown', {key, bubbles: true})); found.push(at()); }
+type('nothing[0]');
+type(FOCUS);
+byId('step').value = 3; byId('step').dispatchEvent(new Event('input')); found.push(at());
+byId('axis').value = 'true'; byId('axis').dispatchEvent(new Event('change')); found.push(at());
+document.querySelector('.it.broken').dispatchEvent(new MouseEvent('click', {bubbles: true})); found.push(at());
+const ends = [...document.querySelectorAll('#names div')].map((name) => name.textContent);
+document.body.dataset.found = JSON.stringify({found, ends, title: document.title, images: document.images.length,
+  wide: document.documentElement.scrollWidth, errors: window.errors || []});
+"""
+
+
+def browsed(page: str, focus: str, folder: Path) -> dict[str, Any]:
+    """What a browser finds while somebody works with the page."""
+    early = "<script>window.errors = []; addEventListener('error', (event) => errors.push(event.message));</script>"
+    quoted = json.dumps(focus).replace("<", "\\u003c")
+    probe = f"<script>{{{PROBE.replace('FOCUS', quoted)}}}</script>"
+    file = folder / "diagram.html"
+    file.write_text(page.replace("</head>", early + "</head>").replace("</body>", probe + "</body>"))
+    flags = (
+        "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+        f"--disable-component-update --disable-sync --user-data-dir={folder}/profile --window-size=1200,900 --dump-dom"
+    ).split()
+    done = subprocess.run(["chromium", *flags, file.as_uri()], capture_output=True, text=True, timeout=120)
+    found = re.search(r'data-found="(.*?)"', done.stdout)
+    assert found is not None, done.stdout[-2000:] + done.stderr
+    seen: dict[str, Any] = json.loads(html.unescape(found[1]))
+    return seen
+
+
+@needs_browser
+def test_a_person_works_with_the_page(story: Story, tmp_path: Path) -> None:
+    seen = browsed(page_of(story), "b.1.1[2]", tmp_path)
+    assert seen["errors"] == []
+    first, home, right, end, left, escaped, quiet, nothing, again, slid, true_axis, clicked = seen["found"]
+    count = first["list"]
+    assert first["find"] == story.focus  # the message that broke a promise is shown first, as far as that
+    assert first["now"].endswith(story.broken[0])
+    assert first["drawn"] == count < len(story.items)
+    assert (home["where"][:4], home["future"]) == ("1 / ", count - 1)
+    assert (right["where"][:4], right["future"]) == ("2 / ", count - 2)
+    assert end["future"] == 0
+    assert left["future"] == 1
+    assert escaped["find"] == ""
+    assert count < escaped["drawn"] < quiet["drawn"] == len(story.items)
+    assert nothing["drawn"] == 5  # the run begins, three nodes start, a promise breaks
+    assert again["drawn"] == count
+    assert slid["where"].startswith("4 / ")
+    assert true_axis["drawn"] == count
+    assert clicked["now"].endswith(story.broken[0])
+    assert seen["ends"] == ["p0", "a", "b", "c", "c1", "c2"]
+    assert seen["wide"] <= 1200
+    assert seen["title"] == story.title
+
+
+@needs_browser
+def test_hostile_text_does_nothing_in_a_browser(tmp_path: Path) -> None:
+    item = Item("mark", 0.0, None, f"client:{HOSTILE}", HOSTILE, HOSTILE, ids=((HOSTILE, 0, 1),))
+    broken = Item("broken", 1.0, None, "", HOSTILE, HOSTILE)
+    seen = browsed(page_of(Story(HOSTILE, [HOSTILE], [item, broken], [HOSTILE])), HOSTILE, tmp_path)
+    assert seen["images"] == 0
+    assert seen["title"].startswith("</script>")
+    assert seen["errors"] == []
