@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
+import json
 import multiprocessing
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +20,9 @@ from sim.sometimes import ENOUGH_SEEDS, SOMETIMES
 
 FAILURES_KEPT = 100
 
+BLOCK = 4096
+"""Seeds that a pool of processes is given at once."""
+
 
 @dataclass(slots=True)
 class Report:
@@ -26,6 +33,8 @@ class Report:
         failed: how many failed.
         seen: in how many seeds each of sim/sometimes.py was seen.
         traces: a seed's trace hash, of the first ten, so that two campaigns can be compared.
+        with_fault: how many seeds have each kind of fault.
+        faults: how many seeds have so many faults.
     """
 
     profile: str
@@ -35,6 +44,8 @@ class Report:
     counts: dict[str, float] = field(default_factory=dict)
     seen: dict[str, int] = field(default_factory=dict)
     traces: dict[int, str] = field(default_factory=dict)
+    with_fault: dict[str, int] = field(default_factory=dict)
+    faults: dict[int, int] = field(default_factory=dict)
     seconds: float = 0.0
 
     def add(self, outcome: Outcome) -> None:
@@ -42,6 +53,12 @@ class Report:
         self.seeds += 1
         for name, count in outcome.counts.items():
             self.counts[name] = self.counts.get(name, 0.0) + count
+        kinds = [name for name in outcome.counts if name.startswith("fault ")]
+        for name in kinds:
+            kind = name.removeprefix("fault ")
+            self.with_fault[kind] = self.with_fault.get(kind, 0) + 1
+        total = int(sum(outcome.counts[name] for name in kinds))
+        self.faults[total] = self.faults.get(total, 0) + 1
         for name in outcome.seen:
             self.seen[name] = self.seen.get(name, 0) + 1
         if len(self.traces) < 10:
@@ -106,9 +123,47 @@ class Report:
             "rates": self.rates(),
             "messages_per_seed": self.per_seed("sent"),
             "faults_per_seed": self.per_seed("fault"),
+            "seeds_with_fault": dict(sorted(self.with_fault.items(), key=lambda item: -item[1])),
+            "seeds_by_faults": {str(number): self.faults[number] for number in sorted(self.faults)},
             "counts": {name: round(count, 3) for name, count in sorted(self.counts.items())},
             "traces": {str(seed): trace for seed, trace in self.traces.items()},
         }
+
+
+class OtherCampaign(Exception):
+    """A file that holds another campaign than the one that is to go on."""
+
+
+def saved(report: Report, first: int) -> str:
+    """A campaign so far, so that `resumed` can go on with it."""
+    return json.dumps({"commit": commit(), "first": first, "report": dataclasses.asdict(report)})
+
+
+def resumed(text: str, profile: str, first: int) -> Report:
+    """The inverse of `saved`.
+
+    Raises:
+        OtherCampaign: it is of another commit, profile or first seed, or no campaign at all.
+    """
+    try:
+        value = json.loads(text)
+        report = Report(**value["report"])
+        here = (commit(), profile, first)
+        there = (value["commit"], report.profile, value["first"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise OtherCampaign(f"not a campaign: {error}") from None
+    if here != there:
+        names = ("commit", "profile", "first seed")
+        differing = [
+            f"{name} {old}, not {new}"
+            for name, old, new in zip(names, there, here, strict=True)
+            if old != new
+        ]
+        raise OtherCampaign(f"a campaign of {', and '.join(differing)}: name another file")
+    report.failures = [(seed, violations) for seed, violations in report.failures]
+    report.traces = {int(seed): trace for seed, trace in report.traces.items()}
+    report.faults = {int(number): seeds for number, seeds in report.faults.items()}
+    return report
 
 
 def run_seed(seed: int, profile: str) -> Outcome:
@@ -119,22 +174,24 @@ def run_seed(seed: int, profile: str) -> Outcome:
 def run_campaign(
     profile: str,
     first: int,
-    seeds: int,
+    seeds: int | None,
     jobs: int,
     on_outcome: Callable[[Outcome, Report], bool] | None = None,
+    report: Report | None = None,
 ) -> Report:
     """Run seeds ``first`` up to ``first + seeds``; the report is the same for any number of jobs, but for the times.
 
     Args:
         profile: of sim/schedule.py.
         first: the first seed.
-        seeds: how many.
+        seeds: how many; None: until ``on_outcome`` ends it.
         jobs: processes to run them on.
         on_outcome: called after each run, in order of the seeds; True ends the campaign.
+        report: what ran of it before, to go on with.
     """
-    report = Report(profile)
-    began = time.perf_counter()
-    for outcome in _outcomes(profile, range(first, first + seeds), jobs):
+    report = report if report is not None else Report(profile)
+    began = time.perf_counter() - report.seconds
+    for outcome in _outcomes(profile, first + report.seeds, None if seeds is None else first + seeds, jobs):
         report.add(outcome)
         report.seconds = time.perf_counter() - began
         if on_outcome is not None and on_outcome(outcome, report):
@@ -142,14 +199,22 @@ def run_campaign(
     return report
 
 
-def _outcomes(profile: str, seeds: range, jobs: int) -> Iterator[Outcome]:
+def _outcomes(profile: str, first: int, end: int | None, jobs: int) -> Iterator[Outcome]:
     one = partial(run_seed, profile=profile)
     if jobs == 1:
         quicken()
-        yield from map(one, seeds)
+        yield from map(one, itertools.count(first) if end is None else range(first, end))
         return
-    with multiprocessing.get_context("spawn").Pool(jobs, quicken) as pool:
-        yield from pool.imap(one, seeds, chunksize=8)
+    with multiprocessing.get_context("spawn").Pool(jobs, _begin_worker) as pool:
+        while end is None or first < end:  # in blocks, as a pool takes in all that it is given at once
+            block = range(first, first + BLOCK if end is None else min(end, first + BLOCK))
+            yield from pool.imap(one, block, chunksize=8)
+            first = block.stop
+
+
+def _begin_worker() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the one that adds up hears it, and ends the others
+    quicken()
 
 
 def commit() -> str:

@@ -4,18 +4,30 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import click
 from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 from quorumq.history import HistoryWriter, Row
-from sim.campaign import Report, commit, run_campaign
+from sim.campaign import OtherCampaign, Report, commit, resumed, run_campaign, saved
 from sim.profiles import PROFILES
 from sim.replay import replay
 from sim.runner import Outcome
 from sim.schedule import Schedule, draw
+
+SAVE_EVERY_S = 10.0
+"""How often a campaign that can be resumed writes down what it has come to."""
 
 
 @click.command("run")
@@ -56,6 +68,16 @@ from sim.schedule import Schedule, draw
     help="Leave out one rule of the protocol (names of sim/rules); with --seed or --schedule.",
 )
 @click.option("--keep-going", is_flag=True, help="Do not stop at the tenth seed that fails.")
+@click.option(
+    "--until-failure", is_flag=True, help="Run seed after seed until one fails; --seeds is not looked at."
+)
+@click.option(
+    "--resume",
+    "resume_path",
+    default=None,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Keep what the campaign has come to in this file, and go on from there if it is there already.",
+)
 def run(
     seeds: int,
     seed: int | None,
@@ -66,6 +88,8 @@ def run(
     schedule_path: Path | None,
     rule: str | None,
     keep_going: bool,
+    until_failure: bool,
+    resume_path: Path | None,
 ) -> None:
     """Run whole clusters of the real node core under random faults, and judge what happened.
 
@@ -74,7 +98,8 @@ def run(
     """
     source = click.get_current_context().get_parameter_source("seeds")
     single = schedule_path is not None or history_path is not None
-    single = single or (seed is not None and source == click.core.ParameterSource.DEFAULT)
+    one_seed = seed is not None and source == click.core.ParameterSource.DEFAULT
+    single = single or (one_seed and not until_failure and resume_path is None)
     if single:
         if schedule_path is not None:
             try:
@@ -88,22 +113,83 @@ def run(
         raise click.UsageError("--without goes with one run: say --seed N")
     first = seed or 0
     console = Console(stderr=as_json, highlight=False)
-    console.print(f"commit {commit()}, profile {profile}, seeds {first} to {first + seeds - 1}, {jobs} jobs")
-
-    def on_outcome(outcome: Outcome, report: Report) -> bool:
-        if outcome.violations:
-            console.print(f"[red]seed {outcome.seed}[/]: {outcome.violations[0]}", soft_wrap=True)
-            console.print(f"  python -m sim run --profile {profile} --seed {outcome.seed}", soft_wrap=True)
-        if report.seeds % 1000 == 0:
-            console.print(f"{report.seeds} seeds, {report.failed} failed, {report.seconds:.0f} s")
-        return report.failed >= 10 and not keep_going
-
-    report = run_campaign(profile, first, seeds, jobs, on_outcome)
+    report = Report(profile)
+    if resume_path is not None and resume_path.exists():
+        try:
+            report = resumed(resume_path.read_text(), profile, first)
+        except (OtherCampaign, OSError) as error:
+            raise click.ClickException(f"{resume_path}: {error}") from None
+        console.print(f"{report.seeds:,} seeds of it are in {resume_path}")
+    last = "until one fails" if until_failure else f"to {first + seeds - 1}"
+    console.print(f"commit {commit()}, profile {profile}, seeds {first} {last}, {jobs} jobs")
+    ended = _run_many(console, report, first, None if until_failure else seeds, jobs, keep_going, resume_path)
     if as_json:
         click.echo(json.dumps(report.to_json()))
     else:
-        _print_report(console, report)
-    sys.exit(0 if report.ok else 1)
+        print_report(console, report)
+    sys.exit(130 if not ended else 0 if report.ok else 1)
+
+
+def _run_many(
+    console: Console,
+    report: Report,
+    first: int,
+    seeds: int | None,
+    jobs: int,
+    keep_going: bool,
+    resume_path: Path | None,
+) -> bool:
+    """The campaign, with its progress; whether it came to its end, and was not stopped by Ctrl-C."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    saved_at = report.seconds
+    failures_max = 1 if seeds is None else 10
+
+    def save() -> None:
+        nonlocal saved_at
+        saved_at = report.seconds
+        if resume_path is not None:
+            beside = resume_path.with_name(resume_path.name + ".new")
+            beside.write_text(saved(report, first))
+            beside.replace(resume_path)
+
+    shown = console.is_terminal
+    try:
+        with Progress(*columns, console=console, transient=True, disable=not shown) as progress:
+            task = progress.add_task("seeds", total=seeds, completed=report.seeds)
+
+            def on_outcome(outcome: Outcome, report: Report) -> bool:
+                if outcome.violations:
+                    console.print(f"[red]seed {outcome.seed}[/]: {outcome.violations[0]}", soft_wrap=True)
+                    for command in ("run", "shrink"):
+                        again = f"python -m sim {command} --profile {report.profile} --seed {outcome.seed}"
+                        console.print(f"  {again}", soft_wrap=True)
+                if report.seeds % 1000 == 0:
+                    console.print(f"{report.seeds} seeds, {report.failed} failed, {report.seconds:.0f} s")
+                rate = report.seeds / max(report.seconds, 1e-9)
+                what = f"{report.failed} failed, {rate:.1f} seeds/s"
+                progress.update(task, completed=report.seeds, description=what)
+                if report.seconds - saved_at > SAVE_EVERY_S:
+                    save()
+                return report.failed >= failures_max and (seeds is None or not keep_going)
+
+            run_campaign(report.profile, first, seeds, jobs, on_outcome, report)
+    except KeyboardInterrupt:
+        go_on = (
+            f"--resume {resume_path} goes on"
+            if resume_path is not None
+            else "with --resume FILE it could go on"
+        )
+        console.print(f"stopped after {report.seeds:,} seeds; {go_on}", soft_wrap=True)
+        return False
+    finally:
+        save()
+    return True
 
 
 def _run_one(schedule: Schedule, as_json: bool, history_path: Path | None, rule: str | None) -> int:
@@ -153,22 +239,36 @@ def write_rows(path: Path, rows: list[Row]) -> None:
         writer.flush()
 
 
-def _print_report(console: Console, report: Report) -> None:
+def print_report(console: Console, report: Report) -> None:
+    """What a campaign came to, and what it contained."""
     table = Table(title=f"{report.seeds} seeds, {report.failed} failed")
     table.add_column("figure")
     table.add_column("value", justify="right")
     for name, value in report.rates().items():
         table.add_row(name.replace("_", " "), f"{value:,}")
     console.print(table)
-    seen = Table(title="seen in how many seeds")
-    seen.add_column("what")
-    seen.add_column("seeds", justify="right")
-    for name, count in sorted(report.seen.items()):
-        seen.add_row(name, f"{count:,}")
-    console.print(seen)
+    console.print(bars("seen in how many seeds", report.seen, report.seeds, sorted(report.seen)))
+    kinds = sorted(report.with_fault, key=lambda kind: (-report.with_fault[kind], kind))
+    console.print(bars("seeds with this kind of fault", report.with_fault, report.seeds, kinds))
+    counts = {f"{number} faults": seeds for number, seeds in report.faults.items()}
+    numbers = [f"{number} faults" for number in sorted(report.faults)]
+    console.print(bars("seeds with so many faults", counts, report.seeds, numbers))
     for title, what in (("messages", "sent"), ("faults", "fault")):
-        kinds = ", ".join(f"{kind} {count:g}" for kind, count in report.per_seed(what).items())
-        console.print(f"{title} per seed: {kinds}")
+        kinds_of = ", ".join(f"{kind} {count:g}" for kind, count in report.per_seed(what).items())
+        console.print(f"{title} per seed: {kinds_of}")
     for name in report.never_seen:
         console.print(f"[red]never seen[/]: {name}")
     console.print("ok" if report.ok else "[red]FAILED[/]")
+
+
+def bars(title: str, counts: Mapping[str, int], total: int, order: Iterable[str]) -> Table:
+    """A histogram."""
+    table = Table(title=title)
+    table.add_column("what")
+    table.add_column("seeds", justify="right")
+    table.add_column("share", justify="right")
+    table.add_column("", no_wrap=True)
+    for name in order:
+        share = counts[name] / max(1, total)
+        table.add_row(name, f"{counts[name]:,}", f"{100 * share:.1f} %", "█" * round(20 * share))
+    return table

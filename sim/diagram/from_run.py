@@ -140,7 +140,7 @@ class Recorder:
     def number_of(self, message: Any, one: Any) -> Any:
         """What a request and its answer share: the round, or the client's number."""
         if hasattr(message, "round"):
-            return ("round", message.round)
+            return (type(message).__name__.removesuffix("Reply"), message.round)
         return (
             one[1]
             if isinstance(one, tuple) and len(one) == 2

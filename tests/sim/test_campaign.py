@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
+import sim.campaign
 from quorumq.history import read_history
 from sim.__main__ import main
 from sim.campaign import Report, run_campaign
 from sim.checkers import judge
+from sim.rules import patched, rule_named
+from sim.run_command import print_report
 from sim.runner import CPU_LIMIT_S, Outcome, run_schedule
 from sim.schedule import draw
 from sim.sometimes import ENOUGH_SEEDS, SOMETIMES
@@ -111,3 +117,60 @@ def test_the_command_runs_many_seeds() -> None:
     assert report["messages_per_seed"]["Hold"] > 1
     assert report["messages_per_seed"]["Fetch"] > 1
     assert report["faults_per_seed"]
+
+
+def test_a_campaign_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "campaign.json"
+    whole = run_campaign("quiet", 40, 6, 1)
+    runs: list[int] = []
+    run_seed = sim.campaign.run_seed
+
+    def stopped(seed: int, profile: str) -> Outcome:
+        if seed == 43 and runs.count(43) == 0:
+            runs.append(43)
+            raise KeyboardInterrupt
+        runs.append(seed)
+        return run_seed(seed, profile)
+
+    monkeypatch.setattr("sim.campaign.run_seed", stopped)
+    command = ["run", "--profile", "quiet", "--seed", "40", "--seeds", "6", "--resume", str(path), "--json"]
+    done = CliRunner().invoke(main, command)
+    assert done.exit_code == 130, done.output
+    assert "goes on" in done.output
+    done = CliRunner().invoke(main, command)
+    assert done.exit_code == 0, done.output
+    assert runs == [40, 41, 42, 43, 43, 44, 45]
+    report = json.loads(done.output[done.output.index("\n{") :])
+    assert report["seeds"] == 6
+    assert report["traces"] == {str(seed): trace for seed, trace in whole.traces.items()}
+    assert report["seen_in_seeds"] == dict(sorted(whole.seen.items()))
+    assert sum(report["seeds_by_faults"].values()) == 6
+    done = CliRunner().invoke(main, ["run", "--seeds", "6", "--resume", str(path)])
+    assert done.exit_code == 1
+    assert "profile quiet, not swarm, and first seed 40, not 0" in done.output
+    path.write_text("[]")
+    done = CliRunner().invoke(main, command)
+    assert "not a campaign" in done.output
+
+
+def test_a_campaign_runs_until_a_seed_fails() -> None:
+    with patched(rule_named("hold-majority-1").patches):
+        done = CliRunner().invoke(main, ["run", "--until-failure", "--json"])
+    assert done.exit_code == 1, done.output
+    report = json.loads(done.output[done.output.index("\n{") :])
+    assert report["failed"] == 1
+    assert [found["seed"] for found in report["failures"]] == [report["seeds"] - 1]
+    assert f"python -m sim shrink --profile swarm --seed {report['seeds'] - 1}" in done.output
+
+
+def test_a_report_says_what_the_campaign_contained() -> None:
+    report = Report("swarm")
+    report.add(Outcome(0, [], "", {"fault crash": 2, "fault cut": 1}, {}))
+    report.add(Outcome(1, [], "", {"fault crash": 1}, {}))
+    assert report.with_fault == {"crash": 2, "cut": 1}
+    assert report.faults == {3: 1, 1: 1}
+    console = Console(width=100, record=True, quiet=False, file=io.StringIO())
+    print_report(console, report)
+    text = console.export_text()
+    assert re.search(r"crash\W+2\W+100\.0 %\W+█{20}", text)
+    assert re.search(r"3 faults\W+1\W+50\.0 %", text)
