@@ -31,7 +31,7 @@ OURS = {
     "quorumq.lab": {"quorumq"},
     "sim": {
         "sim", "quorumq.core", "quorumq.driver", "quorumq.wire", "quorumq.storage", "quorumq.history", "quorumq.node",
-        "quorumq.client", "quorumq.commands",
+        "quorumq.client", "quorumq.commands", "quorumq.lab",
     },
     "spark": {
         "spark", "quorumq.core", "quorumq.wire", "quorumq.storage", "quorumq.history", "quorumq.client",

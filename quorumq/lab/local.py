@@ -184,13 +184,17 @@ class LocalCluster:
         """How the node's process ended, minus the signal's number where one killed it; None while it runs."""
         return self._processes[name].poll()
 
+    def command(self, name: str) -> list[str]:
+        """What runs one node."""
+        return [sys.executable, "-m", "quorumq.node", "--config", str(self.config_path(name))]
+
     def spawn(self, name: str) -> None:
         """Start one node's process and do not wait for anything. A node that runs is left alone."""
         if self.running(name):
             return
         with open(self.log_path(name), "ab") as log:
             self._processes[name] = Leashed(
-                [sys.executable, "-m", "quorumq.node", "--config", str(self.config_path(name))],
+                self.command(name),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

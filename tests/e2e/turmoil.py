@@ -23,8 +23,7 @@ from quorumq.core.types import Group, Topic
 from quorumq.history import HistoryWriter, Row, read_history, spans_value
 from quorumq.lab.demo_verdict import MessageKey, keys_of
 from quorumq.lab.local import LocalCluster
-from sim.checkers import Violation, judge
-from sim.checkers.clocks import OneWrongClock
+from sim.real.judgement import counted, judged
 from tests.e2e.raw import Raw
 
 TOPIC = "turmoil"
@@ -361,45 +360,7 @@ class Turmoil:
         counts = self.counts + counted(rows)
         counts.update({reason: len(found) for reason, found in self.reasons.items()})
         report = ", ".join(f"{what} {number}" for what, number in sorted(counts.items()))
-        violations = self.judged(rows)
+        violations = judged(rows, RF)
         assert not violations, "\n".join([report, *map(str, violations[:20])])
         print(f"turmoil of {self.seconds:g} s: {report}")
         return counts
-
-    def judged(self, rows: list[Row]) -> list[Violation]:
-        """What the judges say. A batch's times begin when it was made, which is before it was first sent."""
-        made = [
-            {**row, "at": row["at"] - (row["wall_ms"] - row["published_ms"]) / 1000}
-            if row["kind"] == "publish" and row["outcome"] == "invoke"
-            else row
-            for row in rows
-        ]
-        made.sort(key=lambda row: row["at"])
-        clocks = OneWrongClock()
-        for row in ({"kind": "settings", "at": 0.0, "settings": {"rf": RF}}, *made):
-            if row["kind"] in clocks.kinds:
-                clocks.see(row)
-        return [*judge(made), *clocks.verdict()]
-
-
-def counted(rows: list[Row]) -> Counter[str]:
-    """How much of what there was, for the report and the minimums."""
-    found: Counter[str] = Counter()
-    seen: dict[tuple[str, int, MessageKey], None] = {}
-    for row in rows:
-        size = sum(stop - start for _, start, stop in row.get("spans", ()))
-        kind, outcome = row["kind"], row.get("outcome", "")
-        if kind == "deliver":
-            found["delivered"] += size
-            for key in keys_of(row):
-                name = (row["group"], row["generation"], key)
-                found["redelivered"] += name in seen
-                seen[name] = None
-        elif kind == "publish" and outcome == "ok":
-            found["published"] += size
-        elif kind == "ack" and outcome.startswith("acked"):
-            found[outcome] += size
-            found["read and acked as dead letters"] += size if row["group"].endswith("!dead") else 0
-        elif kind in ("reject", "dead_letter") and outcome == "ok":
-            found[f"{kind} confirmed"] += size
-    return found

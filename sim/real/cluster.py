@@ -1,0 +1,109 @@
+"""A cluster of processes whose links go through a proxy, and whose disks and clocks can be told to fail."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+from quorumq.lab.local import LocalCluster
+from quorumq.lab.ports import free_ports
+from sim.real.proxy import Proxy
+
+CLIENTS = "clients"
+"""Who dials where it is no node: all clients, which the network treats alike."""
+
+
+class FaultyCluster(LocalCluster):
+    """As `LocalCluster`, with a proxy before each node for clients, and one between each two nodes.
+
+    Args:
+        nodes: how many.
+        keep: see `LocalCluster`.
+        settings: likewise.
+
+    Attributes:
+        proxy: carries the links; it is there inside of the ``with`` of the cluster.
+        front: addresses of the nodes for clients.
+    """
+
+    def __init__(
+        self,
+        nodes: int,
+        *,
+        keep: str | os.PathLike[str] | None = None,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        names = [f"n{index}" for index in range(1, nodes + 1)]
+        pairs = list(permutations(names, 2))
+        ports = free_ports(2 * nodes + len(pairs))
+        self.peer_ports = dict(zip(names, ports, strict=False))
+        fronts = dict(zip(names, ports[nodes:], strict=False))
+        self.between = dict(zip(pairs, ports[2 * nodes :], strict=True))
+        self.front = [f"127.0.0.1:{port}" for port in fronts.values()]
+        super().__init__(nodes, keep=keep, hold_time_max=4.0, history=True, settings=settings)
+        listeners = {port: (*pair, self.peer_ports[pair[1]]) for pair, port in self.between.items()}
+        for name, port in fronts.items():
+            listeners[port] = (CLIENTS, name, int(self.address(name).rsplit(":", 1)[1]))
+        self.proxy = Proxy(listeners)
+        self.controls: dict[str, dict[str, Any]] = {name: {} for name in self.nodes}
+
+    def control_path(self, name: str) -> Path:
+        """Where the node's process reads what its disk and clock do."""
+        return self.node_directory(name) / "control.json"
+
+    def control(self, name: str, **values: Any) -> None:
+        """Change what the node's disk and clock do (faulty_node.py)."""
+        self.controls[name].update(values)
+        path = self.control_path(name)
+        beside = path.with_suffix(".new")
+        beside.write_text(json.dumps(self.controls[name]))
+        beside.replace(path)
+
+    def wipe(self, name: str) -> None:
+        """The data directory of a node that does not run is lost."""
+        shutil.rmtree(self.data_path(name), ignore_errors=True)
+
+    def close(self) -> None:
+        try:
+            super().close()
+        finally:
+            self.proxy.__exit__()
+
+    async def __aenter__(self) -> FaultyCluster:
+        self.proxy.__enter__()
+        await super().__aenter__()
+        return self
+
+    def command(self, name: str) -> list[str]:
+        control = str(self.control_path(name))
+        return [
+            sys.executable,
+            "-m",
+            "sim.real.faulty_node",
+            control,
+            "--config",
+            str(self.config_path(name)),
+        ]
+
+    def _write_config(self, name: str, shared: Mapping[str, Any]) -> None:
+        peers = {
+            other: self.peer_ports[other] if other == name else self.between[name, other]
+            for other in self.nodes
+        }
+        own = {**shared, "peer_listen": f"127.0.0.1:{self.peer_ports[name]}"}
+        super()._write_config(name, own)
+        path = self.config_path(name)
+        text = path.read_text()
+        for address, front in zip(
+            self.addresses, self.front, strict=True
+        ):  # where clients are told that nodes are
+            head, nodes = text.split("[nodes]")
+            text = head + "[nodes]" + nodes.replace(f'"{address}"', f'"{front}"')
+        table = "".join(f'{other} = "127.0.0.1:{port}"\n' for other, port in peers.items())
+        path.write_text(f"{text}\n[peers]\n{table}")

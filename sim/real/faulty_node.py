@@ -1,0 +1,69 @@
+"""``python -m sim.real.faulty_node CONTROL --config node.toml``: a node whose disk and clock do as a file says.
+
+CONTROL is JSON: ``fsync_s``, what each fsync takes besides; ``full``, whether the disk has no space; ``wall_s``, how
+far its time of day is off. What it says is looked at again when it is replaced.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import sys
+import time
+from typing import Any
+
+LOOK_S = 0.02
+"""How long what the file said last is believed."""
+
+
+class Control:
+    """What the file says now."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.looked = -1.0
+        self.changed = -1
+        self.values: dict[str, Any] = {}
+
+    def get(self, name: str, default: Any) -> Any:
+        """One value; ``default`` where the file has none."""
+        now = time.monotonic()
+        if now > self.looked + LOOK_S:
+            self.looked = now
+            try:
+                changed = os.stat(self.path).st_mtime_ns
+                if changed != self.changed:
+                    with open(self.path, encoding="utf-8") as file:
+                        self.values = json.load(file)
+                    self.changed = changed
+            except FileNotFoundError:
+                self.values = {}
+        return self.values.get(name, default)
+
+
+def main() -> None:
+    """Put faults into this process, then be a node."""
+    control = Control(sys.argv.pop(1))
+    sync, statvfs, wall_ns = os.fdatasync, os.statvfs, time.time_ns
+
+    def fdatasync(fd: Any) -> None:
+        seconds = control.get("fsync_s", 0.0)
+        if seconds:
+            time.sleep(seconds)
+        sync(fd)
+
+    def no_space(path: Any) -> Any:
+        found = statvfs(path)
+        if not control.get("full", False):
+            return found
+        return os.statvfs_result((*found[:3], 0, 0, *found[5:]))
+
+    os.fdatasync = fdatasync  # type: ignore[assignment]
+    os.statvfs = no_space  # type: ignore[assignment]
+    time.time_ns = lambda: wall_ns() + int(control.get("wall_s", 0.0) * 1e9)
+    runpy.run_module("quorumq.node", run_name="__main__", alter_sys=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,183 @@
+"""Carries out the faults of a schedule on a cluster of processes, and undoes them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import trio
+
+from quorumq.history import HistoryWriter
+from sim.fault_plan import Fault
+from sim.real.cluster import CLIENTS, FaultyCluster
+from sim.real.plan import KINDS
+
+FSYNC_S = 0.002
+"""What an fsync is taken to take, for the factor of a slow disk."""
+
+FSYNC_MAX_S = 1.0
+
+
+class Inflicter:
+    """Hurts one cluster.
+
+    Args:
+        cluster: that runs.
+        history: where faults are written down.
+        on_fault: called with each.
+
+    Attributes:
+        counts: how many of each kind there were.
+        left_out: how many of each kind cannot be done here.
+    """
+
+    def __init__(
+        self, cluster: FaultyCluster, history: HistoryWriter, on_fault: Callable[[Fault], None] | None = None
+    ) -> None:
+        self.cluster = cluster
+        self.history = history
+        self.on_fault = on_fault
+        self.counts: Counter[str] = Counter()
+        self.left_out: Counter[str] = Counter()
+        self.healed = False
+        self.busy: Counter[str] = Counter()  # nodes that something is being done to, by name
+
+    async def run(self, faults: tuple[Fault, ...]) -> None:
+        """Each at its time from now; returns when the last was begun and undone."""
+        began = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            for fault in faults:
+                await trio.sleep_until(began + fault.at)
+                if fault.kind not in KINDS:
+                    self.left_out[fault.kind] += 1
+                    continue
+                nursery.start_soon(self.inflict, fault)
+
+    async def inflict(self, fault: Fault) -> None:
+        """One, and its end."""
+        self.counts[fault.kind] += 1
+        note: dict[str, object] = {"fault": fault.kind, "seconds": fault.seconds}
+        if fault.nodes:
+            note["nodes"] = list(fault.nodes)
+        if fault.links:
+            note["links"] = [list(pair) for pair in fault.links]
+        self.history.write("fault", **note)
+        self.history.flush()
+        if self.on_fault is not None:
+            self.on_fault(fault)
+        await getattr(self, "do_" + fault.kind.replace("-", "_"))(fault)
+
+    async def do_partition(self, fault: Fault) -> None:
+        """Pairs carry nothing for a while."""
+        await self.block(fault.links, fault.seconds)
+
+    async def do_pause(self, fault: Fault) -> None:
+        """Clients are away: nothing goes from or to them."""
+        pairs = [pair for name in self.cluster.nodes for pair in ((CLIENTS, name), (name, CLIENTS))]
+        await self.block(pairs, fault.seconds)
+
+    async def block(self, pairs: object, seconds: float) -> None:
+        """Block, wait, unblock."""
+        self.cluster.proxy.block(pairs)  # type: ignore[arg-type]
+        try:
+            await trio.sleep(seconds)
+        finally:
+            self.cluster.proxy.unblock(pairs)  # type: ignore[arg-type]
+
+    async def do_delay(self, fault: Fault) -> None:
+        """What pairs carry takes longer for a while."""
+        self.cluster.proxy.delay(fault.links, fault.amount)
+        try:
+            await trio.sleep(fault.seconds)
+        finally:
+            self.cluster.proxy.delay(fault.links, 0.0)
+
+    async def do_cut(self, fault: Fault) -> None:
+        """Connections break and are made again."""
+        self.cluster.proxy.cut(fault.links)
+
+    async def do_kill(self, fault: Fault) -> None:
+        """Processes are killed, and started again after a while."""
+        names = self.take(fault)
+        for name in names:
+            self.cluster.kill(name)
+        if fault.kind == "wipe":
+            for name in names:
+                self.cluster.wipe(name)
+        await self.come_back(names, fault.seconds)
+
+    do_crash = do_wipe = do_kill
+
+    async def do_stop(self, fault: Fault) -> None:
+        """Processes stop cleanly, and are started again after a while."""
+        names = self.take(fault)
+        async with trio.open_nursery() as nursery:
+            for name in names:
+                nursery.start_soon(self.cluster.terminate_async, name)
+        await self.come_back(names, fault.seconds)
+
+    async def do_wrong_clock(self, fault: Fault) -> None:
+        """Processes are killed, and find another time of day when they are started again."""
+        await self.do_wall_jump(fault)
+        await self.do_kill(fault)
+
+    async def do_wall_jump(self, fault: Fault) -> None:
+        """The time of day of nodes jumps."""
+        for name in fault.nodes:
+            wall = self.cluster.controls[name].get("wall_s", 0.0) + fault.amount
+            self.cluster.control(name, wall_s=wall)
+
+    async def do_freeze(self, fault: Fault) -> None:
+        """Processes do not run for a while."""
+        names = self.take(fault)
+        for name in names:
+            self.cluster.pause(name)
+        try:
+            await trio.sleep(fault.seconds)
+        finally:
+            for name in names:
+                self.cluster.resume(name)
+                del self.busy[name]
+
+    async def do_slow_disk(self, fault: Fault) -> None:
+        """Every fsync takes many times as long."""
+        await self.controlled(fault, "fsync_s", min(FSYNC_S * fault.amount, FSYNC_MAX_S), 0.0)
+
+    async def do_full_disk(self, fault: Fault) -> None:
+        """Nodes have no space left."""
+        await self.controlled(fault, "full", True, False)
+
+    async def controlled(self, fault: Fault, what: str, value: object, after: object) -> None:
+        """Nodes' processes are told, and told otherwise after a while."""
+        for name in fault.nodes:
+            self.cluster.control(name, **{what: value})
+        try:
+            await trio.sleep(fault.seconds)
+        finally:
+            for name in fault.nodes:
+                self.cluster.control(name, **{what: after})
+
+    def take(self, fault: Fault) -> list[str]:
+        """The fault's nodes whose processes run, and that nothing else is being done to."""
+        names = [name for name in fault.nodes if not self.busy[name] and self.cluster.running(name)]
+        for name in names:
+            self.busy[name] += 1
+        return names
+
+    async def come_back(self, names: list[str], seconds: float) -> None:
+        """Start processes after so many seconds, whatever ends the wait."""
+        try:
+            await trio.sleep(seconds)
+        finally:
+            for name in names:
+                self.cluster.spawn(name)
+                del self.busy[name]
+
+    async def heal(self) -> None:
+        """Everything runs, is connected and quick; times of day stay as they are."""
+        self.cluster.proxy.heal()
+        for name in self.cluster.nodes:
+            self.cluster.resume(name)
+            self.cluster.control(name, full=False, fsync_s=0.0)
+            self.cluster.spawn(name)
+        await self.cluster.wait_ready_async(quarantine=True, timeout=60.0)

@@ -1,0 +1,300 @@
+"""One run: a cluster of processes, a workload on it, faults, healing, and what the judges say."""
+
+from __future__ import annotations
+
+import logging
+import random
+import traceback
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from quorumq.client import Client, Task, TooFewReplicas, connect
+from quorumq.core.errors import NotFound, QuorumqError
+from quorumq.core.messages import Peeked
+from quorumq.history import HistoryWriter, read_history, spans_value
+from quorumq.lab.local import HISTORIES
+from sim.checkers import Violation
+from sim.fault_plan import Fault
+from sim.real.cluster import FaultyCluster
+from sim.real.inflict import Inflicter
+from sim.real.judgement import counted, judged
+from sim.real.workload import Workload
+from sim.schedule import Schedule
+
+RUN = "local"
+"""The name of the run in every history, nodes' too: that of the cluster."""
+
+SETTLED = ("acked", "dead", "purged", "skipped")
+DRAIN_S = 60.0
+"""How long a healed cluster may take to settle everything: more than the heap's bound, as processes share a machine."""
+
+
+@contextmanager
+def logged(path: Path) -> Iterator[None]:
+    """What the client library warns of goes to a file: under faults it has much to say."""
+    log, handler = logging.getLogger("quorumq"), logging.FileHandler(path, encoding="utf-8", delay=True)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    before = log.propagate
+    log.addHandler(handler)
+    log.propagate = False
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.propagate = before
+        handler.close()
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What came of a run.
+
+    Attributes:
+        violations: broken promises; empty is good.
+        counts: messages published, delivered and so on.
+        faults: how many of each kind were done.
+        left_out: faults of the schedule that cannot be done to processes.
+        drained: whether everything was settled in the end.
+        own: what the workload's own check, or a producer, raised.
+        lines: of all histories.
+    """
+
+    violations: list[Violation]
+    counts: Counter[str]
+    faults: Counter[str]
+    left_out: Counter[str]
+    drained: bool
+    own: list[str] = field(default_factory=list)
+    lines: int = 0
+
+    @property
+    def ok(self) -> bool:
+        """Whether every promise was kept, and the workload is content."""
+        return self.drained and not self.violations and not self.own
+
+
+class RealRun:
+    """See the module.
+
+    Args:
+        schedule: of faults, and how long they go on (`options.fault_time`).
+        workload: what runs meanwhile.
+        keep: a directory to leave everything in; None: it is removed.
+        on_progress: called a few times a second: the phase, and counts so far.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        workload: Workload,
+        keep: Path | None = None,
+        on_progress: Callable[[str, Counter[str]], None] | None = None,
+    ) -> None:
+        self.schedule = schedule
+        self.workload = workload
+        self.cluster = FaultyCluster(schedule.options.nodes, keep=keep)
+        self.on_progress = on_progress
+        self.rng = random.Random(f"{schedule.seed}/clients")
+        self.counts: Counter[str] = Counter()
+        self.own: list[str] = []
+        self.phase = "starting"
+        self.drained = False
+
+    @property
+    def histories(self) -> Path:
+        """The directory of all histories."""
+        return self.cluster.directory / HISTORIES
+
+    async def run(self) -> Verdict:
+        """Everything; what was started is stopped, however it ends.
+
+        Raises:
+            QuorumqError: the cluster does not start, or the workload cannot be prepared.
+        """
+        async with self.cluster, AsyncExitStack() as stack:
+            self.histories.mkdir(exist_ok=True)
+            stack.enter_context(logged(self.cluster.directory / "clients.log"))
+            settings = {"schedule": self.schedule.to_json()}
+            sim = HistoryWriter(self.histories / "sim.jsonl", run=RUN, who="sim", settings=settings)
+            stack.callback(sim.close)
+            inflicter = Inflicter(self.cluster, sim, self.on_fault)
+            async with trio.open_nursery() as watching:
+                watching.start_soon(self.tell)
+                await self.work(sim, inflicter)
+                watching.cancel_scope.cancel()
+        self.phase = "judging"
+        self.told()
+        rows = list(read_history(sorted(self.histories.glob("*.jsonl"))))
+        violations = judged(rows, self.schedule.options.rf)
+        return Verdict(
+            violations,
+            +counted(rows),
+            inflicter.counts,
+            inflicter.left_out,
+            self.drained,
+            self.own,
+            len(rows),
+        )
+
+    async def work(self, sim: HistoryWriter, inflicter: Inflicter) -> None:
+        """Faults while clients work, then healing, then draining."""
+        options = self.schedule.options
+        async with self.client("operator", self.cluster.addresses) as operator:
+            if self.workload.prepare is not None:
+                await self.workload.prepare(operator)
+            async with trio.open_nursery() as working:
+                for number, task in enumerate(self.workload.tasks):
+                    working.start_soon(self.consume, f"c{number}", task)
+                async with trio.open_nursery() as producing:
+                    for number, produce in enumerate(self.workload.producers):
+                        producing.start_soon(self.produce, f"p{number}", produce)
+                    self.begin(sim, "faults", seconds=options.fault_time)
+                    with trio.move_on_after(options.fault_time):
+                        await inflicter.run(self.schedule.faults)
+                        await trio.sleep_forever()
+                    producing.cancel_scope.cancel()
+                self.phase = "healing"
+                await inflicter.heal()
+                self.begin(sim, "healed", seconds=DRAIN_S)
+                with trio.move_on_after(DRAIN_S):
+                    while not await self.settled(operator):
+                        await trio.sleep(0.3)
+                    self.drained = True
+                    self.begin(sim, "drained")
+                if not self.drained:
+                    self.begin(
+                        sim, "end", detail="some messages are not settled (sim diagram has the history)"
+                    )
+                working.cancel_scope.cancel()
+            await self.list_letters(operator, sim)
+            if self.workload.check is not None and self.drained:
+                await self.checked(operator)
+
+    def begin(self, sim: HistoryWriter, phase: str, **more: Any) -> None:
+        """A part of the run begins."""
+        self.phase = phase
+        sim.write("phase", phase=phase, **more)
+        sim.flush()
+
+    # ------------------------------------------------------------------- clients
+
+    @asynccontextmanager
+    async def client(self, name: str, addresses: list[str] | None = None) -> AsyncIterator[Client]:
+        """A client with a history, through the proxy unless it has addresses of its own."""
+        asks = addresses or self.rng.sample(self.cluster.front, len(self.cluster.front))
+        if addresses is not None:  # its listings are judged as the nodes': it writes no history itself
+            async with connect(asks) as client:
+                yield client
+            return
+        with HistoryWriter(self.histories / f"{name}.jsonl", run=RUN, who=f"client:{name}") as writer:
+            async with connect(asks, history=writer, rng=random.Random(self.rng.random())) as client:
+                yield client
+
+    async def produce(self, name: str, produce: Callable[[Client], Any]) -> None:
+        """One producer, which begins anew when its session or its nodes are gone."""
+        again = 0
+        while True:
+            try:
+                async with self.client(name if not again else f"{name}.{again}") as client:
+                    await produce(client)
+                return
+            except* QuorumqError:
+                again += 1
+            await trio.sleep(0.2)
+
+    async def consume(self, name: str, task: Task) -> None:
+        """One worker, again and again: it may ask while nobody can serve."""
+        again = 0
+        while True:
+            try:
+                async with self.client(name if not again else f"{name}.{again}") as client:
+                    await client.work_all([task], signals=False)
+            except* QuorumqError:
+                again += 1
+            await trio.sleep(0.2)
+
+    # ------------------------------------------------------------------- the end
+
+    async def settled(self, client: Client) -> bool:
+        """Whether a majority has settled every message of every group that is read."""
+        try:
+            for topic, group in self.workload.read:
+                async for item in client.peek(topic, group, "all", complete=True):
+                    if item.peeked.state not in SETTLED:
+                        return False
+        except (TooFewReplicas, NotFound):
+            return False
+        return True
+
+    async def list_letters(self, client: Client, sim: HistoryWriter) -> None:
+        """Each replica's dead letters, once all replicas list the same, or after a while."""
+        for topic, group in self.workload.read:
+            with suppress(NotFound, TooFewReplicas):
+                register = await client.topic(topic)
+                for partition, members in enumerate(register.replicas):
+                    pages: list[list[Peeked]] = []
+                    with trio.move_on_after(DRAIN_S / 2):
+                        while True:
+                            pages = [
+                                await self.letters(client, topic, group, partition, node) for node in members
+                            ]
+                            names = [
+                                sorted((it.span, it.record.generation, it.record.n) for it in page)
+                                for page in pages
+                            ]
+                            if all(found == names[0] for found in names):
+                                break
+                            await trio.sleep(0.3)
+                    for node, page in zip(members, pages, strict=False):
+                        for item in page:
+                            sim.write(
+                                "list",
+                                who=f"node:{node}",
+                                topic=topic,
+                                partition=partition,
+                                group=group,
+                                spans=spans_value([item.span]),
+                                state=item.state,
+                                generation=item.record.generation,
+                                n=item.record.n,
+                            )
+
+    async def letters(
+        self, client: Client, topic: str, group: str, partition: int, node: str
+    ) -> list[Peeked]:
+        """The dead letters of one replica."""
+        peeks = client.peek(topic, group, "dead", partition=partition, node=node)
+        return [item.peeked async for item in peeks]
+
+    async def checked(self, client: Client) -> None:
+        """The workload's own check."""
+        assert self.workload.check is not None
+        try:
+            await self.workload.check(client)
+        except Exception as error:  # whatever it raises is its verdict
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            self.own.append(f"{type(error).__name__} at {Path(where.filename).name}:{where.lineno}: {error}")
+
+    # ------------------------------------------------------------------- progress
+
+    def on_fault(self, fault: Fault) -> None:
+        """A fault begins."""
+        self.counts["faults"] += 1
+        self.told()
+
+    async def tell(self) -> None:
+        """Say how it goes, twice a second."""
+        while True:
+            self.told()
+            await trio.sleep(0.5)
+
+    def told(self) -> None:
+        """Say how it goes."""
+        if self.on_progress is not None:
+            self.on_progress(self.phase, self.counts)

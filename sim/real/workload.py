@@ -1,0 +1,114 @@
+"""What runs on the cluster while it is hurt: this, or a file of a user's with the same names in it.
+
+    TASKS      what `Client.work_all` runs: `Task(topic, group, handler, …)`, each on a client of its own
+    PRODUCERS  functions of a client, which publish until they are cancelled, when the faults are over
+    prepare    creates topics; called with a client before anything else
+    check      called with a client when all is settled: what it asserts of its own world is in the verdict
+
+TASKS is all that a file must have. Handlers may be plain functions, which run in threads.
+"""
+
+from __future__ import annotations
+
+import runpy
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from quorumq.client import Client, Message, Task
+from quorumq.core.errors import NotFound, QuorumqError, UsageError
+
+TOPIC = "real"
+RATE = 30.0
+"""Messages a second of each producer."""
+
+
+async def produce(client: Client) -> None:
+    """Numbers, one after the other, whatever becomes of them."""
+    async with client.producer(TOPIC) as producer, trio.open_nursery() as nursery:
+        number = 0
+
+        async def confirm(pending: Any) -> None:
+            try:
+                await pending.wait()
+            except QuorumqError:
+                return  # the history has it: unknown, or not stored
+
+        while True:
+            number += 1
+            nursery.start_soon(confirm, await producer.send(b"%d" % number))
+            await trio.sleep(1 / RATE)
+
+
+class Again(Exception):
+    """This message is to come once more."""
+
+
+async def handle(message: Message) -> None:
+    """Most are fine, some come again, some are dead letters."""
+    number = int(message.payload)
+    if number % 40 == 0:
+        raise ValueError("every fortieth is given up")
+    if number % 40 == 1 and message.attempt == 1:
+        raise Again
+    await trio.sleep(0.005)
+
+
+async def prepare(client: Client) -> None:
+    """The topic."""
+    await client.create_topic(TOPIC, partitions=6, max_deliveries=20, backoff=[0.2, 1.0])
+
+
+@dataclass
+class Workload:
+    """See the module."""
+
+    tasks: Sequence[Task]
+    producers: Sequence[Callable[[Client], Awaitable[None]]] = ()
+    prepare: Callable[[Client], Awaitable[None]] | None = None
+    check: Callable[[Client], Awaitable[None]] | None = None
+    read: list[tuple[str, str]] = field(init=False)
+    """Each topic and group that is read."""
+
+    def __post_init__(self) -> None:
+        pairs = [
+            (topic, task.group)
+            for task in self.tasks
+            for topic in ([task.topic] if isinstance(task.topic, str) else task.topic)
+        ]
+        self.read = list(dict.fromkeys(pairs))
+
+
+OURS = Workload(
+    [
+        Task(TOPIC, group, handle, retry=(Again,), concurrency=8, hold_time=3.0)
+        for group in ("one", "two")
+        for _ in range(2)
+    ],
+    [produce, produce],
+    prepare,
+)
+
+
+def workload_of(path: Path | None) -> Workload:
+    """The workload in a Python file; ours without one.
+
+    Raises:
+        NotFound: there is no such file.
+        UsageError: it raises, or has no tasks.
+    """
+    if path is None:
+        return OURS
+    if not path.is_file():
+        raise NotFound(f"{path}: there is no such file")
+    try:
+        found = runpy.run_path(str(path), run_name="workload")
+    except Exception as error:
+        raise UsageError(f"{path} cannot be run: {type(error).__name__}: {error}") from error
+    tasks = found.get("TASKS")
+    if not tasks or not all(isinstance(task, Task) for task in tasks):
+        raise UsageError(f"{path} needs TASKS, a list of quorumq.client.Task, with one at least")
+    return Workload(tasks, found.get("PRODUCERS", ()), found.get("prepare"), found.get("check"))

@@ -1,0 +1,273 @@
+"""Real processes under faults: the proxy, the plan, a user's workload, and one short run with faults of every kind."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+from click.testing import CliRunner
+
+from quorumq.core.errors import NotFound, UsageError
+from quorumq.history import read_history
+from quorumq.lab.ports import free_ports
+from sim.__main__ import main
+from sim.fault_plan import Fault
+from sim.options import Options
+from sim.real.cluster import CLIENTS
+from sim.real.faulty_node import Control
+from sim.real.judgement import counted, judged
+from sim.real.plan import KINDS, draw_real
+from sim.real.proxy import Proxy
+from sim.real.workload import OURS, workload_of
+from sim.schedule import Schedule
+
+ROOT = Path(__file__).parents[2]
+
+WORKLOAD = """
+import trio
+from quorumq.client import Task
+
+DONE = {}
+
+async def prepare(client):
+    await client.create_topic("orders", partitions=2)
+
+async def produce(client):
+    async with client.producer("orders") as producer:
+        for number in range(400):
+            await producer.send(b"%d" % number)
+            await trio.sleep(0.02)
+        await trio.sleep_forever()
+
+def ship(message):
+    DONE[message.id] = DONE.get(message.id, 0) + 1
+
+async def check(client):
+    assert not DONE, f"{len(DONE) > 20} orders"
+
+TASKS = [Task("orders", "shippers", ship, concurrency=4, hold_time=2.0)]
+PRODUCERS = [produce]
+"""
+
+SCHEDULE = Schedule(
+    7,
+    "real",
+    Options(nodes=3, producers=0, consumers=0, fault_time=7.0),
+    (
+        Fault(0.5, "slow-disk", ("n1",), 1.0, 20.0),
+        Fault(0.7, "full-disk", ("n2",), 1.0),
+        Fault(1.0, "freeze", ("n3",), 0.6),
+        Fault(1.2, "wall-jump", ("n1",), 0.0, 3600.0),
+        Fault(1.5, "cut", (), 0.0, 0.0, (("n1", "n2"), ("n2", "n1"))),
+        Fault(1.8, "partition", (), 0.8, 0.0, (("n1", "n2"), (CLIENTS, "n3"))),
+        Fault(2.0, "delay", (), 1.0, 0.1, (("n2", "n3"),)),
+        Fault(2.2, "rot", ("n1",)),
+        Fault(2.5, "kill", ("n1",), 0.3),
+        Fault(2.6, "pause", (CLIENTS,), 0.3),
+        Fault(4.5, "wipe", ("n2",), 0.2),
+    ),
+)
+
+
+@pytest.fixture
+def echo() -> Iterator[int]:
+    """The port of a server that sends back what it gets."""
+    (port,) = free_ports(1)
+    with subprocess.Popen([sys.executable, "-c", ECHO, str(port)], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield port
+        process.kill()
+
+
+ECHO = """
+import socket, sys, threading
+server = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+print("ready", flush=True)
+def serve(one):
+    while chunk := one.recv(1000):
+        one.sendall(chunk)
+while True:
+    threading.Thread(target=serve, args=(server.accept()[0],), daemon=True).start()
+"""
+
+
+async def ended(stream: trio.SocketStream) -> bool:
+    """Whether the connection ends, when whatever is under way has come."""
+    try:
+        while await stream.receive_some():
+            pass
+    except trio.BrokenResourceError:
+        pass
+    return True
+
+
+def test_the_proxy_blocks_one_direction_delays_and_cuts(echo: int) -> None:
+    (port,) = free_ports(1)
+
+    async def use(proxy: Proxy) -> None:
+        stream = await trio.open_tcp_stream("127.0.0.1", port)
+        await stream.send_all(b"one")
+        assert await stream.receive_some() == b"one"
+        proxy.block([("b", "a")])  # what is asked arrives, and no answer comes
+        await stream.send_all(b"two")
+        with trio.fail_after(10):
+            while proxy.carried["a", "b"] < 6:
+                await trio.sleep(0.01)
+        with trio.move_on_after(0.2) as waited:
+            await stream.receive_some()
+        assert waited.cancelled_caught
+        proxy.unblock([("b", "a")])
+        assert await stream.receive_some() == b"two"
+        proxy.delay([("a", "b"), ("b", "a")], 0.15)
+        began = trio.current_time()
+        await stream.send_all(b"three")
+        assert await stream.receive_some() == b"three"
+        assert trio.current_time() - began >= 0.3
+        proxy.heal()
+        proxy.cut([("a", "b")])
+        with trio.fail_after(10):
+            assert await ended(stream)
+            again = await trio.open_tcp_stream("127.0.0.1", port)
+            await again.send_all(b"four")
+            assert await again.receive_some() == b"four"
+
+    with Proxy({port: ("a", "b", echo)}) as proxy:
+        trio.run(use, proxy)
+
+
+def test_a_proxy_that_cannot_listen_says_so(echo: int) -> None:
+    with pytest.raises(BaseException) as raised, Proxy({echo: ("a", "b", echo)}):  # noqa: PT011
+        pass
+    assert raised.group_contains(OSError)
+
+
+def test_a_plan_is_the_seeds_own_and_has_what_processes_can_have() -> None:
+    seen: dict[str, None] = {}
+    for seed in range(20):
+        schedule = draw_real(seed, 5, 200.0)
+        assert schedule == draw_real(seed, 5, 200.0)
+        assert Schedule.from_json(schedule.to_json()) == schedule
+        assert [fault.at for fault in schedule.faults] == sorted(fault.at for fault in schedule.faults)
+        names = {"n1", "n2", "n3", "n4", "n5", CLIENTS}
+        for fault in schedule.faults:
+            seen[fault.kind] = None
+            assert 0.0 <= fault.at < 200.0
+            assert {*fault.nodes, *(name for pair in fault.links for name in pair)} <= names
+        for begin in (0.0, 60.0, 120.0):
+            assert any(begin <= fault.at < begin + 60.0 for fault in schedule.faults)
+    assert seen.keys() == set(KINDS)
+
+
+def test_a_node_hears_what_its_disk_does(tmp_path: Path) -> None:
+    path = tmp_path / "control.json"
+    control = Control(str(path))
+    assert control.get("full", False) is False
+    path.write_text('{"full": true}')
+    end = time.monotonic() + 10
+    while not control.get("full", False):
+        assert time.monotonic() < end
+    assert control.get("fsync_s", 0.0) == 0.0
+
+
+def test_a_workload_that_is_none_is_refused(tmp_path: Path) -> None:
+    assert workload_of(None) is OURS
+    path = tmp_path / "w.py"
+    with pytest.raises(NotFound, match="no such file"):
+        workload_of(path)
+    path.write_text("1 / 0")
+    with pytest.raises(UsageError, match="ZeroDivisionError"):
+        workload_of(path)
+    path.write_text("TASKS = [1]")
+    with pytest.raises(UsageError, match="needs TASKS"):
+        workload_of(path)
+
+
+@pytest.mark.e2e
+def test_a_users_workload_runs_under_every_fault_and_is_judged(tmp_path: Path) -> None:
+    workload, schedule, keep = tmp_path / "w.py", tmp_path / "s.json", tmp_path / "kept"
+    workload.write_text(WORKLOAD)
+    schedule.write_text(SCHEDULE.to_json())
+    command = [
+        "real",
+        "--schedule",
+        str(schedule),
+        "--workload",
+        str(workload),
+        "--keep",
+        str(keep),
+        "--json",
+    ]
+    done = CliRunner().invoke(main, command)
+    facts = json.loads(done.output)
+    assert facts["violations"] == []
+    assert facts["drained"]
+    assert facts["workload"] == ["AssertionError at w.py:21: True orders"]
+    assert done.exit_code == 1
+    assert set(facts["faults"]) == {fault.kind for fault in SCHEDULE.faults} - {"rot"}
+    assert facts["left_out"] == {"rot": 1}
+    assert facts["counts"]["published"] > 20
+    rows = list(read_history(sorted((keep / "histories").glob("*.jsonl"))))
+    assert counted(rows)["delivered"] == facts["counts"]["delivered"]
+    without = [row for row in rows if row["kind"] != "ack"]
+    assert "no loss" in {violation.promise for violation in judged(without, 3)}
+    assert {row["run"] for row in rows} == {"local"}
+    page = tmp_path / "page.html"
+    done = CliRunner().invoke(main, ["diagram", str(keep / "histories"), "-o", str(page)])
+    assert done.exit_code == 0, done.output
+    text = page.read_text()
+    assert "Fault: partition of n1→n2, clients→n3 for 0.8 s" in text.replace("\\u2192", "→")
+    done = CliRunner().invoke(main, command)
+    assert "is not empty" in done.output
+
+
+@pytest.mark.e2e
+def test_ctrl_c_leaves_nothing_running(tmp_path: Path) -> None:
+    keep = tmp_path / "kept"
+    command = [sys.executable, "-m", "sim", "real", "--nodes", "3", "--minutes", "5", "--keep", str(keep)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, env=environment)
+    end = time.monotonic() + 60
+    while len(list(keep.glob("histories/c*.jsonl"))) < 2:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    assert len(running(keep)) >= 2
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert "stopped" in said
+    assert running(keep) == []
+
+
+def running(keep: Path) -> list[str]:
+    """Processes whose command names something in that directory, but for the one that started them."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            text = entry.read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        if f"{keep}/" in text:
+            found.append(text)
+    return found
+
+
+def test_the_command_prints_a_schedule_that_can_be_changed(tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, ["real", "--nodes", "3", "--minutes", "1", "--seed", "4", "--print"])
+    assert done.exit_code == 0, done.output
+    assert Schedule.from_json(done.output) == draw_real(4, 3, 60.0)
+    path = tmp_path / "s.json"
+    path.write_text("{}")
+    done = CliRunner().invoke(main, ["real", "--schedule", str(path)])
+    assert done.exit_code == 1
+    assert "not a schedule" in done.output
+    assert dataclasses.asdict(draw_real(4, 3, 60.0))["profile"] == "real"
