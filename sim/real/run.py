@@ -7,7 +7,7 @@ import random
 import traceback
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import trio
 from quorumq.client import Client, Task, TooFewReplicas, connect
 from quorumq.core.errors import NotFound, QuorumqError
 from quorumq.core.messages import Peeked
-from quorumq.history import HistoryWriter, read_history, spans_value
+from quorumq.history import HistoryWriter, Row, read_history, spans_value
 from quorumq.lab.local import HISTORIES
 from sim.checkers import Violation
 from sim.fault_plan import Fault
@@ -79,13 +79,13 @@ class Verdict:
         return self.drained and not self.violations and not self.own
 
 
-class RealRun:
-    """See the module.
+class Trial:
+    """Faults while clients work, then healing, then draining: on whatever cluster there is.
 
     Args:
         schedule: of faults, and how long they go on (`options.fault_time`).
         workload: what runs meanwhile.
-        keep: a directory to leave everything in; None: it is removed.
+        cluster: that runs.
         on_progress: called a few times a second: the phase, and counts so far.
     """
 
@@ -93,12 +93,12 @@ class RealRun:
         self,
         schedule: Schedule,
         workload: Workload,
-        keep: Path | None = None,
+        cluster: Any,
         on_progress: Callable[[str, Counter[str]], None] | None = None,
     ) -> None:
         self.schedule = schedule
         self.workload = workload
-        self.cluster = FaultyCluster(schedule.options.nodes, keep=keep)
+        self.cluster = cluster
         self.on_progress = on_progress
         self.rng = random.Random(f"{schedule.seed}/clients")
         self.counts: Counter[str] = Counter()
@@ -106,46 +106,24 @@ class RealRun:
         self.phase = "starting"
         self.drained = False
 
-    @property
-    def histories(self) -> Path:
-        """The directory of all histories."""
-        return self.cluster.directory / HISTORIES
+    def writer(self, name: str, who: str) -> HistoryWriter:
+        """A history of the run."""
+        raise NotImplementedError
 
-    async def run(self) -> Verdict:
-        """Everything; what was started is stopped, however it ends.
+    def connect(self, addresses: list[str], writer: HistoryWriter | None) -> Any:
+        """A client, as a context manager."""
+        raise NotImplementedError
 
-        Raises:
-            QuorumqError: the cluster does not start, or the workload cannot be prepared.
-        """
-        async with self.cluster, AsyncExitStack() as stack:
-            self.histories.mkdir(exist_ok=True)
-            stack.enter_context(logged(self.cluster.directory / "clients.log"))
-            settings = {"schedule": self.schedule.to_json()}
-            sim = HistoryWriter(self.histories / "sim.jsonl", run=RUN, who="sim", settings=settings)
-            stack.callback(sim.close)
-            inflicter = Inflicter(self.cluster, sim, self.on_fault)
-            async with trio.open_nursery() as watching:
-                watching.start_soon(self.tell)
-                await self.work(sim, inflicter)
-                watching.cancel_scope.cancel()
-        self.phase = "judging"
-        self.told()
-        rows = list(read_history(sorted(self.histories.glob("*.jsonl"))))
-        violations = judged(rows, self.schedule.options.rf)
-        return Verdict(
-            violations,
-            +counted(rows),
-            inflicter.counts,
-            inflicter.left_out,
-            self.drained,
-            self.own,
-            len(rows),
-        )
+    def verdict(self, rows: list[Row], inflicter: Inflicter) -> Verdict:
+        """What the judges say of what the histories have."""
+        found = judged(rows, self.schedule.options.rf)
+        counts = +counted(rows)
+        return Verdict(found, counts, inflicter.counts, inflicter.left_out, self.drained, self.own, len(rows))
 
     async def work(self, sim: HistoryWriter, inflicter: Inflicter) -> None:
-        """Faults while clients work, then healing, then draining."""
+        """All of it, but for what starts and stops the cluster."""
         options = self.schedule.options
-        async with self.client("operator", self.cluster.addresses) as operator:
+        async with self.connect(self.cluster.addresses, None) as operator:
             if self.workload.prepare is not None:
                 await self.workload.prepare(operator)
             async with trio.open_nursery() as working:
@@ -185,15 +163,11 @@ class RealRun:
     # ------------------------------------------------------------------- clients
 
     @asynccontextmanager
-    async def client(self, name: str, addresses: list[str] | None = None) -> AsyncIterator[Client]:
-        """A client with a history, through the proxy unless it has addresses of its own."""
-        asks = addresses or self.rng.sample(self.cluster.front, len(self.cluster.front))
-        if addresses is not None:  # its listings are judged as the nodes': it writes no history itself
-            async with connect(asks) as client:
-                yield client
-            return
-        with HistoryWriter(self.histories / f"{name}.jsonl", run=RUN, who=f"client:{name}") as writer:
-            async with connect(asks, history=writer, rng=random.Random(self.rng.random())) as client:
+    async def client(self, name: str) -> AsyncIterator[Client]:
+        """A client with a history, which asks nodes as clients do."""
+        asks = self.rng.sample(self.cluster.front, len(self.cluster.front))
+        with self.writer(name, f"client:{name}") as writer:
+            async with self.connect(asks, writer) as client:
                 yield client
 
     async def produce(self, name: str, produce: Callable[[Client], Any]) -> None:
@@ -298,3 +272,46 @@ class RealRun:
         """Say how it goes."""
         if self.on_progress is not None:
             self.on_progress(self.phase, self.counts)
+
+
+class RealRun(Trial):
+    """A run of real processes.
+
+    Args:
+        schedule, workload, on_progress: see `Trial`.
+        keep: a directory to leave everything in; None: it is removed.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        workload: Workload,
+        keep: Path | None = None,
+        on_progress: Callable[[str, Counter[str]], None] | None = None,
+    ) -> None:
+        super().__init__(schedule, workload, FaultyCluster(schedule.options.nodes, keep=keep), on_progress)
+        self.histories = self.cluster.directory / HISTORIES
+
+    def writer(self, name: str, who: str) -> HistoryWriter:
+        settings = {"schedule": self.schedule.to_json()} if who == "sim" else {}
+        return HistoryWriter(self.histories / f"{name}.jsonl", run=RUN, who=who, settings=settings)
+
+    def connect(self, addresses: list[str], writer: HistoryWriter | None) -> Any:
+        return connect(addresses, history=writer, rng=random.Random(self.rng.random()))
+
+    async def run(self) -> Verdict:
+        """Everything; what was started is stopped, however it ends.
+
+        Raises:
+            QuorumqError: the cluster does not start, or the workload cannot be prepared.
+        """
+        async with self.cluster:
+            with logged(self.cluster.directory / "clients.log"), self.writer("sim", "sim") as sim:
+                inflicter = Inflicter(self.cluster, sim, self.on_fault)
+                async with trio.open_nursery() as watching:
+                    watching.start_soon(self.tell)
+                    await self.work(sim, inflicter)
+                    watching.cancel_scope.cancel()
+        self.phase = "judging"
+        self.told()
+        return self.verdict(list(read_history(sorted(self.histories.glob("*.jsonl")))), inflicter)

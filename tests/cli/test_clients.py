@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 from quorumq.cli.main import main
 from quorumq.node.clients import Clients
 from quorumq.wire.rights import Client
-from tests.node.memory import Log
+from sim.shell.memory import Log
 
 
 def clients(path: Path, *arguments: str) -> Result:

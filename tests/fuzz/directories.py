@@ -32,11 +32,11 @@ from quorumq.storage.segment import (
     segment_name,
     segment_number,
 )
+from sim.shell.memory import Log
 from tests.core.cluster import WALL_MS, Cluster
 from tests.fuzz import shapes
 from tests.fuzz.draw import rng_of
 from tests.fuzz.run import Fuzzer
-from tests.node.memory import Log
 
 NAME: Final = "b"
 DIRECTORY: Final = 77

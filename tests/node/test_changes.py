@@ -5,7 +5,8 @@ from __future__ import annotations
 from quorumq.core import messages as m
 from quorumq.core.effects import Gone, Request
 from quorumq.node.changes import WHAT, Changes
-from tests.node.memory import Log, fetch, publish, world
+from sim.shell.memory import Log
+from tests.node.memory import fetch, publish, world
 
 
 async def test_each_change_has_one_line_and_nothing_else_has() -> None:

@@ -16,7 +16,8 @@ from quorumq.wire.codec import encode_message, sealed_items
 from quorumq.wire.frames import MAGIC, PREFIX_BYTES
 from quorumq.wire.proofs import DIALLER, LISTENER, Handshake
 from quorumq.wire.values import SealedNamed
-from tests.node.memory import SECRET, Client, fetch, now, outcomes, pair, payloads, publish, receipts, world
+from sim.shell.memory import SECRET, now, pair
+from tests.node.memory import Client, fetch, outcomes, payloads, publish, receipts, world
 
 HELLO = b"".join(encode_message(m.Hello(m.VERSIONS, "", b"", 0.0, "", Incarnation(0, 0), 0, 0, 0), request=1))
 STATUS = b"".join(encode_message(m.StatusRequest(), request=2))

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quorumq.node.transport import ConnectionLost, Outflow, SocketTransport, connect, listen
-from tests.node.memory import MemoryTransport, pair
+from sim.shell.memory import MemoryTransport, pair
 
 
 class Meagre(MemoryTransport):

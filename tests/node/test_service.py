@@ -17,17 +17,8 @@ from quorumq.node.node import EXIT_AGAIN, EXIT_REFUSED
 from quorumq.node.transport import listen
 from quorumq.storage.journal import Journal
 from quorumq.storage.memory import MemoryDisk
-from tests.node.memory import (
-    Client,
-    MemoryTransport,
-    World,
-    fetch,
-    outcomes,
-    payloads,
-    publish,
-    receipts,
-    world,
-)
+from sim.shell.memory import MemoryTransport
+from tests.node.memory import Client, World, fetch, outcomes, payloads, publish, receipts, world
 
 
 async def test_publish_fetch_ack_through_three_nodes() -> None:

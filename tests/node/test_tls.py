@@ -26,7 +26,7 @@ from quorumq.lab.ports import free_ports
 from quorumq.node.tls import PIECE_BYTES, Certificates, TlsTransport
 from quorumq.node.transport import ConnectionLost, Outflow
 from quorumq.wire.tls import client_context, peer_context, server_context
-from tests.node.memory import Log, MemoryTransport, pair
+from sim.shell.memory import Log, MemoryTransport, pair
 
 HOST = "127.0.0.1"
 PAST = datetime.now(UTC) - timedelta(days=1)

@@ -1,0 +1,133 @@
+"""A cluster of the production shell in virtual time, with the faults that `sim.real.inflict` knows."""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+import trio
+
+from quorumq.core.types import Now
+from quorumq.node.serve import EXIT_AGAIN, Service
+from quorumq.storage.memory import MemoryDisk
+from sim.real.cluster import CLIENTS
+from sim.shell.memory import CAPACITY, WALL_MS, MemoryTransport, World
+from sim.shell.network import Line, LineStream, Network
+
+START = 100.0
+"""What monotonic clocks show at the beginning."""
+
+
+class ShellCluster(World):
+    """Nodes n1, n2 … on memory; the same names as `FaultyCluster` has, as far as faults need them.
+
+    Args:
+        nursery: where everything runs.
+        nodes: how many.
+        rng: draws the network's and the disks' part.
+        latency: mean seconds of a packet, one way.
+        fsync: seconds of an fsync.
+        settings: of every node.
+    """
+
+    def __init__(
+        self,
+        nursery: trio.Nursery,
+        nodes: int,
+        rng: random.Random,
+        latency: float,
+        fsync: float,
+        **settings: Any,
+    ) -> None:
+        super().__init__(
+            nursery, [f"n{number}" for number in range(1, nodes + 1)], hold_time_max=4.0, **settings
+        )
+        self.nodes = self.names
+        self.rng = rng
+        self.fsync = fsync
+        self.seed = rng.getrandbits(32)
+        self.proxy = Network(nursery, random.Random(rng.random()), latency)
+        self.controls: dict[str, dict[str, Any]] = {name: {} for name in self.nodes}
+        self.front = [f"127.0.0.1:{7401 + index}" for index in range(nodes)]
+        self.addresses = self.front
+        self.frozen: dict[str, list[tuple[str, str]]] = {}
+        for name in self.nodes:
+            self.control(name)
+
+    def clock(self, name: str) -> Now:
+        wall = self.controls[name].get("wall_s", 0.0)
+        return Now(START + trio.current_time(), WALL_MS + int((trio.current_time() + wall) * 1000))
+
+    def connect(self, name: str, address: str = "client", capacity: int = CAPACITY) -> MemoryTransport:
+        if name not in self.services or self.services[name]._nursery is None:
+            raise OSError(111, "nobody is there")
+        source = address.removeprefix("node ") if address.startswith("node ") else CLIENTS
+        here, there = self.proxy.connect(source, name)
+        self.services[name].serve(there, address)
+        return here
+
+    async def dial(self, address: str) -> trio.abc.Stream:
+        """As a client dials."""
+        await trio.lowlevel.checkpoint()
+        line = self.connect(self.nodes[self.front.index(address)])
+        assert isinstance(line, Line)
+        return LineStream(line)
+
+    # ------------------------------------------------------------------- faults
+
+    def running(self, name: str) -> bool:
+        """Whether the node's tasks run."""
+        return name in self.services
+
+    def spawn(self, name: str) -> None:
+        """Start a node that does not run."""
+        if not self.running(name):
+            self.start(name)
+
+    def kill(self, name: str, **keep: Any) -> None:
+        """The machine loses power: of what was not synced any part is lost."""
+        super().kill(name, **(keep or {"rng": random.Random(self.rng.random())}))
+
+    async def terminate_async(self, name: str) -> int:
+        """A clean stop."""
+        return await self.stop(name)
+
+    async def _run(self, name: str, service: Service, sockets: Sequence[socket.socket]) -> None:
+        await super()._run(name, service, sockets)
+        if self.codes.get(name) == EXIT_AGAIN and name not in self.services:  # the process begins anew
+            self.disks[name].unlock()
+            self.start(name)
+
+    def wipe(self, name: str) -> None:
+        """The data directory of a node that does not run is lost."""
+        self.disks[name] = MemoryDisk()
+
+    def pause(self, name: str) -> None:
+        """Nothing goes from or to the node; its timers go on, which a frozen process's would not."""
+        others = (*(other for other in self.nodes if other != name), CLIENTS)
+        self.frozen[name] = [pair for other in others for pair in ((name, other), (other, name))]
+        self.proxy.block(self.frozen[name])
+
+    def resume(self, name: str) -> None:
+        """The end of `pause`."""
+        self.proxy.unblock(self.frozen.pop(name, []))
+
+    def control(self, name: str, **values: Any) -> None:
+        """Change what the node's disk and clock do."""
+        controls = self.controls[name]
+        controls.update(values)
+        self.commits[name].seconds = self.fsync + controls.get("fsync_s", 0.0)
+        disk = self.disks[name]
+        disk.capacity = 0 if controls.get("full", False) else 1 << 40
+
+    async def wait_ready_async(self, *, quarantine: bool = False, timeout: float = 60.0) -> None:
+        """Until all nodes run, see each other and vouch; with ``quarantine`` until that of each is over, too."""
+        with trio.fail_after(timeout):
+            await self.ready()
+            while quarantine and any(
+                service.node.core.state.quarantine_until > self.clock(name).mono
+                for name, service in self.services.items()
+            ):
+                await trio.sleep(0.05)

@@ -1,0 +1,217 @@
+"""One run of the production shell in virtual time."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import trio
+import trio.testing
+
+from quorumq.client import Client, Message, Task, connect
+from quorumq.core.errors import QuorumqError
+from quorumq.history import HistoryWriter, Row
+from sim.fault_plan import Fault, draw_faults
+from sim.options import Options
+from sim.real.inflict import Inflicter
+from sim.real.plan import renamed
+from sim.real.run import RUN, Trial, Verdict
+from sim.real.workload import Workload
+from sim.schedule import Schedule
+from sim.shell.cluster import START, ShellCluster
+from sim.shell.memory import WALL_MS
+
+TOPIC = "jobs"
+VIRTUAL_LIMIT_S = 600.0
+
+
+def draw_shell(seed: int) -> Schedule:
+    """The schedule of a seed: the heap's faults, on nodes n1, n2 …"""
+    rng = random.Random(f"{seed}/shell")
+    options = Options(
+        nodes=rng.choice((3, 3, 3, 5)),
+        partitions=rng.choice((1, 2, 4)),
+        producers=0,
+        consumers=0,
+        latency=rng.choice((0.0005, 0.002, 0.01)),
+        fsync=rng.choice((0.0005, 0.003, 0.02)),
+        fault_time=rng.choice((2.5, 3.0, 4.0)),
+        slow=0.1,
+    )
+    faults = draw_faults(rng, options)
+    if rng.random() < 0.15:
+        at = round(rng.uniform(0.5, options.fault_time), 4)
+        faults += (Fault(at, "wipe", (rng.choice(options.node_names),), round(rng.uniform(0.05, 1.0), 4)),)
+    return Schedule(seed, "shell", options, tuple(sorted(map(renamed, faults), key=lambda fault: fault.at)))
+
+
+class Again(Exception):
+    """The message is to come once more."""
+
+
+def workload(options: Options, rng: random.Random) -> Workload:
+    """Two producers and three workers of one group or two."""
+    pause, batch = rng.choice((0.1, 0.2)), rng.choice((1, 1, 5))
+    groups = rng.choice((("g",), ("g",), ("g", "h")))
+    give_up, again, slow = rng.choice((0.0, 0.05)), rng.choice((0.0, 0.1)), rng.choice((0.0, 0.02))
+
+    async def prepare(client: Client) -> None:
+        await client.create_topic(TOPIC, rf=options.rf, partitions=options.partitions, backoff=[0.1, 0.5])
+
+    async def produce(client: Client) -> None:
+        async with client.producer(TOPIC) as producer, trio.open_nursery() as nursery:
+            number = 0
+
+            async def confirm(pending: Any) -> None:
+                try:
+                    await pending.wait()
+                except QuorumqError:
+                    return  # the history has it
+
+            while True:
+                for _ in range(batch):
+                    number += 1
+                    nursery.start_soon(confirm, await producer.send(b"%d" % number))
+                await trio.sleep(pause * batch * 2)
+
+    async def handle(message: Message) -> None:
+        if rng.random() < give_up:
+            raise ValueError("given up")
+        if message.attempt == 1 and rng.random() < again:
+            raise Again
+        await trio.sleep(rng.random() * slow)
+
+    tasks = [
+        Task(TOPIC, groups[number % len(groups)], handle, retry=(Again,), concurrency=4, hold_time=2.0)
+        for number in range(3)
+    ]
+    return Workload(tasks, [produce, produce], prepare)
+
+
+class ShellRun(Trial):
+    """A run on `ShellCluster`.
+
+    Args:
+        schedule, workload: see `Trial`.
+        cluster: whose nodes run.
+    """
+
+    def __init__(self, schedule: Schedule, workload: Workload, cluster: ShellCluster) -> None:
+        super().__init__(schedule, workload, cluster)
+        self.files: list[io.StringIO] = []
+
+    def clock(self) -> tuple[float, int]:
+        """Of clients and of the run: the true time, and time of day."""
+        return START + trio.current_time(), self.wall_ms()
+
+    def wall_ms(self) -> int:
+        """The true time of day."""
+        return WALL_MS + int(trio.current_time() * 1000)
+
+    def writer(self, name: str, who: str) -> HistoryWriter:
+        file = io.StringIO()
+        self.files.append(file)
+        return HistoryWriter(file, run=RUN, who=who, clock=self.clock)
+
+    def connect(self, addresses: list[str], writer: HistoryWriter | None) -> Any:
+        return connect(
+            addresses,
+            history=writer,
+            dial=self.cluster.dial,
+            clock=lambda: START + trio.current_time(),
+            wall_ms=self.wall_ms,
+            rng=random.Random(self.rng.random()),
+            tls_ca="",
+        )
+
+    def rows(self) -> list[Row]:
+        """Every line, in order of time."""
+        rows = [json.loads(line) for file in self.files for line in file.getvalue().splitlines()]
+        return sorted(rows, key=lambda row: row["at"])
+
+
+@dataclass(slots=True)
+class ShellOutcome:
+    """What came of one run.
+
+    Attributes:
+        seed: of the schedule.
+        violations: broken promises, and whatever a node or a client raised; empty is good.
+        verdict: the figures; None where the run raised.
+        rows: the history.
+        virtual: seconds that it simulated.
+        cpu: seconds that it took.
+    """
+
+    seed: int
+    violations: list[str]
+    verdict: Verdict | None
+    rows: list[Row]
+    virtual: float
+    cpu: float
+
+
+def run_shell(schedule: Schedule) -> ShellOutcome:
+    """Run a schedule in virtual time."""
+    began = time.process_time()
+    found: list[tuple[Verdict, list[Row]]] = []
+    virtual = 0.0
+
+    async def main() -> None:
+        nonlocal virtual
+        options = schedule.options
+        rng = random.Random(f"{schedule.seed}/shell-run")
+        with trio.fail_after(VIRTUAL_LIMIT_S):
+            async with trio.open_nursery() as nursery:
+                cluster = ShellCluster(nursery, options.nodes, rng, options.latency, options.fsync)
+                for name in cluster.nodes:
+                    cluster.spawn(name)
+                await cluster.wait_ready_async()
+                run = ShellRun(schedule, workload(options, random.Random(rng.random())), cluster)
+                with run.writer("sim", "sim") as sim:
+                    inflicter = Inflicter(cluster, sim)  # type: ignore[arg-type]
+                    await run.work(sim, inflicter)
+                virtual = trio.current_time()
+                rows = run.rows()
+                found.append((run.verdict(rows, inflicter), rows))
+                nursery.cancel_scope.cancel()
+
+    violations: list[str] = []
+    try:
+        deterministic(schedule.seed, main)
+    except BaseException as error:  # whatever a node raises is the finding
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        violations.append(f"raised: {first_of(error)!r}")
+    verdict, rows = found[0] if found else (None, [])
+    if verdict is not None:
+        violations += [str(violation) for violation in verdict.violations]
+        if not verdict.drained:
+            violations.append(
+                "live after healing: some messages were neither acked nor dead letters in the end"
+            )
+    return ShellOutcome(schedule.seed, violations, verdict, rows, virtual, time.process_time() - began)
+
+
+def deterministic(seed: int, main: Callable[[], Any]) -> None:
+    """Run in virtual time, with the scheduler's own choices drawn from the seed."""
+    core = trio._core._run  # type: ignore[attr-defined]
+    before = core._ALLOW_DETERMINISTIC_SCHEDULING
+    core._ALLOW_DETERMINISTIC_SCHEDULING = True
+    core._r.seed(seed)
+    try:
+        trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    finally:
+        core._ALLOW_DETERMINISTIC_SCHEDULING = before
+
+
+def first_of(error: BaseException) -> BaseException:
+    """The first exception in a group of them."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
