@@ -17,6 +17,7 @@ from sim.real.plan import KINDS, draw_real
 from sim.real.run import RealRun, Verdict
 from sim.real.workload import workload_of
 from sim.schedule import Schedule
+from sim.shrink_command import schedule_from
 
 
 @click.command("real")
@@ -69,7 +70,7 @@ def real(
     --workload it is your producers and handlers that run. Ctrl-C stops everything. Exits with 1 when a promise was
     broken, or the workload's own check failed.
     """
-    schedule = read(path) if path is not None else draw_real(seed, nodes, 60 * minutes)
+    schedule = schedule_from(path) if path is not None else draw_real(seed, nodes, 60 * minutes)
     if only_print:
         click.echo(schedule.to_json())
         return
@@ -100,14 +101,6 @@ def real(
     else:
         show(schedule, verdict, keep)
     sys.exit(0 if verdict.ok else 1)
-
-
-def read(path: Path) -> Schedule:
-    """The schedule in a file."""
-    try:
-        return Schedule.from_json(path.read_text())
-    except (ValueError, OSError) as error:
-        raise click.ClickException(f"{path}: {error}") from None
 
 
 def facts_of(schedule: Schedule, verdict: Verdict, keep: Path | None) -> dict[str, object]:

@@ -25,6 +25,7 @@ from sim.profiles import PROFILES
 from sim.replay import replay
 from sim.runner import Outcome
 from sim.schedule import Schedule, draw
+from sim.shrink_command import schedule_from
 
 SAVE_EVERY_S = 10.0
 """How often a campaign that can be resumed writes down what it has come to."""
@@ -101,13 +102,7 @@ def run(
     one_seed = seed is not None and source == click.core.ParameterSource.DEFAULT
     single = single or (one_seed and not until_failure and resume_path is None)
     if single:
-        if schedule_path is not None:
-            try:
-                schedule = Schedule.from_json(schedule_path.read_text())
-            except ValueError as error:
-                raise click.ClickException(f"{schedule_path}: {error}") from None
-        else:
-            schedule = draw(seed or 0, profile)
+        schedule = schedule_from(schedule_path) if schedule_path is not None else draw(seed or 0, profile)
         sys.exit(_run_one(schedule, as_json, history_path, rule))
     if rule is not None:
         raise click.UsageError("--without goes with one run: say --seed N")

@@ -40,8 +40,15 @@ def schedule_of(seed: int | None, profile: str, path: Path | None) -> Schedule:
     """
     if (seed is None) == (path is None):
         raise click.UsageError("say --seed N or --schedule FILE")
-    if path is None:
-        return draw(seed or 0, profile)
+    return draw(seed or 0, profile) if path is None else schedule_from(path)
+
+
+def schedule_from(path: Path) -> Schedule:
+    """The schedule in a file.
+
+    Raises:
+        ClickException: there is none.
+    """
     try:
         return Schedule.from_json(path.read_text())
     except (ValueError, OSError) as error:

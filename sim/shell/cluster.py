@@ -42,7 +42,7 @@ class ShellCluster(World):
         **settings: Any,
     ) -> None:
         super().__init__(
-            nursery, [f"n{number}" for number in range(1, nodes + 1)], hold_time_max=4.0, **settings
+            nursery, [f"n{number}" for number in range(1, nodes + 1)], hold_time_max=2.0, **settings
         )
         self.nodes = self.names
         self.rng = rng

@@ -40,7 +40,7 @@ def draw_shell(seed: int) -> Schedule:
         consumers=0,
         latency=rng.choice((0.0005, 0.002, 0.01)),
         fsync=rng.choice((0.0005, 0.003, 0.02)),
-        fault_time=rng.choice((2.5, 3.0, 4.0)),
+        fault_time=rng.choice((2.0, 3.0, 4.0)),
         slow=0.1,
     )
     faults = draw_faults(rng, options)
@@ -55,7 +55,7 @@ class Again(Exception):
 
 
 def workload(options: Options, rng: random.Random) -> Workload:
-    """Two producers and three workers of one group or two."""
+    """Two producers, and two workers of one group or two."""
     pause, batch = rng.choice((0.1, 0.2)), rng.choice((1, 1, 5))
     groups = rng.choice((("g",), ("g",), ("g", "h")))
     give_up, again, slow = rng.choice((0.0, 0.05)), rng.choice((0.0, 0.1)), rng.choice((0.0, 0.02))
@@ -87,8 +87,8 @@ def workload(options: Options, rng: random.Random) -> Workload:
         await trio.sleep(rng.random() * slow)
 
     tasks = [
-        Task(TOPIC, groups[number % len(groups)], handle, retry=(Again,), concurrency=4, hold_time=2.0)
-        for number in range(3)
+        Task(TOPIC, groups[number % len(groups)], handle, retry=(Again,), concurrency=4, hold_time=1.0)
+        for number in range(2)
     ]
     return Workload(tasks, [produce, produce], prepare)
 

@@ -1,0 +1,110 @@
+"""`python -m sim shell`."""
+
+from __future__ import annotations
+
+import json
+import logging
+import multiprocessing
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from sim.campaign import commit
+from sim.schedule import Schedule
+from sim.shell.run import ShellOutcome, draw_shell, run_shell
+from sim.shrink_command import schedule_from, written
+
+
+@click.command("shell")
+@click.option(
+    "--seeds", default=100, show_default=True, type=click.IntRange(1), help="How many seeds to run."
+)
+@click.option("--seed", default=0, show_default=True, type=int, help="The first.")
+@click.option(
+    "--schedule",
+    "path",
+    default=None,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Run this one schedule (JSON, as a failing seed's is printed).",
+)
+@click.option(
+    "--jobs", default=1, show_default=True, type=click.IntRange(1, 256), help="Processes to run on."
+)
+@click.option(
+    "--history",
+    default=None,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the history of the last run to this file; `sim diagram` draws it.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+def shell(seeds: int, seed: int, path: Path | None, jobs: int, history: Path | None, as_json: bool) -> None:
+    """Run the production shell in virtual time under random faults: nodes, wire, journals and the client library.
+
+    Nothing waits, and one seed and one commit give one run. What each node is asked, and the judges, are those of `sim
+    real`. Exits with 1 when a promise was broken, or something raised.
+    """
+    schedules = (
+        [schedule_from(path)] if path else [draw_shell(number) for number in range(seed, seed + seeds)]
+    )
+    console = Console(stderr=True, highlight=False)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    counts: Counter[str] = Counter()
+    faults: Counter[str] = Counter()
+    failures: list[ShellOutcome] = []
+    cpu = virtual = 0.0
+    with Progress(*columns, console=console, transient=True, disable=as_json) as progress:
+        task = progress.add_task("runs", total=len(schedules))
+        for outcome in outcomes(schedules, jobs):
+            cpu += outcome.cpu
+            virtual += outcome.virtual
+            if outcome.verdict is not None:
+                counts += outcome.verdict.counts
+                faults += outcome.verdict.faults
+            if outcome.violations:
+                failures.append(outcome)
+                console.print(f"[red]seed {outcome.seed}[/]: {outcome.violations[0]}", soft_wrap=True)
+                console.print(f"  python -m sim shell --seed {outcome.seed} --seeds 1 --history h.jsonl")
+            progress.update(task, advance=1, description=f"{len(failures)} failed")
+    if history is not None:
+        written(history, "".join(json.dumps(row) + "\n" for row in outcome.rows))
+    facts = {
+        "commit": commit(),
+        "runs": len(schedules),
+        "failed": len(failures),
+        "failures": [{"seed": failed.seed, "violations": failed.violations} for failed in failures[:100]],
+        "counts": dict(sorted(counts.items())),
+        "faults": dict(sorted(faults.items())),
+        "cpu_seconds": round(cpu, 2),
+        "virtual_seconds": round(virtual, 1),
+    }
+    if as_json:
+        click.echo(json.dumps(facts))
+    else:
+        click.echo(
+            f"commit {commit()}, {len(schedules)} runs of {virtual / len(schedules):.1f} virtual seconds"
+        )
+        click.echo(", ".join(f"{kind} {count}" for kind, count in sorted(faults.items())) or "no faults")
+        click.echo(", ".join(f"{what} {count:,}" for what, count in sorted(counts.items())))
+        click.echo(f"{len(schedules) / cpu:.1f} runs per CPU second")
+        click.echo("ok" if not failures else f"{len(failures)} of them failed")
+    sys.exit(1 if failures else 0)
+
+
+def outcomes(schedules: list[Schedule], jobs: int) -> Iterator[ShellOutcome]:
+    """Each run, in order."""
+    if jobs == 1:
+        quiet()
+        yield from map(run_shell, schedules)
+        return
+    with multiprocessing.get_context("spawn").Pool(jobs, quiet) as pool:
+        yield from pool.imap(run_shell, schedules)
+
+
+def quiet() -> None:
+    """Under faults the client library has much to warn of."""
+    logging.getLogger("quorumq").setLevel(logging.CRITICAL)
