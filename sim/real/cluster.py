@@ -13,6 +13,7 @@ from typing import Any
 
 from quorumq.lab.local import LocalCluster
 from quorumq.lab.ports import free_ports
+from sim.real import faulty_node
 from sim.real.proxy import Proxy
 
 CLIENTS = "clients"
@@ -81,15 +82,9 @@ class FaultyCluster(LocalCluster):
         return self
 
     def command(self, name: str) -> list[str]:
-        control = str(self.control_path(name))
-        return [
-            sys.executable,
-            "-m",
-            "sim.real.faulty_node",
-            control,
-            "--config",
-            str(self.config_path(name)),
-        ]
+        path = faulty_node.__file__  # by its path: `sim` is not installed, and nodes run elsewhere
+        config = str(self.config_path(name))
+        return [sys.executable, "-P", path, str(self.control_path(name)), "--config", config]
 
     def _write_config(self, name: str, shared: Mapping[str, Any]) -> None:
         peers = {

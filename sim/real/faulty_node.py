@@ -1,4 +1,4 @@
-"""``python -m sim.real.faulty_node CONTROL --config node.toml``: a node whose disk and clock do as a file says.
+"""``python faulty_node.py CONTROL --config node.toml``: a node whose disk and clock do as a file says.
 
 CONTROL is JSON: ``fsync_s``, what each fsync takes besides; ``full``, whether the disk has no space; ``wall_s``, how
 far its time of day is off. What it says is looked at again when it is replaced.
