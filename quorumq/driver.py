@@ -31,16 +31,16 @@ from quorumq.core.effects import (
     Effect,
     Event,
     Forget,
+    Ours,
     Persist,
     Raised,
-    Received,
     Reply,
     Restart,
     Send,
     SendStored,
     Stop,
 )
-from quorumq.core.messages import ClientReply, Envelope, PeerMessage
+from quorumq.core.messages import ClientReply, PeerMessage
 from quorumq.core.nodecore import NodeCore
 from quorumq.core.records import JournalRecord
 from quorumq.core.types import NodeId, Now
@@ -208,7 +208,10 @@ class Driver:
             elif self.silent:
                 continue
             elif isinstance(effect, Send):
-                self._send(effect.to, effect.message)
+                if effect.to == self.core.state.me:
+                    self.events.append(Ours(effect.message))
+                else:
+                    port.send(effect.to, effect.message)
             elif isinstance(effect, Reply):
                 port.reply(effect.key, effect.reply)
             elif isinstance(effect, Done):
@@ -223,14 +226,6 @@ class Driver:
             else:
                 assert isinstance(effect, Stop | Restart), "the core begins its Again itself"
                 port.end(effect)
-
-    def _send(self, to: NodeId, message: PeerMessage) -> None:
-        state = self.core.state
-        if to == state.me:
-            mine = state.incarnation
-            self.events.append(Received(Envelope(to, mine, to, mine, state.clock.value, message)))
-        else:
-            self.port.send(to, message)
 
     def persist(self, persist: Persist) -> None:
         """Append, and have `Persist.then` wait for as long as it has to."""

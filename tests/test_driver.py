@@ -15,9 +15,9 @@ from quorumq.core.effects import (
     Event,
     Forget,
     Gone,
+    Ours,
     Persist,
     Raised,
-    Received,
     Restart,
     Send,
     SendStored,
@@ -145,10 +145,9 @@ def test_tokens_and_messages_to_ourselves_are_the_next_step() -> None:
     world.does(Persist((RECORD,), (Done(5), Send("a", MESSAGE))))
     world.steps.clear()
     world.sync()
-    ((token, received),) = world.steps
+    ((token, ours),) = world.steps
     assert token == Durable(5, 1)
-    assert isinstance(received, Received)
-    assert (received.envelope.sender, received.envelope.to, received.envelope.stamp) == ("a", "a", 7)
+    assert ours == Ours(MESSAGE)
 
 
 def test_the_core_is_not_entered_twice() -> None:

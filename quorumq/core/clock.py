@@ -61,12 +61,17 @@ class HybridClock:
 
     def merge(self, time: int) -> bool:
         """Take note of a stamp's time seen elsewhere; False while it lies above the durable reserve."""
-        self.wanted = max(self.wanted, time)
-        self.value = max(self.value, min(time, self.reserve))
+        if time > self.wanted:
+            self.wanted = time
+        if time > self.value:
+            self.value = min(time, self.reserve)
         return time <= self.reserve
 
     def next_reserve(self, now: Now) -> int | None:
         """The reserve to make durable now, or None. Asked for when half of the current one is used."""
+        half = self.reserving - RESERVE_STEP // 2
+        if self.value <= half and self.wanted <= half and now.wall_ms << 16 <= half:
+            return None  # nearly always
         highest = max(self.value, self.wanted, self.by_day(now))
         if min(highest + RESERVE_STEP // 2, STAMP_LAST) <= self.reserving:
             return None

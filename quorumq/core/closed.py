@@ -23,7 +23,7 @@ class ClosedOrigins:
         self.numbers = SpanSet()
 
     def __contains__(self, origin: Origin) -> bool:
-        return bool(self.numbers) and self.numbers.contains(origin._replace(k=0), origin.k)
+        return bool(self.numbers.runs) and self.numbers.contains(origin._replace(k=0), origin.k)
 
     def __bool__(self) -> bool:
         return bool(self.numbers)

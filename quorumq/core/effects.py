@@ -8,7 +8,7 @@ quorumq/driver.py carries effects out, for production, the explorer, the event h
    is inside a Persist. One fsync may serve many Persists (group commit).
 3. A Persist with nothing in `then` needs no fsync of its own. One with no records waits for what stands
    before it; where all of that is durable already, `then` is carried out at once.
-4. `Send` to the node itself comes back as `Received`. A Send to a peer that cannot be reached may be
+4. `Send` to the node itself comes back as `Ours`. A Send to a peer that cannot be reached may be
    dropped: the protocol repeats what matters. Of an answer to a RemoteFetch that was certainly never begun to be
    written the driver may tell (`Unposted`), so that what it delivers need not run out.
 5. After a crash nothing of the old core object is used again. A new one is built from the journal.
@@ -111,6 +111,12 @@ class Received(NamedTuple):
     envelope: Envelope
 
 
+class Ours(NamedTuple):
+    """What this node sent to itself, once it may: mostly its own vote, which is durable now."""
+
+    message: PeerMessage
+
+
 class Request(NamedTuple):
     """A client's request has come. ``key`` is unique within this start of the node; receipts are verified."""
 
@@ -206,6 +212,7 @@ class CleanStop(NamedTuple):
 
 Event = Union[
     Received,
+    Ours,
     Request,
     Unsent,
     Unposted,

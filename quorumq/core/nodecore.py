@@ -33,6 +33,7 @@ from quorumq.core.effects import (
     LinkDown,
     LinkUp,
     MemoryFull,
+    Ours,
     Persist,
     Received,
     Request,
@@ -103,6 +104,9 @@ from quorumq.core.vouching import (
     Vouching,
     reserve_token,
 )
+
+_REPLIES = frozenset(QUORUM_REPLIES)
+_REQUESTS = frozenset(QUORUM_REQUESTS)
 
 TIMERS_PER_STEP = 128
 """What is done of all that is due: a thousand holds may run out at once."""
@@ -227,23 +231,30 @@ class NodeCore:
         Returns:
             the effects, to be carried out in order (core/effects.py).
         """
+        state = self.state
         self.context.rng = rng
         effects: list[Effect] = []
         if self.vouching.lost:
             events = [event for event in events if isinstance(event, Durable)]
         if self.stopped or (self.vouching.lost and not events):
             return effects
-        self._absorb(self._run_timers(now), effects, now)
+        if state.timers and state.timers[0][0] <= now.mono:
+            self._absorb(self._run_timers(now), effects, now)
         for event in events:
             if self.stopped:
                 break
-            self._absorb(self._on_event(event, now), effects, now)
-        self._absorb(self._advance_stirred(now), effects, now)
-        reserve = None if self.stopped else self.state.clock.next_reserve(now)
+            new = self._on_event(event, now)
+            if new:
+                self._absorb(new, effects, now)
+        if state.stirred:
+            self._absorb(self._advance_stirred(now), effects, now)
+        reserve = None if self.stopped else state.clock.next_reserve(now)
         if reserve is not None:
             effects.append(Persist((Reserved(reserve),), (Done(reserve_token(reserve)),)))
-        self._drop_stale_timers()
-        return self.context.peers.positions.count(effects)
+        # Timers at the head that have nothing left to do wake nobody: nearly every round is over long before its own.
+        while state.timers and self._is_stale(state.timers[0][2]):
+            heapq.heappop(state.timers)
+        return self.context.peers.positions.count(effects) if effects else effects
 
     def next_deadline(self) -> float | None:
         """When `step` should be called at the latest (monotonic seconds), events or not."""
@@ -252,13 +263,21 @@ class NodeCore:
 
     def _absorb(self, new: list[Effect], effects: list[Effect], now: Now) -> None:
         """Append effects; what is sent to ourselves, and requests taken up again, are fed back in at once, in order."""
+        me = self.state.me
+        for effect in new:
+            kind = type(effect)
+            if (kind is Send and effect.to == me) or kind is Again:  # type: ignore[union-attr]
+                break
+        else:  # mostly
+            effects += new
+            return
         queue = list(new)
         at = 0
         while at < len(queue):
             effect = queue[at]
             at += 1
-            if isinstance(effect, Send) and effect.to == self.config.node:
-                queue[at:at] = self._on_message(self.config.node, self.state.incarnation, effect.message, now)
+            if isinstance(effect, Send) and effect.to == me:
+                queue[at:at] = self._on_message(me, self.state.incarnation, effect.message, now)
             elif isinstance(effect, Again):
                 queue[at:at] = self.door.on_request(effect.key, effect.request, now, looked=effect.looked)
             else:
@@ -285,6 +304,8 @@ class NodeCore:
         match event:
             case Received(envelope):
                 return self._on_received(envelope, now)
+            case Ours(message):
+                return self._on_message(self.state.me, self.state.incarnation, message, now)
             case Request(key, request):
                 return self.door.on_request(key, request, now)
             case Durable(token, position):
@@ -383,16 +404,8 @@ class NodeCore:
             due.append(heapq.heappop(timers)[2])
         return [effect for what in due for effect in self._on_timer(what, now)]
 
-    def _drop_stale_timers(self) -> None:
-        """Forget timers at the head that have nothing left to do, so that they wake nobody.
-
-        Nearly every round is over long before its timer: waking for those cost more than serving the rest.
-        """
-        timers = self.state.timers
-        while timers and self._is_stale(timers[0][2]):
-            heapq.heappop(timers)
-
     def _is_stale(self, what: tuple[object, ...]) -> bool:
+        """Whether a timer has nothing left to do."""
         match what:
             case ("round", int(number)):
                 return number not in self.context.rounds
@@ -471,22 +484,30 @@ class NodeCore:
         return not self.state.superseded(envelope.sender, envelope.incarnation)
 
     def _on_received(self, envelope: Envelope, now: Now) -> list[Effect]:
-        if not self.accepts(envelope):
-            return []
-        sender, incarnation = envelope.sender, envelope.incarnation
-        self.state.learn(sender, incarnation)
-        self.state.clock.merge(envelope.stamp)
-        self.context.peers.heard_at[sender] = now.mono
-        effects = self.context.recovery.on_words(self.state, self.replicas, sender, now)
-        return effects + self._on_message(sender, incarnation, envelope.message, now)
+        sender, incarnation, _, to_incarnation, stamp, message = envelope
+        state, context = self.state, self.context
+        if (
+            incarnation != state.known.get(sender) or to_incarnation != state.incarnation
+        ):  # else it is as before
+            if not self.accepts(envelope):
+                return []
+            state.learn(sender, incarnation)
+        if stamp > state.clock.value:
+            state.clock.merge(stamp)
+        context.peers.heard_at[sender] = now.mono
+        if context.recovery.greeted:
+            effects = context.recovery.on_words(state, context.replicas, sender, now)
+            return effects + self._on_message(sender, incarnation, message, now)
+        return self._on_message(sender, incarnation, message, now)
 
     def _on_message(
         self, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
     ) -> list[Effect]:
-        if isinstance(message, QUORUM_REPLIES):
-            return self._on_reply(sender, incarnation, message, now)
-        if isinstance(message, QUORUM_REQUESTS):
-            return self.voter.on_request(sender, incarnation, message, now)
+        kind = type(message)
+        if kind in _REPLIES:
+            return self._on_reply(sender, incarnation, message, now)  # type: ignore[arg-type]
+        if kind in _REQUESTS:
+            return self.voter.on_request(sender, incarnation, message, now)  # type: ignore[arg-type]
         context = self.context
         match message:
             case Release(freed):
@@ -546,21 +567,26 @@ class NodeCore:
         """A reply goes to its round; one whose round is over teaches what it can."""
         context = self.context
         effects: list[Effect] = []
-        if isinstance(message, PutReply | ProposalReply | RegistersReply):
+        kind = type(message)
+        if kind is StoreReply or kind is AckReply:
+            context.peers.note_position(sender, incarnation, message.position)  # type: ignore[union-attr]
+        elif kind is HoldReply:
+            if sender != self.state.me:
+                context.note_answered(message.round, now)
+        elif isinstance(message, PutReply | ProposalReply | RegistersReply):
             self.state.learn_vector(self.config.nodes, message.known)
-        elif isinstance(message, StoreReply | AckReply):
-            context.peers.note_position(sender, incarnation, message.position)
-        elif isinstance(message, HoldReply) and sender != self.config.node:
-            context.note_answered(message.round, now)
-        if isinstance(message, PutReply) and message.topic is not None and message.refused == Code.DELETED:
-            effects = context.take_in_topic(message.topic, now)  # ends what is under way for the topic
+            if (
+                isinstance(message, PutReply)
+                and message.topic is not None
+                and message.refused == Code.DELETED
+            ):
+                effects = context.take_in_topic(message.topic, now)  # ends what is under way for the topic
         pending = context.rounds.get(message.round)
         if pending is not None:
             if isinstance(message, PutReply) and message.refused == Code.CANNOT_VOUCH:
                 return pending.on_cannot_vouch(context, message.round, sender, now)
-            if pending.rounds[message.round].awaits(
-                sender
-            ):  # a second copy counts no more, whatever counts it
+            # A second copy counts no more, whatever counts it.
+            if pending.rounds[message.round].awaits(sender):
                 effects += pending.on_reply(context, sender, incarnation, message, now)
         elif isinstance(message, HoldReply):
             replica = self.replicas.get(message.partition)

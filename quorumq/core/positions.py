@@ -7,11 +7,15 @@ RECOVERY). So it says how many are durable with what promises something, and eac
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any, Final
 
 from quorumq.core.effects import Done, Effect, Persist, Reply, Send
 from quorumq.core.messages import AckReply, StoreReply
 from quorumq.core.records import PeerPosition
 from quorumq.core.types import Incarnation, NodeId, Now
+
+POSITIONED: Final = (StoreReply, AckReply)
+"""Messages that end with the position of their sender's directory."""
 
 POSITIONS_EVERY_S = 5.0
 """How often the positions of the peers are journaled at most."""
@@ -52,16 +56,21 @@ class Positions:
         """
         if self.counting:
             for at, effect in enumerate(effects):
-                if isinstance(effect, Persist):
+                if type(effect) is Persist:
                     self.appended += len(effect.records)
-                    if effect.then:
-                        effects[at] = effect._replace(then=tuple(map(self._with_position, effect.then)))
+                    for item in effect.then:
+                        if type(item) is Send and type(item.message) in POSITIONED:
+                            effects[at] = Persist(
+                                effect.records, tuple(map(self._with_position, effect.then))
+                            )
+                            break
         return effects
 
     def _with_position(self, item: Send | Reply | Done) -> Send | Reply | Done:
-        if isinstance(item, Send) and isinstance(item.message, StoreReply | AckReply):
-            return item._replace(message=item.message._replace(position=self.appended))
-        return item
+        if type(item) is not Send or type(item.message) not in POSITIONED:
+            return item
+        message: Any = item.message
+        return Send(item.to, message._make((*message[:-1], self.appended)))
 
     def on_durable(self, position: int) -> None:
         """So many records of this directory are durable."""

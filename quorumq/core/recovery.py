@@ -61,14 +61,15 @@ class Recovery:
 
     Attributes:
         unheard: per partition in quarantine, the other replicas that have not answered.
+        greeted: peers that have dialled us, and said nothing yet.
     """
 
-    __slots__ = ("_asked", "_greeted", "_pieces", "_reported", "unheard")
+    __slots__ = ("_asked", "_pieces", "_reported", "greeted", "unheard")
 
     def __init__(self) -> None:
         self.unheard: dict[PartitionId, dict[NodeId, None]] = {}
         self._asked: dict[NodeId, Asked] = {}
-        self._greeted: dict[NodeId, None] = {}  # peers that have dialled us, and said nothing yet
+        self.greeted: dict[NodeId, None] = {}
         self._pieces: dict[tuple[PartitionId, NodeId], dict[int, tuple[HeldThere, ...]]] = {}
         self._reported: dict[PartitionId, list[Reported]] = {}
 
@@ -111,17 +112,17 @@ class Recovery:
     def on_hello(self, peer: NodeId) -> None:
         """``peer`` dials us. Until it does it cannot answer, so what it was asked before that was in vain."""
         if self.unheard:
-            self._greeted[peer] = None
+            self.greeted[peer] = None
 
     def forget_greetings(self) -> None:
         """For a driver that loses nothing that was asked too early."""
-        self._greeted.clear()
+        self.greeted.clear()
 
     def on_words(self, state: NodeState, replicas: Replicas, peer: NodeId, now: Now) -> list[Effect]:
         """``peer`` says something: the first thing after its HELLO means that it can answer now."""
-        if peer not in self._greeted:
+        if peer not in self.greeted:
             return []
-        del self._greeted[peer]
+        del self.greeted[peer]
         return self.ask(state, replicas, peer, now, afresh=True)
 
     def is_current(self, peer: NodeId, number: int) -> bool:
@@ -161,7 +162,7 @@ class Recovery:
         self._reported.pop(partition, None)
         if not self.unheard:
             self._asked.clear()
-            self._greeted.clear()
+            self.greeted.clear()
             self._pieces.clear()
 
 

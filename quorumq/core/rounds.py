@@ -55,9 +55,10 @@ class Round:
 
     def valid(self, state: NodeState) -> int:
         """The bits of those whose replies count now."""
-        bits = 0
+        bits, known = 0, state.known
         for sender, incarnation in self.heard.items():
-            if not self.is_superseded(state, sender, incarnation):
+            # Nearly always it is the start that is known.
+            if known.get(sender) == incarnation or not self.is_superseded(state, sender, incarnation):
                 bits |= 1 << self.members.index(sender)
         return bits
 

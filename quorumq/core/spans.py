@@ -35,6 +35,9 @@ from quorumq.core.types import Origin, Span
 
 V = TypeVar("V")
 
+_new: Any = tuple.__new__
+"""`_new(Span, (origin, start, stop))` is a Span in half the time: thousands are made here for each that is read."""
+
 Run = tuple[int, int, Any]
 """(start, stop, value): every seq of ``start <= seq < stop`` has the value."""
 
@@ -82,9 +85,13 @@ def subtract(span: Span, others: Iterable[Span]) -> list[Span]:
 
 
 class _Runs:
-    """What a SpanMap and a SpanSet have in common: the storage, and every question without a value."""
+    """What a SpanMap and a SpanSet have in common: the storage, and every question without a value.
 
-    __slots__ = ("_messages", "_owned", "_runs", "_spans")
+    Attributes:
+        runs: what there is, by origin: the cheapest way to ask whether there is anything. Only written here.
+    """
+
+    __slots__ = ("_messages", "_owned", "_spans", "runs")
 
     SMALL_MAX: ClassVar[int] = 512
     """Runs that an origin keeps in a tuple; with more it changes to a SortedDict.
@@ -98,7 +105,7 @@ class _Runs:
     def __init__(self) -> None:
         # Per origin either a tuple of runs or a SortedDict start -> run; never an empty one. Any,
         # because sortedcontainers has no types, and (start,) is compared with runs below.
-        self._runs: dict[Origin, Any] = {}
+        self.runs: dict[Origin, Any] = {}
         self._owned: set[Origin] = set()  # whose SortedDict is ours alone; only asked, never iterated
         self._spans = 0
         self._messages = 0
@@ -107,7 +114,7 @@ class _Runs:
 
     def _overlap(self, origin: Origin, start: int, stop: int) -> Sequence[Run]:
         """The runs that share a message with ``origin[start, stop)``, in order, not clipped."""
-        runs = self._runs.get(origin)
+        runs = self.runs.get(origin)
         if runs is None or start >= stop:
             return ()
         if type(runs) is not tuple:
@@ -140,7 +147,15 @@ class _Runs:
         Takes in the runs that touch the span on either side, so that equal neighbours merge. If
         nothing changes, nothing is written and whatever is shared with a clone stays shared.
         """
-        runs = self._runs.get(origin)
+        runs = self.runs.get(origin)
+        if len(pieces) < 2 and (
+            runs is None or (len(runs) == 1 and self._write_one(origin, start, stop, pieces))
+        ):
+            if runs is None and pieces:
+                ((begin, end, _),) = self.runs[origin] = tuple(pieces)
+                self._spans += 1
+                self._messages += end - begin
+            return
         first = last = 0
         old: Sequence[Run]
         if runs is None:
@@ -183,11 +198,11 @@ class _Runs:
             if runs is not None and (first or last < len(runs)):
                 now = runs[:first] + now + runs[last:]
             if not now:
-                del self._runs[origin]
+                del self.runs[origin]
             elif len(now) <= self.SMALL_MAX:
-                self._runs[origin] = now
+                self.runs[origin] = now
             else:
-                self._runs[origin] = SortedDict([(run[0], run) for run in now])
+                self.runs[origin] = SortedDict([(run[0], run) for run in now])
                 self._owned.add(origin)
             return
         rest = len(runs) + len(now) - len(old)
@@ -195,11 +210,11 @@ class _Runs:
             keys = runs.keys()
             first = runs.bisect_left(old[0][0])
             kept = [*keys[:first], *keys[first + len(old) :]]
-            self._runs[origin] = runs = SortedDict([(key, runs[key]) for key in kept])
+            self.runs[origin] = runs = SortedDict([(key, runs[key]) for key in kept])
             self._owned.add(origin)
             old = ()
         elif origin not in self._owned:
-            self._runs[origin] = runs = SortedDict(runs)
+            self.runs[origin] = runs = SortedDict(runs)
             self._owned.add(origin)
         starts = {run[0] for run in now}
         for run in old:
@@ -210,13 +225,48 @@ class _Runs:
         if len(runs) <= self.SMALL_AGAIN:
             self._owned.discard(origin)
             if runs:
-                self._runs[origin] = tuple(runs.values())
+                self.runs[origin] = tuple(runs.values())
             else:
-                del self._runs[origin]
+                del self.runs[origin]
+
+    def _write_one(self, origin: Origin, start: int, stop: int, pieces: Sequence[Run]) -> bool:
+        """As `_write`, of an origin with one run, where all of it is replaced or one piece goes on behind it.
+
+        Returns:
+            Whether that was so; else nothing was done.
+        """
+        runs = self.runs[origin]
+        if type(runs) is not tuple:
+            return False
+        begin, end, value = runs[0]
+        if start <= begin and end <= stop:
+            before = end - begin
+            if not pieces:
+                del self.runs[origin]
+                self._spans -= 1
+                self._messages -= before
+                return True
+            piece = pieces[0]
+            if piece != runs[0]:
+                self.runs[origin] = (piece,)
+                self._messages += piece[1] - piece[0] - before
+            return True
+        if end != start or not pieces:
+            return False
+        piece = pieces[0]
+        if piece[0] != end:
+            return False
+        if value is piece[2] or value == piece[2]:
+            self.runs[origin] = ((begin, piece[1], value),)
+        else:
+            self.runs[origin] = (runs[0], piece)
+            self._spans += 1
+        self._messages += piece[1] - piece[0]
+        return True
 
     def _all(self, origin: Origin) -> tuple[Run, ...]:
         """Every run of an origin, in order."""
-        runs = self._runs.get(origin, ())
+        runs = self.runs.get(origin, ())
         return runs if type(runs) is tuple else tuple(runs.values())
 
     def put(self, span: Span, value: Any) -> None:
@@ -228,7 +278,7 @@ class _Runs:
 
     def origins(self) -> list[Origin]:
         """Every origin of which something is covered, sorted."""
-        return sorted(self._runs)
+        return sorted(self.runs)
 
     def gaps(self, span: Span) -> list[Span]:
         """The parts of ``span`` that are not covered, in order."""
@@ -269,7 +319,7 @@ class _Runs:
         return self._messages
 
     def __bool__(self) -> bool:
-        return bool(self._runs)
+        return bool(self.runs)
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
@@ -280,7 +330,7 @@ class _Runs:
 
     def clear(self) -> None:
         """Forget everything. Clones keep what they have."""
-        self._runs = {}
+        self.runs = {}
         self._owned = set()
         self._spans = self._messages = 0
 
@@ -291,7 +341,7 @@ class _Runs:
         origin, and only an origin with more than SMALL_MAX intervals is then copied, once per side.
         """
         twin = object.__new__(type(self))
-        twin._runs = self._runs.copy()
+        twin.runs = self.runs.copy()
         twin._owned = set()
         twin._spans = self._spans
         twin._messages = self._messages
@@ -304,7 +354,7 @@ class _Runs:
 
         A run is (start, stop, value), in a SpanSet with the value True. Hashable if the values are.
         """
-        runs = self._runs
+        runs = self.runs
         if len(runs) == 1:
             (origin,) = runs
             return ((origin, self._all(origin)),)
@@ -337,7 +387,7 @@ class _Runs:
     def check(self) -> None:
         """Assert what holds between any two operations. O(everything): for tests and the simulator."""
         spans = messages = 0
-        for origin, runs in self._runs.items():
+        for origin, runs in self.runs.items():
             assert len(runs) > 0, f"{origin} is listed with nothing covered"
             if type(runs) is tuple:
                 assert len(runs) <= self.SMALL_MAX
@@ -356,7 +406,7 @@ class _Runs:
                 messages += run[1] - run[0]
         assert self._spans == spans, f"counted {self._spans} spans, there are {spans}"
         assert self._messages == messages, f"counted {self._messages} messages, there are {messages}"
-        assert self._owned <= self._runs.keys()
+        assert self._owned <= self.runs.keys()
 
 
 class SpanMap(_Runs, Generic[V]):
@@ -370,7 +420,7 @@ class SpanMap(_Runs, Generic[V]):
 
     def get(self, origin: Origin, seq: int) -> V | None:
         """The value of one message, or None."""
-        runs = self._runs.get(origin)
+        runs = self.runs.get(origin)
         if runs is None:
             return None
         if type(runs) is tuple:
@@ -383,7 +433,7 @@ class SpanMap(_Runs, Generic[V]):
         """Everything, in order of (origin, start)."""
         return [
             (Span(origin, start, stop), value)
-            for origin in sorted(self._runs)
+            for origin in sorted(self.runs)
             for start, stop, value in self._all(origin)
         ]
 
@@ -415,14 +465,14 @@ class SpanMap(_Runs, Generic[V]):
         parts: list[tuple[Span, V | None]] = []
         for start, end, value in found:
             if start > at:
-                parts.append((Span(origin, at, start), None))
+                parts.append((_new(Span, (origin, at, start)), None))
                 at = start
             if end > stop:
                 end = stop
-            parts.append((Span(origin, at, end), value))
+            parts.append((_new(Span, (origin, at, end)), value))
             at = end
         if at < stop:
-            parts.append((Span(origin, at, stop), None))
+            parts.append((_new(Span, (origin, at, stop)), None))
         return parts
 
     def set(self, span: Span, value: V) -> None:
@@ -499,7 +549,7 @@ class SpanSet(_Runs):
 
     def items(self) -> list[Span]:
         """Everything, in order of (origin, start)."""
-        return [Span(origin, run[0], run[1]) for origin in sorted(self._runs) for run in self._all(origin)]
+        return [Span(origin, run[0], run[1]) for origin in sorted(self.runs) for run in self._all(origin)]
 
     def spans_of(self, origin: Origin) -> list[Span]:
         """Everything of one origin, in order."""
@@ -560,12 +610,13 @@ def across(span: Span, tables: Sequence[_Runs]) -> list[tuple[int, int, list[Any
     values: list[Any] = []
     whole = True
     for table in tables:
-        overlap = table._overlap(origin, start, stop) if origin in table._runs else ()
+        overlap = table._overlap(origin, start, stop) if origin in table.runs else ()
         found.append(overlap)
         if overlap:
             first = overlap[0]
             values.append(first[2])
-            whole = whole and first[0] <= start and first[1] >= stop
+            if first[0] > start or first[1] < stop:
+                whole = False
         else:
             values.append(None)
     if whole:  # by far the most

@@ -109,6 +109,9 @@ class NodeState:
     vouched: bool
     quarantine_until: float
     known: dict[NodeId, Incarnation] = field(default_factory=dict)
+    vectors: dict[tuple[NodeId, ...], tuple[Incarnation, ...]] = field(
+        default_factory=dict
+    )  # made of `known`
     links: dict[NodeId, Incarnation] = field(default_factory=dict)
     parked: dict[tuple[PartitionId, str, NodeId], float] = field(default_factory=dict)
     active: dict[tuple[PartitionId, str, NodeId], float] = field(default_factory=dict)
@@ -138,6 +141,7 @@ class NodeState:
         """Take note of an incarnation of ``node``; the highest start count stays."""
         if incarnation.n > self.known.get(node, NEVER).n:
             self.known[node] = incarnation
+            self.vectors.clear()
 
     def superseded(self, node: NodeId, incarnation: Incarnation) -> bool:
         """Whether a newer start of ``node`` is known than ``incarnation``."""
@@ -145,12 +149,14 @@ class NodeState:
 
     def vector(self, nodes: tuple[NodeId, ...]) -> tuple[Incarnation, ...]:
         """What we know of the incarnations of ``nodes``, in their order: sent with every reply."""
-        known = self.known
-        return tuple([known.get(node, NEVER) for node in nodes])
+        found = self.vectors.get(nodes)
+        if found is None:
+            found = self.vectors[nodes] = tuple([self.known.get(node, NEVER) for node in nodes])
+        return found
 
     def learn_vector(self, nodes: tuple[NodeId, ...], known: tuple[Incarnation, ...]) -> None:
         """Take note of a peer's vector. One of another length is from another epoch and says nothing."""
-        if len(nodes) == len(known):
+        if known != self.vectors.get(nodes) and len(nodes) == len(known):
             for node, incarnation in zip(nodes, known, strict=True):
                 self.learn(node, incarnation)
 

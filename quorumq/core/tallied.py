@@ -33,8 +33,9 @@ class TalliedMap(SpanMap[V]):
         return self.tally.get(kind, 0)
 
     def _write(self, origin: Origin, start: int, stop: int, pieces: Sequence[Run]) -> None:
-        for run in self._overlap(origin, start, stop):
-            self._add(run, min(run[1], stop) - max(run[0], start), -1)
+        if origin in self.runs:
+            for run in self._overlap(origin, start, stop):
+                self._add(run, min(run[1], stop) - max(run[0], start), -1)
         for run in pieces:
             self._add(run, run[1] - run[0], 1)
         super()._write(origin, start, stop, pieces)
@@ -62,7 +63,7 @@ class TalliedMap(SpanMap[V]):
         """Assert what holds between any two operations, the tally among it."""
         super().check()
         found: dict[int, int] = {}
-        runs: list[Any] = [run for origin in self._runs for run in self._all(origin)]
+        runs: list[Any] = [run for origin in self.runs for run in self._all(origin)]
         for run in runs:
             kind = self.kind_of(run[2])
             found[kind] = found.get(kind, 0) + run[1] - run[0]

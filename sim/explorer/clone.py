@@ -18,7 +18,6 @@ from sortedcontainers import SortedDict, SortedList
 from quorumq.core.nodecore import NodeCore
 from quorumq.core.spans import SpanMap, SpanSet
 from quorumq.core.state import NodeConfig
-from quorumq.core.tallied import TalliedMap
 
 SHARED: tuple[type, ...] = (
     int,
@@ -37,7 +36,7 @@ SHARED: tuple[type, ...] = (
 LEFT_OUT: dict[str, frozenset[str]] = {
     "NodeCore": frozenset({"config"}),
     "Context": frozenset({"rng", "_asked_at", "hold_times"}),
-    "NodeState": frozenset({"config", "timer_count"}),
+    "NodeState": frozenset({"config", "timer_count", "vectors"}),
     "Replica": frozenset(
         {"members", "topic", "partition", "choice", "learning", "recall", "storing", "unanswered"}
     ),
@@ -45,7 +44,7 @@ LEFT_OUT: dict[str, frozenset[str]] = {
     "Views": frozenset({"partition", "touched"}),
     "Reclaim": frozenset({"settled"}),
     "GroupView": frozenset({"digests", "kept", "lasting"}),
-    "StoredBatch": frozenset({"born", "header", "salt"}),
+    "StoredBatch": frozenset({"_salt", "born", "header"}),
 }
 """What `key_of` leaves out, by class: what is the same in every state of one exploration, what is worked out from the
 rest and only kept (digests), counters that nothing but a tie-break or a status page reads, and when a batch was
@@ -113,7 +112,7 @@ def _cloner_for(kind: type) -> Cloner:
     if is_atomic(kind):
         _atomic.add(kind)
         return lambda value, memo: value
-    if kind in (SpanMap, SpanSet, TalliedMap):
+    if issubclass(kind, SpanMap | SpanSet):
         return lambda value, memo: value.clone()
     if kind is dict:
         return _clone_dict
@@ -210,7 +209,7 @@ def _keyer_for(kind: type) -> Keyer:
     if is_atomic(kind):
         _atomic.add(kind)
         return lambda value, memo: value  # type: ignore[no-any-return]
-    if kind in (SpanMap, SpanSet, TalliedMap):
+    if issubclass(kind, SpanMap | SpanSet):
         return lambda value, memo: value.state() if value else ()  # type: ignore[no-any-return]
     if kind is dict or kind is SortedDict:
         return _key_dict

@@ -33,11 +33,11 @@ SLACK = 1.25
 """Room for sorting (n log n). A step of quadratic cost is at 8."""
 
 
-def calls(work: Callable[[], object]) -> int:
-    """How many Python-level calls ``work`` makes."""
+def calls(work: Callable[[], object], *, builtins: bool = True) -> int:
+    """How many Python-level calls ``work`` makes; those of functions in C are left out without ``builtins``."""
     profile = cProfile.Profile()
     profile.runcall(work)
-    return sum(entry.callcount for entry in profile.getstats())
+    return sum(entry.callcount for entry in profile.getstats() if builtins or not isinstance(entry.code, str))
 
 
 def filled(sections: int, **settings: object) -> Cluster:
@@ -102,6 +102,34 @@ def test_what_many_sections_cost_grows_as_they_do(step: str) -> None:
     assert large <= SLACK * GROWTH * small, f"{step}: {small} calls for {SMALL} sections, {large} for {LARGE}"
 
 
+# ------------------------------------------------------------------------- one message at a time
+
+CALLS = {"publish": 345, "fetch": 745, "ack": 475}
+"""Functions of Python called by all steps of the three cores for one message, at most; those in C are not counted."""
+
+STEPS = {"publish": 8, "fetch": 5, "ack": 6}
+
+
+def test_one_message_costs_so_many_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exact and the same on any machine: who adds a call to every step sees it here."""
+    cluster = Cluster(**QUIET)
+    cluster.checks = False
+    topic, origin = cluster.topic(), cluster.ask("a", OpenSession()).origin
+    found: dict[str, list[int]] = {}
+    for seq in range(3):  # the first one registers the group, and functions compile what they need
+        batch = cluster.batch(topic, origin, seq, [b"x"])
+        found["publish"] = steps_of(
+            monkeypatch, lambda batch=batch: cluster.ask("a", Publish(batch)), builtins=False
+        )
+        got: list[tuple[Named, ...]] = []
+        found["fetch"] = steps_of(monkeypatch, lambda got=got: got.append(taken(cluster, 1)), builtins=False)
+        found["ack"] = steps_of(
+            monkeypatch, lambda got=got: cluster.ask("b", AckRequest(got[0])), builtins=False
+        )
+    assert {name: len(steps) for name, steps in found.items()} == STEPS
+    assert {name: sum(steps) for name, steps in found.items() if sum(steps) > CALLS[name]} == {}
+
+
 # ------------------------------------------------------------------ no step stands in the way
 
 STEP_CALLS_MAX = 40_000
@@ -110,14 +138,16 @@ STEP_CALLS_MAX = 40_000
 QUIET = {"sync_interval": 600.0}  # anti-entropy has its own costs
 
 
-def steps_of(monkeypatch: pytest.MonkeyPatch, work: Callable[[], object]) -> list[int]:
+def steps_of(
+    monkeypatch: pytest.MonkeyPatch, work: Callable[[], object], *, builtins: bool = True
+) -> list[int]:
     """Calls of each step that a core takes in ``work``."""
     found: list[int] = []
     step = NodeCore.step
 
     def counted(self: NodeCore, *args: Any) -> object:
         made: list[object] = []
-        found.append(calls(lambda: made.append(step(self, *args))))
+        found.append(calls(lambda: made.append(step(self, *args)), builtins=builtins))
         return made[0]
 
     with monkeypatch.context() as patch:

@@ -351,9 +351,9 @@ def test_a_write_that_changes_nothing_leaves_a_clone_shared(make: type[SpanMap[s
     twin.set(Span(A, 4, 5), "x")
     twin.remove(Span(A, 5, 6))
     twin.update(Span(A, 0, 40), lambda value: value)
-    assert twin._runs[A] is map_._runs[A]
+    assert twin.runs[A] is map_.runs[A]
     twin.set(Span(A, 4, 5), "y")
-    assert twin._runs[A] is not map_._runs[A]
+    assert twin.runs[A] is not map_.runs[A]
     assert (map_.get(A, 4), twin.get(A, 4)) == ("x", "y")
 
 
@@ -363,10 +363,10 @@ def test_a_large_origin_is_copied_once_after_a_clone_and_then_changed_in_place()
         map_.set(Span(A, seq, seq + 1), "x")
     twin = map_.clone()
     map_.set(Span(A, 0, 1), "y")
-    own = map_._runs[A]
-    assert own is not twin._runs[A]
+    own = map_.runs[A]
+    assert own is not twin.runs[A]
     map_.set(Span(A, 2, 3), "y")
-    assert map_._runs[A] is own
+    assert map_.runs[A] is own
     assert [value for _, value in twin.items()] == ["x"] * 20
 
 

@@ -45,26 +45,31 @@ class StoredBatch:
     """A batch that is on this replica's disk (or about to be).
 
     ``born`` is when its producer made it, on our monotonic clock, as far as its age is known: what was not counted
-    on the way makes it younger, so that nothing is due, or expires, too early.
+    on the way makes it younger, so that nothing is due, or expires, too early. ``key``: oldest first, by publish time;
+    best effort, as producers' clocks differ.
     """
 
-    __slots__ = ("born", "durable", "header", "number", "salt")
+    __slots__ = ("_salt", "born", "durable", "header", "key", "number")
 
     def __init__(self, number: int, header: BatchHeader, born: float, durable: bool) -> None:
         self.number = number
         self.header = header
         self.born = born
         self.durable = durable
-        self.salt = salt_of(repr(header.sections[0].origin))
+        self.key = (header.published_ms, number)
+        self._salt = -1
+
+    @property
+    def salt(self) -> int:
+        """What its chunks are ranked by, with a node's own: asked where several nodes fetch."""
+        if self._salt < 0:
+            self._salt = salt_of(repr(self.header.sections[0].origin))
+        return self._salt
 
     @property
     def due(self) -> float:
         """Before then (monotonic seconds) its messages are not to be delivered."""
         return self.born + self.header.delay_ms / 1000
-
-    def key(self) -> tuple[int, int]:
-        """Oldest first, by publish time; best effort, as producers' clocks differ."""
-        return (self.header.published_ms, self.number)
 
 
 class Batches:
@@ -155,7 +160,7 @@ class Batches:
 
     def worth_storing(self, span: Span) -> list[Span]:
         """What of ``span``, which is not present, is to be stored: not what was reclaimed and nobody would read."""
-        if not self.reclaimed:
+        if not self.reclaimed.runs:
             return [span]
         return subtract(span, self._not_wanted(self.reclaimed.within(span)))
 
@@ -188,7 +193,7 @@ class Batches:
     def add(self, batch: StoredBatch, now: Now) -> None:
         """List a batch; until it is due by our clock it is left out of every choice. `put` its messages next."""
         self.stored[batch.number] = batch
-        self.order.add(batch.key())
+        self.order.add(batch.key)
         if batch.due > now.mono:
             self.waiting[batch.number] = None
             self.node.at(batch.due, "due", self.partition, batch.number)
@@ -199,9 +204,9 @@ class Batches:
         self.present.add(span)
         self.closable.pop(span.origin, None)
         self.digests.pop(span.origin, None)
-        if self.absent:
+        if self.absent.runs:
             self.absent.remove(span)
-        back = self.reclaimed.remove(span) if self.reclaimed else []
+        back = self.reclaimed.remove(span) if self.reclaimed.runs else []
         if back:
             self.wanted.remove(span)
         return back
@@ -276,7 +281,7 @@ class Batches:
             self.index.remove(part)
             self.present.remove(part)
             self.digests.pop(part.origin, None)
-        self.order.remove(batch.key())
+        self.order.remove(batch.key)
         del self.stored[batch.number]
         self.waiting.pop(batch.number, None)
         self.doubtful.pop(batch.number, None)

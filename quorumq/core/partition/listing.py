@@ -35,7 +35,7 @@ def page_of(batches: Batches, view: GroupView, message: PeekRequest, now: Now) -
     room = PEEK_BYTES_MAX
     at = batches.stored.get(message.cursor[0])
     scanned = 0
-    for _, number in batches.order.irange(at.key() if at is not None else None):
+    for _, number in batches.order.irange(at.key if at is not None else None):
         scanned += 1
         if scanned > SCAN_MAX:
             return PeekReply(message.round, tuple(items), (number, 0), "")

@@ -6,6 +6,8 @@ for the one never passes over the other, however many there are.
 
 from __future__ import annotations
 
+from heapq import heappop, heappush
+
 from sortedcontainers import SortedDict
 
 from quorumq.core.spans import SpanMap, SpanSet
@@ -42,12 +44,14 @@ class Offer:
 
     def count(self, key: tuple[int, int], balance: int, now: float) -> bool:
         """Of the batch with ``key`` so many messages more are available. Returns whether any is."""
-        count = self.counts.get(key[1], 0) + balance
+        before = self.counts.get(key[1], 0)
+        count = before + balance
         if not count:
-            self.forget_batch(key)
+            if before:
+                self.forget_batch(key)
             return False
         self.counts[key[1]] = count
-        if key not in self.ready:
+        if not before:
             self.ready[key] = now
         return True
 
@@ -71,6 +75,43 @@ HELD, ELSEWHERE, DELAYED, DEAD = range(4)
 Key = tuple[int, int]
 
 
+class KeptBatches:
+    """How many messages of which batches, and which is the oldest.
+
+    A heap, of which only the head has to be true: nobody but a status page asks for it.
+    """
+
+    __slots__ = ("counts", "heap")
+
+    def __init__(self) -> None:
+        self.counts: dict[Key, int] = {}
+        self.heap: list[Key] = []  # every batch of `counts`, and some that are gone
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, KeptBatches) and self.counts == other.counts
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def add(self, key: Key, size: int) -> None:
+        """Of the batch with that key so many messages more, or fewer."""
+        counts = self.counts
+        before = counts.get(key, 0)
+        if before + size:
+            counts[key] = before + size
+            if not before:
+                heappush(self.heap, key)
+            return
+        del counts[key]
+        if len(self.heap) > 2 * len(counts) + 16:
+            self.heap = sorted(counts)
+
+    def oldest(self) -> Key:
+        """The oldest batch; there is one."""
+        while self.heap[0] not in self.counts:
+            heappop(self.heap)
+        return self.heap[0]
+
+
 class Kept:
     """Messages of batches here that a group keeps and is not offered: why, and in which batches.
 
@@ -78,14 +119,14 @@ class Kept:
 
     Attributes:
         spans: why, by message.
-        batches: by why, the batches, oldest first, as in `Offer.ready`, with how many of the messages each has.
+        batches: by why, how many of the messages each batch has, by its key in `Offer.ready`.
     """
 
     __slots__ = ("batches", "messages", "spans")
 
     def __init__(self) -> None:
         self.spans: SpanMap[int] = SpanMap()
-        self.batches: dict[int, SortedDict] = {}
+        self.batches: dict[int, KeptBatches] = {}
         self.messages: dict[int, int] = {}
 
     def count(self, why: int) -> int:
@@ -94,7 +135,7 @@ class Kept:
 
     def oldest(self, *whys: int) -> list[Key]:
         """For each of the reasons the oldest batch with such a message, if there is one."""
-        return [self.batches[why].peekitem(0)[0] for why in whys if why in self.batches]
+        return [self.batches[why].oldest() for why in whys if why in self.batches]
 
     def put(self, key: Key, span: Span, before: int | None, why: int | None) -> None:
         """All of ``span``, in the batch with ``key``, was not offered for one reason, and is now for another."""
@@ -111,12 +152,10 @@ class Kept:
                 self._add(key, why, -part.size)
 
     def _add(self, key: Key, why: int, size: int) -> None:
-        counts = self.batches.get(why)
-        if counts is None:
-            counts = self.batches[why] = SortedDict()
-        counts[key] = counts.get(key, 0) + size
-        if not counts[key]:
-            del counts[key]
+        batches = self.batches.get(why)
+        if batches is None:
+            batches = self.batches[why] = KeptBatches()
+        batches.add(key, size)
         self.messages[why] = self.messages.get(why, 0) + size
         if not self.messages[why]:
             del self.messages[why], self.batches[why]

@@ -55,7 +55,9 @@ class Storing:
             if message.age_ms >= 0:
                 self.batches.told_age(sender, number, message.age_ms, now)
         for part, shift in new:
-            self.views.raise_floors(self.batches.put(part, Slot(number, shift)))
+            back = self.batches.put(part, Slot(number, shift))
+            if back:
+                self.views.raise_floors(back)
         record = BatchStored(number, message.batch, now.wall_ms, age_ms)
         return [Persist((record,), (*answer, Done(number)))]
 

@@ -189,7 +189,7 @@ class Views:
         early = batch.due - now.mono if waits else 0.0
         covered = view.covers(header.published_ms)
         facts = view.facts(now.mono, covered, early, batch.born, header.ttl_ms / 1000)
-        return facts, batch.key() if batch.durable else None
+        return facts, batch.key if batch.durable else None
 
     def finish(self, view: GroupView, changes: Changes, now: Now) -> tuple[JournalRecord, ...]:
         """What passes over a group have changed reaches whoever waits for it; the records of it for the journal."""
@@ -242,9 +242,9 @@ class Views:
         """The batch is not here any more, and so ``spans``, which were in it, are available to nobody."""
         self.touched.pop(batch.number, None)
         for view in self.groups.values():
-            view.available.withdraw(batch.key(), spans)
-            view.suspects.withdraw(batch.key(), spans)
-            view.kept.withdraw(batch.key(), spans)
+            view.available.withdraw(batch.key, spans)
+            view.suspects.withdraw(batch.key, spans)
+            view.kept.withdraw(batch.key, spans)
 
     def raise_floors(self, spans: list[Span]) -> None:
         """The payload of ``spans`` is back: whatever was granted before and forgotten is not above our clock."""
