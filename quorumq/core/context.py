@@ -10,7 +10,6 @@ import random
 from collections.abc import Iterable
 
 from quorumq.core import limits
-from quorumq.core.catalogue import Catalogue
 from quorumq.core.census import Census
 from quorumq.core.deadnames import source_of
 from quorumq.core.effects import Effect, Forget, Persist, Send
@@ -22,7 +21,7 @@ from quorumq.core.peers import Peers
 from quorumq.core.records import CreationPut, GroupPut, TopicPut
 from quorumq.core.recovery import Recovery
 from quorumq.core.rounds import Round
-from quorumq.core.state import NodeConfig, NodeState
+from quorumq.core.state import NodeState
 from quorumq.core.types import (
     NODES_MAX,
     Creation,
@@ -111,6 +110,8 @@ class Context:
         rng: for pauses and jitter; each step brings its own.
 
     Attributes:
+        config: what the node was told at its start.
+        catalogue: the topics and groups that are known here.
         replicas: the partitions that are kept here.
         requests: what is under way, by the client's key.
         rounds: and by number of round.
@@ -127,7 +128,9 @@ class Context:
         "_asked_at",
         "announced",
         "called_off",
+        "catalogue",
         "census",
+        "config",
         "fetches",
         "given",
         "hold_times",
@@ -144,6 +147,8 @@ class Context:
 
     def __init__(self, state: NodeState, peers: Peers, rng: random.Random) -> None:
         self.state = state
+        self.config = state.config
+        self.catalogue = state.catalogue
         self.peers = peers
         self.rng = rng
         self.recovery = Recovery()
@@ -159,16 +164,6 @@ class Context:
         self.called_off: dict[int, None] = {}
         self.hold_times = Latency()
         self._asked_at: dict[int, float] = {}  # when rounds of HOLD began, those that are over included
-
-    @property
-    def config(self) -> NodeConfig:
-        """What the node was told at its start."""
-        return self.state.config
-
-    @property
-    def catalogue(self) -> Catalogue:
-        """The topics and groups that are known here."""
-        return self.state.catalogue
 
     # --------------------------------------------------------------------- who may vote
 

@@ -20,7 +20,10 @@ def source_of(group: str) -> str:
 
 def dead_letter_names(topics: tuple[str, ...], group: str) -> tuple[tuple[str, ...], str]:
     """Topics and group as they are known: ``orders.deadletters`` of group g are g!dead's messages of ``orders``."""
-    if not topics or not all(name.endswith(DEAD_LETTER_TOPIC) for name in topics):
+    for name in topics:
+        if not name.endswith(DEAD_LETTER_TOPIC):
+            return topics, group
+    if not topics:
         return topics, group
     group = group if group.endswith(DEAD_SUFFIX) else group + DEAD_SUFFIX
     return tuple(name.removesuffix(DEAD_LETTER_TOPIC) for name in topics), group

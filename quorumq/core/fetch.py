@@ -20,7 +20,7 @@ from quorumq.core.deliveries import Won, add_slices
 from quorumq.core.effects import Effect, Send
 from quorumq.core.errors import Code
 from quorumq.core.groupreader import GroupReader
-from quorumq.core.holdround import HoldRound
+from quorumq.core.holdround import HoldRound, wants_of
 from quorumq.core.messages import (
     ClientReply,
     Counted,
@@ -37,7 +37,6 @@ from quorumq.core.messages import (
 )
 from quorumq.core.partition import fate
 from quorumq.core.partition.replica import Replica
-from quorumq.core.spans import SpanSet
 from quorumq.core.types import Incarnation, NodeId, Now, Owner, PartitionId, Record, Span, Stamp, Topic
 
 ROUND_TIMEOUT_MIN_S = 0.05
@@ -115,8 +114,9 @@ class FetchCoordinator(GroupReader):
         effects: list[Effect] = []
         while not self.done and not self.rounds:
             effects += self._set_apart(context, now)
-            if not all(context.replicas[partition].may_vote(now) for partition in self.partitions):
-                return effects + self._refuse(context, now)
+            for partition in self.partitions:
+                if not context.replicas[partition].may_vote(now):
+                    return effects + self._refuse(context, now)
             over = now.mono >= min(self.park_until, self.held_until)
             if self._satisfied() or (over and self.won):
                 return effects + self.answer(context, now)
@@ -209,7 +209,8 @@ class FetchCoordinator(GroupReader):
                     continue
                 runs -= len(wants) + limits.ROUND_RUNS
                 messages -= messages if alone else sum(want.span.size for want in wants)
-                size -= sum(replica.batches.bytes_of(want.span) for want in wants)
+                for want in wants:
+                    size -= replica.batches.bytes_of(want.span)
                 effects += self._hold(context, replica, wants, generation, ballot, now)
         if context.state.round_count == began:
             if again is not None:
@@ -269,16 +270,8 @@ class FetchCoordinator(GroupReader):
             context.parks(replica.partition, view.name),
         )
         reply, effects = replica.on_hold(context.state.me, context.state.incarnation, message, now)
-        granted: dict[tuple[int, bool], SpanSet] = {}  # by how many attempts have ended, and whether suspect
-        for item in reply.granted:
-            granted.setdefault((item.attempts, item.suspect), SpanSet()).add(item.span)
         self._count(context, this, replica, context.state.me, context.state.incarnation, reply, now)
-        asked = tuple(
-            Want(span, n, *ended)
-            for ended, spans in granted.items()
-            for want in spans.items()
-            for span, n in this.redrives.within(want)
-        )
+        asked = wants_of(reply.granted, this.redrives)
         if asked and len(this.members) > 1:
             context.note_asked(this.number, now)
             message = message._replace(wants=asked)
@@ -353,11 +346,12 @@ class FetchCoordinator(GroupReader):
             if remaining > 0 and sender != context.state.me:
                 self._hint(replica, span, remaining, now)
         if sender != context.state.me:
-            effects += replica.learning.repair(group, reply.resolved, now)
-            effects += replica.learning.adopt_delays(group, reply.not_due, now)
-        asked = replica.group(group).asked(this.generation, 0)
+            if reply.resolved:
+                effects += replica.learning.repair(group, reply.resolved, now)
+            if reply.not_due:
+                effects += replica.learning.adopt_delays(group, reply.not_due, now)
         for item in reply.resolved:
-            behind = this.lose_resolved(item, asked)
+            behind = this.lose_resolved(item, replica.group(group).asked(this.generation, 0))
             if behind and sender != context.state.me:  # it has not heard of the dead letter, and is told
                 effects += replica.learning.tell(sender, group, behind, replica.topic.epoch)
         return effects

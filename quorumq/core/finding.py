@@ -59,6 +59,8 @@ def to_find(context: Context, request: ClientRequest) -> RegistersRequest | None
     A name that was deleted may have been given again, and a topic may have got more partitions.
     """
     catalogue = context.catalogue
+    if isinstance(request, Publish) and catalogue.members_of(request.batch.header.partition):
+        return None  # mostly
     names: Iterable[str] = ()
     partitions: Iterable[PartitionId] = ()
     ids: dict[bytes, None] = {}
@@ -67,7 +69,7 @@ def to_find(context: Context, request: ClientRequest) -> RegistersRequest | None
         case Publish():
             partitions = (request.batch.header.partition,)
         case AckRequest() | RejectRequest() | ExtendRequest() | LeaveRequest():
-            partitions = dict.fromkeys(item.receipt.partition for item in request.items)
+            partitions = dict.fromkeys([item.receipt.partition for item in request.items])
         case Fetch():
             names, group = dead_letter_names(request.topics, request.group)
         case PurgeRequest() | BrowseRequest():
@@ -84,17 +86,18 @@ def to_find(context: Context, request: ClientRequest) -> RegistersRequest | None
             names = (request.name,)
         case DeleteTopic() if request.id not in catalogue.topics:
             ids[request.id] = None
-    wanted = dict.fromkeys(
-        name for name in names if not is_pattern(name) and catalogue.topic_named(name) is None
-    )
+    wanted: dict[str, None] = {}
     for partition in partitions:
-        if not catalogue.is_deleted(partition.topic) and not catalogue.members_of(partition):
+        if not catalogue.members_of(partition) and not catalogue.is_deleted(partition.topic):
             ids[partition.topic] = None
     number = request.partition if isinstance(request, (PurgeRequest, BrowseRequest, RedriveRequest)) else -1
     numbers = request.partitions if isinstance(request, Fetch) else (number,)
     groups: dict[tuple[bytes, str], None] = {}
-    for topic in [catalogue.topic_named(name) for name in names]:
+    for name in names:
+        topic = catalogue.topic_named(name)
         if topic is None:
+            if not is_pattern(name):
+                wanted[name] = None
             continue
         if max(numbers, default=-1) >= topic.partitions:
             ids[topic.id] = None

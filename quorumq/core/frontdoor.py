@@ -412,7 +412,7 @@ class FrontDoor:
         if len(asked) > limits.FETCH_PARTITIONS_MAX:
             start = context.fetches * limits.FETCH_PARTITIONS_MAX % len(asked)
             asked = (asked[start:] + asked[:start])[: limits.FETCH_PARTITIONS_MAX]
-        here = tuple(partition for partition in asked if context.may_coordinate(partition, now))
+        here = tuple([partition for partition in asked if context.may_coordinate(partition, now)])
         most = limits.LETTERS_PER_PIECE if request.group.endswith(DEAD_SUFFIX) else limits.FETCH_MESSAGES_MAX
         capped = request._replace(
             max_messages=min(request.max_messages, most),

@@ -388,9 +388,9 @@ class PurgeCoordinator(SurveyCoordinator):
         self.votes.add([item.span for item in message.higher], bit)
         valid = this.valid(context.state)
         if all(
-            self.is_settled(this, bits & valid)
+            self.is_settled(this, (bits or 0) & valid)
             for span, _ in self.wanted
-            for _, bits in self.votes.pieces(span)
+            for _, bits in self.votes.split(span)
         ):
             self.close_round(context, this.number)
             self.purged += sum(span.size for span, _ in self.wanted)

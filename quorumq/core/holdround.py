@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from quorumq.core import limits
-from quorumq.core.messages import HoldReply, Resolved
+from quorumq.core.messages import Granted, HoldReply, Resolved, Want
 from quorumq.core.partition.replica import Replica
 from quorumq.core.rounds import Round, Votes
-from quorumq.core.spans import SpanMap, SpanSet, subtract
+from quorumq.core.spans import SpanMap, SpanSet, across, subtract
 from quorumq.core.types import STAMP_ZERO, NodeId, Now, Owner, PartitionId, Record, Span, record_rank
 
 
@@ -93,11 +93,15 @@ class HoldRound(Round):
         """Take the votes of a member that has not voted yet, and what it says of deliveries and times left."""
         self.answered = now.mono
         for span, attempts, exhausted, expired, unseen, suspect in reply.granted:
-            blind = replica.delayed_parts(span) if unseen else []  # it cannot tell whether they are due
-            self.yes.add(subtract(span, blind), bit)
-            self.no.add(blind, bit)
-            ended = (attempts, suspect)
-            self.attempts.update(span, lambda old, new=ended: max(old or new, new))  # type: ignore[misc]
+            if unseen:
+                blind = replica.delayed_parts(span)  # it cannot tell whether they are due
+                self.yes.add(subtract(span, blind), bit)
+                self.no.add(blind, bit)
+            else:
+                self.yes.add((span,), bit)
+            if attempts or suspect:
+                ended = (attempts, suspect)
+                self.attempts.update(span, lambda old, new=ended: max(old or new, new))  # type: ignore[misc]
             if exhausted:
                 self.exhausted.add((span,), bit)
             if expired:
@@ -108,9 +112,9 @@ class HoldRound(Round):
                     self.not_due.set(part, remaining if old is None else min(old, remaining))
         if reply.abstained:
             self.no.add(self.pending.items(), bit)
-        self.no.add([item.span for item in reply.resolved], bit)
-        self.no.add([item.span for item in reply.not_due], bit)
-        self.no.add([item.span for item in reply.refused], bit)
+        for items in (reply.resolved, reply.not_due, reply.refused):
+            if items:
+                self.no.add([item.span for item in items], bit)
 
     def lose_resolved(self, item: Resolved, asked: Record) -> list[Span]:
         """A TOMB loses what was asked for, whoever else said OK. Where its record is behind that, it loses nothing.
@@ -134,14 +138,18 @@ class HoldRound(Round):
 
     def atoms(self, valid: int) -> list[Atom]:
         """What is pending, in pieces of which each member said one thing; ``valid`` are those whose votes count."""
+        tables = (self.yes, self.no, self.exhausted, self.expired, self.attempts)
         return [
-            Atom(atom, yes & valid & ~no, no, dead & valid, late & valid, *(attempts or (0, False)))
+            Atom(
+                Span(span.origin, start, stop),
+                (yes or 0) & valid & ~(no or 0),
+                no or 0,
+                (dead or 0) & valid,
+                (late or 0) & valid,
+                *(attempts or (0, False)),
+            )
             for span in self.pending.items()
-            for part, yes in self.yes.pieces(span)
-            for piece, no in self.no.pieces(part)
-            for bit, dead in self.exhausted.pieces(piece)
-            for run, late in self.expired.pieces(bit)
-            for atom, attempts in self.attempts.split(run)
+            for start, stop, (yes, no, dead, late, attempts) in across(span, tables)
         ]
 
     def is_won(self, yes: int, mine: int) -> bool:
@@ -151,3 +159,19 @@ class HoldRound(Round):
     def is_over(self, late: int) -> bool:
         """A majority of the clocks says that the message's time to live is over."""
         return self.is_majority(late)
+
+
+def wants_of(granted: tuple[Granted, ...], redrives: SpanMap[int]) -> tuple[Want, ...]:
+    """What the others are asked for: what is held here, in runs of as many attempts, of one redrive number each."""
+    if len(granted) == 1:
+        ((span, attempts, _, _, _, suspect),) = granted
+        return tuple([Want(part, n, attempts, suspect) for part, n in redrives.within(span)])
+    runs: dict[tuple[int, bool], SpanSet] = {}  # by how many attempts have ended, and whether suspect
+    for item in granted:
+        runs.setdefault((item.attempts, item.suspect), SpanSet()).add(item.span)
+    return tuple(
+        Want(part, n, *ended)
+        for ended, spans in runs.items()
+        for span in spans.items()
+        for part, n in redrives.within(span)
+    )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from quorumq.core.effects import Done, Effect, Persist, Reply, Send
+from quorumq.core.effects import Effect, Persist, Send
 from quorumq.core.messages import AckReply, StoreReply
 from quorumq.core.records import PeerPosition
 from quorumq.core.types import Incarnation, NodeId, Now
@@ -58,24 +58,18 @@ class Positions:
             for at, effect in enumerate(effects):
                 if type(effect) is Persist:
                     self.appended += len(effect.records)
-                    for item in effect.then:
+                    for place, item in enumerate(effect.then):
                         if type(item) is Send and type(item.message) in POSITIONED:
-                            effects[at] = Persist(
-                                effect.records, tuple(map(self._with_position, effect.then))
-                            )
-                            break
+                            message: Any = item.message
+                            said = Send(item.to, message._make((*message[:-1], self.appended)))
+                            then = (*effect.then[:place], said, *effect.then[place + 1 :])
+                            effects[at] = effect = Persist(effect.records, then)
         return effects
-
-    def _with_position(self, item: Send | Reply | Done) -> Send | Reply | Done:
-        if type(item) is not Send or type(item.message) not in POSITIONED:
-            return item
-        message: Any = item.message
-        return Send(item.to, message._make((*message[:-1], self.appended)))
 
     def on_durable(self, position: int) -> None:
         """So many records of this directory are durable."""
-        if self.counting:
-            self.durable = max(self.durable, position)
+        if self.counting and position > self.durable:
+            self.durable = position
 
     def note(self, node: NodeId, start: int, position: int) -> None:
         """A start of a peer says how many records of its directory are durable."""

@@ -93,19 +93,15 @@ class Round:
         return len(self.members) - bits.bit_count() < self.majority
 
 
-class Votes:
+class Votes(SpanMap[int]):
     """Bits by span: who said this of which messages."""
 
-    __slots__ = ("bits",)
-
-    def __init__(self) -> None:
-        self.bits: SpanMap[int] = SpanMap()
+    __slots__ = ()
 
     def add(self, spans: Iterable[Span], bit: int) -> None:
         """``bit`` said it of ``spans``."""
         for span in spans:
-            self.bits.update(span, lambda old: (old or 0) | bit)
-
-    def pieces(self, span: Span) -> list[tuple[Span, int]]:
-        """``span`` in pieces with the bits of each."""
-        return [(part, bits or 0) for part, bits in self.bits.split(span)]
+            if span.origin in self.runs:
+                self.update(span, lambda old: (old or 0) | bit)
+            else:
+                self.set(span, bit)

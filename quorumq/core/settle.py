@@ -33,7 +33,7 @@ from quorumq.core.messages import (
 )
 from quorumq.core.printable import plural
 from quorumq.core.rounds import Round, Votes
-from quorumq.core.spans import overlap
+from quorumq.core.spans import across, overlap
 from quorumq.core.types import (
     Incarnation,
     Kind,
@@ -98,12 +98,11 @@ class Ballot:
                 if owner in votes:
                     votes[owner].add((span,), bit)
 
-    def pieces(self, span: Span, owner: Owner) -> list[tuple[Span, int, int]]:
-        """``span`` in pieces with the bits of yes and of no."""
+    def pieces(self, span: Span, owner: Owner) -> list[tuple[Span, int, int, int]]:
+        """``span`` in pieces with the bits of yes, of no, and of those where something higher stood."""
         return [
-            (bit, yes, no)
-            for part, yes in self.yes[owner].pieces(span)
-            for bit, no in self.no[owner].pieces(part)
+            (Span(span.origin, start, stop), yes or 0, no or 0, stood or 0)
+            for start, stop, (yes, no, stood) in across(span, (self.yes[owner], self.no[owner], self.stood))
         ]
 
 
@@ -201,15 +200,14 @@ class SettleCoordinator(Coordinator):
         last = last or ballot.round.everyone
         found: list[Verdict] = []
         for item, (span, owner, _) in ballot.items:
-            for whole, yes, no in ballot.pieces(span, owner):
-                for part, stood in ballot.stood.pieces(whole):
-                    wrote = valid & ~stood
-                    outcome = self.judge(ballot, part, yes & wrote, no & wrote, wrote, last=last)
-                    if ballot.round.is_refused(stood & valid):
-                        outcome = Code.ALREADY_RESOLVED
-                    if outcome is None:
-                        return []
-                    found.append(Verdict(item, part, outcome, self.detail(ballot, part, outcome)))
+            for part, yes, no, stood in ballot.pieces(span, owner):
+                wrote = valid & ~stood
+                outcome = self.judge(ballot, part, yes & wrote, no & wrote, wrote, last=last)
+                if stood and ballot.round.is_refused(stood & valid):
+                    outcome = Code.ALREADY_RESOLVED
+                if outcome is None:
+                    return []
+                found.append(Verdict(item, part, outcome, self.detail(ballot, part, outcome)))
         self.verdicts += found
         del self.ballots[number]
         self.close_round(context, number)
@@ -274,11 +272,13 @@ class AckCoordinator(SettleCoordinator):
         ballot, bit = self.hear(context, sender, incarnation, message)
         if bit:
             ballot.count(message.exclusive, message.higher, bit)
-            ballot.stood.add([item.span for item in message.resolved], bit)
-            ballot.resolved += message.resolved
+            if message.resolved:
+                ballot.stood.add([item.span for item in message.resolved], bit)
+                ballot.resolved += message.resolved
         effects = self.decide(context, message.round, last=False)
-        valid = ballot.round.valid(context.state)
-        if message.round in self.ballots and ballot.round.is_majority(ballot.answered & valid):
+        if message.round not in self.ballots:
+            return effects
+        if ballot.round.is_majority(ballot.answered & ballot.round.valid(context.state)):
             # It is durable; what is open is only how sure the verdict can be. That is not worth the whole timeout.
             context.state.at(now.mono + VERDICT_WAIT_S, "round", message.round)
         return effects
@@ -445,15 +445,14 @@ class RedriveCoordinator(SettleCoordinator):
         found: list[Verdict] = []
         waiting: list[tuple[int, Owned]] = []
         for item, entry in ballot.items:
-            for whole, yes, no in ballot.pieces(entry.span, NOBODY):
-                for part, unheard in ballot.stood.pieces(whole):
-                    outcome = self.outcome(ballot, yes & valid, no & valid, unheard & valid, last=last)
-                    if outcome is None:
-                        return []
-                    if outcome == UNHEARD:
-                        waiting.append((item, entry._replace(span=part)))
-                    else:
-                        found.append(Verdict(item, part, outcome, self.detail(ballot, part, outcome)))
+            for part, yes, no, unheard in ballot.pieces(entry.span, NOBODY):
+                outcome = self.outcome(ballot, yes & valid, no & valid, unheard & valid, last=last)
+                if outcome is None:
+                    return []
+                if outcome == UNHEARD:
+                    waiting.append((item, entry._replace(span=part)))
+                else:
+                    found.append(Verdict(item, part, outcome, self.detail(ballot, part, outcome)))
         self.verdicts += found
         del self.ballots[number]
         self.close_round(context, number)

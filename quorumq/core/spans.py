@@ -148,14 +148,6 @@ class _Runs:
         nothing changes, nothing is written and whatever is shared with a clone stays shared.
         """
         runs = self.runs.get(origin)
-        if len(pieces) < 2 and (
-            runs is None or (len(runs) == 1 and self._write_one(origin, start, stop, pieces))
-        ):
-            if runs is None and pieces:
-                ((begin, end, _),) = self.runs[origin] = tuple(pieces)
-                self._spans += 1
-                self._messages += end - begin
-            return
         first = last = 0
         old: Sequence[Run]
         if runs is None:
@@ -229,50 +221,44 @@ class _Runs:
             else:
                 del self.runs[origin]
 
-    def _write_one(self, origin: Origin, start: int, stop: int, pieces: Sequence[Run]) -> bool:
-        """As `_write`, of an origin with one run, where all of it is replaced or one piece goes on behind it.
-
-        Returns:
-            Whether that was so; else nothing was done.
-        """
-        runs = self.runs[origin]
-        if type(runs) is not tuple:
-            return False
-        begin, end, value = runs[0]
-        if start <= begin and end <= stop:
-            before = end - begin
-            if not pieces:
-                del self.runs[origin]
-                self._spans -= 1
-                self._messages -= before
-                return True
-            piece = pieces[0]
-            if piece != runs[0]:
-                self.runs[origin] = (piece,)
-                self._messages += piece[1] - piece[0] - before
-            return True
-        if end != start or not pieces:
-            return False
-        piece = pieces[0]
-        if piece[0] != end:
-            return False
-        if value is piece[2] or value == piece[2]:
-            self.runs[origin] = ((begin, piece[1], value),)
-        else:
-            self.runs[origin] = (runs[0], piece)
-            self._spans += 1
-        self._messages += piece[1] - piece[0]
-        return True
-
     def _all(self, origin: Origin) -> tuple[Run, ...]:
         """Every run of an origin, in order."""
         runs = self.runs.get(origin, ())
         return runs if type(runs) is tuple else tuple(runs.values())
 
     def put(self, span: Span, value: Any) -> None:
-        """Have every message of ``span``, which is not empty, map to ``value``, in a set True; None takes it out."""
+        """Have every message of ``span``, which is not empty, map to ``value``, in a set True; None takes it out.
+
+        Quick where the origin has one run at most, all of which is replaced, or behind which the span goes on.
+        """
         origin, start, stop = span
-        self._write(origin, start, stop, () if value is None else ((start, stop, value),))
+        runs = self.runs.get(origin)
+        if runs is None:
+            if value is not None:
+                self.runs[origin] = ((start, stop, value),)
+                self._spans += 1
+                self._messages += stop - start
+            return
+        if len(runs) == 1 and type(runs) is tuple:
+            begin, end, before = runs[0]
+            if start <= begin and end <= stop:
+                if value is None:
+                    del self.runs[origin]
+                    self._spans -= 1
+                    self._messages -= end - begin
+                elif begin != start or end != stop or before != value:
+                    self.runs[origin] = ((start, stop, value),)
+                    self._messages += (stop - start) - (end - begin)
+                return
+            if end == start and value is not None:
+                if before is value or before == value:
+                    self.runs[origin] = ((begin, stop, before),)
+                else:
+                    self.runs[origin] = (runs[0], (start, stop, value))
+                    self._spans += 1
+                self._messages += stop - start
+                return
+        _Runs._write(self, origin, start, stop, () if value is None else ((start, stop, value),))
 
     # -- questions without a value ---------------------------------------------------------------
 
@@ -462,6 +448,10 @@ class SpanMap(_Runs, Generic[V]):
         found = self._overlap(origin, at, stop)
         if not found:
             return [(span, None)] if at < stop else []
+        if len(found) == 1:
+            run = found[0]
+            if run[0] <= at and run[1] >= stop:
+                return [(span, run[2])]
         parts: list[tuple[Span, V | None]] = []
         for start, end, value in found:
             if start > at:
@@ -482,19 +472,19 @@ class SpanMap(_Runs, Generic[V]):
             ValueError: the value is None, or the span begins below 0 or ends before it begins.
                 Nothing was changed.
         """
-        origin, start, stop = span
         if value is None:
             raise ValueError(f"None is no value for {span}; remove the span instead")
+        _, start, stop = span
         if not 0 <= start < stop:
             _refuse_unless_empty(span)
             return
-        self._write(origin, start, stop, ((start, stop, value),))
+        self.put(span, value)
 
     def remove(self, span: Span) -> list[tuple[Span, V]]:
         """Forget ``span``; returns what was there, clipped to it, in order."""
         removed = self.within(span)
         if removed:
-            self._write(span.origin, span.start, span.stop, ())
+            self.put(span, None)
         return removed
 
     def update(self, span: Span, fn: Callable[[V | None], V | None]) -> None:
@@ -576,20 +566,20 @@ class SpanSet(_Runs):
         Raises:
             ValueError: the span begins below 0 or ends before it begins. Nothing was changed.
         """
-        origin, start, stop = span
+        _, start, stop = span
         if not 0 <= start < stop:
             _refuse_unless_empty(span)
             return []
         added = self.gaps(span)
         if added:
-            self._write(origin, start, stop, ((start, stop, True),))
+            self.put(span, True)
         return added
 
     def remove(self, span: Span) -> list[Span]:
         """Take ``span`` out of the set; returns the parts that were in it, in order."""
         removed = self.within(span)
         if removed:
-            self._write(span.origin, span.start, span.stop, ())
+            self.put(span, None)
         return removed
 
     def digest(self, origin: Origin) -> int:
@@ -610,7 +600,11 @@ def across(span: Span, tables: Sequence[_Runs]) -> list[tuple[int, int, list[Any
     values: list[Any] = []
     whole = True
     for table in tables:
-        overlap = table._overlap(origin, start, stop) if origin in table.runs else ()
+        overlap: Sequence[Run] = table.runs.get(origin, ())
+        if len(overlap) != 1 or type(overlap) is not tuple:
+            overlap = table._overlap(origin, start, stop) if overlap else ()
+        elif overlap[0][0] >= stop or overlap[0][1] <= start:
+            overlap = ()
         found.append(overlap)
         if overlap:
             first = overlap[0]

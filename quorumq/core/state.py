@@ -124,11 +124,10 @@ class NodeState:
     disk_full: bool = False
     memory_full: str = ""  # why nothing new is taken in; "" where it is
     stirred: bool = False  # something became available since the parked FETCHes last looked
+    me: NodeId = field(init=False)  # this node's id
 
-    @property
-    def me(self) -> NodeId:
-        """This node's id."""
-        return self.config.node
+    def __post_init__(self) -> None:
+        self.me = self.config.node
 
     def next_round(self) -> int:
         """A number for a request to others, used for nothing else in this start."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Self, TypeVar
 
 from quorumq.core.spans import Run, SpanMap
-from quorumq.core.types import Origin
+from quorumq.core.types import Origin, Span
 
 V = TypeVar("V")
 
@@ -31,6 +31,17 @@ class TalliedMap(SpanMap[V]):
     def count(self, kind: int) -> int:
         """How many messages have a value of that class."""
         return self.tally.get(kind, 0)
+
+    def put(self, span: Span, value: Any) -> None:
+        """As in `SpanMap`."""
+        origin, start, stop = span
+        if origin in self.runs:
+            for run in self._overlap(origin, start, stop):
+                self._add(run, min(run[1], stop) - max(run[0], start), -1)
+        if value is not None:
+            kind = self.kind_of(value)
+            self.tally[kind] = self.tally.get(kind, 0) + stop - start
+        super().put(span, value)
 
     def _write(self, origin: Origin, start: int, stop: int, pieces: Sequence[Run]) -> None:
         if origin in self.runs:

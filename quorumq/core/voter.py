@@ -43,16 +43,19 @@ class Voter:
             # What we answered would not count: this directory may not be all there ever was. But a HOLD is abstained
             # from, so that its round need not wait for us.
             return []
-        if isinstance(message, Hold):
+        if isinstance(message, Hold) and message.freed:
             self.context.release(message.freed, now)
         replica = self.context.replicas.get(partition)
         if replica is None:
             return self._refuse(sender, message, partition)
-        if not isinstance(message, Store | CloseRequest) and replica.views.is_deleted(message.group):
+        if isinstance(message, Store):
+            return replica.on_store(sender, message, now)
+        if isinstance(message, CloseRequest):
+            return replica.on_close_ask(sender, message, now)
+        views = replica.views
+        if message.group not in views.groups and views.is_deleted(message.group):
             return self._refuse_group(sender, message)
         match message:
-            case Store():
-                return replica.on_store(sender, message, now)
             case Hold():
                 key = (partition, message.group, sender)
                 self.context.state.active[key] = now.mono
@@ -74,8 +77,6 @@ class Voter:
                 return replica.on_merge(sender, message, now)
             case Survey():
                 return [Send(sender, replica.on_survey(message, now))]
-            case CloseRequest():
-                return replica.on_close_ask(sender, message, now)
 
     def _refuse(self, sender: NodeId, message: QuorumRequest, partition: PartitionId) -> list[Effect]:
         """We have no such replica: we have not heard of the topic, are not in its replica set, or it was deleted.

@@ -165,16 +165,21 @@ class No(NamedTuple):
 
 def on_hold(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: HoldAsk) -> Fate:
     """ON HOLD: whether ``ask.owner`` has this message from now on, as far as it goes by this replica."""
-    heard, stands = hear(record, facts, ask.record)
-    if stands[:3] != ask.record[:3]:
-        return heard, lease, ballots, Tomb(stands)
-    lease = in_time(heard, lease, facts)
-    early = not_due(lease, facts, ask.record)
-    if early is not None:
-        return heard, lease, ballots, early
+    heard = record
+    if record != ask.record or facts.closed:
+        heard, stands = hear(record, facts, ask.record)
+        if stands[:3] != ask.record[:3]:
+            return heard, lease, ballots, Tomb(stands)
+    if lease.held is not None:
+        lease = in_time(heard, lease, facts)
+    if lease.delay is not None or facts.early > 0:
+        early = not_due(lease, facts, ask.record)
+        if early is not None:
+            return heard, lease, ballots, early
     if ask.ended:
         lease = counted(lease, Attempts(ask.record.generation, ask.record.n, ask.ended, ask.suspect))
-    held, attempts = lease.held, attempts_at(lease, ask.record)
+    held = lease.held
+    attempts = attempts_at(lease, ask.record) if lease.attempts is not None else 0
     mine = held is not None and is_owner(held, ask.owner)
     if held is not None and mine and ballots.highest is not None:  # asked again
         held = held._replace(deadline=max(held.deadline, ask.until))
@@ -190,8 +195,9 @@ def on_hold(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: H
         return heard, lease, ballots, No(ballots.highest or Stamp(floor_of(ballots, facts), ""), remaining)
     timed = keeps_times(facts, ask.record.n)
     exhausted = attempts >= ask.max_deliveries and not facts.dead
-    suspect = is_suspect(lease, ask.record)
-    yes = Yes(attempts, exhausted, timed and is_expired(facts, ask.ttl), timed and facts.unseen, suspect)
+    suspect = lease.attempts is not None and is_suspect(lease, ask.record)
+    expired = timed and bool(facts.ttl or ask.ttl) and is_expired(facts, ask.ttl)
+    yes = Yes(attempts, exhausted, expired, timed and facts.unseen, suspect)
     return heard, Lease(held, (), lease.attempts, lease.delay, lease.hint), ballots, yes
 
 
@@ -222,7 +228,7 @@ def is_owner(held: Held, owner: Owner) -> bool:
 def is_above(ballot: Stamp, ballots: Ballots, facts: Facts) -> bool:
     """Ballots only rise: above the highest granted for the message, or the floor where we have no memory."""
     if ballots.highest is None:
-        return ballot.time > floor_of(ballots, facts)
+        return ballot.time > facts.floor and ballot.time > ballots.floor
     return ballot > ballots.highest
 
 
@@ -308,7 +314,9 @@ class Settled(NamedTuple):
 def on_ack(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: AckAsk) -> Fate:
     """ACK: it is written, and the hold of this delivery ends. Another one may be live: its hold stays."""
     record, lease, ballots, stands = on_merge(record, lease, ballots, facts, ask.record)
-    lease = unhinted(release(lease, ask.owner))
+    lease = release(lease, ask.owner)
+    if lease.hint:
+        lease = unhinted(lease)
     return record, lease, ballots, Settled(exclusive(ballots, facts, ask.owner), stands)
 
 
@@ -316,7 +324,7 @@ def exclusive(ballots: Ballots, facts: Facts, owner: Owner) -> bool | None:
     """Whether no higher ballot than the owner's was granted here; None below the floor, where we cannot say."""
     if ballots.highest is not None:
         return ballots.highest <= owner.ballot
-    return True if floor_of(ballots, facts) < owner.ballot.time else None
+    return True if owner.ballot.time > facts.floor and owner.ballot.time > ballots.floor else None
 
 
 class RejectAsk(NamedTuple):
@@ -502,7 +510,9 @@ def is_readable(record: Record, facts: Facts) -> bool:
     if facts.dead:
         return is_dead_letter(record, facts)
     if facts.covered:
-        return as_read(record, facts, facts.generation).kind == Kind.OPEN
+        if record.generation < facts.generation:
+            record = as_read(record, facts, facts.generation)
+        return record.kind == Kind.OPEN
     return record.kind == Kind.OPEN and record.n > 0 and record.generation == facts.generation
 
 

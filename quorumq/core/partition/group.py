@@ -228,9 +228,11 @@ class GroupView:
         """Of the batch with ``key`` so many first-timers, and so many suspects, more are available."""
         if balance > 0 or alone > 0:
             changes.gained = True
-        any_free = self.available.count(key, balance, now)
-        any_alone = self.suspects.count(key, alone, now)
-        if not any_free and not any_alone:
+        if balance:
+            self.available.count(key, balance, now)
+        if alone:
+            self.suspects.count(key, alone, now)
+        if key[1] not in self.available.counts and key[1] not in self.suspects.counts:
             changes.idle.append(key[1])
 
     def cut(self, span: Span) -> list[tuple[Span, int]]:

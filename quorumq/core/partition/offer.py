@@ -42,18 +42,15 @@ class Offer:
         """When the oldest batch of which something is offered was published; None where nothing is."""
         return self.ready.peekitem(0)[0][0] if self.ready else None
 
-    def count(self, key: tuple[int, int], balance: int, now: float) -> bool:
-        """Of the batch with ``key`` so many messages more are available. Returns whether any is."""
+    def count(self, key: tuple[int, int], balance: int, now: float) -> None:
+        """Of the batch with ``key`` so many messages more are available, or fewer; not none."""
         before = self.counts.get(key[1], 0)
-        count = before + balance
-        if not count:
-            if before:
-                self.forget_batch(key)
-            return False
-        self.counts[key[1]] = count
-        if not before:
-            self.ready[key] = now
-        return True
+        if before + balance:
+            self.counts[key[1]] = before + balance
+            if not before:
+                self.ready[key] = now
+        else:
+            self.forget_batch(key)
 
     def forget_batch(self, key: tuple[int, int]) -> None:
         """Nothing of the batch with that key in `ready` is available any more."""

@@ -156,7 +156,7 @@ class Replica:
 
     def group(self, name: str) -> GroupView:
         """The view of group ``name``; made when first named."""
-        return self.views.named(name)
+        return self.views.groups.get(name) or self.views.named(name)
 
     def is_stale(
         self, view: GroupView, generation: int, spans: Sequence[Span], *, unseen: bool = False
@@ -204,9 +204,10 @@ class Replica:
         if error or self.abstains(message.ballot, now):
             return self._votes(message, error=error), []
         view = self.group(message.group)
-        wanted = [want.span for want in message.wants]
-        if self.is_stale(view, message.generation, wanted, unseen=True):
-            return self._votes(message, error=Code.STALE_GENERATION), []
+        if message.generation != view.home.generation:
+            wanted = [want.span for want in message.wants]
+            if self.is_stale(view, message.generation, wanted, unseen=True):
+                return self._votes(message, error=Code.STALE_GENERATION), []
         granted: list[Granted] = []
         resolved: list[Resolved] = []
         not_due: list[NotDue] = []
@@ -261,7 +262,7 @@ class Replica:
             not_due=not_due,
             refused=refused,
             error=error or "",
-            known=self.vector(),
+            known=self.node.vector(self.members),
         )
 
     def delayed_parts(self, span: Span) -> list[Span]:
@@ -342,8 +343,9 @@ class Replica:
         """
         error = self.wrong_epoch(message.epoch)
         view = self.group(message.group)
-        if not error and self.is_stale(view, message.generation, [item.span for item in message.entries]):
-            error = Code.STALE_GENERATION
+        if not error and message.generation != view.home.generation:
+            spans = [item.span for item in message.entries]
+            error = Code.STALE_GENERATION if self.is_stale(view, message.generation, spans) else ""
         if error:
             return [Send(sender, AckReply(message.round, (), (), error, self.vector()))]
         exclusive: list[Owned] = []
@@ -352,7 +354,9 @@ class Replica:
         changes = Changes()
         for span, owner, n in message.entries:
             # What was reclaimed, or closed, has no memory of ballots.
-            remembered = not self.batches.reclaimed.within(span) and span.origin not in self.batches.closed
+            origin = span.origin
+            reclaimed = origin in self.batches.reclaimed.runs and self.batches.reclaimed.within(span)
+            remembered = not reclaimed and origin not in self.batches.closed
             ask = AckAsk(owner, view.settled(message.generation, n))
             for part, (proof, record) in self.views.apply(view, span, fate.on_ack, ask, now, changes):
                 if proof is False:

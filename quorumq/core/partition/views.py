@@ -164,7 +164,7 @@ class Views:
         Returns:
             Its answers, joined where they are the same.
         """
-        closed = span.origin in self.batches.closed
+        closed = bool(self.batches.closed.numbers.runs) and span.origin in self.batches.closed
         read = view.name in self.groups
         answers: list[tuple[Span, Any]] = []
         for part, slot in self.batches.index.split(span):
@@ -188,7 +188,18 @@ class Views:
         header = batch.header
         early = batch.due - now.mono if waits else 0.0
         covered = view.covers(header.published_ms)
-        facts = view.facts(now.mono, covered, early, batch.born, header.ttl_ms / 1000)
+        home = view.home
+        facts = Facts(
+            now.mono,
+            home is not view,
+            home.generation,
+            view.floor,
+            covered,
+            early,
+            batch.born,
+            header.ttl_ms / 1000,
+            since=home.since,
+        )
         return facts, batch.key if batch.durable else None
 
     def finish(self, view: GroupView, changes: Changes, now: Now) -> tuple[JournalRecord, ...]:
