@@ -120,10 +120,12 @@ def load(data: bytes | bytearray | memoryview, what: str = "CBOR") -> Any:
 
 # ------------------------------------------------------------------------------------ writing
 
-_U8: Final = tuple(bytes((n,)) if n < 24 else bytes((24, n)) for n in range(256))
+SMALL: Final = tuple(bytes((n,)) if n < 24 else bytes((24, n)) for n in range(256))
+"""The integers below 256."""
 _U16 = struct.Struct(">BH").pack
 _U32 = struct.Struct(">BI").pack
-_U64 = struct.Struct(">BQ").pack
+WORD: Final = struct.Struct(">BQ").pack
+"""`WORD(27, n)`: an integer that takes eight bytes."""
 _F64 = struct.Struct(">Bd").pack
 
 NULL: Final = b"\xf6"
@@ -139,7 +141,7 @@ def uint(n: int) -> bytes:
         BadValue: the integer does not fit.
     """
     if 0 <= n < 256:
-        return _U8[n]
+        return SMALL[n]
     if n < 0:
         return _negative(n)
     return _long_head(0, n)
@@ -156,7 +158,7 @@ def _long_head(major: int, n: int) -> bytes:
     if n < 1 << 32:
         return _U32(major | 26, n)
     if n < 1 << 64:
-        return _U64(major | 27, n)
+        return WORD(major | 27, n)
     raise BadValue(f"{shown(n)}: integers have at most 64 bits")
 
 

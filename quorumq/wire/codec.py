@@ -22,7 +22,7 @@ from quorumq.wire.bounds import TEXT_CHARS_MAX
 from quorumq.wire.cbor import BadValue, bad
 from quorumq.wire.frames import Frame, encode_frame
 from quorumq.wire.receipts import open_items
-from quorumq.wire.values import Body, Decoders, Lift, SealedNamed, encode_value
+from quorumq.wire.values import Body, Decoders, Encoders, Lift, SealedNamed
 
 TYPES: Final[Mapping[int, type]] = {
     # the first frames of a connection, and the answer to anything that failed
@@ -54,6 +54,7 @@ TYPE_OF: Final[Mapping[type, int]] = {cls: number for number, cls in TYPES.items
 Message = Union[m.PeerMessage, m.ClientRequest, m.ClientReply, m.Challenge, m.Proof]
 
 _DECODERS: Final = Decoders(TYPES)
+_ENCODERS: Final = Encoders(TYPE_OF)
 _ITEMS: Final = (m.AckRequest, m.RejectRequest, m.ExtendRequest, m.LeaveRequest)
 
 
@@ -120,7 +121,7 @@ def encode_message(
     """
     kind = type(message)
     lift = Lift(read)
-    header = encode_value(message, (TYPE_OF[kind], request, stamp), lift)
+    header = _ENCODERS[kind](message, lift, request, stamp)
     return encode_frame(header, lift.bodies, kind.__name__)
 
 
@@ -142,10 +143,12 @@ def decode_message(frame: Frame) -> Decoded:
         if type(data) is not tuple or len(data) < 3:
             bad("the frame header", data, "must be an array of TYPE, request, stamp and fields")
         number, request, stamp = data[:3]
-        for field, value in (("TYPE", number), ("request", request), ("stamp", stamp)):
-            end = STAMPS_END if field == "stamp" else WORDS_END
-            if type(value) is not int or not 0 <= value < end:
-                bad(field, value, f"must be an integer from 0 to {end - 1}")
+        if type(number) is not int or not 0 <= number < WORDS_END:
+            bad("TYPE", number, f"must be an integer from 0 to {WORDS_END - 1}")
+        if type(request) is not int or not 0 <= request < WORDS_END:
+            bad("request", request, f"must be an integer from 0 to {WORDS_END - 1}")
+        if type(stamp) is not int or not 0 <= stamp < STAMPS_END:
+            bad("stamp", stamp, f"must be an integer from 0 to {STAMPS_END - 1}")
         decode = _DECODERS[number]
         if decode is None:
             raise UnknownMessage(

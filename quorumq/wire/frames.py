@@ -136,6 +136,19 @@ class FrameReader:
         if self._broken is not None:
             raise PeerError(self._broken)
         if self._lengths is None:
+            chunk = self._chunk
+            if len(chunk) >= PREFIX_BYTES and not self._prefix:  # mostly: a frame within one chunk
+                magic, header_bytes, body_bytes = _PREFIX.unpack_from(chunk)
+                stop = PREFIX_BYTES + header_bytes + body_bytes
+                if (
+                    magic == MAGIC
+                    and 1 <= header_bytes <= HEADER_BYTES_MAX
+                    and stop <= min(len(chunk), self.frame_bytes_max)
+                ):
+                    self._chunk = chunk[stop:]
+                    self.frames += 1
+                    middle = PREFIX_BYTES + header_bytes
+                    return Frame(chunk[PREFIX_BYTES:middle], chunk[middle:stop])
             if not self._take_prefix():
                 return None
             assert self._lengths is not None

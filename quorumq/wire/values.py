@@ -27,20 +27,31 @@ much.
 
 from __future__ import annotations
 
+import ast
+import re
 import threading
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import cbor2
 
 from quorumq.core import messages
-from quorumq.core.limits import (
-    SPANS_PER_REQUEST_MAX,
+from quorumq.core.limits import NUMBERS_END, SPANS_PER_REQUEST_MAX, STAMPS_END
+from quorumq.core.types import (
+    Batch,
+    BatchHeader,
+    Incarnation,
+    Letter,
+    Origin,
+    Owner,
+    PartitionId,
+    Receipt,
+    Span,
+    Stamp,
 )
-from quorumq.core.types import Batch, BatchHeader, Letter, Origin, PartitionId, Receipt, Span
 from quorumq.wire import batch as batches
 from quorumq.wire import cbor
 from quorumq.wire.bounds import (
@@ -292,6 +303,7 @@ _SPECIAL: Final[Mapping[type, tuple[Callable[..., bytes], Callable[..., Any]]]] 
 # ------------------------------------------------------------------------------------ the writer of functions
 
 Encoder = Callable[[Any, "Lift | None"], bytes]
+LedEncoder = Callable[[Any, "Lift | None", int, int], bytes]
 Decoder = Callable[[Any, "Body | None"], Any]
 
 
@@ -337,6 +349,10 @@ def _check_map(where: str, value: object) -> Any:
     return _decode_map(where, value)
 
 
+INLINE: Final = (Span, Origin, PartitionId, Incarnation, Stamp, Owner)
+"""Types that are in nearly every message: what reads and writes them is not called, but written where they stand."""
+
+
 class _Maker:
     """Writes the encoder and the decoder of each type, once. See "How" at the top of this file."""
 
@@ -347,6 +363,7 @@ class _Maker:
         self.scope: dict[str, Any] = {
             "uint": cbor.uint, "text": cbor.text, "blob": cbor.blob, "array_head": cbor.array_head,
             "boolean": cbor.boolean, "real": cbor.real, "bad": bad, "fit": _fit, "new": tuple.__new__,
+            "small": cbor.SMALL, "word": cbor.WORD,
             "join": b"".join, "encode_map": _encode_map, "check_map": _check_map,
         }  # fmt: skip
 
@@ -374,38 +391,76 @@ class _Maker:
 
     def _make(self, cls: type) -> None:
         fields: tuple[str, ...] = cls._fields  # type: ignore[attr-defined]
-        hints = typing.get_type_hints(cls, vars(__import__(cls.__module__, fromlist=["_"])))
         name = cls.__name__
         assert len(fields) < 24, f"{name}: the head of its array would take two bytes"
-        defaults: dict[str, object] = cls._field_defaults  # type: ignore[attr-defined]
-        got = [f"v_{field}" for field in fields]
-        unpack = f"    {', '.join(got)}{',' if len(got) == 1 else ''} = x" if got else "    pass"
-
-        pieces = [
-            self._encoding(hints[field], var, name, field) for field, var in zip(fields, got, strict=True)
-        ]
-        head = bytes((0x80 | len(fields),))
-        lines = [f"def e_{name}(x, lift):", unpack, f"    return join(({', '.join([repr(head), *pieces])},))"]
+        pieces = [repr(bytes((0x80 | len(fields),))), *self._fields(cls, "x")]
+        lines = [f"def e_{name}(x, lift):", f"    return {joined(pieces)}"]
         self.encoders[cls] = self._compile(f"e_{name}", lines, f"encoder of {name}")
 
+        lines = [
+            f"def d_{name}(x, body):",
+            *("    " + line for line in self._taking(cls, "x")),
+            "    return x",
+        ]
+        self.decoders[cls] = self._compile(f"d_{name}", lines, f"decoder of {name}")
+
+    def led(self, cls: type, number: int) -> LedEncoder:
+        """An encoder of [number, request, stamp, *fields]."""
+        with self.lock:
+            head = cbor.array_head(3 + len(cls._fields)) + cbor.uint(number)  # type: ignore[attr-defined]
+            lead = [self._int("request", 0, 1 << 32), self._int("stamp", 0, STAMPS_END)]
+            name = f"m_{cls.__name__}"
+            pieces = [repr(head), *lead, *self._fields(cls, "x")]
+            lines = [f"def {name}(x, lift, request, stamp):", f"    return {joined(pieces)}"]
+            return cast("LedEncoder", self._compile(name, lines, f"encoder of {cls.__name__}"))
+
+    def _fields(self, cls: type, var: str) -> list[str]:
+        """Expressions for the CBOR of the fields of ``var``, which is a ``cls``."""
+        hints = hints_of(cls)
+        return [
+            piece
+            for at, field in enumerate(cls._fields)  # type: ignore[attr-defined]
+            for piece in self._pieces(hints[field], f"{var}[{at}]", cls.__name__, field)
+        ]
+
+    def _taking(self, cls: type, var: str) -> list[str]:
+        """Statements that make a ``cls`` of ``var``."""
+        fields: tuple[str, ...] = cls._fields  # type: ignore[attr-defined]
+        hints, name = hints_of(cls), cls.__name__
+        defaults: dict[str, object] = cls._field_defaults  # type: ignore[attr-defined]
+        got = {field: f"{var}__{field}" for field in fields}
         values = tuple(defaults[field] for field in fields if field in defaults)
-        lines = [f"def d_{name}(x, body):"]
-        fit = f"fit({name!r}, x, {len(fields)}, {self._name(values)})"
-        lines.append(f"    if type(x) is not tuple or len(x) != {len(fields)}: x = {fit}")
-        lines.append(unpack)
-        for field, var in zip(fields, got, strict=True):
-            lines += ["    " + line for line in self._decoding(hints[field], var, name, field)]
+        fit = f"fit({name!r}, {var}, {len(fields)}, {self._name(values)})"
+        lines = [f"if type({var}) is not tuple or len({var}) != {len(fields)}: {var} = {fit}"]
+        if fields:
+            lines.append(f"{', '.join(got.values())}, = {var}")
+        for field in fields:
+            lines += self._decoding(hints[field], got[field], name, field)
         if name in CHECKS:
             test, field, rule = CHECKS[name]
-            lines.append(f"    if not ({test}): bad({f'{name}.{field}'!r}, v_{field}, {rule!r})")
-        lines.append(f"    return new({self._name(cls)}, ({''.join(var + ', ' for var in got)}))")
-        self.decoders[cls] = self._compile(f"d_{name}", lines, f"decoder of {name}")
+            test = re.sub(r"\bv_(\w+)", lambda found: got[found[1]], test)
+            lines.append(f"if not ({test}): bad({f'{name}.{field}'!r}, {got[field]}, {rule!r})")
+        return [*lines, f"{var} = new({self._name(cls)}, ({''.join(of + ', ' for of in got.values())}))"]
 
     # Each of the next two turns one type hint into source for the variable `var`.
 
+    def _int(self, var: str, low: int, high: int) -> str:
+        """The integer ``var``, quick where it is as large as those of its kind mostly are."""
+        if high >= STAMPS_END and high != NUMBERS_END:
+            return f"(word(27, {var}) if {1 << 32} <= {var} < {1 << 64} else uint({var}))"
+        return f"(small[{var}] if 0 <= {var} < 256 else uint({var}))"
+
+    def _pieces(self, hint: Any, var: str, owner: str, field: str) -> list[str]:
+        """Expressions for the CBOR of ``var``, which follow each other."""
+        if hint in INLINE:
+            return [repr(bytes((0x80 | len(hint._fields),))), *self._fields(hint, var)]
+        return [self._encoding(hint, var, owner, field)]
+
     def _encoding(self, hint: Any, var: str, owner: str, field: str) -> str:
         """An expression for the CBOR of ``var``."""
-        simple = {int: "uint", str: "text", bytes: "blob", float: "real", bool: "boolean"}.get(hint)
+        if hint is int:
+            return self._int(var, *int_range(owner, field))
+        simple = {str: "text", bytes: "blob", float: "real", bool: "boolean"}.get(hint)
         if simple:
             return f"{simple}({var})"
         origin, args = typing.get_origin(hint), typing.get_args(hint)
@@ -467,9 +522,11 @@ class _Maker:
             lines = refuse(
                 f"type({var}) is not tuple or len({var}) > {limit}", f"must be an array of at most {limit}"
             )
+            item = self._item(args[0], owner, field)
             return [
                 *lines,
-                f"if {var}: {var} = tuple([{self._item(args[0], owner, field)}(i, body) for i in {var}])",
+                f"if len({var}) == 1: {var} = ({item}({var}[0], body),)",
+                f"elif {var}: {var} = tuple([{item}(i, body) for i in {var}])",
             ]
         if origin is tuple:
             lines = refuse(
@@ -489,6 +546,8 @@ class _Maker:
                 f"{var} = {members}[{var}]",
             ]
         assert hasattr(hint, "_fields"), f"{owner}.{field}: no decoding for {hint}"
+        if hint in INLINE:
+            return self._taking(hint, var)
         return [f"{var} = {self._name(self.of(hint)[1])}({var}, body)"]
 
     def _item(self, hint: Any, owner: str, field: str) -> str:
@@ -502,6 +561,22 @@ class _Maker:
         return self._name(self._compile(name, lines, f"decoder of an item of {owner}.{field}"))
 
 
+def hints_of(cls: type) -> dict[str, Any]:
+    """The types of the fields of a NamedTuple class."""
+    return typing.get_type_hints(cls, vars(__import__(cls.__module__, fromlist=["_"])))
+
+
+def joined(pieces: Iterable[str]) -> str:
+    """An expression that joins the pieces; literals that stand side by side are one."""
+    merged: list[str] = []
+    for piece in pieces:
+        if merged and piece.startswith("b'") and merged[-1].startswith("b'"):
+            merged[-1] = repr(ast.literal_eval(merged[-1]) + ast.literal_eval(piece))
+        else:
+            merged.append(piece)
+    return f"join(({', '.join(merged)},))"
+
+
 def enumerate_members(cls: type[IntEnum]) -> list[tuple[int, IntEnum]]:
     """The members of an enum by number."""
     return [(int(member), member) for member in cls]
@@ -513,6 +588,22 @@ _decode_span: Final = _MAKER.of(Span)[1]
 _encode_partition: Final = _MAKER.of(PartitionId)[0]
 _decode_partition: Final = _MAKER.of(PartitionId)[1]
 _MAKER.of(Origin)
+
+
+class Encoders(dict[type, LedEncoder]):
+    """Encoders of messages by their class, for [TYPE, request, stamp, *fields]; each compiled when it is first used.
+
+    Args:
+        numbers: the TYPE of each class.
+    """
+
+    def __init__(self, numbers: Mapping[type, int]) -> None:
+        super().__init__()
+        self._numbers = numbers
+
+    def __missing__(self, cls: type) -> LedEncoder:
+        encoder = self[cls] = _MAKER.led(cls, self._numbers[cls])
+        return encoder
 
 
 class Decoders(dict[Any, Decoder | None]):
