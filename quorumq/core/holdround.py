@@ -141,7 +141,7 @@ class HoldRound(Round):
         tables = (self.yes, self.no, self.exhausted, self.expired, self.attempts)
         return [
             Atom(
-                Span(span.origin, start, stop),
+                span if (start, stop) == span[1:] else Span(span.origin, start, stop),
                 (yes or 0) & valid & ~(no or 0),
                 no or 0,
                 (dead or 0) & valid,

@@ -11,7 +11,6 @@ means is in core/partition; how answers are counted, in core/rounds.py and the c
 
 from __future__ import annotations
 
-import heapq
 import random
 from collections.abc import Iterable, Sequence
 
@@ -88,11 +87,11 @@ from quorumq.core.messages import (
 from quorumq.core.partition.replica import Replica
 from quorumq.core.peers import Peers
 from quorumq.core.records import BatchStored, DirectoryMade, JournalRecord, Reserved, Started
-from quorumq.core.remote import SplitCoordinator
 from quorumq.core.replay import Replay, clean_stop, cluster_made, snapshot
 from quorumq.core.state import NodeConfig
 from quorumq.core.status import status
-from quorumq.core.types import Incarnation, NodeId, Now, PartitionId, Span, Topic
+from quorumq.core.timers import Timers
+from quorumq.core.types import Incarnation, NodeId, Now, PartitionId, Topic
 from quorumq.core.upkeep import Upkeep
 from quorumq.core.voter import Voter
 from quorumq.core.vouching import (
@@ -107,9 +106,6 @@ from quorumq.core.vouching import (
 
 _REPLIES = frozenset(QUORUM_REPLIES)
 _REQUESTS = frozenset(QUORUM_REQUESTS)
-
-TIMERS_PER_STEP = 128
-"""What is done of all that is due: a thousand holds may run out at once."""
 
 
 class NodeCore:
@@ -151,6 +147,7 @@ class NodeCore:
         self.door = FrontDoor(self.context, self.vouching)
         self.voter = Voter(self.context)
         self.upkeep = Upkeep(self.context)
+        self.timers = Timers(self.context, self.vouching, self.upkeep)
         self.is_new = replay.is_new
         self.is_noted = replay.is_noted
         self.void = replay.void  # batches on disk that nobody needs
@@ -239,7 +236,7 @@ class NodeCore:
         if self.stopped or (self.vouching.lost and not events):
             return effects
         if state.timers and state.timers[0][0] <= now.mono:
-            self._absorb(self._run_timers(now), effects, now)
+            self._absorb(self.timers.run(now), effects, now)
         for event in events:
             if self.stopped:
                 break
@@ -251,9 +248,8 @@ class NodeCore:
         reserve = None if self.stopped else state.clock.next_reserve(now)
         if reserve is not None:
             effects.append(Persist((Reserved(reserve),), (Done(reserve_token(reserve)),)))
-        # Timers at the head that have nothing left to do wake nobody: nearly every round is over long before its own.
-        while state.timers and self._is_stale(state.timers[0][2]):
-            heapq.heappop(state.timers)
+        if state.timers and self.timers.is_stale(state.timers[0][2]):
+            self.timers.drop_stale()
         return self.context.peers.positions.count(effects) if effects else effects
 
     def next_deadline(self) -> float | None:
@@ -393,87 +389,6 @@ class NodeCore:
             effects += self.vouching.resync.ask(self.context, peer, now, afresh=True)
         effects += self.context.recovery.ask(self.state, self.replicas, peer, now, afresh=True)
         return effects + self.upkeep.greet(peer)
-
-    # --------------------------------------------------------------- timers
-
-    def _run_timers(self, now: Now) -> list[Effect]:
-        """Do what is due, but no more than one step has time for: what is left, and what this makes due, comes next."""
-        timers = self.state.timers
-        due: list[tuple[object, ...]] = []
-        while timers and timers[0][0] <= now.mono and len(due) < TIMERS_PER_STEP:
-            due.append(heapq.heappop(timers)[2])
-        return [effect for what in due for effect in self._on_timer(what, now)]
-
-    def _is_stale(self, what: tuple[object, ...]) -> bool:
-        """Whether a timer has nothing left to do."""
-        match what:
-            case ("round", int(number)):
-                return number not in self.context.rounds
-            case ("advance" | "gathered" | "again", int(key)):
-                return key not in self.context.requests
-            case ("forget", int(key)):
-                return key not in self.context.given
-            case (_, PartitionId() as partition, *_) if partition not in self.replicas:
-                return True  # its topic was deleted
-            case ("recover", str(peer), int(number)):
-                return not self.context.recovery.is_current(peer, number)
-            case ("expire", PartitionId() as partition, str(name), Span() as span):
-                return not self.replicas[partition].group(name).held(span)
-        return False
-
-    def _on_timer(self, what: tuple[object, ...], now: Now) -> list[Effect]:
-        context, state = self.context, self.state
-        match what:
-            case (_, PartitionId() as partition, *_) if partition not in self.replicas:
-                return []  # its topic was deleted
-            case ("expire", PartitionId() as partition, str(name), Span() as span):
-                return self.replicas[partition].on_expire(name, span, now)
-            case ("refresh", PartitionId() as partition, str(name), Span() as span):
-                replica = self.replicas[partition]
-                replica.views.refresh(replica.group(name), span, now)
-            case ("due", PartitionId() as partition, int(number)):
-                self.replicas[partition].storing.on_due(number, now)
-            case ("round", int(number)):
-                pending = context.rounds.get(number)
-                return pending.on_timeout(context, number, now) if pending is not None else []
-            case ("advance", int(key)):
-                pending = context.requests.get(key)
-                if isinstance(pending, FetchCoordinator) and not pending.done:
-                    return pending.advance(context, now)
-            case ("gathered", int(key)):
-                pending = context.requests.get(key)
-                if isinstance(pending, SplitCoordinator) and not pending.done:
-                    return pending.on_gathered(context, now)
-            case ("again", int(key)):
-                pending = context.requests.get(key)
-                return pending.go_on(context, now) if pending is not None else []
-            case ("free", tuple(freed)):
-                return context.free_in_steps(freed, now)
-            case ("forget", int(key)):
-                context.given.pop(key, None)
-            case ("recover", str(peer), int(number)) if context.recovery.is_current(peer, number):
-                return context.recovery.ask(state, self.replicas, peer, now)
-            case ("resync",) if self.vouching.resync is not None:
-                state.at(now.mono + resync.ASK_AGAIN_S, "resync")
-                effects = [
-                    effect
-                    for peer in state.links
-                    for effect in self.vouching.resync.ask(context, peer, now, afresh=True)
-                ]
-                # What was missing may be needed no more: the topic was deleted meanwhile.
-                return effects + self.vouching.end_resync(context)
-            case ("heartbeat",):
-                state.at(now.mono + self.config.heartbeat, "heartbeat")
-                return self.upkeep.heartbeat(now)
-            case ("reclaim",):
-                state.at(now.mono + self.config.sync_interval, "reclaim")
-                return self.upkeep.reclaim(now)
-            case ("sync", str(peer)):
-                pause = self.config.sync_interval * (0.5 + context.rng.random())
-                state.at(now.mono + pause, "sync", peer)
-                if peer in state.links and state.vouched:
-                    return self.upkeep.sync(peer, now)
-        return []
 
     # ------------------------------------------------------- messages of peers
 

@@ -269,7 +269,7 @@ class _Runs:
     def gaps(self, span: Span) -> list[Span]:
         """The parts of ``span`` that are not covered, in order."""
         origin, at, stop = span
-        found = self._overlap(origin, at, stop)
+        found = self._overlap(origin, at, stop) if origin in self.runs else ()
         if not found:
             return [span] if at < stop else []
         gaps: list[Span] = []
@@ -430,7 +430,7 @@ class SpanMap(_Runs, Generic[V]):
     def within(self, span: Span) -> list[tuple[Span, V]]:
         """The covered parts of ``span`` with their values, clipped to it, in order."""
         origin, start, stop = span
-        found = self._overlap(origin, start, stop)
+        found = self._overlap(origin, start, stop) if origin in self.runs else ()
         if not found:
             return []
         if len(found) == 1:
@@ -445,7 +445,7 @@ class SpanMap(_Runs, Generic[V]):
     def split(self, span: Span) -> list[tuple[Span, V | None]]:
         """The whole of ``span``, in order, in parts of one value each; None stands for a gap."""
         origin, at, stop = span
-        found = self._overlap(origin, at, stop)
+        found = self._overlap(origin, at, stop) if origin in self.runs else ()
         if not found:
             return [(span, None)] if at < stop else []
         if len(found) == 1:
@@ -548,7 +548,7 @@ class SpanSet(_Runs):
     def within(self, span: Span) -> list[Span]:
         """The parts of ``span`` that are in the set, in order."""
         origin, start, stop = span
-        found = self._overlap(origin, start, stop)
+        found = self._overlap(origin, start, stop) if origin in self.runs else ()
         if not found:
             return []
         if len(found) == 1:

@@ -193,7 +193,7 @@ def on_hold(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: H
     else:
         remaining = held.deadline - facts.now if held is not None else 0.0
         return heard, lease, ballots, No(ballots.highest or Stamp(floor_of(ballots, facts), ""), remaining)
-    timed = keeps_times(facts, ask.record.n)
+    timed = ask.record.n == 0 and not facts.dead  # `keeps_times`
     exhausted = attempts >= ask.max_deliveries and not facts.dead
     suspect = lease.attempts is not None and is_suspect(lease, ask.record)
     expired = timed and bool(facts.ttl or ask.ttl) and is_expired(facts, ask.ttl)

@@ -164,7 +164,7 @@ class GroupView:
         waits = facts.early > 0
         tables = (home.records, self.leases, self.ballots, available, suspects, self.kept.spans)
         for start, stop, (record, lease, ballots, was_free, was_alone, was_kept) in across(span, tables):
-            part = Span(origin, start, stop)
+            part = span if (start, stop) == span[1:] else Span(origin, start, stop)
             record, lease, ballots = record or OPEN_ZERO, lease or FREE, ballots or NO_BALLOTS
             changed = rule is None
             if rule is not None:

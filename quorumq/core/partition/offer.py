@@ -72,43 +72,6 @@ HELD, ELSEWHERE, DELAYED, DEAD = range(4)
 Key = tuple[int, int]
 
 
-class KeptBatches:
-    """How many messages of which batches, and which is the oldest.
-
-    A heap, of which only the head has to be true: nobody but a status page asks for it.
-    """
-
-    __slots__ = ("counts", "heap")
-
-    def __init__(self) -> None:
-        self.counts: dict[Key, int] = {}
-        self.heap: list[Key] = []  # every batch of `counts`, and some that are gone
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, KeptBatches) and self.counts == other.counts
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def add(self, key: Key, size: int) -> None:
-        """Of the batch with that key so many messages more, or fewer."""
-        counts = self.counts
-        before = counts.get(key, 0)
-        if before + size:
-            counts[key] = before + size
-            if not before:
-                heappush(self.heap, key)
-            return
-        del counts[key]
-        if len(self.heap) > 2 * len(counts) + 16:
-            self.heap = sorted(counts)
-
-    def oldest(self) -> Key:
-        """The oldest batch; there is one."""
-        while self.heap[0] not in self.counts:
-            heappop(self.heap)
-        return self.heap[0]
-
-
 class Kept:
     """Messages of batches here that a group keeps and is not offered: why, and in which batches.
 
@@ -117,14 +80,16 @@ class Kept:
     Attributes:
         spans: why, by message.
         batches: by why, how many of the messages each batch has, by its key in `Offer.ready`.
+        messages: how many there are, by why.
     """
 
-    __slots__ = ("batches", "messages", "spans")
+    __slots__ = ("_heaps", "batches", "messages", "spans")
 
     def __init__(self) -> None:
         self.spans: SpanMap[int] = SpanMap()
-        self.batches: dict[int, KeptBatches] = {}
+        self.batches: dict[int, dict[Key, int]] = {}
         self.messages: dict[int, int] = {}
+        self._heaps: dict[int, list[Key]] = {}  # by why: all of its batches, and some that are gone
 
     def count(self, why: int) -> int:
         """How many messages are not offered for that reason."""
@@ -132,15 +97,24 @@ class Kept:
 
     def oldest(self, *whys: int) -> list[Key]:
         """For each of the reasons the oldest batch with such a message, if there is one."""
-        return [self.batches[why].oldest() for why in whys if why in self.batches]
+        found: list[Key] = []
+        for why in whys:
+            counts = self.batches.get(why)
+            if counts:
+                heap = self._heaps[why]
+                while heap[0] not in counts:  # a batch that is gone is taken out when it is met
+                    heappop(heap)
+                found.append(heap[0])
+        return found
 
     def put(self, key: Key, span: Span, before: int | None, why: int | None) -> None:
         """All of ``span``, in the batch with ``key``, was not offered for one reason, and is now for another."""
         self.spans.put(span, why)
+        size = span[2] - span[1]
         if before is not None:
-            self._add(key, before, -span.size)
+            self._add(key, before, -size)
         if why is not None:
-            self._add(key, why, span.size)
+            self._add(key, why, size)
 
     def withdraw(self, key: Key, spans: list[Span]) -> None:
         """The batch with that key, which had ``spans``, is not here any more."""
@@ -149,10 +123,19 @@ class Kept:
                 self._add(key, why, -part.size)
 
     def _add(self, key: Key, why: int, size: int) -> None:
-        batches = self.batches.get(why)
-        if batches is None:
-            batches = self.batches[why] = KeptBatches()
-        batches.add(key, size)
-        self.messages[why] = self.messages.get(why, 0) + size
-        if not self.messages[why]:
-            del self.messages[why], self.batches[why]
+        counts = self.batches.get(why)
+        if counts is None:
+            counts, self._heaps[why] = self.batches.setdefault(why, {}), []
+        before = counts.get(key, 0)
+        if before + size:
+            counts[key] = before + size
+            self.messages[why] = self.messages.get(why, 0) + size
+            if not before:
+                heappush(self._heaps[why], key)
+            return
+        del counts[key]
+        self.messages[why] += size
+        if not counts:
+            del self.messages[why], self.batches[why], self._heaps[why]
+        elif len(self._heaps[why]) > 2 * len(counts) + 16:
+            self._heaps[why] = sorted(counts)

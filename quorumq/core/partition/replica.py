@@ -200,7 +200,7 @@ class Replica:
         self, sender: NodeId, incarnation: Incarnation, message: Hold, now: Now
     ) -> tuple[HoldReply, list[Effect]]:
         """ON HOLD: vote on each message. The reply goes out at once: holds are in no journal."""
-        error = self.wrong_epoch(message.epoch)
+        error = "" if message.epoch == self.topic.epoch else Code.WRONG_EPOCH
         if error or self.abstains(message.ballot, now):
             return self._votes(message, error=error), []
         view = self.group(message.group)
@@ -341,13 +341,13 @@ class Replica:
 
         In a dead-letter group it is PURGED at the entry's n, which anything newer stands above.
         """
-        error = self.wrong_epoch(message.epoch)
+        error = "" if message.epoch == self.topic.epoch else Code.WRONG_EPOCH
         view = self.group(message.group)
         if not error and message.generation != view.home.generation:
             spans = [item.span for item in message.entries]
             error = Code.STALE_GENERATION if self.is_stale(view, message.generation, spans) else ""
         if error:
-            return [Send(sender, AckReply(message.round, (), (), error, self.vector()))]
+            return [Send(sender, AckReply(message.round, (), (), error, self.node.vector(self.members)))]
         exclusive: list[Owned] = []
         higher: list[Owned] = []
         resolved: list[Resolved] = []
@@ -365,7 +365,14 @@ class Replica:
                     exclusive.append(Owned(part, owner, n))
                 if view.home is not view and record[:3] != ask.record[:3]:  # nothing stands above ACKED
                     resolved.append(Resolved(part, record))
-        reply = AckReply(message.round, tuple(exclusive), tuple(higher), "", self.vector(), tuple(resolved))
+        reply = AckReply(
+            message.round,
+            tuple(exclusive),
+            tuple(higher),
+            "",
+            self.node.vector(self.members),
+            tuple(resolved),
+        )
         return [Persist(self.views.finish(view, changes, now), (Send(sender, reply),))]
 
     # ------------------------------------------------------------------- REJECT

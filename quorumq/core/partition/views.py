@@ -187,8 +187,8 @@ class Views:
         waits = batch.number in self.batches.waiting
         header = batch.header
         early = batch.due - now.mono if waits else 0.0
-        covered = view.covers(header.published_ms)
         home = view.home
+        covered = header.published_ms >= home.from_ms or view.covers(header.published_ms)
         facts = Facts(
             now.mono,
             home is not view,
@@ -324,6 +324,6 @@ class Views:
                 if key is not None and not free and not alone and why is not None:
                     anew.put(key, Span(span.origin, start, stop), None, why)
         view.kept.spans.check()
-        for name in Kept.__slots__:
+        for name in ("spans", "batches", "messages"):
             found, have = getattr(anew, name), getattr(view.kept, name)
             assert found == have, f"{view.name}: kept by {name} is {have}, should be {found}"

@@ -1,0 +1,122 @@
+"""What a node is to do at a time: timers, as `NodeState.at` sets them, and what they lead to."""
+
+from __future__ import annotations
+
+import heapq
+
+from quorumq.core import resync
+from quorumq.core.context import Context
+from quorumq.core.effects import Effect
+from quorumq.core.fetch import FetchCoordinator
+from quorumq.core.remote import SplitCoordinator
+from quorumq.core.types import Now, PartitionId, Span
+from quorumq.core.upkeep import Upkeep
+from quorumq.core.vouching import Vouching
+
+TIMERS_PER_STEP = 128
+"""What is done of all that is due: a thousand holds may run out at once."""
+
+
+class Timers:
+    """The timers of one node.
+
+    Args:
+        context: of the node.
+        vouching: whether it is to ask others for what its directory lacks.
+        upkeep: what it does now and then.
+    """
+
+    __slots__ = ("context", "upkeep", "vouching")
+
+    def __init__(self, context: Context, vouching: Vouching, upkeep: Upkeep) -> None:
+        self.context = context
+        self.vouching = vouching
+        self.upkeep = upkeep
+
+    def drop_stale(self) -> None:
+        """Forget timers at the head that have nothing left to do, so that they wake nobody.
+
+        Nearly every round is over long before its timer: waking for those cost more than serving the rest.
+        """
+        timers = self.context.state.timers
+        while timers and self.is_stale(timers[0][2]):
+            heapq.heappop(timers)
+
+    def run(self, now: Now) -> list[Effect]:
+        """Do what is due, but no more than one step has time for: what is left, and what this makes due, comes next."""
+        timers = self.context.state.timers
+        due: list[tuple[object, ...]] = []
+        while timers and timers[0][0] <= now.mono and len(due) < TIMERS_PER_STEP:
+            due.append(heapq.heappop(timers)[2])
+        return [effect for what in due for effect in self._on_timer(what, now)]
+
+    def is_stale(self, what: tuple[object, ...]) -> bool:
+        """Whether a timer has nothing left to do."""
+        match what:
+            case ("round", int(number)):
+                return number not in self.context.rounds
+            case ("advance" | "gathered" | "again", int(key)):
+                return key not in self.context.requests
+            case ("forget", int(key)):
+                return key not in self.context.given
+            case (_, PartitionId() as partition, *_) if partition not in self.context.replicas:
+                return True  # its topic was deleted
+            case ("recover", str(peer), int(number)):
+                return not self.context.recovery.is_current(peer, number)
+            case ("expire", PartitionId() as partition, str(name), Span() as span):
+                return not self.context.replicas[partition].group(name).held(span)
+        return False
+
+    def _on_timer(self, what: tuple[object, ...], now: Now) -> list[Effect]:
+        context, state = self.context, self.context.state
+        match what:
+            case (_, PartitionId() as partition, *_) if partition not in context.replicas:
+                return []  # its topic was deleted
+            case ("expire", PartitionId() as partition, str(name), Span() as span):
+                return self.context.replicas[partition].on_expire(name, span, now)
+            case ("refresh", PartitionId() as partition, str(name), Span() as span):
+                replica = self.context.replicas[partition]
+                replica.views.refresh(replica.group(name), span, now)
+            case ("due", PartitionId() as partition, int(number)):
+                self.context.replicas[partition].storing.on_due(number, now)
+            case ("round", int(number)):
+                pending = context.rounds.get(number)
+                return pending.on_timeout(context, number, now) if pending is not None else []
+            case ("advance", int(key)):
+                pending = context.requests.get(key)
+                if isinstance(pending, FetchCoordinator) and not pending.done:
+                    return pending.advance(context, now)
+            case ("gathered", int(key)):
+                pending = context.requests.get(key)
+                if isinstance(pending, SplitCoordinator) and not pending.done:
+                    return pending.on_gathered(context, now)
+            case ("again", int(key)):
+                pending = context.requests.get(key)
+                return pending.go_on(context, now) if pending is not None else []
+            case ("free", tuple(freed)):
+                return context.free_in_steps(freed, now)
+            case ("forget", int(key)):
+                context.given.pop(key, None)
+            case ("recover", str(peer), int(number)) if context.recovery.is_current(peer, number):
+                return context.recovery.ask(state, self.context.replicas, peer, now)
+            case ("resync",) if self.vouching.resync is not None:
+                state.at(now.mono + resync.ASK_AGAIN_S, "resync")
+                effects = [
+                    effect
+                    for peer in state.links
+                    for effect in self.vouching.resync.ask(context, peer, now, afresh=True)
+                ]
+                # What was missing may be needed no more: the topic was deleted meanwhile.
+                return effects + self.vouching.end_resync(context)
+            case ("heartbeat",):
+                state.at(now.mono + self.context.config.heartbeat, "heartbeat")
+                return self.upkeep.heartbeat(now)
+            case ("reclaim",):
+                state.at(now.mono + self.context.config.sync_interval, "reclaim")
+                return self.upkeep.reclaim(now)
+            case ("sync", str(peer)):
+                pause = self.context.config.sync_interval * (0.5 + context.rng.random())
+                state.at(now.mono + pause, "sync", peer)
+                if peer in state.links and state.vouched:
+                    return self.upkeep.sync(peer, now)
+        return []
