@@ -12,6 +12,8 @@ that a TOMB still repairs.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from quorumq.core import limits
 from quorumq.core.burial import Burial
 from quorumq.core.context import Context
@@ -108,6 +110,13 @@ class FetchCoordinator(GroupReader):
                 return self.on_group_deleted(context, context.catalogue.topics[topic], now)
         new = self.unsettled(context)
         return self.register(context, new, now) if new else self.advance(context, now)
+
+    def looks_at(self, stirred: Iterable[tuple[PartitionId, str]]) -> bool:
+        """Whether it reads as one of these groups of these partitions."""
+        for partition, name in stirred:  # noqa: SIM110  a generator would be three calls for each that is parked
+            if name == self.request.group and partition in self.partitions:
+                return True
+        return False
 
     def advance(self, context: Context, now: Now) -> list[Effect]:
         """Go on: answer if there is enough or the time is over, else start rounds on what is available."""

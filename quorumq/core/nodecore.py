@@ -282,13 +282,17 @@ class NodeCore:
                 queue, at = queue[at:], 0
 
     def _advance_stirred(self, now: Now) -> list[Effect]:
-        """Let the parked FETCHes look at what became available: idle clients first, then who waits longest."""
+        """Let the parked FETCHes look at what became available to them: idle clients first, then who waits longest."""
         effects: list[Effect] = []
         for _ in range(8):  # one FETCH may give back what another one waits for
-            if not self.state.stirred:
+            stirred, self.state.stirred = self.state.stirred, {}
+            if not stirred:
                 break
-            self.state.stirred = False
-            waiting = [it for it in self.context.requests.values() if isinstance(it, FetchCoordinator)]
+            waiting = [
+                it
+                for it in self.context.requests.values()
+                if isinstance(it, FetchCoordinator) and it.looks_at(stirred)
+            ]
             for pending in sorted(waiting, key=lambda it: not it.request.idle):
                 if not pending.done:
                     effects += pending.advance(self.context, now)

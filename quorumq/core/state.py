@@ -123,7 +123,8 @@ class NodeState:
     unwritten: dict[int, PartitionId] = field(default_factory=dict)  # batches that are not durable yet
     disk_full: bool = False
     memory_full: str = ""  # why nothing new is taken in; "" where it is
-    stirred: bool = False  # something became available since the parked FETCHes last looked
+    # To which groups of which partitions something became available since the parked FETCHes last looked.
+    stirred: dict[tuple[PartitionId, str], None] = field(default_factory=dict)
     me: NodeId = field(init=False)  # this node's id
 
     def __post_init__(self) -> None:

@@ -130,6 +130,25 @@ def test_one_message_costs_so_many_calls(monkeypatch: pytest.MonkeyPatch) -> Non
     assert {name: sum(steps) for name, steps in found.items() if sum(steps) > CALLS[name]} == {}
 
 
+def beside(topics: int) -> int:
+    """Calls of a publish that a parked FETCH waits for, beside one that is parked for each of so many other topics."""
+    cluster = Cluster(**QUIET)
+    cluster.checks = False
+    topic, origin = cluster.topic(), cluster.ask("a", OpenSession()).origin
+    for number in range(topics):
+        cluster.topic(f"other{number}")
+        cluster.submit("a", fetch(wait=1.0)._replace(topics=(f"other{number}",)))
+    waiting = cluster.submit("a", fetch(wait=1.0))
+    found = calls(lambda: cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"x"]))), builtins=False)
+    assert receipts(cluster.replies[waiting])
+    return found
+
+
+def test_who_waits_for_something_else_is_not_asked() -> None:
+    """Of 40 more parked FETCHes each is only passed over: whether a publish is for it, wherever the step says so."""
+    assert beside(41) - beside(1) <= 40 * 5
+
+
 # ------------------------------------------------------------------ no step stands in the way
 
 STEP_CALLS_MAX = 40_000

@@ -40,7 +40,7 @@ class Changes:
         records: raised, for RecordsMerged.
         counted: attempts, for AttemptsCounted.
         delays: set, with the seconds left, for DelaysSet.
-        gained: whether more is available than before.
+        gained: the groups to which more is available than before.
         wakes: when which messages become available by themselves, and to which group.
         idle: batches of which nothing is available any more.
     """
@@ -51,7 +51,7 @@ class Changes:
         self.records: list[Resolved] = []
         self.counted: list[Counted] = []
         self.delays: list[NotDue] = []
-        self.gained = False
+        self.gained: list[str] = []
         self.wakes: list[tuple[float, str, Span]] = []
         self.idle: list[int] = []
 
@@ -227,7 +227,7 @@ class GroupView:
     def _count(self, key: tuple[int, int], balance: int, alone: int, now: float, changes: Changes) -> None:
         """Of the batch with ``key`` so many first-timers, and so many suspects, more are available."""
         if balance > 0 or alone > 0:
-            changes.gained = True
+            changes.gained.append(self.name)
         if balance:
             self.available.count(key, balance, now)
         if alone:

@@ -204,8 +204,8 @@ class Views:
 
     def finish(self, view: GroupView, changes: Changes, now: Now) -> tuple[JournalRecord, ...]:
         """What passes over a group have changed reaches whoever waits for it; the records of it for the journal."""
-        if changes.gained:
-            self.node.stirred = True
+        for name in changes.gained:
+            self.node.stirred[(self.partition, name)] = None
         for time, name, part in changes.wakes:
             self.node.at(time, "refresh", self.partition, name, part)
         for number in changes.idle:
