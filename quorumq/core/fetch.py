@@ -113,10 +113,8 @@ class FetchCoordinator(GroupReader):
 
     def looks_at(self, stirred: Iterable[tuple[PartitionId, str]]) -> bool:
         """Whether it reads as one of these groups of these partitions."""
-        for partition, name in stirred:  # noqa: SIM110  a generator would be three calls for each that is parked
-            if name == self.request.group and partition in self.partitions:
-                return True
-        return False
+        found = [name for partition, name in stirred if partition in self.partitions]
+        return self.request.group in found
 
     def advance(self, context: Context, now: Now) -> list[Effect]:
         """Go on: answer if there is enough or the time is over, else start rounds on what is available."""

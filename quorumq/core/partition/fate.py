@@ -172,14 +172,12 @@ def on_hold(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: H
             return heard, lease, ballots, Tomb(stands)
     if lease.held is not None:
         lease = in_time(heard, lease, facts)
-    if lease.delay is not None or facts.early > 0:
-        early = not_due(lease, facts, ask.record)
-        if early is not None:
-            return heard, lease, ballots, early
+    early = not_due(lease, facts, ask.record) if lease.delay is not None or facts.early > 0 else None
+    if early is not None:
+        return heard, lease, ballots, early
     if ask.ended:
         lease = counted(lease, Attempts(ask.record.generation, ask.record.n, ask.ended, ask.suspect))
-    held = lease.held
-    attempts = attempts_at(lease, ask.record) if lease.attempts is not None else 0
+    held, attempts = lease.held, 0 if lease.attempts is None else attempts_at(lease, ask.record)
     mine = held is not None and is_owner(held, ask.owner)
     if held is not None and mine and ballots.highest is not None:  # asked again
         held = held._replace(deadline=max(held.deadline, ask.until))
@@ -193,7 +191,7 @@ def on_hold(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: H
     else:
         remaining = held.deadline - facts.now if held is not None else 0.0
         return heard, lease, ballots, No(ballots.highest or Stamp(floor_of(ballots, facts), ""), remaining)
-    timed = ask.record.n == 0 and not facts.dead  # `keeps_times`
+    timed = ask.record.n == 0 and not facts.dead  # a redriven message, or a dead letter, has had its time
     exhausted = attempts >= ask.max_deliveries and not facts.dead
     suspect = lease.attempts is not None and is_suspect(lease, ask.record)
     expired = timed and bool(facts.ttl or ask.ttl) and is_expired(facts, ask.ttl)
@@ -215,7 +213,7 @@ def not_due(lease: Lease, facts: Facts, asked: Record) -> Early | None:
     delay = delay_at(lease, facts, asked)
     if delay is not None:
         return Early(delay.n, delay.ballot, delay.due - facts.now, delay.generation)
-    if facts.early > 0 and keeps_times(facts, asked.n):
+    if facts.early > 0 and asked.n == 0 and not facts.dead:
         return Early(0, Stamp(0, ""), facts.early)
     return None
 
@@ -528,12 +526,6 @@ def as_read(record: Record, facts: Facts, generation: int) -> Record:
     return record
 
 
-def wakes(lease: Lease, now: float) -> list[float]:
-    """When the message becomes free by itself: its delay is due, its hint is over."""
-    times = [lease.delay.due] if lease.delay is not None and lease.delay.due > now else []
-    return [*times, lease.hint] if lease.hint > now else times
-
-
 # -------------------------------------------------------------------------- parts of a lease
 
 
@@ -606,8 +598,3 @@ def delay_at(lease: Lease, facts: Facts, asked: Record) -> Delay | None:
     if delay is None or (delay.generation, delay.n) != asked[:2] or delay.due <= facts.now:
         return None
     return delay
-
-
-def keeps_times(facts: Facts, n: int) -> bool:
-    """Whether the batch's delay and TTL count: a redriven message, or a dead letter, has had its time."""
-    return n == 0 and not facts.dead

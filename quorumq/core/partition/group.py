@@ -198,7 +198,7 @@ class GroupView:
                     suspects.put(part, suspect or None)
                     alone += stop - start if suspect else start - stop
                 if not waits and (lease.delay is not None or lease.hint):
-                    changes.wakes += [(time, self.name, part) for time in fate.wakes(lease, facts.now)]
+                    changes.wakes += [(time, self.name, part) for time in wakes(lease, facts.now)]
         if looked and key is not None:
             self._count(key, balance, alone, facts.now, changes)
         if raised:
@@ -465,6 +465,12 @@ def why_kept(record: Record, lease: Lease, facts: Facts) -> int | None:
         stands = fate.as_read(record, facts, facts.generation)
         return DELAYED if facts.early > 0 or fate.delay_at(lease, facts, stands) is not None else ELSEWHERE
     return DEAD if fate.is_dead_letter(record, facts) else None
+
+
+def wakes(lease: Lease, now: float) -> list[float]:
+    """When the message becomes free by itself: its delay is due, its hint is over."""
+    times = [lease.delay.due] if lease.delay is not None and lease.delay.due > now else []
+    return [*times, lease.hint] if lease.hint > now else times
 
 
 def join(items: list[Any], item: Any) -> None:
