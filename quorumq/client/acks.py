@@ -61,7 +61,8 @@ class Call:
                     "the client was closed before the answer came: it may be acked"
                 )
         if not self.over:
-            self.error = foremost(failures[ticket] for ticket in self.tickets if ticket in failures)
+            if failures:
+                self.error = foremost(failures[ticket] for ticket in self.tickets if ticket in failures)
             note_failures(self.tickets, failures)
         self.event.set()
 
@@ -149,7 +150,7 @@ class AckQueue:
         tickets = [ticket for call in calls for ticket in call.tickets]
         await self._ask(tickets, left_of(max(call.end for call in calls)), failures)
         # A receipt that is refused refuses the request: nobody's mistake may become another's.
-        if len(calls) > 1:
+        if len(calls) > 1 and failures:
             refused = [call for call in calls if any(was_refused(failures.get(one)) for one in call.tickets)]
             for call in refused:
                 for ticket in call.tickets:
@@ -180,12 +181,18 @@ _OUTCOMES: Final = {
 } | {StaleGeneration.code: Outcome.REWOUND}
 
 
-def on_acked(ticket: Ticket, verdict: m.Verdict, reply: m.SettleReply) -> QuorumqError | None:
-    """The verdict on an ack."""
+def on_acked(tickets: Sequence[Ticket], verdict: m.Verdict, reply: m.SettleReply) -> Failures:
+    """The verdict on acks."""
     outcome = _OUTCOMES.get(verdict.outcome)
-    if outcome is not None:
+    if outcome is None:
+        return {ticket: ack_refused(ticket, verdict) for ticket in tickets}
+    for ticket in tickets:
         ticket.outcome = outcome
-        return None
+    return {}
+
+
+def ack_refused(ticket: Ticket, verdict: m.Verdict) -> QuorumqError:
+    """Why an ack failed."""
     if verdict.outcome == AlreadyResolved.code:
         where = f"{ticket.lot.receipt.span.origin}[{ticket.seq}] of {ticket.lot.receipt.group!r}"
         return AlreadyResolved(

@@ -8,8 +8,9 @@ confirmed leaves a gap, and nothing waits for it. Messages that are derived from
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import repeat
+from typing import Final, NamedTuple
 
 import trio
 from crc32c import crc32c
@@ -24,11 +25,22 @@ from quorumq.history import topic_label
 from quorumq.wire.batch import SECTIONS_MAX, pack_sections
 
 
+_new_tuple: Final[Callable[[type[MessageId], tuple[object, ...]], MessageId]] = tuple.__new__  # type: ignore[assignment]
+
+
 class Times(NamedTuple):
     """What all messages of a batch share, in milliseconds; 0 for none."""
 
     delay_ms: int
     ttl_ms: int
+
+
+class Run(NamedTuple):
+    """Messages that follow each other in one batch, from ``index`` on."""
+
+    parcel: Parcel
+    index: int
+    count: int
 
 
 class Pending:
@@ -117,12 +129,13 @@ class Parcel:
         """Whether no message may be added, however small."""
         return self.count >= BATCH_MESSAGES_MAX
 
-    def add(self, record: bytes) -> int:
-        """Append a record; its index."""
-        self.records.append(record)
-        self.bytes += len(record)
-        self.count += 1
-        return self.count - 1
+    def add(self, records: Sequence[bytes], size: int) -> int:
+        """Append records, of ``size`` bytes together; the index of the first."""
+        self.records += records
+        self.bytes += size
+        index = self.count
+        self.count += len(records)
+        return index
 
     def number(self, origin: Origin, seal: bytes, first: int, wall_ms: int) -> None:
         """It is complete: name its messages, and encode it once and for all."""
@@ -133,8 +146,14 @@ class Parcel:
 
     def id_of(self, index: int) -> MessageId:
         """The id of one of its messages."""
+        return self.ids(index, 1)[0]
+
+    def ids(self, index: int, count: int) -> list[MessageId]:
+        """The ids of so many of its messages."""
         assert self.origin is not None
-        return MessageId(self.partition, self.origin, self.first + index)
+        first = self.first + index
+        names = zip(repeat(self.partition), repeat(self.origin), range(first, first + count))
+        return list(map(_new_tuple, repeat(MessageId), names))
 
     def finish(self, error: QuorumqError | None) -> None:
         """It is confirmed, or given up with ``error``."""
@@ -201,7 +220,7 @@ class DerivedParcel(Parcel):
         """
         index = self.places.get(name)
         if index is None:
-            index = self.places[name] = self.add(record)
+            index = self.places[name] = self.add((record,), len(record))
             self.names.append(name)
             self.runs += (name[0], name[1] - 1) not in self.places
         elif self.records[index] != record:
@@ -231,9 +250,9 @@ class DerivedParcel(Parcel):
                 topic, self.partition.number, name, seq, crc32c(record),
             )  # fmt: skip
 
-    def id_of(self, index: int) -> MessageId:
-        """The id of one of its messages."""
-        return MessageId(self.partition, *self.names[index])
+    def ids(self, index: int, count: int) -> list[MessageId]:
+        """The ids of so many of its messages."""
+        return [MessageId(self.partition, *name) for name in self.names[index : index + count]]
 
     def refuse(self, index: int, error: QuorumqError) -> None:
         """One of its messages is refused for good, and the others are not."""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from itertools import count
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, cast
 
-from quorumq.client.batches import Pending
-from quorumq.client.message import MessageId
+from quorumq.client.batches import Run
+from quorumq.client.message import MessageId, again
 from quorumq.client.options import NewMessage, Options, Outgoing
 from quorumq.core.errors import Conflict, QuorumqError, TooLarge, UsageError
 from quorumq.core.printable import plural
@@ -60,62 +59,116 @@ class NotAllStored(QuorumqError):
         return cls(text, ids, errors, untaken)
 
 
+RUN_MESSAGES: Final = 256
+"""Messages that are taken together, at most."""
+
+SHARED: Final = frozenset({"key", "headers", "partition", "delay", "not_before", "ttl"})
+"""Options that many messages share without each being looked at."""
+
+
 class Bulk:
     """Publishes messages in their order, and keeps batches in flight meanwhile.
 
     Args:
         topic: where they go.
         take: takes one message, waits while too much is buffered.
+        take_run: takes payloads that have the same options: all, or none where it raises.
         options: of all messages. With ``derived_from`` they are its outputs ``index``, ``index + 1`` …
+        run_bytes: payloads are taken together up to so many bytes; 0 takes each message alone.
     """
 
-    def __init__(self, topic: str, take: Callable[..., Awaitable[Pending]], options: Options[Any]) -> None:
+    def __init__(
+        self,
+        topic: str,
+        take: Callable[..., Awaitable[Run]],
+        take_run: Callable[..., Awaitable[list[Run]]],
+        options: Options[Any],
+        *,
+        run_bytes: int,
+    ) -> None:
         self._topic = topic
         self._take = take
+        self._take_run = take_run
         self._options = options
+        self._run_bytes = run_bytes if options.keys() <= SHARED else 0
         self._outputs: Iterator[int] | None = None
         if options.get("derived_from") is not None:
             self._outputs = count(options.get("index", 0))
-        self._ids: list[MessageId | None] = []
+        self._count = 0
         self._errors: dict[int, Exception] = {}
         self._untaken: int | None = None
-        self._waiting: deque[tuple[int, Pending]] = deque()
+        self._runs: list[tuple[int, Run]] = []  # by the place of the first message
 
     async def take(self, messages: Iterable[Outgoing]) -> bool:
         """Take messages; whether more may come: not where no more can be stored."""
-        for message in messages:
-            place = len(self._ids)
-            self._ids.append(None)
-            options: dict[str, Any] = {**self._options}
-            if self._outputs is not None:
-                options["index"] = next(self._outputs)
-            payload: Any = message
-            if isinstance(message, NewMessage):
-                payload = message.payload
-                options.update(message.options)
-            try:
-                pending = await self._take(payload, **options)
-            except (TypeError, ValueError, TooLarge, Conflict) as error:
-                self._errors[place] = error
-            except QuorumqError as error:
-                self._errors[place] = error
-                if type(error) is not UsageError:  # it is not this message that is wrong
-                    self._untaken = place
+        most = self._run_bytes
+        run: list[bytes] = []
+        size = 0
+        try:
+            for message in messages:
+                if type(message) is bytes and most:
+                    run.append(message)
+                    size += len(message)
+                    if size < most and len(run) < RUN_MESSAGES:
+                        continue
+                    taken, run, size = run, [], 0
+                    if not await self._take_payloads(taken):
+                        return False
+                else:
+                    taken, run, size = run, [], 0
+                    if not (await self._take_payloads(taken) and await self._take_one(message)):
+                        return False
+        except Exception:  # of ``messages``: those before are stored
+            await self._take_payloads(run)
+            raise
+        return await self._take_payloads(run)
+
+    async def _take_payloads(self, payloads: list[bytes]) -> bool:
+        """Take payloads together; where that cannot be, one by one, as only some may be wrong."""
+        if not payloads:
+            return True
+        try:
+            runs = await self._take_run(payloads, **self._options)
+        except (TypeError, ValueError, TooLarge, UsageError):
+            for payload in payloads:
+                if not await self._take_one(payload):
                     return False
-            else:
-                self._waiting.append((place, pending))
-                self._harvest()
+            return True
+        except QuorumqError as error:
+            self._give_up(error)
+            return False
+        for run in runs:
+            self._runs.append((self._count, run))
+            self._count += run.count
         return True
 
-    def _harvest(self) -> None:
-        """Note the outcomes that are there."""
-        waiting = self._waiting
-        while waiting and waiting[0][1].done:
-            place, pending = waiting.popleft()
-            try:
-                self._ids[place] = pending._outcome()
-            except QuorumqError as error:
-                self._errors[place] = error
+    async def _take_one(self, message: Outgoing) -> bool:
+        options: dict[str, Any] = {**self._options}
+        if self._outputs is not None:
+            options["index"] = next(self._outputs)
+        payload: Any = message
+        if isinstance(message, NewMessage):
+            payload = message.payload
+            options.update(message.options)
+        try:
+            run = await self._take(payload, **options)
+        except (TypeError, ValueError, TooLarge, Conflict) as error:
+            self._errors[self._count] = error
+        except QuorumqError as error:
+            if type(error) is not UsageError:  # it is not this message that is wrong
+                self._give_up(error)
+                return False
+            self._errors[self._count] = error
+        else:
+            self._runs.append((self._count, run))
+        self._count += 1
+        return True
+
+    def _give_up(self, error: QuorumqError) -> None:
+        """Nothing is taken from here on."""
+        self._errors[self._count] = error
+        self._untaken = self._count
+        self._count += 1
 
     async def finish(self) -> list[MessageId]:
         """Wait for those that were taken.
@@ -123,13 +176,28 @@ class Bulk:
         Raises:
             NotAllStored: as it says.
         """
-        while self._waiting:
-            with suppress(QuorumqError):
-                await self._waiting[0][1].wait()
-            self._harvest()
+        ids: list[MessageId | None] = [None] * self._count
+        runs, self._runs = deque(self._runs), []
+        try:
+            while runs:
+                place, (parcel, index, length) = runs[0]
+                if not parcel.done:
+                    await parcel.event.wait()
+                if parcel.error is None and not parcel.refused:
+                    ids[place : place + length] = parcel.ids(index, length)
+                else:
+                    for at in range(length):
+                        error = parcel.failure(index + at)
+                        if error is None:
+                            ids[place + at] = parcel.id_of(index + at)
+                        else:
+                            self._errors[place + at] = again(error)
+                runs.popleft()
+        finally:
+            self._runs += runs
         if self._errors:
-            raise NotAllStored.of(self._topic, self._ids, self._errors, self._untaken)
-        return [found for found in self._ids if found is not None]
+            raise NotAllStored.of(self._topic, ids, self._errors, self._untaken)
+        return cast("list[MessageId]", ids)
 
     async def end_by(self, error: Exception) -> None:
         """The messages ended by ``error``: wait for those before, and note at it which of them are not stored."""
@@ -140,5 +208,5 @@ class Bulk:
 
     def abandon(self) -> None:
         """Nobody wants to hear of the rest: the caller was cancelled."""
-        for _, pending in self._waiting:
-            pending._abandon()
+        for _, (parcel, index, length) in self._runs:
+            parcel.heard.update(range(index, index + length))

@@ -28,7 +28,7 @@ from quorumq.client.history import History
 from quorumq.client.message import Message
 from quorumq.client.nodes import ATTEMPT_TIMEOUT_S, Nodes
 from quorumq.client.partitioner import Partitioner
-from quorumq.client.producer import BATCH_BYTES, BUFFER_BYTES, IN_FLIGHT, LINGER_S, Producer
+from quorumq.client.producer import BUFFER_BYTES, IN_FLIGHT, LINGER_S, Producer
 from quorumq.client.publishing import PublishCalls
 from quorumq.client.settling import SettleCalls
 from quorumq.client.show import ShowCalls
@@ -142,7 +142,7 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Sh
         topic: str,
         *,
         linger: float = LINGER_S,
-        batch_bytes: int = BATCH_BYTES,
+        batch_bytes: int | None = None,
         in_flight: int = IN_FLIGHT,
         buffer_bytes: int = BUFFER_BYTES,
         partitioner: Partitioner | None = None,
@@ -157,7 +157,8 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Sh
         Args:
             topic: its name.
             linger: seconds that a batch waits to be filled while another of its partition is under way.
-            batch_bytes: a batch closes when it has so many.
+            batch_bytes: a batch closes when it has so many. None follows the load: 64 KiB where no batch is under
+                way, up to 512 KiB while many are.
             in_flight: batches sent and not answered, at most.
             buffer_bytes: messages taken and not confirmed, in bytes, at most; `Producer.send` waits above it.
             partitioner: from key and number of partitions to a partition; by hash of the key, else round robin.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Iterable, Sequence
+from itertools import repeat
 from types import TracebackType
 from typing import Final, Literal
 
@@ -326,9 +327,7 @@ class Consumer:
         """What `Prefetch.take` hands over; from now on its holds are extended."""
         found = self._ahead.take(most)
         if found:
-            now = self._context.clock()
-            for message in found:
-                self._working[message] = now
+            self._working.update(zip(found, repeat(self._context.clock())))
             history = self._context.history
             if history is not None:
                 history.delivered(found)
@@ -387,17 +386,19 @@ class Consumer:
 
     # ------------------------------------------------------------------ settling
 
-    def settled(self, message: Ticket) -> None:
-        """The client says that a message of ours has its verdict."""
-        self._working.pop(message, None)  # type: ignore[call-overload]
+    def settled(self, messages: Sequence[Ticket]) -> None:
+        """The client says that messages of ours have their verdicts."""
+        let_go = self._working.pop
+        for message in messages:
+            let_go(message, None)  # type: ignore[call-overload]
+            # Of dead letters, those that the new generation does not cover stand: nothing is void as a whole.
+            if message.outcome is Outcome.REWOUND and not is_dead(self.group):
+                receipt = message.lot.receipt
+                self._ahead.rewound(receipt.partition.topic, receipt.generation)
         if self._fewer:
             self._fewer.unpark_all()
         if not self._working:
             self._ahead.emptied()
-        # Of dead letters, those that the new generation does not cover stand: nothing is void as a whole.
-        if message.outcome is Outcome.REWOUND and not is_dead(self.group):
-            receipt = message.lot.receipt
-            self._ahead.rewound(receipt.partition.topic, receipt.generation)
 
     async def ack(self, messages: Iterable[Ticket], *, timeout: float | None = None) -> list[Outcome]:
         """Ack many at once: see `Client.ack`."""

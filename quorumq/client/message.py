@@ -11,7 +11,7 @@ import base64
 import binascii
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, NamedTuple, Protocol
@@ -108,8 +108,8 @@ class Holder(Protocol):
     name: str
     version: str
 
-    def settled(self, message: Ticket) -> None:
-        """A message of it has its verdict."""
+    def settled(self, messages: Sequence[Ticket]) -> None:
+        """Messages of it have their verdicts."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -47,8 +47,17 @@ class DefaultPartitioner:
             return 0
         if key is not None:
             return partition_of_key(key, partitions)
-        if self._left == 0:
-            self._at += 1
-            self._left = self._sticky
-        self._left -= 1
-        return self._at % partitions
+        return self.runs(1, partitions)[0][0]
+
+    def runs(self, count: int, partitions: int) -> list[tuple[int, int]]:
+        """Where so many messages without a key go: partitions, and how many of them to each, in order."""
+        found = []
+        while count:
+            if self._left == 0:
+                self._at += 1
+                self._left = self._sticky
+            run = min(count, self._left)
+            self._left -= run
+            count -= run
+            found.append((self._at % partitions, run))
+        return found

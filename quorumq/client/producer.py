@@ -16,14 +16,14 @@ from typing import Any, Final, Unpack
 
 import trio
 
-from quorumq.client.batches import Parcel, Pending, Times
+from quorumq.client.batches import Parcel, Pending, Run, Times
 from quorumq.client.bulk import Bulk
 from quorumq.client.context import REFRESH_S, Context
 from quorumq.client.derived import derived_partition
 from quorumq.client.message import Message, MessageId, again
 from quorumq.client.nodes import left_of
 from quorumq.client.options import Options, Outgoing, parts_of
-from quorumq.client.outbox import Lane, Outbox
+from quorumq.client.outbox import BATCH_BYTES, LOADED_BYTES, Lane, Outbox
 from quorumq.client.partitioner import DefaultPartitioner, Partitioner
 from quorumq.client.sending import Sender, Session
 from quorumq.client.times import Duration, delay_ms, ttl_ms
@@ -31,14 +31,15 @@ from quorumq.core.errors import NotFound, NotStored, OriginClosed, QuorumqError,
 from quorumq.core.limits import BATCH_BYTES_MAX, KIB, MIB
 from quorumq.core.printable import plural
 from quorumq.core.types import PartitionId, Topic
-from quorumq.wire.batch import HeaderValue, encode_record
+from quorumq.wire.batch import HeaderValue, encode_record, encode_records
 
 LINGER_S: Final = 0.010
-BATCH_BYTES: Final = 64 * KIB
 IN_FLIGHT: Final = 8
 BUFFER_BYTES: Final = 16 * MIB
 YIELD_EVERY: Final = 32
 """`send` lets other tasks run at least after so many messages."""
+RUN_BYTES: Final = 32 * KIB
+"""`publish_many` takes messages in runs of so many bytes: others run in between, and what is full is sent."""
 NO_TIMES: Final = Times(0, 0)
 
 
@@ -56,14 +57,14 @@ class Producer:
         topic: str,
         *,
         linger: float = LINGER_S,
-        batch_bytes: int = BATCH_BYTES,
+        batch_bytes: int | None = None,
         in_flight: int = IN_FLIGHT,
         buffer_bytes: int = BUFFER_BYTES,
         partitioner: Partitioner | None = None,
         timeout: float | None = None,
         create: bool = True,
     ) -> None:
-        if not 1 <= batch_bytes <= BATCH_BYTES_MAX:
+        if batch_bytes is not None and not 1 <= batch_bytes <= BATCH_BYTES_MAX:
             raise UsageError(f"batch_bytes is {batch_bytes}: it must be from 1 to {BATCH_BYTES_MAX}")
         if in_flight < 1 or buffer_bytes < 1 or linger < 0:
             raise UsageError(
@@ -81,7 +82,12 @@ class Producer:
         self._register: Topic | None = None
         self._ids: list[PartitionId] = []
         self._session = Session(context)
-        self._outbox = Outbox(context, topic, self._session, batch_bytes=batch_bytes)
+        # As many as may be in flight fit the buffer, or it would be full before a batch is.
+        most = max(BATCH_BYTES, min(LOADED_BYTES, buffer_bytes // in_flight))
+        self._outbox = Outbox(
+            context, topic, self._session, batch_bytes=batch_bytes or BATCH_BYTES, loaded_bytes=batch_bytes or most
+        )
+        self._run_bytes = min(RUN_BYTES, batch_bytes or BATCH_BYTES, buffer_bytes)
         self._sender = Sender(context, topic, self._timeout)
         self._in_flight = 0
         self._lock = trio.Lock()
@@ -210,7 +216,9 @@ class Producer:
     async def _bulk(self, **options: Unpack[Options[Message]]) -> Bulk:
         """What `publish_many` does, in steps: for a front whose messages come in parts."""
         self._tell()
-        return Bulk(self.topic, self._take, options)
+        # A partitioner of the application's is asked about each message.
+        runs = options.get("partition") is not None or type(self._partitioner) is DefaultPartitioner
+        return Bulk(self.topic, self._take, self._take_run, options, run_bytes=self._run_bytes if runs else 0)
 
     async def send(self, payload: bytes | None = None, **options: Unpack[Options[Message]]) -> Pending:
         """Take a message, to be published in a batch, and return at once; waits only while too much is buffered.
@@ -260,7 +268,8 @@ class Producer:
         """
         if self._outbox.silent:
             self._tell()
-        return await self._take(payload, **options)
+        parcel, index, _ = await self._take(payload, **options)
+        return Pending(parcel, index)
 
     def _tell(self) -> None:
         """Raise what nobody can hear of otherwise; once."""
@@ -286,36 +295,22 @@ class Producer:
         delay: Duration | None = None,
         not_before: datetime | None = None,
         ttl: Duration | None = None,
-    ) -> Pending:
+    ) -> Run:
+        """Take one message, as `send` does."""
         if not 0 <= index < 1 << 64 or (index and derived_from is None):
             raise UsageError(f"index is {index}: it counts the outputs of derived_from, from 0")
         parts = parts_of(payload, json, key, headers)
         record = encode_record(parts)
-        size = len(record)
-        wall_ms = self._context.wall_ms
-        times = NO_TIMES
-        if not (delay is None and not_before is None and ttl is None):
-            times = Times(delay_ms(delay, not_before, wall_ms()), ttl_ms(ttl))
+        self._times(delay, not_before, ttl)  # what is wrong with them is said before anything waits
         self._since_yield += 1
         if self._since_yield >= YIELD_EVERY:
             self._since_yield = 0
             await trio.lowlevel.checkpoint()
         else:
             await trio.lowlevel.checkpoint_if_cancelled()
-        while not self._ended:  # while it waits for room the session may be closed, and another needed
-            if not self._started:
-                await self._start()
-            elif self._register is None or (derived_from is None and self._session.is_needed):
-                await self._prepare(numbered=derived_from is None)
-            elif self._outbox.buffered and self._outbox.buffered + size > self._buffer_bytes:
-                await self._outbox.room.park()
-            else:
-                break
-        if self._ended:
-            raise NotStored(f"the producer to {self.topic!r} is closed")
+        await self._room(len(record), numbered=derived_from is None)
         # From here on nothing waits: a cancelled publish has taken nothing.
-        if not_before is not None:  # it may have waited here
-            times = Times(delay_ms(None, not_before, wall_ms()), times.ttl_ms)
+        times = self._times(delay, not_before, ttl)
         if derived_from is not None:
             if partition is None:
                 assert self._register is not None
@@ -323,7 +318,57 @@ class Producer:
             return self._outbox.put_derived(self._existing(partition), derived_from, index, record, times)
         if partition is None:
             partition = self._partitioner(parts.key, len(self._ids))
-        return self._outbox.put(self._existing(partition), record, times)
+        return self._outbox.put(self._existing(partition), (record,), times)[0]
+
+    async def _take_run(
+        self,
+        payloads: Sequence[bytes],
+        *,
+        key: bytes | str | None = None,
+        headers: Mapping[str, HeaderValue] | None = None,
+        partition: int | None = None,
+        delay: Duration | None = None,
+        not_before: datetime | None = None,
+        ttl: Duration | None = None,
+    ) -> list[Run]:
+        """Take all of these messages that have the same options, or none; raises as `send` does."""
+        key = key.encode() if isinstance(key, str) else key
+        records = encode_records(payloads, key, headers)
+        self._times(delay, not_before, ttl)
+        await trio.lowlevel.checkpoint()
+        await self._room(sum(map(len, records)), numbered=True)
+        times = self._times(delay, not_before, ttl)
+        if partition is None and key is None:
+            assert isinstance(self._partitioner, DefaultPartitioner)
+            targets = self._partitioner.runs(len(records), len(self._ids))
+        else:
+            where = partition if partition is not None else self._partitioner(key, len(self._ids))
+            targets = [(where, len(records))]
+        numbers = [(self._existing(number), count) for number, count in targets]
+        runs: list[Run] = []
+        at = 0
+        for where_to, count in numbers:
+            runs += self._outbox.put(where_to, records[at : at + count], times)
+            at += count
+        return runs
+
+    def _times(self, delay: Duration | None, not_before: datetime | None, ttl: Duration | None) -> Times:
+        if delay is None and not_before is None and ttl is None:
+            return NO_TIMES
+        return Times(delay_ms(delay, not_before, self._context.wall_ms()), ttl_ms(ttl))
+
+    async def _room(self, size: int, *, numbered: bool) -> None:
+        """Wait until messages of ``size`` bytes can be taken: topic and session are known, and there is room."""
+        while not self._ended:  # while it waits for room the session may be closed, and another needed
+            if not self._started:
+                await self._start()
+            elif self._register is None or (numbered and self._session.is_needed):
+                await self._prepare(numbered=numbered)
+            elif self._outbox.buffered and self._outbox.buffered + size > self._buffer_bytes:
+                await self._outbox.room.park()
+            else:
+                return
+        raise NotStored(f"the producer to {self.topic!r} is closed")
 
     def _existing(self, number: int) -> PartitionId:
         count = len(self._ids)

@@ -7,9 +7,11 @@ the same as the first answer or weaker (docs/protocol.md, ACK), so the last word
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import groupby, zip_longest
+from operator import attrgetter
 from typing import Final, cast
 
 import trio
@@ -33,9 +35,14 @@ LATER: Final = frozenset({
 })  # fmt: skip
 """Outcomes after which another node, or the same one later, may do better."""
 
-Final_ = Callable[[Ticket, m.Verdict, m.SettleReply], QuorumqError | None]
 Failures = dict[Ticket, QuorumqError]
 """Why tickets failed, of one operation: others may be under way for the same tickets."""
+Final_ = Callable[[Sequence[Ticket], m.Verdict, m.SettleReply], Failures]
+
+_lot: Final = attrgetter("lot")
+_seq: Final = attrgetter("seq")
+_size: Final = attrgetter("size")
+_topic: Final = attrgetter("lot.topic")
 
 
 class Item:
@@ -52,15 +59,16 @@ class Item:
 def items_of(tickets: Iterable[Ticket]) -> list[Item]:
     """The tickets by receipt, in order."""
     by_receipt: dict[bytes, list[Ticket]] = {}
-    for ticket in tickets:
-        by_receipt.setdefault(ticket.lot.sealed, []).append(ticket)
+    for lot, some in groupby(tickets, key=_lot):
+        by_receipt.setdefault(lot.sealed, []).extend(some)
     for found in by_receipt.values():
         found.sort(key=_seq)
     return [Item(sealed, found) for sealed, found in by_receipt.items()]
 
 
-def _seq(ticket: Ticket) -> int:
-    return ticket.seq
+def are_single(tickets: Sequence[Ticket]) -> bool:
+    """Whether each ticket is one message."""
+    return set(map(_size, tickets)) <= {1}
 
 
 def spans_of(tickets: Sequence[Ticket]) -> tuple[Span, ...]:
@@ -68,6 +76,8 @@ def spans_of(tickets: Sequence[Ticket]) -> tuple[Span, ...]:
     origin = tickets[0].lot.receipt.span.origin
     spans: list[Span] = []
     start = stop = tickets[0].seq
+    if are_single(tickets) and list(map(_seq, tickets)) == list(range(start, start + len(tickets))):
+        return (Span(origin, start, start + len(tickets)),)
     for ticket in tickets:
         if ticket.seq > stop:
             spans.append(Span(origin, start, stop))
@@ -107,7 +117,8 @@ class Settling:
 
     Args:
         items: what to settle.
-        on_final: told each final verdict, with the reply it came in; returns why the ticket failed, or None.
+        on_final: told each final verdict, with the tickets that it is on and the reply it came in; returns which of
+            them failed, and why.
         failures: where failures are put.
     """
 
@@ -128,22 +139,45 @@ class Settling:
         error: QuorumqError | None = None
         for index, item in enumerate(self.items):
             found = sorted(parts.get(index, ()), key=lambda verdict: verdict.span.start)
-            starts = [verdict.span.start for verdict in found]
-            for ticket in item.tickets:
-                mine = found
-                if len(found) > 1:
-                    first = max(bisect_right(starts, ticket.seq) - 1, 0)
-                    mine = found[first : bisect_right(starts, ticket.seq + ticket.size - 1)]
-                judged = self._verdict(ticket, mine)
+            judge = self._judge_runs if are_single(item.tickets) else self._judge_each
+            for tickets, judged in judge(item.tickets, found):
                 if judged is not None and judged.outcome not in LATER:
-                    failure = self.on_final(ticket, judged, verdicts)
-                    if failure is not None:
-                        self.failures[ticket] = failure
-                    continue
-                left.append(ticket)
-                error = later(judged, error)
+                    self.failures.update(self.on_final(tickets, judged, verdicts))
+                else:
+                    left += tickets
+                    error = later(judged, error)
         self.items = items_of(left)
         return error
+
+    @staticmethod
+    def _judge_runs(
+        tickets: list[Ticket], found: list[m.Verdict]
+    ) -> Iterator[tuple[list[Ticket], m.Verdict | None]]:
+        """The verdicts on tickets of one message each, by runs that share one."""
+        seqs = list(map(_seq, tickets))
+        ends = [verdict.span.start for verdict in found[1:]]
+        at = 0
+        for verdict, end in zip_longest(found, ends):
+            _, start, stop = verdict.span
+            first = bisect_left(seqs, start, at)
+            behind = bisect_left(seqs, stop if end is None else min(stop, end), first)
+            if at < first:
+                yield tickets[at:first], None
+            if first < behind:
+                yield tickets[first:behind], verdict
+            at = behind
+        if at < len(tickets):
+            yield tickets[at:], None
+
+    def _judge_each(
+        self, tickets: list[Ticket], found: list[m.Verdict]
+    ) -> Iterator[tuple[list[Ticket], m.Verdict | None]]:
+        """The verdicts on tickets of any size, one by one."""
+        starts = [verdict.span.start for verdict in found]
+        for ticket in tickets:
+            first = max(bisect_right(starts, ticket.seq) - 1, 0)
+            mine = found[first : bisect_right(starts, ticket.seq + ticket.size - 1)]
+            yield [ticket], self._verdict(ticket, mine)
 
     @staticmethod
     def _verdict(ticket: Ticket, parts: list[m.Verdict]) -> m.Verdict | None:
@@ -205,7 +239,7 @@ async def settle(
         nodes: to ask.
         tickets: what to settle.
         make: the request for some items; called anew for each attempt.
-        on_final: told the verdict on each ticket; sets ``outcome``, or returns why there is none.
+        on_final: told the verdicts, each with its tickets; sets their ``outcome``, or returns why there is none.
         failures: of those that failed, why.
         what: it is, for errors.
         timeout: seconds for all requests together, all attempts included.
@@ -259,6 +293,6 @@ def foremost(failures: Iterable[QuorumqError]) -> QuorumqError | None:
 
 def count_of(tickets: Sequence[Ticket]) -> str:
     """ "3 messages of jobs", for errors."""
-    count = sum(ticket.size for ticket in tickets)
-    topics = ", ".join(dict.fromkeys(ticket.lot.topic for ticket in tickets if ticket.lot.topic))
+    count = sum(map(_size, tickets))
+    topics = ", ".join(filter(None, dict.fromkeys(map(_topic, tickets))))
     return plural(count, "message") + (f" of {topics}" if topics else "")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import groupby
+from operator import attrgetter
 from typing import Final, cast
 
 from quorumq.client.acks import AckQueue
@@ -172,13 +174,14 @@ class SettleCalls(Calls):
         outcome: Outcome,
         timeout: float | None,
     ) -> None:
-        def on_final(ticket: Ticket, verdict: m.Verdict, reply: m.SettleReply) -> QuorumqError | None:
+        def on_final(tickets: Sequence[Ticket], verdict: m.Verdict, reply: m.SettleReply) -> Failures:
             if verdict.outcome in ("ok", StaleGeneration.code):
-                ticket.outcome = outcome if verdict.outcome == "ok" else Outcome.REWOUND
-                return None
+                for ticket in tickets:
+                    ticket.outcome = outcome if verdict.outcome == "ok" else Outcome.REWOUND
+                return {}
             # What a minority applied spreads, and so does an earlier attempt whose answer was lost.
             done = "it is not certain whether it was " + ("dead-lettered" if letter else "rejected")
-            return refusal(ticket, verdict, done)
+            return {ticket: refusal(ticket, verdict, done) for ticket in tickets}
 
         self.context.nodes.check_open()
         what = f"{'dead-letter' if letter else 'reject'} of {count_of(messages)}"
@@ -227,12 +230,14 @@ class SettleCalls(Calls):
     ) -> None:
         """`extend` on nobody's behalf: what fails is in ``failures``, and neither raised nor left on the messages."""
 
-        def on_final(ticket: Ticket, verdict: m.Verdict, reply: m.SettleReply) -> QuorumqError | None:
+        def on_final(tickets: Sequence[Ticket], verdict: m.Verdict, reply: m.SettleReply) -> Failures:
             if verdict.outcome != "ok":
-                return refusal(ticket, verdict, "it was not extended")
-            if isinstance(ticket, Message):
-                ticket.deadline = max(ticket.deadline, deadline_of(reply.sent_at, seconds))
-            return None
+                return {ticket: refusal(ticket, verdict, "it was not extended") for ticket in tickets}
+            until = deadline_of(reply.sent_at, seconds)
+            for ticket in tickets:
+                if isinstance(ticket, Message):
+                    ticket.deadline = max(ticket.deadline, until)
+            return {}
 
         end = self.context.end(timeout)
         by_time: dict[float, list[Ticket]] = {}
@@ -269,9 +274,13 @@ def refusal(ticket: Ticket, verdict: m.Verdict, done: str) -> QuorumqError:
     return error_from(verdict.outcome, detail or verdict.outcome)
 
 
+_holder: Final = attrgetter("lot.holder")
+
+
 def note_settled(messages: Sequence[Ticket]) -> None:
     """Tell consumers which of their messages have their verdicts."""
-    for message in messages:
-        final = message.outcome is not None or isinstance(message.failure, AlreadyResolved)
-        if final and message.lot.holder is not None:
-            message.lot.holder.settled(message)
+    for holder, found in groupby(messages, key=_holder):
+        if holder is not None:
+            holder.settled([
+                one for one in found if one.outcome is not None or isinstance(one.failure, AlreadyResolved)
+            ])

@@ -18,6 +18,7 @@ import math
 import operator
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple, Union
 
 from crc32c import crc32c
@@ -269,6 +270,10 @@ def check_body(header: BatchHeader, body: bytes | memoryview) -> None:
 # ------------------------------------------------------------------------------------ records
 
 
+PLAIN: Final = b"\x83\xf6\xa0"
+"""How a record without key and headers begins; its payload follows."""
+
+
 def encode_record(message: Message) -> bytes:
     """One record: CBOR [key or null, headers, payload].
 
@@ -279,15 +284,37 @@ def encode_record(message: Message) -> bytes:
     payload, key, headers = message
     if not isinstance(payload, bytes | bytearray | memoryview):
         raise TypeError(f"a payload is bytes, not {type(payload).__name__}: encode it first")
+    record = b"".join((_record_head(key, headers), cbor.blob_head(len(payload)), payload))
+    _check_size(len(record))
+    return record
+
+
+def encode_records(
+    payloads: Sequence[bytes], key: bytes | None = None, headers: Mapping[str, HeaderValue] | None = None
+) -> list[bytes]:
+    """As `encode_record`, of payloads that are bytes and share key and headers: no Python call for each."""
+    head = _record_head(key, headers)
+    heads = {size: head + cbor.blob_head(size) for size in set(map(len, payloads))}
+    records = [heads[len(payload)] + payload for payload in payloads]
+    _check_size(max(map(len, records), default=0))
+    return records
+
+
+def _record_head(key: bytes | None, headers: Mapping[str, HeaderValue] | None) -> bytes:
+    """What is before the payload."""
     if key is not None and not isinstance(key, bytes | bytearray | memoryview):
         raise TypeError(f"a key is bytes, not {type(key).__name__}: encode it first")
     if headers and not isinstance(headers, Mapping):
         raise TypeError(f"headers are a mapping of names to values, not {type(headers).__name__}")
-    head = b"\x83\xf6" if key is None else b"\x83" + cbor.blob(key)
-    record = b"".join((head, _encode_headers(headers) if headers else b"\xa0", cbor.blob(payload)))
-    if len(record) > MESSAGE_BYTES_MAX:
-        raise TooLarge(f"a message of {len(record)} bytes encoded: at most {MESSAGE_BYTES_MAX} (1 MiB)")
-    return record
+    if key is None and not headers:
+        return PLAIN
+    first = b"\x83\xf6" if key is None else b"\x83" + cbor.blob(key)
+    return first + (_encode_headers(headers) if headers else b"\xa0")
+
+
+def _check_size(size: int) -> None:
+    if size > MESSAGE_BYTES_MAX:
+        raise TooLarge(f"a message of {size} bytes encoded: at most {MESSAGE_BYTES_MAX} (1 MiB)")
 
 
 def _encode_headers(headers: Mapping[str, HeaderValue]) -> bytes:
@@ -391,13 +418,9 @@ def pack_sections(
     count = len(records)
     if not 1 <= count <= BATCH_MESSAGES_MAX:
         raise TooLarge(f"a batch of {count} messages: 1 to {BATCH_MESSAGES_MAX}")
-    ends: list[int] = []
-    end = 0
-    for record in records:
-        end += len(record)
-        ends.append(end)
-    if end > BATCH_BYTES_MAX:
-        raise TooLarge(f"a batch of {end} bytes: at most {BATCH_BYTES_MAX}; send it as several")
+    ends = list(itertools.accumulate(map(len, records)))
+    if ends[-1] > BATCH_BYTES_MAX:
+        raise TooLarge(f"a batch of {ends[-1]} bytes: at most {BATCH_BYTES_MAX}; send it as several")
     assert 0 <= delay_ms <= DELAY_MS_MAX
     assert 0 <= ttl_ms <= TTL_MS_MAX
     body = b"".join(records)
@@ -434,19 +457,35 @@ def records_of(header: BatchHeader, first: int, stop: int, part: bytes | memoryv
             f"batch {header.key()}: {len(part)} bytes for records {first} to {stop} of {header.size}, which "
             "take another number of bytes"
         )
-    messages: list[Message] = []
     whole = part if isinstance(part, bytes) else bytes(part)
-    start = 0
-    for index, (end, crc) in enumerate(zip(ends, crcs, strict=True), first):
-        record = whole[start : end - base]
-        start = end - base
-        if crc32c(record) != crc:
-            raise Corrupt(
-                f"{name_of(header, index)}: CRC-32C of the record is {crc32c(record):08x}, the batch says "
-                f"{crc:08x}; the bytes were damaged on the way or on disk"
-            )
-        messages.append(_decode_record(record, header, index))
+    starts = (base, *ends[:-1])
+    sizes = list(map(operator.sub, ends, starts))
+    heads = {size: _plain_head(size) for size in set(sizes)}
+    messages: list[Message] = []
+    # The usual record, without key and headers, is cut and checked with no Python call of its own.
+    for start, end, size, crc in zip(starts, ends, sizes, crcs, strict=True):
+        head, head_crc = heads[size]
+        payload = whole[start - base + len(head) : end - base]
+        if whole.startswith(head, start - base) and crc32c(payload, head_crc) == crc:
+            messages.append(_new_tuple(Message, (payload, None, NO_HEADERS)))
+        else:
+            record = whole[start - base : end - base]
+            messages.append(_decode_record(record, crc, header, first + len(messages)))
     return messages
+
+
+NO_HEADERS: Final[Mapping[str, HeaderValue]] = {}  # never written to
+_new_tuple: Final[Callable[[type[Message], tuple[object, ...]], Message]] = tuple.__new__  # type: ignore[assignment]
+
+
+@lru_cache(4096)
+def _plain_head(size: int) -> tuple[bytes, int]:
+    """What is before the payload in a record of so many bytes without key and headers, and its CRC-32C."""
+    for head_bytes in (1, 2, 3, 5):
+        payload_bytes = size - len(PLAIN) - head_bytes
+        if payload_bytes >= 0 and len(head := cbor.blob_head(payload_bytes)) == head_bytes:
+            return PLAIN + head, crc32c(PLAIN + head)
+    return b"\xff", 0  # there is none: nothing begins like this
 
 
 def name_of(header: BatchHeader, index: int) -> str:
@@ -458,16 +497,12 @@ def name_of(header: BatchHeader, index: int) -> str:
     return f"record {index} past the end of {header.key()}"
 
 
-def _decode_record(record: bytes, header: BatchHeader, index: int) -> Message:
-    # The usual record, without key and headers, needs no general decoder: head, null, empty map, payload.
-    if record[:3] == b"\x83\xf6\xa0" and len(record) > 4:
-        kind = record[3]
-        if 0x40 <= kind < 0x58 and len(record) == 4 + kind - 0x40:
-            return Message(record[4:])
-        if kind == 0x58 and len(record) == 5 + record[4]:
-            return Message(record[5:])
-        if kind == 0x59 and len(record) == 6 + int.from_bytes(record[4:6], "big"):
-            return Message(record[6:])
+def _decode_record(record: bytes, crc: int, header: BatchHeader, index: int) -> Message:
+    if crc32c(record) != crc:
+        raise Corrupt(
+            f"{name_of(header, index)}: CRC-32C of the record is {crc32c(record):08x}, the batch says "
+            f"{crc:08x}; the bytes were damaged on the way or on disk"
+        )
     try:
         value = cbor.load(record, "a record")
         if type(value) is not tuple or len(value) < 3:

@@ -187,6 +187,11 @@ def blob(b: bytes | memoryview) -> bytes:
     return _head(0x40, len(b)) + b
 
 
+def blob_head(n: int) -> bytes:
+    """The head of a byte string of ``n`` bytes, which follow."""
+    return _head(0x40, n)
+
+
 def array_head(n: int) -> bytes:
     """The head of an array of ``n`` items, which follow."""
     return _ARRAY[n] if n < 24 else _head(0x80, n)

@@ -58,18 +58,38 @@ async def test_a_message_alone_goes_at_once_and_a_flood_fills_its_batches() -> N
             assert trio.current_time() == began
             assert sizes(cluster) == [1]
             cluster.mute.add("a")
-            for _ in range(300):
+            for _ in range(2000):
                 await producer.send(b"x" * 1024)
             await trio.testing.wait_all_tasks_blocked()
             assert trio.current_time() == began
-            # What came first went at once; all that came while it was under way is in full batches.
-            assert sizes(cluster)[2:] == [63] * (len(sizes(cluster)) - 2)
-            assert sum(sizes(cluster)) > 300 - 63
+            # What came first went at once; each batch that is full while others are under way is twice as large as the
+            # one before, until it has half a MiB.
+            assert sizes(cluster)[2:] == [127, 254, 509, 509, 509]
             cluster.mute.clear()
             cluster.hang_up("a")
             await producer.flush()
-        assert max(len(request.batch.body) for _, request in cluster.of(Publish)) <= 64 * 1024
-        assert len(await payloads(client)) == 301
+        assert max(len(request.batch.body) for _, request in cluster.of(Publish)) <= 512 * 1024
+        assert len(await payloads(client)) == 2001
+
+
+async def test_a_producer_that_is_told_how_large_batches_are_keeps_to_that() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        async with client.producer("jobs", linger=5.0, batch_bytes=64 * 1024) as producer:
+            await producer.publish_many([b"x" * 1024] * 300)
+        assert max(sizes(cluster)) == 63
+        assert len(await payloads(client)) == 300
+
+
+async def test_a_flood_of_small_messages_makes_no_batch_that_takes_a_node_long() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        async with client.producer("jobs", linger=5.0) as producer, trio.open_nursery() as nursery:
+            await producer.publish(b"first")
+            cluster.mute.add("a")
+            nursery.start_soon(producer.publish_many, [b"%05d" % n for n in range(30_000)])
+            await trio.testing.wait_all_tasks_blocked()
+            cluster.mute.clear()
+            cluster.hang_up("a")
+        assert 4096 < max(sizes(cluster)) < 8192  # 64 KiB, and not 512
 
 
 async def test_while_one_is_under_way_the_next_lingers_and_no_longer() -> None:

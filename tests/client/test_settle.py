@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 
 import pytest
@@ -30,7 +30,7 @@ from quorumq.client import browse as browse_module
 from quorumq.client import settle as settle_module
 from quorumq.client.message import Lot, Named, Ticket
 from quorumq.client.prefetch import spans_named
-from quorumq.client.settle import Item, Settling, chunks, foremost, items_of, spans_of
+from quorumq.client.settle import Failures, Item, Settling, chunks, foremost, items_of, spans_of
 from quorumq.core.messages import (
     AckRequest,
     BrowseRequest,
@@ -571,7 +571,11 @@ def lot(number: int = 0) -> Lot:
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 40), st.integers(1, 4)), min_size=1, max_size=30),
+    st.sampled_from([1, 4]).flatmap(
+        lambda longest: st.lists(
+            st.tuples(st.integers(0, 2), st.integers(0, 40), st.integers(1, longest)), min_size=1, max_size=30
+        )
+    ),
     st.randoms(),
 )
 def test_each_ticket_hears_the_weakest_of_what_was_said_of_its_messages(
@@ -593,7 +597,12 @@ def test_each_ticket_hears_the_weakest_of_what_was_said_of_its_messages(
     }
     verdicts = [Verdict(index, Span(ORIGIN, seq, seq + 1), outcome) for (index, seq), outcome in said.items()]
     heard: dict[Ticket, str] = {}
-    settling = Settling(items, lambda ticket, verdict, reply: heard.update({ticket: verdict.outcome}), {})
+
+    def hear(tickets: Sequence[Ticket], verdict: Verdict, reply: SettleReply) -> Failures:
+        heard.update(dict.fromkeys(tickets, verdict.outcome))
+        return {}
+
+    settling = Settling(items, hear, {})
     error = settling.take(SettleReply(tuple(verdicts)))
     index_of = {item.sealed: index for index, item in enumerate(items)}
     left = [ticket for item in settling.items for ticket in item.tickets]
@@ -610,7 +619,7 @@ def test_each_ticket_hears_the_weakest_of_what_was_said_of_its_messages(
 
 def test_no_verdict_is_a_reason_to_ask_again() -> None:
     ticket = Named(lot(), Span(ORIGIN, 0, 3))
-    settling = Settling(items_of([ticket]), lambda *_: None, {})
+    settling = Settling(items_of([ticket]), lambda *_: {}, {})
     assert isinstance(settling.take(SettleReply((Verdict(0, Span(ORIGIN, 0, 2), "acked"),))), OutcomeUnknown)
     assert settling.items[0].tickets == [ticket]
 
