@@ -127,7 +127,7 @@ def test_calls_and_commands_that_a_page_names_are_there(name: str) -> None:
     text = (ROOT / "docs" / f"{name}.md").read_text()
     kinds = {"client": Client, "message": Message, "consumer": Consumer, "producer": Producer}
     for thing, attribute in re.findall(r"(?<![.\w])(client|message|consumer|producer)\.([a-z]\w+)", text):
-        made = inspect.getsource(kinds[thing].__init__)
+        made = inspect.getsource(kinds[thing].__init__) if "__init__" in vars(kinds[thing]) else ""
         known = {*dir(kinds[thing]), *re.findall(r"self\.(\w+)", made), "md", "jsonl"}
         assert attribute in known, f"{name}.md names {thing}.{attribute}"
     lines = text.replace('", "', " ")  # the list form of a command

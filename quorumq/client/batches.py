@@ -24,8 +24,7 @@ from quorumq.core.types import Batch, Origin, PartitionId, Span
 from quorumq.history import topic_label
 from quorumq.wire.batch import SECTIONS_MAX, pack_sections
 
-
-_new_tuple: Final[Callable[[type[MessageId], tuple[object, ...]], MessageId]] = tuple.__new__  # type: ignore[assignment]
+_new_tuple: Final[Callable[[type[MessageId], tuple[object, ...]], MessageId]] = tuple.__new__
 
 
 class Times(NamedTuple):
@@ -36,11 +35,11 @@ class Times(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Messages that follow each other in one batch, from ``index`` on."""
+    """Messages that follow each other in one batch: so many, from an index on."""
 
     parcel: Parcel
-    index: int
-    count: int
+    first: int
+    size: int
 
 
 class Pending:

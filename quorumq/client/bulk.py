@@ -59,7 +59,7 @@ class NotAllStored(QuorumqError):
         return cls(text, ids, errors, untaken)
 
 
-RUN_MESSAGES: Final = 256
+RUN_MESSAGES: Final = 1024
 """Messages that are taken together, at most."""
 
 SHARED: Final = frozenset({"key", "headers", "partition", "delay", "not_before", "ttl"})
@@ -139,7 +139,7 @@ class Bulk:
             return False
         for run in runs:
             self._runs.append((self._count, run))
-            self._count += run.count
+            self._count += run.size
         return True
 
     async def _take_one(self, message: Outgoing) -> bool:

@@ -12,7 +12,7 @@ import trio
 
 from quorumq.client.connection import Connection, Lost
 from quorumq.client.context import Context
-from quorumq.client.message import Holder, Lot, Message, Settler, deadline_of
+from quorumq.client.message import Holder, Lot, Message, Settler, deadline_of, messages_of
 from quorumq.core import messages as m
 from quorumq.core.errors import PeerError, QuorumqError
 from quorumq.core.limits import FETCH_BYTES_MAX, FETCH_MESSAGES_MAX, LONG_POLL_MAX_S, SPANS_SETTLED_MAX
@@ -167,7 +167,6 @@ def unpack(
     if sum(delivery.receipt.span.size for delivery in part.deliveries) != len(parts):
         raise PeerError(f"a slice of {part.header.key()} has deliveries for another number of messages")
     made: list[Message] = []
-    take = made.append
     deadline = deadline_of(sent_at, hold_time)
     at = 0
     delivered_ms = context.wall_ms()
@@ -184,17 +183,12 @@ def unpack(
             holder=holder,
             letter=delivery.letter,
         )
+        size = delivery.receipt.span.size
         if context.history is not None:
             lot.via, lot.asked = via, sent_at
-            size = delivery.receipt.span.size
             lot.crcs = "".join(f"{part.header.crc_of(index):08x}" for index in range(at, at + size))
-        _, start, stop = delivery.receipt.span
-        for seq in range(start, stop):
-            found = parts[at]
-            at += 1
-            if found is not None:
-                payload, key, headers = found
-                take(Message(lot, seq, payload, key, headers, deadline))
+        made += messages_of(lot, parts[at : at + size], deadline)
+        at += size
     return made
 
 

@@ -22,6 +22,7 @@ from quorumq.core.limits import DEADLINE_SHARE
 from quorumq.core.types import Letter, Origin, PartitionId, Receipt, Span, Stamp, Topic
 from quorumq.wire import cbor
 from quorumq.wire.batch import HeaderValue
+from quorumq.wire.batch import Message as Parts
 from quorumq.wire.cbor import BadValue
 from quorumq.wire.receipts import read_receipt
 from quorumq.wire.values import SealedNamed
@@ -181,23 +182,10 @@ class Message(Ticket):
 
     __slots__ = ("deadline", "headers", "key", "payload")
 
-    def __init__(
-        self,
-        lot: Lot,
-        seq: int,
-        payload: bytes,
-        key: bytes | None,
-        headers: Mapping[str, HeaderValue],
-        deadline: float,
-    ) -> None:
-        self.lot = lot
-        self.seq = seq
-        self.payload = payload
-        self.key = key
-        self.headers = headers
-        self.deadline = deadline
-        self.outcome = None
-        self.failure = None
+    payload: bytes
+    key: bytes | None
+    headers: Mapping[str, HeaderValue]
+    deadline: float
 
     # ------------------------------------------------------------------- what it is
 
@@ -332,6 +320,22 @@ class Message(Ticket):
             HoldLost: it is over; nothing revives it.
         """
         await self.lot.settler.extend((self,), hold_time, timeout=timeout)
+
+
+def messages_of(lot: Lot, parts: Iterable[Parts | None], deadline: float) -> list[Message]:
+    """The messages of a delivery, made without a call for each; ``parts`` has None for what is unreadable."""
+    made: list[Message] = []
+    new: Callable[[type[Message]], Message] = object.__new__
+    for seq, found in enumerate(parts, lot.receipt.span.start):
+        if found is not None:
+            message = new(Message)
+            message.lot = lot
+            message.seq = seq
+            message.payload, message.key, message.headers = found
+            message.deadline = deadline
+            message.outcome = message.failure = None
+            made.append(message)
+    return made
 
 
 def receipt_to_text(receipt: SealedNamed) -> str:

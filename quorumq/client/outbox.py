@@ -25,7 +25,6 @@ from quorumq.core.limits import BATCH_MESSAGES_MAX, KIB
 from quorumq.core.printable import plural
 from quorumq.core.types import Origin, PartitionId
 
-
 BATCH_BYTES: Final = 64 * KIB
 """A batch of a partition where none is under way closes when it has so many bytes, unless told otherwise."""
 

@@ -38,7 +38,7 @@ IN_FLIGHT: Final = 8
 BUFFER_BYTES: Final = 16 * MIB
 YIELD_EVERY: Final = 32
 """`send` lets other tasks run at least after so many messages."""
-RUN_BYTES: Final = 32 * KIB
+RUN_BYTES: Final = 64 * KIB
 """`publish_many` takes messages in runs of so many bytes: others run in between, and what is full is sent."""
 NO_TIMES: Final = Times(0, 0)
 
@@ -85,7 +85,11 @@ class Producer:
         # As many as may be in flight fit the buffer, or it would be full before a batch is.
         most = max(BATCH_BYTES, min(LOADED_BYTES, buffer_bytes // in_flight))
         self._outbox = Outbox(
-            context, topic, self._session, batch_bytes=batch_bytes or BATCH_BYTES, loaded_bytes=batch_bytes or most
+            context,
+            topic,
+            self._session,
+            batch_bytes=batch_bytes or BATCH_BYTES,
+            loaded_bytes=batch_bytes or most,
         )
         self._run_bytes = min(RUN_BYTES, batch_bytes or BATCH_BYTES, buffer_bytes)
         self._sender = Sender(context, topic, self._timeout)
@@ -268,8 +272,8 @@ class Producer:
         """
         if self._outbox.silent:
             self._tell()
-        parcel, index, _ = await self._take(payload, **options)
-        return Pending(parcel, index)
+        parcel, first, _ = await self._take(payload, **options)
+        return Pending(parcel, first)
 
     def _tell(self) -> None:
         """Raise what nobody can hear of otherwise; once."""

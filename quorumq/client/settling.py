@@ -281,6 +281,6 @@ def note_settled(messages: Sequence[Ticket]) -> None:
     """Tell consumers which of their messages have their verdicts."""
     for holder, found in groupby(messages, key=_holder):
         if holder is not None:
-            holder.settled([
-                one for one in found if one.outcome is not None or isinstance(one.failure, AlreadyResolved)
-            ])
+            holder.settled(
+                [one for one in found if one.outcome is not None or isinstance(one.failure, AlreadyResolved)]
+            )

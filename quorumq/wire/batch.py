@@ -475,7 +475,7 @@ def records_of(header: BatchHeader, first: int, stop: int, part: bytes | memoryv
 
 
 NO_HEADERS: Final[Mapping[str, HeaderValue]] = {}  # never written to
-_new_tuple: Final[Callable[[type[Message], tuple[object, ...]], Message]] = tuple.__new__  # type: ignore[assignment]
+_new_tuple: Final[Callable[[type[Message], tuple[object, ...]], Message]] = tuple.__new__
 
 
 @lru_cache(4096)
